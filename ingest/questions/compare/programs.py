@@ -18,6 +18,8 @@ class Why(StrEnum):
     """The other side does it in another call, or in one before that which is not in the dump."""
     MOVES = "moves"
     """It passes elements on as they are."""
+    CONTAINS = "contains"
+    """It is a module or cell, and operators in it are compared."""
     UNUSED = "unused"
     """Its side reads nothing of what it writes."""
     UNKNOWN = "unknown"
@@ -41,7 +43,11 @@ class OperatorGap:
             return f"{'B' if self.side == 'A' else 'A'} does it in {self.of}, or right before"
         if self.why is Why.RECOMPUTED:
             return f"computes {self.of} again"
-        texts = {Why.MOVES: "passes elements on as they are", Why.UNUSED: "nothing reads its output"}
+        texts = {
+            Why.MOVES: "passes elements on as they are",
+            Why.CONTAINS: "a module: what runs in it is compared",
+            Why.UNUSED: "nothing reads its output",
+        }
         return texts.get(self.why, "")
 
 
@@ -79,6 +85,7 @@ _WORDS = {
     Why.FUSED: "fused",
     Why.RECOMPUTED: "recomputed",
     Why.MOVES: "that only move elements",
+    Why.CONTAINS: "modules",
     Why.UNUSED: "that nothing reads",
     Why.UNKNOWN: "others",
 }

@@ -20,6 +20,7 @@ from ingest.questions.compare.suggested_map import guessed_names
 from ingest.questions.compare.tensor_choice import only_chosen
 from ingest.questions.compare.thresholds import ThresholdLimits, ThresholdRule, Thresholds
 from ingest.questions.compare.version_matching import KnownPairs, are_of_versions, with_guesses
+from ingest.reader.flow.operator_kinds import is_input, is_parameter
 from ingest.reader.tensor_filter import FilterFields
 from workers.arrays.statistics import Statistics
 from workers.tasks.compare import Pair, PairComparison
@@ -85,9 +86,30 @@ class StepComparison:
             for number in np.flatnonzero(same).tolist():
                 yield self._row(self._pairs[number], Verdict.EQUAL, basis="digest")
         rest = [self._pairs[number] for number in np.flatnonzero(~same).tolist()]
-        for row in (*self._compare_pairs(rest), *self._unmatched()):
+        compared = list(self._compare_pairs(rest))
+        for row in (*(self._with_updates(compared) if self.gaps else compared), *self._unmatched()):
             self.counts[row.verdict] += 1
             yield row
+
+    def _with_updates(self, rows: Sequence[ComparedTensor]) -> list[ComparedTensor]:
+        """Return the rows of two programs: a parameter that one side dumped after its update is ignored.
+
+        It differs, and all that reads the parameter as A dumped it reads the same in B.
+        """
+        pairs = {pair.a: pair for pair in self._pairs}
+        by_content: dict[bytes, list[int]] = {}
+        for number, pair in pairs.items():
+            if is_input(self._a.keys[number].io) and pair.matched_by.is_guess:
+                by_content.setdefault(self._a.digests[number].tobytes(), []).append(number)
+        differ = {row.number for row in rows if row.name_a and row.verdict is Verdict.DIFFERENT}
+        judged = []
+        for row in rows:
+            content = self._a.digests[row.number].tobytes() if row.number in differ and row.name_b else b""
+            read = by_content.get(content, []) if any(content) and is_parameter(row.op_type) else []
+            if read and differ.isdisjoint(read):
+                row = replace(row, verdict=Verdict.IGNORED, reason=_UPDATED)  # noqa: PLW2901
+            judged.append(row)
+        return judged
 
     def first(self, tensors: Sequence[ComparedTensor]) -> FirstDifference | None:
         """Return the first of these tensors that differs, and what is known of the inputs of its operator.
@@ -248,6 +270,9 @@ class StepComparison:
             shape_b=None if is_a else shape,
             verdict=verdict,
         )
+
+
+_UPDATED = "dumped before its update on one side, and after it on the other: operators read the same"
 
 
 def _is_ignored(limits: ThresholdLimits) -> bool:

@@ -24,6 +24,7 @@ from ingest.questions.compare.alignment.evidence import Evidence
 from ingest.questions.compare.alignment.kinds import only_moves
 from ingest.questions.compare.alignment.sequence import align_sequences
 from ingest.questions.compare.programs import Why
+from ingest.reader.flow.operator_kinds import is_container
 
 #: By how many points a call must be ahead of all others to be the same in any order.
 _AHEAD = 4
@@ -190,7 +191,9 @@ def _gaps(evidence: Evidence, side: str) -> list[Gap]:
         if number in evidence.pairs:
             continue
         again = by_result.get(_done(evidence, number))
-        if only_moves(call.op_type):
+        if is_container(call.op_type):
+            gaps.append(Gap(side, number, Why.CONTAINS))
+        elif only_moves(call.op_type):
             gaps.append(Gap(side, number, Why.MOVES))
         elif again is not None and int(evidence.a.result[number]) >= 0 and call.inputs:
             gaps.append(Gap(side, number, Why.RECOMPUTED, again))
@@ -215,7 +218,7 @@ def _fused_into(evidence: Evidence) -> dict[int, int]:
     a, b = evidence.a, evidence.b
     into: dict[int, int] = {}
     for number in reversed(range(len(a.calls))):
-        if number in evidence.pairs or not a.readers[number]:
+        if number in evidence.pairs or not a.readers[number] or a.is_parameter[number]:
             continue
         reader = a.readers[number][0]
         end = evidence.pairs.get(reader, into.get(reader, _NONE))

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.compare.alignment.kinds import kinds_of
+from ingest.questions.compare.alignment.kinds import kinds_of, only_moves
 
 #: The marks of a value: none of them depends on the order of elements, nor on the shape.
 MARKS = ("l1_norm", "l2_norm", "min", "max", "mean")
@@ -157,7 +157,10 @@ def _are_near(
 
 
 def sources_of(calls: Sequence[Call]) -> list[tuple[int, ...]]:
-    """Return for each call the calls that wrote what it reads: the latest ones before it, or parameters."""
+    """Return for each call the calls that wrote what it reads: the latest ones before it, or parameters.
+
+    Calls that only pass elements on wrote nothing.
+    """
     written: dict[Hashable, int] = {}
     for number, call in enumerate(calls):
         if call.op_type == "Parameter":
@@ -174,6 +177,7 @@ def sources_of(calls: Sequence[Call]) -> list[tuple[int, ...]]:
         sources.append(tuple(source for source in found if source != number))
         if call.op_type != "Parameter":
             for value in call.outputs:
-                if value.identity is not None:
-                    written[value.size, value.identity] = number
+                key = value.size, value.identity
+                if value.identity is not None and not (only_moves(call.op_type) and key in written):
+                    written[key] = number
     return sources

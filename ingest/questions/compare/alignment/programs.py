@@ -89,6 +89,7 @@ def align_programs(
             same_kinds=calls_a[aligned.a].kinds == calls_b[aligned.b].kinds,
         )
     ]
+    pairs += tensors.parts(alignment, pairs, operators_a, operators_b)
     taken_a, taken_b = {pair.a for pair in pairs}, {pair.b for pair in pairs}
     named = [pair for pair in matching.pairs if names_tell and pair.matched_by is not MatchedBy.MAPPING]
     others = [pair for pair in matching.pairs if pair not in set(named)]
@@ -194,6 +195,32 @@ class _Tensors:
             key = self.a.keys[number]
             if key.io.startswith(_STATISTIC):
                 yield from self._statistics(number, rest, places, matched_by)
+
+    def parts(
+        self,
+        alignment: Alignment,
+        pairs: Sequence[TensorPair],
+        operators_a: Sequence[OperatorKey],
+        operators_b: Sequence[OperatorKey],
+    ) -> Iterator[TensorPair]:
+        """Yield inputs that an operator reads on one side, and one that was fused into it on the other."""
+        taken_a, taken_b = {pair.a for pair in pairs}, {pair.b for pair in pairs}
+        of_a, of_b = (
+            _by_operator(self.a, range(len(self.a.keys))),
+            _by_operator(self.b, range(len(self.b.keys))),
+        )
+        for gap in alignment.gaps:
+            if gap.why is not Why.FUSED or gap.of is None:
+                continue
+            ends = (gap.number, gap.of) if gap.side == "A" else (gap.of, gap.number)
+            for number in of_a[operators_a[ends[0]]]:
+                left = [other for other in of_b[operators_b[ends[1]]] if other not in taken_b]
+                if number in taken_a or not is_input(self.a.keys[number].io) or self.values_a[number].is_weak:
+                    continue
+                other = self._counterpart(number, left, is_exact=True, same_kinds=False)
+                if other is not None:
+                    taken_b.add(other)
+                    yield TensorPair(number, other, MatchedBy.CONTENT)
 
     def _counterpart(
         self, number: int, others: Sequence[int], *, is_exact: bool, same_kinds: bool
