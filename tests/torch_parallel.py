@@ -7,7 +7,6 @@ and how ranks hold each tensor, as `torch.distributed` says. Imports PyTorch in 
 
 import json
 import multiprocessing
-import sys
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -94,7 +93,6 @@ def _run(directory: Path, rank: int, ranks: int) -> None:
             _alone(name).write(directory / f"{name}-one" / "rank0" / "step0.npz")
     distributed.barrier()
     distributed.destroy_process_group()
-    sys.stdout.flush()
 
 
 def _runs(rank: int, ranks: int) -> Iterator[tuple[str, _Recorded]]:

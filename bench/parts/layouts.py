@@ -44,9 +44,9 @@ def measure(setting: Setting) -> Iterator[Measure]:
         all_of_it = [_run("all", a, b) for _ in range(setting.rounds)]
     what = f"two ranks against one, {count * _NBYTES // MIB} MiB"
     for field, unit in (("seconds", "s"), ("requests", "requests")):
-        figures = [tuple(one[field] for one in rounds) for rounds in (ours, all_of_it)]
-        yield Measure(f"{what}: {field}", "read all, metrics in numpy", unit, *figures)
-    peaks = tuple(one["peak"] / MIB for one in ours)
+        own, other = (tuple(run[field] for run in runs) for runs in (ours, all_of_it))
+        yield Measure(f"{what}: {field}", "read all, metrics in numpy", unit, own, other)
+    peaks = tuple(run["peak"] / MIB for run in ours)
     limits = (_LIMIT_MIB,) * len(peaks)
     yield Measure(f"{what}: peak memory", "1 GiB", "MiB", peaks, limits, Ratio.SHARE, floor=1.0)
 

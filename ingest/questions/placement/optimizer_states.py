@@ -83,8 +83,8 @@ class OptimizerStates:
             step = self._before.get(held.keys[number], {}).get(digest)
             if holder.rank in ranks and step is not None and any(digest):
                 text += f"; rank {holder.rank} has that of step {step}"
-        found = tuple(odd) if has_majority else tuple(ranks)
-        return LayoutFinding(held.step, found, held.keys[number].name, OUT_OF_STEP, text)
+        about = tuple(odd) if has_majority else tuple(ranks)
+        return LayoutFinding(held.step, about, held.keys[number].name, OUT_OF_STEP, text)
 
     def _remember(self, held: HeldTensors) -> None:
         for number, key in enumerate(held.keys):

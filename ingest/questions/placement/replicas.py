@@ -40,7 +40,8 @@ class ReplicaCounts:
 
     def groups(self) -> list[tuple[int, ...]]:
         """Return the groups of ranks that are replicas, of two and more, in order."""
-        are_replicas = ((self._equal > MOST * self._shared) & (self._shared > 0)).all(axis=0)
+        alike = np.asarray((self._equal > MOST * self._shared) & (self._shared > 0))
+        are_replicas: npt.NDArray[np.bool_] = np.asarray(alike.all(axis=0))
         groups: list[list[int]] = []
         for place in range(len(self._ranks)):
             for group in groups:

@@ -169,12 +169,12 @@ def sources_of(calls: Sequence[Call]) -> list[tuple[int, ...]]:
                     written.setdefault((value.size, value.identity), number)
     sources: list[tuple[int, ...]] = []
     for number, call in enumerate(calls):
-        found = dict.fromkeys(
+        writers = dict.fromkeys(
             written[key]
             for value in call.inputs
             if (key := (value.size, value.identity)) in written and value.identity is not None
         )
-        sources.append(tuple(source for source in found if source != number))
+        sources.append(tuple(source for source in writers if source != number))
         if call.op_type != "Parameter":
             for value in call.outputs:
                 key = value.size, value.identity

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,7 @@ _WORDS = re.compile(r"[^A-Za-z0-9]+")
 #: A word of a scope tells something if at most this share of the calls have it.
 _RARE = 0.25
 _PARAMETER = "Parameter"
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,8 +131,7 @@ class Evidence:
         points += SAME_LEVEL * same_level
         points += (RESULT if is_strong else WEAK_RESULT) * same_result
         points += self._of_inputs(number) + self._of_neighbours(number) + self._of_origin(number)
-        points[~possible | (points < LEAST)] = 0
-        return points
+        return np.asarray(np.where(possible & (points >= LEAST), points, 0))
 
     def same_result(self, number: int) -> npt.NDArray[np.bool_]:
         """Return which calls of B have the result of a call of A, (B,)."""
@@ -182,9 +183,9 @@ class Evidence:
         return points
 
 
-def _places(members: Iterable[tuple[int, Iterable[Hashable]]]) -> dict[Hashable, Numbers]:
+def _places(members: Iterable[tuple[int, Iterable[_Key]]]) -> dict[_Key, Numbers]:
     """Return by key the numbers of those that have it."""
-    places: dict[Hashable, list[int]] = {}
+    places: dict[_Key, list[int]] = {}
     for number, keys in members:
         for key in keys:
             places.setdefault(key, []).append(number)
@@ -198,7 +199,4 @@ def _words(scope: str) -> list[str]:
 def _rare_words(calls: Sequence[Call]) -> dict[str, Numbers]:
     counts = Counter(word for call in calls for word in set(_words(call.scope)))
     rare = {word for word, count in counts.items() if count <= max(_RARE * len(calls), 1)}
-    places: dict[str, Numbers] = _places(
-        (number, set(_words(call.scope)) & rare) for number, call in enumerate(calls)
-    )
-    return places
+    return _places((number, set(_words(call.scope)) & rare) for number, call in enumerate(calls))

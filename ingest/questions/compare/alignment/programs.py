@@ -266,7 +266,8 @@ class _Tensors:
 def _with_views(tensors: _Tensors, pairs: Sequence[TensorPair], runner: PairRunner) -> list[TensorPair]:
     """Return the pairs, of which some are to be compared with exchanged axes, or as one row of elements."""
     a, b = tensors.a, tensors.b
-    viewed, doubtful = [], []
+    viewed: list[TensorPair] = []
+    doubtful: list[int] = []
     for pair in pairs:
         shapes = a.shapes[pair.a], b.shapes[pair.b]
         view = View.AS_IS

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingest.questions.compare import Comparison, Verdict, compare
+from ingest.questions.compare.html import to_html
 from tests.dumps import DumpLibrary, unpack
 from tests.pipeline import ingest_directly
 
@@ -111,3 +112,9 @@ def test_dumps_are_read_where_they_lie(dumps: DumpLibrary) -> None:
     assert found.verdict == "close"
     assert found.programs is not None
     assert found.programs.common >= 54
+
+
+def test_the_page_has_what_became_of_operators(frameworks: dict[str, Comparison]) -> None:
+    page = to_html(frameworks[""])
+    assert "<h2>Operators of one side</h2>" in page
+    assert "content (transposed)" in page
