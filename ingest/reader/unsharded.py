@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -148,24 +148,36 @@ def unshard(
     Raises:
         UsageError: it is not known how the ranks hold it, or the shapes of the pieces do not allow that.
     """
-    known = grid_of(places)
     shapes = [piece.shape for piece in pieces]
     if len(pieces) == 1:
         whole = placements(grids(1)[0], shapes, None)[0]
         return UnshardedTensor(tuple(pieces), whole, "a single rank has it")
+    known = grid_of(places)
     candidates = [way for grid in ([known] if known else grids(len(pieces))) for way in _ways(grid, shapes)]
     told = told_placement(pieces[0].attributes)
-    if wanted:
-        chosen, why = [way for way in candidates if way.kind == wanted], "given"
-    elif told and known:
-        chosen, why = [way for way in candidates if is_told(way, told)], f"told: {told_text(told)}"
-    elif len({(piece.digest, piece.shape) for piece in pieces}) == 1:
-        chosen, why = [way for way in candidates if way.kind == "replicated"], "equal bytes"
-    else:
-        chosen, why = [], ""
-    if not chosen:
+    choice = _choice(pieces, wanted, told if known else {})
+    chosen = [way for way in candidates if choice is not None and choice.fits(way)]
+    if choice is None or not chosen:
         raise UsageError(f"{pieces[0].name}: {_problem(wanted, told, candidates)}", hint=_HINT)
-    return UnshardedTensor(tuple(pieces), chosen[0], why)
+    return UnshardedTensor(tuple(pieces), chosen[0], choice.why)
+
+
+class _Choice(NamedTuple):
+    """Which of the possible ways is taken, and why."""
+
+    fits: Callable[[Placement], bool]
+    why: str
+
+
+def _choice(pieces: Sequence[PieceTensor], wanted: str, told: Told) -> _Choice | None:
+    """Return how one way is chosen: by the user, what the dump tells, or equal bytes; None if by none."""
+    if wanted:
+        return _Choice(lambda way: way.kind == wanted, "given")
+    if told:
+        return _Choice(lambda way: is_told(way, told), f"told: {told_text(told)}")
+    if len({(piece.digest, piece.shape) for piece in pieces}) == 1:
+        return _Choice(lambda way: way.kind == "replicated", "equal bytes")
+    return None
 
 
 def _ways(grid: Grid, shapes: Sequence[tuple[int, ...]]) -> list[Placement]:

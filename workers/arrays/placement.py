@@ -279,26 +279,30 @@ def block_placements(grid: Grid, shapes: Sequence[Shape], whole: Shape) -> list[
     possible = []
     for plain in placements(grid, shapes, whole):
         inner = plain.dimensions[-1] if plain.dimensions else None
-        if (
-            inner is None
-            or inner.held is not Held.SHARD
-            or inner.axis is None
-            or plain.padding
-            or plain.uneven
-        ):
+        if inner is None or inner.axis is None or not _is_plainly_cut(plain):
             continue
-        length = shapes[0][inner.axis]
-        forms: list[tuple[Held, tuple[int, ...]]] = [
-            (Held.BLOCKS, (length // blocks,) * blocks) for blocks in _BLOCKS if length % blocks == 0
-        ]
-        forms += [(Held.ZIGZAG, ())] if length % 2 == 0 else []
         outer = [(dimension.held, dimension.axis) for dimension in plain.dimensions[:-1]]
-        for held, lengths in forms:
+        for held, lengths in _forms(shapes[0][inner.axis]):
             assembly = _assembled(grid.numbers, shapes, [*outer, (held, inner.axis)], lengths)
             if assembly is not None and assembly.shape == whole:
                 last = Dimension(held, inner.size, inner.axis, inner.name, lengths)
                 possible.append(Placement((*plain.dimensions[:-1], last), assembly))
     return possible
+
+
+def _is_plainly_cut(placement: Placement) -> bool:
+    """Return whether the innermost dimension cuts an axis into equal pieces that fill it."""
+    inner = placement.dimensions[-1]
+    return inner.held is Held.SHARD and not placement.padding and not placement.uneven
+
+
+def _forms(length: int) -> Iterator[tuple[Held, tuple[int, ...]]]:
+    """Yield how several blocks may lie in an axis of a piece, with their lengths."""
+    for blocks in _BLOCKS:
+        if length % blocks == 0:
+            yield Held.BLOCKS, (length // blocks,) * blocks
+    if length % 2 == 0:
+        yield Held.ZIGZAG, ()
 
 
 def from_segments(

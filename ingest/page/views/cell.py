@@ -45,19 +45,12 @@ def show(asked: Asked) -> dict[str, Any]:
     rank, step = arguments.need("rank"), arguments.need("step")
     stat = statistic_named(arguments.text("stat", "l2_norm"))
     opened = asked.moment.opened(rank, step)
-    rows = np.array(opened.rows(), np.int64)
-    if name := arguments.text("name"):
-        matches = fits(name)
-        rows = rows[[matches(Tensor(opened, row).name) for row in rows.tolist()]] if rows.size else rows
-    operators = _operators(opened, rows, stat)
+    operators = _operators(opened, _rows(opened, arguments.text("name")), stat)
     if arguments.flag("bad"):
         operators = [operator for operator in operators if operator.bad]
-    page = max(arguments.integer("page") or 1, 1)
     pages = max(-(-len(operators) // _PER_PAGE), 1)
-    page = min(page, pages)
-    values = np.array([operator.value for operator in operators])
-    scale = Scale.of(values, is_count=stat in COUNTS)
-    levels = scale.levels(values).tolist() if scale else [0] * len(operators)
+    page = min(max(arguments.integer("page") or 1, 1), pages)
+    levels = _levels(operators, stat)
     state = {name: arguments.text(name) for name in ("stat", "name", "bad")}
     first_bad = next((operator for operator in operators if operator.turns_bad), None)
 
@@ -95,6 +88,22 @@ def show(asked: Asked) -> dict[str, Any]:
             f"store.step({rank}, {step}).tensors()",
         ),
     }
+
+
+def _levels(operators: Sequence[_Operator], stat: str) -> list[int]:
+    """Return the colour of each operator, as a level of the scale of all."""
+    values = np.array([operator.value for operator in operators])
+    scale = Scale.of(values, is_count=stat in COUNTS)
+    return scale.levels(values).tolist() if scale else [0] * len(operators)
+
+
+def _rows(step: Step, pattern: str) -> npt.NDArray[np.int64]:
+    """Return the rows of the tensors whose names fit a glob, (row,); of all tensors if it is empty."""
+    rows = step.rows()
+    if pattern:
+        matches = fits(pattern)
+        rows = [row for row in rows if matches(Tensor(step, row).name)]
+    return np.array(rows, np.int64)
 
 
 def _operators(step: Step, rows: npt.NDArray[np.int64], stat: str) -> list[_Operator]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from ingest.dump_configs.model import AskedDump, Io, Match, flatten
 from ingest.questions.missing.answer import MissingItem, MissingItems
@@ -158,15 +159,22 @@ def _content(step: Step, asked: AskedDump) -> Iterator[MissingItem]:
         return
     if asked.tensors and not tensors.any():
         yield MissingItem("elements", "elements of tensors", rank, "the dump has statistics alone")
-    from_file = ~np.isin(tables.label("statistics_from").astype(str), ("", "computed"))
-    if asked.statistics and not (reported | from_file).any():
-        reason = "the dump has no file of statistics; those in the store were computed from elements"
-        yield MissingItem("statistics", "statistics of the dump system", rank, reason)
-    for category in asked.categories if asked.statistics and reported.any() else ():
-        name = _STATISTICS.get(category.lower())
-        if name in FIELDS and np.isnan(tables.statistic(name)[reported]).all():
-            yield MissingItem("statistic", category, rank, "no row of the file of statistics has it")
+    if asked.statistics:
+        yield from _statistics(step, asked, reported)
     ios = {str(io) for io in np.unique(tables.label("io")[tensors | reported].astype(str))}
     for wanted, beginning in ((Io.INPUTS, "input"), (Io.OUTPUTS, "output")):
         if asked.io in (Io.BOTH, wanted) and not any(io.startswith(beginning) for io in ios):
             yield MissingItem(wanted.value, f"all {wanted.value}", rank, "")
+
+
+def _statistics(step: Step, asked: AskedDump, reported: npt.NDArray[np.bool_]) -> Iterator[MissingItem]:
+    """Yield statistics that no file of the dump has; `reported` marks the rows of such files."""
+    tables, rank = step.tables, step.key.rank
+    from_file = ~np.isin(tables.label("statistics_from").astype(str), ("", "computed"))
+    if not (reported | from_file).any():
+        reason = "the dump has no file of statistics; those in the store were computed from elements"
+        yield MissingItem("statistics", "statistics of the dump system", rank, reason)
+    for category in asked.categories if reported.any() else ():
+        name = _STATISTICS.get(category.lower())
+        if name in FIELDS and np.isnan(tables.statistic(name)[reported]).all():
+            yield MissingItem("statistic", category, rank, "no row of the file of statistics has it")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ingest.questions.divergence.result import Divergence
 from ingest.questions.origin.answer import OriginAnswer, OriginOperator
@@ -22,6 +22,7 @@ _FADING = 0.45
 #: How far an operator may be from the culprit, in operators.
 _MAX_DISTANCE = 6
 _MAX_ALTERNATIVES = 5
+_Named = TypeVar("_Named", bound=OriginOperator)
 
 
 class OperatorId(NamedTuple):
@@ -86,26 +87,11 @@ def choose_origin(store: Catalog, answer: OriginAnswer) -> Suspicion:
         )
     flow = flow_of(store.step(answer.rank, answer.step))
     place = f"rank {answer.rank}, step {answer.step}"
-    culprits = _calls(flow, answer.graph or "", answer.op_type or "", answer.op_name or "")
     notes: list[str] = []
-    if not culprits:  # it came from an operator that was not dumped: those that it reached first were
-        culprits = [call for reached in answer.spread.next[:1] for call in _calls_of(flow, reached)]
-        notes.append("The operator at which it began was not dumped: those that it reached first are chosen.")
-    alternatives = answer.alternatives[:_MAX_ALTERNATIVES]
-    writers = list(_writers_of_parameters(flow, culprits)) if answer.came_in is not None else []
-    suspects = [
-        *(Suspect(_id_of(writer.key), _SOURCE, "it writes the parameter") for writer in writers),
-        *_with_sources(flow, culprits, f"{answer.what} {_began(answer)} it on {place}"),
-        *(_suspect(operator, _ALTERNATIVE, operator.reason) for operator in alternatives if operator.op_name),
-        *(
-            _suspect(operator, _READER, "it reads what went wrong")
-            for operator in answer.spread.next[:_MAX_ALTERNATIVES]
-            if operator.op_name
-        ),
-    ]
+    suspects = list(_suspects_of_origin(flow, answer, f"{answer.what} {_began(answer)} it on {place}", notes))
     if not suspects:
         raise UsageError(f"{store.url}: no operator on {place} can be named", hint="Dump all of the step.")
-    ranks = {answer.rank, *(operator.rank for operator in alternatives)}
+    ranks = {answer.rank, *(operator.rank for operator in answer.alternatives[:_MAX_ALTERNATIVES])}
     if answer.how == "came through a collective":
         ranks |= set(store.ranks)
         notes.append("It came from another rank, which the dump does not have: all ranks are chosen.")
@@ -113,6 +99,34 @@ def choose_origin(store: Catalog, answer: OriginAnswer) -> Suspicion:
     return Suspicion(
         _ranked(suspects), with_step_before(answer.step), tuple(sorted(ranks)), about, tuple(notes)
     )
+
+
+def _named_culprits(flow: StepFlow, answer: OriginAnswer) -> list[FlowCall]:
+    """Return the calls of the operator at which it began; none if that operator was not dumped."""
+    return _calls(flow, answer.graph or "", answer.op_type or "", answer.op_name or "")
+
+
+def _suspects_of_origin(
+    flow: StepFlow, answer: OriginAnswer, why: str, notes: list[str]
+) -> Iterator[Suspect]:
+    """Yield what is suspected of an origin; what the user should know of it is added to `notes`."""
+    culprits = _named_culprits(flow, answer)
+    if not culprits:  # it came from an operator that was not dumped: those that it reached first were
+        culprits = [call for reached in answer.spread.next[:1] for call in _calls_of(flow, reached)]
+        notes.append("The operator at which it began was not dumped: those that it reached first are chosen.")
+    if answer.came_in is not None:
+        for writer in _writers_of_parameters(flow, culprits):
+            yield Suspect(_id_of(writer.key), _SOURCE, "it writes the parameter")
+    yield from _with_sources(flow, culprits, why)
+    for operator in _named(answer.alternatives):
+        yield _suspect(operator, _ALTERNATIVE, operator.reason)
+    for operator in _named(answer.spread.next):
+        yield _suspect(operator, _READER, "it reads what went wrong")
+
+
+def _named(operators: Sequence[_Named]) -> list[_Named]:
+    """Return the first of these operators, without those that have no name."""
+    return [operator for operator in operators[:_MAX_ALTERNATIVES] if operator.op_name]
 
 
 def choose_divergence(store: Catalog, answer: Divergence) -> Suspicion:

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ingest.questions.compare.held_tensors import HeldTensors, hold_together
-from ingest.questions.compare.runner import PairRunner, ThreadRunner, batched
+from ingest.questions.compare.runner import PairRunner, ThreadRunner, answer_each
 from ingest.questions.compare.selection import Selection
 from ingest.questions.compare.sources import StepTensors, StoreSource
 from ingest.questions.placement.agree import Kind, is_parameter_gradient, kind_of
-from ingest.questions.placement.decide import Certainty, decide
+from ingest.questions.placement.decide import Certainty, Decision, decide
 from ingest.questions.placement.layout_answer import Layout, LayoutFinding, PlacedKind
 from ingest.questions.placement.misplaced import Held, find_misplaced
 from ingest.questions.placement.repeated_bias import find_repeated_biases
@@ -196,19 +196,20 @@ def _made_up(held: HeldTensors, rows: dict[int, Held], runner: PairRunner) -> di
         )
         for number, other in pairs
     ]
-    answers = (
-        answer
-        for batch in runner.map(search_placements, batched(questions, runner.parts))
-        for answer in batch
-    )
     whole: dict[int, tuple[int, str]] = {}
-    for (number, other), answer in zip(pairs, answers, strict=True):
+    for (number, other), answer in zip(pairs, answer_each(runner, search_placements, questions), strict=True):
         decision = decide(answer.search, (held.dtype(number), held.dtype(other)))
-        if number in whole or decision.certainty is not Certainty.CERTAIN or decision.way is None:
-            continue
-        if is_sum(decision.way.a) or decision.way.a.kind.startswith("shard"):
-            whole[number] = other, str(decision.way.a)
+        if number not in whole and (placement := _making_up(decision)):
+            whole[number] = other, placement
     return whole
+
+
+def _making_up(decision: Decision) -> str:
+    """Return how pieces make up a tensor: cut or summed; "" if that is not certain, or they do not."""
+    if decision.certainty is not Certainty.CERTAIN or decision.way is None:
+        return ""
+    own = decision.way.a
+    return str(own) if is_sum(own) or own.kind.startswith("shard") else ""
 
 
 def _next_replicated(held: HeldTensors, rows: dict[int, Held], number: int) -> list[int]:
