@@ -152,7 +152,7 @@ def _rows(source: str, entry: Mapping[str, Any], calls: _Calls, net: str) -> Ite
         attributes = dict(common)
         if described is not None and described.id in calls.written_by:
             attributes["produced_by"] = calls.written_by[described.id]
-        # What an operator only overwrites is no input: its memory may hold anything.
+        # What an operator only overwrites is not an input: its memory may hold anything.
         io = "before" if overwrites and slot == 0 else "input"
         operand = name._replace(io=io, slot=slot, sequence=calls.next())
         yield from reported(source, _told(operand, described, value, attributes), _PRECISION)
@@ -195,7 +195,7 @@ def _paired(
 
 
 def _input_hashes(tree: Any) -> list[_Hash]:
-    """Return the hashes of arguments; `out=` is no input, and holds anything."""
+    """Return the hashes of arguments; `out=` is not an input, and holds anything."""
     match tree:
         case {"type": "tuple", "items": [arguments, keywords]}:
             rest = (value for key, value in _items(keywords).items() if key != "out")

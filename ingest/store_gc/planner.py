@@ -182,7 +182,7 @@ class _Planner:
     def _shrink_to_size(
         self, steps: dict[StepKey, GcAction], tensors: dict[StepKey, GcAction], others: Sequence[GcAction]
     ) -> None:
-        """Move steps into `steps`, lowest number first, until the store is no larger than it may be."""
+        """Move steps into `steps`, lowest number first, until the store is not larger than it may be."""
         limit = self.policy.max_bytes
         if limit is None:
             return
@@ -237,7 +237,7 @@ class _Planner:
     def _uploads(self) -> Iterator[GcAction]:
         """Yield the uploads that were never completed, if nothing was written into them for the grace period.
 
-        They are no part of the size of the store: no listing of objects has them.
+        They do not count in the size of the store: no listing of objects has them.
         """
         uploads = self.inventory.uploads
         old = [upload for upload in uploads if self.now - upload.written_at > self.policy.grace_s]

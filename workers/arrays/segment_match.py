@@ -25,7 +25,7 @@ _BLOCK = 1024 * 1024
 _CLOSE = 0.05
 #: Neighbours in the order of a random projection that are looked at.
 _NEIGHBOURS = 6
-#: More stretches than this, for each piece, are no order.
+#: More stretches than this, for each piece, are not an order.
 _MAX_STRETCHES = 16
 #: The share of the positions of a piece that have to be found.
 _SHARE = 0.9

@@ -123,7 +123,7 @@ def _bad_number(items: list[Any]) -> str:
 
 
 def _bad_scope(settings: _MsProbeSettings) -> str:
-    """Return the first end of the scope that is no name of a call at this level."""
+    """Return the first end of the scope that is not the name of a call at this level."""
     patterns = {"L1": (_API,), "L0": (_MODULE,), "mix": (_API, _MODULE)}.get(settings.level, ())
     names = settings.of_task("scope", [])
     return next(

@@ -171,7 +171,7 @@ class BrokenOperatorFinder:
         )
 
     def _has_all_inputs(self, members: _Call) -> bool:
-        """Return whether the dump seems to have all inputs of a call: there is no gap in their slots."""
+        """Return whether the dump seems to have all inputs of a call: their slots have no gap."""
         keys = [self._axis[place] for place in members.inputs]
         slots = {key.slot for key in keys if key.io == "input"}
         has_gap = bool(slots) and slots != set(range(len(slots)))
