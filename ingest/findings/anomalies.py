@@ -102,12 +102,12 @@ def anomalies(
     """
     if severity is not None and severity not in SEVERITIES:
         raise UsageError(f"{severity!r} is not a severity", hint=f"It is one of {', '.join(SEVERITIES)}.")
-    listing = _Listing()
+    listing = _CollectedFindings()
     listing.collect(store.reopened(), rank, step)
     return listing.chosen(store.url, rule, severity)
 
 
-class _Listing:
+class _CollectedFindings:
     """The findings of some steps, as they are collected from the store."""
 
     def __init__(self) -> None:

@@ -70,7 +70,7 @@ class NotDebugMode(ValueError):
     """The file is not JSON, or does not have this form."""
 
 
-class _Described(NamedTuple):
+class _PrintedTensor(NamedTuple):
     """A tensor as the text of a call describes it."""
 
     id: str
@@ -166,7 +166,7 @@ def _rows(source: str, entry: Mapping[str, Any], calls: _Calls, net: str) -> Ite
 
 
 def _told(
-    name: TensorName, described: _Described | None, value: _Hash, common: Mapping[str, Any]
+    name: TensorName, described: _PrintedTensor | None, value: _Hash, common: Mapping[str, Any]
 ) -> ToldTensor:
     attributes = dict(common)
     numbers: dict[str, float] = {}
@@ -184,8 +184,8 @@ def _told(
 
 
 def _paired(
-    described: Sequence[_Described], values: Sequence[_Hash]
-) -> list[tuple[_Described | None, _Hash]]:
+    described: Sequence[_PrintedTensor], values: Sequence[_Hash]
+) -> list[tuple[_PrintedTensor | None, _Hash]]:
     """Return tensors with their hashes; those of which one is not known if there are more of the others."""
     if not values:
         return [(tensor, None) for tensor in described]
@@ -229,10 +229,10 @@ def _items(tree: Any) -> dict[str, Any]:
     return {key: value for key, value in pairs if isinstance(key, str)}
 
 
-def _described(text: Any) -> list[_Described]:
+def _described(text: Any) -> list[_PrintedTensor]:
     matches = _TENSOR.finditer(text) if isinstance(text, str) else ()
     return [
-        _Described(m["id"] or "", _DTYPES.get(m["dtype"], m["dtype"][:64]), _shape(m["shape"]))
+        _PrintedTensor(m["id"] or "", _DTYPES.get(m["dtype"], m["dtype"][:64]), _shape(m["shape"]))
         for m in matches
     ]
 

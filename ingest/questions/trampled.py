@@ -24,7 +24,7 @@ from ingest.reader.choice import Choice
 from ingest.reader.compare_bits import compare_bits
 from ingest.reader.context.configuration import configuration_of
 from ingest.reader.flow.operator_kinds import is_input, is_output, is_parameter
-from ingest.reader.listing import Listing
+from ingest.reader.listing import TableList
 from ingest.reader.snapshot import take_snapshot
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
@@ -66,7 +66,7 @@ class Trampled:
         return {**rest, "between": list(self.between), "difference": difference}
 
 
-class TrampledTensors(Listing[Trampled]):
+class TrampledTensors(TableList[Trampled]):
     """The answer: a list, which is also a table with the columns of `trampled --json`."""
 
     columns = ("rank", "step", "name", "later", "kind", "between", "others", "difference")

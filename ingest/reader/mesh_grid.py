@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from ingest.reader.mesh import Coordinates
-from workers.arrays.placement import Grid
+from workers.arrays.placement import MeshGrid
 
 
-def grid_of(places: Sequence[Coordinates]) -> Grid | None:
+def grid_of(places: Sequence[Coordinates]) -> MeshGrid | None:
     """Return how ranks lie on a mesh, outer to inner; None if that is not known, or they do not fill a part.
 
     Axes come in the order in which ranks with consecutive numbers differ least: the one that varies fastest
@@ -27,7 +27,7 @@ def grid_of(places: Sequence[Coordinates]) -> Grid | None:
         index = tuple(axis.index(place[name].rank) for name, axis in zip(names, values, strict=True))
         numbers[index] = piece
     is_filled = numbers.size == len(places) and not (numbers < 0).any()
-    return Grid(tuple(names), numbers) if is_filled else None
+    return MeshGrid(tuple(names), numbers) if is_filled else None
 
 
 def _axes_of(places: Sequence[Coordinates]) -> list[str]:

@@ -16,7 +16,7 @@ from ingest.reader.mesh_grid import grid_of
 from ingest.reader.ranges import format_ranges
 from ingest.reader.told_placement import Told, is_told, told_placement, told_text
 from workers.arrays.assembly import Elements
-from workers.arrays.placement import Grid, Placement, block_placements, grids, placements
+from workers.arrays.placement import MeshGrid, Placement, block_placements, grids, placements
 from workers.errors import UsageError
 from workers.model import MIB
 
@@ -162,25 +162,25 @@ def unshard(
     return UnshardedTensor(tuple(pieces), chosen[0], choice.why)
 
 
-class _Choice(NamedTuple):
+class _ChosenWay(NamedTuple):
     """Which of the possible ways is taken, and why."""
 
     fits: Callable[[Placement], bool]
     why: str
 
 
-def _choice(pieces: Sequence[PieceTensor], wanted: str, told: Told) -> _Choice | None:
+def _choice(pieces: Sequence[PieceTensor], wanted: str, told: Told) -> _ChosenWay | None:
     """Return how one way is chosen: by the user, what the dump tells, or equal bytes; None if by none."""
     if wanted:
-        return _Choice(lambda way: way.kind == wanted, "given")
+        return _ChosenWay(lambda way: way.kind == wanted, "given")
     if told:
-        return _Choice(lambda way: is_told(way, told), f"told: {told_text(told)}")
+        return _ChosenWay(lambda way: is_told(way, told), f"told: {told_text(told)}")
     if len({(piece.digest, piece.shape) for piece in pieces}) == 1:
-        return _Choice(lambda way: way.kind == "replicated", "equal bytes")
+        return _ChosenWay(lambda way: way.kind == "replicated", "equal bytes")
     return None
 
 
-def _ways(grid: Grid, shapes: Sequence[tuple[int, ...]]) -> list[Placement]:
+def _ways(grid: MeshGrid, shapes: Sequence[tuple[int, ...]]) -> list[Placement]:
     """Return every way that the shapes allow, those in blocks included."""
     plain = placements(grid, shapes, None)
     cut = {way.assembly.shape for way in plain}

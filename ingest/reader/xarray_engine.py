@@ -21,7 +21,7 @@ from ingest.reader.catalog import Catalog, open_catalog
 from ingest.reader.snapshot import partial_reason
 from ingest.reader.step import Step
 from ingest.reader.zarr_view import attributes
-from ingest.reader.zarr_view.elements import Elements, chunk_shape
+from ingest.reader.zarr_view.elements import ViewElements, chunk_shape
 from ingest.reader.zarr_view.node_names import variable_names
 from workers.errors import UsageError
 from workers.model import MIB
@@ -41,7 +41,7 @@ MAX_VARIABLES = 500
 class _LazyTensor(BackendArray):
     """A tensor of which xarray reads parts. Its pickle contains its own row of the index only."""
 
-    def __init__(self, elements: Elements) -> None:
+    def __init__(self, elements: ViewElements) -> None:
         self.elements = elements
         self.shape = elements.shape
         self.dtype = elements.dtype
@@ -200,7 +200,7 @@ def _named(step: Step, rows: Mapping[str, int], name: str | None) -> Mapping[str
 
 
 def _variable(step: Step, row: int) -> xr.Variable:
-    elements = Elements(step, row)
+    elements = ViewElements(step, row)
     lengths = chunk_shape(elements, _CHUNK_NBYTES)
     by_axis = dict(zip(elements.axes, lengths, strict=True))
     chunks = {name: by_axis[axis] for axis, name in enumerate(elements.dimensions)}

@@ -45,7 +45,7 @@ class CommittedFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class StepDifference:
     """What the dump has of a step, compared with its commit."""
 
     fresh: tuple[str, ...]
@@ -79,7 +79,7 @@ class Difference:
 
 def compare(
     committed: CommittedFiles, files: Sequence[SourceFile], entries: Iterable[Entry] = ()
-) -> Difference:
+) -> StepDifference:
     """Return how the files of a step differ from those of its commit.
 
     Args:
@@ -98,7 +98,7 @@ def compare(
     # Under another name, a file that is as large and as old is the same file.
     moved = {present[path] for path in fresh if path not in versions}
     gone = [path for path in versions.keys() - present.keys() if versions[path] not in moved]
-    return Difference(
+    return StepDifference(
         tuple(sorted(fresh)),
         len(gone),
         sum(path in versions for path in fresh),

@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from workers.arrays.assembly import (
     Assembly,
+    AxisSegment,
     Joined,
     Piece,
     Same,
-    Segment,
     Shape,
     Summed,
     interleaved,
@@ -107,7 +107,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class MeshGrid:
     """Pieces by their place on a mesh."""
 
     names: tuple[str, ...]
@@ -119,14 +119,14 @@ class Grid:
 _Way: TypeAlias = tuple[Held, int | None]
 
 
-def grids(count: int) -> list[Grid]:
+def grids(count: int) -> list[MeshGrid]:
     """Return every mesh of at most three dimensions that pieces in the order of their ranks may lie on."""
     numbers = np.arange(count)
     return [
-        Grid(("",) * len(sizes), numbers.reshape(sizes))
+        MeshGrid(("",) * len(sizes), numbers.reshape(sizes))
         for sizes in _factorizations(count, _MAX_DIMENSIONS)
         if count > 1
-    ] or [Grid((), numbers.reshape(()))]
+    ] or [MeshGrid((), numbers.reshape(()))]
 
 
 def _factorizations(count: int, dimensions: int) -> Iterator[tuple[int, ...]]:
@@ -138,7 +138,7 @@ def _factorizations(count: int, dimensions: int) -> Iterator[tuple[int, ...]]:
                     yield (first, *rest)
 
 
-def placements(grid: Grid, shapes: Sequence[Shape], whole: Shape | None) -> list[Placement]:
+def placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape | None) -> list[Placement]:
     """Return the plain ways in which pieces of these shapes may make up a tensor, the simplest first.
 
     Args:
@@ -177,7 +177,7 @@ def _combinations(ways: Sequence[_Way], count: int, *, repeated: bool) -> Iterat
 
 
 def _placement(
-    grid: Grid, shapes: Sequence[Shape], ways: Sequence[_Way], whole: Shape | None
+    grid: MeshGrid, shapes: Sequence[Shape], ways: Sequence[_Way], whole: Shape | None
 ) -> Placement | None:
     if whole is not None and not _may_fit(grid, shapes, ways, whole):
         return None
@@ -197,7 +197,7 @@ def _placement(
     return _padded(Placement(dimensions, assembly, uneven=uneven), whole, max_piece=_longest(shapes))
 
 
-def _may_fit(grid: Grid, shapes: Sequence[Shape], ways: Sequence[_Way], whole: Shape) -> bool:
+def _may_fit(grid: MeshGrid, shapes: Sequence[Shape], ways: Sequence[_Way], whole: Shape) -> bool:
     """Return whether pieces may make up a shape: a quick look before many of them are put together."""
     if len(set(shapes)) > 1:
         return True
@@ -271,7 +271,7 @@ def _padded(placement: Placement, whole: Shape, *, max_piece: Shape) -> Placemen
     return Placement(placement.dimensions, trimmed, excess, placement.uneven)
 
 
-def block_placements(grid: Grid, shapes: Sequence[Shape], whole: Shape) -> list[Placement]:
+def block_placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape) -> list[Placement]:
     """Return the ways in which ranks hold several blocks each of an axis of a tensor.
 
     Only along the innermost dimension of the mesh; along the others, the tensor is replicated or cut plainly.
@@ -306,7 +306,7 @@ def _forms(length: int) -> Iterator[tuple[Held, tuple[int, ...]]]:
 
 
 def from_segments(
-    grid: Grid, shapes: Sequence[Shape], axis: int, segments: Sequence[Segment]
+    grid: MeshGrid, shapes: Sequence[Shape], axis: int, segments: Sequence[AxisSegment]
 ) -> Placement | None:
     """Return the placement of pieces that were found to lie in these segments of an axis.
 

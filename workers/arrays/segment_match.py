@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.assembly import Elements, Segment, Shape
+from workers.arrays.assembly import AxisSegment, Elements, Shape
 
 #: Places on the axes before and behind whose elements make a profile.
 _SAMPLES = 8
@@ -49,10 +49,10 @@ class MatchedOrder:
     stretches: tuple[tuple[Stretch, ...], ...]
     """By piece."""
 
-    def segments(self, length: int) -> list[Segment]:
+    def segments(self, length: int) -> list[AxisSegment]:
         """Return the stretches in the order of the whole; none unless they make it up without gaps."""
         ordered = sorted(
-            (stretch.whole, Segment(part, stretch.begin, stretch.length))
+            (stretch.whole, AxisSegment(part, stretch.begin, stretch.length))
             for part, stretches in enumerate(self.stretches)
             for stretch in stretches
         )

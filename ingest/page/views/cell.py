@@ -24,7 +24,7 @@ _PER_PAGE = 150
 
 
 @dataclass(frozen=True, slots=True)
-class _Operator:
+class _OperatorCall:
     """One call of an operator: neighbours in the index with the same name."""
 
     place: int
@@ -90,7 +90,7 @@ def show(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _levels(operators: Sequence[_Operator], stat: str) -> list[int]:
+def _levels(operators: Sequence[_OperatorCall], stat: str) -> list[int]:
     """Return the colour of each operator, as a level of the scale of all."""
     values = np.array([operator.value for operator in operators])
     scale = Scale.of(values, is_count=stat in COUNTS)
@@ -106,7 +106,7 @@ def _rows(step: Step, pattern: str) -> npt.NDArray[np.int64]:
     return np.array(rows, np.int64)
 
 
-def _operators(step: Step, rows: npt.NDArray[np.int64], stat: str) -> list[_Operator]:
+def _operators(step: Step, rows: npt.NDArray[np.int64], stat: str) -> list[_OperatorCall]:
     """Return the calls of operators that these rows of an index are, in order."""
     if not rows.size:
         return []
@@ -127,7 +127,7 @@ def _operators(step: Step, rows: npt.NDArray[np.int64], stat: str) -> list[_Oper
     values = np.fmax.reduceat(np.where(counted, _statistic(step, rows, stat), np.nan), starts)
     columns = (starts, lengths, bad_in, bad_out, values)
     return [
-        _Operator(
+        _OperatorCall(
             place,
             op_type[start],
             op_name[start],
@@ -154,7 +154,7 @@ def value_of(tensor: Tensor, stat: str) -> float:
     return float(sum(getattr(tensor.statistics, part) for part in SUMS.get(stat, (stat,))))
 
 
-def _page_of(operator: _Operator | None, operators: Sequence[_Operator], page_url: Any) -> str:
+def _page_of(operator: _OperatorCall | None, operators: Sequence[_OperatorCall], page_url: Any) -> str:
     if operator is None:
         return ""
     place = next(number for number, other in enumerate(operators) if other is operator)

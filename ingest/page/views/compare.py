@@ -30,7 +30,7 @@ _METRICS = ("max_abs", "relative_euclidean", "cosine")
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class _RunPair:
     """What of the two runs is compared."""
 
     its: Moment
@@ -81,7 +81,7 @@ def show(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _choose(asked: Asked, other: str) -> _Choice:
+def _choose(asked: Asked, other: str) -> _RunPair:
     """Return what is compared: what the URL names, else the last common step, of all ranks if they are few.
 
     Raises:
@@ -95,7 +95,7 @@ def _choose(asked: Asked, other: str) -> _Choice:
     wanted, rank = arguments.integer("step"), arguments.integer("rank")
     ranks = sorted(set(mine.ranks) & set(its.ranks))
     is_first_of_many = rank is None and not arguments.flag("all") and len(ranks) > _RANKS_AT_ONCE
-    return _Choice(
+    return _RunPair(
         its,
         common,
         common[-1] if wanted is None else wanted,
@@ -106,7 +106,7 @@ def _choose(asked: Asked, other: str) -> _Choice:
     )
 
 
-def _links_to_more(asked: Asked, choice: _Choice) -> dict[str, str]:
+def _links_to_more(asked: Asked, choice: _RunPair) -> dict[str, str]:
     """Return the URLs that show what was left out to save time; "" for what is shown."""
     state = {name: asked.arguments.text(name) for name in (BESIDE, "step", "rank", "all", "stat", "name")}
     return {
@@ -115,7 +115,7 @@ def _links_to_more(asked: Asked, choice: _Choice) -> dict[str, str]:
     }
 
 
-def _over_the_steps(asked: Asked, choice: _Choice, answer: Comparison, stat: str) -> dict[str, Any]:
+def _over_the_steps(asked: Asked, choice: _RunPair, answer: Comparison, stat: str) -> dict[str, Any]:
     """Return the error of all tensors and a statistic of one tensor over the steps; None if left out."""
     growth = overlay = None
     if choice.is_over:

@@ -16,7 +16,7 @@ NOTHING_NEW = "The store has all of these tensors already: the dump shows whethe
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _SuspectRow:
     """A tensor of a suspect in the store."""
 
     name: tuple[str, ...]
@@ -45,7 +45,7 @@ def _gains(store: Catalog, choice: Suspicion, suspects: Sequence[Suspect]) -> It
     yield from _from_absent_steps(choice, known)
 
 
-def _from_elements(rows: Iterable[_Row]) -> Iterator[str]:
+def _from_elements(rows: Iterable[_SuspectRow]) -> Iterator[str]:
     """Yield what elements will tell of tensors that have only statistics in the store."""
     without = sum(not row.has_elements for row in rows)
     if without:
@@ -55,7 +55,7 @@ def _from_elements(rows: Iterable[_Row]) -> Iterator[str]:
         )
 
 
-def _from_operands(rows: Iterable[_Row], culprit: OperatorId) -> Iterator[str]:
+def _from_operands(rows: Iterable[_SuspectRow], culprit: OperatorId) -> Iterator[str]:
     """Yield what inputs and outputs of the culprit will tell, if the store has only the others."""
     of_culprit = [row for row in rows if row.name == culprit[1:]]
     if of_culprit and not any(is_input(row.io) for row in of_culprit):
@@ -76,11 +76,11 @@ def _from_absent_steps(choice: Suspicion, known: Container[StepKey]) -> Iterator
             yield f"what rank {rank} did in step {last}, which the store does not have"
 
 
-def _rows(step: Step, names: Iterable[tuple[str, ...]]) -> Iterator[_Row]:
+def _rows(step: Step, names: Iterable[tuple[str, ...]]) -> Iterator[_SuspectRow]:
     tables = step.tables
     labels = (tables.label(name).tolist() for name in ("graph", "op_type", "op_name", "io", "kind"))
     wanted = set(names)
     for graph, op_type, op_name, io, kind in zip(*labels, strict=True):
         name = (str(graph), str(op_type), str(op_name))
         if name in wanted and kind in (RowKind.TENSOR.value, RowKind.STATISTICS.value):
-            yield _Row(name, str(io), kind == RowKind.TENSOR.value and step.has_tensors)
+            yield _SuspectRow(name, str(io), kind == RowKind.TENSOR.value and step.has_tensors)
