@@ -73,6 +73,8 @@ class StepState:
     """Whether `Committed.expect` has dealt with the step: it is new otherwise."""
     is_unchecked: bool = False
     """Whether the store has something of the step and is still to be asked what."""
+    is_committed_since_look: bool = False
+    """Whether a generation of it was committed since the last look listed it."""
     committed: str | None = None
     """The generation that is committed, by its fingerprint without the pool, as far as is known."""
     stored: ExpectedObjects | None = None
@@ -135,6 +137,7 @@ class StepState:
         """
         before = self.listing
         self.listing = listing
+        self.is_committed_since_look = False
         if before is None:
             self.quiet_for_s = min(max(reached - listing.newest_change, 0.0), at_most_s)
             self.quiet_since = now - self.quiet_for_s
@@ -252,6 +255,7 @@ class StepState:
     def record_commit(self, fingerprint: str, now: float) -> None:
         """Record that this generation was committed. Run files are then left alone, each time for longer."""
         self.stale = ("", 0)
+        self.is_committed_since_look = True
         if self.fingerprint == fingerprint:
             self.is_listing_reusable = True
         if self.key.step is None:

@@ -89,6 +89,15 @@ class StepTable:
         """Return the steps that the store did not have as the last look saw them, complete or not."""
         return [state for state in self._states.values() if state.is_pending]
 
+    def left(self) -> list[StepState]:
+        """Return the pending steps that were not committed since the last look either; no run files."""
+        states = list(self._states.values())  # may be asked for by another thread
+        return [
+            state
+            for state in states
+            if state.is_pending and not state.is_committed_since_look and state.key.step is not None
+        ]
+
     def held(self) -> list[StepState]:
         """Return the steps that the store had as the last look saw them."""
         return [state for state in self._states.values() if state.held is not None]

@@ -1,27 +1,31 @@
 """What a service leaves behind; tests/integration/test_stopping.py has a real one."""
 
-from pathlib import Path
-
-from ingest.dispatch.outcomes import StepCommitted
 from ingest.service.backlog import Backlog
-from tests.dumps import DumpLibrary
-from tests.metric_values import listing, look
-from tests.pipeline import ingest_directly, plan_all
+from ingest.steps.phases import Phase
+from ingest.steps.table import StepTable
+from tests.metric_values import listing
 
 
-def test_counts_what_the_last_look_showed_and_nothing_has_committed(
-    dumps: DumpLibrary, tmp_path: Path
-) -> None:
-    backlog = Backlog()
+def test_counts_what_the_last_look_showed_and_nothing_has_committed() -> None:
+    table = StepTable()
+    backlog = Backlog(table)
     assert (backlog.steps, backlog.nbytes) == (0, 0)
     waiting = [listing(0, 1, files=3), listing(1, 1), listing(1, None)]
-    backlog.observe(look(waiting, waiting))
+    states = [table.ensure(listed.key) for listed in waiting]
+    for state, listed in zip(states, waiting, strict=True):
+        state.see(listed, now=0.0, reached=0.0)
     assert (backlog.steps, backlog.nbytes) == (2, 400)
-    dump = dumps["nan-log-2rank"] / "dump"
-    summary = next(
-        one for one in ingest_directly(dump, tmp_path / "s.zarr") if str(one.key) == "rank 1 step 1"
-    )
-    backlog.observe(StepCommitted(plan_all(dump, tmp_path / "t.zarr")[0], summary, 1.0))
-    assert backlog.steps == 1
-    backlog.observe(look(waiting, []))
-    assert backlog.steps == 0
+    states[1].record_commit("a", now=1.0)
+    assert (backlog.steps, backlog.nbytes) == (1, 300)
+    states[0].hold(Phase.COMMITTED)
+    assert (backlog.steps, backlog.nbytes) == (0, 0)
+
+
+def test_a_step_that_changes_after_its_commit_is_left_again() -> None:
+    table = StepTable()
+    state = table.ensure(listing(0, 1).key)
+    state.see(listing(0, 1), now=0.0, reached=0.0)
+    state.record_commit("a", now=1.0)
+    assert Backlog(table).steps == 0
+    state.see(listing(0, 1, files=2), now=2.0, reached=2.0)
+    assert Backlog(table).steps == 1
