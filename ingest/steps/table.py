@@ -90,13 +90,8 @@ class StepTable:
         return [state for state in self._states.values() if state.is_pending]
 
     def left(self) -> list[StepState]:
-        """Return the pending steps that were not committed since the last look either; no run files."""
-        states = list(self._states.values())  # may be asked for by another thread
-        return [
-            state
-            for state in states
-            if state.is_pending and not state.is_committed_since_look and state.key.step is not None
-        ]
+        """Return the steps of which the store does not have all that can be taken; no run files."""
+        return [state for state in self if state.key.step is not None and state.is_left]
 
     def held(self) -> list[StepState]:
         """Return the steps that the store had as the last look saw them."""
