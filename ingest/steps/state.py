@@ -13,7 +13,7 @@ from ingest.steps.bad_files import NO_BAD_FILES, BadFiles
 from ingest.steps.deletion import Deletion, DeletionStage
 from ingest.steps.phases import Cover, Pause, Phase, Wait, WaitFor
 from workers.errors import DumpIngestError, StoreUnavailable, UsageError
-from workers.model import StepKey
+from workers.model import SourceFile, StepKey
 from workers.store.commit import Commit
 from workers.tasks.model import StepPlan
 
