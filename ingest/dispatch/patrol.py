@@ -112,19 +112,24 @@ class Patrol:
             for key in answer.states.keys() & self._tasks.keys() - self._given_up.keys():
                 if error := self._judge(client, self._tasks[key], answer):
                     self._given_up[key] = error
-        now = self.clock()
-        is_asking = self._thread is not None and self._thread.is_alive()
-        if now - self._asked_at >= self.pause_s and not is_asking:
-            self._asked_at = now
-            old = [key for key, task in self._tasks.items() if now - task.submitted_at >= self.young_s]
-            if old:
-                self._thread = threading.Thread(
-                    target=self._ask, args=(client, old), name="dump-ingest-patrol", daemon=True
-                )
-                self._thread.start()
+        self._ask_if_due(client)
         if not self._given_up:
             return []
         return [(task, self._given_up[key]) for task in tasks if (key := task.future.key) in self._given_up]
+
+    def _ask_if_due(self, client: TaskClient) -> None:
+        """Ask about the tasks that are not young, in a thread, unless one is asking still."""
+        now = self.clock()
+        is_asking = self._thread is not None and self._thread.is_alive()
+        if is_asking or now - self._asked_at < self.pause_s:
+            return
+        self._asked_at = now
+        old = [key for key, task in self._tasks.items() if now - task.submitted_at >= self.young_s]
+        if old:
+            self._thread = threading.Thread(
+                target=self._ask, args=(client, old), name="dump-ingest-patrol", daemon=True
+            )
+            self._thread.start()
 
     def _judge(self, client: TaskClient, task: LongTask, answer: ClusterAnswer) -> ClusterError | None:
         key, now = task.future.key, self.clock()

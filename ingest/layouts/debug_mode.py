@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -208,14 +208,20 @@ def _leaves(tree: Any, depth: int = 0) -> list[_Hash]:
     """Return the numbers of a tree in order; what stands for no tensor has none."""
     if not isinstance(tree, dict) or depth > _MAX_DEPTH:
         return []
-    if tree.get("type") in ("tuple", "list"):
-        items = tree.get("items")
-        return (
-            [leaf for item in items for leaf in _leaves(item, depth + 1)] if isinstance(items, list) else []
-        )
+    if tree.get("type") in ("tuple", "list", "dict"):
+        return [leaf for item in _members(tree) for leaf in _leaves(item, depth + 1)]
+    return _numbers(tree.get("value"))
+
+
+def _members(tree: Mapping[str, Any]) -> Iterable[Any]:
+    """Return what is directly in a tuple, list or dictionary of a tree."""
     if tree.get("type") == "dict":
-        return [leaf for item in _items(tree).values() for leaf in _leaves(item, depth + 1)]
-    value = tree.get("value")
+        return _items(tree).values()
+    items = tree.get("items")
+    return items if isinstance(items, list) else ()
+
+
+def _numbers(value: Any) -> list[_Hash]:
     if isinstance(value, str) and value.lower() in ("nan", "inf", "-inf", "infinity", "-infinity"):
         return [float(value)]
     return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []

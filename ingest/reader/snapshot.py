@@ -167,18 +167,17 @@ def take_snapshot(
     """
     fresh = store.reopened()
     damages: list[Damage] = []
-    committed = [
-        opened for opened in fresh.select(rank, step, damages=damages) if opened.key.step is not None
-    ]
-    chosen = {opened.key: opened for opened in committed if include_partial or _is_complete(opened)}
-    left_out = [
-        *(LeftOut.damaged(damage.key, damage.reason) for damage in damages),
-        *(
-            LeftOut(opened.key, partial_reason(opened.commit.summary))
-            for opened in committed
-            if opened.key not in chosen
-        ),
-    ]
+    selected = fresh.select(rank, step, damages=damages)
+    chosen: dict[StepKey, Step] = {}
+    left_out: list[LeftOut] = []
+    for opened in selected:
+        if opened.key.step is None:
+            continue
+        if include_partial or _is_complete(opened):
+            chosen[opened.key] = opened
+        else:
+            left_out.append(LeftOut(opened.key, partial_reason(opened.commit.summary)))
+    left_out += (LeftOut.damaged(damage.key, damage.reason) for damage in damages)
     known = chosen.keys() | {left.key for left in left_out}
     left_out += (LeftOut(key, NOT_COMMITTED) for key in set(fresh.listed(rank, step)) - known)
     left_out.sort(key=lambda left: left.key.order)

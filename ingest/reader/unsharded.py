@@ -153,7 +153,7 @@ def unshard(
         whole = placements(grids(1)[0], shapes, None)[0]
         return UnshardedTensor(tuple(pieces), whole, "a single rank has it")
     known = grid_of(places)
-    candidates = [way for grid in ([known] if known else grids(len(pieces))) for way in _ways(grid, shapes)]
+    candidates = [way for grid in _grids(known, len(pieces)) for way in _ways(grid, shapes)]
     told = told_placement(pieces[0].attributes)
     choice = _choice(pieces, wanted, told if known else {})
     chosen = [way for way in candidates if choice is not None and choice.fits(way)]
@@ -178,6 +178,11 @@ def _choice(pieces: Sequence[PieceTensor], wanted: str, told: Told) -> _ChosenWa
     if len({(piece.digest, piece.shape) for piece in pieces}) == 1:
         return _ChosenWay(lambda way: way.kind == "replicated", "equal bytes")
     return None
+
+
+def _grids(known: MeshGrid | None, pieces: int) -> Sequence[MeshGrid]:
+    """Return the grid on which the pieces lie, or all on which they may."""
+    return [known] if known else grids(pieces)
 
 
 def _ways(grid: MeshGrid, shapes: Sequence[tuple[int, ...]]) -> list[Placement]:

@@ -53,6 +53,27 @@ class _LazyTensor(BackendArray):
         return part
 
 
+def _check_choice(
+    store: str | os.PathLike[str], rank: int | None, step: int | None, name: str | None
+) -> None:
+    """Refuse a part of what names the tensors of a step.
+
+    Raises:
+        UsageError: only one of rank and step is given, or a name without them.
+    """
+    if (rank is None) != (step is None):
+        given, missing = ("rank", "step") if step is None else ("step", "rank")
+        raise UsageError(
+            f"{store}: `{given}` is given and `{missing}` is not",
+            hint="Give both for the tensors of one step, or neither for the statistics of all steps.",
+        )
+    if name is not None and rank is None:
+        raise UsageError(
+            f"{store}: `name` is given without `rank` and `step`",
+            hint="It chooses tensors of one step. Of the statistics of all steps, select with xarray.",
+        )
+
+
 class DumpIngestBackend(BackendEntrypoint):
     """Opens the consolidated cubes of a store, or with `rank` and `step` the tensors of one step."""
 
@@ -111,17 +132,7 @@ class DumpIngestBackend(BackendEntrypoint):
         """
         if not isinstance(filename_or_obj, str | os.PathLike):
             raise UsageError(f"the engine dump-ingest opens a path or a URL, not {filename_or_obj!r:.80}")
-        if (rank is None) != (step is None):
-            given, missing = ("rank", "step") if step is None else ("step", "rank")
-            raise UsageError(
-                f"{filename_or_obj}: `{given}` is given and `{missing}` is not",
-                hint="Give both for the tensors of one step, or neither for the statistics of all steps.",
-            )
-        if name is not None and rank is None:
-            raise UsageError(
-                f"{filename_or_obj}: `name` is given without `rank` and `step`",
-                hint="It chooses tensors of one step. Of the statistics of all steps, select with xarray.",
-            )
+        _check_choice(filename_or_obj, rank, step, name)
         options = dict(storage_options or {})
         store = open_catalog(filename_or_obj, **options)
         dropped = {drop_variables} if isinstance(drop_variables, str) else set(drop_variables or ())

@@ -231,8 +231,7 @@ def _assembled(
         return None
     held, axis = ways[0]
     if axis is not None:
-        others = {(*part.shape[:axis], *part.shape[axis + 1 :]) for part in known}
-        return _cut(known, held, axis, lengths) if len(others) == 1 else None
+        return _cut(known, held, axis, lengths)
     if len({part.shape for part in known}) > 1:
         return None
     if held is Held.REPLICATED:
@@ -240,7 +239,9 @@ def _assembled(
     return Summed(tuple(known), 1 / len(known) if held is Held.MEAN else 1.0)
 
 
-def _cut(parts: Sequence[Assembly], held: Held, axis: int, lengths: Sequence[int]) -> Assembly:
+def _cut(parts: Sequence[Assembly], held: Held, axis: int, lengths: Sequence[int]) -> Assembly | None:
+    if len({(*part.shape[:axis], *part.shape[axis + 1 :]) for part in parts}) > 1:
+        return None  # they differ in another axis
     if held is Held.BLOCKS:
         return interleaved(parts, axis, lengths)
     return zigzag(parts, axis) if held is Held.ZIGZAG else joined(parts, axis)
@@ -318,14 +319,18 @@ def from_segments(
     if len(segments) % count:
         return None
     rounds = [segments[begin : begin + count] for begin in range(0, len(segments), count)]
-    in_order = all([segment.part for segment in turn] == list(range(count)) for turn in rounds)
-    alike = all(len({segment.begin for segment in turn}) == 1 for turn in rounds)
-    if not in_order or not alike or len(rounds) < 2:
+    if len(rounds) < 2 or not all(_is_regular(turn) for turn in rounds):
         return None
     lengths = tuple(turn[0].length for turn in rounds)
     parts = tuple(Piece(number, shape) for number, shape in enumerate(shapes))
     dimension = Dimension(Held.BLOCKS, count, axis, grid.names[0], lengths)
     return Placement((dimension,), Joined(parts, axis, tuple(segments)))
+
+
+def _is_regular(turn: Sequence[AxisSegment]) -> bool:
+    """Return whether all pieces take their turn, in their order, with the same positions of each."""
+    is_in_order = [segment.part for segment in turn] == list(range(len(turn)))
+    return is_in_order and len({segment.begin for segment in turn}) == 1
 
 
 def size_of(shape: Shape) -> int:

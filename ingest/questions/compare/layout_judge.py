@@ -190,12 +190,17 @@ def _with_explanations(judged: Sequence[_Judged]) -> list[ComparedTensor]:
             before = max(each.inputs) if each.inputs else largest
             is_explained = not each.odd and judgement.is_explained_by(before)
             row = replace(row, held=replace(row.held, explained=is_explained))
-            difference = relative_difference(row.metrics) if row.metrics else 0.0
-            is_noise = judgement.within and judgement.times > 1
-            if math.isfinite(difference) and not is_noise and (judgement.within or _spreads(row, rows)):
-                largest = max(largest, difference)
+            largest = max(largest, _explaining(row, judgement, rows))
         explained.append(row)
     return explained
+
+
+def _explaining(row: ComparedTensor, judgement: Judgement, rows: Sequence[ComparedTensor]) -> float:
+    """Return by how much what is executed after a tensor may differ because of it; 0 for nothing."""
+    difference = relative_difference(row.metrics) if row.metrics else 0.0
+    is_noise = judgement.within and judgement.times > 1
+    explains = judgement.within or _spreads(row, rows)
+    return difference if math.isfinite(difference) and explains and not is_noise else 0.0
 
 
 def _cuts_of_batches(tensors: Iterable[JudgedTensor]) -> frozenset[tuple[int, int]]:

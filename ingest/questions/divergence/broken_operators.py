@@ -146,12 +146,9 @@ class BrokenOperatorFinder:
             return None  # each rank has its own: it is random
         content, most = counts.most_common(1)[0]
         has_majority = 2 * most > len(places)
-        odd = [
-            block.ranks[place]
-            for place, own in zip(places, contents, strict=True)
-            if not has_majority or own != content
-        ]
-        others = [block.ranks[place] for place in places if block.ranks[place] not in odd]
+        ranks = [block.ranks[place] for place in places]
+        others = [rank for rank, own in zip(ranks, contents, strict=True) if has_majority and own == content]
+        odd = [rank for rank in ranks if rank not in others]
         differing = [place for place in members.outputs if not _all_equal(block, places, [place])]
         key = self._axis[differing[0]]
         rows = [int(block.row[places[0], place]) for place in differing]

@@ -110,8 +110,9 @@ def _steps(store: Catalog, rank: int, asked: AskedDump, steps: Sequence[int]) ->
         reason = f"the newest step is {steps[-1]}: the job has ended, or has not come so far"
         yield MissingItem("step", format_ranges(later), rank, reason)
     if earlier:
-        graphs = {graph for graph in store.step(rank, steps[-1]).tables.label("graph").tolist() if graph}
-        ran = {step for graph in graphs for step in context_of(store, rank).history(str(graph))}
+        context = context_of(store, rank)
+        graphs = _graphs_of(store.step(rank, steps[-1]))
+        ran = {step for graph in graphs for step in context.history(graph)}
         did_not_run = bool(ran) and ran.isdisjoint(earlier)
         reason = "its graphs did not run in them, by their history" if did_not_run else ""
         yield MissingItem("step", format_ranges(earlier), rank, reason)
@@ -141,8 +142,11 @@ def _operators(store: Catalog, step: Step, asked: AskedDump) -> Iterator[Missing
 def _planned(store: Catalog, step: Step) -> list[str]:
     """Return the full names of the operators of all graphs of a step, as the dump lists them."""
     context = context_of(store, step.key.rank)
-    graphs = sorted({str(graph) for graph in step.tables.label("graph").tolist() if graph})
-    return [name for graph in graphs for name in context.execution_order(graph)]
+    return [name for graph in _graphs_of(step) for name in context.execution_order(graph)]
+
+
+def _graphs_of(step: Step) -> list[str]:
+    return sorted({str(graph) for graph in step.tables.label("graph").tolist() if graph})
 
 
 def _type_of(name: str) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from ingest.questions.divergence.result import Divergence
+from ingest.questions.divergence.result import BrokenOperator, Divergence, Odd
 from ingest.questions.origin.answer import OriginAnswer, OriginOperator
 from ingest.reader.catalog import Catalog
 from ingest.reader.flow.content import CallKey
@@ -141,25 +142,34 @@ def choose_divergence(store: Catalog, answer: Divergence) -> Suspicion:
             hint="Ask for what you want to see: --for tensor NAME, or --for origin.",
         )
     first = min([call.step for call in answer.broken] + [odd.first_step for odd in answer.odd])
-    suspects: list[Suspect] = []
-    ranks: set[int] = set()
-    for broken in (call for call in answer.broken if call.step == first):
-        operator = OperatorId(broken.net, broken.graph, broken.op_type, broken.op_name)
-        suspects.append(Suspect(operator, _CULPRIT, "equal inputs and unequal outputs"))
-        ranks |= {*broken.ranks, *broken.others[:1]}
-    for odd in (odd for odd in answer.odd if odd.first_step == first):
-        key = odd.first.key
-        flow = flow_of(store.step(odd.ranks[0], first))
-        why = f"{odd.first.name} differs first"
-        suspects += _with_sources(flow, _calls(flow, key.graph, key.op_type, key.op_name), why)
-        ranks |= {*odd.ranks, *odd.others[:1]}
-    for difference in answer.differences:
-        if difference.first_step == first and len(suspects) < 4 * _MAX_ALTERNATIVES:
-            key = difference.key
-            operator = OperatorId(key.net, key.graph, key.op_type, key.op_name)
-            suspects.append(Suspect(operator, _READER, f"{difference.name} differs"))
+    broken = [call for call in answer.broken if call.step == first]
+    odd = [odd for odd in answer.odd if odd.first_step == first]
+    suspects = [
+        *(Suspect(_broken_id(call), _CULPRIT, "equal inputs and unequal outputs") for call in broken),
+        *_differing_first(store, odd),
+    ]
+    differences = (difference for difference in answer.differences if difference.first_step == first)
+    for difference in islice(differences, max(4 * _MAX_ALTERNATIVES - len(suspects), 0)):
+        key = difference.key
+        operator = OperatorId(key.net, key.graph, key.op_type, key.op_name)
+        suspects.append(Suspect(operator, _READER, f"{difference.name} differs"))
+    culprits: list[BrokenOperator | Odd] = [*broken, *odd]
+    ranks = {rank for culprit in culprits for rank in (*culprit.ranks, *culprit.others[:1])}
     about = f"replicas that disagree from step {first} on"
     return Suspicion(_ranked(suspects), with_step_before(first), tuple(sorted(ranks)), about)
+
+
+def _broken_id(call: BrokenOperator) -> OperatorId:
+    return OperatorId(call.net, call.graph, call.op_type, call.op_name)
+
+
+def _differing_first(store: Catalog, odd: Iterable[Odd]) -> Iterator[Suspect]:
+    """Yield the operators of the tensors with which ranks differ first, and what wrote their inputs."""
+    for ranks in odd:
+        key = ranks.first.key
+        flow = flow_of(store.step(ranks.ranks[0], ranks.first_step))
+        why = f"{ranks.first.name} differs first"
+        yield from _with_sources(flow, _calls(flow, key.graph, key.op_type, key.op_name), why)
 
 
 def choose_tensors(store: Catalog, names: Iterable[str], rank: Any = None, step: Any = None) -> Suspicion:

@@ -24,10 +24,7 @@ def parse_index(text: str, shape: tuple[int, ...]) -> Index:
     Raises:
         UsageError: a part is not an integer or slice, there are too many, or an integer is out of range.
     """
-    parts = [part.strip() for part in text.strip().strip("[]").split(",")]
-    if parts.count("...") > 1:
-        raise UsageError(f"{text!r} has more than one '...'", hint="Write one of them.")
-    index = tuple(_parse_part(part, text) for part in parts if part)
+    index = _parse_parts(text)
     positions = [part for part in index if part is not Ellipsis]
     if len(positions) > len(shape):
         raise UsageError(
@@ -40,6 +37,13 @@ def parse_index(text: str, shape: tuple[int, ...]) -> Index:
         if isinstance(part, int):
             _refuse_outside(part, axis, shape)
     return index
+
+
+def _parse_parts(text: str) -> Index:
+    parts = [part.strip() for part in text.strip().strip("[]").split(",")]
+    if parts.count("...") > 1:
+        raise UsageError(f"{text!r} has more than one '...'", hint="Write one of them.")
+    return tuple(_parse_part(part, text) for part in parts if part)
 
 
 def _refuse_outside(position: int, axis: int, shape: tuple[int, ...]) -> None:
