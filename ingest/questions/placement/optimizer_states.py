@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from ingest.questions.compare.held_tensors import HeldTensors
 from ingest.questions.placement.agree import is_parameter, is_parameter_gradient
 from ingest.questions.placement.layout_answer import LayoutFinding
-from ingest.questions.placement.misplaced import Held, is_constant
+from ingest.questions.placement.misplaced import EqualHolders, is_constant
 from ingest.reader.ranges import format_ranges
 from workers.store.blocks import TensorKey
 
@@ -31,7 +31,7 @@ class OptimizerStates:
         self._before: dict[TensorKey, dict[bytes, int]] = {}
         """By state, in which step any rank held which bytes last."""
 
-    def look(self, held: HeldTensors, rows: Mapping[int, Held]) -> list[LayoutFinding]:
+    def look(self, held: HeldTensors, rows: Mapping[int, EqualHolders]) -> list[LayoutFinding]:
         """Return the states of a step that are out of step.
 
         A state must be the same on ranks that hold the same parameter of its shape; a counter, on all ranks.
@@ -50,9 +50,9 @@ class OptimizerStates:
         self,
         held: HeldTensors,
         number: int,
-        row: Held,
+        row: EqualHolders,
         parameter: int | None,
-        rows: Mapping[int, Held],
+        rows: Mapping[int, EqualHolders],
     ) -> Iterator[LayoutFinding]:
         key = held.keys[number]
         if _COUNTER.search(key.op_name):
@@ -73,7 +73,9 @@ class OptimizerStates:
                 name = held.keys[parameter].name
                 yield self._of(held, number, row, own, f"these ranks hold the same {name}")
 
-    def _of(self, held: HeldTensors, number: int, row: Held, ranks: list[int], reason: str) -> LayoutFinding:
+    def _of(
+        self, held: HeldTensors, number: int, row: EqualHolders, ranks: list[int], reason: str
+    ) -> LayoutFinding:
         groups = sorted(([rank for rank in group if rank in ranks] for group in row.groups), key=len)
         odd = next(group for group in groups if group)
         has_majority = len(odd) < len(groups[-1])
