@@ -72,7 +72,7 @@ _OF_VERSIONS = frozenset(
 )
 
 
-class View(StrEnum):
+class Form(StrEnum):
     """How a tensor of B is looked at, to be compared with one of A."""
 
     AS_IS = ""
@@ -95,7 +95,7 @@ class TensorPair:
     That is so if one side has more of these than the other, if digests show that they are in another order,
     or if other operators whose names differ only in their numbers show that these were given again.
     """
-    view: View = View.AS_IS
+    form: Form = Form.AS_IS
 
 
 @dataclass(frozen=True, slots=True)

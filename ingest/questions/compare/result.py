@@ -85,8 +85,8 @@ class ComparedTensor:
     """Whether neither names nor a mapping file say that the two are the same tensor."""
     ambiguous: bool = False
     """Whether it might as well have been matched with another tensor."""
-    view: str = ""
-    """How the tensor of B was looked at: `transposed`, `reshaped`; "" as it is."""
+    form: str = ""
+    """How the tensor of B was taken: `transposed`, `reshaped`; "" as it is."""
     basis: str = ""
     """What was compared: `digest`, `elements`, `device layout` or `statistics`."""
     metrics: Metrics | None = None
@@ -136,7 +136,7 @@ class ComparedTensor:
             "matched": self.matched,
             "guessed": self.guessed,
             "ambiguous": self.ambiguous,
-            "view": self.view,
+            "form": self.form,
             "basis": self.basis,
             **{name: _plain(value) for name, value in metrics.items()},
             **(self.held.to_dict() if self.held else {}),

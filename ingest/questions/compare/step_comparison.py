@@ -12,7 +12,7 @@ import numpy as np
 from ingest.questions.compare.alignment.programs import AlignedPrograms, align_programs, operator_name
 from ingest.questions.compare.first_difference import first_difference
 from ingest.questions.compare.mapping import NameMapping
-from ingest.questions.compare.matching import TensorPair, View, match_tensors
+from ingest.questions.compare.matching import Form, TensorPair, match_tensors
 from ingest.questions.compare.one_sided import one_sided_row
 from ingest.questions.compare.result import ComparedTensor, FirstDifference, Verdict, shape_text
 from ingest.questions.compare.runner import PairRunner, batched
@@ -135,7 +135,7 @@ class StepComparison:
         same &= a.dumped[numbers_a] & b.dumped[numbers_b]
         for number in np.flatnonzero(same).tolist():
             pair = pairs[number]
-            same[number] = a.meanings[pair.a] == b.meanings[pair.b] and pair.view is not View.TRANSPOSED
+            same[number] = a.meanings[pair.a] == b.meanings[pair.b] and pair.form is not Form.TRANSPOSED
         return np.asarray(same)
 
     def _compare_pairs(self, pairs: Sequence[TensorPair]) -> Iterator[ComparedTensor]:
@@ -158,9 +158,9 @@ class StepComparison:
 
     def _operands(self, pair: TensorPair) -> Pair:
         a, b = self._a.operand(pair.a), self._b.operand(pair.b)
-        if pair.view is View.RESHAPED:
+        if pair.form is Form.RESHAPED:
             b = replace(b, shape=a.shape)
-        elif pair.view is View.TRANSPOSED:
+        elif pair.form is Form.TRANSPOSED:
             b = replace(b, shape=b.shape[::-1], fortran_order=not b.fortran_order)
         return Pair(a, b)
 
@@ -174,7 +174,7 @@ class StepComparison:
         a, b = self._a, self._b
         if _is_ignored(limits):
             return self._row(pair, Verdict.IGNORED)
-        if a.shapes[pair.a] != b.shapes[pair.b] and pair.view is View.AS_IS:
+        if a.shapes[pair.a] != b.shapes[pair.b] and pair.form is Form.AS_IS:
             shapes = f"{shape_text(a.shapes[pair.a])} and {shape_text(b.shapes[pair.b])}"
             return self._row(pair, Verdict.SHAPE, shapes)
         if not (a.dumped[pair.a] and b.dumped[pair.b]):
@@ -187,7 +187,7 @@ class StepComparison:
         digests = a.digests[pair.a].tobytes(), b.digests[pair.b].tobytes()
         if not any(digests[0]) or not any(digests[1]):
             return pair
-        return *digests, a.meanings[pair.a], b.meanings[pair.b], pair.view
+        return *digests, a.meanings[pair.a], b.meanings[pair.b], pair.form
 
     def _place(self, pair: TensorPair) -> tuple[str, int]:
         return self._a.dtypes[pair.a], int(self._a.places[pair.a])
@@ -248,7 +248,7 @@ class StepComparison:
             matched=pair.matched_by.value,
             guessed=pair.matched_by.is_guess,
             ambiguous=pair.ambiguous,
-            view=pair.view.value,
+            form=pair.form.value,
             basis=basis,
             damaged=damaged,
         )

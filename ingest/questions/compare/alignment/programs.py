@@ -10,10 +10,10 @@ from ingest.questions.compare.alignment.align import AlignedCalls, Alignment, Be
 from ingest.questions.compare.alignment.calls import Call, Value, classes_of
 from ingest.questions.compare.alignment.step_calls import calls_of, with_contents
 from ingest.questions.compare.matching import (
+    Form,
     MatchedBy,
     Matching,
     TensorPair,
-    View,
     without_numbers,
 )
 from ingest.questions.compare.operator_origins import OperatorKey
@@ -22,7 +22,7 @@ from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.sources import StepTensors
 from ingest.reader.flow.operator_kinds import is_input
 from workers.tasks.compare import Pair
-from workers.tasks.fingerprint import are_turned
+from workers.tasks.contents import are_turned
 
 _MATCHED_BY = {
     Because.CONTENT: MatchedBy.CONTENT,
@@ -93,10 +93,10 @@ def align_programs(
     taken_a, taken_b = {pair.a for pair in pairs}, {pair.b for pair in pairs}
     named = [pair for pair in matching.pairs if names_tell and pair.matched_by is not MatchedBy.MAPPING]
     others = [pair for pair in matching.pairs if pair not in set(named)]
-    viewed = [*named, *_with_views(tensors, [*others, *pairs], runner)]
+    formed = [*named, *_with_forms(tensors, [*others, *pairs], runner)]
     return AlignedPrograms(
         Matching(
-            sorted(viewed, key=lambda pair: pair.a),
+            sorted(formed, key=lambda pair: pair.a),
             [number for number in matching.only_a if number not in taken_a],
             [number for number in matching.only_b if number not in taken_b],
         ),
@@ -263,31 +263,31 @@ class _Tensors:
                 return
 
 
-def _with_views(tensors: _Tensors, pairs: Sequence[TensorPair], runner: PairRunner) -> list[TensorPair]:
+def _with_forms(tensors: _Tensors, pairs: Sequence[TensorPair], runner: PairRunner) -> list[TensorPair]:
     """Return the pairs, of which some are to be compared with exchanged axes, or as one row of elements."""
     a, b = tensors.a, tensors.b
-    viewed: list[TensorPair] = []
+    formed: list[TensorPair] = []
     doubtful: list[int] = []
     for pair in pairs:
         shapes = a.shapes[pair.a], b.shapes[pair.b]
-        view = View.AS_IS
+        form = Form.AS_IS
         if shapes[0] != shapes[1] and tensors.values_a[pair.a].size == tensors.values_b[pair.b].size:
-            view = View.RESHAPED
+            form = Form.RESHAPED
         is_matrix = len(shapes[0]) == len(shapes[1]) == _MATRIX and shapes[0] == shapes[1][::-1]
         if is_matrix and 1 not in shapes[0] and not _same_bytes(a, b, pair):
-            if view is View.RESHAPED:
-                view = View.TRANSPOSED
+            if form is Form.RESHAPED:
+                form = Form.TRANSPOSED
             if a.dumped[pair.a] and b.dumped[pair.b] and _may_be_turned(tensors, pair):
-                doubtful.append(len(viewed))
-        viewed.append(replace(pair, view=view))
-    jobs = [Pair(a.operand(viewed[place].a), b.operand(viewed[place].b)) for place in doubtful]
+                doubtful.append(len(formed))
+        formed.append(replace(pair, form=form))
+    jobs = [Pair(a.operand(formed[place].a), b.operand(formed[place].b)) for place in doubtful]
     answers = (answer for batch in runner.map(are_turned, batched(jobs, runner.parts)) for answer in batch)
     for place, is_turned in zip(doubtful, answers, strict=True):
         if is_turned:
-            viewed[place] = replace(viewed[place], view=View.TRANSPOSED)
-        elif viewed[place].view is View.TRANSPOSED and _classes_agree(tensors, viewed[place]):
-            viewed[place] = replace(viewed[place], view=View.RESHAPED)
-    return viewed
+            formed[place] = replace(formed[place], form=Form.TRANSPOSED)
+        elif formed[place].form is Form.TRANSPOSED and _classes_agree(tensors, formed[place]):
+            formed[place] = replace(formed[place], form=Form.RESHAPED)
+    return formed
 
 
 def _same_bytes(a: StepTensors, b: StepTensors, pair: TensorPair) -> bool:

@@ -15,7 +15,7 @@ from ingest.questions.compare.sources import StepTensors
 from ingest.reader.flow.operator_kinds import is_input, is_output
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS
-from workers.tasks.fingerprint import fingerprints
+from workers.tasks.contents import read_contents
 
 _L1 = "l1:"
 _COLUMNS = tuple(FIELDS.index(name) if name in FIELDS else None for name in MARKS)
@@ -34,7 +34,7 @@ def with_contents(side: StepTensors, numbers: Iterable[int], runner: PairRunner)
         return side
     digests, statistics = side.digests.copy(), side.statistics.copy()
     batches = batched([side.operand(number) for number in unknown], runner.parts)
-    answers = (answer for batch in runner.map(fingerprints, batches) for answer in batch)
+    answers = (answer for batch in runner.map(read_contents, batches) for answer in batch)
     for number, answer in zip(unknown, answers, strict=True):
         if answer.digest:
             digests[number] = np.frombuffer(answer.digest, np.uint8)

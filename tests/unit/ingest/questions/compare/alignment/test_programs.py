@@ -88,12 +88,12 @@ def test_weights_with_exchanged_axes_are_recognised(frameworks: dict[str, Compar
     for number, shape in enumerate([(150, 48), (48, 33), (33, 10)]):
         weight = rows[f"Torch.addmm.classifier.{number}.addmm.0.input.2"]
         assert (weight.shape_a, weight.shape_b) == (shape, shape[::-1])
-        assert (weight.view, weight.verdict) == ("transposed", Verdict.EQUAL)
+        assert (weight.form, weight.verdict) == ("transposed", Verdict.EQUAL)
         gradient = rows[f"Gradient.classifier.{number}.weight.output.0"]
-        assert (gradient.view, gradient.verdict) == ("transposed", Verdict.CLOSE)
+        assert (gradient.form, gradient.verdict) == ("transposed", Verdict.CLOSE)
         assert rows[f"Parameter.classifier.{number}.weight.output.0"].verdict is Verdict.IGNORED
     flat = rows["Tensor.flatten.model.flatten.0.output.0"]
-    assert (flat.view, flat.to_dict()["view"]) == ("reshaped", "reshaped")
+    assert (flat.form, flat.to_dict()["form"]) == ("reshaped", "reshaped")
 
 
 def test_the_first_difference_between_frameworks_is_found(frameworks: dict[str, Comparison]) -> None:

@@ -8,12 +8,12 @@ from tests.operands import in_files
 from workers.arrays.digest import digest
 from workers.arrays.statistics import FIELDS
 from workers.tasks.compare import Pair
-from workers.tasks.fingerprint import are_turned, fingerprints
+from workers.tasks.contents import are_turned, read_contents
 
 
 def test_content_of_files(made: MadeDump) -> None:
     values = np.arange(12, dtype=np.float32).reshape(3, 4)
-    (known,) = fingerprints(in_files(made, values))
+    (known,) = read_contents(in_files(made, values))
     assert known.digest == digest(values.tobytes())
     assert known.statistics[FIELDS.index("max")] == 11
 

@@ -20,7 +20,7 @@ _NEARER = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Fingerprint:
+class TensorContent:
     """The content of one tensor; nothing if it could not be read."""
 
     digest: bytes = b""
@@ -28,17 +28,17 @@ class Fingerprint:
     """In the order of `workers.arrays.statistics.FIELDS`; empty for types without statistics."""
 
 
-def fingerprints(operands: Sequence[Operand]) -> list[Fingerprint]:
+def read_contents(operands: Sequence[Operand]) -> list[TensorContent]:
     """Return the content of each tensor. Reads each once, in pieces of 1 Mi elements.
 
     Raises:
         StoreError: a store cannot be reached.
         DumpError: a file of a dump changed, or cannot be read.
     """
-    return [_fingerprint(operand) for operand in operands]
+    return [_content_of(operand) for operand in operands]
 
 
-def _fingerprint(operand: Operand) -> Fingerprint:
+def _content_of(operand: Operand) -> TensorContent:
     digest, statistics = new_digest(), RunningStatistics()
     summable = operand.device is None and has_statistics(operand.element)
     left = operand.size
@@ -50,8 +50,8 @@ def _fingerprint(operand: Operand) -> Fingerprint:
                 left -= values.size
                 statistics.update(values)
     except DamagedStore:
-        return Fingerprint()
-    return Fingerprint(digest.digest(), statistics.row() if summable else ())
+        return TensorContent()
+    return TensorContent(digest.digest(), statistics.row() if summable else ())
 
 
 def are_turned(pairs: Sequence[Pair]) -> list[bool]:
