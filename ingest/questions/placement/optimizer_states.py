@@ -79,8 +79,11 @@ class OptimizerStates:
         groups = sorted(([rank for rank in group if rank in ranks] for group in row.groups), key=len)
         odd = next(group for group in groups if group)
         has_majority = len(odd) < len(groups[-1])
-        which = f"rank {format_ranges(odd)} holds" if has_majority else f"ranks {format_ranges(ranks)} hold"
-        text = f"{which} another state, and {reason}"
+        text = (
+            f"rank {format_ranges(odd)} holds another state than others, and {reason}"
+            if has_majority
+            else f"ranks {format_ranges(ranks)} hold different states, and {reason}"
+        )
         for holder, (digest, _) in zip(held.holders[number], held.digests(number), strict=True):
             step = self._before.get(held.keys[number], {}).get(digest)
             if holder.rank in ranks and step is not None and any(digest):
