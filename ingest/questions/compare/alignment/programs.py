@@ -62,8 +62,8 @@ def align_programs(
         matching: what is known.
         runner: where tensors are read.
         names_tell: most names are the same, or a mapping file pairs them. What is left is then paired only if
-            content or producers show it; else, names that are equal may be so by chance, and tensors of two
-            frameworks that have one name may have other axes.
+            content shows it or, without a mapping file, producers. Else, names that are equal may be so by
+            chance, and tensors of two frameworks that have one name may have other axes.
 
     Raises:
         StoreError: a store cannot be read.
@@ -77,11 +77,13 @@ def align_programs(
         matching = tensors.without_chance(matching)
     known = _known(a, b, matching, operators_a, operators_b)
     alignment = align(calls_a, calls_b, known)
+    is_mapped = any(pair.matched_by is MatchedBy.MAPPING for pair in matching.pairs)
+    accepted = _CERTAIN - {Because.PRODUCERS} if is_mapped else _CERTAIN
     by_operator = _by_operator(a, matching.only_a), _by_operator(b, matching.only_b)
     pairs = [
         pair
         for aligned in alignment.pairs
-        if not names_tell or aligned.because in _CERTAIN
+        if not names_tell or aligned.because in accepted
         for pair in tensors.pairs(
             by_operator[0].get(operators_a[aligned.a], []),
             by_operator[1].get(operators_b[aligned.b], []),
