@@ -17,7 +17,7 @@ from workers.model import StepKey
 IDLE_S = 60.0
 #: How long to pause between two looks at a store, in seconds.
 POLL_S = 5.0
-#: A look reads the commits of all steps: the pause is at least so many times as long as that took.
+#: A look reads the commits of all steps: the pause is at least this many times as long.
 _REST = 4.0
 
 
