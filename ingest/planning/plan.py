@@ -68,7 +68,7 @@ _MAX_REWRITES = 64
 
 
 def rewritten(name: str, times: int) -> str:
-    """Return the name of the generation of the same files, rewritten `times` times with their old sizes and times.
+    """Return the name of the generation of the same files, after they were rewritten `times` times.
 
     The first name is that of what was stored before, which readers may still have open.
     """
