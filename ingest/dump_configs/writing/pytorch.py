@@ -86,5 +86,6 @@ def write_transformer_engine(request: DumpRequest) -> WrittenConfig:
         f"Give it to nvdlfw_inspect.api.initialize(config_file=..., log_dir={request.directory!r}).",
         request.job_ranks,
         request.steps,
-        ("Every process that is given this dumps.",) * (set(request.ranks) != set(request.job_ranks)),
+        ("Every process that gets this configuration dumps.",)
+        * (set(request.ranks) != set(request.job_ranks)),
     )
