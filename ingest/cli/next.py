@@ -26,7 +26,7 @@ def command(
         typer.Option(
             "--for",
             metavar="PURPOSE",
-            help="What the dump should answer: origin (of NaN, Inf, overflows), divergence, or tensor NAME...",
+            help="What it should answer: origin (of NaN, Inf, overflows), divergence, or tensor NAME...",
         ),
     ] = "origin",
     system: Annotated[
@@ -41,7 +41,7 @@ def command(
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Dump at most this, the most telling operators first; such as 20GB.",
+            help="Dump at most this, the most telling first: 20GB.",
             show_default=False,
         ),
     ] = None,
