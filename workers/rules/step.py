@@ -51,7 +51,7 @@ def evaluate(
 
 
 def needs_histograms(rules: RuleSet) -> bool:
-    """Return whether a rule needs histograms, which its evaluator must then read."""
+    """Return whether a rule looks at histograms, which whoever evaluates it must read."""
     return any(rule.kind in OF_HISTOGRAMS for rule in rules.step_rules)
 
 
