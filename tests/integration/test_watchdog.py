@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from distributed import Client
 
+from ingest.doctor.checks import run_checks
+from ingest.settings import load
 from tests.cli import start
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
@@ -102,3 +104,7 @@ def test_a_scheduler_and_a_worker_beat_until_their_event_loops_hang(tmp_path: Pa
             assert not falls_silent(of_scheduler)
         os.kill(servers.pid("scheduler"), signal.SIGSTOP)
         assert falls_silent(of_scheduler)
+        settings = load(scheduler=f"tcp://127.0.0.1:{port}", scheduler_timeout_s=0.5)
+        *_, check = run_checks(settings, None)  # Dask alone would wait without end
+        assert (check.check, check.ok) == ("scheduler", False)
+        assert "restart it" in check.hint
