@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from distributed.comm import connect
 from distributed.security import Security
 
+from ingest.dispatch.clients import HANGS_HINT
 from workers.errors import ClusterError
 
 
@@ -27,7 +28,7 @@ def require_answer(address: str, timeout_s: float) -> None:
     if not answers:
         raise ClusterError(
             f"the Dask scheduler at {address} accepts connections, and gives no answer in {timeout_s:g} s",
-            hint="It hangs: restart it. Its workers and watchers reconnect by themselves.",
+            hint=HANGS_HINT,
         )
 
 
