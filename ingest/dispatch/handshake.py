@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
-from distributed.comm import connect
+from distributed.comm.core import connect
 from distributed.security import Security
 
 from ingest.dispatch.clients import HANGS_HINT
