@@ -25,7 +25,7 @@ from ingest.service.belonging import Belonging
 from ingest.settings import LoadedSettings, Settings
 from ingest.wiring.stores import grid_of, place_of_store
 from workers import __version__
-from workers.errors import AccessDenied, DumpIngestError, StoreError
+from workers.errors import AccessDenied, ClockSkewed, DumpIngestError, StoreError, StoreUnavailable
 from workers.store import commit
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects
@@ -39,6 +39,12 @@ _NO_STORE_HINT = (
     "setting `store` of all processes (`dump-ingest config show`)."
 )
 _MISNAMED_HINT = "Nothing in it is ingested. Rename it as docs/formats.md shows, or move it out of the dump."
+
+#: Of a store that does not answer at all. Other commands say that nothing half done is visible.
+_UNREACHABLE_HINT = (
+    "Compare the address with the URL of the store and AWS_ENDPOINT_URL, and look whether this host reaches "
+    "it (name, proxy, firewall); then run doctor again."
+)
 
 #: The store, if the dump cannot be read.
 _NOT_CHECKED = Check(
@@ -77,7 +83,7 @@ def run_checks(loaded: LoadedSettings, directory: Path | None) -> list[Check]:
     if settings.store is not None and directory is not None and scanned is None:
         results.append(_NOT_CHECKED)
     elif settings.store is not None:
-        results += _guarded("store", lambda: _store(settings, scanned))
+        results += _guarded("store", lambda: _reachable_store(settings, scanned))
     if settings.scheduler is not None:
         results += _guarded("scheduler", lambda: [_scheduler(settings)])
     return results
@@ -207,6 +213,16 @@ def _require_readable(path: Path, dump: Path) -> None:
     if barrier := first_barrier(path):
         me = Identity.of_this_process()
         raise AccessDenied(barrier.explain(me), hint=barrier.advice(me, dump))
+
+
+def _reachable_store(settings: Settings, scanned: _Scanned | None) -> list[Check]:
+    """Check the store; if it does not answer, say where to look."""
+    try:
+        return _store(settings, scanned)
+    except ClockSkewed:
+        raise
+    except StoreUnavailable as exc:
+        return [Check("store", ok=False, detail=exc.message, hint=_UNREACHABLE_HINT)]
 
 
 def _store(settings: Settings, scanned: _Scanned | None) -> list[Check]:
