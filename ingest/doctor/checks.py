@@ -231,9 +231,12 @@ def _store(settings: Settings, scanned: _Scanned | None) -> list[Check]:
         detail = f"{settings.store}: writable, no store there yet"
         return [Check("store", ok=True, detail=detail, hint=_NO_STORE_HINT), *clock, *belongs]
     detail = f"{settings.store}: writable, store format {root}"
-    backlog = check_backlog(objects, scanned.scan.listings) if scanned and scanned.scan.listings else None
+    # Steps of another dump with the same numbers are not those of this one.
+    is_its_store = all(check.ok for check in belongs)
+    listings = scanned.scan.listings if scanned and is_its_store else ()
+    backlog = check_backlog(objects, listings) if listings else None
     checks = (backlog, check_view(objects), check_gc(objects))
-    return [Check("store", ok=True, detail=detail), *clock, *(check for check in checks if check), *belongs]
+    return [Check("store", ok=True, detail=detail), *clock, *belongs, *(check for check in checks if check)]
 
 
 def _belongs(settings: Settings, scanned: _Scanned, objects: ObjectStore) -> Check:
