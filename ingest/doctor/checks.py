@@ -23,7 +23,7 @@ from ingest.layouts.detect import find_dump
 from ingest.reader.ranges import format_ranges
 from ingest.service.belonging import Belonging
 from ingest.settings import LoadedSettings, Settings
-from ingest.wiring.stores import grid_of, place_of_store
+from ingest.wiring.stores import grid_of, place_of_store, refuse_another_dump
 from workers import __version__
 from workers.errors import AccessDenied, DumpIngestError, StoreError
 from workers.store import commit
@@ -213,6 +213,8 @@ def _store(settings: Settings, scanned: _Scanned | None) -> list[Check]:
     """Write an object, read it back and delete it; then look at what the store has."""
     objects = open_objects(place_of_store(settings, None if scanned is None else scanned.dump))
     root = commit.read_root(objects)
+    if root is None:
+        refuse_another_dump(objects)
     key = f".doctor-{uuid.uuid4().hex}"
     payload = os.urandom(64)
     objects.put(key, payload)
