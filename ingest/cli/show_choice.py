@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 import ingest
 from ingest.reader.ranges import format_ranges
 from workers.errors import UsageError
-from workers.rules.names import near
+from workers.rules.names import hint_of_case, near
 
 #: Names that a message suggests, at most.
 _SIMILAR = 3
@@ -63,8 +63,9 @@ def _the_tensor(
     where = f"rank {rank}" if step is None else f"rank {rank} step {step}"
     outside = " outside of its steps" if step is None else ""
     if not matches:
-        similar = near(name, [tensor.name for tensor in tensors])[:_SIMILAR]
-        raise UsageError(f"{where} has no tensor {name!r}{outside}", hint=_where_to_look(similar, step))
+        names = [tensor.name for tensor in tensors]
+        hint = hint_of_case(name, names) or _where_to_look(near(name, names)[:_SIMILAR], step)
+        raise UsageError(f"{where} has no tensor {name!r}{outside}", hint=hint)
     raise UsageError(
         f"{where} has {len(matches)} tensors{outside} that match {name!r}:{_listed(matches)}",
         hint="Name one of them; --graph tells graphs apart.",

@@ -78,8 +78,27 @@ def test_help_has_no_types_of_python(words: list[str], answer: Answer) -> None:
 
 def test_an_unknown_command_is_refused_and_a_similar_one_suggested(answer: Answer) -> None:
     refused = answer("orgin", code=2).stderr
-    assert "No such command 'orgin'" in refused
-    assert "origin" in refused
+    assert refused.startswith("error: no such command 'orgin'\n  Did you mean 'origin'?")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["ingest"], "missing argument 'dump'"),
+        (["compare", "a.zarr"], "missing argument 'B'"),
+        (["find", "--step", "x"], "invalid value for '--step'"),
+        (["find", "--tensor", "x"], "no such option: --tensor"),
+        (["rules", "tset"], "no such command 'tset'"),
+    ],
+)
+def test_words_that_are_not_understood_are_told_in_two_lines(
+    words: list[str], message: str, answer: Answer
+) -> None:
+    refused = answer(*words, code=2)
+    assert refused.stdout == ""
+    first, second = refused.stderr.splitlines()
+    assert first.startswith(f"error: {message}")
+    assert f"`dump-ingest {words[0]} --help` lists arguments and options." in second
 
 
 def test_a_group_without_a_command_prints_its_commands(answer: Answer) -> None:
