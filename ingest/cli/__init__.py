@@ -21,9 +21,8 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command line; end the process with one of the documented exit codes."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(
-            signal.SIGINT, signal.SIG_DFL
-        )  # until the command handles it: Python's prints a traceback
+        # Until the command handles it: Python's own handler would print a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     from ingest.cli.app import main as run  # deferred: 0.2 s, in which Ctrl-C may be pressed
 
     run()

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from importlib import import_module
@@ -113,6 +114,24 @@ def test_an_error_becomes_a_message_and_an_exit_code(answer: Answer, tmp_path: P
     done = answer("ls", tmp_path / "nowhere", code=2)
     assert done.stdout == ""
     assert done.stderr.startswith("error: ")
+
+
+_PRESSED_EARLY = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Press:
+    def find_spec(self, name, *_):
+        if name == "ingest.cli.app":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Press())
+from ingest.cli import main
+main()
+"""
+
+
+def test_ctrl_c_before_the_command_is_loaded_ends_it_without_a_word() -> None:
+    done = subprocess.run([sys.executable, "-c", _PRESSED_EARLY], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 def test_help_of_no_command_imports_what_takes_long() -> None:
