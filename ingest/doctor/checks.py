@@ -23,7 +23,7 @@ from ingest.layouts.detect import find_dump
 from ingest.reader.ranges import format_ranges
 from ingest.service.belonging import Belonging
 from ingest.settings import LoadedSettings, Settings
-from ingest.wiring.stores import grid_of, place_of_store
+from ingest.wiring.stores import grid_of, place_of_store, refuse_another_dump
 from workers import __version__
 from workers.errors import AccessDenied, ClockSkewed, DumpIngestError, StoreError, StoreUnavailable
 from workers.store import commit
@@ -229,6 +229,8 @@ def _store(settings: Settings, scanned: _Scanned | None) -> list[Check]:
     """Write an object, read it back and delete it; then look at what the store has."""
     objects = open_objects(place_of_store(settings, None if scanned is None else scanned.dump))
     root = commit.read_root(objects)
+    if root is None:
+        refuse_another_dump(objects)
     key = f".doctor-{uuid.uuid4().hex}"
     payload = os.urandom(64)
     objects.put(key, payload)
@@ -247,9 +249,12 @@ def _store(settings: Settings, scanned: _Scanned | None) -> list[Check]:
         detail = f"{settings.store}: writable, no store there yet"
         return [Check("store", ok=True, detail=detail, hint=_NO_STORE_HINT), *clock, *belongs]
     detail = f"{settings.store}: writable, store format {root}"
-    backlog = check_backlog(objects, scanned.scan.listings) if scanned and scanned.scan.listings else None
+    # Steps of another dump with the same numbers are not those of this one.
+    is_its_store = all(check.ok for check in belongs)
+    listings = scanned.scan.listings if scanned and is_its_store else ()
+    backlog = check_backlog(objects, listings) if listings else None
     checks = (backlog, check_view(objects), check_gc(objects))
-    return [Check("store", ok=True, detail=detail), *clock, *(check for check in checks if check), *belongs]
+    return [Check("store", ok=True, detail=detail), *clock, *belongs, *(check for check in checks if check)]
 
 
 def _belongs(settings: Settings, scanned: _Scanned, objects: ObjectStore) -> Check:
