@@ -22,7 +22,7 @@ from workers.arrays import dtypes
 from workers.store.model import RowKind
 
 #: Bytes of a file besides the elements of its tensor, by system, where only statistics are known.
-_OVERHEAD_NBYTES = {"mindspore": 128, "msprobe": 1200, "sglang": 2000, "te": 2000}
+_OVERHEAD_NBYTES = {"mindspore": 128, "msprobe": 1850, "sglang": 2000, "te": 2000}
 _OVERHEAD_OF_DUMP_DATA = 96
 #: Bytes of an element of which the type is not known.
 _USUAL_ITEMSIZE = 4

@@ -7,8 +7,8 @@
     ValueProto   1 data_type   3 int_val   4 uint_val
 
 Nodes are named by numbers (`12`), parameters by their names, constants `cst7`. The stack is the text that
-the `.ir` file has below the node, from innermost to outermost. (MindSpore, `anf_ir.proto`; fields 8 and 9 as files
-of 2.0 to 2.10 have them.)
+the `.ir` file has below the node, from innermost to outermost. (MindSpore, `anf_ir.proto`; fields 8 and 9 as
+files of 2.0 to 2.10 have them.)
 """
 
 from __future__ import annotations
