@@ -31,6 +31,7 @@ from ingest.layouts.pytorch import (
     Vllm,
 )
 from ingest.layouts.recorder import RecorderTree
+from ingest.layouts.reference import ReferenceDump
 from ingest.layouts.torchair import TorchAir
 from ingest.layouts.tree import DumpTree
 from ingest.layouts.walk import begins_like
@@ -57,6 +58,7 @@ LAYOUTS: tuple[Layout, ...] = (
     DistributedCheckpoint(),
     OnnxRuntime(),
     RecorderTree(),
+    ReferenceDump(),
 )
 #: How many levels below the named directory a dump may begin.
 MAX_DEPTH = 3

@@ -209,8 +209,14 @@ class Context:
         return None if name is None else DumpedSource("", name, source.slot)
 
     def original_names(self, tensor: IndexedTensor) -> tuple[str, ...]:
-        """Return the operators of the model that were fused into that of a tensor; see `GeGraphs`."""
-        return self._ge_graphs.originals(tensor)
+        """Return the operators of the model that were fused into that of a tensor; see `GeGraphs`.
+
+        Without a graph, DumpData may have the last of them.
+        """
+        told = tensor.told.get("original_op")
+        last = (str(told.get("name")),) if isinstance(told, dict) else ()
+        last = () if last == (tensor.full_name or tensor.op_name,) else last
+        return self._ge_graphs.originals(tensor) or last
 
     def kernel_args(self, tensor: IndexedTensor) -> dict[str, str] | None:
         """Return the arguments of a tensor's operator (`save_kernel_args`); None if the dump has none."""
