@@ -17,7 +17,12 @@ from ingest.layouts.mindspore_async import MindSporeAsync
 from ingest.layouts.mindspore_raw import MindSporeRaw
 from ingest.layouts.msprobe import MsProbe
 from ingest.layouts.msprobe_native import MsProbeNative
-from ingest.layouts.numerics import DebugMode, TitanNumerics, TransformerEngineStatistics
+from ingest.layouts.numerics import (
+    DebugMode,
+    TitanNumerics,
+    TransformerEngineLogs,
+    TransformerEngineStatistics,
+)
 from ingest.layouts.pattern import Pattern
 from ingest.layouts.places import MAX_SEEN
 from ingest.layouts.proposal import proposed_hint
@@ -53,6 +58,7 @@ LAYOUTS: tuple[Layout, ...] = (
     AotInductor(),
     Vllm(),
     TransformerEngineStatistics(),
+    TransformerEngineLogs(),
     TitanNumerics(),
     DebugMode(),
     DistributedCheckpoint(),

@@ -59,4 +59,4 @@ def test_shards_of_fsdp_are_recorded_as_each_rank_has_them(tmp_path: Path) -> No
             for name, values in shards.items():
                 np.testing.assert_array_equal(recorded[name], values, err_msg=f"{name} of rank {rank}")
     origin = ingest.origin(store)
-    assert (origin.op_type, origin.op_name, origin.rank, origin.step) == ("Module.Linear", "0", 1, 1)
+    assert (origin.op_type, origin.op_name, origin.rank, origin.step) == ("Module.Root", "0", 1, 1)
