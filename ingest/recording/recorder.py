@@ -248,8 +248,11 @@ class Recorder:
         if self._choice.advance == "forward" and not is_again:
             self._next()
 
-    def _take_call(self, module: TorchModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._hooks is not None:
+    def _take_call(
+        self, module: TorchModule, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> None:
+        # Torch calls a hook that the one before it has removed without the keyword arguments.
+        if self._hooks is not None and kwargs is not None:
             self._hooks.before(module, args, kwargs)
 
     def _after_model(
