@@ -58,5 +58,11 @@ def test_shards_of_fsdp_are_recorded_as_each_rank_has_them(tmp_path: Path) -> No
                 shards = {name: told[name] for name in told.files if told[name].size}
             for name, values in shards.items():
                 np.testing.assert_array_equal(recorded[name], values, err_msg=f"{name} of rank {rank}")
+    (weight,) = store.tensors("Parameter.1.weight.*", rank=0, step=0)
+    assert weight.unsharded("shard 0").shape == (7, 4)
+    # `fully_shard` gives modules other classes.
+    assert {tensor.op_type for tensor in store.tensors("Module.*")} == {
+        *("Module.Root", "Module.Linear", "Module.GELU", "Module.Sequential")
+    }
     origin = ingest.origin(store)
     assert (origin.op_type, origin.op_name, origin.rank, origin.step) == ("Module.Root", "0", 1, 1)
