@@ -62,7 +62,7 @@ def parse_pb(pieces: Iterable[bytes | bytearray]) -> IrGraph:
 
 
 @dataclass(slots=True)
-class _Node:
+class _PbNode:
     """One node, and what reading it means."""
 
     index: str = ""
@@ -143,8 +143,8 @@ class _PbGraph:
             elif value.number == 1 and self._number(value) in _SEQUENCES:
                 self._sequences.add(name)
 
-    def _node(self, message: WireField) -> _Node:
-        node = _Node()
+    def _node(self, message: WireField) -> _PbNode:
+        node = _PbNode()
         for part in self._inside(message):
             if part.number == 1:
                 node.inputs += [self._text(name) for name in self._inside(part) if name.number == 1]
@@ -161,7 +161,7 @@ class _PbGraph:
                 node.stack = self._text(part)
         return node
 
-    def _add_node(self, node: _Node) -> None:
+    def _add_node(self, node: _PbNode) -> None:
         inputs = tuple(self._sources.get(name) for name in node.inputs)
         self._types[node.index] = node.output
         self._sources[node.index] = self._meaning(node, inputs)
@@ -173,7 +173,7 @@ class _PbGraph:
             signature = Signature(types, () if node.is_sequence else (node.output,))
             self._parser.add_op(node.full_name, inputs, signature, node.stack.splitlines())
 
-    def _meaning(self, node: _Node, inputs: tuple[IrSource | None, ...]) -> IrSource | None:
+    def _meaning(self, node: _PbNode, inputs: tuple[IrSource | None, ...]) -> IrSource | None:
         """Return what reading a node means; None if that is not known."""
         if node.op_type in PASSING:
             return inputs[0] if inputs else None
