@@ -49,6 +49,8 @@ class MatchedBy(StrEnum):
     """The same line of the program made their operators."""
     CONTENT = "content"
     """They have the same bytes."""
+    PRODUCERS = "producers"
+    """Operators do the same, and read what the same operators wrote."""
     SEQUENCE = "sequence"
     """Type, sizes and order of execution agree; nothing else is known."""
 
@@ -64,8 +66,25 @@ class MatchedBy(StrEnum):
 
 
 _OF_VERSIONS = frozenset(
-    {MatchedBy.SPELLING, MatchedBy.SCOPE, MatchedBy.LINE, MatchedBy.CONTENT, MatchedBy.SEQUENCE}
+    {
+        MatchedBy.SPELLING,
+        MatchedBy.SCOPE,
+        MatchedBy.LINE,
+        MatchedBy.CONTENT,
+        MatchedBy.PRODUCERS,
+        MatchedBy.SEQUENCE,
+    }
 )
+
+
+class Form(StrEnum):
+    """How a tensor of B is looked at, to be compared with one of A."""
+
+    AS_IS = ""
+    TRANSPOSED = "transposed"
+    """With exchanged axes, as frameworks keep weights in other ways."""
+    RESHAPED = "reshaped"
+    """Element by element in the order in which they lie, with the shape of A."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +100,7 @@ class TensorPair:
     That is so if one side has more of these than the other, if digests show that they are in another order,
     or if other operators whose names differ only in their numbers show that these were given again.
     """
+    form: Form = Form.AS_IS
 
 
 @dataclass(frozen=True, slots=True)
