@@ -79,8 +79,7 @@ def commit_from_objects(
         status="complete" if is_complete and not counts["quarantined"] else "partial",
         duplicates=_duplicates(built),
         raw_bytes=_raw_bytes(built),
-        stored_bytes=sum(stored.values())
-        + sum(map(len, by_name.values()))
+        stored_bytes=sum(nbytes for name, nbytes in sizes.items() if "/c/" in name)
         + sum(array.nbytes for array in pooled.values()),
         objects=len(sizes) + 2 * len(pooled) + 1,
         rules=rules,
