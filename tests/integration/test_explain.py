@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.cli import run, start
+from tests.in_process import run_here
 from tests.npy_files import MadeDump, npy_bytes
 from tests.servers.cluster import DaskCluster
 from tests.servers.process import free_port
@@ -26,7 +27,7 @@ def test_a_stuck_step_is_explained_by_the_dump_and_by_the_running_watcher(tmp_pa
     env = {"DUMP_INGEST_QUIET_S": "60", "DUMP_INGEST_METRICS": f"127.0.0.1:{port}"}
 
     def live(step: int) -> dict[str, Any]:
-        (row,) = run(
+        (row,) = run_here(
             "watch", "--explain", "--from", f"http://127.0.0.1:{port}", "--json", "--step", step
         ).json
         return dict(row)
