@@ -41,7 +41,7 @@ def test_a_stuck_step_is_explained_by_the_dump_and_by_the_running_watcher(tmp_pa
 
             cluster.pause_worker()
             made.add(WHOLE, rank=3, step=41)
-            watch.wait_until(lambda: live(40)["phase"] != "waiting", timeout_s=60)
+            watch.wait_until(lambda: live(40)["phase"] != "waiting", timeout_s=60, pause_s=0.3)
             stuck = live(40)
             assert (stuck["phase"], stuck["waits_for"], stuck["reason"]) == (
                 "converting",
@@ -60,5 +60,5 @@ def test_a_stuck_step_is_explained_by_the_dump_and_by_the_running_watcher(tmp_pa
 
             os.kill(cluster.pids["worker-0"], signal.SIGCONT)
             watch.wait_until(lambda: len(watch.events("step_committed")) == 2, timeout_s=60)
-            watch.wait_until(lambda: live(40)["phase"] == "committed", timeout_s=60)
+            watch.wait_until(lambda: live(40)["phase"] == "committed", timeout_s=60, pause_s=0.3)
             assert watch.terminate() == 4  # step 41 is still waited for

@@ -1,5 +1,7 @@
 """Tables with none, one or many entries for each row of the index."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from workers.store.entry_table import EntryTable
 TABLE = EntryTable("histograms", ("bin", "count"))
 
 
-def entries(*rows: tuple[int, int, int]) -> np.ndarray:  # type: ignore[type-arg]
+def entries(*rows: tuple[int, int, int]) -> np.ndarray[Any, Any]:
     return np.array(rows, np.int64).reshape(-1, 3)
 
 

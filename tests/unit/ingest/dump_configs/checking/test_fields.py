@@ -4,7 +4,15 @@ from typing import Any
 
 import pytest
 
-from ingest.dump_configs.checking.fields import ConfigKey, Kind, check_fields, check_rules, refuse, warn
+from ingest.dump_configs.checking.fields import (
+    ConfigKey,
+    ConfigRule,
+    Kind,
+    check_fields,
+    check_rules,
+    refuse,
+    warn,
+)
 from ingest.dump_configs.model import ConfigFinding, Severity
 
 SOURCE = "https://example.org/guide"
@@ -60,7 +68,7 @@ def test_a_value_that_is_shown_is_cut() -> None:
 
 
 def test_rules_say_what_breaks_them() -> None:
-    rules = [
+    rules: list[ConfigRule[set[str]]] = [
         refuse("steps", "{} is not a step", SOURCE, lambda texts: next(iter(texts - {"1"}), "")),
         warn("steps", "is empty", SOURCE, lambda texts: not texts),
     ]
