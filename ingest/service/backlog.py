@@ -8,7 +8,7 @@ from ingest.dispatch.outcomes import StepCommitted
 from ingest.layouts.base import Listing
 from ingest.watching.watcher import DumpState
 from workers.events import Event
-from workers.model import StepKey
+from workers.model import SourceFile, StepKey
 
 
 @dataclass(slots=True)
@@ -19,6 +19,9 @@ class Backlog:
     """
 
     _pending: dict[StepKey, Listing] = field(default_factory=dict)
+    _partial: dict[StepKey, frozenset[SourceFile]] = field(default_factory=dict)
+    """The files of steps of which some cannot be taken. A look lists such a step as pending until the watcher
+    has planned it again and finds that the store has all of it that can be taken."""
 
     @property
     def steps(self) -> int:
@@ -34,6 +37,14 @@ class Backlog:
         """Take in a look or a commit."""
         match event:
             case DumpState(pending=pending):
-                self._pending = {key: listing for key, listing in pending.items() if key.step is not None}
-            case StepCommitted(summary=summary):
+                self._pending = {
+                    key: listing for key, listing in pending.items() if self._is_left(key, listing)
+                }
+            case StepCommitted(plan=plan, summary=summary):
                 self._pending.pop(summary.key, None)
+                self._partial.pop(summary.key, None)
+                if summary.status == "partial":
+                    self._partial[summary.key] = frozenset(entry.source for entry in plan.entries)
+
+    def _is_left(self, key: StepKey, listing: Listing) -> bool:
+        return key.step is not None and self._partial.get(key) != frozenset(listing.files)
