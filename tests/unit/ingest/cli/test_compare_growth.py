@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from ingest.api import DumpStore
-from ingest.cli import compare_growth
 from ingest.cli.compare_growth import _spread, growth_between, print_growth
 from tests.diverging import WEIGHT, replicas
 from tests.replicas import Replicas
@@ -22,7 +21,7 @@ def stores(monkeypatch: Patch) -> dict[str, DumpStore]:
         single.put(1, step, {WEIGHT: step})
     known = {"a": replicas(range(2)).store, "b": replicas(range(2), off=[(1, 2, WEIGHT)]).store}
     known["single"] = single.store
-    monkeypatch.setattr(compare_growth.ingest, "open_store", lambda where, **_: known[where])
+    monkeypatch.setattr("ingest.open_store", lambda where, **_: known[where])
     return known
 
 

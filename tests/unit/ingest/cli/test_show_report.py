@@ -15,6 +15,7 @@ from ingest.cli.show_report import (
     print_slice,
 )
 from ingest.reader.tensor import Tensor
+from tests.made_runs import Values
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly, plan_all, run
 from workers.errors import UsageError
@@ -22,7 +23,7 @@ from workers.errors import UsageError
 Printed = pytest.CaptureFixture[str]
 
 
-def tensor_with(made: MadeDump, store: Path, values: np.ndarray) -> Tensor:  # type: ignore[type-arg]
+def tensor_with(made: MadeDump, store: Path, values: Values) -> Tensor:
     made.add(values)
     ingest_directly(made.root, store)
     (tensor,) = open_store(store).tensors()

@@ -9,13 +9,14 @@ from ingest.api import DumpStore, open_store
 from ingest.reader.compare_bits import compare_bits
 from ingest.reader.tensor import Tensor
 from tests.damages import flip, only
+from tests.made_runs import Values
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 
 VALUES = np.arange(12, dtype="<f4").reshape(3, 4)
 
 
-def ingested(made: MadeDump, store: Path, other: np.ndarray) -> tuple[Tensor, Tensor]:  # type: ignore[type-arg]
+def ingested(made: MadeDump, store: Path, other: Values) -> tuple[Tensor, Tensor]:
     made.add(VALUES, tensor_name("Mul.m", time=1), rank=0)
     made.add(other, tensor_name("Mul.m", time=1), rank=1)
     ingest_directly(made.root, store)
@@ -55,7 +56,7 @@ def test_a_flipped_bit_has_its_index_in_the_order_of_the_axes(
 def test_what_lies_differently_has_no_bits_in_common(
     made: MadeDump,
     store: Path,
-    other: np.ndarray,  # type: ignore[type-arg]
+    other: Values,
 ) -> None:
     assert compare_bits(*ingested(made, store, other)) is None
 

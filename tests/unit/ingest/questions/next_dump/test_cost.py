@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ def store(nan_log: Path) -> DumpStore:
     return open_store(nan_log)
 
 
-def checked(**changes: object) -> CheckedConfig:
+def checked(**changes: Any) -> CheckedConfig:
     return check_text(mindspore(**changes), "data_dump.json")
 
 
