@@ -9,7 +9,6 @@ from tests.structure.tree import Tree
 
 ROOT = Path(__file__).parents[2]
 TYPES = "types alone: it does nothing that a test could show"
-PAGE = "asked over HTTP, as the page is used: tests/unit/ingest/page/web/test_handlers.py"
 RUNS = "shown on whole runs with planted mistakes: "
 #: The modules without a test file of their own, and where what they do is tested, or why it is not.
 EXCUSED = {
@@ -18,14 +17,6 @@ EXCUSED = {
     "ingest/doctor/check.py": TYPES,
     "ingest/dump_retention/events.py": TYPES,
     "ingest/findings/incidents/sightings.py": f"{RUNS}test_find.py",
-    "ingest/page/answers.py": PAGE,
-    "ingest/page/views/cell.py": PAGE,
-    "ingest/page/views/compare.py": PAGE,
-    "ingest/page/views/incidents.py": PAGE,
-    "ingest/page/views/matrix.py": PAGE,
-    "ingest/page/views/tensor.py": PAGE,
-    "ingest/page/web/metrics.py": PAGE,
-    "ingest/page/web/server.py": PAGE,
     "ingest/questions/compare/layout_comparison.py": f"{RUNS}test_layout_run.py",
     "ingest/questions/compare/layout_judge.py": f"{RUNS}test_layout_run.py",
     "ingest/recording/sink.py": TYPES,
