@@ -4,14 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import ingest
-from ingest.questions.placement.layout_answer import Layout
+from ingest.questions.placement.layout_answer import RunLayout
 from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT, Dump, write
 
-Lay = Callable[..., Layout]
+Lay = Callable[..., RunLayout]
 
 
-def layout_of(root: Path, steps: list[list[Dump]]) -> Layout:
+def layout_of(root: Path, steps: list[list[Dump]]) -> RunLayout:
     """Ingest what ranks hold in each step, and ask for the layout."""
     write(root / "dump", steps)
     ingest_directly(root / "dump", root / "store", layout=LAYOUT)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ingest.questions.placement.layout_answer import Layout
+from ingest.questions.placement.layout_answer import RunLayout
 from tests.laid_out import Lay, layout_of
 from tests.sharded_net import Config, Dump, simulate
 
@@ -13,7 +13,7 @@ from tests.sharded_net import Config, Dump, simulate
 def lay(tmp_path_factory: pytest.TempPathFactory) -> Lay:
     """Ask for the layout of a net over tensor- and data-parallel ranks, with a planted mistake."""
 
-    def run(tp: int, dp: int, *flags: str, changed: Callable[[list[Dump]], None] | None = None) -> Layout:
+    def run(tp: int, dp: int, *flags: str, changed: Callable[[list[Dump]], None] | None = None) -> RunLayout:
         (ranks,) = simulate(Config(tp, dp, frozenset(flags), 1))
         if changed is not None:
             changed(ranks)

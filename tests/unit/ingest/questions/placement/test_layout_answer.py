@@ -2,12 +2,12 @@
 
 import json
 
-from ingest.questions.placement.layout_answer import Layout, LayoutFinding, PlacedKind
+from ingest.questions.placement.layout_answer import LayoutFinding, PlacedKind, RunLayout
 from ingest.reader import notebook
 
 KIND = PlacedKind("<Mul>.m", (0, 1, 2), "shard 0", "told", 7)
 FINDING = LayoutFinding(3, (0, 1), "Mul.m", "wrong shard", "ranks 0-1 hold the same bytes")
-LAYOUT = Layout("/run.zarr", (0, 1, 2), (3,), (KIND,), (FINDING,), ((0, 2), (1,)))
+LAYOUT = RunLayout("/run.zarr", (0, 1, 2), (3,), (KIND,), (FINDING,), ((0, 2), (1,)))
 
 
 def test_an_answer_is_json() -> None:
@@ -32,7 +32,7 @@ def test_an_answer_is_json() -> None:
 
 
 def test_a_notebook_shows_the_first_kinds_and_counts_all() -> None:
-    many = Layout("/run.zarr", (0,), (3,), (KIND,) * (notebook.MAX_ROWS + 5), (FINDING,), ())
+    many = RunLayout("/run.zarr", (0,), (3,), (KIND,) * (notebook.MAX_ROWS + 5), (FINDING,), ())
     shown = many._repr_html_()
     assert shown.count("&lt;Mul&gt;.m") == notebook.MAX_ROWS
     assert "5 more" in shown

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.questions.placement.layout_answer import Layout
+from ingest.questions.placement.layout_answer import RunLayout
 from tests.laid_out import Lay, layout_of
 from workers.errors import UsageError
 
 
-def placements(layout: Layout) -> dict[str, str]:
+def placements(layout: RunLayout) -> dict[str, str]:
     return {
         kind.name.removeprefix("Module..").removesuffix(".output.0"): kind.placement for kind in layout.kinds
     }
