@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.questions.placement.misplaced import Held
+from ingest.questions.placement.misplaced import EqualHolders
 from tests.laid_out import Lay
 from tests.sharded_net import Dump
 
@@ -19,7 +19,7 @@ from tests.sharded_net import Dump
 def test_ranks_hold_the_same_or_a_part_each(
     groups: tuple[tuple[int, ...], ...], pattern: tuple[int, ...], *, is_replicated: bool, is_distinct: bool
 ) -> None:
-    held = Held(groups)
+    held = EqualHolders(groups)
     assert (held.is_replicated, held.is_distinct, held.pattern) == (is_replicated, is_distinct, pattern)
 
 
