@@ -37,7 +37,8 @@ def test_a_stuck_step_is_explained_by_the_dump_and_by_the_running_watcher(tmp_pa
         with start(*words, "--scheduler", cluster.address, env=env) as watch:
             made.add(WHOLE, rank=3, step=40)
             watch.wait_until(lambda: watch.events("step_committed"), timeout_s=60)
-            assert (live(39)["phase"], live(40)["waits_for"]) == ("committed", "time")
+            watch.wait_until(lambda: live(39)["phase"] == "committed", timeout_s=60, pause_s=0.3)
+            assert live(40)["waits_for"] == "time"
 
             cluster.pause_worker()
             made.add(WHOLE, rank=3, step=41)
