@@ -124,6 +124,7 @@ GUIDES = {
             "statistics": {"scope": [], "list": [], "tensor_list": [], "data_mode": ["all"]},
         }
     ),
+    "msProbe, AclGraphDumper": msprobe({"custom_api": ["my_module.my_function"]}),
     "msProbe, dynamic": '{"task": "statistics", "dump_path": "/d", "level": "L1", "dump_enable": false}',
     "msProbe, structure": '{"task": "structure", "dump_path": "/d", "rank": [], "step": [], "level": "mix"}',
     "msProbe, exception": '{"task": "exception_dump", "dump_path": "/d", "level": "L2"}',
