@@ -11,7 +11,6 @@ from tests.structure.tree import Tree
 ROOT = Path(__file__).parents[2]
 #: The only class names that may be used twice, and why.
 SHARED_NAMES = {
-    "Call": "the same idea in two questions: one call of an operator, with what either of them needs of it",
     "_Version": "the same idea in both formats: the field of a record that is read before all others",
 }
 #: Collections by step besides the table, and why they are not state of a step.

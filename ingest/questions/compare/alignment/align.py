@@ -19,7 +19,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from ingest.questions.compare.alignment.calls import Call, Numbers
+from ingest.questions.compare.alignment.calls import Numbers, OperatorCall
 from ingest.questions.compare.alignment.evidence import Evidence
 from ingest.questions.compare.alignment.kinds import only_moves
 from ingest.questions.compare.alignment.sequence import align_sequences
@@ -79,7 +79,9 @@ class Alignment:
     """Those of A, then those of B, each in order of execution."""
 
 
-def align(a: Sequence[Call], b: Sequence[Call], known: Mapping[int, int] | None = None) -> Alignment:
+def align(
+    a: Sequence[OperatorCall], b: Sequence[OperatorCall], known: Mapping[int, int] | None = None
+) -> Alignment:
     """Align two programs.
 
     Takes time in proportion to the product of their lengths: 1 s for 2000 by 2000 calls; memory for 32 MB of

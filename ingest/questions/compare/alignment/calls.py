@@ -48,7 +48,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OperatorCall:
     """A call of an operator."""
 
     op_type: str
@@ -84,7 +84,7 @@ class ValueClasses:
         return -1 if value is None else self.of_value.get(id(value), -1)
 
 
-def classes_of(a: Sequence[Call], b: Sequence[Call]) -> ValueClasses:
+def classes_of(a: Sequence[OperatorCall], b: Sequence[OperatorCall]) -> ValueClasses:
     """Return the classes of all values of two programs: of equal content, or with nearly equal marks."""
     values = [value for call in (*a, *b) for value in (*call.inputs, *call.outputs)]
     first: dict[Hashable, int] = {}
@@ -156,7 +156,7 @@ def _are_near(
     return np.asarray((near | np.isnan(mine) | np.isnan(theirs)).all(axis=1))
 
 
-def sources_of(calls: Sequence[Call]) -> list[tuple[int, ...]]:
+def sources_of(calls: Sequence[OperatorCall]) -> list[tuple[int, ...]]:
     """Return for each call the calls that wrote what it reads: the latest ones before it, or parameters.
 
     Calls that only pass elements on wrote nothing.

@@ -15,7 +15,13 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.compare.alignment.calls import Call, Numbers, ValueClasses, classes_of, sources_of
+from ingest.questions.compare.alignment.calls import (
+    Numbers,
+    OperatorCall,
+    ValueClasses,
+    classes_of,
+    sources_of,
+)
 from ingest.reader.flow.operator_kinds import is_container
 
 #: Points. What is shared among several inputs, sources or readers is given once if all of them agree.
@@ -38,7 +44,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 class Side:
     """One program as numbers."""
 
-    calls: Sequence[Call]
+    calls: Sequence[OperatorCall]
     result: Numbers
     """(call,): the class of its result; -1 if it is not known."""
     size: Numbers
@@ -56,7 +62,7 @@ class Side:
     """By call, the calls that read what it wrote."""
 
     @classmethod
-    def of(cls, calls: Sequence[Call], classes: ValueClasses, kinds: Mapping[str, int]) -> Side:
+    def of(cls, calls: Sequence[OperatorCall], classes: ValueClasses, kinds: Mapping[str, int]) -> Side:
         """Return a program as numbers; `kinds` numbers all kinds of both."""
         results = [call.result for call in calls]
         table = np.zeros((len(calls), len(kinds)), bool)
@@ -98,7 +104,7 @@ class Evidence:
     _by_line: dict[Hashable, Numbers] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, a: Sequence[Call], b: Sequence[Call]) -> Evidence:
+    def of(cls, a: Sequence[OperatorCall], b: Sequence[OperatorCall]) -> Evidence:
         """Return the evidence of two programs."""
         classes = classes_of(a, b)
         names = sorted({kind for call in (*a, *b) for kind in call.kinds})
@@ -196,7 +202,7 @@ def _words(scope: str) -> list[str]:
     return [word.lower() for word in _WORDS.split(scope) if word]
 
 
-def _rare_words(calls: Sequence[Call]) -> dict[str, Numbers]:
+def _rare_words(calls: Sequence[OperatorCall]) -> dict[str, Numbers]:
     counts = Counter(word for call in calls for word in set(_words(call.scope)))
     rare = {word for word, count in counts.items() if count <= max(_RARE * len(calls), 1)}
     return _places((number, set(_words(call.scope)) & rare) for number, call in enumerate(calls))

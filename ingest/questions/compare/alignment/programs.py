@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ingest.questions.compare.alignment.align import AlignedCalls, Alignment, Because, align
-from ingest.questions.compare.alignment.calls import Call, Value, classes_of
+from ingest.questions.compare.alignment.calls import OperatorCall, Value, classes_of
 from ingest.questions.compare.alignment.step_calls import calls_of, with_contents
 from ingest.questions.compare.matching import (
     Form,
@@ -128,7 +128,10 @@ def _known(
 
 
 def _class_numbers(
-    calls_a: Sequence[Call], calls_b: Sequence[Call], values_a: Sequence[Value], values_b: Sequence[Value]
+    calls_a: Sequence[OperatorCall],
+    calls_b: Sequence[OperatorCall],
+    values_a: Sequence[Value],
+    values_b: Sequence[Value],
 ) -> tuple[list[int], list[int]]:
     classes = classes_of(calls_a, calls_b)
     return [classes.of(value) for value in values_a], [classes.of(value) for value in values_b]

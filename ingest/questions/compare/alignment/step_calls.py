@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ingest.questions.compare.alignment.calls import MARKS, Call, Value
+from ingest.questions.compare.alignment.calls import MARKS, OperatorCall, Value
 from ingest.questions.compare.operator_origins import OperatorKey, origins_of
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.sources import StepTensors
@@ -43,7 +43,7 @@ def with_contents(side: StepTensors, numbers: Iterable[int], runner: PairRunner)
     return replace(side, digests=digests, statistics=statistics)
 
 
-def calls_of(side: StepTensors) -> tuple[list[OperatorKey], list[Call], list[Value]]:
+def calls_of(side: StepTensors) -> tuple[list[OperatorKey], list[OperatorCall], list[Value]]:
     """Return the operators of a step in order of execution, each as a call; and the value of each tensor.
 
     Raises:
@@ -61,7 +61,7 @@ def calls_of(side: StepTensors) -> tuple[list[OperatorKey], list[Call], list[Val
         elif is_input(key.io):
             inputs[key.operator].append(values[number])
     calls = [
-        Call(
+        OperatorCall(
             key[2],
             tuple(inputs[key]),
             tuple(outputs[key]),

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.questions.compare.alignment.align import Because, align
-from ingest.questions.compare.alignment.calls import Call, Value
+from ingest.questions.compare.alignment.calls import OperatorCall, Value
 from ingest.questions.compare.programs import Why
 
 
@@ -14,9 +14,9 @@ def value(name: str, size: int = 8) -> Value:
     return Value(size, content=name)
 
 
-def call(op_type: str, inputs: str, output: str, size: int = 8) -> Call:
+def call(op_type: str, inputs: str, output: str, size: int = 8) -> OperatorCall:
     """Return a call whose values have these contents."""
-    return Call(op_type, tuple(value(name, size) for name in inputs.split()), (value(output, size),))
+    return OperatorCall(op_type, tuple(value(name, size) for name in inputs.split()), (value(output, size),))
 
 
 PLAIN = [
@@ -33,12 +33,12 @@ programs = st.lists(
 ).map(lambda rows: [call(op, f"v{i}", f"v{o}", size) for op, i, o, size in rows])
 
 
-def paired(a: list[Call], b: list[Call]) -> dict[int, int]:
+def paired(a: list[OperatorCall], b: list[OperatorCall]) -> dict[int, int]:
     return {pair.a: pair.b for pair in align(a, b).pairs}
 
 
 @given(programs, programs)
-def test_each_call_is_in_one_pair_or_one_gap(a: list[Call], b: list[Call]) -> None:
+def test_each_call_is_in_one_pair_or_one_gap(a: list[OperatorCall], b: list[OperatorCall]) -> None:
     alignment = align(a, b)
     of_a = [pair.a for pair in alignment.pairs] + [gap.number for gap in alignment.gaps if gap.side == "A"]
     of_b = [pair.b for pair in alignment.pairs] + [gap.number for gap in alignment.gaps if gap.side == "B"]
@@ -48,7 +48,7 @@ def test_each_call_is_in_one_pair_or_one_gap(a: list[Call], b: list[Call]) -> No
 
 
 @given(programs)
-def test_a_program_is_aligned_with_itself(program: list[Call]) -> None:
+def test_a_program_is_aligned_with_itself(program: list[OperatorCall]) -> None:
     pairs = paired(program, program)
     assert len(pairs) == len(program)
     # Calls that are alike in all respects may change places.
@@ -64,7 +64,7 @@ def test_the_order_does_not_matter_where_content_is_known(order: list[int]) -> N
 
 
 @given(programs, st.integers(0, 13))
-def test_a_call_that_is_left_out_is_a_gap(program: list[Call], place: int) -> None:
+def test_a_call_that_is_left_out_is_a_gap(program: list[OperatorCall], place: int) -> None:
     less = program[:place] + program[place + 1 :]
     assert len(paired(program, less)) == len(less)
 

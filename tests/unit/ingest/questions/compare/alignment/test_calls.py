@@ -2,7 +2,7 @@
 
 import math
 
-from ingest.questions.compare.alignment.calls import Call, Value, classes_of, sources_of
+from ingest.questions.compare.alignment.calls import OperatorCall, Value, classes_of, sources_of
 
 NAN = math.nan
 
@@ -11,8 +11,8 @@ def measured(l2: float, low: float, high: float, *, size: int = 9, narrow: bool 
     return Value(size, None, (NAN, l2, low, high, (low + high) / 2), is_narrow=narrow)
 
 
-def of_one(value: Value) -> list[Call]:
-    return [Call("op", (), (value,))]
+def of_one(value: Value) -> list[OperatorCall]:
+    return [OperatorCall("op", (), (value,))]
 
 
 def are_same(first: Value, second: Value) -> bool:
@@ -37,11 +37,11 @@ def test_what_is_not_known_is_the_same_as_nothing() -> None:
 def test_sources_are_the_latest_writers_before() -> None:
     x, y = Value(4, "x"), Value(4, "y")
     calls = [
-        Call("first", (), (x,)),
-        Call("second", (x,), (y,)),
-        Call("third", (y,), (x,)),
-        Call("reads", (x, y), ()),
-        Call("Parameter", (), (Value(4, "w"),)),
-        Call("late", (Value(4, "w"), Value(4, "unknown")), ()),
+        OperatorCall("first", (), (x,)),
+        OperatorCall("second", (x,), (y,)),
+        OperatorCall("third", (y,), (x,)),
+        OperatorCall("reads", (x, y), ()),
+        OperatorCall("Parameter", (), (Value(4, "w"),)),
+        OperatorCall("late", (Value(4, "w"), Value(4, "unknown")), ()),
     ]
     assert sources_of(calls) == [(), (0,), (1,), (2, 1), (), (4,)]
