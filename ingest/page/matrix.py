@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.page.moment import Moment
-from ingest.questions.trend import COUNTS, STATISTICS, statistic_named
+from ingest.questions.trend import statistic_named
+from workers.arrays.aggregate import COUNTS, STATISTICS
 from workers.errors import UsageError
 from workers.store.model import CommitSummary
 
@@ -150,7 +151,8 @@ def _fill(
     """Write a statistic of tensors to its places; return whether it is a count."""
     by_step = moment.fields.of(moment.store, moment.generations, pattern, statistic)
     for step, place in column.items():
-        if (known := by_step.get(step)) is not None:
+        if (kept := by_step.get(step)) is not None:
+            known = kept.of_ranks
             ranks = [row.get(rank, -1) for rank in known.ranks.tolist()]
             chosen = [number for number, rank in enumerate(ranks) if rank >= 0]
             values[[ranks[number] for number in chosen], place] = known.values[chosen]
