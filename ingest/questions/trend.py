@@ -341,7 +341,9 @@ def _matching_tensors(
     """
     choice = BlockFilter(chosen, statistics.axis)
     if choice.filter.is_of_names:
-        statistics.narrow_to(np.flatnonzero(choice.of_names(len(statistics.axis))))
+        named = choice.of_names(len(statistics.axis))
+        if not named.all():
+            statistics.narrow_to(np.flatnonzero(named))
     is_present = np.zeros(0, bool)
     is_any = False
     for block in statistics.blocks(steps):

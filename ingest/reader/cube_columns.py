@@ -63,6 +63,8 @@ def narrow_blocks(
     Raises:
         DamagedStore: a cube is damaged.
     """
+    if not places:
+        return []
     row = _of_steps(cubes, "row", places, tensors)
     statistics = np.empty((len(places), *row.shape[1:], len(fields)))
     for number, name in enumerate(fields):

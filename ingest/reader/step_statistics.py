@@ -19,8 +19,8 @@ from workers.store.prefetch import prefetch
 
 #: Steps that are read ahead of need.
 _STEPS_AHEAD = 2
-#: The most numbers that are read of some tensors at once; each takes 8 bytes.
-_MOST_NARROW = 8_000_000
+#: How many numbers of some tensors are read at once, about; each takes 8 bytes.
+_NARROW_AT_ONCE = 2_000_000
 #: Indexes of one step that are read at once.
 _TABLES_AT_ONCE = 8
 
@@ -74,32 +74,34 @@ class StepStatistics:
             DamagedStore: the index of a step is missing or damaged.
         """
         chosen = self.snapshot.steps if steps is None else steps
-        narrow = self._narrow_blocks(chosen)
-
-        def block(step: int) -> Block:
-            return narrow.get(step) or self.block(step)
-
+        if self._cubes is not None and self._tensors is not None and self._tensors.size:
+            yield from self._with_narrow_blocks(self._cubes, self._tensors, chosen)
+            return
         # One thread, so that the axis grows in the order of the steps.
-        yield from prefetch(chosen, block, ahead=_STEPS_AHEAD, threads=1, name="dump-ingest-statistics")
+        yield from prefetch(chosen, self.block, ahead=_STEPS_AHEAD, threads=1, name="dump-ingest-statistics")
 
-    def _narrow_blocks(self, steps: Sequence[int]) -> dict[int, Block]:
-        """Return those of the steps that the cubes hold as they are committed, with some tensors alone.
+    def _with_narrow_blocks(
+        self, cubes: ConsolidatedCubes, tensors: npt.NDArray[np.int64], steps: Sequence[int]
+    ) -> Iterator[Block]:
+        """Yield steps with these tensors alone if the cubes hold them as they are committed, else whole."""
+        numbers = cubes.state.ranks * tensors.size * (len(self._fields) + 1)
+        at_once = max(_NARROW_AT_ONCE // max(numbers, 1), 1)
+        batches = [steps[start : start + at_once] for start in range(0, len(steps), at_once)]
 
-        Nothing is returned if no tensors were named, or so many that a step is better read at a time.
-        """
-        cubes, tensors = self._cubes, self._tensors
-        if cubes is None or tensors is None or not tensors.size:
-            return {}
-        if len(steps) * cubes.state.ranks * tensors.size * (len(self._fields) + 1) > _MOST_NARROW:
-            return {}
-        place_of = held_places(cubes, self.snapshot, steps)
-        try:
-            blocks = narrow_blocks(cubes, list(place_of.values()), self._fields, tensors) if place_of else []
-            if not cubes.is_current():
+        def read(batch: Sequence[int]) -> dict[int, Block]:
+            place_of = held_places(cubes, self.snapshot, batch)
+            try:
+                blocks = narrow_blocks(cubes, list(place_of.values()), self._fields, tensors)
+                if not cubes.is_current():
+                    return {}
+            except DamagedStore:
                 return {}
-        except DamagedStore:
-            return {}
-        return {block.step: block.of_ranks(tuple(self.snapshot.of_step(block.step))) for block in blocks}
+            return {block.step: block.of_ranks(tuple(self.snapshot.of_step(block.step))) for block in blocks}
+
+        batches_read = prefetch(batches, read, ahead=1, threads=1, name="dump-ingest-statistics")
+        for batch, narrow in zip(batches, batches_read, strict=True):
+            for step in batch:
+                yield narrow[step] if step in narrow else self.block(step)
 
     def _from_cubes(self, step: int, steps: Mapping[int, Step]) -> Block | None:
         """Return a step from the cubes; None if they do not hold exactly what is committed."""
