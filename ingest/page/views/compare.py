@@ -49,7 +49,9 @@ def show(asked: Asked) -> dict[str, Any]:
     if is_one_of_many:
         rank = ranks[0]
     sides = sides_of(asked, other, rank, step)
-    answer = compare(*sides, storage_options=asked.storage_options(), include_partial=True)
+    # Steps of the moments, of which nothing is read again; all ranks at once only by their URLs.
+    opened = sides if rank is None else (mine.store.step(rank, step), its.store.step(rank, step))
+    answer = compare(*opened, storage_options=asked.storage_options(), include_partial=True)
     first = answer.first
     is_over = arguments.flag("over") or len(common) <= _STEPS_AT_ONCE
     state = {name: arguments.text(name) for name in (BESIDE, "step", "rank", "all", "stat", "name")}
