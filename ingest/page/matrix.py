@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ingest.page.moment import Moment
 from ingest.questions.trend import statistic_named
-from workers.arrays.aggregate import COUNTS, STATISTICS
+from workers.arrays.aggregate import COUNTS, STATISTICS, default_aggregate
 from workers.errors import UsageError
 from workers.store.model import CommitSummary
 
@@ -121,7 +121,7 @@ def matrix_of(moment: Moment, what: str, pattern: str, ranks: Sequence[int], ste
     for damage in moment.damages:
         if damage.key.step is not None and damage.key.rank in row and damage.key.step in column:
             state[row[damage.key.rank], column[damage.key.step]] = DAMAGED
-    title = SUMMARIES[what][0] if get is not None else f"{what} of {pattern}"
+    title = SUMMARIES[what][0] if get is not None else _title(statistic_named(what), pattern)
     is_count = get is not None
     if get is None:
         is_count = _fill(
@@ -137,6 +137,14 @@ def matrix_of(moment: Moment, what: str, pattern: str, ranks: Sequence[int], ste
         bad,
         is_count,
     )
+
+
+def _title(statistic: str, pattern: str) -> str:
+    """Return what a cell says of several tensors together; of a single one, its statistic."""
+    if not any(sign in pattern for sign in "*?["):
+        return f"{statistic} of {pattern}"
+    together = {"max": "greatest", "min": "least", "sum": "sum of"}[default_aggregate(statistic)]
+    return f"{together} {statistic} of {'all tensors' if pattern == '*' else pattern}"
 
 
 def _fill(

@@ -101,21 +101,28 @@ def _url(asked: Asked, tensor: ComparedTensor) -> str:
 def _overlay(asked: Asked, its: Moment, answer: Comparison, stat: str, rank: int | None) -> Any:
     """Return one tensor of both runs over the steps: the one asked for, else the first that differs."""
     name = asked.arguments.text("name")
-    if not name and answer.first is not None:
-        name = glob.escape(answer.first.tensor.name_a or answer.first.tensor.name_b)
-    if not name:
+    if not name and answer.first is None:
         return None
+    # The other run may have another name for it.
+    names = (name, name) if name else _names_of(answer.first.tensor)
     series = [
-        *_series(asked.moment, asked.links.run, name, stat, rank),
-        *_series(its, asked.arguments.text(BESIDE), name, stat, rank),
+        *_series(asked.moment, asked.links.run, names[0], stat, rank),
+        *_series(its, asked.arguments.text(BESIDE), names[1], stat, rank),
     ]
     if not series:
         return None
+    shown = " and ".join(dict.fromkeys(names))
     return {
-        "name": name,
-        "picture": series_picture(series, f"{stat} of {name} in both runs"),
+        "name": shown,
+        "picture": series_picture(series, f"{stat} of {shown} in both runs"),
         "names": [line.name for line in series],
+        "has_bad": any(any(line.bad) for line in series),
     }
+
+
+def _names_of(tensor: ComparedTensor) -> tuple[str, str]:
+    """Return globs for the names of a tensor in both runs; the same if only one of them has it."""
+    return glob.escape(tensor.name_a or tensor.name_b), glob.escape(tensor.name_b or tensor.name_a)
 
 
 def _series(moment: Moment, run: str, name: str, stat: str, rank: int | None) -> list[Series]:
