@@ -173,10 +173,12 @@ def _url(asked: Asked, tensor: ComparedTensor) -> str:
 def _overlay(asked: Asked, its: Moment, answer: Comparison, stat: str, rank: int | None) -> Any:
     """Return one tensor of both runs over the steps: the one asked for, else the first that differs."""
     name = asked.arguments.text("name")
-    if not name and answer.first is None:
+    if name:
+        names = name, name
+    elif answer.first is not None:
+        names = _names_of(answer.first.tensor)  # the other run may have another name for it
+    else:
         return None
-    # The other run may have another name for it.
-    names = (name, name) if name else _names_of(answer.first.tensor)
     series = [
         *_series(asked.moment, asked.links.run, names[0], stat, rank),
         *_series(its, asked.arguments.text(BESIDE), names[1], stat, rank),
