@@ -43,7 +43,7 @@ def aggregates(cubes: CubeReader, statistic: str) -> npt.NDArray[np.float64] | N
         return None
     wanted = np.array([STATISTICS.index(statistic)])
     blocks = range(ceil_div(cubes.state.steps, layout.chunk[0]))
-    parts = _Columns(cubes.objects, layout, cubes.state.ranks, wanted).read(blocks)
+    parts = _CubePart(cubes.objects, layout, cubes.state.ranks, wanted).read(blocks)
     return np.concatenate([part[..., 0] for part in parts])[: cubes.state.steps]
 
 
@@ -87,13 +87,13 @@ def _of_steps(cubes: CubeReader, name: str, places: Sequence[int], tensors: Arra
     layout = (cubes.cubes.anomalies if name in ANOMALY_FIELDS else cubes.cubes.per_step)[name]
     steps = layout.chunk[0]
     blocks = sorted({place // steps for place in places})
-    parts = _Columns(cubes.objects, layout, cubes.state.ranks, tensors).read(blocks)
+    parts = _CubePart(cubes.objects, layout, cubes.state.ranks, tensors).read(blocks)
     by_block = dict(zip(blocks, parts, strict=True))
     return np.stack([by_block[place // steps][place % steps] for place in places])
 
 
 @dataclass(frozen=True, slots=True)
-class _Object:
+class _WantedObject:
     """What is wanted of one object of an array."""
 
     key: str
@@ -106,7 +106,7 @@ class _Object:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Columns:
+class _CubePart:
     """Places along the last axis of an array, (block of steps, rank, place)."""
 
     objects: ObjectStore
@@ -125,7 +125,7 @@ class _Columns:
             for part in self._objects_of(block)
         ]
 
-        def fill(job: tuple[Array, _Object]) -> None:
+        def fill(job: tuple[Array, _WantedObject]) -> None:
             answer, part = job
             values = self._read(part)
             if values is not None:
@@ -137,13 +137,13 @@ class _Columns:
                 pass
         return answers
 
-    def _objects_of(self, block: int) -> list[_Object]:
+    def _objects_of(self, block: int) -> list[_WantedObject]:
         """Return the objects of one block of steps that hold anything that is wanted."""
         wide, long = self.layout.chunk[1:]
         number, within = np.divmod(self.wanted, long)
         starts = np.flatnonzero(np.diff(number, prepend=-1)).tolist()
         return [
-            _Object(
+            _WantedObject(
                 f"{GROUP}/{self.layout.key((block, chunk, int(number[start])))}",
                 slice(chunk * wide, min((chunk + 1) * wide, self.ranks)),
                 slice(start, stop),
@@ -154,7 +154,7 @@ class _Columns:
             )
         ]
 
-    def _read(self, part: _Object) -> Array | None:
+    def _read(self, part: _WantedObject) -> Array | None:
         """Return what is wanted of an object, (step, rank, place); None if it was never written."""
         layout, key = self.layout, part.key
         if not layout.inner:
