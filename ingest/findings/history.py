@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from ingest.findings.conditions import Mask, fulfilled
 from ingest.reader.catalog import Catalog
 from ingest.reader.snapshot import take_snapshot
 from ingest.reader.step_statistics import StepStatistics
@@ -35,11 +36,15 @@ class StepValues:
     """By name of a statistic."""
     digest: npt.NDArray[np.uint8]
     """(rank, tensor, 16); (rank, tensor, 0) if no rule needs digests."""
+    fulfils: Mapping[str, Mask | UsageError] = field(default_factory=dict)
+    """By condition of a rule: (rank, tensor), or why it cannot be evaluated."""
 
     @property
     def nbytes(self) -> int:
         """Memory that the arrays take."""
-        return self.row.nbytes + self.digest.nbytes + sum(values.nbytes for values in self.values.values())
+        masks = (mask.nbytes for mask in self.fulfils.values() if not isinstance(mask, UsageError))
+        values = (values.nbytes for values in self.values.values())
+        return self.row.nbytes + self.digest.nbytes + sum(values) + sum(masks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,17 @@ class StepWindow:
     def value(self, name: str) -> Values:
         """Return a statistic of the step, (rank, tensor)."""
         return self._aligned(self.now, self.now.values[name], np.nan)
+
+    def fulfils(self, condition: str) -> Mask:
+        """Return which tensors of the step fulfil a condition, (rank, tensor).
+
+        Raises:
+            UsageError: it cannot be evaluated.
+        """
+        mask = self.now.fulfils[condition]
+        if isinstance(mask, UsageError):
+            raise mask
+        return self._aligned(self.now, mask, False)  # noqa: FBT003  (what an absent tensor is)
 
     def values_before(self, name: str, steps: int) -> Values:
         """Return a statistic of the steps before, (step, rank, tensor)."""
@@ -97,6 +113,8 @@ class History:
     needs_digests: bool
     steps_before: int
     """How many steps before a step rules look at; at least one."""
+    conditions: Collection[str] = ()
+    """Those of the rules."""
     axis: TensorAxis = field(default_factory=TensorAxis)
     """The chosen tensors."""
     _kept: dict[tuple[int, str], StepValues | None] = field(default_factory=dict)
@@ -164,7 +182,15 @@ class History:
         digest = np.zeros((*shape, DIGEST_BYTES if self.needs_digests else 0), np.uint8)
         if self.needs_digests:
             digest[:, own] = _digests(block, places)
-        return StepValues(block.ranks, row, values, digest)
+        # Over all tensors of the step: the role of one depends on those around it.
+        fulfils: dict[str, Mask | UsageError] = {}
+        for condition, mask in fulfilled(self.conditions, block, axis).items():
+            if isinstance(mask, UsageError):
+                fulfils[condition] = mask
+                continue
+            chosen = fulfils[condition] = np.zeros(shape, bool)
+            chosen[:, own] = mask[:, places]
+        return StepValues(block.ranks, row, values, digest, fulfils)
 
     def _is_chosen(self, key: TensorKey) -> bool:
         if key not in self._chosen:

@@ -1,6 +1,7 @@
 """Family S: logs that hold statistics or hashes of tensors, and no tensors.
 
     nvdlfw_inspect_statistics_logs/nvdlfw_inspect_globalrank-{rank}.log   TransformerEngine's statistics
+    nvdlfw_inspect_logs/nvdlfw_inspect_globalrank-{rank}.log              its messages, kept as files
     numerics/rank_{rank}_activations.log                                  torchtitan's numerics debugging
     {name}.json                                                           torch's DebugMode
 
@@ -22,7 +23,7 @@ from ingest.layouts.titan_numerics import read_log as read_titan
 from workers.dump.model import ReportedStatistics
 from workers.model import SourceFile
 
-_UNREADABLE = "has statistics, but cannot be read, or more than 64 MiB of them are of one step"
+_UNREADABLE = "has statistics, but cannot be read, or more than 64 MiB of them belong to one step"
 
 
 class TransformerEngineStatistics(Layout):
@@ -53,8 +54,32 @@ class TransformerEngineStatistics(Layout):
         return _described(files, read, lambda file, data: read_lines(file.path, data, tensors))
 
 
+class TransformerEngineLogs(Layout):
+    """What nvdlfw-inspect says of its own work: which layers it saw, which features it switched on."""
+
+    name = "transformer_engine_logs"
+    patterns = ()
+    file_patterns = (
+        parse(
+            r"nvdlfw_inspect_logs/nvdlfw_inspect_{started:(?:\d{8}_\d{6}_)?}globalrank-{rank}.log",
+            of_files=True,
+        ),
+    )
+    systems = (
+        System(
+            "TransformerEngine, messages (nvdlfw-inspect)",
+            "nvdlfw_inspect_logs/nvdlfw_inspect_globalrank-1.log",
+            "kept as files",
+        ),
+    )
+
+    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
+        """Return nothing: it holds no tensors. Reads none."""
+        return Description()
+
+
 class TitanNumerics(Layout):
-    """The logs of torchtitan's numerics debugging, which do not say which step they are of: step 0."""
+    """The logs of torchtitan's numerics debugging, which do not name their step: step 0."""
 
     name = "torchtitan_numerics"
     patterns = ()
@@ -75,7 +100,7 @@ class TitanNumerics(Layout):
 
 
 class DebugMode(Layout):
-    """The logs of torch's DebugMode, under any name. Those that tell no step are of step 0."""
+    """The logs of torch's DebugMode, under any name. Those that do not name their step belong to step 0."""
 
     name = "debug_mode"
     patterns = ()

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.nothing_chosen import nothing_chosen
-from ingest.reader.block_filter import BLOCK_COLUMNS, BlockFilter
+from ingest.reader.block_filter import BlockFilter
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.rank_statistics import RankValues, of_all_tensors
@@ -21,7 +21,7 @@ from ingest.reader.tensor_filter import FilterFields, TensorFilter, with_pattern
 from workers.arrays.aggregate import AGGREGATES, STATISTICS, SUMS, aggregated, default_aggregate, parts_of
 from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError
-from workers.store.blocks import Block
+from workers.store.blocks import BLOCK_COLUMNS, Block
 
 if TYPE_CHECKING:
     import pandas as pd

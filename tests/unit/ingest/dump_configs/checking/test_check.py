@@ -122,6 +122,7 @@ GUIDES = {
     "MindSpore, expressions": mindspore(dump_mode=1, kernels=["name-regex(Default/.+)", "Conv2D"]),
     "MindSpore, sample": mindspore({"sample_mode": 1, "sample_num": 100}),
     "msProbe, tensor": msprobe({"bench_path": "/home/bench_data_dump"}),
+    "msProbe, AclGraphDumper": msprobe({"custom_api": ["my_module.my_function"]}),
     "msProbe, statistics": json.dumps(
         {
             **{key: value for key, value in MSPROBE.items() if key != "tensor"},
