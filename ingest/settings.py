@@ -19,14 +19,11 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, field_validator
 
 from ingest.disk.pressure import parse_threshold
+from ingest.environment import CONFIG_VARIABLE, ENV_PREFIX, TOKEN_VARIABLE
 from workers.errors import UsageError
 from workers.host.cpu import CpuLimits, parse_cpus
 from workers.host.credentials import masked_values, refuse_in_options, refuse_in_url
 
-ENV_PREFIX = "DUMP_INGEST_"
-CONFIG_VARIABLE = f"{ENV_PREFIX}CONFIG"
-#: A credential, hence not a setting: it is read where it is used.
-TOKEN_VARIABLE = f"{ENV_PREFIX}WEBHOOK_TOKEN"
 _MIB = 1024 * 1024
 #: A wrong value of these may be a credential, whatever it looks like.
 _NEVER_SHOWN = frozenset(["store", "store_options", "scheduler", "webhook", "dask"])

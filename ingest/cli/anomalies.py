@@ -13,7 +13,6 @@ from ingest.cli.opening import open_store
 from ingest.cli.options import ConfigOption, JsonOption, RanksOption, RuleOption, StepOption, StoreArgument
 from ingest.cli.printing import (
     counted,
-    err,
     limit_of,
     limited,
     print_json,
@@ -114,7 +113,7 @@ def _say_totals(noun: str, total: int, by_severity: Mapping[str, int], shown: in
         message += ": " + ", ".join(f"{count} {severity}" for severity, count in by_severity.items())
     if shown < total:
         message += f"; the first {shown} shown"
-    err.print(message)
+    say(message)
 
 
 def _say_not_evaluated(reasons: Sequence[str]) -> None:

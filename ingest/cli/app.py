@@ -25,6 +25,7 @@ from ingest.cli.exits import (
     raise_on_interrupt,
     report_error,
 )
+from ingest.cli.plain_values import take_plain_values
 from workers.errors import DumpIngestError, UsageError
 
 _FILL, _ASK, _MAINTAIN, _SET_UP = "Fill a store", "Ask a store", "Maintain a store", "Set up"
@@ -173,6 +174,7 @@ class HelpfulGroup(TyperGroup):
 
 def _with_placeholders(parameters: list[Any]) -> list[Any]:
     for parameter in parameters:
+        take_plain_values(parameter)
         if parameter.param_type_name == "option" and parameter.metavar is None:
             parameter.metavar = "" if parameter.is_flag else "N"  # texts have a placeholder of their own
         elif parameter.param_type_name == "argument" and parameter.nargs == -1:

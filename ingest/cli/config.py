@@ -8,7 +8,7 @@ import typer
 
 from ingest.cli.opening import load_settings, warn_of_unknown_variables
 from ingest.cli.options import ConfigOption, JsonOption
-from ingest.cli.printing import err, print_json, print_table
+from ingest.cli.printing import print_json, print_table, say
 from workers.host.credentials import masked_values
 from workers.store.strict_json import dumps
 
@@ -45,7 +45,7 @@ def validate(config: ConfigOption = None) -> None:
     loaded = load_settings(config)
     load_rules(loaded.settings.rules)
     warn_of_unknown_variables(loaded)
-    err.print("The settings are valid.")
+    say("The settings are valid.")
 
 
 @app.command("schema")

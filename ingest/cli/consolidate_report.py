@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ingest.cli.printing import counted, err, print_json, say
+from ingest.cli.printing import counted, print_json, say
 from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
 from ingest.reader.ranges import format_ranges
 
@@ -42,8 +42,8 @@ def _say_steps(consolidated: StepsConsolidated, consolidator: Consolidator) -> N
         "waiting for ranks": consolidated.waiting,
     }
     parts = [f"{change}: {format_ranges(steps)}" for change, steps in changes.items() if steps]
-    err.print("; ".join(parts) or "nothing is new")
+    say("; ".join(parts) or "nothing is new")
     view = consolidator.view()
     if view is not None:
         sizes = ((view.steps, "step"), (view.ranks, "rank"), (view.tensors, "tensor"))
-        err.print(f"the view has {', '.join(counted(count, noun) for count, noun in sizes)}")
+        say(f"the view has {', '.join(counted(count, noun) for count, noun in sizes)}")

@@ -13,7 +13,6 @@ from ingest.cli.opening import open_store
 from ingest.cli.options import ConfigOption, JsonOption, MeshOption, RanksOption, StepOption, StoreArgument
 from ingest.cli.printing import (
     counted,
-    err,
     limit_of,
     limited,
     number_text,
@@ -120,7 +119,7 @@ def command(
     else:
         _print_columns(shown, shown_columns, json=json)
     if not json:
-        err.print(_total(len(tensors), len(shown)))
+        say(_total(len(tensors), len(shown)))
     if not tensors:
         for hint in hints(opened, rank, step, chosen):
             say(hint, label="hint")
@@ -172,7 +171,7 @@ def _print_consolidated(
         columns = ["rank", "step", "graph", "name", *statistics] if chosen is None else list(chosen)
         rows = [[_cell(row[column]) for column in columns] for row in shown.to_dict("records")]
         print_table(columns, rows, right=statistics)
-        err.print(f"{_total(len(matches), len(shown))}; as of {matches.attrs['consolidated_at']}")
+        say(f"{_total(len(matches), len(shown))}; as of {matches.attrs['consolidated_at']}")
     say_left_out(matches.attrs["left_out"])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import asdict
 from typing import Any
 
-from ingest.cli.printing import err, print_table, say, step_text
+from ingest.cli.printing import print_table, say, step_text
 from ingest.store_gc.execute import GcReport
 from ingest.store_gc.plan import GcAction, GcPlan, shortly
 from ingest.units import human_bytes
@@ -29,7 +29,7 @@ _MAX_LEFT = 20
 def print_plan(plan: GcPlan) -> None:
     """Print what a plan removes, a row for each kind and reason."""
     if not plan.actions:
-        err.print(f"Nothing is to be removed. The store has {human_bytes(plan.store_bytes)}.")
+        say(f"Nothing is to be removed. The store has {human_bytes(plan.store_bytes)}.")
         return
     groups: dict[tuple[str, str], list[GcAction]] = {}
     for action in plan.actions:
@@ -49,7 +49,7 @@ def print_removed(report: GcReport) -> None:
             rows.append((noun, *_cells(actions)))
     if rows:
         print_table(("removed", *_COLUMNS), rows, right=_NUMBERS)
-    err.print(f"{report.objects} objects, {human_bytes(report.nbytes)} removed")
+    say(f"{report.objects} objects, {human_bytes(report.nbytes)} removed")
 
 
 def _cells(actions: Iterable[GcAction]) -> tuple[str, ...]:

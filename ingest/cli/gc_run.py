@@ -9,9 +9,10 @@ from pathlib import Path
 import typer
 
 from ingest.cli import gc_report
+from ingest.cli.consoles import err
 from ingest.cli.exits import EXIT_INTERRUPTED, EXIT_PARTLY, stop_on_signals
 from ingest.cli.files import write_file
-from ingest.cli.printing import err, print_json, say
+from ingest.cli.printing import print_json, say
 from ingest.reader.catalog import Catalog, open_catalog
 from ingest.settings import Settings
 from ingest.store_gc import plan_gc
@@ -71,7 +72,7 @@ def print_plan_of(settings: Settings, policy: GcPolicy, *, plan_file: Path | Non
     if plan_file is not None:
         say(f"Nothing was changed. Carry it out: dump-ingest gc {plan.store} --plan {plan_file} --apply")
     elif plan.actions:
-        err.print("Nothing was changed. Add --apply to carry this out.")
+        say("Nothing was changed. Add --apply to carry this out.")
 
 
 def carry_out(settings: Settings, policy: GcPolicy, *, plan_file: Path | None, json: bool) -> None:
@@ -104,7 +105,7 @@ def carry_out(settings: Settings, policy: GcPolicy, *, plan_file: Path | None, j
         gc_report.say_notes(plan)
     gc_report.say_what_stays(report)
     if report.stopped:
-        err.print("Interrupted. What was removed stays removed; run the same command again for the rest.")
+        say("Interrupted. What was removed stays removed; run the same command again for the rest.")
         raise typer.Exit(EXIT_INTERRUPTED)
     if report.left or report.broken:
         raise typer.Exit(EXIT_PARTLY)

@@ -16,7 +16,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from ingest.cli.printing import err, say
+from ingest.cli.consoles import err
+from ingest.cli.printing import say
 from ingest.disk.pressure import DiskSeen
 from ingest.dispatch.outcomes import JobConverted, StepCommitted, TaskRetried
 from ingest.units import human_bytes

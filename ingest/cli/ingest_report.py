@@ -17,7 +17,7 @@ from ingest.cli.exits import (
     say_damaged,
 )
 from ingest.cli.ingest_sources import say_sources, sources_row
-from ingest.cli.printing import counted, err, print_json, print_table, say, step_text
+from ingest.cli.printing import counted, print_json, print_table, say, step_text
 from ingest.reader.rows import summary_row
 from ingest.service.report import Report
 from ingest.settings import Settings
@@ -72,7 +72,7 @@ def exit_as(report: Report, *, interrupted: bool) -> None:
         Exit: interrupted, failed, partly done, or damage was found.
     """
     if interrupted:
-        err.print("Interrupted. What is committed stays; run the same command again for the rest.")
+        say("Interrupted. What is committed stays; run the same command again for the rest.")
         raise typer.Exit(EXIT_INTERRUPTED)
     if report.failures or report.stopped_by:
         raise typer.Exit(EXIT_PARTLY if report.has_something else EXIT_FAILED)
@@ -93,9 +93,9 @@ def _say_skipped(report: Report) -> None:
     if report.unchanged:
         damaged = {damage.key for damage in report.damaged}
         count = sum(key.step is not None and key not in damaged for key in report.unchanged)
-        err.print(f"{counted(count, 'step')} unchanged: already in the store.")
+        say(f"{counted(count, 'step')} unchanged: already in the store.")
     if report.removed:
-        err.print(f"{counted(len(report.removed), 'step')} removed by gc earlier; --replace restores them.")
+        say(f"{counted(len(report.removed), 'step')} removed by gc earlier; --replace restores them.")
 
 
 def _say_damaged(report: Report, store: str) -> None:
@@ -151,9 +151,9 @@ def _row(rank: str, step: str, status: str, commits: Iterable[CommitSummary]) ->
 
 def _say_totals(commits: Sequence[CommitSummary], store: str, seconds: float) -> None:
     nbytes = sum(summary.raw_bytes for summary in commits)
-    err.print(f"{human_bytes(nbytes)} in {seconds:.1f} s")
+    say(f"{human_bytes(nbytes)} in {seconds:.1f} s")
     if any(summary.anomalous_tensors for summary in commits):
-        err.print()
+        say("")
         say(f"NaN and Inf:  dump-ingest origin {shlex.quote(store)}")
     if any(summary.overflows for summary in commits):
         say(f"Overflows:    dump-ingest ls {shlex.quote(store)} --overflows")

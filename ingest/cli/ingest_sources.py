@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ingest.cli.printing import counted, err, say
+from ingest.cli.printing import counted, say
 from ingest.service.report import Report
 from ingest.steps.events import SourceKept
 from ingest.units import human_bytes
@@ -35,7 +35,7 @@ def say_sources(report: Report, *, dry_run: bool) -> None:
     )
     would = "Would delete" if dry_run else "Deleted"
     steps = len({deleted.key for deleted in report.deleted})
-    err.print(
+    say(
         f"{would} {counted(files, 'dump file')} ({human_bytes(nbytes)}) of {counted(steps, 'step')}; "
         "the store has every byte."
         if files

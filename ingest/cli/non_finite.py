@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.trend import ABOUT_NON_FINITE
+from workers.arrays.aggregate import ABOUT_NON_FINITE
 
 
 def marked(statistic: str, non_finite: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import ingest
 from ingest.cli.printing import say
+from ingest.environment import sets_anything
 from workers.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def open_store(store: str | None, config: Path | None, *, mesh: str | None = Non
         UsageError: neither names a store, or the place holds none.
         StoreError: the store cannot be reached.
     """
+    if store and _has_defaults_alone(config):
+        return ingest.open_store(store, mesh=mesh or "")
     settings = load_settings(config, store=store, mesh=mesh).settings
     if settings.store is None:
         raise UsageError(
@@ -60,6 +63,20 @@ def open_store(store: str | None, config: Path | None, *, mesh: str | None = Non
             hint="Name it as STORE, with DUMP_INGEST_STORE, or as `store` in the settings file.",
         )
     return ingest.open_store(settings.store, mesh=settings.mesh, **settings.store_options)
+
+
+def page_url(config: Path | None) -> str | None:
+    """Return by what URL people reach the page; None if the settings do not say.
+
+    Raises:
+        UsageError: the file cannot be read, or a setting is wrong.
+    """
+    return None if _has_defaults_alone(config) else load_settings(config).settings.page_url
+
+
+def _has_defaults_alone(config: Path | None) -> bool:
+    """Return whether neither a file nor a variable sets anything: then nobody waits 0.1 s for pydantic."""
+    return config is None and not sets_anything()
 
 
 def store_and(

@@ -11,7 +11,7 @@ import typer
 
 import ingest
 from ingest.cli.exits import exit_if_left_out_damaged
-from ingest.cli.opening import load_settings, open_store
+from ingest.cli.opening import open_store, page_url
 from ingest.cli.options import (
     ConfigOption,
     JsonOption,
@@ -92,10 +92,10 @@ def _lines(answer: ingest.OriginAnswer, graph: str | None) -> Iterable[str]:
 
 def _page(answer: ingest.OriginAnswer, store: str, config: Path | None) -> str:
     """Return where the answer is on the page; "" if nothing was found, or the settings name no page."""
-    page_url = load_settings(config).settings.page_url
-    if not answer.found or not page_url or answer.rank is None or answer.step is None:
+    base = page_url(config)
+    if not answer.found or not base or answer.rank is None or answer.step is None:
         return ""
-    return place_link(page_url, store, answer.rank, answer.step)
+    return place_link(base, store, answer.rank, answer.step)
 
 
 def _say_next(answer: ingest.OriginAnswer, url: str) -> None:

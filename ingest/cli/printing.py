@@ -1,31 +1,30 @@
-"""What commands print: tables, JSON and messages. Answers go to stdout, messages to stderr."""
+"""What commands print: tables, JSON and messages. Answers go to stdout, messages to stderr.
+
+Small questions are answered in a third of a second, of which the import of rich would take a tenth: what it
+draws, such as the progress of a long command, is in `consoles` and the modules that use that.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
-
-from rich.cells import cell_len
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from ingest.reader.text import counted, number_text, printable, shape_text, shortened
 from workers.store import strict_json
 
 __all__ = [
     "counted",
-    "err",
     "is_terminal",
     "limit_of",
     "limited",
     "number_text",
-    "out",
     "print_json",
     "print_line",
     "print_table",
+    "print_text",
     "printable",
     "say",
     "say_left_out",
@@ -35,8 +34,8 @@ __all__ = [
     "step_text",
 ]
 
-err = Console(stderr=True, highlight=False)
-out = Console(highlight=False)
+if TYPE_CHECKING:
+    from rich.text import Text
 
 _Row = TypeVar("_Row")
 _MAX_NAME = 100
@@ -44,6 +43,9 @@ _MAX_NAME = 100
 _MIN_NAME = 24
 #: Characters between two columns of a table.
 _GAP = 2
+#: What makes a terminal print in colour or bold, by name, and what ends that.
+_STYLES = {"yellow": "\x1b[33m", "red": "\x1b[31m", "bold red": "\x1b[1;31m", "bold": "\x1b[1m"}
+_PLAIN = "\x1b[0m"
 
 
 def print_json(answer: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
@@ -73,28 +75,27 @@ def print_table(
         rows: the cells of each row. A `Text` is printed with its colours and must be safe to print.
         right: the headings of the columns that are aligned to the right.
     """
-    shown = [[cell if isinstance(cell, Text) else printable(cell) for cell in row] for row in rows]
+    shown = [[printable(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
     if is_terminal():
-        _fit(columns, shown, right, Console().width)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(
-            column, justify="right" if column in right else "left", no_wrap=True, overflow="fold"
-        )
-    for row in shown:
-        table.add_row(*(cell if isinstance(cell, Text) else escape(cell) for cell in row))
-    console = Console(highlight=False, width=10_000)
-    with console.capture() as capture:
-        console.print(table)
-    sys.stdout.write("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
+        _fit(columns, shown, right, shutil.get_terminal_size().columns)
+    widths = _widths(columns, shown)
+    is_right = [column in right for column in columns]
+
+    def line_of(cells: Sequence[str | Text]) -> str:
+        padded = []
+        for cell, width, at_right in zip(cells, widths, is_right, strict=True):
+            room = " " * (width - _length(cell))
+            text = cell if isinstance(cell, str) else _in_colours(cell)
+            padded.append(f"{room}{text}" if at_right else f"{text}{room}")
+        return (" " * _GAP).join(padded).rstrip()
+
+    lines = [_styled(line_of(columns), "bold", sys.stdout), *map(line_of, shown)]
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 def _fit(columns: Sequence[str], rows: list[list[str | Text]], right: Sequence[str], width: int) -> None:
     """Shorten the widest column of text in place, so that the table fits, but not below `_MIN_NAME`."""
-    widths = [
-        max([len(column), *(cell_len(str(row[place])) for row in rows)])
-        for place, column in enumerate(columns)
-    ]
+    widths = _widths(columns, rows)
     excess = sum(widths) + _GAP * (len(widths) - 1) - width
     names = [
         place
@@ -109,16 +110,56 @@ def _fit(columns: Sequence[str], rows: list[list[str | Text]], right: Sequence[s
         row[widest] = name
 
 
+def _widths(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> list[int]:
+    """Return how wide each column of a table is, in characters of a terminal."""
+    widths = [len(column) for column in columns]
+    for row in rows:
+        widths = [max(width, _length(cell)) for width, cell in zip(widths, row, strict=True)]
+    return widths
+
+
+def _length(cell: str | Text) -> int:
+    """Return how many characters of a terminal a text takes."""
+    text = cell if isinstance(cell, str) else cell.plain
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # deferred: takes 0.01 s, for names that are not ASCII
+
+    return cell_len(text)
+
+
+def _in_colours(text: Text) -> str:
+    from rich.console import Console  # deferred: takes 0.03 s, and few tables have colours
+
+    console = Console(highlight=False, width=10_000)
+    with console.capture() as capture:
+        console.print(text, end="")
+    return capture.get()
+
+
 def print_line(text: str) -> None:
     """Print one line to stdout."""
     sys.stdout.write(printable(text) + "\n")
 
 
+def print_text(text: str = "") -> None:
+    """Print lines to stdout that hold nothing from a dump but numbers."""
+    sys.stdout.write(text + "\n")
+
+
 def say(message: str, *, label: str = "", style: str = "yellow") -> None:
-    """Print a message to stderr, after a label such as `note` in colour. The message is not rich markup."""
-    before = f"[{style}]{label}:[/] " if label else ""
+    """Print a message to stderr, after a label such as `note` in colour: one of `_STYLES`."""
+    before = _styled(f"{label}:", style, sys.stderr) + " " if label else ""
     text = "\n".join(map(printable, message.split("\n")))
-    err.print(f"{before}{escape(text)}", soft_wrap=True)
+    sys.stderr.write(f"{before}{text}\n")
+
+
+def _styled(text: str, style: str, stream: TextIO) -> str:
+    """Return text with what makes a terminal print it so; as it is for anything else, or without colours."""
+    is_dumb = os.environ.get("TERM", "") in ("dumb", "unknown")
+    if not stream.isatty() or is_dumb or os.environ.get("NO_COLOR"):
+        return text
+    return f"{_STYLES[style]}{text}{_PLAIN}"
 
 
 def say_left_out(left_out: Iterable[object]) -> None:

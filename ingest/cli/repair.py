@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ingest.cli.consoles import err
 from ingest.cli.exits import EXIT_DAMAGE
 from ingest.cli.opening import load_settings_with_store
 from ingest.cli.options import ConfigOption, JsonOption, RankOption, StepOption, StoreArgument
-from ingest.cli.printing import counted, err, print_json, print_line, say
+from ingest.cli.printing import counted, print_json, print_line, say
 
 if TYPE_CHECKING:
     from ingest.repairing.result import RepairReport, StepRepair
@@ -105,10 +106,10 @@ def _print_lines(lines: list[str]) -> None:
 
 def _say_end(report: RepairReport, *, accept_loss: bool) -> None:
     damaged = [outcome for outcome in report.repairs if outcome.key is not None]
-    err.print(f"{counted(report.checked, 'step')} checked; {len(damaged)} damaged")
+    say(f"{counted(report.checked, 'step')} checked; {len(damaged)} damaged")
     has_lost = any(outcome.lost for outcome in report.repairs)
     if report.repairs and not report.applied:
-        err.print("Nothing was changed. Add --apply to carry this out.")
+        say("Nothing was changed. Add --apply to carry this out.")
     if has_lost and not accept_loss:
         say(
             "What is lost was found neither in a dump nor in the store. Name a copy of the dump with "

@@ -11,7 +11,7 @@ import ingest
 from ingest.cli.exits import exit_if_left_out_damaged
 from ingest.cli.opening import load_settings, open_store
 from ingest.cli.options import ConfigOption, JsonOption, RanksOption, RuleOption, StepOption, StoreArgument
-from ingest.cli.printing import counted, err, print_json, print_table, say, say_left_out
+from ingest.cli.printing import counted, print_json, print_table, say, say_left_out
 from workers.store.strict_json import dumps
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def list_rules(rules: _FileOption = None, config: ConfigOption = None, json: Jso
         return
     columns = ("name", "kind", "severity", "enabled", "origin", "description")
     print_table(columns, [[_cell(row[column]) for column in columns] for row in rows])
-    err.print(f"rule set {loaded.enabled.digest}")
+    say(f"rule set {loaded.enabled.digest}")
 
 
 @app.command("show")
@@ -88,9 +88,7 @@ def validate(
     """Check a file of rules; if something is wrong, name the line and exit with 2."""
     loaded = _load_rules(file, config)
     on = len(loaded.enabled.rules)
-    err.print(
-        f"The rules are valid: {on} on, {len(loaded.rules) - on} off; rule set {loaded.enabled.digest}."
-    )
+    say(f"The rules are valid: {on} on, {len(loaded.rules) - on} off; rule set {loaded.enabled.digest}.")
 
 
 @app.command("schema")
@@ -122,7 +120,7 @@ def backtest(
     else:
         columns = ("rule", "severity", "findings", "ranks", "steps", "first")
         print_table(columns, [_row(result) for result in answer.rules], right=("findings",))
-    err.print(f"{counted(answer.steps, 'step')} of single ranks evaluated")
+    say(f"{counted(answer.steps, 'step')} of single ranks evaluated")
     for result in answer.rules:
         for reason in result.failed[:_MAX_REASONS]:
             say(f"{result.rule}: {reason}", label="failed", style="bold red")

@@ -11,7 +11,7 @@ import ingest
 from ingest.cli.files import check_writable
 from ingest.cli.opening import open_store, store_and
 from ingest.cli.options import ConfigOption, JsonOption, StoreArgument
-from ingest.cli.printing import out, print_json, print_line, say
+from ingest.cli.printing import print_json, print_line, print_text, say
 from ingest.cli.show_choice import choose_tensor, first_rank
 from ingest.cli.show_report import (
     preview,
@@ -153,9 +153,9 @@ def _show(
             print_anatomy(anatomy)
         elif tensor.is_dumped and not tensor.removed:
             print_line("(--scan reads the whole tensor for NaN, percentiles and a histogram)")
-        out.print()
+        print_text()
         if values is None or at is None:
-            out.print(preview(tensor), markup=False, soft_wrap=True)
+            print_text(preview(tensor))
         elif save is None:
             print_slice(values, at)
     for problem in context.problems:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import ingest
-from ingest.cli.printing import number_text, out, print_line, print_table, printable, shape_text
+from ingest.cli.printing import number_text, print_line, print_table, print_text, printable, shape_text
 
 if TYPE_CHECKING:
     from ingest.reader.context import Frame
@@ -55,7 +55,7 @@ def _print_stack(stack: Sequence[Frame]) -> None:
 
 def print_field(field: str, text: str) -> None:
     """Print one line."""
-    out.print(printable(f"{field:16} {text}"), markup=False, soft_wrap=True)
+    print_text(printable(f"{field:16} {text}"))
 
 
 def print_fields(tensor: ingest.Tensor, sample: int) -> None:
@@ -90,7 +90,7 @@ def _doubt(neighbour: ingest.Neighbour) -> str:
 def print_anatomy(anatomy: ingest.Anatomy) -> None:
     """Print where NaN and infinities lie, percentiles and a histogram."""
     if anatomy.first:
-        out.print()
+        print_text()
         total = anatomy.nan + anatomy.pos_inf + anatomy.neg_inf
         places = ", ".join(f"{_index_text(element.index)} {element.value}" for element in anatomy.first)
         more = ", ..." * (total > len(anatomy.first))
@@ -100,7 +100,7 @@ def print_anatomy(anatomy: ingest.Anatomy) -> None:
             more = ", ..." * (axis.affected > 5)
             print_field(f"  axis {axis.axis}", f"{axis.affected} of {axis.length} positions: {worst}{more}")
     if anatomy.percentiles:
-        out.print()
+        print_text()
         print_field(
             "percentiles",
             "  ".join(
@@ -108,7 +108,7 @@ def print_anatomy(anatomy: ingest.Anatomy) -> None:
             ),
         )
     if anatomy.counts:
-        out.print()
+        print_text()
         _print_histogram(anatomy)
 
 
@@ -160,4 +160,4 @@ def print_slice(values: Any, at: str) -> None:
     check_slice(values, at)
     print_line(f"[{at}]  {shape_text(np.shape(values))}")
     with np.printoptions(threshold=MAX_SLICE_VALUES + 1, linewidth=120):
-        out.print(str(values), markup=False, soft_wrap=True)
+        print_text(str(values))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import ingest
-from ingest.cli.printing import out, print_json, say, shape_text
+from ingest.cli.printing import print_json, print_text, say, shape_text
 from ingest.cli.show_report import print_field, print_slice
 from ingest.reader.ranges import format_ranges
 
@@ -52,7 +52,7 @@ def show_whole(
     for field, value in (facts | texts).items():
         print_field(field, str(value))
     if save is None:
-        out.print()
+        print_text()
         _print_values(whole, values, at)
 
 
@@ -60,7 +60,7 @@ def _print_values(whole: ingest.UnshardedTensor, values: Any, at: str | None) ->
     if at is not None:
         print_slice(values, at)
     elif math.prod(whole.shape) <= _MAX_SHOWN:
-        out.print(str(whole.read()), markup=False, soft_wrap=True)
+        print_text(str(whole.read()))
 
 
 def _few_values(whole: ingest.UnshardedTensor, values: Any) -> Any:

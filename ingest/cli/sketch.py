@@ -17,7 +17,7 @@ from ingest.cli.options import (
     StoreArgument,
     WorkersOption,
 )
-from ingest.cli.printing import counted, err, is_terminal, print_json, say
+from ingest.cli.printing import counted, is_terminal, print_json, say
 
 if TYPE_CHECKING:
     from workers.tasks.sketch import Sketched
@@ -47,7 +47,7 @@ def command(
         print_json(report.to_dict())
     else:
         had = f"; {counted(report.had, 'step')} had them" if report.had else ""
-        err.print(f"histograms added to {counted(len(report.added), 'step')}{had}")
+        say(f"histograms added to {counted(len(report.added), 'step')}{had}")
     for left in report.left:
         say(f"{left.key}: {left.left}", label="left out")
     for reason in report.damaged:
@@ -58,4 +58,4 @@ def command(
 
 def _say_step(sketched: Sketched) -> None:
     if is_terminal() and not sketched.left:
-        err.print(f"{sketched.key}: {counted(sketched.tensors, 'tensor')}")
+        say(f"{sketched.key}: {counted(sketched.tensors, 'tensor')}")

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ingest.cli.consoles import err
 from ingest.cli.exits import EXIT_DAMAGE
 from ingest.cli.opening import open_store
 from ingest.cli.options import ConfigOption, JsonOption, RanksOption, StepOption, StoreArgument
-from ingest.cli.printing import counted, err, out, print_json, printable, say
+from ingest.cli.printing import counted, print_json, print_text, printable, say
 from ingest.units import human_bytes
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ def command(
         print_json([_json_row(damage) for damage in damages])
     else:
         for damage in damages:
-            out.print(printable(str(damage)), markup=False, soft_wrap=True)
-    err.print(
+            print_text(printable(str(damage)))
+    say(
         f"{counted(total.steps, 'step')}, {counted(total.files, 'file')}, {human_bytes(total.nbytes)} read; "
         f"{len(damages)} damaged"
     )

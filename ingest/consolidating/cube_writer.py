@@ -14,6 +14,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from ingest.reader.consolidated import ConsolidatedCubes
+from workers.arrays.aggregate import STATISTICS
 from workers.model import StepKey, ceil_div
 from workers.store import metadata
 from workers.store.blocks import TensorAxis, TensorKey
@@ -67,7 +68,7 @@ class CubeWriter:
     _blocks: dict[tuple[str, int], npt.NDArray[Any]] = field(default_factory=dict)
     """By array and block of steps, (step, rank) or (step, rank, tensor): what is still to be written."""
     _unwritten: set[str] = field(default_factory=set)
-    """Which of the axes of steps and ranks are longer than their stored part."""
+    """Which of the axes of steps, ranks and statistics are longer than their stored part."""
 
     def __post_init__(self) -> None:
         """Index steps and ranks by their places."""
@@ -115,12 +116,12 @@ class CubeWriter:
         summaries = [committed.summary for committed in commits.values()]
         totals = [summary.tensors + summary.statistics_only for summary in summaries]
         grid = CubeGrid.for_size(ranks, max(totals, default=0))
-        return cls(objects, CubeState(uuid.uuid4().hex, 0, 0, (), grid))
+        return cls(objects, CubeState(uuid.uuid4().hex, 0, 0, (), grid), _unwritten={"statistic"})
 
     @property
     def cubes(self) -> Cubes:
         """The layouts of the arrays."""
-        return Cubes(self.state.grid)
+        return Cubes(self.state.grid, self.state.version)
 
     def in_blocks(self, steps: Iterable[int]) -> list[list[int]]:
         """Group steps of the cubes by the block that holds their counts of NaN and Inf."""
@@ -242,6 +243,9 @@ class CubeWriter:
             for layout, value in zip(self.cubes.tables.values(), values, strict=True):
                 block, number = divmod(job.place, layout.chunk[0])
                 self._block(layout, block)[number, first + within] = value
+            for layout in self.cubes.aggregates.values():
+                block, number = divmod(job.place, layout.chunk[0])
+                self._block(layout, block)[number, first + within] = result.aggregates[rank]
         ranks = slice(first, min(first + job.grid.ranks, len(self.ranks)))
         for layout, counts in zip(self.cubes.anomalies.values(), result.anomalies, strict=True):
             block, number = divmod(job.place, layout.chunk[0])
@@ -267,6 +271,9 @@ class CubeWriter:
         if "rank" in self._unwritten:
             ranks = np.array(self.ranks, np.int64)
             written |= _chunks(self.cubes.ranks, ranks, range(len(ranks)))
+        if "statistic" in self._unwritten:
+            names = np.array(STATISTICS, object)
+            written |= _chunks(self.cubes.statistics, names, range(len(names)))
         self.objects.put_many(written)
         self._forget_blocks(max(places))
         self._unwritten.clear()
@@ -285,8 +292,8 @@ class CubeWriter:
         wide = self.state.grid.ranks
         new = range(ceil_div(self.state.ranks, wide), ceil_div(len(self.ranks), wide))
         return {
-            f"{GROUP}/{layout.key((block, chunk))}": layout.encode(layout.full())
-            for layout in self.cubes.tables.values()
+            f"{GROUP}/{layout.key((block, chunk, 0)[: len(layout.dimensions)])}": layout.encode(layout.full())
+            for layout in self.cubes.of_ranks
             for block in range(ceil_div(self.state.steps, layout.chunk[0]))
             for chunk in new
         }
@@ -298,7 +305,13 @@ class CubeWriter:
 
     def _block(self, layout: ArrayLayout, block: int) -> npt.NDArray[Any]:
         """Return a block of steps that may be changed in place, with room for all ranks and tensors."""
-        shape = (layout.chunk[0], len(self.ranks), len(self.axis))[: len(layout.dimensions)]
+        lengths = {
+            "step": layout.chunk[0],
+            "rank": len(self.ranks),
+            "tensor": len(self.axis),
+            "statistic": len(STATISTICS),
+        }
+        shape = tuple(lengths[axis] for axis in layout.dimensions)
         values = self._blocks.get((layout.path, block))
         if values is None and block * shape[0] < self.state.steps:
             values = ConsolidatedCubes(self.objects, self.state).steps_block(layout, block)

@@ -1,7 +1,6 @@
 """Statistics of tensors over ranks and steps, kept from one moment to the next: only new steps are read.
 
-To read a statistic of all tensors of 64 ranks, 100 steps and 5000 tensors takes three seconds. So it is read
-for all ranks and steps at once, and looking closer costs nothing.
+A statistic is read for all ranks and steps at once, so looking closer costs nothing.
 """
 
 from __future__ import annotations
@@ -11,11 +10,9 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
-from ingest.questions.trend import heatmap
+from ingest.questions.trend import rank_values
 from ingest.reader.dump_store import DumpStore
+from ingest.reader.rank_statistics import RankValues
 from workers.errors import UsageError
 
 #: The most numbers that are kept, of all statistics together; each takes 8 bytes.
@@ -28,9 +25,7 @@ class StepField:
 
     generation: str
     """Names what the ranks had committed."""
-    ranks: npt.NDArray[np.int64]
-    values: npt.NDArray[np.float64]
-    """By the same ranks; NaN if it is not known."""
+    of_ranks: RankValues
 
 
 @dataclass(eq=False)
@@ -61,14 +56,12 @@ class KeptFields:
         due = [step for step in generations if step not in by_step]
         if due:
             try:
-                read = heatmap(store, pattern, statistic, step=due, include_partial=True)
+                read = rank_values(store, pattern, statistic, step=due, include_partial=True)
             except UsageError:
                 if not by_step:
                     raise
             else:
-                ranks = np.asarray(read["rank"], np.int64)
-                for column, step in enumerate(np.asarray(read["step"]).tolist()):
-                    by_step[step] = StepField(generations[step], ranks, np.asarray(read)[:, column])
+                by_step |= {step: StepField(generations[step], values) for step, values in read.items()}
         with self._lock:
             self._kept[pattern, statistic] = by_step
             self._kept.move_to_end((pattern, statistic))
@@ -81,4 +74,4 @@ class KeptFields:
         return step in known and known[step].generation == generations[step]
 
     def _size(self) -> int:
-        return sum(kept.values.size for by_step in self._kept.values() for kept in by_step.values())
+        return sum(kept.of_ranks.values.size for by_step in self._kept.values() for kept in by_step.values())

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.page.moment import Moment
-from ingest.questions.trend import COUNTS, STATISTICS, statistic_named
+from ingest.questions.trend import statistic_named
+from workers.arrays.aggregate import COUNTS, STATISTICS, default_aggregate
 from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store.model import CommitSummary
@@ -121,8 +122,9 @@ def matrix_of(moment: Moment, what: str, pattern: str, ranks: Sequence[int], ste
         for cell, summary in summaries.items():
             values[cell] = get(summary)
     else:
-        title = f"{what} of {pattern}"
-        is_count = _fill(moment, cells, statistic=statistic_named(what), pattern=pattern, values=values)
+        statistic = statistic_named(what)
+        title = _title(statistic, pattern)
+        is_count = _fill(moment, cells, statistic=statistic, pattern=pattern, values=values)
     return Matrix(
         title,
         tuple(zip(ranks, ranks, strict=True)),
@@ -133,6 +135,14 @@ def matrix_of(moment: Moment, what: str, pattern: str, ranks: Sequence[int], ste
         bad,
         is_count,
     )
+
+
+def _title(statistic: str, pattern: str) -> str:
+    """Return what a cell says of several tensors together; of a single one, its statistic."""
+    if not any(sign in pattern for sign in "*?["):
+        return f"{statistic} of {pattern}"
+    together = {"max": "greatest", "min": "least", "sum": "sum of"}[default_aggregate(statistic)]
+    return f"{together} {statistic} of {'all tensors' if pattern == '*' else pattern}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +177,8 @@ def _fill(
     """Write a statistic of tensors to its places; return whether it is a count."""
     by_step = moment.fields.of(moment.store, moment.generations, pattern, statistic)
     for step, column in cells.columns.items():
-        if (known := by_step.get(step)) is not None:
+        if (kept := by_step.get(step)) is not None:
+            known = kept.of_ranks
             rows = [cells.rows.get(rank, -1) for rank in known.ranks.tolist()]
             chosen = [number for number, row in enumerate(rows) if row >= 0]
             values[[rows[number] for number in chosen], column] = known.values[chosen]

@@ -22,7 +22,7 @@ from ingest.reader.damage import Damage
 from ingest.reader.dump_store import DumpStore
 from ingest.reader.snapshot import take_snapshot
 from ingest.reader.step import Step
-from workers.errors import DumpIngestError, StoreUnavailable
+from workers.errors import DumpIngestError, StoreUnavailable, UsageError
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.commit import Commit
@@ -43,6 +43,26 @@ class PinnedStore(DumpStore):
     def reopened(self) -> Self:
         """Return this very store: what it has read is not read again."""
         return self
+
+    def step(self, rank: int, step: int | None) -> Step:
+        """Return one committed step of one rank. Takes no request if its rank was listed without it.
+
+        Every view asks each rank for its run files, which most ranks of a large job do not have.
+
+        Raises:
+            UsageError: it is not in the store.
+            DamagedStore: its commit is damaged.
+        """
+        key = StepKey(rank, step)
+        if rank in self._listings and key not in self._listed_keys:
+            if step is None:
+                raise UsageError(f"{self.url}: {key} is not in the store")
+            raise self._absent(key)
+        return super().step(rank, step)
+
+    @cached_property
+    def _listed_keys(self) -> frozenset[StepKey]:
+        return frozenset(key for keys in self._listings.values() for key in keys)
 
     def later(self, due: Collection[StepKey]) -> Self:
         """Return the store as it is now. Lists it, and reads the commits that are new.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.trend import COUNTS
+from workers.arrays.aggregate import COUNTS
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ingest.questions.heatmap_scale import HeatmapScale, is_logarithmic, wholes, zeros
-from ingest.questions.trend import ABOUT_NON_FINITE
 from ingest.questions.trend_figure import Line, draw_lines, height_of
 from ingest.reader.text import printable
+from workers.arrays.aggregate import ABOUT_NON_FINITE
 from workers.errors import UsageError
 
 if TYPE_CHECKING:

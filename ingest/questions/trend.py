@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -15,10 +14,12 @@ from ingest.questions.nothing_chosen import nothing_chosen
 from ingest.reader.block_filter import BlockFilter
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
+from ingest.reader.rank_statistics import RankValues, of_all_tensors
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.tensor_filter import FilterFields, TensorFilter, with_pattern
-from workers.arrays.statistics import COUNT_FIELDS, FIELDS
+from workers.arrays.aggregate import AGGREGATES, STATISTICS, SUMS, aggregated, default_aggregate, parts_of
+from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError
 from workers.store.blocks import BLOCK_COLUMNS, Block
 
@@ -26,18 +27,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-#: Statistics that are sums of several others.
-SUMS = {
-    "inf_count": ("pos_inf_count", "neg_inf_count"),
-    "non_finite_count": ("nan_count", "pos_inf_count", "neg_inf_count"),
-}
-#: Statistics that count non-finite elements themselves.
-ABOUT_NON_FINITE = (*SUMS["non_finite_count"], *SUMS)
-#: The names of all statistics.
-STATISTICS = (*FIELDS, *SUMS)
-#: Those that count elements.
-COUNTS = (*COUNT_FIELDS, *SUMS)
-AGGREGATES = ("max", "min", "sum", "mean")
 #: Other names that people use, in lower case and without `_` and `-`.
 _ALIASES = {
     "norm": "l2_norm",
@@ -234,9 +223,9 @@ def heatmap_of(
         rows = np.searchsorted(ranks, found.block.ranks)
         distinct |= set(found.places.tolist())
         tensors[rows, number] = found.present.sum(axis=1)
-        values[rows, number] = _aggregated(found.statistic(name), how)
-        elements[rows, number] = _aggregated(found.statistic("count"), "sum")
-        non_finite[rows, number] = _aggregated(found.statistic("non_finite_count"), "sum")
+        values[rows, number] = aggregated(found.statistic(name), how)
+        elements[rows, number] = aggregated(found.statistic("count"), "sum")
+        non_finite[rows, number] = aggregated(found.statistic("non_finite_count"), "sum")
     field = ("rank", "step")
     return xr.DataArray(
         values,
@@ -259,6 +248,50 @@ def heatmap_of(
     )
 
 
+def rank_values(
+    store: Catalog,
+    pattern: str | None = None,
+    stat: str = "l2_norm",
+    *,
+    step: Choice = None,
+    include_partial: bool = False,
+) -> dict[int, RankValues]:
+    """Return the values of `heatmap` by step, and nothing else, so that less is read.
+
+    Args:
+        store: the store.
+        pattern: a glob for the names of tensors; all if None or `*`.
+        stat: the statistic, or another name for it; see `statistic_named`.
+        step: one step, or several; all if None.
+        include_partial: also use steps with quarantined or missing files.
+
+    Raises:
+        UsageError: no tensor matches, or the statistic is unknown.
+        DamagedStore: no step can be read.
+    """
+    snapshot = take_snapshot(store, step=step, include_partial=include_partial)
+    name = statistic_named(stat)
+    return ask_of_undamaged(snapshot, lambda readable: _rank_values_of(readable, pattern, name))
+
+
+def _rank_values_of(snapshot: Snapshot, pattern: str | None, statistic: str) -> dict[int, RankValues]:
+    known = of_all_tensors(snapshot, statistic) if pattern in (None, "*") else {}
+    left = [step for step in snapshot.steps if step not in known]
+    if not left:
+        return known
+    how = default_aggregate(statistic)
+    statistics = StepStatistics(snapshot, parts_of(statistic), digests=False)
+    read = {}
+    try:
+        for found in _matching_tensors(statistics, with_pattern(pattern, {}), left):
+            ranks = np.array(found.block.ranks, np.int64)
+            read[found.block.step] = RankValues(ranks, aggregated(found.statistic(statistic), how))
+    except UsageError:
+        if not known:
+            raise
+    return known | read
+
+
 def _not_used(snapshot: Snapshot) -> dict[Hashable, list[str]]:
     """Return the attributes of an answer that name the steps that it is not about."""
     return {
@@ -267,26 +300,21 @@ def _not_used(snapshot: Snapshot) -> dict[Hashable, list[str]]:
     }
 
 
-def default_aggregate(statistic: str) -> str:
-    """Return the aggregate by which a statistic of several tensors becomes one number by default."""
-    if statistic in COUNTS:
-        return "sum"
-    return "min" if statistic == "min" else "max"
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Chosen:
     """The tensors of one step that are chosen."""
 
     block: Block
+    columns: npt.NDArray[np.int64]
+    """Which tensors of the block are chosen on any rank."""
     places: npt.NDArray[np.int64]
-    """Of the tensors that are chosen on any rank."""
+    """Their places on the axis."""
     present: npt.NDArray[np.bool_]
     """(rank, place): whether the tensor is chosen on the rank."""
 
     def statistic(self, name: str) -> npt.NDArray[np.float64]:
         """Return a statistic, or a sum of several, (rank, place); NaN if it is absent or any part unknown."""
-        parts = [_of_places(self.block.statistic(part), self.places) for part in SUMS.get(name, (name,))]
+        parts = [_of_places(self.block.statistic(part), self.columns) for part in parts_of(name)]
         total: npt.NDArray[np.float64] = sum(parts[1:], start=parts[0])
         return total if self.present.all() else np.where(self.present, total, np.nan)
 
@@ -298,44 +326,34 @@ def _of_places(values: npt.NDArray[Any], places: npt.NDArray[np.int64]) -> npt.N
 
 def _statistics_for(snapshot: Snapshot, chosen: FilterFields, statistic: str) -> StepStatistics:
     """Return the statistics of a snapshot, with those alone that a question about one of them needs."""
-    named = {*SUMS.get(statistic, (statistic,)), *SUMS["non_finite_count"], "count"}
+    named = {*parts_of(statistic), *SUMS["non_finite_count"], "count"}
     named |= TensorFilter(chosen, BLOCK_COLUMNS).names
     return StepStatistics(snapshot, tuple(name for name in FIELDS if name in named), digests=False)
 
 
-def _matching_tensors(statistics: StepStatistics, chosen: FilterFields) -> Iterator[_Chosen]:
-    """Yield the tensors of each step that are chosen.
+def _matching_tensors(
+    statistics: StepStatistics, chosen: FilterFields, steps: Sequence[int] | None = None
+) -> Iterator[_Chosen]:
+    """Yield the tensors of each step that are chosen; of all steps if None are named.
 
     Raises:
         UsageError: no tensor of any step is chosen; raised after the last step.
     """
     choice = BlockFilter(chosen, statistics.axis)
+    if choice.filter.is_of_names:
+        named = choice.of_names(len(statistics.axis))
+        if not named.all():
+            statistics.narrow_to(np.flatnonzero(named))
     is_present = np.zeros(0, bool)
     is_any = False
-    for block in statistics.blocks():
-        present = block.present.any(axis=0)
-        is_present = np.pad(is_present, (0, max(present.size - is_present.size, 0)))
-        is_present[: present.size] |= present
+    for block in statistics.blocks(steps):
+        tensors = np.arange(block.row.shape[1]) if block.tensors is None else block.tensors
+        is_present = np.pad(is_present, (0, max(len(statistics.axis) - is_present.size, 0)))
+        is_present[tensors] |= block.present.any(axis=0)
         mask = choice.mask(block)
-        places = np.flatnonzero(mask.any(axis=0))
-        is_any |= bool(places.size)
-        yield _Chosen(block, places, _of_places(mask, places))
+        columns = np.flatnonzero(mask.any(axis=0))
+        is_any |= bool(columns.size)
+        yield _Chosen(block, columns, tensors[columns], _of_places(mask, columns))
     if not is_any:
         keys = [statistics.axis[place] for place in np.flatnonzero(is_present).tolist()]
         raise nothing_chosen(choice.filter, keys)
-
-
-def _aggregated(values: npt.NDArray[np.float64], how: str) -> npt.NDArray[np.float64]:
-    """Return one number for each rank, over the tensors with known values; NaN if there are none."""
-    known = ~np.isnan(values)
-    count = known.sum(axis=1)
-    if how in ("max", "min"):
-        edge = -math.inf if how == "max" else math.inf
-        filled = np.where(known, values, edge)
-        aggregated = getattr(filled, how)(axis=1, initial=edge)
-    else:
-        with np.errstate(over="ignore"):
-            aggregated = np.where(known, values, 0).sum(axis=1)
-        if how == "mean":
-            aggregated = aggregated / np.maximum(count, 1)
-    return np.where(count > 0, aggregated, np.nan)

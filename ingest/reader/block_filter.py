@@ -87,13 +87,19 @@ class BlockFilter:
     def mask(self, block: Block) -> npt.NDArray[np.bool_]:
         """Return which tensors are present and chosen, (rank, tensor)."""
         width = block.row.shape[1]
-        if self.filter.is_of_names and self._of_keys.size >= width:
-            return block.present & self._of_keys[:width]
-        columns = {name: self._column(block, name) for name in self.filter.names}
+        if block.tensors is not None:
+            return block.present & self.of_names(int(block.tensors[-1]) + 1)[block.tensors]
         if self.filter.is_of_names:
-            self._of_keys = np.broadcast_to(self.filter.evaluate(columns, (width,)), (width,))
-            return block.present & self._of_keys
+            return block.present & self.of_names(width)
+        columns = {name: self._column(block, name) for name in self.filter.names}
         return self.filter.evaluate(columns, block.row.shape) & block.present
+
+    def of_names(self, width: int) -> npt.NDArray[np.bool_]:
+        """Return which of the first tensors of the axis a choice of names has, (width,)."""
+        if self._of_keys.size < width:
+            columns = {name: self._columns.column(name, width) for name in self.filter.names}
+            self._of_keys = np.broadcast_to(self.filter.evaluate(columns, (width,)), (width,))
+        return self._of_keys[:width]
 
     def _column(self, block: Block, name: str) -> Any:
         if name in FIELDS:

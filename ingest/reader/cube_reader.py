@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.reader.snapshot import LeftOut
+from workers.arrays.aggregate import STATISTICS
 from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore
@@ -42,31 +43,31 @@ class CubeReader:
     @cached_property
     def steps(self) -> npt.NDArray[np.int64]:
         """The step at each place, (step,)."""
-        steps: npt.NDArray[np.int64] = self._read(self._cubes.steps, (self.state.steps,))
+        steps: npt.NDArray[np.int64] = self._read(self.cubes.steps, (self.state.steps,))
         return steps
 
     @cached_property
     def ranks(self) -> npt.NDArray[np.int64]:
         """The rank at each place, (rank,)."""
-        ranks: npt.NDArray[np.int64] = self._read(self._cubes.ranks, (self.state.ranks,))
+        ranks: npt.NDArray[np.int64] = self._read(self.cubes.ranks, (self.state.ranks,))
         return ranks
 
     @cached_property
     def axis(self) -> TensorAxis:
         """The tensors, by place."""
-        return read_axis(self.objects, self._cubes, self.state.tensors)
+        return read_axis(self.objects, self.cubes, self.state.tensors)
 
     @cached_property
     def tensors(self) -> list[str]:
         """A unique name for each tensor, (tensor,)."""
-        names = self._read(self._cubes.keys["tensor"], (self.state.tensors,))
+        names = self._read(self.cubes.keys["tensor"], (self.state.tensors,))
         return [str(name) for name in names]
 
     def table(self, name: str) -> npt.NDArray[Any]:
         """Return an array with one value for each step and rank, (step, rank). It is read once and kept."""
         if name not in self._tables:
             shape = (self.state.steps, self.state.ranks)
-            self._tables[name] = self._read(self._cubes.tables[name], shape)
+            self._tables[name] = self._read(self.cubes.tables[name], shape)
         return self._tables[name]
 
     def is_current(self) -> bool:
@@ -96,7 +97,7 @@ class CubeReader:
         shape: tuple[int, ...] = (1, self.state.ranks, self.state.tensors)
         if name == "digest":
             shape = (*shape, DIGEST_BYTES)
-        cube: npt.NDArray[Any] = self._read(self._cubes.per_step[name], shape, first=place)[0]
+        cube: npt.NDArray[Any] = self._read(self.cubes.per_step[name], shape, first=place)[0]
         return cube
 
     def block(self, place: int, fields: tuple[str, ...] = FIELDS, *, digests: bool = True) -> Block:
@@ -141,12 +142,13 @@ class CubeReader:
 
     def anomaly_block(self, name: str, block: int) -> npt.NDArray[np.int64]:
         """Return one block of a count of non-finite elements, (step of the block, rank, tensor)."""
-        counts: npt.NDArray[np.int64] = self.steps_block(self._cubes.anomalies[name], block)
+        counts: npt.NDArray[np.int64] = self.steps_block(self.cubes.anomalies[name], block)
         return counts
 
     def steps_block(self, layout: ArrayLayout, block: int) -> npt.NDArray[Any]:
         """Return one block of steps of an array, (step of the block, rank) or (..., rank, tensor)."""
-        shape = (layout.chunk[0], self.state.ranks, self.state.tensors)[: len(layout.dimensions)]
+        lengths = {"rank": self.state.ranks, "tensor": self.state.tensors, "statistic": len(STATISTICS)}
+        shape = (layout.chunk[0], *(lengths[axis] for axis in layout.dimensions[1:]))
         values: npt.NDArray[Any] = self._read(layout, shape, first=block)
         return values
 
@@ -177,8 +179,9 @@ class CubeReader:
         return sorted(left_out, key=lambda left: left.key.order)
 
     @cached_property
-    def _cubes(self) -> Cubes:
-        return Cubes(self.state.grid)
+    def cubes(self) -> Cubes:
+        """The layouts of the arrays."""
+        return Cubes(self.state.grid, self.state.version)
 
     def _read(self, layout: ArrayLayout, shape: tuple[int, ...], first: int | None = None) -> Any:
         """Return an array; with `first`, only the chunks at that position along its first axis."""
@@ -207,6 +210,6 @@ def _decode(objects: Mapping[str, bytes], key: str, layout: ArrayLayout) -> npt.
     Raises:
         DamagedStore: it is damaged; or it is missing, and not a chunk of a cube.
     """
-    if key not in objects and len(layout.dimensions) < 3:
+    if key not in objects and "tensor" not in layout.dimensions:
         raise DamagedStore(f"{key}: missing", hint=REBUILD_HINT)
     return layout.decode(objects.get(key), key)

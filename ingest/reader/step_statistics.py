@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import numpy.typing as npt
 
 from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
+from ingest.reader.cube_columns import narrow_blocks
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step
 from workers.arrays.statistics import FIELDS
@@ -17,6 +19,8 @@ from workers.store.prefetch import prefetch
 
 #: Steps that are read ahead of need.
 _STEPS_AHEAD = 2
+#: How many numbers of some tensors are read at once, about; each takes 8 bytes.
+_NARROW_AT_ONCE = 2_000_000
 #: Indexes of one step that are read at once.
 _TABLES_AT_ONCE = 8
 
@@ -44,6 +48,15 @@ class StepStatistics:
         self._cubes = _usable_cubes(snapshot)
         self.axis = TensorAxis(self._cubes.axis.keys if self._cubes else ())
         """All tensors of the blocks that were read so far; a place never changes its meaning."""
+        self._tensors: npt.NDArray[np.int64] | None = None
+
+    def narrow_to(self, tensors: npt.NDArray[np.int64]) -> None:
+        """Have `blocks` read these tensors alone where it can; blocks may still have others.
+
+        Args:
+            tensors: places on the axis as it is now, (n,), ascending.
+        """
+        self._tensors = tensors
 
     def block(self, step: int) -> Block:
         """Return one step of all ranks that have it.
@@ -61,16 +74,39 @@ class StepStatistics:
             DamagedStore: the index of a step is missing or damaged.
         """
         chosen = self.snapshot.steps if steps is None else steps
+        if self._cubes is not None and self._tensors is not None and self._tensors.size:
+            yield from self._with_narrow_blocks(self._cubes, self._tensors, chosen)
+            return
         # One thread, so that the axis grows in the order of the steps.
         yield from prefetch(chosen, self.block, ahead=_STEPS_AHEAD, threads=1, name="dump-ingest-statistics")
+
+    def _with_narrow_blocks(
+        self, cubes: ConsolidatedCubes, tensors: npt.NDArray[np.int64], steps: Sequence[int]
+    ) -> Iterator[Block]:
+        """Yield steps with these tensors alone if the cubes hold them as they are committed, else whole."""
+        numbers = cubes.state.ranks * tensors.size * (len(self._fields) + 1)
+        at_once = max(_NARROW_AT_ONCE // max(numbers, 1), 1)
+        batches = [steps[start : start + at_once] for start in range(0, len(steps), at_once)]
+
+        def read(batch: Sequence[int]) -> dict[int, Block]:
+            place_of = held_places(cubes, self.snapshot, batch)
+            try:
+                blocks = narrow_blocks(cubes, list(place_of.values()), self._fields, tensors)
+                if not cubes.is_current():
+                    return {}
+            except DamagedStore:
+                return {}
+            return {block.step: block.of_ranks(tuple(self.snapshot.of_step(block.step))) for block in blocks}
+
+        batches_read = prefetch(batches, read, ahead=1, threads=1, name="dump-ingest-statistics")
+        for batch, narrow in zip(batches, batches_read, strict=True):
+            for step in batch:
+                yield narrow[step] if step in narrow else self.block(step)
 
     def _from_cubes(self, step: int, steps: Mapping[int, Step]) -> Block | None:
         """Return a step from the cubes; None if they do not hold exactly what is committed."""
         cubes = self._cubes
-        if cubes is None or step not in cubes.steps:
-            return None
-        place = int(np.flatnonzero(cubes.steps == step)[0])
-        if not _holds_commits(cubes, place, steps):
+        if cubes is None or (place := held_places(cubes, self.snapshot, [step]).get(step)) is None:
             return None
         try:
             block = cubes.block(place, self._fields, digests=self._digests).of_ranks(tuple(steps))
@@ -91,12 +127,19 @@ class StepStatistics:
         return block
 
 
-def _holds_commits(cubes: ConsolidatedCubes, place: int, steps: Mapping[int, Step]) -> bool:
-    """Return whether the cubes have a step of all these ranks, in the generations that are committed."""
-    if place in cubes.state.rewriting:
-        return False
-    fingerprints = dict(zip(cubes.ranks.tolist(), cubes.table("fingerprint")[place], strict=True))
-    return all(fingerprints.get(rank) == opened.fingerprint for rank, opened in steps.items())
+def held_places(cubes: ConsolidatedCubes, snapshot: Snapshot, steps: Sequence[int]) -> dict[int, int]:
+    """Return where the cubes have those of the steps that they have of all ranks, as they are committed."""
+    place_of = {step: place for place, step in enumerate(cubes.steps.tolist())}
+    ranks, fingerprints = cubes.ranks.tolist(), cubes.table("fingerprint")
+    held = {}
+    for step in steps:
+        place = place_of.get(step)
+        if place is None or place in cubes.state.rewriting:
+            continue
+        has = dict(zip(ranks, fingerprints[place].tolist(), strict=True))
+        if all(has.get(rank) == opened.fingerprint for rank, opened in snapshot.of_step(step).items()):
+            held[step] = place
+    return held
 
 
 def _is_whole(block: Block, steps: Mapping[int, Step]) -> bool:

@@ -66,7 +66,7 @@ def _verify_cubes(objects: ObjectStore, cubes: ConsolidatedCubes) -> Iterator[St
 
     A chunk that is missing would otherwise look like tensors that nobody dumped.
     """
-    arrays = Cubes(cubes.state.grid)
+    arrays = Cubes(cubes.state.grid, cubes.state.version)
     _check_texts(objects, arrays, cubes.state.tensors)
     for name in arrays.tables:
         cubes.table(name)

@@ -23,9 +23,9 @@ import urllib3
 
 from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.dispatch.outcomes import StepCommitted
+from ingest.environment import TOKEN_VARIABLE
 from ingest.reporting.alertmanager import incident_payload, payload
 from ingest.reporting.incident_posts import IncidentPosts
-from ingest.settings import TOKEN_VARIABLE
 from workers.errors import DumpIngestError
 from workers.events import Event, Observer
 from workers.store.model import SEVERITIES, Finding

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.settings import TOKEN_VARIABLE
+from ingest.environment import TOKEN_VARIABLE
 from tests.cli import run
 from tests.hostile import DUMP_CASES, STORE_CASES
 from tests.npy_files import MadeDump, tensor_name

@@ -18,6 +18,7 @@ FLOORS = (
         "workers.errors",
         "workers.events",
         "workers.model",
+        "ingest.environment",
         "ingest.units",
     ),
     ("workers.host",),

@@ -113,6 +113,7 @@ class Block:
     """One step of several ranks. What a rank does not have is -1, NaN or zeros.
 
     The arrays end where the axis ended when the block was made: it does not have the tensors of later places.
+    A narrow block has only some `tensors`.
     """
 
     step: int
@@ -125,6 +126,8 @@ class Block:
     """(rank, tensor, 16); zeros if no elements were dumped, or digests were not asked for."""
     fields: tuple[str, ...] = FIELDS
     """Which statistics it has."""
+    tensors: npt.NDArray[np.int64] | None = None
+    """(tensor,): the places of its tensors on the axis, ascending; None if it has all from the first one."""
 
     @property
     def present(self) -> npt.NDArray[np.bool_]:

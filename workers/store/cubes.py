@@ -5,6 +5,7 @@
         step, rank, tensor          the coordinates; tensor is a name that occurs once
         name, net, graph, op_type, op_name, io, slot, occurrence, copy     (tensor)
         fingerprint, status, ...    (step, rank): which generation of a step the cubes hold
+        aggregate                   (step, rank, statistic): each statistic of all tensors together
         nan_count, min, ..., row    (step, rank, tensor)
         digest                      (step, rank, tensor, digest_byte)
 
@@ -15,7 +16,11 @@ Most cubes are cut so that a step has objects of its own, which are never writte
 costs the same at step 10 and step 1000. The three counts of values that are not finite are cut into blocks
 of several steps, because questions about them are about all steps, and nearly all of them are zero: sixteen
 steps of 320,000 tensors are a few hundred KiB. So the last block of these is written again with each step,
-and so is the last one of what has one value for each step and rank.
+and so is the last one of what has a value for each step and rank.
+
+A question about one statistic of everything reads `aggregate`, and a question about a few tensors only the
+inner chunks that hold them: neither takes in millions of cells. The cubes of version 1 have no `aggregate`,
+and no inner chunks in the blocks of several steps. They are read, and go on as they are.
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 import numpy as np
 
+from workers.arrays.aggregate import STATISTICS
 from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS
 from workers.errors import DamagedStore
@@ -40,8 +46,10 @@ from workers.store.objects import ObjectStore
 
 GROUP = "consolidated"
 REBUILD_HINT = "`dump-ingest consolidate --rebuild` makes the view again; nothing is lost by it."
-#: Raised when an older version could not read the cubes. They are made again then, from the commits.
-CUBES_VERSION = 1
+#: Raised when an older version could not read the cubes: it makes them again then, from the commits.
+CUBES_VERSION = 2
+#: What this version reads and writes.
+_KNOWN_VERSIONS = (1, 2)
 
 #: The counts that are cut into blocks of steps.
 ANOMALY_FIELDS = ("nan_count", "pos_inf_count", "neg_inf_count")
@@ -59,6 +67,7 @@ _MAX_STEPS = 16
 _ANOMALY_NBYTES = 64 * MIB
 _STEPS = 1024
 _STEPS_OF_TABLES = 128
+_STEPS_OF_AGGREGATE = 32
 _KEYS = 16384
 #: No axis is longer: readers take memory for what the metadata says, so that needs a bound.
 _MAX_LENGTH = 1 << 24
@@ -127,7 +136,8 @@ class CubeState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def document(self) -> metadata.Document:
         """Return the metadata of the group, with that of all arrays in it."""
-        documents = Cubes(self.grid).documents(self.steps, self.ranks, self.tensors)
+        cubes = Cubes(self.grid, self.version)
+        documents = cubes.documents(self.steps, self.ranks, self.tensors)
         document = metadata.leaf(msgspec.to_builtins(self), documents)
         # By this, xarray takes them for coordinates (CF conventions, section 5).
         document["attributes"]["coordinates"] = " ".join((*KEY_FIELDS, "name"))
@@ -152,7 +162,7 @@ def parse_state(data: bytes | None) -> CubeState | None:
         return None
     try:
         written = metadata.own_attributes(data)
-        if _DECODE_VERSION(written).version != CUBES_VERSION:
+        if _DECODE_VERSION(written).version not in _KNOWN_VERSIONS:
             return None
         state = _DECODE_STATE(written)
     except (ValueError, RecursionError) as exc:
@@ -171,6 +181,7 @@ class Cubes:
     """The layouts of all arrays, by group."""
 
     grid: CubeGrid
+    version: int = CUBES_VERSION
 
     @cached_property
     def per_step(self) -> dict[str, ArrayLayout]:
@@ -200,10 +211,23 @@ class Cubes:
     def anomalies(self) -> dict[str, ArrayLayout]:
         """Cubes that are cut into blocks of several steps."""
         chunk = (self.grid.steps, self.grid.ranks, self.grid.tensors)
+        inner = self.grid.inner_tensors if self.version > 1 else 0
+        axis = _TENSOR_AXIS if inner else 0
         return {
-            name: ArrayLayout(name, "int64", _CUBE, chunk, -1, attributes=_missing(-1))
+            name: ArrayLayout(name, "int64", _CUBE, chunk, -1, inner, axis, attributes=_missing(-1))
             for name in ANOMALY_FIELDS
         }
+
+    @cached_property
+    def aggregates(self) -> dict[str, ArrayLayout]:
+        """Each statistic of all tensors of a step and rank together; version 1 has no such array."""
+        if self.version == 1:
+            return {}
+        chunk = (_STEPS_OF_AGGREGATE, self.grid.ranks, len(STATISTICS))
+        axes = ("step", "rank", "statistic")
+        # One statistic alone can be read.
+        layout = ArrayLayout("aggregate", "float64", axes, chunk, np.nan, 1, axes.index("statistic"))
+        return {layout.path: layout}
 
     @cached_property
     def tables(self) -> dict[str, ArrayLayout]:
@@ -235,10 +259,20 @@ class Cubes:
         """The ranks."""
         return ArrayLayout("rank", "int64", ("rank",), (_STEPS,), -1)
 
+    @cached_property
+    def statistics(self) -> ArrayLayout:
+        """The names on the axis of statistics of `aggregate`."""
+        return ArrayLayout("statistic", "string", ("statistic",), (len(STATISTICS),), "")
+
+    @property
+    def of_ranks(self) -> tuple[ArrayLayout, ...]:
+        """What has a value for each step and rank, in blocks of several steps. All of its chunks exist."""
+        return (*self.tables.values(), *self.aggregates.values())
+
     @property
     def shared(self) -> tuple[ArrayLayout, ...]:
-        """What is cut into blocks of several steps, (step, rank) and (step, rank, tensor)."""
-        return (*self.tables.values(), *self.anomalies.values())
+        """What is cut into blocks of several steps."""
+        return (*self.of_ranks, *self.anomalies.values())
 
     def documents(self, steps: int, ranks: int, tensors: int) -> dict[str, metadata.Document]:
         """Return the Zarr metadata of every array, by its path in the group."""
@@ -250,6 +284,10 @@ class Cubes:
         }
         documents |= {name: layout.document((steps, ranks)) for name, layout in self.tables.items()}
         documents |= {name: layout.document((tensors,)) for name, layout in self.keys.items()}
+        if self.aggregates:
+            shape = (steps, ranks, len(STATISTICS))
+            documents |= {name: layout.document(shape) for name, layout in self.aggregates.items()}
+            documents["statistic"] = self.statistics.document((len(STATISTICS),))
         return {
             **documents,
             "step": self.steps.document((steps,)),

@@ -124,17 +124,46 @@ class ArrayLayout:
             return self.full()
         if not self.inner:
             return self._decode_part(data, self.chunk, where)
-        count = self.chunk[self.inner_axis] // self.inner
-        nbytes = count * _ENTRY_NBYTES + _CRC_NBYTES
+        whole = np.empty(self.chunk, self.dtype)
+        for part, (start, stop) in zip(self._parts(whole), self.inner_ranges(data, where), strict=True):
+            part[...] = self.decode_inner(data[start:stop], where, stop - start)
+        return whole
+
+    @property
+    def index_nbytes(self) -> int:
+        """How many bytes at the end of an object say where its inner chunks are."""
+        return self.chunk[self.inner_axis] // self.inner * _ENTRY_NBYTES + _CRC_NBYTES
+
+    def inner_ranges(self, data: bytes, where: str) -> list[tuple[int, int]]:
+        """Return where each inner chunk begins and ends in its object.
+
+        Args:
+            data: the object, or its last bytes.
+            where: names the object.
+
+        Raises:
+            DamagedStore: the index is damaged.
+        """
+        nbytes = self.index_nbytes
         if len(data) < nbytes:
             raise DamagedStore(f"{where}: {len(data)} bytes, too few for the index of a shard")
         index = np.frombuffer(without_crc32c(data[-nbytes:], f"{where} index"), "<u8").reshape(-1, 2)
-        whole = np.empty(self.chunk, self.dtype)
-        for part, (offset, length) in zip(self._parts(whole), index.tolist(), strict=True):
-            if offset + length > len(data):
-                raise DamagedStore(f"{where}: an inner chunk is missing")
-            part[...] = self._decode_part(data[offset : offset + length], self._inner_shape(), where)
-        return whole
+        return [(offset, offset + length) for offset, length in index.tolist()]
+
+    def decode_inner(self, data: bytes, where: str, nbytes: int) -> Array:
+        """Return an inner chunk.
+
+        Args:
+            data: what is at its range.
+            where: names the object.
+            nbytes: the length of its range.
+
+        Raises:
+            DamagedStore: it is damaged, or the object ends before it.
+        """
+        if len(data) < nbytes:
+            raise DamagedStore(f"{where}: an inner chunk is missing")
+        return self._decode_part(data, self._inner_shape(), where)
 
     def _inner_shape(self) -> tuple[int, ...]:
         return tuple(self.inner if axis == self.inner_axis else n for axis, n in enumerate(self.chunk))

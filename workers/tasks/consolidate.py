@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from workers.arrays.aggregate import of_all_tensors
 from workers.errors import DamagedStore
 from workers.model import StepKey
 from workers.store import commit, tables
@@ -70,6 +71,8 @@ class Consolidated:
     """(ANOMALY_FIELDS, rank of the chunk, tensor); -1 for tensors that a rank does not have."""
     damaged: dict[int, str]
     """By rank: what is damaged."""
+    aggregates: dict[int, npt.NDArray[np.float64]]
+    """By rank, as `fingerprints`: each of `STATISTICS` of all tensors together."""
 
 
 ConsolidateResult: TypeAlias = UnknownTensors | Consolidated
@@ -98,6 +101,7 @@ def consolidate(job: ConsolidateJob) -> ConsolidateResult:
         {rank: tuple(getattr(commits[rank].summary, name) for name in TOTALS) for rank in tables_of},
         anomalies,
         damaged_commits | damaged_tables,
+        dict(zip(block.ranks, of_all_tensors(block.statistic, len(block.ranks)), strict=True)),
     )
 
 

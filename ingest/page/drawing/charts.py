@@ -134,7 +134,11 @@ class _Plane:
 
 
 def series_picture(series: Sequence[Series], label: str, here: int | None = None) -> Markup:
-    """Return lines over steps. A cross at the top says NaN or Inf; a vertical line is the step looked at."""
+    """Return lines over steps. A vertical line is the step looked at.
+
+    A cross at the top says NaN or Inf, in the colour of its line. Lines have dashes of their own: all of
+    those that coincide are seen, also in print, and by those who see no colours.
+    """
     finite = [value for line in series for value in line.statistics if math.isfinite(value)]
     steps = sorted({step for line in series for step in line.steps})
     plane = _Plane.of(steps, finite)
@@ -168,7 +172,7 @@ def _crosses(plane: _Plane, place: int, line: Series) -> Iterator[Markup]:
         if is_bad:
             title = tag("title", f"{line.name}: NaN or Inf in step {step}")
             cross = f"M{plane.x(step) - 4:.1f} {top - 4}l8 8m0 -8l-8 8"
-            yield tag("path", title, d=cross, class_="edge crossing")
+            yield tag("path", title, d=cross, class_=f"cross s{place % 8}")
 
 
 def _labels(plane: _Plane, steps: Sequence[int], *, has_values: bool) -> Iterator[Markup]:

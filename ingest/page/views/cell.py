@@ -14,9 +14,10 @@ from ingest.page.arguments import Parameter
 from ingest.page.drawing.ribbon import ribbon_picture
 from ingest.page.drawing.scale import Scale
 from ingest.page.screen import Asked, Screen, lines
-from ingest.questions.trend import COUNTS, STATISTICS, SUMS, statistic_named
+from ingest.questions.trend import statistic_named
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
+from workers.arrays.aggregate import COUNTS, STATISTICS, parts_of
 from workers.rules.names import fits
 
 #: Operators of one page.
@@ -144,14 +145,14 @@ def _operators(step: Step, rows: npt.NDArray[np.int64], stat: str) -> list[_Oper
 
 def _statistic(step: Step, rows: npt.NDArray[np.int64], stat: str) -> npt.NDArray[np.float64]:
     """Return a statistic of rows, (row,); NaN if it is not known."""
-    parts = [step.tables.statistic(part)[rows] for part in SUMS.get(stat, (stat,))]
+    parts = [step.tables.statistic(part)[rows] for part in parts_of(stat)]
     total: npt.NDArray[np.float64] = np.sum(parts, axis=0)
     return total
 
 
 def value_of(tensor: Tensor, stat: str) -> float:
     """Return a statistic of a tensor; NaN if it is not known."""
-    return float(sum(getattr(tensor.statistics, part) for part in SUMS.get(stat, (stat,))))
+    return float(sum(getattr(tensor.statistics, part) for part in parts_of(stat)))
 
 
 def _page_of(operator: _OperatorCall | None, operators: Sequence[_OperatorCall], page_url: Any) -> str:

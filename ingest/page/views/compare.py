@@ -67,7 +67,7 @@ def show(asked: Asked) -> dict[str, Any]:
         return {**form, **nothing}
     choice = _choose(asked, other)
     sides = sides_of(asked, other, choice.rank, choice.step)
-    answer = compare(*sides, storage_options=asked.storage_options(), include_partial=True)
+    answer = _compared(asked, choice, sides)
     return {
         **form,
         "rank": choice.rank,
@@ -79,6 +79,16 @@ def show(asked: Asked) -> dict[str, Any]:
         **_differences(asked, answer),
         "lines": lines(asked, ("compare", *sides), f"ingest.compare({sides[0]!r}, {sides[1]!r})"),
     }
+
+
+def _compared(asked: Asked, choice: _RunPair, sides: tuple[str, str]) -> Comparison:
+    """Compare one rank as it was read, so that nothing is read again; all ranks as their URLs say."""
+    options = asked.storage_options()
+    rank, step = choice.rank, choice.step
+    if rank is None:
+        return compare(*sides, storage_options=options, include_partial=True)
+    opened = asked.moment.store.step(rank, step), choice.its.store.step(rank, step)
+    return compare(*opened, storage_options=options, include_partial=True)
 
 
 def _choose(asked: Asked, other: str) -> _RunPair:
@@ -163,21 +173,30 @@ def _url(asked: Asked, tensor: ComparedTensor) -> str:
 def _overlay(asked: Asked, its: Moment, answer: Comparison, stat: str, rank: int | None) -> Any:
     """Return one tensor of both runs over the steps: the one asked for, else the first that differs."""
     name = asked.arguments.text("name")
-    if not name and answer.first is not None:
-        name = glob.escape(answer.first.tensor.name_a or answer.first.tensor.name_b)
-    if not name:
+    if name:
+        names = name, name
+    elif answer.first is not None:
+        names = _names_of(answer.first.tensor)  # the other run may have another name for it
+    else:
         return None
     series = [
-        *_series(asked.moment, asked.links.run, name, stat, rank),
-        *_series(its, asked.arguments.text(BESIDE), name, stat, rank),
+        *_series(asked.moment, asked.links.run, names[0], stat, rank),
+        *_series(its, asked.arguments.text(BESIDE), names[1], stat, rank),
     ]
     if not series:
         return None
+    shown = " and ".join(dict.fromkeys(names))
     return {
-        "name": name,
-        "picture": series_picture(series, f"{stat} of {name} in both runs"),
+        "name": shown,
+        "picture": series_picture(series, f"{stat} of {shown} in both runs"),
         "names": [line.name for line in series],
+        "has_bad": any(any(line.bad) for line in series),
     }
+
+
+def _names_of(tensor: ComparedTensor) -> tuple[str, str]:
+    """Return globs for the names of a tensor in both runs; the same if only one of them has it."""
+    return glob.escape(tensor.name_a or tensor.name_b), glob.escape(tensor.name_b or tensor.name_a)
 
 
 def _series(moment: Moment, run: str, name: str, stat: str, rank: int | None) -> list[Series]:

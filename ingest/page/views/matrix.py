@@ -19,7 +19,7 @@ from ingest.page.drawing.matrix import legend, matrix_picture
 from ingest.page.matrix import SUMMARIES, Matrix, known_statistics, matrix_of, parse_range
 from ingest.page.screen import Asked, Screen, lines
 from ingest.page.words import number, whole
-from ingest.questions.trend import ABOUT_NON_FINITE
+from workers.arrays.aggregate import ABOUT_NON_FINITE
 
 #: How many of the greatest cells are listed.
 _LISTED = 12

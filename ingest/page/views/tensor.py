@@ -207,7 +207,11 @@ def _over(asked: Asked, tensor: Tensor, stat: str) -> Any:
         return None
     series = series_by_rank(frame[frame["graph"] == tensor.graph])
     picture = series_picture(series, f"{stat} of {tensor.name} over the steps, by rank", tensor.step)
-    return {"picture": picture, "names": [line.name for line in series]}
+    return {
+        "picture": picture,
+        "names": [line.name for line in series],
+        "has_bad": any(any(line.bad) for line in series),
+    }
 
 
 def _near(ranks: Sequence[int], rank: int) -> list[int]:

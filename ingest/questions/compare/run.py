@@ -157,7 +157,8 @@ def _open(
                 f"{side.key} of {side.address.url} cannot be compared: it does not belong to a step",
                 hint="Compare steps, ranks or runs.",
             )
-        return StoreSource(selection, Catalog(side.objects), include_partial=include_partial), selection
+        catalog = side.catalog if isinstance(side.catalog, Catalog) else Catalog(side.objects)
+        return StoreSource(selection, catalog, include_partial=include_partial), selection
     if isinstance(side, Catalog):
         selection = Selection(side.url)
         return StoreSource(selection, side, include_partial=include_partial), selection

@@ -221,25 +221,31 @@ class _StoreOperands:
     step: Step
     rows: npt.NDArray[np.int64]
     tables: Tables
+    address: StoreAddress = field(init=False)
+    label: str = field(init=False)
     _arrays: dict[str, ArraySpec] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Note what all operands have in common: a step may have ten thousand."""
+        self.address = self.step.address
+        self.label = f"{self.step.key} of {self.address.url}"
 
     def operand(self, number: int, tensors: StepTensors) -> Operand:
         row, table, step = int(self.rows[number]), self.tables, self.step
         path = str(table.label("array")[row])
         first, nbytes = int(table.number("offset")[row]), int(tensors.nbytes[number])
-        address = step.address
         place: Stored | None = None
         if first >= 0 and nbytes:  # if all tensors of a type are empty, they have no array
             if path not in self._arrays:
                 self._arrays[path] = step.packed_spec(path)
             size = int(table.number("size")[row])
-            place = Stored(address, step.commit.place_of(path), self._arrays[path], first, size)
+            place = Stored(self.address, step.commit.place_of(path), self._arrays[path], first, size)
         big_endian = path.endswith("_big_endian")
         device = None
         if tensors.meanings[number][2] is not None:
             device = Step(step.objects, step.commit, table).device(row)
         return Operand(
-            f"{step.key} of {address.url}",
+            self.label,
             from_name(tensors.dtypes[number], big_endian=big_endian),
             tensors.shapes[number],
             nbytes,

@@ -15,7 +15,8 @@ from distributed.cli.dask_scheduler import main as dask_scheduler
 from distributed.cli.dask_worker import main as dask_worker
 
 from ingest.cli.app import app
-from ingest.settings import TOKEN_VARIABLE, LoadedSettings, load
+from ingest.environment import TOKEN_VARIABLE
+from ingest.settings import LoadedSettings, load
 from tests.charts import (
     CHART,
     PROFILES,

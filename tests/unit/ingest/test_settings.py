@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from ingest.settings import TOKEN_VARIABLE, load
+from ingest.environment import TOKEN_VARIABLE
+from ingest.settings import load
 from workers.errors import UsageError
 
 

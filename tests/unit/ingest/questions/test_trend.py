@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.questions.trend import STATISTICS, heatmap, statistic_named, trend
+from ingest.questions.trend import heatmap, statistic_named, trend
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 from tests.replicas import Replicas
+from workers.arrays.aggregate import STATISTICS
 from workers.errors import UsageError
 
 LOG = "Log.Default_net-LogLoss_Log-op0.output.0"

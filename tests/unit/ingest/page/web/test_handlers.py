@@ -40,7 +40,7 @@ def test_a_single_store_leads_to_its_incidents(page: RunningPage) -> None:
     ("view", "words"),
     [
         ("matrix", "NaN and Inf"),
-        ("matrix?stat=l2_norm&ranks=1&steps=2-3", "l2_norm of *"),
+        ("matrix?stat=l2_norm&ranks=1&steps=2-3", "greatest l2_norm of all tensors"),
         ("cell?rank=1&step=2", "Log"),
         (f"tensor?rank=1&step=2&name={LOG}", "-0.88"),
         ("live", "Step 3"),

@@ -1,0 +1,70 @@
+"""Values of options and arguments that are what they look like, taken without pydantic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, get_args, get_origin
+
+_PLAIN = (str, int, float)
+
+
+def take_plain_values(parameter: Any) -> None:
+    """Have a parameter of typer take plain values as they are, and leave all others to typer.
+
+    Typer makes a model of pydantic for each value. With the import of pydantic, that takes 0.07 s, which is a
+    quarter of what a small question may take.
+    """
+    if not isinstance(
+        parameter.process_value, _PlainOr
+    ):  # typer asks for the same parameters again and again
+        parameter.process_value = _PlainOr(parameter, parameter.process_value)
+
+
+@dataclass(frozen=True, slots=True)
+class _PlainOr:
+    """Takes a value as it is, or else as typer does."""
+
+    parameter: Any
+    process: Callable[[Any, Any], Any]
+
+    def __call__(self, context: Any, value: Any) -> Any:
+        is_plain, taken = _taken(self.parameter, value)
+        if not is_plain:
+            return self.process(context, value)
+        callback = self.parameter.callback
+        return taken if callback is None else callback(context, self.parameter, taken)
+
+
+def _taken(parameter: Any, value: Any) -> tuple[bool, Any]:
+    """Return whether a value is plain, and what it stands for."""
+    # Versions of typer without descriptors convert values by themselves.
+    descriptor = getattr(parameter, "type_descriptor", None)
+    if descriptor is None:
+        return False, None
+    is_several = parameter.multiple or parameter.nargs == -1
+    if value is None or (is_several and value in ((), [])):
+        return not parameter.required, () if is_several else None
+    is_list = get_origin(descriptor.annotation) is list
+    kind = get_args(descriptor.annotation)[0] if is_list else descriptor.annotation
+    if descriptor.parameter_info.parser is not None or kind not in _PLAIN or is_list != is_several:
+        return False, None
+    values = list(value) if is_list else [value]
+    taken = [_as_kind(kind, each) for each in values]
+    is_plain = all(each is not None and _is_within(descriptor.parameter_info, each) for each in taken)
+    return is_plain, taken if is_list else taken[0]
+
+
+def _as_kind(kind: type, value: Any) -> Any:
+    """Return a value as text or number; None if it is not obviously one."""
+    if type(value) is kind:
+        return value
+    is_decimal = kind is int and isinstance(value, str) and value.isascii() and value.isdecimal()
+    return int(value) if is_decimal else None
+
+
+def _is_within(info: Any, value: Any) -> bool:
+    """Return whether a number is in the range of its parameter; a text always is."""
+    if isinstance(value, str):
+        return True
+    return (info.min is None or value >= info.min) and (info.max is None or value <= info.max)

@@ -1,0 +1,15 @@
+"""The names of our variables in the environment, which say what flags and files do not."""
+
+from __future__ import annotations
+
+import os
+
+ENV_PREFIX = "DUMP_INGEST_"
+CONFIG_VARIABLE = f"{ENV_PREFIX}CONFIG"
+#: A credential, hence not a setting: it is read where it is used.
+TOKEN_VARIABLE = f"{ENV_PREFIX}WEBHOOK_TOKEN"
+
+
+def sets_anything() -> bool:
+    """Return whether any variable may be a setting, or name a file of settings."""
+    return any(name.upper().startswith(ENV_PREFIX) for name in os.environ)

@@ -1,0 +1,87 @@
+"""A part of the cubes is the same as that part of the whole, and takes only the inner chunks that hold it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ingest
+from ingest.api import DumpStore, open_store, trend
+from ingest.questions.trend import rank_values
+from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
+from ingest.reader.cube_columns import aggregates, narrow_blocks
+from tests.cube_stores import NAMES, once, put
+from tests.dumps import unpack
+from workers.arrays.statistics import FIELDS
+from workers.errors import DamagedStore
+from workers.store import commit, cubes
+from workers.store.cubes import CubeGrid
+from workers.store.opening import open_objects, resolve
+
+
+@pytest.fixture
+def view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ConsolidatedCubes:
+    """Seven steps of three ranks, in chunks of two ranks, four tensors and three steps."""
+    grid = CubeGrid(2, 4, 2, 3)
+    monkeypatch.setattr(CubeGrid, "for_size", classmethod(lambda _cls, _ranks, _tensors: grid))
+    objects = open_objects(resolve(tmp_path / "run.zarr"))
+    commit.ensure_root(objects)
+    for step in range(7):
+        for rank in (2, 0, 1):
+            put(objects, rank, step, NAMES[: 3 + step % 4], anomalous=[step % 3])
+        once(objects)
+    opened = open_cubes(objects)
+    assert opened is not None
+    return opened
+
+
+@pytest.mark.parametrize("tensors", [[0], [1, 2], [3, 4, 5], [5], [0, 5], [0, 1, 2, 3, 4, 5]])
+def test_some_tensors_are_those_of_the_whole_block(tensors: list[int], view: ConsolidatedCubes) -> None:
+    chosen = np.array(tensors)
+    for place, narrow in enumerate(narrow_blocks(view, range(7), FIELDS, chosen)):
+        whole = view.block(place)
+        assert (narrow.step, narrow.ranks) == (whole.step, whole.ranks)
+        np.testing.assert_array_equal(narrow.row, whole.row[:, chosen])
+        np.testing.assert_array_equal(narrow.statistics, whole.statistics[:, chosen])
+
+
+def test_a_damaged_inner_chunk_is_named_and_others_are_read(view: ConsolidatedCubes) -> None:
+    key = Path(view.objects.address.url) / "consolidated/max/c/0/0/0"
+    content = bytearray(key.read_bytes())
+    content[10] ^= 1
+    key.write_bytes(content)
+    narrow_blocks(view, [0], ("max",), np.array([2]))
+    for damaged in (content, content[: len(content) // 2], b""):
+        key.write_bytes(damaged)
+        with pytest.raises(DamagedStore, match="consolidated/max/c/0/0/0"):
+            narrow_blocks(view, [0], ("max",), np.array([0]))
+    key.unlink()
+    assert np.isnan(narrow_blocks(view, [0], ("max",), np.array([0]))[0].statistics[:2]).all()
+
+
+def test_a_trend_of_one_tensor_is_the_same_with_cubes_and_without(filled: DumpStore) -> None:
+    for pattern in ("Log.b.output.4", "Log.*"):
+        before = trend(filled, pattern, "max")
+        ingest.consolidate(filled.url)
+        after = trend(open_store(filled.url), pattern, "max")
+        assert before.equals(after)
+
+
+def test_a_view_of_version_1_is_read_and_continued_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = unpack("store-format-2", tmp_path) / "store.zarr"
+    opened = open_store(store)
+    old = opened.consolidated()
+    assert (old.state.version, aggregates(old, "max")) == (1, None)
+    pattern = old.axis[0].name
+    narrow = {step: of.values for step, of in rank_values(opened, pattern, "max").items()}
+    monkeypatch.setattr(cubes, "_KNOWN_VERSIONS", (2,))
+    for step, of in rank_values(open_store(store), pattern, "max").items():
+        np.testing.assert_array_equal(of.values, narrow[step])
+    monkeypatch.undo()
+    key = opened.keys[-1]
+    put(opened.objects, key.rank, 1 + (key.step or 0))
+    once(opened.objects)
+    later = opened.consolidated()
+    assert (later.state.version, later.state.steps) == (1, old.state.steps + 1)

@@ -1,0 +1,50 @@
+"""A statistic of all tensors together: what a heatmap says, from a few objects."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ingest
+from ingest.api import DumpStore, heatmap, open_store
+from ingest.reader.rank_statistics import of_all_tensors
+from ingest.reader.snapshot import take_snapshot
+from tests.counted_requests import CountedRequests
+from workers.arrays.aggregate import STATISTICS
+
+
+@pytest.fixture
+def consolidated(filled: DumpStore) -> DumpStore:
+    ingest.consolidate(filled.url)
+    return open_store(filled.url)
+
+
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_it_is_what_a_heatmap_says(statistic: str, consolidated: DumpStore) -> None:
+    known = of_all_tensors(take_snapshot(consolidated), statistic)
+    whole = heatmap(consolidated, stat=statistic)
+    assert sorted(known) == whole["step"].values.tolist()
+    for column, step in enumerate(sorted(known)):
+        assert known[step].ranks.tolist() == whole["rank"].values.tolist()
+        np.testing.assert_array_equal(known[step].values, whole.values[:, column])
+
+
+def test_it_reads_no_tensor(consolidated: DumpStore, requests: CountedRequests) -> None:
+    snapshot = take_snapshot(consolidated)
+    requests.keys.clear()
+    of_all_tensors(snapshot, "max")
+    arrays = {key.split("/")[1] for key in requests.keys}
+    assert arrays == {"zarr.json", "aggregate", "step", "rank", "fingerprint"}
+
+
+def test_what_is_not_in_the_cubes_as_it_is_committed_is_left_out(
+    consolidated: DumpStore, filled: DumpStore
+) -> None:
+    snapshot = take_snapshot(consolidated)
+    root = Path(consolidated.url) / "consolidated"
+    aggregate = root / "aggregate/c/0/0/0"
+    content = aggregate.read_bytes()
+    for damage in (lambda: aggregate.write_bytes(content[:-1]), aggregate.unlink):
+        damage()
+        assert of_all_tensors(snapshot, "max") == {}
+        np.testing.assert_array_equal(heatmap(consolidated, stat="max"), heatmap(filled, stat="max"))

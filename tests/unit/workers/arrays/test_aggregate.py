@@ -1,0 +1,37 @@
+"""Several tensors as one number."""
+
+import numpy as np
+import pytest
+
+from workers.arrays.aggregate import STATISTICS, aggregated, default_aggregate, of_all_tensors
+from workers.arrays.statistics import FIELDS
+
+NAN = np.nan
+VALUES = np.array([[1.0, NAN, 3.0], [NAN, NAN, NAN], [-np.inf, 2.0, NAN]])
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("max", [3, NAN, 2]),
+        ("min", [1, NAN, -np.inf]),
+        ("sum", [4, NAN, -np.inf]),
+        ("mean", [2, NAN, -np.inf]),
+    ],
+)
+def test_what_is_not_known_does_not_count(how: str, expected: list[float]) -> None:
+    np.testing.assert_array_equal(aggregated(VALUES, how), expected)
+    np.testing.assert_array_equal(aggregated(np.zeros((2, 0)), how), [NAN, NAN])
+
+
+def test_every_statistic_of_all_tensors_is_the_default_aggregate() -> None:
+    statistics = {name: VALUES + place for place, name in enumerate(FIELDS)}
+    together = of_all_tensors(statistics.__getitem__, 3)
+    for number, name in enumerate(STATISTICS):
+        if name in FIELDS:
+            expected = aggregated(statistics[name], default_aggregate(name))
+            np.testing.assert_array_equal(together[:, number], expected)
+    counts = [statistics[name] for name in ("nan_count", "pos_inf_count", "neg_inf_count")]
+    whole = aggregated(sum(counts[1:], start=counts[0]), "sum")
+    np.testing.assert_array_equal(together[:, STATISTICS.index("non_finite_count")], whole)
+    assert np.isnan(of_all_tensors(lambda _: np.zeros((1, 0)), 1)).all()
