@@ -39,6 +39,26 @@ def count_floats(values: npt.NDArray[Any], tables: npt.NDArray[np.int64]) -> Non
         histogram_loops.count_float64(values.view(np.int64), _BIN_OF_FLOAT64, tables)
 
 
+def accumulate_floats(
+    values: npt.NDArray[Any], state: npt.NDArray[np.float64], tables: npt.NDArray[np.int64]
+) -> None:
+    """Add elements to their statistics, and count them while they are in the L1 cache.
+
+    Args:
+        values: 1-D and contiguous, float32 or float64 in native byte order.
+        state: from `kernels.new_state`.
+        tables: from `new_tables`.
+    """
+    entries = kernels.entries()
+    if entries is None:
+        kernels.accumulate(values, state)
+        count_floats(values, tables)
+        return
+    entry = entries[f"counted_f{values.dtype.itemsize}"]
+    scratch, own = kernels.scratch_address(), address(_BIN_OF_FLOAT64)
+    entry(address(values), values.size, scratch, address(state), own, address(tables))
+
+
 def count_codes(
     counts: npt.NDArray[np.int64], values: npt.NDArray[np.float64], tables: npt.NDArray[np.int64]
 ) -> None:

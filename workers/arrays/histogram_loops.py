@@ -54,13 +54,17 @@ def count_float64(bits: Any, bin_of: Any, tables: Any) -> None:
 
 @compiled(set())
 def write_sparse(tables: Any, pos_inf: int, neg_inf: int, out: Any) -> None:
-    """Write the bins that hold elements to `out`, (LAST + 2, 3), and their number to its last row."""
+    """Write the bins that hold elements to `out`, (LAST + 2, 3), and their number to its last row.
+
+    The first table has all counts then.
+    """
+    for table in range(1, TABLES):
+        for place in range(2 * BINS):
+            tables[0, place] += tables[table, place]
+            tables[table, place] = 0
     n = 0
     for place in range(LAST + 1):
-        positive, negative = 0, 0
-        for table in range(TABLES):
-            positive += tables[table, place]
-            negative += tables[table, place + BINS]
+        positive, negative = tables[0, place], tables[0, place + BINS]
         if place == LAST:
             positive -= pos_inf
             negative -= neg_inf

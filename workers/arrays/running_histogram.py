@@ -8,6 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.arrays import histogram_kernels as kernels
+from workers.arrays.kernels import accumulate
+
+#: Integers that are converted at a time.
+_BLOCK = 32 * 1024
 
 
 class RunningHistogram:
@@ -16,12 +20,21 @@ class RunningHistogram:
     def __init__(self) -> None:
         self._tables = kernels.new_tables()
 
-    def update(self, values: npt.NDArray[Any]) -> None:
-        """Add a block: 1-D, of float32, float64 or integers, in native byte order.
+    def update(self, values: npt.NDArray[Any], state: npt.NDArray[np.float64]) -> None:
+        """Add elements to the histogram, and to the state of their statistics.
 
         Integers of 64 bits above 2**53 are rounded to float64.
+
+        Args:
+            values: 1-D and contiguous, float32, float64 or integers, in native byte order.
+            state: from `workers.arrays.kernels.new_state`.
         """
-        kernels.count_floats(values if values.dtype.kind == "f" else values.astype(np.float64), self._tables)
+        if values.dtype.kind == "f":
+            kernels.accumulate_floats(values, state, self._tables)
+            return
+        accumulate(values, state)
+        for start in range(0, values.size, _BLOCK):
+            kernels.count_floats(values[start : start + _BLOCK].astype(np.float64), self._tables)
 
     def update_codes(self, counts: npt.NDArray[np.int64], meanings: npt.NDArray[np.float64]) -> None:
         """Add elements of one byte: how often each of the 256 bytes occurs, and what each means."""

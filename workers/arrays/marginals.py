@@ -1,0 +1,252 @@
+"""Marginals of a tensor: sum, L2 norm and largest magnitude of each position along an axis.
+
+The marginal of an axis says of each position, over all elements there, what the statistics say of the whole
+tensor: of each row and of each column of a matrix, of each channel. Sums and squares of parts add up.
+
+They are kept of axes of at least two positions, the shortest first (of equally long ones, the last), as long
+as all of them take at most a fiftieth of the bytes of the payload, and `MAX_NBYTES`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, Self, TypeAlias
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from workers.arrays import marginal_kernels
+from workers.arrays import marginal_loops as loops
+from workers.arrays.dtypes import ElementType
+
+Values: TypeAlias = npt.NDArray[np.float32]
+Shape: TypeAlias = tuple[int, ...]
+
+#: What is kept of each position, in the order in which it is stored, float32.
+FIELDS: Final = ("sum", "l2_norm", "abs_max")
+#: The most bytes that the marginals of a tensor take before compression, in parts of its payload and at all.
+SHARE, MAX_NBYTES = 50, 1024 * 1024
+#: Tensors of fewer elements have none: what is done once for each tensor would take longer than the pass.
+LEAST_ELEMENTS: Final = 4096
+#: The last axes are summed together until they have this many columns: rows are then worth a loop.
+_LEAST_WIDTH: Final = 32
+_POSITION_NBYTES: Final = 4 * len(FIELDS)
+_FLOATS = frozenset(np.dtype(code) for code in ("f2", "f4", "f8", ml_dtypes.bfloat16))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Marginal:
+    """The marginal of one axis: of each position, over its finite elements. All are (position,) of float32.
+
+    Sums are rounded to float32 (relative 6e-8), and added up in float64 in any order. `abs_max` is exact for
+    types of up to 32 bits.
+    """
+
+    sum: Values
+    l2_norm: Values
+    """The square root of the sum of squares."""
+    abs_max: Values
+
+    @property
+    def table(self) -> Values:
+        """All of it as it is stored, (field, position)."""
+        return np.stack([self.sum, self.l2_norm, self.abs_max])
+
+    def agrees_with(self, other: Marginal) -> bool:
+        """Return whether another one is the same but for the order of summation.
+
+        Where elements cancel, the rest of a sum depends on that order: the norm gives its scale.
+        """
+        scale = 1e-5 * np.maximum(self.l2_norm, other.l2_norm).astype(np.float64)
+        return bool(
+            np.array_equal(self.abs_max, other.abs_max)
+            and np.allclose(self.l2_norm, other.l2_norm, rtol=1e-5, atol=0)
+            and (np.abs(self.sum.astype(np.float64) - other.sum) <= scale).all()
+        )
+
+    @classmethod
+    def of_table(cls, table: Values) -> Self:
+        """Return the marginal of what is stored, (field, position)."""
+        return cls(*table)
+
+    @classmethod
+    def added(cls, parts: Iterable[Marginal]) -> Self:
+        """Return the marginal of tensors of one shape, joined along another axis: of all shards, for one.
+
+        Raises:
+            ValueError: they do not have equally many positions.
+        """
+        members = list(parts)
+        return cls(
+            np.sum([part.sum for part in members], axis=0, dtype=np.float64).astype(np.float32),
+            np.sqrt(np.sum(np.square([part.l2_norm for part in members], dtype=np.float64), axis=0)).astype(
+                np.float32
+            ),
+            np.max([part.abs_max for part in members], axis=0),
+        )
+
+
+Marginals: TypeAlias = Mapping[int, Marginal]
+"""By axis."""
+
+
+def has_marginals(element: ElementType) -> bool:
+    """Return whether tensors of this type may have marginals: floats of 16, 32 and 64 bits."""
+    return element.values.newbyteorder("=") in _FLOATS
+
+
+@lru_cache(maxsize=4096)
+def kept_axes(shape: Shape, itemsize: int) -> tuple[int, ...]:
+    """Return the axes of which a tensor keeps marginals, in order; none if they would take too much."""
+    size = math.prod(shape)
+    if size < LEAST_ELEMENTS:
+        return ()
+    left = min(size * itemsize // SHARE, MAX_NBYTES)
+    kept = []
+    for axis in sorted(range(len(shape)), key=lambda axis: (shape[axis], -axis)):
+        nbytes = shape[axis] * _POSITION_NBYTES
+        if shape[axis] < 2:
+            continue
+        if nbytes > left:
+            break
+        left -= nbytes
+        kept.append(axis)
+    return tuple(sorted(kept))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plan:
+    """How a tensor is cut into rows and columns."""
+
+    places: npt.NDArray[np.int64]
+    """For the loops; see `marginal_loops.WIDTH`."""
+    columns: Shape
+    """The lengths of the last axes, which are columns together; empty if these are not summed."""
+    column_axes: tuple[tuple[int, int], ...]
+    """The kept ones among them: the axis of the tensor, and that of `columns`."""
+    row_axes: tuple[tuple[int, int, int], ...]
+    """The kept ones of the others: the axis of the tensor, its first place and the place behind its last."""
+    total: int
+
+
+@lru_cache(maxsize=4096)
+def _plan(shape: Shape, axes: tuple[int, ...]) -> _Plan:
+    cut, width = len(shape), 1
+    while cut and width < _LEAST_WIDTH:
+        cut -= 1
+        width *= shape[cut]
+    columns = shape[cut:]
+    column_axes = tuple((axis, axis - cut) for axis in axes if axis >= cut)
+    places = np.zeros(loops.PLAN_FIELDS, np.int64)
+    begin = width if column_axes else 0
+    row_axes: list[tuple[int, int, int]] = []
+    leading: list[tuple[int, int]] = []
+    for axis, length in enumerate(shape[:cut]):
+        if axis in axes:
+            leading.append((length, begin))
+            row_axes.append((axis, begin, begin + length))
+            begin += length
+        elif leading and leading[-1][1] < 0:
+            leading[-1] = leading[-1][0] * length, -1
+        else:
+            leading.append((length, -1))
+    places[: loops.FIRST_AXIS] = width, bool(column_axes), bool(row_axes), len(leading), begin
+    for number, (length, first) in enumerate(leading):
+        own = loops.FIRST_AXIS + 3 * number
+        places[own : own + 2] = length, first
+    return _Plan(places, columns, column_axes, tuple(row_axes), begin)
+
+
+class RunningMarginals:
+    """The marginals of a tensor whose elements arrive in pieces, in the order of its axes."""
+
+    def __init__(
+        self, shape: Shape, axes: tuple[int, ...], itemsize: int, *, is_reversed: bool = False
+    ) -> None:
+        """Prepare for these axes; `itemsize` is that of the pieces: 4 or 8.
+
+        If `is_reversed`, the axes of the tensor are these from the last to the first.
+        """
+        self._reversed = len(shape) - 1 if is_reversed else None
+        self._plan = _plan(shape, axes)
+        self._places = self._plan.places.copy()  # the loops write to it
+        self._moments = np.zeros((2, self._plan.total))
+        self._largest = np.zeros(self._plan.total, f"i{itemsize}")
+        self._added = 0
+
+    def update(self, values: npt.NDArray[Any], *, finite: bool) -> None:
+        """Add a piece: 1-D and contiguous, float32 or float64 in native byte order.
+
+        `finite` says whether all elements are; others do not count.
+        """
+        if not finite:
+            values = np.where(np.isfinite(values), values, values.dtype.type(0))
+        marginal_kernels.add_piece(values, self._added, self._places, self._moments, self._largest)
+        self._added += values.size
+
+    def result(self) -> dict[int, Marginal]:
+        """Return by axis the marginal of all pieces; empty if all elements are zeros."""
+        plan, table = self._plan, np.empty((3, self._plan.total), np.float64)
+        table[2] = self._largest.view(f"f{self._largest.itemsize}")
+        if not table[2].any():
+            return {}
+        table[:2] = self._moments
+        made = {}
+        for axis, begin, end in plan.row_axes:
+            made[axis] = _stored(table[:, begin:end])
+        for axis, own in plan.column_axes:
+            made[axis] = _stored(_along(table[:, : math.prod(plan.columns)], plan.columns, own))
+        if self._reversed is not None:
+            return {self._reversed - axis: marginal for axis, marginal in made.items()}
+        return made
+
+
+def running_marginals(
+    element: ElementType, shape: Shape, *, fortran_order: bool = False
+) -> RunningMarginals | None:
+    """Return what adds up the marginals that are kept of a tensor; None if it has none.
+
+    Its pieces come as `RunningStatistics` widens them, in the order of the payload.
+    """
+    if not has_marginals(element):
+        return None
+    lengths = shape[::-1] if fortran_order else shape
+    axes = kept_axes(lengths, element.itemsize)
+    if not axes:
+        return None
+    return RunningMarginals(lengths, axes, max(element.itemsize, 4), is_reversed=fortran_order)
+
+
+def _along(table: npt.NDArray[np.float64], lengths: Shape, axis: int) -> npt.NDArray[np.float64]:
+    """Return sums, squares and magnitudes of columns, (3, column), along one of the axes that they have."""
+    if len(lengths) == 1:
+        return table
+    whole = table.reshape(3, *lengths)
+    others = tuple(other + 1 for other in range(len(lengths)) if other != axis)
+    return np.stack([*whole[:2].sum(axis=others), whole[2].max(axis=tuple(n - 1 for n in others))])
+
+
+def _stored(table: npt.NDArray[np.float64]) -> Marginal:
+    """Return what is kept of sums, sums of squares and magnitudes, (3, position)."""
+    table = np.stack([table[0], np.sqrt(table[1]), table[2]])
+    limit = float(np.finfo(np.float32).max)
+    np.clip(table, -limit, limit, out=table)
+    rounded = table.astype(np.float32)
+    # A magnitude that float32 does not have is not zero.
+    tiny = (rounded == 0) & (table != 0)
+    if tiny.any():
+        rounded[tiny] = np.copysign(np.float32(2**-149), table[tiny])
+    return Marginal(*rounded)
+
+
+def marginals_of(values: npt.NDArray[Any], axes: Sequence[int] | None = None) -> dict[int, Marginal]:
+    """Return the marginals of a whole tensor; `axes` are those that are kept unless they are given."""
+    wide = values.astype(values.dtype if values.dtype in ("f4", "f8") else np.float32, order="C", copy=False)
+    chosen = kept_axes(values.shape, values.dtype.itemsize) if axes is None else tuple(axes)
+    running = RunningMarginals(values.shape, chosen, wide.dtype.itemsize)
+    running.update(wide.reshape(-1), finite=bool(np.isfinite(wide).all()))
+    return running.result()
