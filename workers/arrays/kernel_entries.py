@@ -41,6 +41,7 @@ def compile_all() -> list[MadeEntry]:
         _made("widen_half", _widen_half(), "ana"),
         *(_made(f"counted_f{size}", _counted_floats(size), "anaaaa") for size in (4, 8)),
         *(_made(f"marginals_f{size}", _marginals(size), "ananaa") for size in (4, 8)),
+        *(_made(f"marginals_table_f{size}", _marginals_table(size), "aaaa") for size in (4, 8)),
         _made("histogram_f4", _histogram_f4(), "ana"),
         _made("histogram_f8", _histogram_f8(), "anaa"),
         _made("histogram_sparse", _histogram_sparse(), "anna"),
@@ -140,6 +141,24 @@ def _marginals(size: int) -> Callable[..., None]:
             start,
             geometry,
             (moments[:length], moments[length:], carray(largest, (length,), signed)),
+        )
+
+    return entry
+
+
+def _marginals_table(size: int) -> Callable[..., None]:
+    floats, signed = (np.dtype(f"{kind}{size}").type for kind in "fi")
+    run, fields = marginal_loops.write_table, marginal_loops.PLAN_FIELDS
+
+    def entry(plan: Any, sums: Any, largest: Any, out: Any) -> None:
+        geometry = carray(plan, (fields,), np.int64)
+        length, wanted = geometry[marginal_loops.TOTAL], geometry[marginal_loops.WANTED]
+        moments = carray(sums, (2 * length,), np.float64)
+        run(
+            geometry,
+            (moments[:length], moments[length:], carray(largest, (length,), signed)),
+            carray(largest, (length,), floats),
+            carray(out, (3, wanted), np.float32),
         )
 
     return entry

@@ -39,3 +39,21 @@ def add_piece(
     else:
         into = moments[0], moments[1], largest
         marginal_loops.add_piece((values, values.view(f"i{size}")), start, plan, into)
+
+
+def table_of(
+    plan: npt.NDArray[np.int64], moments: npt.NDArray[np.float64], largest: npt.NDArray[Any]
+) -> npt.NDArray[np.float32]:
+    """Return what is wanted of the sums of a complete tensor, (3, place): sums, norms, largest magnitudes.
+
+    Call it once: it adds up columns in place.
+    """
+    size = largest.dtype.itemsize
+    out = np.empty((3, plan[marginal_loops.WANTED]), np.float32)
+    entries = kernels.entries()
+    if entries is not None:
+        entries[f"marginals_table_f{size}"](address(plan), address(moments), address(largest), address(out))
+    else:
+        into = moments[0], moments[1], largest
+        marginal_loops.write_table(plan, into, largest.view(f"f{size}"), out)
+    return out

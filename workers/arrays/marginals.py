@@ -10,7 +10,7 @@ as all of them take at most a fiftieth of the bytes of the payload, and `MAX_NBY
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Self, TypeAlias
@@ -32,8 +32,9 @@ FIELDS: Final = ("sum", "l2_norm", "abs_max")
 SHARE, MAX_NBYTES = 50, 1024 * 1024
 #: Tensors of fewer elements have none: what is done once for each tensor would take longer than the pass.
 LEAST_ELEMENTS: Final = 4096
-#: The last axes are summed together until they have this many columns: rows are then worth a loop.
-_LEAST_WIDTH: Final = 32
+#: The last axes are columns together until these are so many, so that a row is worth a loop; or fewer, if
+#: adding up the columns along these axes would take longer than that saves.
+_LEAST_WIDTH, _GOOD_WIDTH, _LEAST_ROWS = 16, 128, 8
 _POSITION_NBYTES: Final = 4 * len(FIELDS)
 _FLOATS = frozenset(np.dtype(code) for code in ("f2", "f4", "f8", ml_dtypes.bfloat16))
 
@@ -90,8 +91,32 @@ class Marginal:
         )
 
 
-Marginals: TypeAlias = Mapping[int, Marginal]
-"""By axis."""
+@dataclass(frozen=True, slots=True, eq=False)
+class MarginalTable:
+    """The marginals of the axes of one tensor, one after the other."""
+
+    axes: tuple[tuple[int, int], ...]
+    """Axes of the tensor, in order, and their lengths."""
+    values: Values
+    """(field, position): the positions of the first axis, then those of the others."""
+
+    def by_axis(self) -> dict[int, Marginal]:
+        """Return the marginal of each axis."""
+        ends = np.cumsum([length for _, length in self.axes]).tolist()
+        return {
+            axis: Marginal.of_table(self.values[:, end - length : end])
+            for (axis, length), end in zip(self.axes, ends, strict=True)
+        }
+
+    def mirrored(self, ndim: int) -> MarginalTable:
+        """Return the same of the transposed tensor of `ndim` axes."""
+        by_axis = {ndim - 1 - axis: marginal for axis, marginal in self.by_axis().items()}
+        ordered = sorted(by_axis)
+        lengths = tuple((axis, by_axis[axis].sum.size) for axis in ordered)
+        return MarginalTable(lengths, np.concatenate([by_axis[axis].table for axis in ordered], axis=1))
+
+
+NO_MARGINALS = MarginalTable((), np.zeros((len(FIELDS), 0), np.float32))
 
 
 def has_marginals(element: ElementType) -> bool:
@@ -124,45 +149,54 @@ class _Plan:
 
     places: npt.NDArray[np.int64]
     """For the loops; see `marginal_loops.WIDTH`."""
-    columns: Shape
-    """The lengths of the last axes, which are columns together; empty if these are not summed."""
-    column_axes: tuple[tuple[int, int], ...]
-    """The kept ones among them: the axis of the tensor, and that of `columns`."""
-    row_axes: tuple[tuple[int, int, int], ...]
-    """The kept ones of the others: the axis of the tensor, its first place and the place behind its last."""
+    axes: tuple[tuple[int, int], ...]
+    """The kept axes, and their lengths."""
     total: int
 
 
 @lru_cache(maxsize=4096)
 def _plan(shape: Shape, axes: tuple[int, ...]) -> _Plan:
-    cut, width = len(shape), 1
-    while cut and width < _LEAST_WIDTH:
+    cut, width, size = len(shape), 1, math.prod(shape)
+    while cut and width < _GOOD_WIDTH:
+        if width >= _LEAST_WIDTH and width * shape[cut - 1] * _LEAST_ROWS > size:
+            break
         cut -= 1
         width *= shape[cut]
-    columns = shape[cut:]
-    column_axes = tuple((axis, axis - cut) for axis in axes if axis >= cut)
+    begins, wanted = {}, 0
+    for axis in axes:
+        begins[axis] = wanted
+        wanted += shape[axis]
+    leading = _told_apart([(shape[axis], begins.get(axis, -1)) for axis in range(cut)])
+    inner = _told_apart([(shape[axis], begins.get(axis, -1)) for axis in range(cut, len(shape))])
+    columns, total = -1, wanted
+    if len(inner) == 1 and inner[0][1] >= 0:
+        columns, inner = inner[0][1], []
+    elif any(begin >= 0 for _, begin in inner):
+        columns, total = wanted, wanted + width
+    else:
+        inner = []
+    has_rows = any(begin >= 0 for _, begin in leading)
     places = np.zeros(loops.PLAN_FIELDS, np.int64)
-    begin = width if column_axes else 0
-    row_axes: list[tuple[int, int, int]] = []
-    leading: list[tuple[int, int]] = []
-    for axis, length in enumerate(shape[:cut]):
-        if axis in axes:
-            leading.append((length, begin))
-            row_axes.append((axis, begin, begin + length))
-            begin += length
-        elif leading and leading[-1][1] < 0:
-            leading[-1] = leading[-1][0] * length, -1
-        else:
-            leading.append((length, -1))
-    places[: loops.FIRST_AXIS] = width, bool(column_axes), bool(row_axes), len(leading), begin
-    for number, (length, first) in enumerate(leading):
+    places[: loops.FIRST_AXIS] = width, columns, has_rows, len(leading), len(inner), total, wanted
+    for number, (length, begin) in enumerate((*leading, *inner)):
         own = loops.FIRST_AXIS + 3 * number
-        places[own : own + 2] = length, first
-    return _Plan(places, columns, column_axes, tuple(row_axes), begin)
+        places[own : own + 2] = length, begin
+    return _Plan(places, tuple((axis, shape[axis]) for axis in axes), total)
+
+
+def _told_apart(axes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return axes as lengths and places, without those of one position; unwanted neighbours are one."""
+    kept: list[tuple[int, int]] = []
+    for length, begin in axes:
+        if begin < 0 and kept and kept[-1][1] < 0:
+            kept[-1] = kept[-1][0] * length, -1
+        elif length > 1 or begin >= 0:
+            kept.append((length, begin))
+    return kept
 
 
 class RunningMarginals:
-    """The marginals of a tensor whose elements arrive in pieces, in the order of its axes."""
+    """The marginals of a tensor whose elements arrive in pieces, in the order of the payload."""
 
     def __init__(
         self, shape: Shape, axes: tuple[int, ...], itemsize: int, *, is_reversed: bool = False
@@ -171,7 +205,7 @@ class RunningMarginals:
 
         If `is_reversed`, the axes of the tensor are these from the last to the first.
         """
-        self._reversed = len(shape) - 1 if is_reversed else None
+        self._ndim = len(shape) if is_reversed else 0
         self._plan = _plan(shape, axes)
         self._places = self._plan.places.copy()  # the loops write to it
         self._moments = np.zeros((2, self._plan.total))
@@ -188,21 +222,13 @@ class RunningMarginals:
         marginal_kernels.add_piece(values, self._added, self._places, self._moments, self._largest)
         self._added += values.size
 
-    def result(self) -> dict[int, Marginal]:
-        """Return by axis the marginal of all pieces; empty if all elements are zeros."""
-        plan, table = self._plan, np.empty((3, self._plan.total), np.float64)
-        table[2] = self._largest.view(f"f{self._largest.itemsize}")
+    def result(self) -> MarginalTable:
+        """Return the marginals of all pieces; `NO_MARGINALS` if all elements are zeros. Call it once."""
+        table = marginal_kernels.table_of(self._places, self._moments, self._largest)
         if not table[2].any():
-            return {}
-        table[:2] = self._moments
-        made = {}
-        for axis, begin, end in plan.row_axes:
-            made[axis] = _stored(table[:, begin:end])
-        for axis, own in plan.column_axes:
-            made[axis] = _stored(_along(table[:, : math.prod(plan.columns)], plan.columns, own))
-        if self._reversed is not None:
-            return {self._reversed - axis: marginal for axis, marginal in made.items()}
-        return made
+            return NO_MARGINALS
+        made = MarginalTable(self._plan.axes, table)
+        return made.mirrored(self._ndim) if self._ndim else made
 
 
 def running_marginals(
@@ -221,32 +247,10 @@ def running_marginals(
     return RunningMarginals(lengths, axes, max(element.itemsize, 4), is_reversed=fortran_order)
 
 
-def _along(table: npt.NDArray[np.float64], lengths: Shape, axis: int) -> npt.NDArray[np.float64]:
-    """Return sums, squares and magnitudes of columns, (3, column), along one of the axes that they have."""
-    if len(lengths) == 1:
-        return table
-    whole = table.reshape(3, *lengths)
-    others = tuple(other + 1 for other in range(len(lengths)) if other != axis)
-    return np.stack([*whole[:2].sum(axis=others), whole[2].max(axis=tuple(n - 1 for n in others))])
-
-
-def _stored(table: npt.NDArray[np.float64]) -> Marginal:
-    """Return what is kept of sums, sums of squares and magnitudes, (3, position)."""
-    table = np.stack([table[0], np.sqrt(table[1]), table[2]])
-    limit = float(np.finfo(np.float32).max)
-    np.clip(table, -limit, limit, out=table)
-    rounded = table.astype(np.float32)
-    # A magnitude that float32 does not have is not zero.
-    tiny = (rounded == 0) & (table != 0)
-    if tiny.any():
-        rounded[tiny] = np.copysign(np.float32(2**-149), table[tiny])
-    return Marginal(*rounded)
-
-
 def marginals_of(values: npt.NDArray[Any], axes: Sequence[int] | None = None) -> dict[int, Marginal]:
     """Return the marginals of a whole tensor; `axes` are those that are kept unless they are given."""
     wide = values.astype(values.dtype if values.dtype in ("f4", "f8") else np.float32, order="C", copy=False)
     chosen = kept_axes(values.shape, values.dtype.itemsize) if axes is None else tuple(axes)
     running = RunningMarginals(values.shape, chosen, wide.dtype.itemsize)
     running.update(wide.reshape(-1), finite=bool(np.isfinite(wide).all()))
-    return running.result()
+    return running.result().by_axis()

@@ -41,7 +41,7 @@ from workers.arrays.kernel_loops import (
     POSITIVE,
     UNIT,
 )
-from workers.arrays.marginals import Marginal, RunningMarginals
+from workers.arrays.marginals import NO_MARGINALS, MarginalTable, RunningMarginals
 from workers.arrays.running_histogram import RunningHistogram
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -208,9 +208,9 @@ class RunningStatistics:
             return np.zeros((0, 3), np.int64)
         return self._histogram.rows(int(self._state[POS_INF]), int(self._state[NEG_INF]))
 
-    def marginals(self) -> dict[int, Marginal]:
-        """Return by axis the marginals of all pieces; empty if none are computed."""
-        return {} if self._marginals is None else self._marginals.result()
+    def marginals(self) -> MarginalTable:
+        """Return the marginals of all pieces; none if none are computed. Call it once."""
+        return NO_MARGINALS if self._marginals is None else self._marginals.result()
 
     def _accumulate(self, block: Array) -> None:
         if self._histogram is None:

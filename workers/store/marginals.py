@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from workers.arrays import marginals
 from workers.arrays.dtypes import from_name
-from workers.arrays.marginals import Marginal, Marginals
+from workers.arrays.marginals import Marginal, MarginalTable
 from workers.errors import DamagedStore
 from workers.model import ceil_div
 from workers.store import histograms, metadata, untrusted
@@ -51,23 +51,23 @@ class StepMarginals:
         return cls(AXES.empty(), np.zeros((_FIELDS, 0), np.float32))
 
     @classmethod
-    def of_places(cls, rows: Sequence[int], of_places: Mapping[int, Marginals]) -> StepMarginals:
+    def of_places(cls, rows: Sequence[int], of_places: Mapping[int, MarginalTable]) -> StepMarginals:
         """Return the marginals of several rows.
 
         Args:
             rows: rows of the index.
             of_places: by place in `rows`, the marginals of its axes.
         """
-        entries, tables, begin = [], [], 0
-        for place in sorted(of_places, key=lambda place: rows[place]):
-            for axis, marginal in sorted(of_places[place].items()):
-                length = marginal.sum.size
+        entries, begin = [], 0
+        ordered = sorted(of_places, key=lambda place: rows[place])
+        for place in ordered:
+            for axis, length in of_places[place].axes:
                 entries.append((rows[place], axis, begin, length))
-                tables.append(marginal.table)
                 begin += length
         if not entries:
             return cls.none()
-        return cls(np.array(entries, np.int64), np.concatenate(tables, axis=1))
+        values = np.concatenate([of_places[place].values for place in ordered], axis=1)
+        return cls(np.array(entries, np.int64), values)
 
     @classmethod
     def joined(cls, parts: Iterable[StepMarginals]) -> StepMarginals:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from workers.arrays import device_format
 from workers.arrays.dtypes import unpack
-from workers.arrays.marginals import Marginal, running_marginals
+from workers.arrays.marginals import NO_MARGINALS, MarginalTable, running_marginals
 from workers.arrays.statistics import RunningStatistics
 from workers.store.step import StoredStep
 
@@ -55,10 +55,10 @@ class RecomputedStatistics:
         self._take_device()
         return np.zeros((0, 3), np.int64) if self._running is None else self._running.histogram_rows()
 
-    def marginals(self) -> dict[int, Marginal]:
-        """Return the marginals by axis; see `workers.arrays.marginals`."""
+    def marginals(self) -> MarginalTable:
+        """Return the marginals; none without any. Call it once."""
         self._take_device()
-        return {} if self._running is None else self._running.marginals()
+        return NO_MARGINALS if self._running is None else self._running.marginals()
 
     def _take_device(self) -> None:
         """Add a tensor in device layout, which is complete now."""

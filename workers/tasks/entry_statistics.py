@@ -12,7 +12,7 @@ from workers.arrays import device_format, statistics
 from workers.arrays.block_digests import SMALL_NBYTES, RunningBlockDigests
 from workers.arrays.dtypes import ElementType, unpack
 from workers.arrays.histogram import has_histogram
-from workers.arrays.marginals import Marginals, running_marginals
+from workers.arrays.marginals import NO_MARGINALS, MarginalTable, running_marginals
 from workers.arrays.statistics import RunningStatistics, has_statistics
 from workers.arrays.strided import StridedView, elements_of
 from workers.dump.source import OpenFile
@@ -65,11 +65,13 @@ class Summary(NamedTuple):
     """(bin, 3); see `workers.arrays.histogram.FIELDS`. Empty if there is none."""
     blocks: npt.NDArray[np.int64]
     """(block, 1): see `workers.arrays.block_digests`. Empty for a payload of one block."""
-    marginals: Marginals
-    """By axis; see `workers.arrays.marginals`. Empty if there are none."""
+    marginals: MarginalTable
+    """See `workers.arrays.marginals`."""
 
 
-UNKNOWN = Summary(statistics.UNKNOWN.as_row(), np.zeros((0, 3), np.int64), np.zeros((0, 1), np.int64), {})
+UNKNOWN = Summary(
+    statistics.UNKNOWN.as_row(), np.zeros((0, 3), np.int64), np.zeros((0, 1), np.int64), NO_MARGINALS
+)
 
 
 class Summaries:
@@ -80,7 +82,7 @@ class Summaries:
         self._statistics = [UNKNOWN.statistics] * entries
         self._histograms: dict[int, npt.NDArray[np.int64]] = {}
         self._blocks: dict[int, npt.NDArray[np.int64]] = {}
-        self._marginals: dict[int, Marginals] = {}
+        self._marginals: dict[int, MarginalTable] = {}
 
     def keep(self, place: int, summary: Summary) -> None:
         """Keep what was found out about an entry."""
@@ -89,7 +91,7 @@ class Summaries:
             self._histograms[place] = summary.histogram
         if len(summary.blocks) > 1:
             self._blocks[place] = summary.blocks
-        if summary.marginals:
+        if summary.marginals.axes:
             self._marginals[place] = summary.marginals
 
     def share(self, place: int, twin: int) -> None:

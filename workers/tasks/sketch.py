@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.arrays.block_digests import SMALL_NBYTES, RunningBlockDigests
-from workers.arrays.marginals import Marginals
+from workers.arrays.marginals import MarginalTable
 from workers.errors import DamagedStore, StepRemoved, TensorsRemoved
 from workers.model import MIB, StepKey
 from workers.store import block_digests, commit, histograms, marginals, metadata, sketch_tables
@@ -104,7 +104,7 @@ def sketches_of(step: StoredStep) -> Sketches:
     is_stored = (table.number("size") > 0) & (table.number("offset") >= 0)
     summed = set(marginals.rows_with_marginals(table))
     rows = [row for row in sorted(counted | large) if is_stored[row]]
-    of_axes: dict[int, Marginals] = {}
+    of_axes: dict[int, MarginalTable] = {}
     bins: dict[int, npt.NDArray[np.int64]] = {}
     blocks: dict[int, npt.NDArray[np.int64]] = {}
     for row, pieces in step.payloads(rows, _PIECE_NBYTES):
@@ -116,7 +116,7 @@ def sketches_of(step: StoredStep) -> Sketches:
                 running.update(memoryview(piece))
         if row in counted and len(of_row := recomputed.histogram_rows()):
             bins[row] = of_row
-        if row in summed and (of_axis := recomputed.marginals()):
+        if row in summed and (of_axis := recomputed.marginals()).axes:
             of_axes[row] = of_axis
         if row in large:
             blocks[row] = running.result()[:, np.newaxis]
