@@ -15,7 +15,7 @@ from ingest.findings.history import History, StepWindow
 from ingest.findings.replicas import ComparedReplicas, chooses
 from ingest.findings.series_kinds import KINDS
 from ingest.reader.catalog import Catalog
-from workers.errors import DamagedStore
+from workers.errors import DamagedStore, DumpIngestError
 from workers.rules.values import Rule, RuleSet, Scope, evaluated
 from workers.store.blocks import TensorKey
 from workers.store.model import Evaluated, Finding
@@ -67,6 +67,7 @@ class Series:
             self._is_chosen,
             {"count", *(rule["statistic"] for kind, rule in kinds if kind.reads_statistic)},
             needs_digests=any(kind.needs_digests for kind, _ in kinds),
+            needs_histograms=any(kind.needs_histograms for kind, _ in kinds),
             steps_before=max((kind.steps_before(rule) for kind, rule in kinds), default=1),
         )
         self._masks: dict[str, list[bool]] = {}
@@ -116,7 +117,8 @@ class Series:
         try:
             findings, total = self._findings(rule, step, window)
         except Exception as exc:  # noqa: BLE001  (the cubes must not wait for what a rule stumbles over)
-            tally.failed[rule.name] = f"{type(exc).__name__}: {exc}"[:_REASON]
+            reason = exc.message if isinstance(exc, DumpIngestError) else f"{type(exc).__name__}: {exc}"
+            tally.failed[rule.name] = reason[:_REASON]
         else:
             tally.add(rule, findings, total)
 
