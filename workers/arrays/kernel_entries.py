@@ -44,7 +44,7 @@ def compile_all() -> list[MadeEntry]:
         *(_made(f"marginals_table_f{size}", _marginals_table(size), "aaaa") for size in (4, 8)),
         _made("histogram_f4", _histogram_f4(), "ana"),
         _made("histogram_f8", _histogram_f8(), "anaa"),
-        _made("histogram_sparse", _histogram_sparse(), "anna"),
+        _made("histogram_sparse", _histogram_sparse(), "aanna"),
     ]
 
 
@@ -105,7 +105,7 @@ def _counted_floats(size: int) -> Callable[..., None]:
             carray(scratch, (wide,), np.float64),
         )
         totals, bins = carray(state, (places,), np.float64), carray(bin_of, (4096,), np.uint16)
-        counts = carray(tables, shape, np.int64)
+        counts = carray(tables, shape, np.uint32)
         for start in range(0, n, step):
             stop = min(start + step, n)
             run((x_floats[start:stop], x_signed[start:stop], x_unsigned[start:stop]), memory, totals)
@@ -201,7 +201,7 @@ def _histogram_f4() -> Callable[..., None]:
     run, shape = histogram_loops.count_float32, (histogram_loops.TABLES, histogram_loops.WIDTH)
 
     def entry(x: Any, n: int, tables: Any) -> None:
-        run(carray(x, (n,), np.int32), carray(tables, shape, np.int64))
+        run(carray(x, (n,), np.int32), carray(tables, shape, np.uint32))
 
     return entry
 
@@ -210,16 +210,19 @@ def _histogram_f8() -> Callable[..., None]:
     run, shape = histogram_loops.count_float64, (histogram_loops.TABLES, histogram_loops.WIDTH)
 
     def entry(x: Any, n: int, bin_of: Any, tables: Any) -> None:
-        run(carray(x, (n,), np.int64), carray(bin_of, (4096,), np.uint16), carray(tables, shape, np.int64))
+        run(carray(x, (n,), np.int64), carray(bin_of, (4096,), np.uint16), carray(tables, shape, np.uint32))
 
     return entry
 
 
 def _histogram_sparse() -> Callable[..., None]:
-    run, shape = histogram_loops.write_sparse, (histogram_loops.TABLES, histogram_loops.WIDTH)
-    places = (histogram_loops.LAST + 2, 3)
+    add, run = histogram_loops.add_tables, histogram_loops.write_sparse
+    shape = (histogram_loops.TABLES, histogram_loops.WIDTH)
+    bins, places = 2 * histogram_loops.BINS, (histogram_loops.LAST + 2, 3)
 
-    def entry(tables: Any, pos_inf: int, neg_inf: int, out: Any) -> None:
-        run(carray(tables, shape, np.int64), pos_inf, neg_inf, carray(out, places, np.int64))
+    def entry(tables: Any, totals: Any, pos_inf: int, neg_inf: int, out: Any) -> None:
+        counts = carray(totals, (bins,), np.int64)
+        add(carray(tables, shape, np.uint32), counts)
+        run(counts, pos_inf, neg_inf, carray(out, places, np.int64))
 
     return entry

@@ -18,7 +18,7 @@ class RunningHistogram:
     """The histogram of a tensor that arrives in blocks, which `RunningStatistics` passes on."""
 
     def __init__(self) -> None:
-        self._tables = kernels.new_tables()
+        self._counts = kernels.Counts()
 
     def update(self, values: npt.NDArray[Any], state: npt.NDArray[np.float64]) -> None:
         """Add elements to the histogram, and to the state of their statistics.
@@ -30,15 +30,15 @@ class RunningHistogram:
             state: from `workers.arrays.kernels.new_state`.
         """
         if values.dtype.kind == "f":
-            kernels.accumulate_floats(values, state, self._tables)
+            kernels.accumulate_floats(values, state, self._counts)
             return
         accumulate(values, state)
         for start in range(0, values.size, _BLOCK):
-            kernels.count_floats(values[start : start + _BLOCK].astype(np.float64), self._tables)
+            kernels.count_floats(values[start : start + _BLOCK].astype(np.float64), self._counts)
 
     def update_codes(self, counts: npt.NDArray[np.int64], meanings: npt.NDArray[np.float64]) -> None:
         """Add elements of one byte: how often each of the 256 bytes occurs, and what each means."""
-        kernels.count_codes(counts, meanings, self._tables)
+        kernels.count_codes(counts, meanings, self._counts)
 
     def rows(self, pos_inf: int, neg_inf: int) -> npt.NDArray[np.int64]:
         """Return the histogram as it is stored, (bin, 3); see `FIELDS`.
@@ -47,4 +47,4 @@ class RunningHistogram:
             pos_inf: how many of the elements are +Inf.
             neg_inf: how many are -Inf.
         """
-        return kernels.sparse(self._tables, pos_inf, neg_inf)
+        return kernels.sparse(self._counts, pos_inf, neg_inf)
