@@ -120,7 +120,7 @@ def _counter(size: int) -> Any:
         return histogram_loops.count_float64
     run: Any = histogram_loops.count_float32
 
-    @numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
+    @numba.njit(error_model="numpy")
     def count(bits: Any, _bin_of: Any, tables: Any) -> None:
         run(bits, tables)
 

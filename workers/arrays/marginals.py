@@ -72,7 +72,7 @@ class Marginal:
     @classmethod
     def of_table(cls, table: Values) -> Self:
         """Return the marginal of what is stored, (field, position)."""
-        return cls(*table)
+        return cls(table[0], table[1], table[2])
 
     @classmethod
     def added(cls, parts: Iterable[Marginal]) -> Self:
@@ -82,12 +82,11 @@ class Marginal:
             ValueError: they do not have equally many positions.
         """
         members = list(parts)
+        total = np.sum([part.sum for part in members], axis=0, dtype=np.float64)
+        square = np.sum([np.square(part.l2_norm, dtype=np.float64) for part in members], axis=0)
+        largest = np.max([part.abs_max for part in members], axis=0)
         return cls(
-            np.sum([part.sum for part in members], axis=0, dtype=np.float64).astype(np.float32),
-            np.sqrt(np.sum(np.square([part.l2_norm for part in members], dtype=np.float64), axis=0)).astype(
-                np.float32
-            ),
-            np.max([part.abs_max for part in members], axis=0),
+            np.asarray(total, np.float32), np.asarray(np.sqrt(square), np.float32), np.asarray(largest)
         )
 
 

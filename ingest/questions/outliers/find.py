@@ -216,17 +216,19 @@ def _add(tally: _Found, axis: _AxisChannels, kinds: Sequence[str]) -> None:
 
 def _positions(tally: _Found, by: str) -> Iterator[OddPositions]:
     """Yield outliers one by one, and others of an axis together that are odd in the same steps and ranks."""
-    groups: dict[tuple[object, ...], list[tuple[int, _Place]]] = {}
+    groups: dict[tuple[_Axis, str, object], list[tuple[int, _Place]]] = {}
     for (axis, kind, position), place in tally.places.items():
-        alike = position if kind == OUTLIER else (frozenset(place.steps), frozenset(place.ranks))
+        alike: object = position
+        if kind != OUTLIER:
+            alike = frozenset(place.steps), frozenset(place.ranks)
         groups.setdefault((axis, kind, alike), []).append((position, place))
     for (axis, kind, _), members in groups.items():
-        (key, dtype, shape, number) = axis  # type: ignore[misc]
+        key, dtype, shape, number = axis
         _, value, median, rank, step = max(place.worst for _, place in members)
         place = members[0][1]
         is_exact = kind == DEAD or (kind == OUTLIER and by == ABS_MAX and dtype not in _ROUNDED)
         yield OddPositions(
-            kind=str(kind),
+            kind=kind,
             name=key.name,
             net=key.net,
             graph=key.graph,
@@ -241,7 +243,7 @@ def _positions(tally: _Found, by: str) -> Iterator[OddPositions]:
             first_step=min(place.steps),
             last_step=max(place.steps),
             steps=len(place.steps),
-            of_steps=len(tally.steps[axis]),  # type: ignore[index]
+            of_steps=len(tally.steps[axis]),
             ranks=tuple(sorted(place.ranks)),
             exactness="exact" if is_exact else "bounded",
         )
