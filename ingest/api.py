@@ -22,7 +22,7 @@ from ingest.questions.missing import MissingItem, MissingItems, missing
 from ingest.questions.next_dump import DumpCost, NextDump, dump_cost, next_dump
 from ingest.questions.origin import OriginAnswer, origin
 from ingest.questions.outliers import OutliersAnswer, outliers
-from ingest.questions.placement.layout_answer import Layout
+from ingest.questions.placement.layout_answer import RunLayout
 from ingest.questions.placement.within import layout
 from ingest.questions.precision import PrecisionAnswer, precision
 from ingest.questions.quantiles import QuantilesAnswer, quantiles
@@ -89,7 +89,6 @@ __all__ = [
     "GcReport",
     "Incident",
     "Incidents",
-    "Layout",
     "Localized",
     "MissingItem",
     "MissingItems",
@@ -102,6 +101,7 @@ __all__ = [
     "Recorder",
     "RepairReport",
     "RuleTest",
+    "RunLayout",
     "SketchReport",
     "Snapshot",
     "SourceLine",

@@ -14,14 +14,14 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import MemoryStore
 
 import ingest
-from ingest.reader.zarr_view.elements import Elements
+from ingest.reader.zarr_view.elements import ViewElements
 from ingest.reader.zarr_view.tensor_view import TensorView
 from tests.npy_files import MadeDump, npy_header
 from tests.pipeline import SMALL_GRID, ingest_directly
 
 PROTOTYPE = default_buffer_prototype()
 
-_ELEMENTS: dict[tuple[tuple[int, ...], bool], Elements] = {}
+_ELEMENTS: dict[tuple[tuple[int, ...], bool], ViewElements] = {}
 _DIRECTORIES: list[tempfile.TemporaryDirectory[str]] = []
 
 
@@ -60,7 +60,7 @@ def only_array(view: TensorView) -> zarr.Array[Any]:
     return array
 
 
-def stored_elements(values: npt.NDArray[np.int16], *, fortran: bool) -> Elements:
+def stored_elements(values: npt.NDArray[np.int16], *, fortran: bool) -> ViewElements:
     """Return the elements of a tensor in a store; each shape and order is stored once."""
     key = values.shape, fortran
     if key not in _ELEMENTS:
@@ -70,5 +70,5 @@ def stored_elements(values: npt.NDArray[np.int16], *, fortran: bool) -> Elements
         payload = values.tobytes("F" if fortran else "C")
         dump.add(npy_header("<i2", values.shape, fortran=fortran) + payload)
         ingest_directly(dump.root, directory / "store", SMALL_GRID)
-        _ELEMENTS[key] = Elements(ingest.open_store(directory / "store").step(0, 0), 0)
+        _ELEMENTS[key] = ViewElements(ingest.open_store(directory / "store").step(0, 0), 0)
     return _ELEMENTS[key]

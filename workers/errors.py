@@ -3,7 +3,7 @@
 DumpIngestError
 ├── UsageError              the request is wrong: change it
 │   ├── TensorsRemoved      values of a step that is kept without them: ask for its statistics
-│   └── StepRemoved         a step that is no longer there: look again
+│   └── StepRemoved         a step that has gone: look again
 ├── DumpError               the dump is bad: another attempt will not help
 │   ├── UnreadableTensor    one file is damaged: quarantine it, go on with the rest
 │   ├── FileError           one file, which is named, keeps a step from being converted
@@ -55,7 +55,7 @@ class UsageError(DumpIngestError):
 
 
 class StoreMissing(UsageError):
-    """There is no store at a place that could hold one."""
+    """A place could hold a store, and does not."""
 
 
 class TensorsRemoved(UsageError):

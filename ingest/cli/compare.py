@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from ingest.questions.compare import Comparison
     from ingest.settings import Settings
+
+_Loaded = TypeVar("_Loaded")
 
 
 @takes_tensor_options
@@ -127,16 +129,15 @@ def command(
     from ingest.questions.compare.suggested_map import mapping_text
 
     settings = load_settings(config, layout=layout, scheduler=scheduler, workers=workers).settings
+    shown = None if all_tensors else top
     if over_steps:
         growth = growth_between(a, b, chosen, settings.store_options)
-        print_growth(growth, top=None if all_tensors else top, as_json=json)
+        print_growth(growth, top=shown, as_json=json)
         raise typer.Exit(EXIT_DIFFERENT if growth.by_onset() else 0)
-    names = load_mapping(mapping) if mapping else None
-    limits = load_thresholds(thresholds) if thresholds else None
-    placements = load_layout_map(layout_map) if layout_map else None
-    for path, option in ((html, "--html"), (suggest_map, "--suggest-map")):
-        if path is not None:
-            check_writable(path, option)
+    names = _loaded(mapping, load_mapping)
+    limits = _loaded(thresholds, load_thresholds)
+    placements = _loaded(layout_map, load_layout_map)
+    _check_files({"--html": html, "--suggest-map": suggest_map})
     with _client(settings, in_threads=scheduler is None and workers is None) as client:
         comparison = compare(
             a,
@@ -160,9 +161,21 @@ def command(
     if json:
         print_json(comparison.to_dict())
     else:
-        print_comparison(comparison, top=None if all_tensors else top)
-    say_summary(comparison, top=None if all_tensors or json else top)
+        print_comparison(comparison, top=shown)
+    say_summary(comparison, top=None if json else shown)
     raise typer.Exit(_exit_code(comparison))
+
+
+def _loaded(path: Path | None, load: Callable[[Path], _Loaded]) -> _Loaded | None:
+    """Return what a file of an option says; None if the option is not given."""
+    return load(path) if path else None
+
+
+def _check_files(files: Mapping[str, Path | None]) -> None:
+    """Refuse a file that cannot be written, by the option that names it, before anything is compared."""
+    for option, path in files.items():
+        if path is not None:
+            check_writable(path, option)
 
 
 def _exit_code(comparison: Comparison) -> int:

@@ -84,14 +84,10 @@ def command(
     from ingest.questions.divergence import parse_groups  # deferred: numpy and zarr take 0.4 s to import
 
     opened = open_store(store, config, mesh=mesh)
-    name = chosen.get("name")
-    if links and (chosen.keys() - {"name"} or not isinstance(name, str | None)):
-        raise UsageError(
-            "--links can be limited by --name alone", hint="Give the other conditions without it."
-        )
-    broken = (
-        ingest.broken_links(opened, rank, step, include_partial=include_partial, name=name) if links else None
-    )
+    broken = None
+    if links:
+        name = _only_name(chosen)
+        broken = ingest.broken_links(opened, rank, step, include_partial=include_partial, name=name)
     if broken is not None and len(opened.ranks) == 1:
         report_links(broken, limit, json=json)
         return
@@ -113,7 +109,26 @@ def command(
     for note in answer.notes:
         say(note, label="note", style="dim")
     exit_if_left_out_damaged(answer.left_out)
-    if not answer.agree or (broken is not None and broken.links):
+    _exit_as(answer, has_broken_links=broken is not None and bool(broken.links))
+
+
+def _only_name(chosen: Conditions) -> str | None:
+    """Return the name to which `--links` is limited.
+
+    Raises:
+        UsageError: other conditions are given.
+    """
+    name = chosen.get("name")
+    if chosen.keys() - {"name"} or not isinstance(name, str | None):
+        raise UsageError(
+            "--links can be limited by --name alone", hint="Give the other conditions without it."
+        )
+    return name
+
+
+def _exit_as(answer: ingest.Divergence, *, has_broken_links: bool) -> None:
+    """End with the exit code of an answer; return if replicas agree."""
+    if not answer.agree or has_broken_links:
         raise typer.Exit(EXIT_DIFFERENT)
     if not answer.groups:
         say(

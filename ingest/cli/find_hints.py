@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ingest.cli.tensor_options import Conditions
 from ingest.reader.catalog import Catalog
@@ -43,16 +43,19 @@ def hints(
     if isinstance(name, str):
         answers.append(hint_of_case(name, names))
     if where is not None:
-        texts = [first or second for first, second in _QUOTED.findall(where)]
-        answers += [_of_type(text, types, only_case=True) for text in texts if text not in types]
-        used = Filter(where, COLUMNS).names
-        if "role" in used:
-            answers += [_of_role(text) for text in texts if text not in ROLES]
-        if used & {"rank", "step"}:
-            answers.append(
-                f"The store has ranks {format_ranges(store.ranks)} and steps {format_ranges(store.steps)}."
-            )
+        answers += _of_condition(store, where, types)
     return list(filter(None, answers))
+
+
+def _of_condition(store: Catalog, where: str, types: Sequence[str]) -> Iterator[str]:
+    """Yield what may be wrong with a condition: text that no row has, ranks and steps."""
+    texts = [first or second for first, second in _QUOTED.findall(where)]
+    yield from (_of_type(text, types, only_case=True) for text in texts if text not in types)
+    used = Filter(where, COLUMNS).names
+    if "role" in used:
+        yield from (_of_role(text) for text in texts if text not in ROLES)
+    if used & {"rank", "step"}:
+        yield f"The store has ranks {format_ranges(store.ranks)} and steps {format_ranges(store.steps)}."
 
 
 def _of_role(wanted: str) -> str:

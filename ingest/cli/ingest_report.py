@@ -78,10 +78,15 @@ def exit_as(report: Report, *, interrupted: bool) -> None:
         raise typer.Exit(EXIT_PARTLY if report.has_something else EXIT_FAILED)
     if report.damaged or any(error.reason == "damaged_store" for error in report.read_back_failures.values()):
         raise typer.Exit(EXIT_DAMAGE)
-    if any(problem.left_out for problem in report.problems):
+    if report.read_back_failures or _is_partial(report):
         raise typer.Exit(EXIT_PARTLY)
-    if report.read_back_failures or any(summary.status != "complete" for summary in report.commits):
-        raise typer.Exit(EXIT_PARTLY)
+
+
+def _is_partial(report: Report) -> bool:
+    """Return whether files were left out, of a step or of all steps."""
+    return any(problem.left_out for problem in report.problems) or any(
+        summary.status != "complete" for summary in report.commits
+    )
 
 
 def _say_skipped(report: Report) -> None:

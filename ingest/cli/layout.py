@@ -14,7 +14,7 @@ from ingest.cli.printing import limited, print_json, print_line, print_table, sa
 from ingest.reader.ranges import format_ranges
 
 if TYPE_CHECKING:
-    from ingest.questions.placement.layout_answer import Layout
+    from ingest.questions.placement.layout_answer import RunLayout
 
 
 def command(
@@ -48,7 +48,7 @@ def command(
         raise typer.Exit(EXIT_DIFFERENT)
 
 
-def _print(answer: Layout, limit: int) -> None:
+def _print(answer: RunLayout, limit: int) -> None:
     kinds = limited(answer.kinds, limit)
     print_table(
         ("tensors like", "ranks", "layout", "known by", "tensors"),

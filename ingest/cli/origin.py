@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -71,18 +72,22 @@ def command(
     if json:
         further = {"spread_graph": answer.spread.graph.to_dict()} if graph else {}
         print_json(answer.to_dict() | further | ({"page": page} if page else {}))
-    elif graph is not None:
-        for text in answer.spread.graph.to_dot() if graph == "dot" else answer.spread.graph.to_text():
-            print_line(text)
     else:
-        for line in str(answer).split("\n"):
+        for line in _lines(answer, graph):
             print_line(line)
     say_left_out(answer.left_out)
-    if answer.found and not json and graph is None:
+    if not json and graph is None:
         _say_next(answer, store or opened.url)
-    if page and not json and graph is None:
-        say(f"page: {page}")
+        if page:
+            say(f"page: {page}")
     exit_if_left_out_damaged(answer.left_out)
+
+
+def _lines(answer: ingest.OriginAnswer, graph: str | None) -> Iterable[str]:
+    """Return the lines of the answer, or of the whole spread in one of its formats."""
+    if graph is None:
+        return str(answer).split("\n")
+    return answer.spread.graph.to_dot() if graph == "dot" else answer.spread.graph.to_text()
 
 
 def _page(answer: ingest.OriginAnswer, store: str, config: Path | None) -> str:
@@ -94,7 +99,9 @@ def _page(answer: ingest.OriginAnswer, store: str, config: Path | None) -> str:
 
 
 def _say_next(answer: ingest.OriginAnswer, url: str) -> None:
-    """Print the commands that show the values of a clean input and a bad output."""
+    """Print the commands that show the values of a clean input and a bad output, if an origin is known."""
+    if not answer.found:
+        return
     bad_outputs = [tensor for tensor in answer.outputs if tensor.is_bad]
     if answer.came_in is not None:
         shown = [tensor for tensor in (*answer.inputs, *bad_outputs) if tensor.is_bad][:1]

@@ -45,10 +45,8 @@ def show_whole(
         "dtype": whole.dtype,
         "shape": list(whole.shape),
     }
-    size = math.prod(whole.shape)
     if json:
-        shown = values if at is not None else whole.read() if size <= _MAX_VALUES else None
-        print_json({**facts, "at": at, "values": None if shown is None or save else _plain(shown)})
+        print_json({**facts, "at": at, "values": None if save else _few_values(whole, values)})
         return
     texts = {"ranks": format_ranges(whole.ranks), "shape": shape_text(whole.shape)}
     for field, value in (facts | texts).items():
@@ -63,6 +61,13 @@ def _print_values(whole: ingest.UnshardedTensor, values: Any, at: str | None) ->
         print_slice(values, at)
     elif math.prod(whole.shape) <= _MAX_SHOWN:
         out.print(str(whole.read()), markup=False, soft_wrap=True)
+
+
+def _few_values(whole: ingest.UnshardedTensor, values: Any) -> Any:
+    """Return the values of a slice as JSON has them, or of all of a small tensor; else None."""
+    if values is None and math.prod(whole.shape) <= _MAX_VALUES:
+        values = whole.read()
+    return None if values is None else _plain(values)
 
 
 def _plain(values: Any) -> Any:

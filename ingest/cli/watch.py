@@ -200,7 +200,7 @@ def _watch(dump: Path, settings: Settings, stop: StopRequest) -> None:
         store=place_of_store(settings, None).url,
         expected_ranks=settings.expected_ranks,
     )
-    live, readiness, backlog = LiveSteps(), Readiness(), Backlog()
+    live, readiness = LiveSteps(), Readiness()
     if settings.metrics:
         events.subscribe(watcher_metrics.observe)
         serve(registry, settings.metrics, {PATH: live.page}, lambda: readiness.reason)
@@ -210,12 +210,12 @@ def _watch(dump: Path, settings: Settings, stop: StopRequest) -> None:
         return
     with open_webhook(settings) as webhook, open_service(tree, settings, retry_forever=True) as service:
         live.attach(service)
+        backlog = Backlog(service.table)
         service_log = ServiceLog()
         service.observers += [
             watcher_metrics.observe,
             service_log.observe,
             readiness.observe,
-            backlog.observe,
         ]
         events.subscribe(service_log.observe)
         if webhook is not None:

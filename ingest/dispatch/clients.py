@@ -20,7 +20,7 @@ _ANSWER_S = 10.0
 RESTART_S = 30.0
 
 
-class Answer(NamedTuple):
+class ClusterAnswer(NamedTuple):
     """What a scheduler and its workers said."""
 
     states: dict[Any, str | None]
@@ -31,11 +31,11 @@ class Answer(NamedTuple):
     """What each worker runs, also for clients that have gone; nothing of one that does not even answer."""
 
 
-def ask(client: TaskClient, keys: list[Any]) -> Answer | None:
+def ask(client: TaskClient, keys: list[Any]) -> ClusterAnswer | None:
     """Return how far tasks are; None if nobody answers."""
     if isinstance(client, LocalClient):
         at_work = client.at_work()
-        return Answer(
+        return ClusterAnswer(
             dict(client.states(keys)),
             {key: worker for worker, key in at_work.items()},
             {worker: frozenset([key]) for worker, key in at_work.items()},
@@ -49,7 +49,7 @@ def ask(client: TaskClient, keys: list[Any]) -> Answer | None:
     assigned = {key: worker for worker, tasks in processing.items() for key in tasks}
     workers = {assigned[key] for key in keys if key in assigned}
     running_on = {worker: tasks for worker in workers if (tasks := _at_work(client, worker)) is not None}
-    return Answer(states, assigned, running_on)
+    return ClusterAnswer(states, assigned, running_on)
 
 
 def replace_worker(client: TaskClient, worker: str) -> None:

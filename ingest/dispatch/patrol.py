@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from ingest.dispatch.clients import RESTART_S, Answer, TaskClient, TaskFuture, ask, replace_worker
+from ingest.dispatch.clients import RESTART_S, ClusterAnswer, TaskClient, TaskFuture, ask, replace_worker
 from workers.errors import ClusterError, WorkerDied
 from workers.events import Event, Observer
 from workers.model import MIB
@@ -90,7 +90,7 @@ class Patrol:
     _replaced_at: dict[str, float] = field(default_factory=dict)
     """When workers were replaced just now."""
     _asked_at: float = 0.0
-    _answers: queue.SimpleQueue[Answer] = field(default_factory=queue.SimpleQueue)
+    _answers: queue.SimpleQueue[ClusterAnswer] = field(default_factory=queue.SimpleQueue)
     _thread: threading.Thread | None = None
 
     def add(self, task: LongTask) -> None:
@@ -112,21 +112,26 @@ class Patrol:
             for key in answer.states.keys() & self._tasks.keys() - self._given_up.keys():
                 if error := self._judge(client, self._tasks[key], answer):
                     self._given_up[key] = error
-        now = self.clock()
-        is_asking = self._thread is not None and self._thread.is_alive()
-        if now - self._asked_at >= self.pause_s and not is_asking:
-            self._asked_at = now
-            old = [key for key, task in self._tasks.items() if now - task.submitted_at >= self.young_s]
-            if old:
-                self._thread = threading.Thread(
-                    target=self._ask, args=(client, old), name="dump-ingest-patrol", daemon=True
-                )
-                self._thread.start()
+        self._ask_if_due(client)
         if not self._given_up:
             return []
         return [(task, self._given_up[key]) for task in tasks if (key := task.future.key) in self._given_up]
 
-    def _judge(self, client: TaskClient, task: LongTask, answer: Answer) -> ClusterError | None:
+    def _ask_if_due(self, client: TaskClient) -> None:
+        """Ask about the tasks that are not young, in a thread, unless one is asking still."""
+        now = self.clock()
+        is_asking = self._thread is not None and self._thread.is_alive()
+        if is_asking or now - self._asked_at < self.pause_s:
+            return
+        self._asked_at = now
+        old = [key for key, task in self._tasks.items() if now - task.submitted_at >= self.young_s]
+        if old:
+            self._thread = threading.Thread(
+                target=self._ask, args=(client, old), name="dump-ingest-patrol", daemon=True
+            )
+            self._thread.start()
+
+    def _judge(self, client: TaskClient, task: LongTask, answer: ClusterAnswer) -> ClusterError | None:
         key, now = task.future.key, self.clock()
         seen = self._seen.setdefault(key, _Seen())
         if answer.states[key] is None:
@@ -152,7 +157,7 @@ class Patrol:
             "the worker is replaced"
         )
 
-    def _place_of(self, key: Any, answer: Answer) -> tuple[str, Any] | None:
+    def _place_of(self, key: Any, answer: ClusterAnswer) -> tuple[str, Any] | None:
         """Return where a task is, and for what it needs its worker; None if it waits for its turn.
 
         A scheduler gives a worker more tasks than it has threads, and some overtake others. But a worker may

@@ -111,7 +111,7 @@ def _scan(settings: Settings, directory: Path) -> _Scanned:
     """Find the dump and scan it once, for all checks.
 
     Raises:
-        DumpIngestError: there is no dump, or it cannot be read.
+        DumpIngestError: the dump does not exist, or cannot be read.
     """
     # A parent that may not be entered hides the dump: it would seem not to exist.
     _require_readable(directory, directory)

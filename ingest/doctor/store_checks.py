@@ -72,7 +72,8 @@ def check_view(objects: ObjectStore) -> Check | None:
 def check_backlog(objects: ObjectStore, listings: Sequence[Listing]) -> Check:
     """Say what of a dump is not in the store, and for how long that could have been taken."""
     steps = sorted(
-        (listing for listing in listings if listing.key.step is not None), key=lambda one: one.key.order
+        (listing for listing in listings if listing.key.step is not None),
+        key=lambda listing: listing.key.order,
     )
     records = commit.read_records(objects, [listing.key for listing in steps[:_LOOKED_UP]])
     left = [listing for listing in steps[:_LOOKED_UP] if listing.key not in records]

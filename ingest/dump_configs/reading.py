@@ -80,25 +80,33 @@ def read_msprobe(content: Mapping[str, Any]) -> AskedDump:
 def read_acl(content: Mapping[str, Any]) -> AskedDump:
     """Return what an ACL configuration asks for."""
     dump = section(content, "dump")
-    models = [model for model in _list(dump.get("dump_list")) if isinstance(model, dict)]
-    layers = [str(layer) for model in models for layer in _list(model.get("layer"))]
-    watched = [str(node) for model in models for node in _list(model.get("watcher_nodes"))]
     scene = str(dump.get("dump_scene", ""))
-    names = watched if scene == "watcher" else layers
-    whole_model = any(not model.get("layer") for model in models)
-    only = _OVERFLOW if dump.get("dump_debug") == "on" else scene and f"{_SCENE}{scene}"
+    overflow = _OVERFLOW if dump.get("dump_debug") == "on" else ""
     return AskedDump(
         steps=parse_iterations(str(dump.get("dump_step") or "all")),
-        operators=None
-        if not names or (whole_model and not watched)
-        else tuple(OperatorPattern(name, Match.NAME) for name in names),
+        operators=_layers(dump, is_watcher=scene == "watcher"),
         io=_IO.get(dump.get("dump_mode", "output"), Io.BOTH),
         tensors=dump.get("dump_data", "tensor") != "stats",
         statistics=dump.get("dump_data") == "stats",
         categories=tuple(map(str, _list(dump.get("dump_stats")))),
         directory=str(dump.get("dump_path", "")),
-        only=str(only or ""),
+        only=overflow or (f"{_SCENE}{scene}" if scene else ""),
     )
+
+
+def _layers(dump: Mapping[str, Any], *, is_watcher: bool) -> tuple[OperatorPattern, ...] | None:
+    """Return the operators in the models of `dump_list`; None for all, as where a model names none."""
+    models = [model for model in _list(dump.get("dump_list")) if isinstance(model, dict)]
+    watched = _names(models, "watcher_nodes")
+    names = watched if is_watcher else _names(models, "layer")
+    is_whole_model = any(not model.get("layer") for model in models)
+    if not names or (is_whole_model and not watched):
+        return None
+    return tuple(OperatorPattern(name, Match.NAME) for name in names)
+
+
+def _names(models: Iterable[Mapping[str, Any]], entry: str) -> list[str]:
+    return [str(name) for model in models for name in _list(model.get(entry))]
 
 
 def read_options(options: Mapping[str, Any], *, usual_mode: str) -> AskedDump:

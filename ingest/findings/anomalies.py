@@ -102,12 +102,12 @@ def anomalies(
     """
     if severity is not None and severity not in SEVERITIES:
         raise UsageError(f"{severity!r} is not a severity", hint=f"It is one of {', '.join(SEVERITIES)}.")
-    listing = _Listing()
+    listing = _CollectedFindings()
     listing.collect(store.reopened(), rank, step)
     return listing.chosen(store.url, rule, severity)
 
 
-class _Listing:
+class _CollectedFindings:
     """The findings of some steps, as they are collected from the store."""
 
     def __init__(self) -> None:
@@ -173,12 +173,8 @@ class _Listing:
             self._findings.append(finding)
         self._totals.update({name: count for name, count in totals.items() if name in self._severities})
 
-    def chosen(self, store: str, rule: str | Sequence[str] | None, severity: str | None) -> Anomalies:
-        """Return what is collected about some rules.
-
-        Raises:
-            UsageError: a rule does not exist.
-        """
+    def _names(self, rule: str | Sequence[str] | None, severity: str | None) -> set[str]:
+        """Return the names of some rules, those that found something or are built in."""
         names = set(self._totals)
         if rule is not None:
             known = sorted({*self._totals, *(known.name for known in load_rules().rules)})
@@ -186,6 +182,15 @@ class _Listing:
         if severity is not None:
             severe = SEVERITIES[SEVERITIES.index(severity) :]
             names = {name for name in names if self._severities.get(name) in severe}
+        return names
+
+    def chosen(self, store: str, rule: str | Sequence[str] | None, severity: str | None) -> Anomalies:
+        """Return what is collected about some rules.
+
+        Raises:
+            UsageError: a rule does not exist.
+        """
+        names = self._names(rule, severity)
         findings = [finding for finding in self._findings if finding.rule in names]
         return Anomalies(
             store,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingest.findings.anomalies import of_ranks
-from ingest.findings.series import Series
+from ingest.findings.series import SeriesRules
 from ingest.findings.stored import generation_of
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
@@ -111,7 +111,7 @@ def backtest(
 ) -> RuleTest:
     """Evaluate rules over the steps of a store as if they had applied from the start.
 
-    Memory: that of `Series`, the index of one step, and a number for each rule, rank and step.
+    Memory: that of `SeriesRules`, the index of one step, and a number for each rule, rank and step.
 
     Args:
         store: the store; nothing is written to it.
@@ -201,7 +201,7 @@ def _evaluate_series(rules: RuleSet, snapshot: Snapshot, tallies: Mapping[str, _
     """Evaluate the rules that look at several steps or ranks, over all ranks, and count the chosen ones."""
     if not rules.series_rules:
         return
-    series, before = Series(rules), dict[int, str]()
+    series, before = SeriesRules(rules), dict[int, str]()
     for number in snapshot.steps:
         fingerprints = {rank: step.fingerprint for rank, step in snapshot.of_step(number).items()}
         generation = generation_of(fingerprints)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ingest.findings.series import Series, StepFindings
+from ingest.findings.series import SeriesRules, StepFindings
 from ingest.findings.stored import ensure_group, generation_of, known_series, write_series
 from ingest.reader.catalog import Catalog
 from workers.rules.values import RuleSet
@@ -24,12 +24,12 @@ _STEPS_OF_A_LISTING = 16
 class SeriesEvaluator:
     """The only writer of findings over several steps, as the consolidator is of the cubes.
 
-    Memory: that of `Series`, and some hundred bytes for each step of the run.
+    Memory: that of `SeriesRules`, and some hundred bytes for each step of the run.
     """
 
     objects: ObjectStore
     rules: RuleSet
-    _series: Series | None = None
+    _series: SeriesRules | None = None
     _done: set[tuple[int, str]] | None = None
 
     def evaluate(
@@ -58,7 +58,7 @@ class SeriesEvaluator:
         new = self._without_removed(
             [step for step, name in names.items() if (step, name) not in self._done], generations
         )
-        self._series = self._series or Series(self.rules)
+        self._series = self._series or SeriesRules(self.rules)
         catalog = Catalog(self.objects)
         for number, step in enumerate(new[:most] if most else new, 1):
             keep()

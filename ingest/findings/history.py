@@ -135,16 +135,20 @@ class History:
         """
         wanted = [(number, before[number]) for number in sorted(before)[-self.steps_before :]]
         wanted.append((step, generation))
-        if unread := dict(key for key in wanted if key not in self._kept):
-            read = self._read(catalog, unread)
-            self._kept.update(((number, name), read.get(number)) for number, name in unread.items())
-        self._kept = {key: values for key, values in self._kept.items() if key in wanted}
+        self._keep(catalog, wanted)
         steps = [values for key in wanted if (values := self._kept[key]) is not None]
         if self._kept[wanted[-1]] is None:
             raise DamagedStore(f"step {step} could not be read")
         while len(steps) > 2 and sum(values.nbytes for values in steps) > MAX_HISTORY_NBYTES:
             steps.pop(0)
         return StepWindow(steps[-1], steps[:-1], len(self.axis))
+
+    def _keep(self, catalog: Catalog, wanted: Sequence[tuple[int, str]]) -> None:
+        """Read what is not known of these steps, and forget all others."""
+        if unread := dict(key for key in wanted if key not in self._kept):
+            read = self._read(catalog, unread)
+            self._kept.update(((number, name), read.get(number)) for number, name in unread.items())
+        self._kept = {key: values for key, values in self._kept.items() if key in wanted}
 
     def _read(self, catalog: Catalog, unread: Mapping[int, str]) -> dict[int, StepValues]:
         """Return what is kept of these steps, without those that are gone or damaged."""

@@ -50,7 +50,7 @@ class _StepTally:
             self.totals[rule.name] = total
 
 
-class Series:
+class SeriesRules:
     """Evaluates the rules of a set that look at several steps or ranks, one step after the other.
 
     Memory: that of `History`, four steps of all ranks as `divergence` has them, and the arrays of one rule

@@ -65,7 +65,7 @@ def wait(
         poll_s: how long to pause between two looks, in seconds; longer if the store is large.
 
     Raises:
-        UsageError: there is no such event, the number of the step is missing, or the URL is none of a store.
+        UsageError: the event is unknown, its step has no number, or the URL is not that of a store.
         StoreError: the store cannot be reached.
     """
     return wait_with(

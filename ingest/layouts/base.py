@@ -184,7 +184,7 @@ class Layout(ABC):
     evidence: ClassVar[re.Pattern[str] | None] = None
     """If other programs use the same names of directories: the name of an entry that a place must have."""
     needs_evidence: ClassVar[bool] = False
-    """Whether a directory is no dump without that entry, although it fits a pattern to its end."""
+    """Whether a directory is not a dump without that entry, although it fits a pattern to its end."""
     content: ClassVar[re.Pattern[bytes] | None] = None
     """If the names of files prove nothing: what must be found in the first bytes of each file."""
     step_of_line: ClassVar[re.Pattern[bytes] | None] = None

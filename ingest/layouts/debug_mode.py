@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -70,7 +70,7 @@ class NotDebugMode(ValueError):
     """The file is not JSON, or does not have this form."""
 
 
-class _Described(NamedTuple):
+class _PrintedTensor(NamedTuple):
     """A tensor as the text of a call describes it."""
 
     id: str
@@ -152,7 +152,7 @@ def _rows(source: str, entry: Mapping[str, Any], calls: _Calls, net: str) -> Ite
         attributes = dict(common)
         if described is not None and described.id in calls.written_by:
             attributes["produced_by"] = calls.written_by[described.id]
-        # What an operator only overwrites is no input: its memory may hold anything.
+        # What an operator only overwrites is not an input: its memory may hold anything.
         io = "before" if overwrites and slot == 0 else "input"
         operand = name._replace(io=io, slot=slot, sequence=calls.next())
         yield from reported(source, _told(operand, described, value, attributes), _PRECISION)
@@ -166,7 +166,7 @@ def _rows(source: str, entry: Mapping[str, Any], calls: _Calls, net: str) -> Ite
 
 
 def _told(
-    name: TensorName, described: _Described | None, value: _Hash, common: Mapping[str, Any]
+    name: TensorName, described: _PrintedTensor | None, value: _Hash, common: Mapping[str, Any]
 ) -> ToldTensor:
     attributes = dict(common)
     numbers: dict[str, float] = {}
@@ -184,8 +184,8 @@ def _told(
 
 
 def _paired(
-    described: Sequence[_Described], values: Sequence[_Hash]
-) -> list[tuple[_Described | None, _Hash]]:
+    described: Sequence[_PrintedTensor], values: Sequence[_Hash]
+) -> list[tuple[_PrintedTensor | None, _Hash]]:
     """Return tensors with their hashes; those of which one is not known if there are more of the others."""
     if not values:
         return [(tensor, None) for tensor in described]
@@ -195,7 +195,7 @@ def _paired(
 
 
 def _input_hashes(tree: Any) -> list[_Hash]:
-    """Return the hashes of arguments; `out=` is no input, and holds anything."""
+    """Return the hashes of arguments; `out=` is not an input, and holds anything."""
     match tree:
         case {"type": "tuple", "items": [arguments, keywords]}:
             rest = (value for key, value in _items(keywords).items() if key != "out")
@@ -208,14 +208,20 @@ def _leaves(tree: Any, depth: int = 0) -> list[_Hash]:
     """Return the numbers of a tree in order; what stands for no tensor has none."""
     if not isinstance(tree, dict) or depth > _MAX_DEPTH:
         return []
-    if tree.get("type") in ("tuple", "list"):
-        items = tree.get("items")
-        return (
-            [leaf for item in items for leaf in _leaves(item, depth + 1)] if isinstance(items, list) else []
-        )
+    if tree.get("type") in ("tuple", "list", "dict"):
+        return [leaf for item in _members(tree) for leaf in _leaves(item, depth + 1)]
+    return _numbers(tree.get("value"))
+
+
+def _members(tree: Mapping[str, Any]) -> Iterable[Any]:
+    """Return what is directly in a tuple, list or dictionary of a tree."""
     if tree.get("type") == "dict":
-        return [leaf for item in _items(tree).values() for leaf in _leaves(item, depth + 1)]
-    value = tree.get("value")
+        return _items(tree).values()
+    items = tree.get("items")
+    return items if isinstance(items, list) else ()
+
+
+def _numbers(value: Any) -> list[_Hash]:
     if isinstance(value, str) and value.lower() in ("nan", "inf", "-inf", "infinity", "-infinity"):
         return [float(value)]
     return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
@@ -229,10 +235,10 @@ def _items(tree: Any) -> dict[str, Any]:
     return {key: value for key, value in pairs if isinstance(key, str)}
 
 
-def _described(text: Any) -> list[_Described]:
+def _described(text: Any) -> list[_PrintedTensor]:
     matches = _TENSOR.finditer(text) if isinstance(text, str) else ()
     return [
-        _Described(m["id"] or "", _DTYPES.get(m["dtype"], m["dtype"][:64]), _shape(m["shape"]))
+        _PrintedTensor(m["id"] or "", _DTYPES.get(m["dtype"], m["dtype"][:64]), _shape(m["shape"]))
         for m in matches
     ]
 

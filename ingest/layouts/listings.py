@@ -112,20 +112,23 @@ def _named_files(listing: Listing) -> dict[str, str]:
 
 def _is_unchanged(root: Path, known: Listing, places: Sequence[Place]) -> bool:
     of_files = [place for place in places if place.names is not None]
-    whole = [place.path for place in places if place.names is None]
-    if not {directory for directory, _ in known.directories}.issuperset(whole):
+    if not _has_whole(known, places) or (of_files and not _has_same_files(known, of_files)):
         return False
-    if of_files and not _has_same_files(known, of_files):
+    if any(mtime_ns / 1e9 > known.listed_at - _TICK_S for _, mtime_ns in known.directories):
         return False
-    for directory, mtime_ns in known.directories:
-        if mtime_ns / 1e9 > known.listed_at - _TICK_S:
-            return False
-        try:
+    try:
+        for directory, mtime_ns in known.directories:
             if os.stat(f"{root}/{directory}").st_mtime_ns != mtime_ns:  # noqa: PTH116 (twice as fast)
                 return False
-        except OSError:
-            return False
+    except OSError:
+        return False
     return bool(known.directories or of_files)
+
+
+def _has_whole(known: Listing, places: Sequence[Place]) -> bool:
+    """Return whether a listing has all places that are whole directories."""
+    whole = [place.path for place in places if place.names is None]
+    return {directory for directory, _ in known.directories}.issuperset(whole)
 
 
 def _has_same_files(known: Listing, of_files: Sequence[Place]) -> bool:

@@ -133,7 +133,7 @@ def trt_llm_order(name: TensorName) -> tuple[tuple[int, ...], ...]:
 def parse_aoti_name(file_name: str) -> TensorName | None:
     """Return what the name of a file of AOTInductor's printer says; None if it is another one.
 
-    Buffers before a launch are no inputs to be judged: the memory of an output holds anything then.
+    Buffers before a launch are not inputs to be judged: the memory of an output holds anything then.
     """
     stem = file_name.removesuffix(".pt")
     match = next((match for pattern in _AOTI if (match := pattern.fullmatch(stem))), None)

@@ -35,6 +35,12 @@ class PathRank:
         return None
 
 
+def _is_single_process(path_ranks: Sequence[PathRank | None]) -> bool:
+    """Return whether only one process has its id in the path: then the job has only this process."""
+    pids = {rank.number for rank in path_ranks if rank is not None and rank.kind == "pid"}
+    return len(pids) == 1 and all(rank is None or rank.kind == "pid" for rank in path_ranks)
+
+
 class Ranks:
     """The ranks of one dump."""
 
@@ -54,9 +60,7 @@ class Ranks:
         self._table = _merge(entries, self.problems)
         self.expected: int | None = len({rank for _, rank in entries}) or None
         """How many ranks the tables name, on all hosts; None without a table."""
-        pids = {rank.number for rank in path_ranks if rank is not None and rank.kind == "pid"}
-        # If only one process has its id in the path, the job has only this process.
-        self._is_single = len(pids) == 1 and all(rank is None or rank.kind == "pid" for rank in path_ranks)
+        self._is_single = _is_single_process(path_ranks)
         resolved = [self.resolve(rank) for rank in path_ranks]
         self._sources = dict(resolved)
         self.lowest = min((rank for rank, _ in resolved), default=None)

@@ -151,7 +151,7 @@ def sides_of(asked: Asked, other: str, rank: int | None, step: int | None) -> tu
     """Return a run and another one, or a rank and step of both, as `compare` takes them.
 
     Raises:
-        UsageError: there is no such run.
+        UsageError: the run does not exist.
     """
     chosen = [f"{name}={number}" for name, number in (("rank", rank), ("step", step)) if number is not None]
     place = f"@{','.join(chosen)}" if chosen else ""

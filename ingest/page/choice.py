@@ -14,7 +14,7 @@ def tensor_of(moment: Moment, asked: Arguments) -> Tensor:
     """Return the tensor of a rank, step, name and, if several graphs have the name, graph.
 
     Raises:
-        UsageError: there is no such rank, step or tensor.
+        UsageError: the rank, step or tensor does not exist.
         DamagedStore: the index of the step is damaged.
     """
     name, graph = asked.text("name"), asked.text("graph")

@@ -169,7 +169,7 @@ class Library:
         """Begin to read what the first viewer will ask for: a single run.
 
         Raises:
-            UsageError: there is no run.
+            UsageError: the place does not have a run.
             StoreError: the place cannot be read.
         """
         names = self.names()
@@ -203,7 +203,7 @@ class Library:
         """Return a run by its name.
 
         Raises:
-            UsageError: there is no such run. No name leads out of the URL: only listed ones are known.
+            UsageError: the run does not exist. A name cannot lead out of the URL: only listed ones are known.
         """
         with self._lock:
             if name in self._runs:

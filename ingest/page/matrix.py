@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ingest.page.moment import Moment
 from ingest.questions.trend import COUNTS, STATISTICS, statistic_named
 from workers.errors import UsageError
+from workers.model import StepKey
 from workers.store.model import CommitSummary
 
 #: What each commit says of its step, so that nothing else is read: its name, its words, and its value.
@@ -101,35 +102,31 @@ def matrix_of(moment: Moment, what: str, pattern: str, ranks: Sequence[int], ste
         UsageError: `what` is neither, or no tensor matches.
         DamagedStore: no step can be read.
     """
-    row = {rank: place for place, rank in enumerate(ranks)}
-    column = {step: place for place, step in enumerate(steps)}
-    values = np.full((len(ranks), len(steps)), np.nan)
-    state = np.full(values.shape, MISSING, np.int64)
-    bad = np.zeros(values.shape, bool)
-    get = SUMMARIES[what][1] if what in SUMMARIES else None
-    for opened in moment.steps:
-        rank, step = opened.key.rank, opened.key.step
-        if step is None or rank not in row or step not in column:
-            continue
-        place = row[rank], column[step]
-        summary = opened.commit.summary
-        state[place] = KNOWN if summary.status == "complete" else PARTIAL
-        bad[place] = summary.anomalous_tensors > 0
-        if get is not None:
-            values[place] = get(summary)
+    cells = _Cells(
+        {rank: place for place, rank in enumerate(ranks)}, {step: place for place, step in enumerate(steps)}
+    )
+    values = np.full(cells.shape, np.nan)
+    state = np.full(cells.shape, MISSING, np.int64)
+    bad = np.zeros(cells.shape, bool)
+    summaries = _summaries(moment, cells)
+    for cell, summary in summaries.items():
+        state[cell] = KNOWN if summary.status == "complete" else PARTIAL
+        bad[cell] = summary.anomalous_tensors > 0
     for damage in moment.damages:
-        if damage.key.step is not None and damage.key.rank in row and damage.key.step in column:
-            state[row[damage.key.rank], column[damage.key.step]] = DAMAGED
-    title = SUMMARIES[what][0] if get is not None else f"{what} of {pattern}"
-    is_count = get is not None
-    if get is None:
-        is_count = _fill(
-            moment, statistic=statistic_named(what), pattern=pattern, row=row, column=column, values=values
-        )
+        if damaged := cells.cell(damage.key):
+            state[damaged] = DAMAGED
+    if what in SUMMARIES:
+        title, get = SUMMARIES[what]
+        is_count = True
+        for cell, summary in summaries.items():
+            values[cell] = get(summary)
+    else:
+        title = f"{what} of {pattern}"
+        is_count = _fill(moment, cells, statistic=statistic_named(what), pattern=pattern, values=values)
     return Matrix(
         title,
-        tuple((rank, rank) for rank in ranks),
-        tuple((step, step) for step in steps),
+        tuple(zip(ranks, ranks, strict=True)),
+        tuple(zip(steps, steps, strict=True)),
         values,
         state,
         (state == MISSING).astype(np.int64),
@@ -138,22 +135,42 @@ def matrix_of(moment: Moment, what: str, pattern: str, ranks: Sequence[int], ste
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """Where each rank and step stands in a matrix."""
+
+    rows: dict[int, int]
+    """By rank."""
+    columns: dict[int, int]
+    """By step."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The numbers of rows and columns."""
+        return len(self.rows), len(self.columns)
+
+    def cell(self, key: StepKey) -> tuple[int, int] | None:
+        """Return row and column of a step of a rank; None if the matrix does not have it."""
+        if key.step is None or key.rank not in self.rows or key.step not in self.columns:
+            return None
+        return self.rows[key.rank], self.columns[key.step]
+
+
+def _summaries(moment: Moment, cells: _Cells) -> dict[tuple[int, int], CommitSummary]:
+    """Return by cell what its commit says."""
+    return {cell: step.commit.summary for step in moment.steps if (cell := cells.cell(step.key))}
+
+
 def _fill(
-    moment: Moment,
-    *,
-    statistic: str,
-    pattern: str,
-    row: dict[int, int],
-    column: dict[int, int],
-    values: npt.NDArray[np.float64],
+    moment: Moment, cells: _Cells, *, statistic: str, pattern: str, values: npt.NDArray[np.float64]
 ) -> bool:
     """Write a statistic of tensors to its places; return whether it is a count."""
     by_step = moment.fields.of(moment.store, moment.generations, pattern, statistic)
-    for step, place in column.items():
+    for step, column in cells.columns.items():
         if (known := by_step.get(step)) is not None:
-            ranks = [row.get(rank, -1) for rank in known.ranks.tolist()]
-            chosen = [number for number, rank in enumerate(ranks) if rank >= 0]
-            values[[ranks[number] for number in chosen], place] = known.values[chosen]
+            rows = [cells.rows.get(rank, -1) for rank in known.ranks.tolist()]
+            chosen = [number for number, row in enumerate(rows) if row >= 0]
+            values[[rows[number] for number in chosen], column] = known.values[chosen]
     return statistic in COUNTS
 
 

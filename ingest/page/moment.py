@@ -153,7 +153,7 @@ class Moment:
         """Return what went wrong. The store is searched once for all viewers, whatever they ask for.
 
         Raises:
-            UsageError: there is no such rank, step or severity.
+            UsageError: the rank, step or severity does not exist.
             DamagedStore: no step can be read.
         """
         with self._search_lock:

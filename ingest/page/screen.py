@@ -35,7 +35,7 @@ class Asked:
         """Return another run as it is now.
 
         Raises:
-            UsageError: there is no such run.
+            UsageError: the run does not exist.
             StoreError: it cannot be read.
         """
         if self.library is None:

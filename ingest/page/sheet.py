@@ -43,7 +43,7 @@ def window(tensor: Tensor, row: int, column: int, rows: int, columns: int) -> di
     if rows * columns > MAX_VALUES:
         raise UsageError(f"{rows} x {columns} values at once", hint=f"At most {MAX_VALUES}.")
     if row >= max(sheet.rows, 1) or column >= max(sheet.columns, 1):
-        raise UsageError(f"there is no row {row}, column {column} in {tensor.name}")
+        raise UsageError(f"{tensor.name} does not have row {row}, column {column}")
     values = _rows(tensor, row, min(row + rows, sheet.rows))[:, column : column + columns]
     return {
         "row": row,

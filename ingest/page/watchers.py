@@ -127,9 +127,9 @@ def addresses_of(url: str) -> list[str]:
     return [f"{parts.scheme}://{host}:{parts.port}" for host in sorted(hosts)]
 
 
-def _is_same(one: str, other: str) -> bool:
+def _is_same(url: str, other: str) -> bool:
     """Return whether two URLs name one store: directories may be mounted elsewhere on each host."""
-    one, other = one.rstrip("/"), other.rstrip("/")
-    if "://" in one and "://" in other:
-        return one == other
-    return one.rpartition("/")[2] == other.rpartition("/")[2]
+    url, other = url.rstrip("/"), other.rstrip("/")
+    if "://" in url and "://" in other:
+        return url == other
+    return url.rpartition("/")[2] == other.rpartition("/")[2]

@@ -10,12 +10,12 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.sketched_tensors import SketchedTensor, SketchedTensors
+from ingest.questions.sketched_tensors import SketchedTensor, SketchedTensors, ask_of_sketches
 from ingest.reader.anatomy.order_keys import widened
 from ingest.reader.anatomy.percentiles import percentiles
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
-from ingest.reader.snapshot import LeftOut, Snapshot, ask_of_undamaged, take_snapshot
+from ingest.reader.snapshot import LeftOut, Snapshot
 from ingest.reader.tensor import SMALL_NBYTES, Tensor
 from ingest.reader.tensor_filter import FilterFields, with_pattern
 from workers.arrays.histogram import Bounds
@@ -116,23 +116,16 @@ def quantiles(
     if bad := [percent for percent in wanted if not 0 <= percent <= 100]:
         raise UsageError(f"{bad[0]} is not a percentage", hint="Percentiles are 0 to 100.")
     chosen = with_pattern(pattern, conditions)
-    snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
 
-    def ask(readable: Snapshot) -> QuantilesAnswer:
-        tensors = SketchedTensors(readable, chosen)
+    def ask(tensors: SketchedTensors) -> QuantilesAnswer:
+        snapshot = tensors.snapshot
         answers = [
-            _of_tensor(tensor, wanted, readable if exact else None, magnitude=magnitude)
+            _of_tensor(tensor, wanted, snapshot if exact else None, magnitude=magnitude)
             for tensor in _limited(tensors)
         ]
-        return QuantilesAnswer(
-            store.url,
-            magnitude,
-            tuple(answers),
-            tensors.without,
-            readable.left_out,
-        )
+        return QuantilesAnswer(store.url, magnitude, tuple(answers), tensors.without, snapshot.left_out)
 
-    return ask_of_undamaged(snapshot, ask)
+    return ask_of_sketches(store, chosen, ask, rank=rank, step=step, include_partial=include_partial)
 
 
 def _limited(tensors: SketchedTensors) -> Iterator[SketchedTensor]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ingest.questions.nothing_chosen import nothing_chosen
+from ingest.reader.catalog import Catalog
+from ingest.reader.choice import Choice
 from ingest.reader.indexed_step import COLUMNS
-from ingest.reader.snapshot import Snapshot
+from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step import Step
 from ingest.reader.step_histograms import histograms_of
 from ingest.reader.tensor_filter import FilterFields, TensorFilter
@@ -16,6 +19,8 @@ from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError
 from workers.store.blocks import TensorKey, tensors_of
 from workers.store.prefetch import prefetch
+
+_Answer = TypeVar("_Answer")
 
 #: Steps that are read ahead of need.
 _STEPS_AHEAD = 4
@@ -75,6 +80,33 @@ class SketchedTensors:
             raise nothing_chosen(condition, list(self._keys))
         if not total:
             raise UsageError("none of the chosen tensors has a histogram", hint=SKETCHES_HINT)
+
+
+def ask_of_sketches(
+    store: Catalog,
+    chosen: FilterFields,
+    ask: Callable[[SketchedTensors], _Answer],
+    *,
+    rank: Choice,
+    step: Choice,
+    include_partial: bool,
+) -> _Answer:
+    """Return what a question answers about the chosen tensors of a snapshot, or of what can be read of it.
+
+    Args:
+        store: the store.
+        chosen: what a tensor must fulfil in a step.
+        ask: answers the question; called again without damaged steps if it comes upon one.
+        rank: one rank, or several; all if None.
+        step: one step, or several; all if None.
+        include_partial: also use steps with quarantined or missing files.
+
+    Raises:
+        UsageError: no tensor is chosen, or none has a histogram; or `ask` raises it.
+        DamagedStore: no step can be read.
+    """
+    snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
+    return ask_of_undamaged(snapshot, lambda readable: ask(SketchedTensors(readable, chosen)))
 
 
 def _sketched(step: Step, condition: TensorFilter) -> tuple[list[SketchedTensor], int, list[TensorKey]]:

@@ -24,7 +24,7 @@ from ingest.reader.choice import Choice
 from ingest.reader.compare_bits import compare_bits
 from ingest.reader.context.configuration import configuration_of
 from ingest.reader.flow.operator_kinds import is_input, is_output, is_parameter
-from ingest.reader.listing import Listing
+from ingest.reader.listing import TableList
 from ingest.reader.snapshot import take_snapshot
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
@@ -66,7 +66,7 @@ class Trampled:
         return {**rest, "between": list(self.between), "difference": difference}
 
 
-class TrampledTensors(Listing[Trampled]):
+class TrampledTensors(TableList[Trampled]):
     """The answer: a list, which is also a table with the columns of `trampled --json`."""
 
     columns = ("rank", "step", "name", "later", "kind", "between", "others", "difference")
@@ -116,32 +116,42 @@ def trampled(
 
 def _of_step(step: Step, *, is_watched: bool) -> Iterator[tuple[int, int, str]]:
     """Yield the rows of two dumps of a tensor that differ, and what that means."""
-    tables = step.tables
-    dumped = np.flatnonzero(tables.label("kind").astype(str) == RowKind.TENSOR.value)
-    columns = (tables.label(name)[dumped].tolist() for name in ("net", "graph", "op_type", "op_name", "io"))
-    slots, occurrences = (tables.number(name)[dumped].tolist() for name in ("slot", "occurrence"))
-    outputs: dict[tuple[str, ...], list[_Dumped]] = {}
-    inputs: Counter[tuple[str, ...]] = Counter()
-    for row, *texts, slot, occurrence in zip(dumped.tolist(), *columns, slots, occurrences, strict=True):
-        net, graph, op_type, op_name, io = map(str, texts)
-        operator = (net, graph, op_type, op_name)
-        if is_input(io):
-            inputs[operator] = max(inputs[operator], int(occurrence) + 1)
-        elif is_output(io) and not is_parameter(op_type):
-            digest = bytes(tables.digest[row])
-            key = (*operator, io, str(slot))
-            outputs.setdefault(key, []).append(_Dumped(int(row), int(occurrence), digest))
+    outputs, runs = _dumps_of(step)
     for output, dumps in outputs.items():
-        dumps.sort(key=lambda dump: dump.occurrence)
         # An operator whose inputs were dumped as often ran as often: a loop.
-        runs = inputs[output[:4]]
-        if len(dumps) > max(runs, 1):
-            kind = TRAMPLED if runs or is_watched else RUN_AGAIN
+        own_runs = runs[output[:4]]
+        if len(dumps) > max(own_runs, 1):
+            kind = TRAMPLED if own_runs or is_watched else RUN_AGAIN
             changed = (pair for pair in pairwise(dumps) if pair[0].digest != pair[1].digest)
             yield from ((first.row, second.row, kind) for first, second in changed)
         again = outputs.get((output[0], _RECOMPUTED, *output[2:])) if output[1] == "" else None
         if again and again[0].digest != dumps[0].digest:
             yield dumps[0].row, again[0].row, NOT_REPEATABLE
+
+
+def _dumps_of(step: Step) -> tuple[dict[tuple[str, ...], list[_Dumped]], Counter[tuple[str, ...]]]:
+    """Return the dumps of each output, in order, and how often the inputs of each operator were dumped.
+
+    An operator is network, graph, type and name; an output is these, its kind and its slot.
+    """
+    tables = step.tables
+    dumped = np.flatnonzero(tables.label("kind").astype(str) == RowKind.TENSOR.value)
+    columns = (tables.label(name)[dumped].tolist() for name in ("net", "graph", "op_type", "op_name", "io"))
+    slots, occurrences = (tables.number(name)[dumped].tolist() for name in ("slot", "occurrence"))
+    outputs: dict[tuple[str, ...], list[_Dumped]] = {}
+    runs: Counter[tuple[str, ...]] = Counter()
+    for row, *texts, slot, occurrence in zip(dumped.tolist(), *columns, slots, occurrences, strict=True):
+        net, graph, op_type, op_name, io = map(str, texts)
+        operator = (net, graph, op_type, op_name)
+        if is_input(io):
+            runs[operator] = max(runs[operator], int(occurrence) + 1)
+        elif is_output(io) and not is_parameter(op_type):
+            digest = bytes(tables.digest[row])
+            key = (*operator, io, str(slot))
+            outputs.setdefault(key, []).append(_Dumped(int(row), int(occurrence), digest))
+    for dumps in outputs.values():
+        dumps.sort(key=lambda dump: dump.occurrence)
+    return outputs, runs
 
 
 def _with_bits(step: Step, first: int, second: int, kind: str, *, read: bool) -> Trampled:

@@ -31,6 +31,7 @@ _DASHES: tuple[Any, ...] = (
 )
 #: Points of a line that show the number of its rank; those of other ranks are at other steps.
 _NUMBERED = 4
+_POINTS = {"marker": ".", "markersize": 4}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,22 +77,10 @@ def draw_lines(axes: Any, steps: npt.NDArray[np.int64], lines: Sequence[Line]) -
     texts = dict(zip(names, shortened(list(map(printable, names)), _MAX_NAME), strict=True))
     handles: dict[str, Any] = {}
     for line in lines:
-        place = ranks.index(line.rank) if by_rank else names.index(line.name)
-        every = max(len(steps) // _NUMBERED, 1)
-        look = {
-            "color": _COLORS[place % len(_COLORS)],
-            "linestyle": _DASHES[place // len(_COLORS) % len(_DASHES)],
-            "linewidth": 1,
-        }
-        axes.plot(
-            steps,
-            np.where(line.present, line.heights, np.nan),
-            **look,
-            marker=f"${line.rank}$" if is_both and line.rank.isdigit() else ".",
-            markersize=8 if is_both else 4,
-            markeredgewidth=0.2 if is_both else None,
-            markevery=(ranks.index(line.rank) % every, every) if is_both else None,
-        )
+        place = ranks.index(line.rank)
+        look = _look(place if by_rank else names.index(line.name))
+        markers = _rank_markers(line.rank, place, len(steps)) if is_both else _POINTS
+        axes.plot(steps, np.where(line.present, line.heights, np.nan), **look, **markers)
         label = f"rank {line.rank}" if by_rank else texts[line.name]
         if label not in handles:
             (handles[label],) = axes.plot([], [], **look)
@@ -99,6 +88,26 @@ def draw_lines(axes: Any, steps: npt.NDArray[np.int64], lines: Sequence[Line]) -
     _add_legend(axes, handles, title=texts[names[0]] if by_rank and names else "", has_numbers=is_both)
     _name_bad_ranks(axes, steps, lines)
     _set_scale(axes, lines)
+
+
+def _look(place: int) -> dict[str, Any]:
+    """Return colour and dash of a tensor, or of a rank."""
+    return {
+        "color": _COLORS[place % len(_COLORS)],
+        "linestyle": _DASHES[place // len(_COLORS) % len(_DASHES)],
+        "linewidth": 1,
+    }
+
+
+def _rank_markers(rank: str, place: int, steps: int) -> dict[str, Any]:
+    """Return markers that show the number of a rank, at other steps than those of its neighbours."""
+    every = max(steps // _NUMBERED, 1)
+    return {
+        "marker": f"${rank}$" if rank.isdigit() else ".",
+        "markersize": 8,
+        "markeredgewidth": 0.2,
+        "markevery": (place % every, every),
+    }
 
 
 def _cross_out(axes: Any, steps: npt.NDArray[np.int64], line: Line) -> None:

@@ -211,15 +211,19 @@ class Catalog:
     def _first_steps(self, ranks: Sequence[int]) -> list[Step]:
         """Return a committed step of each of these ranks that has one; no run files."""
         steps = {key.rank: step for key, step in self._steps.items() if key.step is not None}
-        unread = [rank for rank in ranks if rank not in steps]
-        self._list(unread)
-        keys_of = {rank: [key for key in self._listings[rank] if key.step is not None] for rank in unread}
-        first = self._open([keys[0] for keys in keys_of.values() if keys], [])
-        steps |= {step.key.rank: step for step in first}
-        for rank in unread:
-            if rank not in steps:  # its first step is not committed, or not yet
-                steps |= {step.key.rank: step for step in self._open(keys_of[rank], [])[:1]}
+        steps |= self._first_of_unread([rank for rank in ranks if rank not in steps])
         return [steps[rank] for rank in ranks if rank in steps]
+
+    def _first_of_unread(self, ranks: Sequence[int]) -> dict[int, Step]:
+        """Return by rank its first committed step, of ranks of which no step has been read."""
+        self._list(ranks)
+        keys_of = {rank: [key for key in self._listings[rank] if key.step is not None] for rank in ranks}
+        first = self._open([keys[0] for keys in keys_of.values() if keys], [])
+        steps = {step.key.rank: step for step in first}
+        for rank, keys in keys_of.items():
+            if rank not in steps:  # its first step is not committed, or not yet
+                steps |= {step.key.rank: step for step in self._open(keys, [])[:1]}
+        return steps
 
     @cached_property
     def _listed_ranks(self) -> list[int]:

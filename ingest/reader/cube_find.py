@@ -97,8 +97,7 @@ def _read(
     If all of these statistics are stored in blocks of several steps, so are the yielded ones; else each step
     comes by itself.
     """
-    wanted = np.ones(cubes.state.steps, bool) if steps is None else np.isin(cubes.steps, list(steps))
-    wanted[list(cubes.state.rewriting)] = False
+    wanted = _readable(cubes, steps)
     in_blocks = [name for name in statistics if name in ANOMALY_FIELDS]
     per_block = cubes.state.grid.steps
     for first in range(0, cubes.state.steps, per_block):
@@ -115,6 +114,13 @@ def _read(
                 for name in statistics
             }
             yield np.array([place]), {name: cube[None] for name, cube in values.items()}
+
+
+def _readable(cubes: CubeReader, steps: Sequence[int] | None) -> npt.NDArray[np.bool_]:
+    """Return for each step of the cubes whether it is asked for and is not being rewritten, (step,)."""
+    wanted = np.ones(cubes.state.steps, bool) if steps is None else np.isin(cubes.steps, list(steps))
+    wanted[list(cubes.state.rewriting)] = False
+    return wanted
 
 
 def _evaluate(

@@ -19,7 +19,7 @@ _Item = TypeVar("_Item")
 _PRINTED = 20
 
 
-class Listing(list[_Item]):
+class TableList(list[_Item]):
     """A list that is also a table, and is short where it is printed."""
 
     columns: ClassVar[tuple[str, ...]]
@@ -60,7 +60,7 @@ class Listing(list[_Item]):
         return notebook.table(counted(len(self), self.noun), self.shown, cells, total=len(self))
 
 
-class Tensors(Listing[Tensor]):
+class Tensors(TableList[Tensor]):
     """The tensors that a search returned: a list, which is also a table with the columns of `find --json`."""
 
     columns = (*TENSOR_FIELDS, *FIELDS)

@@ -6,7 +6,7 @@ only. They name the steps that they leave out, with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -167,25 +167,35 @@ def take_snapshot(
     """
     fresh = store.reopened()
     damages: list[Damage] = []
-    committed = [
-        opened for opened in fresh.select(rank, step, damages=damages) if opened.key.step is not None
-    ]
-    chosen = {opened.key: opened for opened in committed if include_partial or _is_complete(opened)}
-    reasons = {damage.key: f"{_DAMAGED}{damage.reason}" for damage in damages}
-    reasons |= {
-        opened.key: partial_reason(opened.commit.summary) for opened in committed if opened.key not in chosen
-    }
-    known = chosen.keys() | reasons.keys()
-    reasons |= dict.fromkeys((key for key in fresh.listed(rank, step) if key not in known), NOT_COMMITTED)
-    left_out = [LeftOut(key, reasons[key]) for key in sorted(reasons, key=lambda key: key.order)]
-    if not chosen and left_out and left_out[0].is_damaged:
-        raise DamagedStore(f"{store.url}: no step that can be read ({left_out[0]})")
-    if not chosen and not allow_empty:
+    selected = fresh.select(rank, step, damages=damages)
+    chosen: dict[StepKey, Step] = {}
+    left_out: list[LeftOut] = []
+    for opened in selected:
+        if opened.key.step is None:
+            continue
+        if include_partial or _is_complete(opened):
+            chosen[opened.key] = opened
+        else:
+            left_out.append(LeftOut(opened.key, partial_reason(opened.commit.summary)))
+    left_out += (LeftOut.damaged(damage.key, damage.reason) for damage in damages)
+    known = chosen.keys() | {left.key for left in left_out}
+    left_out += (LeftOut(key, NOT_COMMITTED) for key in set(fresh.listed(rank, step)) - known)
+    left_out.sort(key=lambda left: left.key.order)
+    if not chosen:
+        _refuse_nothing(store, left_out, allow_empty=allow_empty)
+    return Snapshot(fresh, chosen, tuple(left_out))
+
+
+def _refuse_nothing(store: Catalog, left_out: Sequence[LeftOut], *, allow_empty: bool) -> None:
+    """Raise why no step is left, unless an empty snapshot is asked for and nothing is damaged."""
+    first = f" ({left_out[0]})" if left_out else ""
+    if left_out and left_out[0].is_damaged:
+        raise DamagedStore(f"{store.url}: no step that can be read{first}")
+    if not allow_empty:
         raise UsageError(
-            f"{store.url}: no complete step" + (f" ({left_out[0]})" if left_out else ""),
+            f"{store.url}: no complete step{first}",
             hint="--include-partial takes partial ones; `dump-ingest ls` lists all steps.",
         )
-    return Snapshot(fresh, chosen, tuple(left_out))
 
 
 def _is_complete(step: Step) -> bool:

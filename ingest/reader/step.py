@@ -9,7 +9,7 @@ from typing import Any
 from ingest.reader import notebook
 from ingest.reader.export import Exported, export
 from ingest.reader.indexed_step import IndexedStep
-from ingest.reader.listing import Listing, Tensors
+from ingest.reader.listing import TableList, Tensors
 from ingest.reader.rows import STEP_FIELDS, step_row
 from ingest.reader.tensor import Tensor
 
@@ -84,7 +84,7 @@ _SHOWN = (
 )
 
 
-class Steps(Listing[Step]):
+class Steps(TableList[Step]):
     """The steps that a choice selects: a list, which is also a table with the columns of `ls --json`."""
 
     columns = STEP_FIELDS

@@ -126,7 +126,7 @@ def checked_role(text: str) -> str:
     """Return the role that a user named, in any case and with `-` or a space for `_`; plurals are understood.
 
     Raises:
-        UsageError: there is no such role.
+        UsageError: the role does not exist.
     """
     plain = re.sub(r"[\s-]+", "_", text.strip().lower())
     singular = {

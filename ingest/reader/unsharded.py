@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from ingest.reader.mesh_grid import grid_of
 from ingest.reader.ranges import format_ranges
 from ingest.reader.told_placement import Told, is_told, told_placement, told_text
 from workers.arrays.assembly import Elements
-from workers.arrays.placement import Grid, Placement, block_placements, grids, placements
+from workers.arrays.placement import MeshGrid, Placement, block_placements, grids, placements
 from workers.errors import UsageError
 from workers.model import MIB
 
@@ -148,27 +148,44 @@ def unshard(
     Raises:
         UsageError: it is not known how the ranks hold it, or the shapes of the pieces do not allow that.
     """
-    known = grid_of(places)
     shapes = [piece.shape for piece in pieces]
     if len(pieces) == 1:
         whole = placements(grids(1)[0], shapes, None)[0]
         return UnshardedTensor(tuple(pieces), whole, "a single rank has it")
-    candidates = [way for grid in ([known] if known else grids(len(pieces))) for way in _ways(grid, shapes)]
+    known = grid_of(places)
+    candidates = [way for grid in _grids(known, len(pieces)) for way in _ways(grid, shapes)]
     told = told_placement(pieces[0].attributes)
-    if wanted:
-        chosen, why = [way for way in candidates if way.kind == wanted], "given"
-    elif told and known:
-        chosen, why = [way for way in candidates if is_told(way, told)], f"told: {told_text(told)}"
-    elif len({(piece.digest, piece.shape) for piece in pieces}) == 1:
-        chosen, why = [way for way in candidates if way.kind == "replicated"], "equal bytes"
-    else:
-        chosen, why = [], ""
-    if not chosen:
+    choice = _choice(pieces, wanted, told if known else {})
+    chosen = [way for way in candidates if choice is not None and choice.fits(way)]
+    if choice is None or not chosen:
         raise UsageError(f"{pieces[0].name}: {_problem(wanted, told, candidates)}", hint=_HINT)
-    return UnshardedTensor(tuple(pieces), chosen[0], why)
+    return UnshardedTensor(tuple(pieces), chosen[0], choice.why)
 
 
-def _ways(grid: Grid, shapes: Sequence[tuple[int, ...]]) -> list[Placement]:
+class _ChosenWay(NamedTuple):
+    """Which of the possible ways is taken, and why."""
+
+    fits: Callable[[Placement], bool]
+    why: str
+
+
+def _choice(pieces: Sequence[PieceTensor], wanted: str, told: Told) -> _ChosenWay | None:
+    """Return how one way is chosen: by the user, what the dump tells, or equal bytes; None if by none."""
+    if wanted:
+        return _ChosenWay(lambda way: way.kind == wanted, "given")
+    if told:
+        return _ChosenWay(lambda way: is_told(way, told), f"told: {told_text(told)}")
+    if len({(piece.digest, piece.shape) for piece in pieces}) == 1:
+        return _ChosenWay(lambda way: way.kind == "replicated", "equal bytes")
+    return None
+
+
+def _grids(known: MeshGrid | None, pieces: int) -> Sequence[MeshGrid]:
+    """Return the grid on which the pieces lie, or all on which they may."""
+    return [known] if known else grids(pieces)
+
+
+def _ways(grid: MeshGrid, shapes: Sequence[tuple[int, ...]]) -> list[Placement]:
     """Return every way that the shapes allow, those in blocks included."""
     plain = placements(grid, shapes, None)
     cut = {way.assembly.shape for way in plain}

@@ -39,7 +39,7 @@ class ExpectedObjects:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _ListedGeneration:
     """What a listing shows of one generation."""
 
     shards: int = 0
@@ -95,7 +95,7 @@ def _damage_of_rank(
         for key, known in expected.items()
         if key.rank == rank
     }
-    seen = {prefix: _Seen() for prefix in wanted}
+    seen = {prefix: _ListedGeneration() for prefix in wanted}
     for name, nbytes in objects.sizes(f"rank_{rank}").items():
         step, _, below = name.partition("/")
         generation, _, path = below.partition("/")
@@ -106,7 +106,7 @@ def _damage_of_rank(
             yield Damage(key, "", f"{key.path}/{known.fingerprint}: {problem}")
 
 
-def _problem(seen: _Seen, known: ExpectedObjects) -> str:
+def _problem(seen: _ListedGeneration, known: ExpectedObjects) -> str:
     """Return what is wrong with a generation; "" if nothing can be seen."""
     if not seen.shards and not seen.present:
         return "the generation is missing"

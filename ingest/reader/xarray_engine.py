@@ -21,7 +21,7 @@ from ingest.reader.catalog import Catalog, open_catalog
 from ingest.reader.snapshot import partial_reason
 from ingest.reader.step import Step
 from ingest.reader.zarr_view import attributes
-from ingest.reader.zarr_view.elements import Elements, chunk_shape
+from ingest.reader.zarr_view.elements import ViewElements, chunk_shape
 from ingest.reader.zarr_view.node_names import variable_names
 from workers.errors import UsageError
 from workers.model import MIB
@@ -41,7 +41,7 @@ MAX_VARIABLES = 500
 class _LazyTensor(BackendArray):
     """A tensor of which xarray reads parts. Its pickle contains its own row of the index only."""
 
-    def __init__(self, elements: Elements) -> None:
+    def __init__(self, elements: ViewElements) -> None:
         self.elements = elements
         self.shape = elements.shape
         self.dtype = elements.dtype
@@ -51,6 +51,27 @@ class _LazyTensor(BackendArray):
             key, self.shape, indexing.IndexingSupport.BASIC, self.elements.read
         )
         return part
+
+
+def _check_choice(
+    store: str | os.PathLike[str], rank: int | None, step: int | None, name: str | None
+) -> None:
+    """Refuse a part of what names the tensors of a step.
+
+    Raises:
+        UsageError: only one of rank and step is given, or a name without them.
+    """
+    if (rank is None) != (step is None):
+        given, missing = ("rank", "step") if step is None else ("step", "rank")
+        raise UsageError(
+            f"{store}: `{given}` is given and `{missing}` is not",
+            hint="Give both for the tensors of one step, or neither for the statistics of all steps.",
+        )
+    if name is not None and rank is None:
+        raise UsageError(
+            f"{store}: `name` is given without `rank` and `step`",
+            hint="It chooses tensors of one step. Of the statistics of all steps, select with xarray.",
+        )
 
 
 class DumpIngestBackend(BackendEntrypoint):
@@ -111,17 +132,7 @@ class DumpIngestBackend(BackendEntrypoint):
         """
         if not isinstance(filename_or_obj, str | os.PathLike):
             raise UsageError(f"the engine dump-ingest opens a path or a URL, not {filename_or_obj!r:.80}")
-        if (rank is None) != (step is None):
-            given, missing = ("rank", "step") if step is None else ("step", "rank")
-            raise UsageError(
-                f"{filename_or_obj}: `{given}` is given and `{missing}` is not",
-                hint="Give both for the tensors of one step, or neither for the statistics of all steps.",
-            )
-        if name is not None and rank is None:
-            raise UsageError(
-                f"{filename_or_obj}: `name` is given without `rank` and `step`",
-                hint="It chooses tensors of one step. Of the statistics of all steps, select with xarray.",
-            )
+        _check_choice(filename_or_obj, rank, step, name)
         options = dict(storage_options or {})
         store = open_catalog(filename_or_obj, **options)
         dropped = {drop_variables} if isinstance(drop_variables, str) else set(drop_variables or ())
@@ -200,7 +211,7 @@ def _named(step: Step, rows: Mapping[str, int], name: str | None) -> Mapping[str
 
 
 def _variable(step: Step, row: int) -> xr.Variable:
-    elements = Elements(step, row)
+    elements = ViewElements(step, row)
     lengths = chunk_shape(elements, _CHUNK_NBYTES)
     by_axis = dict(zip(elements.axes, lengths, strict=True))
     chunks = {name: by_axis[axis] for axis, name in enumerate(elements.dimensions)}

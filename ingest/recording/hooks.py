@@ -143,7 +143,7 @@ class StepHooks:
 
     def _graph(self) -> str:
         """Return whether a module runs again for the backward pass, as checkpointed ones do."""
-        return "recompute" if self._torch._C._current_graph_task_id() != -1 else ""  # noqa: SLF001  (there is no public one; FSDP uses it)
+        return "recompute" if self._torch._C._current_graph_task_id() != -1 else ""  # noqa: SLF001  (torch has no public one; FSDP uses it)
 
     def _gradient(self, name: str | None, way: Way, gradient: TorchTensor) -> None:
         if self._sink is None:

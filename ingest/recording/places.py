@@ -15,7 +15,7 @@ _MESH_HINT = (
 )
 
 
-class Place(NamedTuple):
+class AxisPlace(NamedTuple):
     """The place of this process along one axis."""
 
     rank: int
@@ -31,7 +31,7 @@ def rank_of(torch: Torch) -> int:
     return int(text) if text.isascii() and text.isdecimal() else 0
 
 
-def coordinates_of(torch: Torch, model: TorchModule, mesh: Any = None) -> dict[str, Place]:
+def coordinates_of(torch: Torch, model: TorchModule, mesh: Any = None) -> dict[str, AxisPlace]:
     """Return the place of this process along each axis of more than one rank.
 
     From the mesh that the caller names; else from the meshes of DTensors among the parameters, and from
@@ -55,19 +55,19 @@ def coordinates_of(torch: Torch, model: TorchModule, mesh: Any = None) -> dict[s
     return {axis: place for axis, place in places.items() if place.size > 1}
 
 
-def _told(mesh: Mapping[Any, Any]) -> dict[str, Place]:
+def _told(mesh: Mapping[Any, Any]) -> dict[str, AxisPlace]:
     places = {}
     for axis, place in mesh.items():
         match place:
             case (int(rank), int(size)) if 0 <= rank < size:
-                places[str(axis)] = Place(rank, size)
+                places[str(axis)] = AxisPlace(rank, size)
             case _:
                 raise UsageError(f"mesh: {axis}={place!r} is not a place and a size", hint=_MESH_HINT)
     return places
 
 
-def _of_model(torch: Torch, model: TorchModule) -> dict[str, Place]:
-    places: dict[str, Place] = {}
+def _of_model(torch: Torch, model: TorchModule) -> dict[str, AxisPlace]:
+    places: dict[str, AxisPlace] = {}
     for parameter in model.parameters():
         if (mesh := getattr(parameter, "device_mesh", None)) is not None:
             places = _of_mesh(mesh) | places
@@ -75,15 +75,15 @@ def _of_model(torch: Torch, model: TorchModule) -> dict[str, Place]:
     if type(model).__name__ == "DistributedDataParallel" and group is not None:
         distributed = torch.distributed
         places.setdefault(
-            "dp", Place(int(distributed.get_rank(group)), int(distributed.get_world_size(group)))
+            "dp", AxisPlace(int(distributed.get_rank(group)), int(distributed.get_world_size(group)))
         )
     return places
 
 
-def _of_mesh(mesh: Any) -> dict[str, Place]:
+def _of_mesh(mesh: Any) -> dict[str, AxisPlace]:
     names = getattr(mesh, "mesh_dim_names", None)
     ranks = mesh.get_coordinate() if names else None
     if not names or ranks is None:
         return {}
     places = enumerate(zip(names, ranks, strict=True))
-    return {name: Place(int(rank), int(mesh.size(number))) for number, (name, rank) in places}
+    return {name: AxisPlace(int(rank), int(mesh.size(number))) for number, (name, rank) in places}

@@ -7,7 +7,7 @@ from collections import deque
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
-#: Beyond the limit, so that statistics are recorded although there is no room for elements.
+#: Beyond the limit, so that statistics are recorded where elements do not find room.
 _MARGIN_NBYTES = 64 * 1024 * 1024
 
 

@@ -238,7 +238,7 @@ class Recorder:
         if torch.compiler.is_compiling():
             return
         # In a backward pass, a checkpoint runs the model again: that does not begin a step.
-        is_again = torch._C._current_graph_task_id() != -1  # noqa: SLF001  (there is no public one)
+        is_again = torch._C._current_graph_task_id() != -1  # noqa: SLF001  (torch has no public one)
         if self._choice.advance == "forward" and not is_again:
             self._next()
         if self._hooks is not None:

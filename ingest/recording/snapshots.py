@@ -31,7 +31,7 @@ Row: TypeAlias = tuple[float, ...]
 
 
 @dataclass(slots=True, eq=False)
-class Snapshot:
+class TensorSnapshot:
     """A tensor as it was at one moment. Belongs to the thread that has it; see `statistics`."""
 
     dtype: str
@@ -109,7 +109,7 @@ class Camera:
         """Return whether a CUDA graph is being captured, in which nothing can be copied to the host."""
         return tensor.device.type == "cuda" and bool(self._torch.cuda.is_current_stream_capturing())
 
-    def take(self, tensor: TorchTensor, *, elements: bool) -> Snapshot:
+    def take(self, tensor: TorchTensor, *, elements: bool) -> TensorSnapshot:
         """Return a plain tensor as it is now.
 
         Memory: with elements, a copy of them; on an accelerator, another one there until it has arrived.
@@ -126,17 +126,17 @@ class Camera:
                 if elements:
                     # Always a copy: the optimizer, or the next operator, may write into the tensor.
                     host = plain.clone(memory_format=torch.contiguous_format).reshape(-1)
-                    return Snapshot(name, shape, host.nbytes, _elements=self._as_numpy(host, name))
-                return Snapshot(name, shape, 0, _row=_row_of(self._as_numpy(plain.reshape(-1), name)))
+                    return TensorSnapshot(name, shape, host.nbytes, _elements=self._as_numpy(host, name))
+                return TensorSnapshot(name, shape, 0, _row=_row_of(self._as_numpy(plain.reshape(-1), name)))
             return self._take_from_device(plain, name, shape, elements=elements)
 
     def _take_from_device(
         self, plain: TorchTensor, name: str, shape: tuple[int, ...], *, elements: bool
-    ) -> Snapshot:
+    ) -> TensorSnapshot:
         pieces = pieces_of(plain, self._torch) if has_statistics(from_name(name)) else None
         clone = plain.clone(memory_format=self._torch.contiguous_format).reshape(-1) if elements else None
         (host, host_pieces), wait = self._to_host(plain.device, (clone, pieces))
-        return Snapshot(
+        return TensorSnapshot(
             name,
             shape,
             nbytes=host.nbytes if host is not None else 0,

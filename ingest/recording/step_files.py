@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.layouts.recorder import STACK_FILE, STATISTICS_FILE, STEP_FILE, RecordedStep, RecordedTensor
-from ingest.recording.snapshots import Snapshot, by_name
+from ingest.recording.snapshots import TensorSnapshot, by_name
 from workers.arrays.statistics import FIELDS
 from workers.dump.model import TensorName
 from workers.model import MIB
@@ -58,12 +58,12 @@ class StepFiles:
         self._directory = directory
         self._max_file_nbytes = max_file_nbytes
         self._lines: list[RecordedTensor] = []
-        self._elements: list[tuple[str, Snapshot]] = []
+        self._elements: list[tuple[str, TensorSnapshot]] = []
         self._nbytes = 0
         self._files = 0
         self.tensors = 0
 
-    def add(self, name: TensorName, snapshot: Snapshot) -> bool:
+    def add(self, name: TensorName, snapshot: TensorSnapshot) -> bool:
         """Add a tensor; return whether everything that was added so far is on disk now."""
         file = key = ""
         if snapshot.has_elements and snapshot.dtype in _CODES:
@@ -107,7 +107,7 @@ class StepFiles:
         written.replace(self._directory / STEP_FILE)
 
 
-def _line(name: TensorName, snapshot: Snapshot, file: str, key: str) -> RecordedTensor:
+def _line(name: TensorName, snapshot: TensorSnapshot, file: str, key: str) -> RecordedTensor:
     return RecordedTensor(
         op_type=name.op_type,
         op_name=name.op_name,
@@ -123,7 +123,7 @@ def _line(name: TensorName, snapshot: Snapshot, file: str, key: str) -> Recorded
     )
 
 
-def _write_safetensors(path: Path, tensors: list[tuple[str, Snapshot]]) -> None:
+def _write_safetensors(path: Path, tensors: list[tuple[str, TensorSnapshot]]) -> None:
     # The largest elements first, so that all are aligned.
     arrays = [(key, snapshot, snapshot.elements()) for key, snapshot in tensors]
     arrays.sort(key=lambda item: -item[2].itemsize)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ingest.layouts.recorder import RecordedStep
 from ingest.recording.queue import ByteQueue
-from ingest.recording.snapshots import Snapshot
+from ingest.recording.snapshots import TensorSnapshot
 from ingest.recording.step_files import MAX_FILE_NBYTES, StepFiles
 from workers.dump.model import TensorName
 
@@ -20,7 +20,7 @@ class Row:
 
     step: int
     name: TensorName
-    snapshot: Snapshot
+    snapshot: TensorSnapshot
     nbytes: int
     """What is reserved for it in the queue."""
 

@@ -6,7 +6,7 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -59,41 +59,30 @@ def commit_from_objects(
     prefix = f"{key.path}/{fingerprint}"
     sizes = objects.sizes(prefix)
     nodes = _read_nodes(objects, prefix, [name for name in sizes if name.rpartition("/")[2] == _NODE])
-    chunks = objects.get_many([f"{prefix}/{name}" for name in tables.chunk_keys()])
-    by_name = {name[len(prefix) + 1 :]: data for name, data in chunks.items()}
-    where = str(key)
-    decoded = tables.decode(nodes, by_name, where)
-    pooled = _read_pooled(objects, key, decoded)
-    built = tables.check(decoded, {**nodes, **{path: array.node for path, array in pooled.items()}}, where)
-    stored = {
-        name: nbytes
-        for name, nbytes in sizes.items()
-        if name.startswith(("tensors/", "files/")) and "/c/" in name
-    }
-    is_complete = b'"status":"complete"' in leaf
+    stored = _shards(sizes)
+    built, pooled, index_nbytes = _read_index(objects, key, prefix, nodes)
+    was_complete = b'"status":"complete"' in leaf
     counts = count_rows(built)
     rules, found = _read_findings(objects, key, prefix, nodes)
+    pooled_nbytes = sum(array.nbytes for array in pooled.values())
     summary = CommitSummary(
         key=key,
         fingerprint=fingerprint,
-        status="complete" if is_complete and not counts["quarantined"] else "partial",
+        status="complete" if was_complete and not counts["quarantined"] else "partial",
         duplicates=_duplicates(built),
         raw_bytes=_raw_bytes(built),
-        stored_bytes=sum(stored.values())
-        + sum(map(len, by_name.values()))
-        + sum(array.nbytes for array in pooled.values()),
+        stored_bytes=sum(stored.values()) + index_nbytes + pooled_nbytes,
         objects=len(sizes) + 2 * len(pooled) + 1,
         rules=rules,
         findings=dict(Counter(finding.rule for finding in found)),
         severities={finding.rule: finding.severity for finding in found},
         **counts,
     )
-    problems = _problems(built)
     contents = StepContents(
         nets=tuple(sorted(set(built.label("net")) - {""})),
         graphs=tuple(sorted(set(built.label("graph")) - {""})),
         stored=stored,
-        problems=tuple(problems if is_complete else [_NOT_KNOWN, *problems])[:100],
+        problems=((() if was_complete else (_NOT_KNOWN,)) + _problems(built))[:100],
         has_views=built.has_views,
         pool=pooled,
     )
@@ -101,9 +90,34 @@ def commit_from_objects(
         summary,
         origin=origin or Origin("", "", ""),
         contents=contents,
-        previous=[name for name in list_generations(objects, key) if name != fingerprint],
+        previous=_other_generations(objects, key, fingerprint),
     )
     return commit.parse(commit.encode_leaf(record.to_dict(), fingerprint, nodes), key)
+
+
+def _read_index(
+    objects: ObjectStore, key: StepKey, prefix: str, nodes: dict[str, metadata.Document]
+) -> tuple[Tables, dict[str, PooledArray], int]:
+    """Return the checked index, the arrays in the pool that it refers to, and its size in bytes."""
+    chunks = objects.get_many([f"{prefix}/{name}" for name in tables.chunk_keys()])
+    by_name = {name[len(prefix) + 1 :]: data for name, data in chunks.items()}
+    decoded = tables.decode(nodes, by_name, str(key))
+    pooled = _read_pooled(objects, key, decoded)
+    all_nodes = {**nodes, **{path: array.node for path, array in pooled.items()}}
+    return tables.check(decoded, all_nodes, str(key)), pooled, sum(map(len, by_name.values()))
+
+
+def _shards(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes of the objects of a generation that are shards of tensors or of files."""
+    return {
+        name: nbytes
+        for name, nbytes in sizes.items()
+        if name.startswith(("tensors/", "files/")) and "/c/" in name
+    }
+
+
+def _other_generations(objects: ObjectStore, key: StepKey, fingerprint: str) -> list[str]:
+    return [name for name in list_generations(objects, key) if name != fingerprint]
 
 
 def leaf_of(made: Commit) -> bytes:
@@ -166,6 +180,6 @@ def _raw_bytes(built: Tables) -> int:
     return sum(sizes.values())
 
 
-def _problems(built: Tables) -> list[str]:
+def _problems(built: Tables) -> tuple[str, ...]:
     pairs = zip(built.label("source"), built.label("problem"), strict=True)
-    return [f"{source}: {problem}" for source, problem in pairs if problem]
+    return tuple(f"{source}: {problem}" for source, problem in pairs if problem)

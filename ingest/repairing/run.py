@@ -59,7 +59,7 @@ def repair(
         storage_options: passed to fsspec.
 
     Raises:
-        UsageError: there is no store, one of the dumps is not a dump, or a rank or step is not in the store.
+        UsageError: the store does not exist, one of the dumps is not a dump, or a rank or step is missing.
         StoreFormatError: a later version of dump-ingest wrote the store, or it is something else.
         StoreError: the store refused. What was repaired stays repaired.
     """

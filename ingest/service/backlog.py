@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from ingest.dispatch.outcomes import StepCommitted
-from ingest.layouts.base import Listing
-from ingest.watching.watcher import DumpState
-from workers.events import Event
-from workers.model import StepKey
+from ingest.steps.table import StepTable
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Backlog:
-    """The steps that the last look showed and that were not committed since; an observer.
+    """The steps that the last look showed and that were not committed since, as the table has them.
 
     Run files do not count: they change as long as the job runs.
     """
 
-    _pending: dict[StepKey, Listing] = field(default_factory=dict)
+    table: StepTable
 
     @property
     def steps(self) -> int:
         """How many steps are not in the store as they were seen last, complete or not."""
-        return len(self._pending)
+        return len(self.table.left())
 
     @property
     def nbytes(self) -> int:
         """The bytes of their files."""
-        return sum(listing.nbytes for listing in self._pending.values())
-
-    def observe(self, event: Event) -> None:
-        """Take in a look or a commit."""
-        match event:
-            case DumpState(pending=pending):
-                self._pending = {key: listing for key, listing in pending.items() if key.step is not None}
-            case StepCommitted(summary=summary):
-                self._pending.pop(summary.key, None)
+        return sum(state.listing.nbytes for state in self.table.left() if state.listing is not None)

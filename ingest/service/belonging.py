@@ -50,7 +50,7 @@ class ForeignDump(UsageError):
         if source.root == root:
             message = (
                 f"rank {rank} of {store} comes from {source.root} on host {source.host}, and this dump is "
-                f"on another host; its {source.rank_from} is no rank"
+                f"on another host; its {source.rank_from} is not a rank"
             )
             return cls(message, hint=RANK_HINT, rank=rank)
         return cls(
@@ -121,7 +121,7 @@ class Belonging:
         self, root: str, common: Sequence[StepKey], listings: Mapping[StepKey, Listing]
     ) -> bool:
         """Return whether a step that the dump has, and the store from this directory, is the same in both."""
-        # Run files are often copied from one job to the next: they tell only if there is no step.
+        # Run files are often copied from one job to the next: they count only without steps.
         steps = [key for key in common if key.step is not None] or common
         commits, _ = commit.read_many(self.objects, sorted(steps, key=lambda key: key.order)[-_COMPARED:])
         return any(

@@ -22,7 +22,9 @@ def settle(outcome: Outcome, state: StepState, now: float) -> None:
     match outcome:
         case StepStale():
             state.record_stale(plan.fingerprint)
-        case StepCommitted():
-            state.record_commit(without_pool(plan.fingerprint), now)
+        case StepCommitted(summary=summary):
+            is_partial = summary.status == "partial"
+            files = frozenset(entry.source for entry in plan.entries) if is_partial else frozenset()
+            state.record_commit(without_pool(plan.fingerprint), now, files)
         case StepFailed(error=error) if not state.record_bad_file(plan, error):
             state.record_failure(error, now)

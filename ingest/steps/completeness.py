@@ -20,7 +20,7 @@ class CompletenessPolicy:
     """How long silence must last."""
 
     quiet_s: float = 10.0
-    """How long a step must have been unchanged to count as complete, if there is no later one; in seconds."""
+    """How long a step must have been unchanged to count as complete, without a later one; in seconds."""
     settle_s: float = 1.0
     """With a later step: the same; covers graphs that take turns in one directory."""
 

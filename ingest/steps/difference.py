@@ -45,7 +45,7 @@ class CommittedFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class StepDifference:
     """What the dump has of a step, compared with its commit."""
 
     fresh: tuple[str, ...]
@@ -79,7 +79,7 @@ class Difference:
 
 def compare(
     committed: CommittedFiles, files: Sequence[SourceFile], entries: Iterable[Entry] = ()
-) -> Difference:
+) -> StepDifference:
     """Return how the files of a step differ from those of its commit.
 
     Args:
@@ -91,14 +91,12 @@ def compare(
     present = {paths.to_text(file.path): (file.size, file.mtime_ns) for file in files}
     fresh = [path for path, version in present.items() if versions.get(path) != version]
     contents = _contents_by_path(entries)
-    of_fresh = {content for path in fresh for content in contents.get(path, (path,))}
-    of_all = of_fresh.union(
-        content for path in present.keys() - set(fresh) for content in contents.get(path, (path,))
-    )
+    of_fresh = _contents_of(fresh, contents)
+    of_all = _contents_of(present, contents)
     # Under another name, a file that is as large and as old is the same file.
     moved = {present[path] for path in fresh if path not in versions}
     gone = [path for path in versions.keys() - present.keys() if versions[path] not in moved]
-    return Difference(
+    return StepDifference(
         tuple(sorted(fresh)),
         len(gone),
         sum(path in versions for path in fresh),
@@ -107,6 +105,11 @@ def compare(
         2 * len(committed.contents & of_fresh) > len(committed.contents),
         len(present) < len(versions),
     )
+
+
+def _contents_of(files: Iterable[str], contents: Mapping[str, Sequence[Content]]) -> set[Content]:
+    """Return what files hold; a file of which no contents are known holds what its path says."""
+    return {content for path in files for content in contents.get(path, (path,))}
 
 
 def _contents_by_path(entries: Iterable[Entry]) -> dict[str, list[Content]]:

@@ -11,8 +11,8 @@ from workers.model import StepKey
 #: How many files are named.
 _NAMED = 20
 _HINT = (
-    "If it is another dump of the step, `dump-ingest ingest --replace` takes it, and the commit before is no "
-    "longer visible. If these files came late to the first dump, copy them away: only the dump has them."
+    "If it is another dump of the step, `dump-ingest ingest --replace` takes it and hides the commit before. "
+    "If these files came late to the first dump, copy them away: only the dump has them."
 )
 
 

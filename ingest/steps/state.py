@@ -13,7 +13,7 @@ from ingest.steps.bad_files import NO_BAD_FILES, BadFiles
 from ingest.steps.deletion import Deletion, DeletionStage
 from ingest.steps.phases import Cover, Pause, Phase, Wait, WaitFor
 from workers.errors import DumpIngestError, StoreUnavailable, UsageError
-from workers.model import StepKey
+from workers.model import SourceFile, StepKey
 from workers.store.commit import Commit
 from workers.tasks.model import StepPlan
 
@@ -73,6 +73,11 @@ class StepState:
     """Whether `Committed.expect` has dealt with the step: it is new otherwise."""
     is_unchecked: bool = False
     """Whether the store has something of the step and is still to be asked what."""
+    is_committed_since_look: bool = False
+    """Whether a generation of it was committed since the last look listed it."""
+    partial_files: frozenset[SourceFile] = frozenset()
+    """All files of the last commit, if some of them could not be taken. A look lists such a step as pending
+    until it was planned again, which shows that the store has all of it that can be taken."""
     committed: str | None = None
     """The generation that is committed, by its fingerprint without the pool, as far as is known."""
     stored: ExpectedObjects | None = None
@@ -108,6 +113,13 @@ class StepState:
         return self.listing is not None and self.held is None
 
     @property
+    def is_left(self) -> bool:
+        """Whether the store does not have what can be taken of the step, as it was seen last."""
+        if self.listing is None or not self.is_pending or self.is_committed_since_look:
+            return False
+        return not self.partial_files or self.partial_files != frozenset(self.listing.files)
+
+    @property
     def is_removing(self) -> bool:
         """Whether its files are being unlinked."""
         deletion = self.deletion
@@ -135,6 +147,7 @@ class StepState:
         """
         before = self.listing
         self.listing = listing
+        self.is_committed_since_look = False
         if before is None:
             self.quiet_for_s = min(max(reached - listing.newest_change, 0.0), at_most_s)
             self.quiet_since = now - self.quiet_for_s
@@ -190,6 +203,7 @@ class StepState:
         self.bad_files = NO_BAD_FILES
         self.stale = ("", 0)
         self.run_pause_s = _RUN_PAUSE_S[0]
+        self.partial_files = frozenset()
         if not self.is_removing:
             self.deletion = None
 
@@ -249,9 +263,18 @@ class StepState:
         """Record that the workers do nothing more for the step."""
         self.work = None
 
-    def record_commit(self, fingerprint: str, now: float) -> None:
-        """Record that this generation was committed. Run files are then left alone, each time for longer."""
+    def record_commit(
+        self, fingerprint: str, now: float, partial_files: frozenset[SourceFile] = frozenset()
+    ) -> None:
+        """Record that this generation was committed. Run files are then left alone, each time for longer.
+
+        Args:
+            fingerprint: of the generation.
+            now: by the clock of the service.
+            partial_files: all files of the step, if some of them could not be taken.
+        """
         self.stale = ("", 0)
+        self.is_committed_since_look, self.partial_files = True, partial_files
         if self.fingerprint == fingerprint:
             self.is_listing_reusable = True
         if self.key.step is None:

@@ -89,6 +89,10 @@ class StepTable:
         """Return the steps that the store did not have as the last look saw them, complete or not."""
         return [state for state in self._states.values() if state.is_pending]
 
+    def left(self) -> list[StepState]:
+        """Return the steps of which the store does not have all that can be taken; no run files."""
+        return [state for state in self if state.key.step is not None and state.is_left]
+
     def held(self) -> list[StepState]:
         """Return the steps that the store had as the last look saw them."""
         return [state for state in self._states.values() if state.held is not None]

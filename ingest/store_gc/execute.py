@@ -304,20 +304,19 @@ class Execution:
 
     def _broken(self, outcomes: Iterable[GcDone]) -> list[StepKey]:
         """Return the steps that were committed from what was removed; see the windows in the design."""
-        outcomes = list(outcomes)
-        remains = {
-            _key(done.action): done.action.generation
-            for done in outcomes
-            if done.action.what == "remains" and done.objects
-        }
+        removed = [done.action for done in outcomes if done.objects]
+        remains = {_key(action): action.generation for action in removed if action.what == "remains"}
         commits, _ = commit.read_many(self.objects, list(remains))
         broken = {key for key, committed in commits.items() if committed.fingerprint == remains[key]}
-        gone = {done.action.path for done in outcomes if done.action.what == "pool" and done.objects}
+        broken |= self._without_pool({action.path for action in removed if action.what == "pool"})
+        return sorted(broken, key=lambda key: key.order)
+
+    def _without_pool(self, gone: set[str]) -> set[StepKey]:
+        """Return the steps that refer to arrays of the pool that are gone."""
         ranks = commit.list_ranks(self.objects) if gone else []
         steps = {pool.step_of(path) for path in gone}
         users, _ = commit.read_many(self.objects, [StepKey(rank, step) for step in steps for rank in ranks])
-        broken |= {key for key, committed in users.items() if gone & committed.record.pool.keys()}
-        return sorted(broken, key=lambda key: key.order)
+        return {key for key, committed in users.items() if gone & committed.record.pool.keys()}
 
     def _now(self) -> float:
         """Return the time by the clock of the store, since the start by a clock that does not jump."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
@@ -117,24 +117,23 @@ class _Planner:
         Raises:
             UsageError: a chosen rank or step has no step in the store.
         """
-        policy = self.policy
-        known = [step.key for step in self.inventory.steps if step.key.step is not None]
-        chosen = {key for key in known if key.step is not None and policy.chooses(key.rank, key.step)}
-        absent = {
-            "rank": set(policy.ranks or ()) - {key.rank for key in chosen},
-            "step": set(policy.steps or ()) - {key.step for key in chosen},
-        }
-        for what, numbers in absent.items():
-            if numbers:
-                raise UsageError(
-                    f"{self.inventory.url}: no {what} {min(numbers)} among the chosen steps",
-                    hint="`dump-ingest ls` lists the steps of each rank.",
-                )
+        keys = (step.key for step in self.inventory.steps)
+        chosen = {key for key in keys if key.step is not None and self.policy.chooses(key.rank, key.step)}
+        self._refuse_absent("rank", self.policy.ranks, {key.rank for key in chosen})
+        self._refuse_absent("step", self.policy.steps, {key.step for key in chosen})
         return [
             step.removal("chosen by rank and step")
             for step in self.steps
             if step.key in chosen and step.key not in self.busy
         ]
+
+    def _refuse_absent(self, what: str, wanted: Collection[int] | None, known: Container[int | None]) -> None:
+        absent = [number for number in wanted or () if number not in known]
+        if absent:
+            raise UsageError(
+                f"{self.inventory.url}: no {what} {min(absent)} among the chosen steps",
+                hint="`dump-ingest ls` lists the steps of each rank.",
+            )
 
     def _steps_by_age_and_number(self) -> dict[StepKey, GcAction]:
         """Return the steps that go because of their age, or because newer ones are kept."""
@@ -183,7 +182,7 @@ class _Planner:
     def _shrink_to_size(
         self, steps: dict[StepKey, GcAction], tensors: dict[StepKey, GcAction], others: Sequence[GcAction]
     ) -> None:
-        """Move steps into `steps`, lowest number first, until the store is no larger than it may be."""
+        """Move steps into `steps`, lowest number first, until the store is not larger than it may be."""
         limit = self.policy.max_bytes
         if limit is None:
             return
@@ -238,7 +237,7 @@ class _Planner:
     def _uploads(self) -> Iterator[GcAction]:
         """Yield the uploads that were never completed, if nothing was written into them for the grace period.
 
-        They are no part of the size of the store: no listing of objects has them.
+        They do not count in the size of the store: no listing of objects has them.
         """
         uploads = self.inventory.uploads
         old = [upload for upload in uploads if self.now - upload.written_at > self.policy.grace_s]

@@ -32,7 +32,7 @@ class GcPolicy:
     """Never touch this many of the newest steps of each rank, by step number. If no other field gives a
     reason to remove something (age, size, distance from anomalies), all other steps are removed."""
     max_bytes: int | None = None
-    """Remove steps, lowest number first and on all ranks at once, until the store is no larger than this."""
+    """Remove steps, lowest number first and on all ranks at once, until the store is not larger than this."""
     tensors_around_anomalies: int | None = None
     """Remove the tensors of steps that are farther than this many dumped steps from any anomaly."""
     keep_anomalous: bool = False

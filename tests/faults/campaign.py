@@ -90,7 +90,7 @@ def run(
         root = Path(scratch)
         dump = root / "dump"
         dump.mkdir()
-        writer = Writer(unpack(RECORDED, root) / "dump", dump, seed, job.files)
+        writer = Writer(unpack(RECORDED, root) / "dump", dump, seed, job)
         with System(dump, seed=seed, workers=workers, deletes=deletes) as system:
             result = Result(seed, seconds, within_s, plan(system.has))
             try:

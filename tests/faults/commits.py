@@ -60,12 +60,13 @@ class CommitReader:
     def read(self, leaf: str) -> checker.Leaf:
         """Read every byte of a commit. Raise what the checker raises, usually AssertionError, for damage."""
         commit, record = self.record(leaf)
-        prefix = f"{self._base}/{leaf}/{record['fingerprint']}"
         with tempfile.TemporaryDirectory(prefix="commit-") as scratch:
-            directory = Path(scratch) / leaf
+            root = Path(scratch)
+            directory = root / leaf
             directory.mkdir(parents=True)
             (directory / _COMMIT).write_bytes(commit)
-            self.download(prefix, directory / record["fingerprint"])
+            for path in (_COMMIT, f"{leaf}/{record['fingerprint']}", *record.get("pool", ())):
+                self.download(f"{self._base}/{path}", root / path)
             return checker.read_leaf(directory)
 
     def download(self, prefix: str, into: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,8 +19,19 @@ from tests import checker
 from tests.faults.commits import CommitReader
 from tests.faults.writer import Writer, digest
 
-#: By path of the source file: the commit that holds it, and the file in it.
-_Stored: TypeAlias = dict[str, tuple[checker.Leaf, checker.File]]
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file in the store, with a digest of its content: a campaign writes more than fits in memory."""
+
+    source: str
+    kind: str
+    problem: str
+    digest: bytes
+
+
+#: By path of the source file: the commit that holds it, without its files, and the file in it.
+_Stored: TypeAlias = dict[str, tuple[checker.Leaf, StoredFile]]
 #: Fingerprint, tensors, NaN and rows of one step of one rank.
 _Counts: TypeAlias = tuple[str, int, int, int]
 
@@ -39,6 +50,8 @@ class Verdict:
     """Files that the watcher deleted from the dump and that are in the store."""
     left: int = 0
     """Files that arrived after the others of their step were deleted. They are in the dump only."""
+    pooled: int = 0
+    """Steps of one rank that refer to tensors in the pool."""
     generations: int = 0
     """All generations that ever existed, of all steps."""
     lost: list[str] = field(default_factory=list)
@@ -83,13 +96,15 @@ def judge(
         except Exception as exc:  # noqa: BLE001  (a commit that cannot be read is wrong, whatever the reason)
             verdict.wrong.append(f"{path}: {type(exc).__name__}: {exc}"[:500])
             continue
+        commit = replace(leaf, files={})
         for source, file in leaf.files.items():
             if source in stored:
                 verdict.wrong.append(f"{source} is in two steps")
-            stored[source] = leaf, file
+            stored[source] = commit, StoredFile(source, file.kind, file.problem, digest(file.content))
         verdict.generations += 1 + len(leaf.record["previous"])
         if leaf.step is not None:
-            committed[leaf.rank, leaf.step] = leaf
+            committed[leaf.rank, leaf.step] = commit
+            verdict.pooled += bool(commit.record.get("pool"))
     verdict.steps = len(committed)
     _compare_files(verdict, writer, stored, waiting, deletes=deletes)
     _check_files_gone_from_dump(verdict, writer, stored)
@@ -114,7 +129,7 @@ def _compare_files(
         if dumped != content and not (deletes and dumped is None):
             verdict.wrong.append(f"{source} is not in the dump as the job left it")
         file = stored[source][1] if source in stored else None
-        if file is not None and digest(file.content) == content:
+        if file is not None and file.digest == content:
             verdict.deleted += dumped is None
             _count_stored(verdict, file, is_torn=source in writer.torn)
         elif file is not None and not _was_dumped(file, writer.written.get(source, set())):
@@ -128,9 +143,9 @@ def _compare_files(
             verdict.late.append(f"{source}: {'' if file is None else 'an earlier content is stored; '}{why}")
 
 
-def _was_dumped(file: checker.File, written: set[bytes]) -> bool:
+def _was_dumped(file: StoredFile, written: set[bytes]) -> bool:
     """Return whether the bytes of a stored file are some that the job wrote, or a part of them."""
-    return file.kind == "quarantined" or digest(file.content) in written
+    return file.kind == "quarantined" or file.digest in written
 
 
 def _some_deleted(source: str, stored: _Stored, in_dump: Mapping[str, bytes]) -> bool:
@@ -153,7 +168,7 @@ def _digests_of_files(dump: Path) -> dict[str, bytes]:
     }
 
 
-def _count_stored(verdict: Verdict, file: checker.File, *, is_torn: bool) -> None:
+def _count_stored(verdict: Verdict, file: StoredFile, *, is_torn: bool) -> None:
     """Count a file whose bytes are in the store. Exactly the torn files must be quarantined."""
     verdict.files += 1
     verdict.tensors += file.kind == "tensor"
@@ -167,7 +182,7 @@ def _check_files_gone_from_dump(verdict: Verdict, writer: Writer, stored: _Store
         if source not in writer.final:
             verdict.kept += 1
             known = writer.written.get(source.removesuffix(".part"), set())
-            if file.kind != "quarantined" and digest(file.content) not in known:
+            if file.kind != "quarantined" and file.digest not in known:
                 verdict.wrong.append(f"{source} is gone, and the store has bytes that the job never wrote")
 
 

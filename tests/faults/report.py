@@ -77,6 +77,7 @@ def _rows_of_totals(result: Result) -> list[str]:
         "| What | |",
         "|---|---:|",
         f"| Steps (of one rank) compared | {verdict.steps} |",
+        f"| Of them, sharing tensors in the pool | {verdict.pooled} |",
         f"| Generations of them | {verdict.generations} |",
         f"| Tensors compared, byte for byte | {verdict.tensors} |",
         f"| Files quarantined, each named | {verdict.quarantined} |",

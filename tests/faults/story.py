@@ -67,13 +67,20 @@ class Job:
 
     ranks: int = 4
     files: int = 24
-    """The number of files in each step of each rank."""
+    """The number of files in each step of each rank that are its own."""
+    shared_files: int = 1
+    """The number of further, large files that all ranks have in common, as replicas have weights."""
     every_s: float = 4.0
     """The time from one step to the next."""
     odd: float = 0.6
     """The share of steps of a rank that are not written in the manner PLAIN."""
     restart_every: int = 8
     """The number of steps after which the job dies and restarts from a checkpoint two steps earlier."""
+
+    @property
+    def file_count(self) -> int:
+        """The number of all files in each step of each rank; the shared ones are the last."""
+        return self.files + self.shared_files
 
 
 _DAY_S = 86_400.0
@@ -104,7 +111,7 @@ def story(seed: int, duration_s: float, job: Job) -> list[Action]:
             for step in (last - 1, last):
                 at_s = (last + 0.5 + 0.25 * (step - last)) * job.every_s + rank * 0.01
                 actions += [
-                    Action(round(at_s, 3), rank, step, n, Op.WRITE, attempt=2) for n in range(job.files)
+                    Action(round(at_s, 3), rank, step, n, Op.WRITE, attempt=2) for n in range(job.file_count)
                 ]
     return sorted(actions)
 
@@ -112,7 +119,7 @@ def story(seed: int, duration_s: float, job: Job) -> list[Action]:
 def _actions_of_step(rng: random.Random, job: Job, rank: int, step: int, manner: Manner) -> Iterator[Action]:
     """Yield the actions by which a rank writes a step. Most manners concern one file, chosen at random."""
     at_s = round((step - 1) * job.every_s + rank * 0.05, 3)
-    special, delay_s = rng.randrange(job.files), round(rng.uniform(0.5, 3.0) * job.every_s, 3)
+    special, delay_s = rng.randrange(job.file_count), round(rng.uniform(0.5, 3.0) * job.every_s, 3)
     shift_s = {Manner.FUTURE: _DAY_S, Manner.PAST: -3650 * _DAY_S}.get(manner, 0.0)
     op = Op.RENAME if manner is Manner.ATOMIC else Op.WRITE
     instead = {
@@ -120,7 +127,7 @@ def _actions_of_step(rng: random.Random, job: Job, rank: int, step: int, manner:
         Manner.SLOW: [(round(at_s + delay_s * quarter / 4, 3), Op.GROW) for quarter in range(4)],
         Manner.TORN: [(at_s, Op.TEAR)],
     }
-    for file in range(job.files):
+    for file in range(job.file_count):
         if file == special and manner in instead:
             for special_at_s, special_op in instead[manner]:
                 yield Action(special_at_s, rank, step, file, special_op)
@@ -134,9 +141,9 @@ def _actions_of_step(rng: random.Random, job: Job, rank: int, step: int, manner:
     }
     if manner is Manner.FEWER:
         again_s = round(at_s + delay_s, 3)
-        for file in range(job.files):
+        for file in range(job.file_count):
             yield Action(again_s, rank, step, file, Op.VANISH, attempt=3)
-        for file in range(job.files * 2 // 3):
+        for file in range(job.file_count * 2 // 3):
             yield Action(round(again_s + 0.1, 3), rank, step, file, Op.WRITE, attempt=3)
     if manner in afterwards:
         yield Action(round(at_s + delay_s, 3), rank, step, special, afterwards[manner], attempt=1)

@@ -114,6 +114,7 @@ class System:
             "DUMP_INGEST_SETTLE_S": "0.5",
             "DUMP_INGEST_QUIET_S": "3",
             "DUMP_INGEST_DRAIN_S": "5",
+            "DUMP_INGEST_POOL": "true",
             "DUMP_INGEST_SCHEDULER_TIMEOUT_S": "10",
             "TMPDIR": str(self.scratch),
         }

@@ -8,7 +8,7 @@ import pytest
 
 from tests import checker
 from tests.faults.campaign import where_steps_are
-from tests.faults.judge import Verdict, _compare_files
+from tests.faults.judge import StoredFile, Verdict, _compare_files
 from tests.faults.writer import Writer, digest
 
 SOURCE, OTHER = "rank_0/LeNet/0/7/a.npy", "rank_0/LeNet/0/7/b.npy"
@@ -36,7 +36,7 @@ def compared(
         verdict,
         cast("Writer", writer),
         {
-            source: (leaf, checker.File(source, "tensor", "", content))
+            source: (leaf, StoredFile(source, "tensor", "", digest(content)))
             for source, content in files.items()
             if content is not None
         },

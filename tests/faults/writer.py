@@ -17,11 +17,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tests.faults.story import Action, Op
+from tests.faults.story import Action, Job, Op
+from tests.npy_files import tensor_name
 
 #: The dump whose files are written repeatedly: one rank and iteration of it serves all ranks and steps.
 RECORDED = "lenet-4rank"
 _ITERATION = "rank_0/LeNet/0/1"
+#: Elements (float32) of a file that all ranks share: just over 4 MiB, from which on the pool takes it.
+_SHARED_SIZE = 1_100_000
+#: In every fifth step, the last rank has a copy that differs in one element.
+_SPOILED_EVERY = 5
 
 
 @dataclass
@@ -31,8 +36,9 @@ class Writer:
     recorded: Path
     dump: Path
     seed: int
-    files: int
+    job: Job
     _names: list[str] = field(init=False)
+    _shared_names: list[str] = field(init=False)
     _values: dict[str, npt.NDArray[Any]] = field(init=False)
     _grown: dict[Path, int] = field(default_factory=dict)
     _open: dict[Path, int] = field(default_factory=dict)
@@ -49,9 +55,13 @@ class Writer:
 
     def __post_init__(self) -> None:
         names = sorted(path.name for path in (self.recorded / _ITERATION).iterdir())
-        self._names = random.Random(f"files {self.seed}").sample(names, min(self.files, len(names)))
+        self._names = random.Random(f"files {self.seed}").sample(names, min(self.job.files, len(names)))
         # Read here, before threads start: numpy's parser of headers is not thread-safe before Python 3.12.
         self._values = {name: np.load(self.recorded / _ITERATION / name) for name in self._names}
+        self._shared_names = [
+            tensor_name(f"Parameter.weight{number}", time=number) for number in range(self.job.shared_files)
+        ]
+        self._names += self._shared_names
 
     def prepare(self, ranks: int) -> None:
         """Write the files that belong to no step: graphs and execution order."""
@@ -126,6 +136,8 @@ class Writer:
     def content(self, action: Action) -> bytes:
         """Return what an action writes: a recorded tensor with a few elements that identify the action."""
         name = self._names[action.file]
+        if name in self._shared_names:
+            return self._shared_content(action, name)
         values = self._values[name].copy()
         number = blake2b(
             f"{self.seed} {action.rank} {action.step} {action.attempt} {name}".encode(), digest_size=8
@@ -138,9 +150,17 @@ class Writer:
             flat[-len(mark) :] = mark.astype(flat.dtype)
         if action.op is Op.SHRINK and flat.size > 1:
             values = flat[: flat.size // 2]
-        buffer = io.BytesIO()
-        np.save(buffer, values)
-        return buffer.getvalue()
+        return _npy(values)
+
+    def _shared_content(self, action: Action, name: str) -> bytes:
+        """Return what an action writes into a file that all ranks share: the rank does not matter for it."""
+        number = blake2b(f"{self.seed} {action.step} {action.attempt} {name}".encode(), digest_size=8)
+        values = np.random.default_rng(int.from_bytes(number.digest())).normal(size=_SHARED_SIZE)
+        if action.step % _SPOILED_EVERY == 0 and action.rank == self.job.ranks - 1:
+            values[action.step] = action.rank
+        if action.op is Op.SHRINK:
+            values = values[: _SHARED_SIZE // 2]
+        return _npy(values.astype(np.float32))
 
     def _write(self, path: Path, content: bytes) -> None:
         if path in self._open:
@@ -183,6 +203,13 @@ class Writer:
         if quarter == 3:
             os.close(self._open.pop(path))
             path.chmod(0o400)
+
+
+def _npy(values: npt.NDArray[Any]) -> bytes:
+    """Return the content of a file with these values."""
+    buffer = io.BytesIO()
+    np.save(buffer, values)
+    return buffer.getvalue()
 
 
 def digest(content: bytes) -> bytes:

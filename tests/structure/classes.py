@@ -32,7 +32,7 @@ def keyed_by_step(tree: Tree) -> list[str]:
         f"{source.path}:{line} {name}"
         for source in tree.sources
         if source.path.parts[0] == "ingest"
-        for node in ast.walk(source.syntax)
+        for node in source.nodes
         if isinstance(node, ast.ClassDef) and not _is_frozen(node)
         for line, name in _keyed(node)
     ]
@@ -47,7 +47,7 @@ def names_used_twice(tree: Tree) -> list[str]:
     """List the names that more than one class of both packages has, with the modules that define them."""
     modules = defaultdict(list)
     for source in tree.sources:
-        for node in ast.walk(source.syntax):
+        for node in source.nodes:
             if isinstance(node, ast.ClassDef):
                 modules[node.name].append(source.module)
     return [f"{name}: {', '.join(where)}" for name, where in sorted(modules.items()) if len(where) > 1]

@@ -24,6 +24,11 @@ class Source:
         """The parsed module."""
         return ast.parse(self.text, str(self.path))
 
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All nodes of the parsed module."""
+        return tuple(ast.walk(self.syntax))
+
     @property
     def module(self) -> str:
         """The name by which it is imported."""

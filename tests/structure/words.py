@@ -65,12 +65,13 @@ def negated_in_pages(tree: Tree) -> int:
 
 def _texts(source: Source) -> Iterator[str]:
     """Yield all strings, including docstrings, and all comments."""
-    for node in ast.walk(source.syntax):
+    for node in source.nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
-    for token in _tokens(source):
-        if token.type == tokenize.COMMENT:
-            yield token.string
+    if _NEGATED.search(source.text):  # a comment stands in one piece; tokens take a second for all sources
+        for token in _tokens(source):
+            if token.type == tokenize.COMMENT:
+                yield token.string
 
 
 def _tokens(source: Source) -> Iterator[tokenize.TokenInfo]:

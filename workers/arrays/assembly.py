@@ -29,7 +29,7 @@ class Elements(Protocol):
         """Return elements `start` to `stop`, 1-D."""
 
 
-class Segment(NamedTuple):
+class AxisSegment(NamedTuple):
     """A stretch of the axis along which parts are joined."""
 
     part: int
@@ -62,7 +62,7 @@ class Joined:
 
     parts: tuple[Assembly, ...]
     axis: int
-    segments: tuple[Segment, ...]
+    segments: tuple[AxisSegment, ...]
     """In order along the axis of the whole. What no segment has of a part is padding."""
 
     @property
@@ -189,7 +189,7 @@ def joined(parts: Sequence[Assembly], axis: int, length: int | None = None) -> J
     for number, part in enumerate(parts):
         taken = min(part.shape[axis], left)
         left -= taken
-        segments.append(Segment(number, 0, taken))
+        segments.append(AxisSegment(number, 0, taken))
     return Joined(tuple(parts), axis, tuple(segments))
 
 
@@ -200,7 +200,7 @@ def interleaved(parts: Sequence[Assembly], axis: int, lengths: Sequence[int]) ->
     """
     begins = np.concatenate([[0], np.cumsum(lengths)[:-1]]).tolist()
     segments = [
-        Segment(number, begin, length)
+        AxisSegment(number, begin, length)
         for begin, length in zip(begins, lengths, strict=True)
         for number in range(len(parts))
     ]
@@ -213,8 +213,8 @@ def zigzag(parts: Sequence[Assembly], axis: int) -> Joined:
     So context parallelism with causal attention cuts a sequence: rank r of n has chunks r and 2n - 1 - r.
     """
     halves = [part.shape[axis] // 2 for part in parts]
-    first = [Segment(number, 0, half) for number, half in enumerate(halves)]
-    second = [Segment(number, half, half) for number, half in enumerate(halves)]
+    first = [AxisSegment(number, 0, half) for number, half in enumerate(halves)]
+    second = [AxisSegment(number, half, half) for number, half in enumerate(halves)]
     return Joined(tuple(parts), axis, (*first, *reversed(second)))
 
 

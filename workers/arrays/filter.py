@@ -127,7 +127,7 @@ class Filter:
             raise self._error("is a value, not a condition")
         return mask
 
-    def _compile(self, node: ast.AST) -> _Value:  # noqa: PLR0911  (one return for each kind of node)
+    def _compile(self, node: ast.AST) -> _Value:
         """Return a function of the columns for a node that a condition may contain; refuse all others."""
         match node:
             case ast.Name(id=name):
@@ -137,6 +137,10 @@ class Filter:
             case ast.List(elts=parts) | ast.Tuple(elts=parts):
                 values = [self._compile(part) for part in parts]
                 return lambda columns: [value(columns) for value in values]
+        return self._compile_operation(node)
+
+    def _compile_operation(self, node: ast.AST) -> _Value:
+        match node:
             case ast.BoolOp(op=op, values=parts):
                 join = np.logical_and if isinstance(op, ast.And) else np.logical_or
                 terms = [self._compile(part) for part in parts]

@@ -81,7 +81,7 @@ class Histogram:
         """Return the histogram of all elements of several tensors, or of the parts of one.
 
         Raises:
-            ValueError: there are no parts.
+            ValueError: no part is given.
         """
         members = list(parts)
         if not members:

@@ -92,8 +92,8 @@ _ALIASES: Final = {
 def format_named(text: str) -> NumberFormat:
     """Return the format that a text names: one of `NAMED`, or `e{bits}m{bits}`, such as `e5m7` or `e4m3b11`.
 
-    `b` and the bias may follow, by default 2**(bits-1) - 1; then `fn` if there are no infinities and one NaN,
-    or `fnuz` if NaN has taken the place of the negative zero.
+    `b` and the bias may follow, by default 2**(bits-1) - 1; then `fn` for one NaN and no infinities, or
+    `fnuz` if NaN has taken the place of the negative zero.
 
     Raises:
         UsageError: it names none.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from workers.arrays.agreement import Agreement
-from workers.arrays.assembly import Assembly, Elements, Joined, Piece, Segment, Shape
+from workers.arrays.assembly import Assembly, AxisSegment, Elements, Joined, Piece, Shape
 
 #: The most elements that are looked at.
 _LOOKED_AT = 64 * 1024
@@ -32,4 +32,4 @@ def _parts(shape: Shape, whole: Shape) -> list[Assembly]:
         return []
     axis, length = cut[0], shape[cut[0]]
     begins = range(0, whole[axis], length)
-    return [Joined((Piece(0, whole),), axis, (Segment(0, begin, length),)) for begin in begins]
+    return [Joined((Piece(0, whole),), axis, (AxisSegment(0, begin, length),)) for begin in begins]

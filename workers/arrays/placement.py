@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from workers.arrays.assembly import (
     Assembly,
+    AxisSegment,
     Joined,
     Piece,
     Same,
-    Segment,
     Shape,
     Summed,
     interleaved,
@@ -107,7 +107,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class MeshGrid:
     """Pieces by their place on a mesh."""
 
     names: tuple[str, ...]
@@ -119,14 +119,14 @@ class Grid:
 _Way: TypeAlias = tuple[Held, int | None]
 
 
-def grids(count: int) -> list[Grid]:
+def grids(count: int) -> list[MeshGrid]:
     """Return every mesh of at most three dimensions that pieces in the order of their ranks may lie on."""
     numbers = np.arange(count)
     return [
-        Grid(("",) * len(sizes), numbers.reshape(sizes))
+        MeshGrid(("",) * len(sizes), numbers.reshape(sizes))
         for sizes in _factorizations(count, _MAX_DIMENSIONS)
         if count > 1
-    ] or [Grid((), numbers.reshape(()))]
+    ] or [MeshGrid((), numbers.reshape(()))]
 
 
 def _factorizations(count: int, dimensions: int) -> Iterator[tuple[int, ...]]:
@@ -138,7 +138,7 @@ def _factorizations(count: int, dimensions: int) -> Iterator[tuple[int, ...]]:
                     yield (first, *rest)
 
 
-def placements(grid: Grid, shapes: Sequence[Shape], whole: Shape | None) -> list[Placement]:
+def placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape | None) -> list[Placement]:
     """Return the plain ways in which pieces of these shapes may make up a tensor, the simplest first.
 
     Args:
@@ -177,7 +177,7 @@ def _combinations(ways: Sequence[_Way], count: int, *, repeated: bool) -> Iterat
 
 
 def _placement(
-    grid: Grid, shapes: Sequence[Shape], ways: Sequence[_Way], whole: Shape | None
+    grid: MeshGrid, shapes: Sequence[Shape], ways: Sequence[_Way], whole: Shape | None
 ) -> Placement | None:
     if whole is not None and not _may_fit(grid, shapes, ways, whole):
         return None
@@ -197,7 +197,7 @@ def _placement(
     return _padded(Placement(dimensions, assembly, uneven=uneven), whole, max_piece=_longest(shapes))
 
 
-def _may_fit(grid: Grid, shapes: Sequence[Shape], ways: Sequence[_Way], whole: Shape) -> bool:
+def _may_fit(grid: MeshGrid, shapes: Sequence[Shape], ways: Sequence[_Way], whole: Shape) -> bool:
     """Return whether pieces may make up a shape: a quick look before many of them are put together."""
     if len(set(shapes)) > 1:
         return True
@@ -231,8 +231,7 @@ def _assembled(
         return None
     held, axis = ways[0]
     if axis is not None:
-        others = {(*part.shape[:axis], *part.shape[axis + 1 :]) for part in known}
-        return _cut(known, held, axis, lengths) if len(others) == 1 else None
+        return _cut(known, held, axis, lengths)
     if len({part.shape for part in known}) > 1:
         return None
     if held is Held.REPLICATED:
@@ -240,7 +239,9 @@ def _assembled(
     return Summed(tuple(known), 1 / len(known) if held is Held.MEAN else 1.0)
 
 
-def _cut(parts: Sequence[Assembly], held: Held, axis: int, lengths: Sequence[int]) -> Assembly:
+def _cut(parts: Sequence[Assembly], held: Held, axis: int, lengths: Sequence[int]) -> Assembly | None:
+    if len({(*part.shape[:axis], *part.shape[axis + 1 :]) for part in parts}) > 1:
+        return None  # they differ in another axis
     if held is Held.BLOCKS:
         return interleaved(parts, axis, lengths)
     return zigzag(parts, axis) if held is Held.ZIGZAG else joined(parts, axis)
@@ -271,7 +272,7 @@ def _padded(placement: Placement, whole: Shape, *, max_piece: Shape) -> Placemen
     return Placement(placement.dimensions, trimmed, excess, placement.uneven)
 
 
-def block_placements(grid: Grid, shapes: Sequence[Shape], whole: Shape) -> list[Placement]:
+def block_placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape) -> list[Placement]:
     """Return the ways in which ranks hold several blocks each of an axis of a tensor.
 
     Only along the innermost dimension of the mesh; along the others, the tensor is replicated or cut plainly.
@@ -279,21 +280,10 @@ def block_placements(grid: Grid, shapes: Sequence[Shape], whole: Shape) -> list[
     possible = []
     for plain in placements(grid, shapes, whole):
         inner = plain.dimensions[-1] if plain.dimensions else None
-        if (
-            inner is None
-            or inner.held is not Held.SHARD
-            or inner.axis is None
-            or plain.padding
-            or plain.uneven
-        ):
+        if inner is None or inner.axis is None or not _is_plainly_cut(plain):
             continue
-        length = shapes[0][inner.axis]
-        forms: list[tuple[Held, tuple[int, ...]]] = [
-            (Held.BLOCKS, (length // blocks,) * blocks) for blocks in _BLOCKS if length % blocks == 0
-        ]
-        forms += [(Held.ZIGZAG, ())] if length % 2 == 0 else []
         outer = [(dimension.held, dimension.axis) for dimension in plain.dimensions[:-1]]
-        for held, lengths in forms:
+        for held, lengths in _forms(shapes[0][inner.axis]):
             assembly = _assembled(grid.numbers, shapes, [*outer, (held, inner.axis)], lengths)
             if assembly is not None and assembly.shape == whole:
                 last = Dimension(held, inner.size, inner.axis, inner.name, lengths)
@@ -301,8 +291,23 @@ def block_placements(grid: Grid, shapes: Sequence[Shape], whole: Shape) -> list[
     return possible
 
 
+def _is_plainly_cut(placement: Placement) -> bool:
+    """Return whether the innermost dimension cuts an axis into equal pieces that fill it."""
+    inner = placement.dimensions[-1]
+    return inner.held is Held.SHARD and not placement.padding and not placement.uneven
+
+
+def _forms(length: int) -> Iterator[tuple[Held, tuple[int, ...]]]:
+    """Yield how several blocks may lie in an axis of a piece, with their lengths."""
+    for blocks in _BLOCKS:
+        if length % blocks == 0:
+            yield Held.BLOCKS, (length // blocks,) * blocks
+    if length % 2 == 0:
+        yield Held.ZIGZAG, ()
+
+
 def from_segments(
-    grid: Grid, shapes: Sequence[Shape], axis: int, segments: Sequence[Segment]
+    grid: MeshGrid, shapes: Sequence[Shape], axis: int, segments: Sequence[AxisSegment]
 ) -> Placement | None:
     """Return the placement of pieces that were found to lie in these segments of an axis.
 
@@ -314,14 +319,18 @@ def from_segments(
     if len(segments) % count:
         return None
     rounds = [segments[begin : begin + count] for begin in range(0, len(segments), count)]
-    in_order = all([segment.part for segment in turn] == list(range(count)) for turn in rounds)
-    alike = all(len({segment.begin for segment in turn}) == 1 for turn in rounds)
-    if not in_order or not alike or len(rounds) < 2:
+    if len(rounds) < 2 or not all(_is_regular(turn) for turn in rounds):
         return None
     lengths = tuple(turn[0].length for turn in rounds)
     parts = tuple(Piece(number, shape) for number, shape in enumerate(shapes))
     dimension = Dimension(Held.BLOCKS, count, axis, grid.names[0], lengths)
     return Placement((dimension,), Joined(parts, axis, tuple(segments)))
+
+
+def _is_regular(turn: Sequence[AxisSegment]) -> bool:
+    """Return whether all pieces take their turn, in their order, with the same positions of each."""
+    is_in_order = [segment.part for segment in turn] == list(range(len(turn)))
+    return is_in_order and len({segment.begin for segment in turn}) == 1
 
 
 def size_of(shape: Shape) -> int:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from workers.arrays.agreement import Agreement
 from workers.arrays.assembly import Assembly, Elements, Joined, Piece, Same, Shape, Summed, joined, replicas
 from workers.arrays.placement import (
-    Grid,
     Held,
+    MeshGrid,
     Placement,
     block_placements,
     from_segments,
@@ -45,7 +45,7 @@ class Pieces:
     shapes: tuple[Shape, ...]
     twins: tuple[int, ...]
     """By piece: the first one with the same bytes and meaning; itself if there is none."""
-    grid: Grid | None = None
+    grid: MeshGrid | None = None
     """Where the pieces lie, if that is known; None to try all meshes."""
 
     @property
@@ -59,7 +59,7 @@ class Pieces:
         return Pieces(self.shapes[:1], (0,))
 
     @property
-    def grids(self) -> list[Grid]:
+    def grids(self) -> list[MeshGrid]:
         """The meshes to try."""
         return [self.grid] if self.grid is not None else grids(len(self.shapes))
 

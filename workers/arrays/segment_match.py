@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.assembly import Elements, Segment, Shape
+from workers.arrays.assembly import AxisSegment, Elements, Shape
 
 #: Places on the axes before and behind whose elements make a profile.
 _SAMPLES = 8
@@ -25,7 +25,7 @@ _BLOCK = 1024 * 1024
 _CLOSE = 0.05
 #: Neighbours in the order of a random projection that are looked at.
 _NEIGHBOURS = 6
-#: More stretches than this, for each piece, are no order.
+#: More stretches than this, for each piece, are not an order.
 _MAX_STRETCHES = 16
 #: The share of the positions of a piece that have to be found.
 _SHARE = 0.9
@@ -49,10 +49,10 @@ class MatchedOrder:
     stretches: tuple[tuple[Stretch, ...], ...]
     """By piece."""
 
-    def segments(self, length: int) -> list[Segment]:
+    def segments(self, length: int) -> list[AxisSegment]:
         """Return the stretches in the order of the whole; none unless they make it up without gaps."""
         ordered = sorted(
-            (stretch.whole, Segment(part, stretch.begin, stretch.length))
+            (stretch.whole, AxisSegment(part, stretch.begin, stretch.length))
             for part, stretches in enumerate(self.stretches)
             for stretch in stretches
         )

@@ -61,7 +61,7 @@ class OpenFile:
         throttle.pay()
 
     def check_unchanged(self) -> None:
-        """Raise `SourceChanged` if the file is no longer what the listing saw."""
+        """Raise `SourceChanged` if the file is not what the listing saw any more."""
         now = os.fstat(self._fd)
         if not stat.S_ISREG(now.st_mode):
             raise SourceChanged(f"{self._where}: {self._source.path} is not a regular file any more")

@@ -1,7 +1,7 @@
 """How much of the processors this process takes: its priority, its processors, and an upper share of them.
 
 Priority and processors pass to processes that it starts later. The share is kept by each process itself:
-after each piece of a file, it sleeps until what it has used is no more than its share of the time.
+after each piece of a file, it sleeps until what it has used is at most its share of the time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tables of a generation whose rows are entries of the rows of the index: none, one, or many for each.
 
-A table is one chunk, (entry, field) int64, whose first field is the row of the index. If there are no
-entries, the table does not exist.
+A table is one chunk, (entry, field) int64, whose first field is the row of the index. A table
+without entries does not exist.
 """
 
 from __future__ import annotations

@@ -10,17 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import product
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from numcodecs import Blosc, VLenUTF8, Zstd, blosc
+from numcodecs import Blosc, VLenUTF8, Zstd
 
 from workers.errors import DamagedStore
 from workers.model import ceil_div
 from workers.store import untrusted
+from workers.store.blosc import SHUFFLE, compressor
 from workers.store.shards import crc32c, without_crc32c
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -168,7 +168,7 @@ class ArrayLayout:
             encoded = bytes(_ZSTD.encode(_VLEN.encode(np.ascontiguousarray(chunk, object).reshape(-1))))
         else:
             little = np.ascontiguousarray(chunk, self.dtype.newbyteorder("<"))
-            encoded = bytes(_blosc(self.dtype.itemsize).encode(little.reshape(-1).view(np.uint8)))
+            encoded = bytes(_compressor(self.dtype.itemsize).encode(little.reshape(-1).view(np.uint8)))
         return encoded + crc32c(encoded)
 
     def _decode_part(self, data: bytes, shape: tuple[int, ...], where: str) -> Array:
@@ -181,14 +181,11 @@ class ArrayLayout:
             if not untrusted.blosc_is(body, math.prod(shape) * self.dtype.itemsize):
                 claimed = int.from_bytes(body[4:8], "little")
                 raise DamagedStore(f"{where}: it states a size of {claimed} bytes, which is wrong")
-            raw = _blosc(self.dtype.itemsize).decode(body)
+            raw = _compressor(self.dtype.itemsize).decode(body)
             return np.frombuffer(raw, self.dtype.newbyteorder("<")).reshape(shape)
         except (ValueError, RuntimeError, MemoryError) as exc:
             raise DamagedStore(f"{where}: cannot be decoded: {exc}") from exc
 
 
-@lru_cache(maxsize=8)
-def _blosc(itemsize: int) -> Blosc:
-    # One thread, so that the same values always give the same bytes.
-    blosc.use_threads = False
-    return Blosc("lz4", 5, Blosc.SHUFFLE, 0, typesize=itemsize)
+def _compressor(itemsize: int) -> Blosc:
+    return compressor("lz4", 5, SHUFFLE, itemsize)

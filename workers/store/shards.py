@@ -15,18 +15,18 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
-from numcodecs import Blosc, blosc
+from numcodecs import Blosc
 
 from workers.errors import DamagedStore
 from workers.model import MIB, ceil_div
 from workers.store import untrusted
+from workers.store.blosc import BIT_SHUFFLE, NO_SHUFFLE, compressor
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
 from workers.store.pieces import NewObject
@@ -78,14 +78,10 @@ def _blosc_config(spec: ArraySpec) -> dict[str, Any]:
     return {**(text if spec.path == "files" else numbers), "typesize": typesize, "blocksize": 0}
 
 
-@lru_cache(maxsize=64)
-def _blosc(spec: ArraySpec) -> Blosc:
-    # With threads the blocks of a chunk come in any order, and the same values would not give the same bytes.
-    # This is set for the whole process, as zarr-python does.
-    blosc.use_threads = False
+def _compressor(spec: ArraySpec) -> Blosc:
     config = _blosc_config(spec)
-    shuffle = {"noshuffle": Blosc.NOSHUFFLE, "bitshuffle": Blosc.BITSHUFFLE}[config["shuffle"]]
-    return Blosc(config["cname"], config["clevel"], shuffle, 0, typesize=config["typesize"])
+    shuffle = {"noshuffle": NO_SHUFFLE, "bitshuffle": BIT_SHUFFLE}[config["shuffle"]]
+    return compressor(config["cname"], config["clevel"], shuffle, config["typesize"])
 
 
 def crc32c(data: bytes) -> bytes:
@@ -118,7 +114,7 @@ class ShardPacker:
         """Bytes of each shard that is written, by its number."""
         self._spec = spec
         self._create = create
-        self._codec = _blosc(spec)
+        self._codec = _compressor(spec)
         self._shard = first_shard
         self._buffer = memoryview(bytearray(spec.chunk_nbytes))
         self._filled = 0
@@ -344,7 +340,7 @@ class ShardReader:
             body = without_crc32c(encoded, where)
             if not untrusted.blosc_is(body, self.spec.chunk_nbytes):
                 return f"{where}: its header states another size than {self.spec.chunk_nbytes} bytes"
-            decoded = bytes(_blosc(self.spec).decode(body))
+            decoded = bytes(_compressor(self.spec).decode(body))
         except DamagedStore as exc:
             return exc.message
         except (RuntimeError, ValueError, MemoryError) as exc:

@@ -116,22 +116,23 @@ class EntryStatistics:
 
         With `sketches`, its histogram, marginals and digests of blocks are computed in the same pass.
         """
-        header = entry.header
-        self._header = header
-        countable = is_counted(entry) and header is not None and has_statistics(header.element)
+        self._header = header = entry.header
+        self._left = 0
         self._slabs: Iterator[device_format.Slab] | None = None
-        if countable and header is not None and header.device is not None and not to_convert(entry):
-            # A device layout has padding, whose elements do not count.
-            self._slabs = device_format.slabs(header.device, header.shape, header.element, limit_nbytes)
-            countable = self._slabs is not None
-        with_histogram = sketches and header is not None and has_histogram(header.element)
-        marginals = None
-        if with_histogram and header is not None and self._slabs is None:
-            marginals = running_marginals(header.element, header.shape, fortran_order=header.fortran_order)
-        self._running = (
-            RunningStatistics(with_histogram=with_histogram, marginals=marginals) if countable else None
-        )
-        self._left = header.size if header else 0
+        self._running: RunningStatistics | None = None
+        if header is not None:
+            self._left = header.size
+            countable = is_counted(entry) and has_statistics(header.element)
+            if countable and header.device is not None and not to_convert(entry):
+                # A device layout has padding, whose elements do not count.
+                self._slabs = device_format.slabs(header.device, header.shape, header.element, limit_nbytes)
+                countable = self._slabs is not None
+            if countable:
+                with_histogram, marginals = sketches and has_histogram(header.element), None
+                if with_histogram and self._slabs is None:
+                    order = header.fortran_order
+                    marginals = running_marginals(header.element, header.shape, fortran_order=order)
+                self._running = RunningStatistics(with_histogram=with_histogram, marginals=marginals)
         has_blocks = sketches and entry.kind is RowKind.TENSOR and entry.nbytes > SMALL_NBYTES
         self._blocks = RunningBlockDigests() if has_blocks else None
 

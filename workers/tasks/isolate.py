@@ -29,12 +29,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from numcodecs import Blosc
 
 from workers.arrays.statistics import RunningStatistics
 from workers.errors import ClusterError, PoisonedFile, WorkerDied, as_error
 from workers.host.memory import data_left, data_nbytes, machine_nbytes, status_nbytes
 from workers.model import MIB
+from workers.store.blosc import BIT_SHUFFLE, compressor
 from workers.tasks.convert import PIECE_BYTES, convert_here, dry_run
 from workers.tasks.entry_statistics import MAX_CONVERTED_BYTES
 from workers.tasks.model import Receipt, ShardJob
@@ -277,7 +277,7 @@ def _exercise(nbytes: int) -> None:
     running = RunningStatistics()
     running.update(values)
     running.result()
-    Blosc("lz4", 5, Blosc.BITSHUFFLE, typesize=4).encode(values)
+    compressor("lz4", 5, BIT_SHUFFLE, 4).encode(values)
     np.ones(nbytes, np.uint8)
 
 

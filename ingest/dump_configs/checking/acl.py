@@ -12,9 +12,9 @@ from ingest.dump_configs.checking.fields import (
     ConfigRule,
     Kind,
     check_fields,
-    check_rules,
     refuse,
     warn,
+    with_rules,
 )
 from ingest.dump_configs.model import ConfigFinding, Severity
 from ingest.dump_configs.reading import section
@@ -95,9 +95,7 @@ def check_acl(content: Mapping[str, Any]) -> Iterator[ConfigFinding]:
             findings += check_fields(model, _OF_MODEL, RUNTIME, prefix=prefix)
         else:
             findings.append(ConfigFinding(Severity.REFUSED, prefix[:-1], "must be an object", RUNTIME))
-    yield from findings
-    if not any(finding.severity is Severity.REFUSED for finding in findings):
-        yield from check_rules(_AclSettings(dump), _RULES)
+    yield from with_rules(findings, _AclSettings(dump), _RULES)
 
 
 def _bad_group(settings: _AclSettings) -> str:
@@ -115,6 +113,13 @@ def _reversed_group(settings: _AclSettings) -> str:
         if dash and first.isdecimal() and last.isdecimal() and int(first) >= int(last):
             return repr(group)
     return ""
+
+
+def _watched(settings: _AclSettings, key: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield each name that a key of a model lists, with its model; nothing but in the scene watcher."""
+    for model in settings.models if settings.scene == "watcher" else ():
+        for name in model.get(key, []):
+            yield model, name
 
 
 def _ranges(settings: _AclSettings) -> list[tuple[dict[str, Any], Any]]:
@@ -202,28 +207,14 @@ _RULES: tuple[ConfigRule[_AclSettings], ...] = (
         "{} is watched after itself alone: it is in layer, too",
         TORCHAIR,
         lambda s: next(
-            (
-                node
-                for model in s.models
-                for node in model.get("watcher_nodes", [])
-                if s.scene == "watcher" and node in model.get("layer", [])
-            ),
-            "",
+            (node for model, node in _watched(s, "watcher_nodes") if node in model.get("layer", [])), ""
         ),
     ),
     warn(
         "layer",
         "{} is a collective, after which the scene watcher dumps nothing",
         TORCHAIR,
-        lambda s: next(
-            (
-                layer
-                for model in s.models
-                for layer in model.get("layer", [])
-                if s.scene == "watcher" and layer.startswith("Hcom")
-            ),
-            "",
-        ),
+        lambda s: next((layer for _, layer in _watched(s, "layer") if layer.startswith("Hcom")), ""),
     ),
     refuse(
         "dump_list",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, TypeVar
@@ -74,6 +74,24 @@ def check_rules(view: _View, rules: Sequence[ConfigRule[_View]]) -> Iterator[Con
         broken = rule.broken(view)
         if broken:
             yield ConfigFinding(rule.severity, rule.key, rule.message.format(broken), rule.source)
+
+
+def with_rules(
+    findings: Iterable[ConfigFinding], view: _View, rules: Sequence[ConfigRule[_View]]
+) -> Iterator[ConfigFinding]:
+    """Yield what is wrong with keys and values; if nothing of it is refused, also the rules that are broken.
+
+    Args:
+        findings: those of `check_fields`.
+        view: what the rules look at. They rely on values of the right kinds.
+        rules: the rules.
+    """
+    is_usable = True
+    for finding in findings:
+        is_usable &= finding.severity is not Severity.REFUSED
+        yield finding
+    if is_usable:
+        yield from check_rules(view, rules)
 
 
 def check_fields(

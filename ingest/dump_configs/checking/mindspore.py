@@ -13,11 +13,11 @@ from ingest.dump_configs.checking.fields import (
     ConfigRule,
     Kind,
     check_fields,
-    check_rules,
     refuse,
     warn,
+    with_rules,
 )
-from ingest.dump_configs.model import ConfigFinding, Severity
+from ingest.dump_configs.model import ConfigFinding
 from ingest.dump_configs.reading import section
 
 PARSER = (
@@ -112,12 +112,9 @@ def check_mindspore(
         ),
         *check_fields(section(content, "e2e_dump_settings"), _E2E, PARSER, prefix="e2e_dump_settings."),
     ]
-    yield from findings
-    if any(finding.severity is Severity.REFUSED for finding in findings):
-        return
     e2e = section(content, "e2e_dump_settings") if "e2e_dump_settings" in content else None
     settings = _MindSporeSettings(section(content, "common_dump_settings"), e2e, version, device)
-    yield from check_rules(settings, _RULES)
+    yield from with_rules(findings, settings, _RULES)
 
 
 def _groups(settings: _MindSporeSettings) -> str:

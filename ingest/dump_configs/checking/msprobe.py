@@ -12,11 +12,11 @@ from ingest.dump_configs.checking.fields import (
     ConfigRule,
     Kind,
     check_fields,
-    check_rules,
     refuse,
     warn,
+    with_rules,
 )
-from ingest.dump_configs.model import ConfigFinding, Severity
+from ingest.dump_configs.model import ConfigFinding
 from ingest.dump_configs.reading import section
 
 _CODE = "https://gitcode.com/Ascend/msprobe/blob/26.2.0/python/msprobe"
@@ -106,9 +106,7 @@ def check_msprobe(content: Mapping[str, Any]) -> Iterator[ConfigFinding]:
         of_task = section(content, settings.task)
         plain = {key: value for key, value in of_task.items() if key not in _OF_SEVERAL_KINDS}
         findings += check_fields(plain, _OF_TASK, COMMON, prefix=f"{settings.task}.")
-    yield from findings
-    if not any(finding.severity is Severity.REFUSED for finding in findings):
-        yield from check_rules(settings, _RULES)
+    yield from with_rules(findings, settings, _RULES)
 
 
 def _bad_number(items: list[Any]) -> str:
@@ -123,7 +121,7 @@ def _bad_number(items: list[Any]) -> str:
 
 
 def _bad_scope(settings: _MsProbeSettings) -> str:
-    """Return the first end of the scope that is no name of a call at this level."""
+    """Return the first end of the scope that is not the name of a call at this level."""
     patterns = {"L1": (_API,), "L0": (_MODULE,), "mix": (_API, _MODULE)}.get(settings.level, ())
     names = settings.of_task("scope", [])
     return next(

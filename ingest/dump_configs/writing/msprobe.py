@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from ingest.dump_configs.model import DumpRequest, WrittenConfig
@@ -30,11 +31,8 @@ def write_msprobe(request: DumpRequest) -> WrittenConfig:
             f"msProbe cannot be told to dump {names[0]}",
             hint="It dumps gradients of parameters and what debugger.save is given in any case. Name a call.",
         )
-    modules = [name for name in calls if _MODULE.fullmatch(name)]
-    notes = []
-    level = "L0" if len(modules) == len(calls) else "mix" if modules else "L1"
-    if level == "mix":
-        notes.append("At level mix, the calls inside of the chosen modules are dumped, too.")
+    level = _level_of(calls)
+    notes = ["At level mix, the calls inside of the chosen modules are dumped, too."] * (level == "mix")
     # A job of one process has no ranks for msProbe, and dumps nothing if one is named.
     ranks = [] if len(request.job_ranks) < 2 else list(request.ranks)
     content: dict[str, Any] = {
@@ -57,3 +55,11 @@ def write_msprobe(request: DumpRequest) -> WrittenConfig:
         request.steps,
         tuple(notes),
     )
+
+
+def _level_of(calls: Sequence[str]) -> str:
+    """Return the level at which msProbe dumps modules, functions, or both."""
+    modules = sum(_MODULE.fullmatch(name) is not None for name in calls)
+    if not modules:
+        return "L1"
+    return "L0" if modules == len(calls) else "mix"

@@ -62,7 +62,7 @@ def write_config(system: str, request: DumpRequest) -> WrittenConfig:
     """Return the configuration that makes a system dump what is requested.
 
     Raises:
-        UsageError: there is no such system, or it cannot dump that.
+        UsageError: the system is unknown, or cannot dump that.
     """
     if system not in WRITERS:
         raise UsageError(f"no system {system!r}", hint=f"Systems: {', '.join(WRITERS)}.")

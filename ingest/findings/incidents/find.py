@@ -11,7 +11,7 @@ Inf; the findings of the first step of each other incident. The number of findin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
@@ -90,15 +90,17 @@ class FoundIncidents:
             UsageError: a rank or a step does not exist, or the severity is not one.
         """
         _check_severity(severity)
-        keys = {opened.key for opened in self.snapshot.store.select(rank, step, damages=[])}
-        ranks, steps = {key.rank for key in keys}, {key.step for key in keys}
-        listed = (
-            incident
-            for incident in self.incidents
-            if (rank is None or incident.rank is None or not ranks.isdisjoint(incident.ranks))
-            and (step is None or any(number in steps for number in self._steps_of(incident)))
-            and (severity is None or SEVERITIES.index(incident.severity) >= SEVERITIES.index(severity))
-        )
+        keys = [opened.key for opened in self.snapshot.store.select(rank, step, damages=[])]
+        listed: Sequence[Incident] = self.incidents
+        if rank is not None:
+            ranks = {key.rank for key in keys}
+            listed = [known for known in listed if known.rank is None or not ranks.isdisjoint(known.ranks)]
+        if step is not None:
+            steps = {key.step for key in keys}
+            listed = [known for known in listed if not steps.isdisjoint(self._steps_of(known))]
+        if severity is not None:
+            severe = SEVERITIES[SEVERITIES.index(severity) :]
+            listed = [known for known in listed if known.severity in severe]
         return Incidents(
             self.snapshot.store.url, tuple(listed), self.not_evaluated, self.left_out, self.damaged
         )
@@ -137,6 +139,10 @@ class _IncidentSearch:
         not_finite = {step for by_step in self._not_finite().values() for step in by_step}
         for run in self._runs(not_finite - explained):
             yield self._of_infinity(run)
+        yield from self._of_rules(explained)
+
+    def _of_rules(self, explained: Container[int]) -> Iterator[Incident]:
+        """Yield what other rules saw, of one rank only before NaN and Inf explain it."""
         for rule, by_step in sorted(self.sightings.by_rule.items()):
             kind = self.sightings.facts[rule].kind
             if kind in (_NOT_FINITE, _OVERFLOW):

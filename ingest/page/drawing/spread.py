@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from ingest.page.drawing.svg import picture, tag, text
 from ingest.page.words import counted, short
-from ingest.questions.origin.graph import SpreadGraph, SpreadNode
+from ingest.questions.origin.graph import SpreadEdge, SpreadGraph, SpreadNode
 
 #: Nodes that are drawn; the nearest to the origin first.
 _MAX_NODES = 48
@@ -29,35 +29,51 @@ def spread_picture(graph: SpreadGraph) -> Markup | None:
     shown = _shown(graph)
     if len(shown) < 2:
         return None
-    ranks = sorted({node.rank for node in shown if node.rank is not None})
-    lane = {rank: number for number, rank in enumerate(ranks)}
-    ids = {node.id for node in shown}
-    edges = [edge for edge in graph.edges if edge.source in ids and edge.target in ids]
+    lane = _lanes(shown)
+    by_id = {node.id: node for node in shown}
+    edges = _edges_between(by_id, graph)
     column = _columns(shown, [(edge.source, edge.target) for edge in edges])
     places = _places(shown, column, lane)
-    columns = max(column.values()) + 1
-    width = _LEFT + columns * _COLUMN + 20
-    height = _TOP + len(ranks) * _LANE + 4
-    parts = []
-    for rank, number in lane.items():
-        y = _TOP + number * _LANE + 22
-        parts.append(tag("line", x1=_LEFT - 22, x2=width - 10, y1=y, y2=y, class_="lane"))
-        parts.append(text(8, y + 4, f"rank {rank}", class_="strong"))
-    by_id = {node.id: node for node in shown}
+    width = _LEFT + (max(column.values()) + 1) * _COLUMN + 20
+    height = _TOP + len(lane) * _LANE + 4
+    parts = [part for rank, number in lane.items() for part in _drawn_lane(rank, number, width)]
     for edge in edges:
-        crosses = "passage" in {by_id[edge.source].kind, by_id[edge.target].kind}
-        css = "edge" + " crossing" * crosses + " assumed" * edge.is_assumed
-        hint = f"{edge.holds or 'bad'} in {edge.tensor}" if edge.tensor else "through a collective"
-        parts.append(
-            tag("path", tag("title", hint), d=_curve(places[edge.source], places[edge.target]), class_=css)
-        )
-    for node in shown:
-        parts.extend(_drawn(node, places[node.id]))
-    more = len(graph.nodes) - len(shown)
+        nodes = by_id[edge.source], by_id[edge.target]
+        parts.append(_drawn_edge(edge, nodes, (places[edge.source], places[edge.target])))
+    parts += [part for node in shown for part in _drawn(node, places[node.id])]
+    return picture(width, height, parts, _label(graph, len(shown)), class_="plot spread")
+
+
+def _edges_between(nodes: Mapping[int, SpreadNode], graph: SpreadGraph) -> list[SpreadEdge]:
+    return [edge for edge in graph.edges if edge.source in nodes and edge.target in nodes]
+
+
+def _lanes(nodes: Sequence[SpreadNode]) -> dict[int, int]:
+    """Return the number of the lane of each rank, from the top."""
+    ranks = sorted({node.rank for node in nodes if node.rank is not None})
+    return {rank: number for number, rank in enumerate(ranks)}
+
+
+def _label(graph: SpreadGraph, drawn: int) -> str:
     label = f"The spread from {graph.nodes[0].label} to {counted(len(graph.nodes) - 1, 'operator')}"
-    if more:
-        label += f"; the nearest {len(shown)} are drawn"
-    return picture(width, height, parts, label, class_="plot spread")
+    return f"{label}; the nearest {drawn} are drawn" if drawn < len(graph.nodes) else label
+
+
+def _drawn_lane(rank: int, number: int, width: float) -> list[Markup]:
+    y = _TOP + number * _LANE + 22
+    return [
+        tag("line", x1=_LEFT - 22, x2=width - 10, y1=y, y2=y, class_="lane"),
+        text(8, y + 4, f"rank {rank}", class_="strong"),
+    ]
+
+
+def _drawn_edge(
+    edge: SpreadEdge, nodes: tuple[SpreadNode, SpreadNode], ends: tuple[_Place, _Place]
+) -> Markup:
+    crosses = any(node.kind == "passage" for node in nodes)
+    css = "edge" + " crossing" * crosses + " assumed" * edge.is_assumed
+    hint = f"{edge.holds or 'bad'} in {edge.tensor}" if edge.tensor else "through a collective"
+    return tag("path", tag("title", hint), d=_curve(*ends), class_=css)
 
 
 def _shown(graph: SpreadGraph) -> Sequence[SpreadNode]:

@@ -24,7 +24,7 @@ _PER_PAGE = 150
 
 
 @dataclass(frozen=True, slots=True)
-class _Operator:
+class _OperatorCall:
     """One call of an operator: neighbours in the index with the same name."""
 
     place: int
@@ -45,19 +45,12 @@ def show(asked: Asked) -> dict[str, Any]:
     rank, step = arguments.need("rank"), arguments.need("step")
     stat = statistic_named(arguments.text("stat", "l2_norm"))
     opened = asked.moment.opened(rank, step)
-    rows = np.array(opened.rows(), np.int64)
-    if name := arguments.text("name"):
-        matches = fits(name)
-        rows = rows[[matches(Tensor(opened, row).name) for row in rows.tolist()]] if rows.size else rows
-    operators = _operators(opened, rows, stat)
+    operators = _operators(opened, _rows(opened, arguments.text("name")), stat)
     if arguments.flag("bad"):
         operators = [operator for operator in operators if operator.bad]
-    page = max(arguments.integer("page") or 1, 1)
     pages = max(-(-len(operators) // _PER_PAGE), 1)
-    page = min(page, pages)
-    values = np.array([operator.value for operator in operators])
-    scale = Scale.of(values, is_count=stat in COUNTS)
-    levels = scale.levels(values).tolist() if scale else [0] * len(operators)
+    page = min(max(arguments.integer("page") or 1, 1), pages)
+    levels = _levels(operators, stat)
     state = {name: arguments.text(name) for name in ("stat", "name", "bad")}
     first_bad = next((operator for operator in operators if operator.turns_bad), None)
 
@@ -97,7 +90,23 @@ def show(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _operators(step: Step, rows: npt.NDArray[np.int64], stat: str) -> list[_Operator]:
+def _levels(operators: Sequence[_OperatorCall], stat: str) -> list[int]:
+    """Return the colour of each operator, as a level of the scale of all."""
+    values = np.array([operator.value for operator in operators])
+    scale = Scale.of(values, is_count=stat in COUNTS)
+    return scale.levels(values).tolist() if scale else [0] * len(operators)
+
+
+def _rows(step: Step, pattern: str) -> npt.NDArray[np.int64]:
+    """Return the rows of the tensors whose names fit a glob, (row,); of all tensors if it is empty."""
+    rows = step.rows()
+    if pattern:
+        matches = fits(pattern)
+        rows = [row for row in rows if matches(Tensor(step, row).name)]
+    return np.array(rows, np.int64)
+
+
+def _operators(step: Step, rows: npt.NDArray[np.int64], stat: str) -> list[_OperatorCall]:
     """Return the calls of operators that these rows of an index are, in order."""
     if not rows.size:
         return []
@@ -118,7 +127,7 @@ def _operators(step: Step, rows: npt.NDArray[np.int64], stat: str) -> list[_Oper
     values = np.fmax.reduceat(np.where(counted, _statistic(step, rows, stat), np.nan), starts)
     columns = (starts, lengths, bad_in, bad_out, values)
     return [
-        _Operator(
+        _OperatorCall(
             place,
             op_type[start],
             op_name[start],
@@ -145,7 +154,7 @@ def value_of(tensor: Tensor, stat: str) -> float:
     return float(sum(getattr(tensor.statistics, part) for part in SUMS.get(stat, (stat,))))
 
 
-def _page_of(operator: _Operator | None, operators: Sequence[_Operator], page_url: Any) -> str:
+def _page_of(operator: _OperatorCall | None, operators: Sequence[_OperatorCall], page_url: Any) -> str:
     if operator is None:
         return ""
     place = next(number for number, other in enumerate(operators) if other is operator)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+from dataclasses import dataclass
 from typing import Any
 
 from ingest.page.answers import BESIDE, RANK, STAT, STEP, sides_of
@@ -28,43 +29,108 @@ _STEPS_AT_ONCE = 8
 _METRICS = ("max_abs", "relative_euclidean", "cosine")
 
 
+@dataclass(frozen=True, slots=True)
+class _RunPair:
+    """What of the two runs is compared."""
+
+    its: Moment
+    """The other run."""
+    common: list[int]
+    """The steps that both runs have."""
+    step: int
+    ranks: list[int]
+    """The ranks that both runs have."""
+    rank: int | None
+    """The rank that is compared; None for all of them."""
+    is_first_of_many: bool
+    """Whether it is the first rank only because all of them would take long."""
+    is_over: bool
+    """Whether the error and the statistic over the steps are shown, too."""
+
+
 def show(asked: Asked) -> dict[str, Any]:
     """Return the other runs to choose from; with one of them, the comparison of a step."""
     arguments = asked.arguments
-    other, rank = arguments.text(BESIDE), arguments.integer("rank")
+    other = arguments.text(BESIDE)
     stat = statistic_named(arguments.text("stat", "l2_norm"))
     names = [name for name in asked.runs() if name != asked.links.run]
-    shown: dict[str, Any] = {"names": names, "other": other, "rank": rank, "stat": stat, "answer": None}
-    shown |= {"over_url": "", "all_url": ""}
+    form: dict[str, Any] = {"names": names, "other": other, "rank": arguments.integer("rank"), "stat": stat}
     if not other:
-        return {**shown, "lines": None, "step": None, "common": []}
+        nothing: dict[str, Any] = {
+            "answer": None,
+            "lines": None,
+            "step": None,
+            "common": [],
+            "over_url": "",
+            "all_url": "",
+        }
+        return {**form, **nothing}
+    choice = _choose(asked, other)
+    sides = sides_of(asked, other, choice.rank, choice.step)
+    answer = compare(*sides, storage_options=asked.storage_options(), include_partial=True)
+    return {
+        **form,
+        "rank": choice.rank,
+        "ranks": choice.ranks,
+        "step": choice.step,
+        "common": choice.common,
+        **_links_to_more(asked, choice),
+        **_over_the_steps(asked, choice, answer, stat),
+        **_differences(asked, answer),
+        "lines": lines(asked, ("compare", *sides), f"ingest.compare({sides[0]!r}, {sides[1]!r})"),
+    }
+
+
+def _choose(asked: Asked, other: str) -> _RunPair:
+    """Return what is compared: what the URL names, else the last common step, of all ranks if they are few.
+
+    Raises:
+        UsageError: the runs have no step in common.
+    """
+    arguments = asked.arguments
     mine, its = asked.moment, asked.moment_of(other)
     common = sorted(set(mine.numbers) & set(its.numbers))
     if not common:
         raise UsageError(f"{asked.links.run} and {other} have no step in common")
-    wanted = arguments.integer("step")
-    step = wanted if wanted is not None else common[-1]
+    wanted, rank = arguments.integer("step"), arguments.integer("rank")
     ranks = sorted(set(mine.ranks) & set(its.ranks))
-    is_one_of_many = rank is None and not arguments.flag("all") and len(ranks) > _RANKS_AT_ONCE
-    if is_one_of_many:
-        rank = ranks[0]
-    sides = sides_of(asked, other, rank, step)
-    answer = compare(*sides, storage_options=asked.storage_options(), include_partial=True)
-    first = answer.first
-    is_over = arguments.flag("over") or len(common) <= _STEPS_AT_ONCE
-    state = {name: arguments.text(name) for name in (BESIDE, "step", "rank", "all", "stat", "name")}
+    is_first_of_many = rank is None and not arguments.flag("all") and len(ranks) > _RANKS_AT_ONCE
+    return _RunPair(
+        its,
+        common,
+        common[-1] if wanted is None else wanted,
+        ranks,
+        ranks[0] if is_first_of_many else rank,
+        is_first_of_many,
+        arguments.flag("over") or len(common) <= _STEPS_AT_ONCE,
+    )
+
+
+def _links_to_more(asked: Asked, choice: _RunPair) -> dict[str, str]:
+    """Return the URLs that show what was left out to save time; "" for what is shown."""
+    state = {name: asked.arguments.text(name) for name in (BESIDE, "step", "rank", "all", "stat", "name")}
     return {
-        **shown,
-        "rank": rank,
-        "all_url": asked.links.view("compare", **{**state, "all": 1}) if is_one_of_many else "",
-        "ranks": ranks,
-        "over_url": "" if is_over else asked.links.view("compare", **state, over=1),
-        "growth": growth_of(asked, its, ranks[0] if rank is None else rank, stat)
-        if is_over and ranks
-        else None,
+        "all_url": asked.links.view("compare", **{**state, "all": 1}) if choice.is_first_of_many else "",
+        "over_url": "" if choice.is_over else asked.links.view("compare", **state, over=1),
+    }
+
+
+def _over_the_steps(asked: Asked, choice: _RunPair, answer: Comparison, stat: str) -> dict[str, Any]:
+    """Return the error of all tensors and a statistic of one tensor over the steps; None if left out."""
+    growth = overlay = None
+    if choice.is_over:
+        overlay = _overlay(asked, choice.its, answer, stat, choice.rank)
+    if choice.is_over and choice.ranks:
+        rank = choice.ranks[0] if choice.rank is None else choice.rank
+        growth = growth_of(asked, choice.its, rank, stat)
+    return {"growth": growth, "overlay": overlay}
+
+
+def _differences(asked: Asked, answer: Comparison) -> dict[str, Any]:
+    """Return what differs in the step that is compared: how much, where first, and the worst tensors."""
+    first = answer.first
+    return {
         "answer": answer,
-        "step": step,
-        "common": common,
         "counts": [
             (verdict, answer.counts[verdict], verdict in GOOD)
             for verdict in Verdict
@@ -74,8 +140,6 @@ def show(asked: Asked) -> dict[str, Any]:
         "first_url": _url(asked, first.tensor) if first is not None else "",
         "rows": [_row(asked, tensor) for tensor in answer.worst(_LISTED) if tensor.verdict not in GOOD],
         "metrics": _METRICS,
-        "overlay": _overlay(asked, its, answer, stat, rank) if is_over else None,
-        "lines": lines(asked, ("compare", *sides), f"ingest.compare({sides[0]!r}, {sides[1]!r})"),
     }
 
 

@@ -17,6 +17,7 @@ from ingest.page.arguments import Parameter
 from ingest.page.choice import tensor_of
 from ingest.page.drawing.charts import bars, series_by_rank, series_picture
 from ingest.page.drawing.png import Image, as_matrix, image_of
+from ingest.page.moment import Moment
 from ingest.page.screen import Asked, Screen, lines
 from ingest.page.sheet import Sheet
 from ingest.page.words import number
@@ -170,26 +171,28 @@ def _link(asked: Asked, tensor: Tensor) -> dict[str, Any]:
 
 def _elsewhere(asked: Asked, tensor: Tensor) -> dict[str, Any]:
     """Return the same name in the steps before and after, and on all ranks."""
-    numbers = [
-        opened.key.step
-        for opened in asked.moment.steps
-        if opened.key.rank == tensor.rank and opened.key.step is not None
-    ]
     ranks = [opened.key.rank for opened in asked.moment.steps if opened.key.step == tensor.step]
 
     def url(rank: int, step: int | None) -> str:
         return asked.links.view("tensor", rank=rank, step=step, name=tensor.name, graph=tensor.graph)
 
-    before = [step for step in numbers if tensor.step is not None and step < tensor.step]
-    after = [step for step in numbers if tensor.step is not None and step > tensor.step]
-    return {
-        "previous": url(tensor.rank, max(before)) if before else "",
-        "next": url(tensor.rank, min(after)) if after else "",
-        "ranks": [(rank, url(rank, tensor.step)) for rank in ranks] if len(ranks) <= 32 else [],
-        "cell": asked.links.view("cell", rank=tensor.rank, step=tensor.step)
-        if tensor.step is not None
-        else "",
-    }
+    shown: dict[str, Any] = {"previous": "", "next": "", "cell": ""}
+    if tensor.step is not None:
+        previous, following = _steps_around(asked.moment, tensor.rank, tensor.step)
+        shown = {
+            "previous": "" if previous is None else url(tensor.rank, previous),
+            "next": "" if following is None else url(tensor.rank, following),
+            "cell": asked.links.view("cell", rank=tensor.rank, step=tensor.step),
+        }
+    return {**shown, "ranks": [(rank, url(rank, tensor.step)) for rank in ranks] if len(ranks) <= 32 else []}
+
+
+def _steps_around(moment: Moment, rank: int, step: int) -> tuple[int | None, int | None]:
+    """Return the steps that a rank has next before and after a step; None where it has none."""
+    keys = [opened.key for opened in moment.steps]
+    steps = [key.step for key in keys if key.rank == rank and key.step is not None]
+    before = max((known for known in steps if known < step), default=None)
+    return before, min((known for known in steps if known > step), default=None)
 
 
 def _over(asked: Asked, tensor: Tensor, stat: str) -> Any:

@@ -328,7 +328,7 @@ class Health(Handler):
         self.send_json(b'{"ok": true}')
 
 
-class Metrics(Handler):
+class OwnMetrics(Handler):
     """`/metrics`: figures of the server, for Prometheus."""
 
     is_public = True

@@ -37,7 +37,7 @@ _ERROR = {
 }
 _FAILURES = {
     "401": "A token is missing.",
-    "404": "There is no such run, rank, step or parameter.",
+    "404": "The run, rank, step or parameter does not exist.",
     "422": "What was asked for is damaged.",
     "503": "The store does not answer.",
 }

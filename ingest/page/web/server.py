@@ -81,7 +81,7 @@ def application(
         (rf"/runs/{_RUN}/([a-z]+)", handlers.View, shared),
         (r"/static/([a-z.]+)", handlers.Asset, shared),
         (r"/healthz", handlers.Health, shared),
-        (r"/metrics", handlers.Metrics, shared),
+        (r"/metrics", handlers.OwnMetrics, shared),
         (r"/openapi\.json", api.Contract, {**shared, "document": contract}),
         (runs, api.Runs, shared),
         (rf"{runs}/{_RUN}/moment", api.Now, shared),

@@ -7,6 +7,7 @@ that. So a changed learning rate changes the dumped weight, which comes before i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ingest.questions.compare.result import ComparedInput, ComparedTensor, FirstDifference, Verdict
 from ingest.questions.compare.sources import StepTensors
@@ -38,7 +39,7 @@ def first_difference(
     if not different:
         return None
     first = min(different, key=lambda tensor: tensor.number)
-    compared = {tensor.number: tensor for tensor in tensors if tensor.name_a}
+    compared = _by_number(tensors)
     inputs = _inputs(a, first.number)
     in_place = _written_in_place(a, inputs)
     # Those that differ first, and of these the ones first that can be a cause.
@@ -48,22 +49,28 @@ def first_difference(
     answers = []
     for number in order:
         known = compared.get(number)
-        texts = ("", "")
-        if _differs(known) and number in number_in_b:
-            texts = _only_element(a, number), _only_element(b, number_in_b[number])
-        answers.append(
-            ComparedInput(
-                name=a.keys[number].name,
-                verdict=known.verdict if known else Verdict.EQUAL,
-                reason=known.reason if known else "",
-                written_in_place=number in in_place,
-                value_a=texts[0] if all(texts) else "",
-                value_b=texts[1] if all(texts) else "",
-            )
+        answer = ComparedInput(
+            name=a.keys[number].name,
+            verdict=known.verdict if known else Verdict.EQUAL,
+            reason=known.reason if known else "",
+            written_in_place=number in in_place,
         )
+        if _differs(known) and number in number_in_b:
+            answer = _with_values(answer, _only_element(a, number), _only_element(b, number_in_b[number]))
+        answers.append(answer)
     if is_input(first.io) and order:
         first = compared[order[0]]
     return FirstDifference(first, tuple(answers))
+
+
+def _by_number(tensors: Sequence[ComparedTensor]) -> dict[int, ComparedTensor]:
+    """Return the tensors that A has, by their numbers."""
+    return {tensor.number: tensor for tensor in tensors if tensor.name_a}
+
+
+def _with_values(answer: ComparedInput, value_a: str, value_b: str) -> ComparedInput:
+    """Return an input with its only element on both sides, if both have one."""
+    return replace(answer, value_a=value_a, value_b=value_b) if value_a and value_b else answer
 
 
 def _differs(tensor: ComparedTensor | None) -> bool:

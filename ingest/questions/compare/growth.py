@@ -98,7 +98,7 @@ def error_growth(a: Catalog, b: Catalog, rank: int, stat: str = "l2_norm", *, na
         name: a glob for the names of tensors.
 
     Raises:
-        UsageError: they have no step or no tensor in common, or there is no such statistic.
+        UsageError: they have no step or no tensor in common, or the statistic is unknown.
         DamagedStore: no step can be read.
     """
     statistic = statistic_named(stat)

@@ -13,7 +13,7 @@ from ingest.reader.mesh import Coordinates
 from ingest.reader.mesh_grid import grid_of
 from ingest.reader.told_placement import Told, told_placement
 from workers.arrays.digest import DIGEST_BYTES
-from workers.arrays.placement import Grid
+from workers.arrays.placement import MeshGrid
 from workers.arrays.placement_search import Pieces
 from workers.arrays.statistics import FIELDS
 from workers.model import StepKey
@@ -85,7 +85,7 @@ class HeldTensors:
         )
         return Pieces(self.shapes(tensor), twins, self._grid(tensor))
 
-    def _grid(self, tensor: int) -> Grid | None:
+    def _grid(self, tensor: int) -> MeshGrid | None:
         """Return where the holders lie on the mesh, if that is known and they fill a part of it."""
         return grid_of([self.coordinates.get(holder.rank, {}) for holder in self.holders[tensor]])
 

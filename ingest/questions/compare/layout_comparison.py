@@ -11,8 +11,9 @@ from ingest.questions.compare.held_by import HeldBy
 from ingest.questions.compare.held_tensors import HeldTensors
 from ingest.questions.compare.layout_judge import JudgedTensor, LayoutJudge
 from ingest.questions.compare.matching import MatchedBy, TensorPair, match_tensors
+from ingest.questions.compare.one_sided import one_sided_row
 from ingest.questions.compare.result import ComparedTensor, FirstDifference, Verdict
-from ingest.questions.compare.runner import PairRunner, batched
+from ingest.questions.compare.runner import PairRunner, answer_each
 from ingest.questions.compare.step_comparison import Choices
 from ingest.questions.placement.agree import Agreements, is_parameter_gradient, kinds_of, placement_text
 from ingest.questions.placement.decide import Certainty, Decision, decide
@@ -101,8 +102,7 @@ class LayoutComparison:
             else:
                 open_pairs.append(pair)
         questions = [self._question(pair.a, pair.b) for pair in open_pairs]
-        batches = batched(questions, runner.parts)
-        answers = (answer for batch in runner.map(search_placements, batches) for answer in batch)
+        answers = answer_each(runner, search_placements, questions)
         for pair, answer in zip(open_pairs, answers, strict=True):
             self._take(pair, answer)
 
@@ -126,11 +126,7 @@ class LayoutComparison:
         candidates = [*self._guesses, *self._neighbours()]
         candidates = [pair for pair in candidates if self._can_be_read(pair)]
         questions = [self._question(pair.a, pair.b) for pair in candidates]
-        answers = (
-            answer
-            for batch in runner.map(search_placements, batched(questions, runner.parts))
-            for answer in batch
-        )
+        answers = answer_each(runner, search_placements, questions)
         taken: set[int] = set()
         for pair, answer in zip(candidates, answers, strict=True):
             decision = decide(answer.search, (self._a.dtype(pair.a), self._b.dtype(pair.b)))
@@ -206,9 +202,7 @@ class LayoutComparison:
                         way.b.assembly,
                     )
                 )
-        batches = batched(jobs, runner.parts)
-        outcomes = (outcome for batch in runner.map(compare_placed, batches) for outcome in batch)
-        return dict(zip(numbers, outcomes, strict=True))
+        return dict(zip(numbers, answer_each(runner, compare_placed, jobs), strict=True))
 
     def _judged(self, outcomes: dict[int, PairComparison]) -> list[ComparedTensor]:
         """Return the rows of all pairs, judged in order of execution."""
@@ -270,23 +264,10 @@ class LayoutComparison:
     def _unmatched(self, side: HeldTensors, numbers: Iterable[int]) -> Iterator[ComparedTensor]:
         is_a = side is self._a
         for number in numbers:
-            key, dtype, shape = side.keys[number], side.dtype(number), side.shapes(number)[0]
+            form = side.dtype(number), side.shapes(number)[0]
             where = StepKey(side.holders[number][0].rank, side.step)
-            yield ComparedTensor(
-                key_a=where,
-                key_b=where,
-                number=number,
-                name_a=key.name if is_a else "",
-                name_b="" if is_a else key.name,
-                graph=key.graph,
-                op_type=key.op_type,
-                io=key.io,
-                dtype_a=dtype if is_a else "",
-                dtype_b="" if is_a else dtype,
-                shape_a=shape if is_a else None,
-                shape_b=None if is_a else shape,
-                verdict=Verdict.ONLY_A if is_a else Verdict.ONLY_B,
-            )
+            verdict = Verdict.ONLY_A if is_a else Verdict.ONLY_B
+            yield one_sided_row((where, where), number, side.keys[number], form, verdict, is_a=is_a)
 
 
 #: How many tensors of B are tried for one whose name only A has.

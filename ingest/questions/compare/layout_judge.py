@@ -121,16 +121,25 @@ class LayoutJudge:
         different = [row for row in pairs if row.verdict in {Verdict.DIFFERENT, Verdict.SHAPE}]
         if not different:
             return None
-        grown = [row for row in different if row.held is None or not row.held.explained]
-        spreading = [row for row in grown if _spreads(row, pairs)]
-        first = min(spreading or grown or different, key=lambda row: row.number)
-        operator = first.name_a.rpartition(f".{first.io}.")[0]
-        inputs = tuple(
-            ComparedInput(row.name_a, row.verdict, row.reason)
-            for row in rows
-            if is_input(row.io) and row.name_a.rpartition(f".{row.io}.")[0] == operator
-        )
-        return FirstDifference(first, inputs)
+        first = _first_of(different, pairs)
+        return FirstDifference(first, _inputs_beside(first, rows))
+
+
+def _first_of(different: Sequence[ComparedTensor], pairs: Sequence[ComparedTensor]) -> ComparedTensor:
+    """Return the first tensor that is not explained and spreads; else that is not explained; else any."""
+    grown = [row for row in different if row.held is None or not row.held.explained]
+    spreading = [row for row in grown if _spreads(row, pairs)]
+    return min(spreading or grown or different, key=lambda row: row.number)
+
+
+def _inputs_beside(first: ComparedTensor, rows: Iterable[ComparedTensor]) -> tuple[ComparedInput, ...]:
+    """Return the inputs of the operator of a tensor, as they compared."""
+    operator = first.name_a.rpartition(f".{first.io}.")[0]
+    return tuple(
+        ComparedInput(row.name_a, row.verdict, row.reason)
+        for row in rows
+        if is_input(row.io) and row.name_a.rpartition(f".{row.io}.")[0] == operator
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +160,20 @@ def _with_verdict(tensor: JudgedTensor, metrics: Metrics, judgement: Judgement) 
     if verdict is Verdict.DIFFERENT and decision is not None:
         reason = "; ".join(filter(None, (reason, explain_difference(decision))))
     if tensor.odd:
-        own = row.held.placement if row.held else "?"
-        missing = own.endswith(("partial sum", "mean")) and "replicated" in tensor.odd
-        verdict, reason = Verdict.DIFFERENT, f"its ranks hold it as {own}, and {tensor.odd}"
-        reason += ": a reduction is missing, or was not finished when it was dumped" if missing else ""
+        verdict, reason = Verdict.DIFFERENT, _why_odd(row, tensor.odd)
     if decision is not None and decision.certainty is Certainty.LIKELY and verdict is Verdict.CLOSE:
         verdict = Verdict.UNKNOWN
     if verdict is Verdict.CLOSE and tensor.note:
         reason = tensor.note
     held = row.held and replace(row.held, limit=judgement.limit, times=judgement.times)
     return replace(row, verdict=verdict, reason=reason, metrics=metrics, basis="elements", held=held)
+
+
+def _why_odd(row: ComparedTensor, odd: str) -> str:
+    own = row.held.placement if row.held else "?"
+    is_unreduced = own.endswith(("partial sum", "mean")) and "replicated" in odd
+    cause = ": a reduction is missing, or was not finished when it was dumped" if is_unreduced else ""
+    return f"its ranks hold it as {own}, and {odd}{cause}"
 
 
 def _with_explanations(judged: Sequence[_Judged]) -> list[ComparedTensor]:
@@ -177,12 +190,17 @@ def _with_explanations(judged: Sequence[_Judged]) -> list[ComparedTensor]:
             before = max(each.inputs) if each.inputs else largest
             is_explained = not each.odd and judgement.is_explained_by(before)
             row = replace(row, held=replace(row.held, explained=is_explained))
-            difference = relative_difference(row.metrics) if row.metrics else 0.0
-            is_noise = judgement.within and judgement.times > 1
-            if math.isfinite(difference) and not is_noise and (judgement.within or _spreads(row, rows)):
-                largest = max(largest, difference)
+            largest = max(largest, _explaining(row, judgement, rows))
         explained.append(row)
     return explained
+
+
+def _explaining(row: ComparedTensor, judgement: Judgement, rows: Sequence[ComparedTensor]) -> float:
+    """Return by how much what is executed after a tensor may differ because of it; 0 for nothing."""
+    difference = relative_difference(row.metrics) if row.metrics else 0.0
+    is_noise = judgement.within and judgement.times > 1
+    explains = judgement.within or _spreads(row, rows)
+    return difference if math.isfinite(difference) and explains and not is_noise else 0.0
 
 
 def _cuts_of_batches(tensors: Iterable[JudgedTensor]) -> frozenset[tuple[int, int]]:

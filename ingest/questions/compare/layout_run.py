@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from ingest.questions.compare.held_tensors import hold_together
+from ingest.questions.compare.held_tensors import HeldTensors, hold_together
 from ingest.questions.compare.kept_tensors import MAX_KEPT
 from ingest.questions.compare.layout_comparison import LayoutComparison, LayoutState
 from ingest.questions.compare.local_numbers import LocalNumbers
@@ -42,6 +42,39 @@ def are_cut_differently(a: SideSteps, b: SideSteps, wanted: bool | None) -> bool
 
 
 @dataclass(slots=True)
+class _Outcome:
+    """What the steps compared so far came to."""
+
+    keep_equal: bool
+    steps: list[ComparedStep] = field(default_factory=list)
+    tensors: list[ComparedTensor] = field(default_factory=list)
+    """The worst ones, at most `2 * MAX_KEPT` of them."""
+    first: FirstDifference | None = None
+    layout: Counter[tuple[str, str]] = field(default_factory=Counter)
+    names: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
+    """The names of tensors in A and in B."""
+    guessed: Counter[str] = field(default_factory=Counter)
+    """How many pairs were guessed, by how."""
+    matched: int = 0
+
+    def add(
+        self, a: HeldTensors, b: HeldTensors, comparison: LayoutComparison, rows: list[ComparedTensor]
+    ) -> None:
+        """Add a step of both sides, whose tensors have been compared."""
+        self.matched += comparison.matched
+        self.layout.update(comparison.layout)
+        self.guessed.update(row.matched for row in rows if row.guessed)
+        for known, side in zip(self.names, (a, b), strict=True):
+            known.update(key.name for key in side.keys)
+        keys = StepKey(min(a.ranks), a.step), StepKey(min(b.ranks), b.step)
+        self.steps.append(ComparedStep(*keys, dict(comparison.counts)))
+        self.first = self.first or comparison.first(rows)
+        self.tensors += [row for row in rows if self.keep_equal or row.verdict is not Verdict.EQUAL]
+        if len(self.tensors) > 2 * MAX_KEPT:
+            self.tensors = sorted(self.tensors, key=lambda row: row.badness)[:MAX_KEPT]
+
+
+@dataclass(slots=True)
 class LayoutRun:
     """Two sides, and what the user asked for."""
 
@@ -63,22 +96,12 @@ class LayoutRun:
             DumpIngestError: a store or a dump could not be read.
         """
         for source in (self.a, self.b):
-            if source.sample:
-                raise UsageError(
-                    f"{source.label}: tensors of which only both ends were dumped cannot be put together",
-                    hint="Dump whole tensors, or compare rank by rank: --rank-by-rank.",
-                )
+            _refuse_ends(source)
         pairs = _paired_steps(steps_a, steps_b)
         state = LayoutState(self.layout_map)
         numbers = LocalNumbers()
-        steps: list[ComparedStep] = []
-        tensors: list[ComparedTensor] = []
         left_out = [*(("A", left) for left in self.a.left_out), *(("B", left) for left in self.b.left_out)]
-        first: FirstDifference | None = None
-        layout: Counter[tuple[str, str]] = Counter()
-        names: tuple[set[str], set[str]] = (set(), set())
-        guessed: Counter[str] = Counter()
-        matched = 0
+        outcome = _Outcome(keep_equal=self.choices.keep_equal)
         for step_a, step_b in pairs:
             ranks_a = self._load(self.a, steps_a, step_a, "A", left_out)
             ranks_b = self._load(self.b, steps_b, step_b, "B", left_out)
@@ -89,34 +112,24 @@ class LayoutRun:
             a = hold_together(step_a, numbers.apply(ranks_a), self.a.coordinates())
             comparison = LayoutComparison(a, b, self.choices, state)
             rows = comparison.compare(runner)
-            matched += comparison.matched
-            layout.update(comparison.layout)
-            guessed.update(row.matched for row in rows if row.guessed)
-            for known, side in zip(names, (a, b), strict=True):
-                known.update(key.name for key in side.keys)
-            keys = StepKey(min(a.ranks), step_a), StepKey(min(b.ranks), step_b)
-            steps.append(ComparedStep(*keys, dict(comparison.counts)))
-            first = first or comparison.first(rows)
-            tensors += [row for row in rows if self.choices.keep_equal or row.verdict is not Verdict.EQUAL]
-            if len(tensors) > 2 * MAX_KEPT:
-                tensors = sorted(tensors, key=lambda row: row.badness)[:MAX_KEPT]
-        self._check(steps, matched, left_out)
+            outcome.add(a, b, comparison, rows)
+        self._check(outcome, left_out)
         compared_a, compared_b = {a for a, _ in pairs}, {b for _, b in pairs}
         return Comparison(
             a=self.a.label,
             b=self.b.label,
-            steps=tuple(steps),
-            tensors=tuple(tensors),
-            first=first,
+            steps=tuple(outcome.steps),
+            tensors=tuple(outcome.tensors),
+            first=outcome.first,
             left_out=tuple(left_out),
             only_a=_missing(steps_a, compared_a, steps_b),
             only_b=_missing(steps_b, compared_b, steps_a),
-            notes=(*self._notes(steps_a, steps_b, layout, guessed), *numbers.notes),
+            notes=(*_notes(steps_a, steps_b, outcome), *numbers.notes),
             unmatched_matter=unmatched_matter,
-            damaged=sum(row.damaged for row in tensors),
-            names=NameCounts.of(*names),
-            guessed=dict(guessed),
-            layout=dict(layout),
+            damaged=sum(row.damaged for row in outcome.tensors),
+            names=NameCounts.of(*outcome.names),
+            guessed=dict(outcome.guessed),
+            layout=dict(outcome.layout),
         )
 
     def _load(
@@ -137,42 +150,50 @@ class LayoutRun:
         left_out += [(side, problem) for problem in problems]
         return {} if problems else ranks
 
-    def _notes(
-        self,
-        steps_a: SideSteps,
-        steps_b: SideSteps,
-        layout: Counter[tuple[str, str]],
-        guessed: Counter[str],
-    ) -> list[str]:
-        ranks = format_ranges(steps_a.ranks), format_ranges(steps_b.ranks)
-        notes = [
-            f"tensors were put together from ranks {ranks[0]} of A and {ranks[1]} of B (see --rank-by-rank)"
-        ]
-        open_ones = sum(count for (_, certainty), count in layout.items() if certainty == Certainty.OPEN)
-        if open_ones:
-            notes.append(
-                f"how ranks hold {open_ones} tensors is open (`certainty`); --layout-map FILE settles it"
-            )
-        if guessed:
-            notes.append(f"{guessed.total()} tensors were paired by their values, because their names differ")
-        return notes
-
-    def _check(self, steps: list[ComparedStep], matched: int, left_out: list[tuple[str, LeftOut]]) -> None:
+    def _check(self, outcome: _Outcome, left_out: list[tuple[str, LeftOut]]) -> None:
         a, b = self.a.label, self.b.label
         damaged = [step for _, step in left_out if step.is_damaged]
-        if not steps and damaged:
+        if not outcome.steps and damaged:
             raise DamagedStore(f"no step of {a} and {b} can be compared ({damaged[0]})")
-        if not steps:
+        if not outcome.steps:
             raise UsageError(
                 f"{a} and {b} have no step that all ranks have completely"
                 + (f" ({left_out[0][1]})" if left_out else ""),
                 hint="--include-partial compares steps that are not complete, too.",
             )
-        if not matched:
+        if not outcome.matched:
             raise UsageError(
                 f"no tensor of {a} has a counterpart in {b}",
                 hint="If names differ, --map FILE says which is which.",
             )
+
+
+def _refuse_ends(source: Source) -> None:
+    """Refuse a side that has no whole tensors.
+
+    Raises:
+        UsageError: its dump system wrote only the first and the last elements of each tensor.
+    """
+    if source.sample:
+        raise UsageError(
+            f"{source.label}: tensors of which only both ends were dumped cannot be put together",
+            hint="Dump whole tensors, or compare rank by rank: --rank-by-rank.",
+        )
+
+
+def _notes(steps_a: SideSteps, steps_b: SideSteps, outcome: _Outcome) -> list[str]:
+    ranks = format_ranges(steps_a.ranks), format_ranges(steps_b.ranks)
+    notes = [f"tensors were put together from ranks {ranks[0]} of A and {ranks[1]} of B (see --rank-by-rank)"]
+    undecided = sum(count for (_, certainty), count in outcome.layout.items() if certainty == Certainty.OPEN)
+    if undecided:
+        notes.append(
+            f"how ranks hold {undecided} tensors is open (`certainty`); --layout-map FILE settles it"
+        )
+    if outcome.guessed:
+        notes.append(
+            f"{outcome.guessed.total()} tensors were paired by their values, because their names differ"
+        )
+    return notes
 
 
 def _paired_steps(a: SideSteps, b: SideSteps) -> list[tuple[int, int]]:

@@ -135,7 +135,7 @@ def _shift(side: StepTensors, b: HeldTensors, family: Family, highest: int) -> i
 
 
 def _telling(side: StepTensors, family: Family) -> list[int]:
-    """Return some tensors of a family, parameters first: activations may be sums that are no part of B."""
+    """Return some tensors of a family, parameters first: activations may be sums that B does not have."""
     members = [
         number
         for number, key in enumerate(side.keys)

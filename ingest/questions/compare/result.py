@@ -233,7 +233,7 @@ class FirstDifference:
 
     @property
     def says(self) -> str:
-        """What the inputs of the operator show, as a sentence; "" if there are no others."""
+        """What the inputs of the operator show, as a sentence; "" if the tensor is the only one."""
         rest = [known for known in self.inputs if known.name != self.tensor.name_a]
         if not rest:
             return ""

@@ -84,6 +84,18 @@ def batched(pairs: Iterable[_Job], parts: int = 1) -> Iterator[list[_Job]]:
         yield batch
 
 
+def answer_each(
+    runner: PairRunner, function: Callable[[Sequence[_Job]], list[_Answer]], jobs: Iterable[_Job]
+) -> Iterator[_Answer]:
+    """Yield what a function of `workers.tasks.placed` returns for each job, in order; see `batched`.
+
+    Raises:
+        DumpIngestError: a store or a dump could not be read.
+    """
+    for answers in runner.map(function, batched(jobs, runner.parts)):
+        yield from answers
+
+
 class ThreadRunner:
     """Compares in threads of this process. A context manager."""
 

@@ -12,6 +12,7 @@ import numpy as np
 from ingest.questions.compare.first_difference import first_difference
 from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.matching import TensorPair, match_tensors
+from ingest.questions.compare.one_sided import one_sided_row
 from ingest.questions.compare.result import ComparedTensor, FirstDifference, Verdict, shape_text
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.sources import StepTensors
@@ -201,23 +202,9 @@ class StepComparison:
         )
 
     def _unmatched_row(self, side: StepTensors, number: int, verdict: Verdict) -> ComparedTensor:
-        key, dtype, shape = side.keys[number], side.dtypes[number], side.shapes[number]
-        is_a = side is self._a
-        return ComparedTensor(
-            key_a=self._a.key,
-            key_b=self._b.key,
-            number=number,
-            name_a=key.name if is_a else "",
-            name_b="" if is_a else key.name,
-            graph=key.graph,
-            op_type=key.op_type,
-            io=key.io,
-            dtype_a=dtype if is_a else "",
-            dtype_b="" if is_a else dtype,
-            shape_a=shape if is_a else None,
-            shape_b=None if is_a else shape,
-            verdict=verdict,
-        )
+        form = side.dtypes[number], side.shapes[number]
+        steps = self._a.key, self._b.key
+        return one_sided_row(steps, number, side.keys[number], form, verdict, is_a=side is self._a)
 
 
 def _is_ignored(limits: ThresholdLimits) -> bool:

@@ -21,11 +21,10 @@ import ml_dtypes
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ingest.reader.bounded_regex import BoundedPattern
+from ingest.questions.name_pattern import NamePattern
 from workers.arrays.comparison import Metrics
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS, Statistics
-from workers.errors import UsageError
 from workers.host.yaml_file import load_model
 
 _HINT = 'docs/command-line.md, "Thresholds", shows one.'
@@ -124,13 +123,9 @@ _AT_LEAST = ("cosine", "within_1_per_mille", "within_5_per_mille")
 _KNOWN_COUNTS = FIELDS[1:4]
 
 
-class ThresholdRule(ThresholdLimits):
+class ThresholdRule(NamePattern, ThresholdLimits):
     """Limits for the tensors that a pattern fits, in A or in B."""
 
-    name: str | None = None
-    """Glob for the whole name."""
-    regex: str | None = None
-    """Regular expression that is searched in the name."""
     dtype: str | None = None
     """Glob for the type of the elements."""
     ignore: bool = False
@@ -141,15 +136,8 @@ class ThresholdRule(ThresholdLimits):
         if self.name is None and self.regex is None and self.dtype is None:
             message = "a rule needs `name`, `regex` or `dtype`"
             raise ValueError(message)
-        try:
-            _ = self._pattern
-        except UsageError as exc:
-            raise ValueError(exc.message) from exc
+        self.refuse_bad_regex()
         return self
-
-    @cached_property
-    def _pattern(self) -> BoundedPattern | None:
-        return None if self.regex is None else BoundedPattern(self.regex, said_by="regex")
 
     def fits(self, names: tuple[str, str], dtypes: tuple[str, str]) -> bool:
         """Return whether the rule applies to a tensor with these names and types in A and B.

@@ -38,7 +38,7 @@ SAFETY = 4.0
 GROWTH = 16.0
 #: By how much the differences of one step may exceed those with which it began.
 DRIFT = 32.0
-#: Replicas may be apart by this many times the base before that is no longer taken for rounding.
+#: Replicas may be apart by this many times the base and still be taken for rounding.
 _MAX_SPREAD = 16.0
 
 
@@ -86,7 +86,7 @@ class ToleranceWalk:
     _at_start: float = field(default=0.0)
     """`_healthy` at the start of the step."""
     _coarsest: float = 0.0
-    """The largest fixed limit so far: what is computed from bfloat16 is no better than that."""
+    """The largest fixed limit so far: what is computed from bfloat16 is as coarse."""
 
     def begin_step(self) -> None:
         """Begin with the next step: parameters carry the differences of the step before."""

@@ -31,6 +31,8 @@ from workers.arrays.statistics import FIELDS
 
 _SPELLING = re.compile(r"[._/]+")
 _PARAMETER = "Parameter"
+#: The first output of an operator: which of inputs and outputs, slot, copy.
+_OUTPUT = ("output", 0, 0)
 #: Relative difference of norms up to which tensors may be the same, computed by two versions.
 _NEARLY = 1e-3
 _NORM = FIELDS.index("l2_norm")
@@ -67,7 +69,7 @@ class _Operator:
     @property
     def output_size(self) -> int | None:
         """The number of elements of its first output."""
-        return self.sizes.get(("output", 0, 0))
+        return self.sizes.get(_OUTPUT)
 
 
 _Key: TypeAlias = Callable[[_Operator], Hashable | None]
@@ -173,7 +175,7 @@ def _type_and_line(operator: _Operator) -> Hashable | None:
 
 
 def _type_and_contents(operator: _Operator) -> Hashable | None:
-    output = operator.contents.get(("output", 0, 0))
+    output = operator.contents.get(_OUTPUT)
     return (operator.op_type, output) if output and (operator.output_size or 0) > 1 else None
 
 
@@ -283,30 +285,41 @@ def _pairs_of(first: _Operator, second: _Operator, how: MatchedBy) -> Iterator[T
 
 def _fused(fused: list[_Operator], parts: list[_Operator]) -> Iterator[TensorPair]:
     """Yield the output of each fused operator with that of the last of its parts, which ran in its scope."""
-    place = "output", 0, 0
     for operator in [operator for operator in fused if operator.op_type.endswith("Fusion")]:
-        names = operator.op_type.lower()
-        scope = operator.origin.scope
-        last = [
-            part
-            for part in parts
-            if scope
-            and part.origin.scope == scope
-            and part.op_type.lower() in names
-            and place in part.tensors
-            and part.output_size == operator.output_size
-        ]
-        same = [other for other in fused if other.op_type == operator.op_type and other.origin.scope == scope]
-        sized = [other for other in same if other.output_size == operator.output_size]
-        if not last or place not in operator.tensors:
+        candidates = [part for part in parts if _may_end(part, operator)]
+        if not candidates or _OUTPUT not in operator.tensors:
             continue
         # A scope may run several times: fused operators of one size come in the order of their last parts.
-        ending = max(
-            sorted({part.op_type for part in last}), key=lambda op_type: names.rfind(op_type.lower())
-        )
-        ends = [part for part in last if part.op_type == ending]
-        if len(ends) == len(sized):
+        ends = _last_parts(candidates, operator)
+        if len(ends) == sum(_is_like(other, operator) for other in fused):
             end = ends[0]
-            yield TensorPair(operator.tensors.pop(place), end.tensors.pop(place), MatchedBy.SCOPE)
+            yield TensorPair(operator.tensors.pop(_OUTPUT), end.tensors.pop(_OUTPUT), MatchedBy.SCOPE)
             fused.remove(operator)
             parts.remove(end)
+
+
+def _may_end(part: _Operator, fused: _Operator) -> bool:
+    """Return whether an operator may be the last part of a fused one, whose type names its parts."""
+    return (
+        bool(fused.origin.scope)
+        and part.origin.scope == fused.origin.scope
+        and part.op_type.lower() in fused.op_type.lower()
+        and _OUTPUT in part.tensors
+        and part.output_size == fused.output_size
+    )
+
+
+def _last_parts(parts: Sequence[_Operator], fused: _Operator) -> list[_Operator]:
+    """Return the parts of the type that the type of the fused operator names last."""
+    names = fused.op_type.lower()
+    ending = max(sorted({part.op_type for part in parts}), key=lambda op_type: names.rfind(op_type.lower()))
+    return [part for part in parts if part.op_type == ending]
+
+
+def _is_like(other: _Operator, fused: _Operator) -> bool:
+    """Return whether another operator was fused from the same, in the same scope, to an output as large."""
+    return (
+        other.op_type == fused.op_type
+        and other.origin.scope == fused.origin.scope
+        and other.output_size == fused.output_size
+    )

@@ -146,12 +146,9 @@ class BrokenOperatorFinder:
             return None  # each rank has its own: it is random
         content, most = counts.most_common(1)[0]
         has_majority = 2 * most > len(places)
-        odd = [
-            block.ranks[place]
-            for place, own in zip(places, contents, strict=True)
-            if not has_majority or own != content
-        ]
-        others = [block.ranks[place] for place in places if block.ranks[place] not in odd]
+        ranks = [block.ranks[place] for place in places]
+        others = [rank for rank, own in zip(ranks, contents, strict=True) if has_majority and own == content]
+        odd = [rank for rank in ranks if rank not in others]
         differing = [place for place in members.outputs if not _all_equal(block, places, [place])]
         key = self._axis[differing[0]]
         rows = [int(block.row[places[0], place]) for place in differing]
@@ -171,7 +168,7 @@ class BrokenOperatorFinder:
         )
 
     def _has_all_inputs(self, members: _Call) -> bool:
-        """Return whether the dump seems to have all inputs of a call: there is no gap in their slots."""
+        """Return whether the dump seems to have all inputs of a call: their slots have no gap."""
         keys = [self._axis[place] for place in members.inputs]
         slots = {key.slot for key in keys if key.io == "input"}
         has_gap = bool(slots) and slots != set(range(len(slots)))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ingest.questions.divergence.expectations import Expectations, History
+from ingest.questions.divergence.expectations import Expectations, TensorHistory
 from ingest.questions.divergence.kinds import WORDS
 from ingest.questions.divergence.observation import Observation
 from ingest.questions.divergence.partitions import BlockVerdict, Partition
@@ -33,7 +33,7 @@ class _Culprit(NamedTuple):
 
 
 @dataclass(slots=True)
-class Disagreement:
+class TensorDisagreement:
     """Where one tensor, or several that behave alike, are off."""
 
     places: tuple[int, ...]
@@ -68,7 +68,7 @@ class DisagreementFinder:
         """By the places of its ranks."""
 
     def find(
-        self, tensors: Sequence[int], history: History, expected: Partition
+        self, tensors: Sequence[int], history: TensorHistory, expected: Partition
     ) -> Iterator[DifferingTensor]:
         """Yield where these tensors, which behave alike, do not agree as they must."""
         for disagreement in self._judge(history, expected, len(tensors)):
@@ -77,8 +77,8 @@ class DisagreementFinder:
                     tensor, self._difference(tensor, history, disagreement), disagreement.numbers
                 )
 
-    def _judge(self, history: History, expected: Partition, tensors: int) -> list[Disagreement]:
-        disagreements: dict[_Culprit, Disagreement] = {}
+    def _judge(self, history: TensorHistory, expected: Partition, tensors: int) -> list[TensorDisagreement]:
+        disagreements: dict[_Culprit, TensorDisagreement] = {}
         agreed_last: dict[tuple[int, ...], int] = {}
         for block in expected:
             self.groups.setdefault(block, GroupCounts()).tensors += tensors
@@ -94,14 +94,18 @@ class DisagreementFinder:
                     others = verdict.agreeing if verdict.has_majority else ()
                     disagreements.setdefault(
                         culprit,
-                        Disagreement(culprit.places, verdict.has_majority, others, verdict.by_statistics),
+                        TensorDisagreement(
+                            culprit.places, verdict.has_majority, others, verdict.by_statistics
+                        ),
                     ).numbers.append(number)
         _settle_ties(disagreements)
         for culprit, disagreement in disagreements.items():
             disagreement.healed = agreed_last.get(culprit.block, -1) > disagreement.numbers[-1]
         return list(disagreements.values())
 
-    def _difference(self, tensor: int, history: History, disagreement: Disagreement) -> Difference:
+    def _difference(
+        self, tensor: int, history: TensorHistory, disagreement: TensorDisagreement
+    ) -> Difference:
         numbers = disagreement.numbers
         return Difference(
             self._observation.keys[tensor],
@@ -117,7 +121,7 @@ class DisagreementFinder:
             self._has_same_statistics(tensor, disagreement),
         )
 
-    def _has_same_statistics(self, tensor: int, disagreement: Disagreement) -> bool:
+    def _has_same_statistics(self, tensor: int, disagreement: TensorDisagreement) -> bool:
         """Return whether the digests differ in the first step, and no statistic does."""
         number = int(self._observation.statistics[disagreement.numbers[0], tensor])
         if number < 0 or disagreement.by_statistics:
@@ -139,7 +143,7 @@ def _culprits(verdict: BlockVerdict) -> Iterator[_Culprit]:
         yield _Culprit(verdict.odd, False, verdict.block)  # noqa: FBT003  (a field of a tuple)
 
 
-def _settle_ties(disagreements: dict[_Culprit, Disagreement]) -> None:
+def _settle_ties(disagreements: dict[_Culprit, TensorDisagreement]) -> None:
     """Count a difference of two ranks against the one that a majority showed to be off in another step."""
     for culprit, tie in list(disagreements.items()):
         if culprit.has_majority or len(culprit.places) != 2:

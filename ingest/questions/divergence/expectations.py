@@ -21,7 +21,7 @@ _MAX_PARTITIONS = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class History:
+class TensorHistory:
     """What one tensor, or several that behave alike, showed over the steps in which any rank has it."""
 
     kind: SlotKind
@@ -65,7 +65,7 @@ class Expectations:
             self._verdicts[key] = judge(self._patterns[pattern], partition)
         return self._verdicts[key]
 
-    def learn(self, history: History, tensors: int) -> None:
+    def learn(self, history: TensorHistory, tensors: int) -> None:
         """Record how tensors agreed. Call it for all of them before any is decided on."""
         counts = self._candidates.setdefault(history.universe, Counter())
         telling = Counter(
@@ -76,7 +76,9 @@ class Expectations:
             if partition and _covers(partition, history.universe):
                 counts[partition] += count * tensors
 
-    def record(self, history: History, partition: Partition | None, operators: Iterable[Operator]) -> None:
+    def record(
+        self, history: TensorHistory, partition: Partition | None, operators: Iterable[Operator]
+    ) -> None:
         """Record what was decided of tensors, one for each of the operators: others should be like them."""
         if history.kind is not SlotKind.OPTIMIZER or partition is None or not history.ever_tells:
             return
@@ -85,7 +87,7 @@ class Expectations:
             counts[partition] += 1
             self._by_operator.setdefault(operator, Counter())[partition] += 1
 
-    def decide(self, history: History) -> Partition | None:
+    def decide(self, history: TensorHistory) -> Partition | None:
         """Return how a tensor must agree, judged by the tensor alone; None if it does not show it."""
         if len(history.universe) < 2 or history.kind is SlotKind.OPTIMIZER_OUTPUT:
             return None
@@ -96,7 +98,7 @@ class Expectations:
                 return partition
         return None
 
-    def decide_by_others(self, history: History, operator: Operator) -> Partition | None:
+    def decide_by_others(self, history: TensorHistory, operator: Operator) -> Partition | None:
         """Return how a tensor must agree that does not show it itself, judged by what optimizers read.
 
         Ranks that step with the same gradient must have the same weight and the same learning rate: what one
@@ -133,7 +135,7 @@ class Expectations:
         candidates: set[Partition] = {(universe,), *(partition for partition, _ in common)}
         return sorted(candidates, key=lambda partition: (len(partition), partition))
 
-    def _fits_mostly(self, history: History, partition: Partition) -> bool:
+    def _fits_mostly(self, history: TensorHistory, partition: Partition) -> bool:
         """Return whether all blocks agree, or nearly, in at least half of the steps that can be compared."""
         comparable = [
             verdicts for pattern in history.patterns if (verdicts := self.verdicts(pattern, partition))
@@ -141,7 +143,7 @@ class Expectations:
         fitting = sum(_all_near(verdicts) for verdicts in comparable)
         return bool(comparable) and fitting * 2 >= len(comparable)
 
-    def _is_shown(self, history: History, partition: Partition) -> bool:
+    def _is_shown(self, history: TensorHistory, partition: Partition) -> bool:
         """Return whether a tensor agrees within a partition often enough to expect it to."""
         counts = self._count(history, partition)
         if history.kind is SlotKind.OTHER:
@@ -152,7 +154,7 @@ class Expectations:
         enough = min(2, counts.compared / 2) if history.kind is SlotKind.PARAMETER else 1
         return counts.agreed > 0 and counts.agreed >= enough
 
-    def _count(self, history: History, partition: Partition) -> _Agreement:
+    def _count(self, history: TensorHistory, partition: Partition) -> _Agreement:
         compared = agreed = near = 0
         agreed_before: int | None = None
         for pattern, tells in zip(history.patterns, history.tells, strict=True):

@@ -13,7 +13,7 @@ from ingest.questions.divergence.broken_bits import with_bits
 from ingest.questions.divergence.broken_operators import BrokenOperatorFinder
 from ingest.questions.divergence.chosen import chosen_tensors
 from ingest.questions.divergence.disagreements import DifferingTensor, DisagreementFinder
-from ingest.questions.divergence.expectations import Expectations, History
+from ingest.questions.divergence.expectations import Expectations, TensorHistory
 from ingest.questions.divergence.groups import checked_groups
 from ingest.questions.divergence.kinds import SlotKind, kind_of
 from ingest.questions.divergence.observation import Observation, observe
@@ -262,7 +262,7 @@ class _DivergenceSearch:
 
 def _decide(
     expectations: Expectations, seen: Observation, chosen: npt.NDArray[np.bool_]
-) -> Iterator[tuple[list[int], History, Partition | None]]:
+) -> Iterator[tuple[list[int], TensorHistory, Partition | None]]:
     """Yield chosen tensors that behave alike, what they showed, and how they must agree."""
     # Tensors that are not chosen show, too, who is a replica of whom.
     alike = [(members, seen.history(members[0])) for members in seen.alike()]

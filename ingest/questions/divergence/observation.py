@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.divergence.expectations import History
+from ingest.questions.divergence.expectations import TensorHistory
 from ingest.questions.divergence.kinds import SlotKind, kind_of
 from ingest.questions.divergence.patterns import ABSENT, Patterns, StepPatterns, patterns_of
 from ingest.reader.step_statistics import StepStatistics
@@ -30,13 +30,13 @@ class Observation:
     """(step, tensor): whether agreeing means anything."""
     patterns: Patterns
 
-    def history(self, tensor: int) -> History:
+    def history(self, tensor: int) -> TensorHistory:
         """Return what one tensor showed."""
         numbers = self.content[:, tensor].tolist()
         has = np.zeros(self.patterns.ranks, bool)
         for number in set(numbers):
             has |= self.patterns[number] != ABSENT
-        return History(
+        return TensorHistory(
             SlotKind(int(self.kinds[tensor])),
             tuple(numbers),
             tuple(self.tells[:, tensor].tolist()),

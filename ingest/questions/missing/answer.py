@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ingest.reader.listing import Listing
+from ingest.reader.listing import TableList
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class MissingItem:
         return asdict(self)
 
 
-class MissingItems(Listing[MissingItem]):
+class MissingItems(TableList[MissingItem]):
     """What is missing: a list, which is also a table with the columns of `ls --missing --json`."""
 
     columns = ("what", "name", "rank", "reason")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from ingest.dump_configs.model import AskedDump, Io, Match, flatten
 from ingest.questions.missing.answer import MissingItem, MissingItems
@@ -109,8 +110,9 @@ def _steps(store: Catalog, rank: int, asked: AskedDump, steps: Sequence[int]) ->
         reason = f"the newest step is {steps[-1]}: the job has ended, or has not come so far"
         yield MissingItem("step", format_ranges(later), rank, reason)
     if earlier:
-        graphs = {graph for graph in store.step(rank, steps[-1]).tables.label("graph").tolist() if graph}
-        ran = {step for graph in graphs for step in context_of(store, rank).history(str(graph))}
+        context = context_of(store, rank)
+        graphs = _graphs_of(store.step(rank, steps[-1]))
+        ran = {step for graph in graphs for step in context.history(graph)}
         did_not_run = bool(ran) and ran.isdisjoint(earlier)
         reason = "its graphs did not run in them, by their history" if did_not_run else ""
         yield MissingItem("step", format_ranges(earlier), rank, reason)
@@ -140,8 +142,11 @@ def _operators(store: Catalog, step: Step, asked: AskedDump) -> Iterator[Missing
 def _planned(store: Catalog, step: Step) -> list[str]:
     """Return the full names of the operators of all graphs of a step, as the dump lists them."""
     context = context_of(store, step.key.rank)
-    graphs = sorted({str(graph) for graph in step.tables.label("graph").tolist() if graph})
-    return [name for graph in graphs for name in context.execution_order(graph)]
+    return [name for graph in _graphs_of(step) for name in context.execution_order(graph)]
+
+
+def _graphs_of(step: Step) -> list[str]:
+    return sorted({str(graph) for graph in step.tables.label("graph").tolist() if graph})
 
 
 def _type_of(name: str) -> str:
@@ -158,15 +163,22 @@ def _content(step: Step, asked: AskedDump) -> Iterator[MissingItem]:
         return
     if asked.tensors and not tensors.any():
         yield MissingItem("elements", "elements of tensors", rank, "the dump has statistics alone")
-    from_file = ~np.isin(tables.label("statistics_from").astype(str), ("", "computed"))
-    if asked.statistics and not (reported | from_file).any():
-        reason = "the dump has no file of statistics; those in the store were computed from elements"
-        yield MissingItem("statistics", "statistics of the dump system", rank, reason)
-    for category in asked.categories if asked.statistics and reported.any() else ():
-        name = _STATISTICS.get(category.lower())
-        if name in FIELDS and np.isnan(tables.statistic(name)[reported]).all():
-            yield MissingItem("statistic", category, rank, "no row of the file of statistics has it")
+    if asked.statistics:
+        yield from _statistics(step, asked, reported)
     ios = {str(io) for io in np.unique(tables.label("io")[tensors | reported].astype(str))}
     for wanted, beginning in ((Io.INPUTS, "input"), (Io.OUTPUTS, "output")):
         if asked.io in (Io.BOTH, wanted) and not any(io.startswith(beginning) for io in ios):
             yield MissingItem(wanted.value, f"all {wanted.value}", rank, "")
+
+
+def _statistics(step: Step, asked: AskedDump, reported: npt.NDArray[np.bool_]) -> Iterator[MissingItem]:
+    """Yield statistics that no file of the dump has; `reported` marks the rows of such files."""
+    tables, rank = step.tables, step.key.rank
+    from_file = ~np.isin(tables.label("statistics_from").astype(str), ("", "computed"))
+    if not (reported | from_file).any():
+        reason = "the dump has no file of statistics; those in the store were computed from elements"
+        yield MissingItem("statistics", "statistics of the dump system", rank, reason)
+    for category in asked.categories if reported.any() else ():
+        name = _STATISTICS.get(category.lower())
+        if name in FIELDS and np.isnan(tables.statistic(name)[reported]).all():
+            yield MissingItem("statistic", category, rank, "no row of the file of statistics has it")

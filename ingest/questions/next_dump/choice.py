@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
 
-from ingest.questions.divergence.result import Divergence
+from ingest.questions.divergence.result import BrokenOperator, Divergence, Odd
 from ingest.questions.origin.answer import OriginAnswer, OriginOperator
 from ingest.reader.catalog import Catalog
 from ingest.reader.flow.content import CallKey
@@ -22,6 +23,7 @@ _FADING = 0.45
 #: How far an operator may be from the culprit, in operators.
 _MAX_DISTANCE = 6
 _MAX_ALTERNATIVES = 5
+_Named = TypeVar("_Named", bound=OriginOperator)
 
 
 class OperatorId(NamedTuple):
@@ -86,26 +88,11 @@ def choose_origin(store: Catalog, answer: OriginAnswer) -> Suspicion:
         )
     flow = flow_of(store.step(answer.rank, answer.step))
     place = f"rank {answer.rank}, step {answer.step}"
-    culprits = _calls(flow, answer.graph or "", answer.op_type or "", answer.op_name or "")
     notes: list[str] = []
-    if not culprits:  # it came from an operator that was not dumped: those that it reached first were
-        culprits = [call for reached in answer.spread.next[:1] for call in _calls_of(flow, reached)]
-        notes.append("The operator at which it began was not dumped: those that it reached first are chosen.")
-    alternatives = answer.alternatives[:_MAX_ALTERNATIVES]
-    writers = list(_writers_of_parameters(flow, culprits)) if answer.came_in is not None else []
-    suspects = [
-        *(Suspect(_id_of(writer.key), _SOURCE, "it writes the parameter") for writer in writers),
-        *_with_sources(flow, culprits, f"{answer.what} {_began(answer)} it on {place}"),
-        *(_suspect(operator, _ALTERNATIVE, operator.reason) for operator in alternatives if operator.op_name),
-        *(
-            _suspect(operator, _READER, "it reads what went wrong")
-            for operator in answer.spread.next[:_MAX_ALTERNATIVES]
-            if operator.op_name
-        ),
-    ]
+    suspects = list(_suspects_of_origin(flow, answer, f"{answer.what} {_began(answer)} it on {place}", notes))
     if not suspects:
         raise UsageError(f"{store.url}: no operator on {place} can be named", hint="Dump all of the step.")
-    ranks = {answer.rank, *(operator.rank for operator in alternatives)}
+    ranks = {answer.rank, *(operator.rank for operator in answer.alternatives[:_MAX_ALTERNATIVES])}
     if answer.how == "came through a collective":
         ranks |= set(store.ranks)
         notes.append("It came from another rank, which the dump does not have: all ranks are chosen.")
@@ -113,6 +100,34 @@ def choose_origin(store: Catalog, answer: OriginAnswer) -> Suspicion:
     return Suspicion(
         _ranked(suspects), with_step_before(answer.step), tuple(sorted(ranks)), about, tuple(notes)
     )
+
+
+def _named_culprits(flow: StepFlow, answer: OriginAnswer) -> list[FlowCall]:
+    """Return the calls of the operator at which it began; none if that operator was not dumped."""
+    return _calls(flow, answer.graph or "", answer.op_type or "", answer.op_name or "")
+
+
+def _suspects_of_origin(
+    flow: StepFlow, answer: OriginAnswer, why: str, notes: list[str]
+) -> Iterator[Suspect]:
+    """Yield what is suspected of an origin; what the user should know of it is added to `notes`."""
+    culprits = _named_culprits(flow, answer)
+    if not culprits:  # it came from an operator that was not dumped: those that it reached first were
+        culprits = [call for reached in answer.spread.next[:1] for call in _calls_of(flow, reached)]
+        notes.append("The operator at which it began was not dumped: those that it reached first are chosen.")
+    if answer.came_in is not None:
+        for writer in _writers_of_parameters(flow, culprits):
+            yield Suspect(_id_of(writer.key), _SOURCE, "it writes the parameter")
+    yield from _with_sources(flow, culprits, why)
+    for operator in _named(answer.alternatives):
+        yield _suspect(operator, _ALTERNATIVE, operator.reason)
+    for operator in _named(answer.spread.next):
+        yield _suspect(operator, _READER, "it reads what went wrong")
+
+
+def _named(operators: Sequence[_Named]) -> list[_Named]:
+    """Return the first of these operators, without those that have no name."""
+    return [operator for operator in operators[:_MAX_ALTERNATIVES] if operator.op_name]
 
 
 def choose_divergence(store: Catalog, answer: Divergence) -> Suspicion:
@@ -127,25 +142,34 @@ def choose_divergence(store: Catalog, answer: Divergence) -> Suspicion:
             hint="Ask for what you want to see: --for tensor NAME, or --for origin.",
         )
     first = min([call.step for call in answer.broken] + [odd.first_step for odd in answer.odd])
-    suspects: list[Suspect] = []
-    ranks: set[int] = set()
-    for broken in (call for call in answer.broken if call.step == first):
-        operator = OperatorId(broken.net, broken.graph, broken.op_type, broken.op_name)
-        suspects.append(Suspect(operator, _CULPRIT, "equal inputs and unequal outputs"))
-        ranks |= {*broken.ranks, *broken.others[:1]}
-    for odd in (odd for odd in answer.odd if odd.first_step == first):
-        key = odd.first.key
-        flow = flow_of(store.step(odd.ranks[0], first))
-        why = f"{odd.first.name} differs first"
-        suspects += _with_sources(flow, _calls(flow, key.graph, key.op_type, key.op_name), why)
-        ranks |= {*odd.ranks, *odd.others[:1]}
-    for difference in answer.differences:
-        if difference.first_step == first and len(suspects) < 4 * _MAX_ALTERNATIVES:
-            key = difference.key
-            operator = OperatorId(key.net, key.graph, key.op_type, key.op_name)
-            suspects.append(Suspect(operator, _READER, f"{difference.name} differs"))
+    broken = [call for call in answer.broken if call.step == first]
+    odd = [odd for odd in answer.odd if odd.first_step == first]
+    suspects = [
+        *(Suspect(_broken_id(call), _CULPRIT, "equal inputs and unequal outputs") for call in broken),
+        *_differing_first(store, odd),
+    ]
+    differences = (difference for difference in answer.differences if difference.first_step == first)
+    for difference in islice(differences, max(4 * _MAX_ALTERNATIVES - len(suspects), 0)):
+        key = difference.key
+        operator = OperatorId(key.net, key.graph, key.op_type, key.op_name)
+        suspects.append(Suspect(operator, _READER, f"{difference.name} differs"))
+    culprits: list[BrokenOperator | Odd] = [*broken, *odd]
+    ranks = {rank for culprit in culprits for rank in (*culprit.ranks, *culprit.others[:1])}
     about = f"replicas that disagree from step {first} on"
     return Suspicion(_ranked(suspects), with_step_before(first), tuple(sorted(ranks)), about)
+
+
+def _broken_id(call: BrokenOperator) -> OperatorId:
+    return OperatorId(call.net, call.graph, call.op_type, call.op_name)
+
+
+def _differing_first(store: Catalog, odd: Iterable[Odd]) -> Iterator[Suspect]:
+    """Yield the operators of the tensors with which ranks differ first, and what wrote their inputs."""
+    for ranks in odd:
+        key = ranks.first.key
+        flow = flow_of(store.step(ranks.ranks[0], ranks.first_step))
+        why = f"{ranks.first.name} differs first"
+        yield from _with_sources(flow, _calls(flow, key.graph, key.op_type, key.op_name), why)
 
 
 def choose_tensors(store: Catalog, names: Iterable[str], rank: Any = None, step: Any = None) -> Suspicion:

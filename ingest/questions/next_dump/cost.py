@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,23 +76,34 @@ def dump_cost(store: Catalog, checked: CheckedConfig) -> DumpCost:
     ranks = [rank for rank in sizes.ranks if asked.devices is None or rank in asked.devices]
     near = max((key for key in store.keys if key.step is not None), key=lambda key: key.order)
     step = near.step or 0
-    amount = Amount()
-    for rank in ranks:
-        for (_, op_type, op_name, io), own in sizes.of_step(rank, step).items():
-            if _is_asked(asked, op_type, op_name, io):
-                amount += own if asked.tensors else Amount(0, own.files * _STATISTICS_NBYTES)
+    amount = _amount(asked, sizes, ranks, step)
     whole, seconds = sizes.of_all([near.rank], [step]), sizes.seconds_of_step(near.rank, step)
     part = amount.files / max(len(ranks), 1) / max(whole.files, 1)
-    space = space_at(_existing(Path(asked.directory))) if asked.directory.startswith("/") else None
     return DumpCost(
         amount.files,
         amount.nbytes,
         None if asked.steps is None else len(asked.steps),
         len(ranks),
         None if seconds is None else seconds * part,
-        None if space is None else space.free_nbytes,
+        _free_nbytes(asked.directory),
         tuple(_unknown(asked, sizes, sizes.ranks[0], step)),
     )
+
+
+def _free_nbytes(directory: str) -> int | None:
+    """Return what is free where a dump goes; None if that is not a directory of this host."""
+    space = space_at(_existing(Path(directory))) if directory.startswith("/") else None
+    return None if space is None else space.free_nbytes
+
+
+def _amount(asked: AskedDump, sizes: Sizes, ranks: Iterable[int], step: int) -> Amount:
+    """Return what is dumped of one step of these ranks."""
+    amount = Amount()
+    for rank in ranks:
+        for (_, op_type, op_name, io), own in sizes.of_step(rank, step).items():
+            if _is_asked(asked, op_type, op_name, io):
+                amount += own if asked.tensors else Amount(0, own.files * _STATISTICS_NBYTES)
+    return amount
 
 
 def _is_asked(asked: AskedDump, op_type: str, op_name: str, io: str) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ingest.questions.next_dump.choice import Suspect, Suspicion
+from ingest.questions.next_dump.choice import OperatorId, Suspect, Suspicion
 from ingest.reader.catalog import Catalog
 from ingest.reader.flow.operator_kinds import is_input, is_output
 from ingest.reader.step import Step
@@ -16,7 +16,7 @@ NOTHING_NEW = "The store has all of these tensors already: the dump shows whethe
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _SuspectRow:
     """A tensor of a suspect in the store."""
 
     name: tuple[str, ...]
@@ -40,19 +40,34 @@ def _gains(store: Catalog, choice: Suspicion, suspects: Sequence[Suspect]) -> It
         if StepKey(rank, last) in known
         for row in _rows(store.step(rank, last), names)
     ]
+    yield from _from_elements(rows)
+    yield from _from_operands(rows, suspects[0].operator)
+    yield from _from_absent_steps(choice, known)
+
+
+def _from_elements(rows: Iterable[_SuspectRow]) -> Iterator[str]:
+    """Yield what elements will tell of tensors that have only statistics in the store."""
     without = sum(not row.has_elements for row in rows)
     if without:
         yield (
             "which elements of the inputs made it, and their values: of "
             f"{without} of these tensors, the store has statistics alone"
         )
-    culprit = suspects[0].operator
+
+
+def _from_operands(rows: Iterable[_SuspectRow], culprit: OperatorId) -> Iterator[str]:
+    """Yield what inputs and outputs of the culprit will tell, if the store has only the others."""
     of_culprit = [row for row in rows if row.name == culprit[1:]]
     if of_culprit and not any(is_input(row.io) for row in of_culprit):
         yield f"whether it came in with the inputs of {culprit.op_type}, which were not dumped"
     if of_culprit and not any(is_output(row.io) for row in of_culprit):
         yield f"what {culprit.op_type} made of its inputs: its outputs were not dumped"
-    for step in choice.steps[:-1]:
+
+
+def _from_absent_steps(choice: Suspicion, known: Container[StepKey]) -> Iterator[str]:
+    """Yield what the steps will tell that the store does not have of the chosen ranks."""
+    *before, last = choice.steps
+    for step in before:
         absent = [rank for rank in choice.ranks if StepKey(rank, step) not in known]
         if absent:
             yield f"how the same tensors were before, in step {step}, which rank {absent[0]} did not dump"
@@ -61,11 +76,11 @@ def _gains(store: Catalog, choice: Suspicion, suspects: Sequence[Suspect]) -> It
             yield f"what rank {rank} did in step {last}, which the store does not have"
 
 
-def _rows(step: Step, names: Iterable[tuple[str, ...]]) -> Iterator[_Row]:
+def _rows(step: Step, names: Iterable[tuple[str, ...]]) -> Iterator[_SuspectRow]:
     tables = step.tables
     labels = (tables.label(name).tolist() for name in ("graph", "op_type", "op_name", "io", "kind"))
     wanted = set(names)
     for graph, op_type, op_name, io, kind in zip(*labels, strict=True):
         name = (str(graph), str(op_type), str(op_name))
         if name in wanted and kind in (RowKind.TENSOR.value, RowKind.STATISTICS.value):
-            yield _Row(name, str(io), kind == RowKind.TENSOR.value and step.has_tensors)
+            yield _SuspectRow(name, str(io), kind == RowKind.TENSOR.value and step.has_tensors)

@@ -344,7 +344,7 @@ def _operator_text(operator: OriginOperator) -> str:
 
 
 def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
-    """Yield an empty line, the title and the lines; nothing if there are no lines."""
+    """Yield an empty line, the title and the lines; nothing without lines."""
     shown = list(lines)
     if shown:
         yield ""

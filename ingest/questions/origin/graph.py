@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ingest.questions.origin.calls import Call
-from ingest.questions.origin.flow import Crossing
+from ingest.questions.origin.flow import Crossing, Edge
 from ingest.questions.origin.roots import Root
 from ingest.reader.flow.operator_kinds import is_parameter
 
@@ -104,26 +104,31 @@ def graph_of(root: Root) -> SpreadGraph:
     crossings = dict.fromkeys(crossing for call in reached for crossing in flow.leaving.get(call, ()))
     ids |= {crossing: len(reached) + number for number, crossing in enumerate(crossings)}
     edges = [
-        SpreadEdge(
-            ids[edge.source],
-            ids[call],
-            None if edge.operand is None else call.name_of(edge.operand),
-            "" if edge.operand is None else edge.operand.holds,
-            edge.is_assumed,
-        )
+        _edge(edge, ids[edge.source], call, ids[call])
         for call in reached
         for edge in flow.before.get(call, ())
         if edge.source in ids
     ]
-    for crossing in crossings:
-        into = [(ids[call], ids[crossing]) for call in crossing.sources if call in ids]
-        out_of = [(ids[crossing], ids[call]) for call in crossing.targets if call in ids]
-        edges += [
-            SpreadEdge(source, target, None, "", crossing.is_assumed) for source, target in into + out_of
-        ]
+    edges += (edge for crossing in crossings for edge in _edges_through(crossing, ids))
     nodes = [_node(ids[call], call) for call in reached]
     nodes += [_passage(ids[crossing], crossing, root.call.step) for crossing in crossings]
     return SpreadGraph(tuple(nodes), tuple(edges))
+
+
+def _edge(edge: Edge, source: int, call: Call, target: int) -> SpreadEdge:
+    """Return an edge to a call, with the tensor that brought something bad if that is known."""
+    if edge.operand is None:
+        return SpreadEdge(source, target, None, "", edge.is_assumed)
+    return SpreadEdge(source, target, call.name_of(edge.operand), edge.operand.holds, edge.is_assumed)
+
+
+def _edges_through(crossing: Crossing, ids: Mapping[Call | Crossing, int]) -> Iterator[SpreadEdge]:
+    """Yield the edges from the calls of a collective to its node, and from there to its calls."""
+    passage = ids[crossing]
+    into = [(ids[call], passage) for call in crossing.sources if call in ids]
+    out_of = [(passage, ids[call]) for call in crossing.targets if call in ids]
+    for source, target in into + out_of:
+        yield SpreadEdge(source, target, None, "", crossing.is_assumed)
 
 
 def _node(number: int, call: Call) -> SpreadNode:

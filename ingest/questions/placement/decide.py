@@ -131,6 +131,17 @@ def _up_to_a_factor(search: Search, limit: float) -> Decision | None:
 
 def _not_fitting(search: Search, best: ScoredWay) -> Decision:
     off = f"the values are off by {best.error:.1e}"
+    if decision := _by_shape(search, best, off):
+        return decision
+    others = [way.error for way in search.ways if way.kinds != best.kinds]
+    if best.error <= _LIKELY and (not others or best.error <= _LIKELY_SHARE * min(others)):
+        return Decision(best, Certainty.LIKELY, f"{off}, every other way by more", search=search)
+    names = ", ".join(dict.fromkeys(describe(way) for way in search.ways))
+    return Decision(None, Certainty.OPEN, f"{off} in the closest of the ways: {names}", search=search)
+
+
+def _by_shape(search: Search, best: ScoredWay, off: str) -> Decision | None:
+    """Return the only way that the shapes allow, although the values are off; None if they allow several."""
     plain = [way for way in search.ways if not way.same_on_both and _is_plain(way)]
     if len({way.kinds for way in plain}) == 1:
         is_cut = any(dimension.axis is not None for dimension in plain[0].a.dimensions)
@@ -143,11 +154,7 @@ def _not_fitting(search: Search, best: ScoredWay) -> Decision:
         return Decision(plain[0], Certainty.BY_SHAPE, text, search=search)
     if len(search.ways) == 1:
         return Decision(best, Certainty.BY_SHAPE, f"both sides are cut alike; {off}", search=search)
-    others = [way.error for way in search.ways if way.kinds != best.kinds]
-    if best.error <= _LIKELY and (not others or best.error <= _LIKELY_SHARE * min(others)):
-        return Decision(best, Certainty.LIKELY, f"{off}, every other way by more", search=search)
-    names = ", ".join(dict.fromkeys(describe(way) for way in search.ways))
-    return Decision(None, Certainty.OPEN, f"{off} in the closest of the ways: {names}", search=search)
+    return None
 
 
 def simplicity(way: ScoredWay) -> tuple[int, int, float]:

@@ -59,7 +59,7 @@ class LayoutFinding:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RunLayout:
     """How the ranks of one run hold its tensors."""
 
     store: str

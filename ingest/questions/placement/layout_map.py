@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import fnmatch
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ingest.questions.name_pattern import NamePattern
 from ingest.questions.placement.decide import Certainty, Decision, simplicity
-from ingest.reader.bounded_regex import BoundedPattern
 from workers.arrays.placement import Held
-from workers.errors import UsageError
 from workers.host.yaml_file import load_model
 
 _HINT = "A layout map holds `placements:`, a list of {name: GLOB, a: PLACEMENT, b: PLACEMENT}."
@@ -30,15 +28,9 @@ _WITH_AXIS = frozenset({Held.SHARD.value, Held.BLOCKS.value, Held.ZIGZAG.value})
 _WITHOUT_AXIS = frozenset({Held.REPLICATED.value, Held.PARTIAL_SUM.value, Held.MEAN.value, "whole"})
 
 
-class MappedPlacement(BaseModel):
+class MappedPlacement(NamePattern):
     """How ranks hold the tensors whose names fit."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str | None = None
-    """Glob for the whole name."""
-    regex: str | None = None
-    """Regular expression that is searched in the name."""
     a: str
     b: str | None = None
 
@@ -53,15 +45,8 @@ class MappedPlacement(BaseModel):
                 if part not in _WITHOUT_AXIS and not (kind in _WITH_AXIS and axis.isdigit()):
                     message = f"{part!r} is not a placement: replicated, shard 0, partial sum, mean, ..."
                     raise ValueError(message)
-        try:
-            _ = self._pattern
-        except UsageError as exc:
-            raise ValueError(exc.message) from exc
+        self.refuse_bad_regex()
         return self
-
-    @cached_property
-    def _pattern(self) -> BoundedPattern | None:
-        return None if self.regex is None else BoundedPattern(self.regex, said_by="regex")
 
     def fits(self, name: str) -> bool:
         """Return whether it is about a tensor of this name.

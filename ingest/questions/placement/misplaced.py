@@ -21,7 +21,7 @@ _MIN, _MAX = FIELDS.index("min"), FIELDS.index("max")
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class EqualHolders:
     """Which ranks hold the same bytes of a tensor."""
 
     groups: tuple[tuple[int, ...], ...]
@@ -45,7 +45,7 @@ class Held:
 
 
 def find_misplaced(
-    held: HeldTensors, rows: Mapping[int, Held], whole: Mapping[int, tuple[int, str]]
+    held: HeldTensors, rows: Mapping[int, EqualHolders], whole: Mapping[int, tuple[int, str]]
 ) -> list[LayoutFinding]:
     """Return what looks like a mistake in one step, in order of execution.
 
@@ -62,7 +62,7 @@ def find_misplaced(
     return [*findings, *_unreduced(held, rows, whole)]
 
 
-def _told_otherwise(held: HeldTensors, number: int, row: Held) -> list[LayoutFinding]:
+def _told_otherwise(held: HeldTensors, number: int, row: EqualHolders) -> list[LayoutFinding]:
     """Return that a tensor is not held as the dump tells."""
     told = set(held.told(number).values())
     if not told:
@@ -76,7 +76,7 @@ def _told_otherwise(held: HeldTensors, number: int, row: Held) -> list[LayoutFin
 
 
 def _unlike_its_kind(
-    held: HeldTensors, number: int, row: Held, usual: Mapping[Kind, Counter[tuple[int, ...]]]
+    held: HeldTensors, number: int, row: EqualHolders, usual: Mapping[Kind, Counter[tuple[int, ...]]]
 ) -> Iterator[LayoutFinding]:
     """Yield that a tensor is held in another way than the same one of most other layers."""
     counts = usual[kind_of(held.keys[number], len(held.shapes(number)[0]))]
@@ -92,7 +92,7 @@ def _unlike_its_kind(
 
 
 def _unreduced(
-    held: HeldTensors, rows: Mapping[int, Held], whole: Mapping[int, tuple[int, str]]
+    held: HeldTensors, rows: Mapping[int, EqualHolders], whole: Mapping[int, tuple[int, str]]
 ) -> Iterator[LayoutFinding]:
     """Yield gradients that differ between ranks which hold the same parameter, if most others do not."""
     replicated: list[int] = []
@@ -122,7 +122,7 @@ def _parameter_of(held: HeldTensors, number: int) -> int | None:
     return next((other for other, known in enumerate(held.keys) if known in candidates), None)
 
 
-def _usual(held: HeldTensors, rows: Mapping[int, Held]) -> dict[Kind, Counter[tuple[int, ...]]]:
+def _usual(held: HeldTensors, rows: Mapping[int, EqualHolders]) -> dict[Kind, Counter[tuple[int, ...]]]:
     """Return by kind how often its tensors are replicated on which ranks."""
     usual: dict[Kind, Counter[tuple[int, ...]]] = {}
     for number, row in rows.items():
@@ -146,12 +146,12 @@ def _ranks(held: HeldTensors, number: int) -> tuple[int, ...]:
     return tuple(holder.rank for holder in held.holders[number])
 
 
-def _same_shard(row: Held) -> str:
+def _same_shard(row: EqualHolders) -> str:
     twins = [format_ranges(group) for group in row.groups if len(group) > 1]
     return f"ranks {'; '.join(twins)} hold the same bytes, and each should have a shard of its own"
 
 
-def _finding(held: HeldTensors, number: int, row: Held, kind: str, text: str) -> LayoutFinding:
+def _finding(held: HeldTensors, number: int, row: EqualHolders, kind: str, text: str) -> LayoutFinding:
     twins = tuple(rank for group in row.groups if len(group) > 1 for rank in group)
     ranks = twins if kind == "wrong shard" else _ranks(held, number)
     return LayoutFinding(held.step, ranks, held.keys[number].name, kind, text)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ingest.questions.compare.held_tensors import HeldTensors
 from ingest.questions.placement.layout_answer import LayoutFinding
-from ingest.questions.placement.misplaced import Held
+from ingest.questions.placement.misplaced import EqualHolders
 from workers.arrays.assembly import widened
 from workers.errors import DamagedStore
 from workers.tasks.piece_elements import elements_of
@@ -25,7 +25,7 @@ _AHEAD = 4
 _Values = npt.NDArray[np.float64]
 
 
-def find_repeated_biases(held: HeldTensors, rows: Mapping[int, Held]) -> Iterator[LayoutFinding]:
+def find_repeated_biases(held: HeldTensors, rows: Mapping[int, EqualHolders]) -> Iterator[LayoutFinding]:
     """Yield outputs that are the sum of what ranks hold and a multiple of a bias, which should be there once.
 
     Looked at are tensors that the dump tells to be partial sums, or that are named so.
@@ -46,7 +46,7 @@ def _is_partial(held: HeldTensors, number: int) -> bool:
     return "partial sum" in held.told(number).values() or "partial" in held.keys[number].op_name
 
 
-def _repeated(held: HeldTensors, number: int, output: int, rows: Mapping[int, Held]) -> str:
+def _repeated(held: HeldTensors, number: int, output: int, rows: Mapping[int, EqualHolders]) -> str:
     """Return what is wrong with an output; "" if nothing is, or if it cannot be read."""
     shape = held.shapes(output)[0]
     if not shape or math.prod(shape) > _MAX_SIZE:
@@ -70,7 +70,7 @@ def _repeated(held: HeldTensors, number: int, output: int, rows: Mapping[int, He
     return ""
 
 
-def _biases(held: HeldTensors, length: int, rows: Mapping[int, Held]) -> Iterator[int]:
+def _biases(held: HeldTensors, length: int, rows: Mapping[int, EqualHolders]) -> Iterator[int]:
     for number, key in enumerate(held.keys):
         name = f"{key.op_type}.{key.op_name}".lower()
         is_bias = "bias" in name and "grad" not in name and held.shapes(number)[0] == (length,)

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ingest.questions.compare.held_tensors import HeldTensors, hold_together
-from ingest.questions.compare.runner import PairRunner, ThreadRunner, batched
+from ingest.questions.compare.runner import PairRunner, ThreadRunner, answer_each
 from ingest.questions.compare.selection import Selection
 from ingest.questions.compare.sources import StepTensors, StoreSource
 from ingest.questions.placement.agree import Kind, is_parameter_gradient, kind_of
-from ingest.questions.placement.decide import Certainty, decide
-from ingest.questions.placement.layout_answer import Layout, LayoutFinding, PlacedKind
-from ingest.questions.placement.misplaced import Held, find_misplaced
+from ingest.questions.placement.decide import Certainty, Decision, decide
+from ingest.questions.placement.layout_answer import LayoutFinding, PlacedKind, RunLayout
+from ingest.questions.placement.misplaced import EqualHolders, find_misplaced
 from ingest.questions.placement.repeated_bias import find_repeated_biases
 from ingest.reader.catalog import Catalog
 from ingest.reader.ranges import format_ranges
@@ -34,7 +34,7 @@ _OWN = "each rank its own"
 _MOST = 0.5
 
 
-def layout(store: Catalog, step: int | None = None, *, include_partial: bool = False) -> Layout:
+def layout(store: Catalog, step: int | None = None, *, include_partial: bool = False) -> RunLayout:
     """Return how the ranks of a run hold its tensors, and what looks like a mistake.
 
     Digests decide, and what the dump tells. Of tensors that differ from rank to rank, the elements are read
@@ -65,7 +65,7 @@ def layout(store: Catalog, step: int | None = None, *, include_partial: bool = F
                 search.add(hold_together(number, held, store.coordinates(ranks)), runner)
     if not search.kinds and left_out:
         raise DamagedStore(f"{store.url}: no step that can be read ({left_out[0]})")
-    return Layout(
+    return RunLayout(
         store.url,
         tuple(ranks),
         tuple(steps),
@@ -124,7 +124,7 @@ class _LayoutSearch:
         self.findings += find_repeated_biases(held, rows)
 
     def _known(
-        self, held: HeldTensors, number: int, by_digests: Held, whole: dict[int, tuple[int, str]]
+        self, held: HeldTensors, number: int, by_digests: EqualHolders, whole: dict[int, tuple[int, str]]
     ) -> tuple[str, str]:
         """Return how ranks hold a tensor, and what shows that."""
         if len(held.holders[number]) == 1:
@@ -171,15 +171,17 @@ class _LayoutSearch:
         return [tuple(group) for group in groups if len(group) > 1]
 
 
-def _by_digests(held: HeldTensors, number: int) -> Held:
+def _by_digests(held: HeldTensors, number: int) -> EqualHolders:
     """Return which ranks hold the same bytes of a tensor."""
     groups: dict[object, list[int]] = {}
     for holder, digest in zip(held.holders[number], held.digests(number), strict=True):
         groups.setdefault(digest if any(digest[0]) else holder, []).append(holder.rank)
-    return Held(tuple(tuple(group) for group in groups.values()))
+    return EqualHolders(tuple(tuple(group) for group in groups.values()))
 
 
-def _made_up(held: HeldTensors, rows: dict[int, Held], runner: PairRunner) -> dict[int, tuple[int, str]]:
+def _made_up(
+    held: HeldTensors, rows: dict[int, EqualHolders], runner: PairRunner
+) -> dict[int, tuple[int, str]]:
     """Return by tensor which tensor of all ranks its pieces make up, and how."""
     pairs = [
         (number, other)
@@ -196,22 +198,23 @@ def _made_up(held: HeldTensors, rows: dict[int, Held], runner: PairRunner) -> di
         )
         for number, other in pairs
     ]
-    answers = (
-        answer
-        for batch in runner.map(search_placements, batched(questions, runner.parts))
-        for answer in batch
-    )
     whole: dict[int, tuple[int, str]] = {}
-    for (number, other), answer in zip(pairs, answers, strict=True):
+    for (number, other), answer in zip(pairs, answer_each(runner, search_placements, questions), strict=True):
         decision = decide(answer.search, (held.dtype(number), held.dtype(other)))
-        if number in whole or decision.certainty is not Certainty.CERTAIN or decision.way is None:
-            continue
-        if is_sum(decision.way.a) or decision.way.a.kind.startswith("shard"):
-            whole[number] = other, str(decision.way.a)
+        if number not in whole and (placement := _making_up(decision)):
+            whole[number] = other, placement
     return whole
 
 
-def _next_replicated(held: HeldTensors, rows: dict[int, Held], number: int) -> list[int]:
+def _making_up(decision: Decision) -> str:
+    """Return how pieces make up a tensor: cut or summed; "" if that is not certain, or they do not."""
+    if decision.certainty is not Certainty.CERTAIN or decision.way is None:
+        return ""
+    own = decision.way.a
+    return str(own) if is_sum(own) or own.kind.startswith("shard") else ""
+
+
+def _next_replicated(held: HeldTensors, rows: dict[int, EqualHolders], number: int) -> list[int]:
     """Return the next tensors that all ranks have alike, with as many axes as this one."""
     shape = held.shapes(number)[0]
     fitting = []

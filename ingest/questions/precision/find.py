@@ -8,10 +8,9 @@ from typing import TypeAlias, Unpack
 
 from ingest.questions.precision.answer import FormatLosses, PrecisionAnswer, TensorPrecision, trend_of
 from ingest.questions.precision.scaling import CURRENT, NONE, Scaling, checked_scaling
-from ingest.questions.sketched_tensors import SketchedTensor, SketchedTensors
+from ingest.questions.sketched_tensors import SketchedTensor, SketchedTensors, ask_of_sketches
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
-from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.tensor_filter import FilterFields, with_pattern
 from workers.arrays.number_formats import NumberFormat, format_named
 from workers.arrays.rounding import losses
@@ -66,10 +65,8 @@ def precision(
     targets = list({target.name: target for target in map(format_named, formats or DEFAULT_FORMATS)}.values())
     how = checked_scaling(scaling)
     chosen = with_pattern(pattern, conditions)
-    snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
 
-    def ask(readable: Snapshot) -> PrecisionAnswer:
-        tensors = SketchedTensors(readable, chosen)
+    def ask(tensors: SketchedTensors) -> PrecisionAnswer:
         rows, keys = _rows(tensors, targets, how, powers_of_two=powers_of_two)
         return PrecisionAnswer(
             store.url,
@@ -79,10 +76,10 @@ def precision(
             _by_tensor(rows, keys, {target.name: target for target in targets}, how),
             tuple(rows),
             tensors.without,
-            readable.left_out,
+            tensors.snapshot.left_out,
         )
 
-    return ask_of_undamaged(snapshot, ask)
+    return ask_of_sketches(store, chosen, ask, rank=rank, step=step, include_partial=include_partial)
 
 
 def _rows(
@@ -143,10 +140,7 @@ def _by_tensor(
 def _summary(members: Sequence[FormatLosses], target: NumberFormat, how: str) -> TensorPrecision:
     losing = [row for row in members if any(row.badness)]
     last = [row.headroom_bits for row in members if row.step == members[-1].step]
-    largest: dict[int, float] = {}
-    for row in members:
-        largest[row.step] = max(largest.get(row.step, 0.0), row.largest)
-    known = {step: math.log2(value) for step, value in largest.items() if value}
+    known = _magnitudes(members)
     follows_tensor = how == CURRENT or target.block > 0  # then it never overflows
     bits_per_step, overflows_at = trend_of(list(known), list(known.values()), math.log2(target.largest))
     return TensorPrecision(
@@ -157,3 +151,11 @@ def _summary(members: Sequence[FormatLosses], target: NumberFormat, how: str) ->
         bits_per_step=bits_per_step,
         overflows_at=None if follows_tensor or how != NONE else overflows_at,
     )
+
+
+def _magnitudes(members: Iterable[FormatLosses]) -> dict[int, float]:
+    """Return by step the base-2 logarithm of the largest magnitude on any rank; none if all are zero."""
+    largest: dict[int, float] = {}
+    for row in members:
+        largest[row.step] = max(largest.get(row.step, 0.0), row.largest)
+    return {step: math.log2(value) for step, value in largest.items() if value}

@@ -25,7 +25,7 @@ def checked_scaling(text: str) -> str:
     """Return the scaling that a user named.
 
     Raises:
-        UsageError: there is no such scaling.
+        UsageError: the scaling is unknown.
     """
     plain = text.strip().lower()
     if plain not in SCALINGS:

@@ -45,7 +45,7 @@ def explain(op_type: str, inputs: Sequence[Tensor], bad: Tensor) -> Why | None:
 
     Args:
         op_type: its type.
-        inputs: its inputs, in order; none for a tensor that was bad already, for which there is no reason.
+        inputs: its inputs, in order; none for a tensor that was bad already, which has no reason of its own.
         bad: its output with NaN or Inf, or such a tensor.
     """
     reader = _Reader(op_type, tuple(inputs), bad)

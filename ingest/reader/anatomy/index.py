@@ -24,25 +24,34 @@ def parse_index(text: str, shape: tuple[int, ...]) -> Index:
     Raises:
         UsageError: a part is not an integer or slice, there are too many, or an integer is out of range.
     """
-    parts = [part.strip() for part in text.strip().strip("[]").split(",")]
-    if parts.count("...") > 1:
-        raise UsageError(f"{text!r} has more than one '...'", hint="Write one of them.")
-    index = tuple(_parse_part(part, text) for part in parts if part)
+    index = _parse_parts(text)
     positions = [part for part in index if part is not Ellipsis]
     if len(positions) > len(shape):
         raise UsageError(
             f"{text!r} names {len(positions)} axes, and the shape is {shape}",
             hint=f"Give at most {len(shape)} parts.",
         )
-    before = next((number for number, part in enumerate(index) if part is Ellipsis), len(index))
+    before = index.index(Ellipsis) if Ellipsis in index else len(index)
     for number, part in enumerate(positions):
         axis = number if number < before else len(shape) - len(positions) + number
-        if isinstance(part, int) and not -shape[axis] <= part < shape[axis]:
-            raise UsageError(
-                f"{part} is out of range for axis {axis} of the shape {shape}",
-                hint=f"Positions are 0 to {shape[axis] - 1}." if shape[axis] else "The axis is empty.",
-            )
+        if isinstance(part, int):
+            _refuse_outside(part, axis, shape)
     return index
+
+
+def _parse_parts(text: str) -> Index:
+    parts = [part.strip() for part in text.strip().strip("[]").split(",")]
+    if parts.count("...") > 1:
+        raise UsageError(f"{text!r} has more than one '...'", hint="Write one of them.")
+    return tuple(_parse_part(part, text) for part in parts if part)
+
+
+def _refuse_outside(position: int, axis: int, shape: tuple[int, ...]) -> None:
+    if not -shape[axis] <= position < shape[axis]:
+        raise UsageError(
+            f"{position} is out of range for axis {axis} of the shape {shape}",
+            hint=f"Positions are 0 to {shape[axis] - 1}." if shape[axis] else "The axis is empty.",
+        )
 
 
 def _parse_part(part: str, text: str) -> int | slice | EllipsisType:

@@ -54,7 +54,7 @@ def key_of(tables: Tables, row: int) -> CallKey:
 def told_hash(tables: Tables, row: int) -> str:
     """Return the hash that a log tells of a tensor, with its kind: `l1:1.5`, `xor:77`; "" if it tells none.
 
-    It is no digest: the sum of absolute values stays the same if elements change places.
+    It is not a digest: the sum of absolute values stays the same if elements change places.
     """
     tensor = record_of(tables, row).get("tensor")
     told = tensor.get("hash") if isinstance(tensor, dict) else None

@@ -17,7 +17,7 @@ class Caller(Protocol):
         """The type of the operator."""
 
 
-class Operand(Protocol):
+class IndexedOperand(Protocol):
     """An input or output of a call."""
 
     @property
@@ -30,7 +30,7 @@ class Operand(Protocol):
 
 
 _Call = TypeVar("_Call", bound=Caller)
-_Operand = TypeVar("_Operand", bound=Operand)
+_Operand = TypeVar("_Operand", bound=IndexedOperand)
 
 #: The latest calls that may have written a tensor, of which the best one is chosen.
 _CANDIDATES = 64

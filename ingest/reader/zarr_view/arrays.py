@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from ingest.reader.zarr_view.elements import Elements, chunk_shape
+from ingest.reader.zarr_view.elements import ViewElements, chunk_shape
 from workers.model import MIB, ceil_div
 from workers.store import metadata
 
@@ -26,12 +26,12 @@ _CHUNK_KEY = re.compile(r"c(?:/(?:0|[1-9][0-9]{0,18}))*")
 class ViewArray:
     """The array of one tensor."""
 
-    elements: Elements
+    elements: ViewElements
     chunk: tuple[int, ...]
     """The lengths of a chunk, with the axes in the order of the store."""
 
     @classmethod
-    def of(cls, elements: Elements) -> ViewArray:
+    def of(cls, elements: ViewElements) -> ViewArray:
         """Return the array of a tensor, with chunks of about `CHUNK_NBYTES`."""
         return cls(elements, chunk_shape(elements, CHUNK_NBYTES))
 

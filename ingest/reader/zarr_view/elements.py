@@ -29,7 +29,7 @@ _RUN_NBYTES = 64 * MIB
 
 
 @dataclass(slots=True, eq=False)
-class Elements:
+class ViewElements:
     """A tensor as an array of a type that Zarr has: `dtype`, `shape`.
 
     Types that Zarr does not have are shown as follows:
@@ -79,7 +79,7 @@ class Elements:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Of the index of the step, only its own row is sent along.
-        return Elements, (self.step.only(self.row), 0)
+        return ViewElements, (self.step.only(self.row), 0)
 
     @property
     def size(self) -> int:
@@ -176,7 +176,7 @@ class Elements:
         return len(shape) - 1
 
 
-def chunk_shape(elements: Elements, nbytes: int) -> tuple[int, ...]:
+def chunk_shape(elements: ViewElements, nbytes: int) -> tuple[int, ...]:
     """Return the lengths of a chunk of about `nbytes`, axes in the order of the store.
 
     Tensors are cut along their slowest axis, so that every chunk is contiguous in the store. A tensor that is

@@ -15,7 +15,7 @@ from ingest.reader.snapshot import NOT_COMMITTED, LeftOut, partial_reason
 from ingest.reader.step import Step
 from ingest.reader.zarr_view import attributes
 from ingest.reader.zarr_view.arrays import ViewArray
-from ingest.reader.zarr_view.elements import Elements
+from ingest.reader.zarr_view.elements import ViewElements
 from ingest.reader.zarr_view.node_names import StepNames, name_tensors
 from workers.errors import UsageError
 from workers.model import StepKey
@@ -47,7 +47,7 @@ class StepNodes:
     def array(self, path: str) -> ViewArray | None:
         """Return the array at a path; None if no array is there."""
         row = self.names.row_of(path)
-        return None if row is None else ViewArray.of(Elements(self.step, row))
+        return None if row is None else ViewArray.of(ViewElements(self.step, row))
 
 
 class ShownSteps:

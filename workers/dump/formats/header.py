@@ -98,9 +98,9 @@ class TensorHeader(Positional):
     record: str = ""
     """What else is known of it, and of the file if it is the first one, as JSON."""
     view: StridedView | None = None
-    """How its elements are picked from the bytes of the file, if they are no payload of their own."""
+    """How its elements are picked from the bytes of the file, if they are not a payload of their own."""
     is_part: bool = False
-    """Whether this is no tensor, but bytes of the file that belong to none."""
+    """Whether this is not a tensor, but bytes of the file that belong to none."""
 
     @property
     def size(self) -> int:

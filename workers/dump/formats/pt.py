@@ -19,14 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
-from workers.arrays.dtypes import from_npy_descr
+from workers.arrays.dtypes import ElementType, from_npy_descr
 from workers.arrays.strided import StridedView, can_resolve, span_nbytes
 from workers.dump.formats.assembly import PlacedTensor, assemble, is_viewable
 from workers.dump.formats.header import HoldsNoTensor, ReadAt, TensorHeader, Truncated, read_exactly
 from workers.dump.formats.pt_alike import AlikeFiles
 from workers.dump.formats.pt_elements import UNTYPED_STORAGE, check_size, element_of, is_dense
 from workers.dump.formats.pt_legacy import LEGACY_MAGIC, read_legacy
-from workers.dump.formats.pt_pickle import unpickle
+from workers.dump.formats.pt_pickle import RebuiltTensor, unpickle
 from workers.dump.formats.pt_tree import Contents, FoundTensor, InlineTensor, contents
 from workers.dump.formats.zip_archive import LOCAL_MAGIC, Archive, Member, open_archive
 from workers.errors import UnreadableTensor
@@ -240,32 +240,58 @@ def _describe_tensor(found: FoundTensor, *, big_endian: bool) -> _DescribedTenso
     check_size(tensor, element.itemsize)
     storage_nbytes = tensor.storage_size * (1 if tensor.storage == UNTYPED_STORAGE else element.itemsize)
     strides = tuple(stride * element.itemsize for stride in tensor.stride)
-    span = span_nbytes(tensor.size, strides, element.itemsize) if min(strides, default=0) >= 0 else -1
-    first = tensor.offset * element.itemsize
-    if span < 0 or first < 0:
-        raise UnreadableTensor(
-            f"is a view of more than its storage: shape {tensor.size}, strides {tensor.stride}, "
-            f"offset {tensor.offset}"
-        )
-    c_order = is_dense(tensor.size[::-1], tensor.stride[::-1])
-    is_plain = (c_order or is_dense(tensor.size, tensor.stride)) and not (tensor.conjugate or tensor.negative)
-    view = StridedView(strides, conjugate=tensor.conjugate, negative=tensor.negative)
-    if (view.conjugate or view.negative) and not can_resolve(view, element):
-        raise UnreadableTensor(
-            f"its elements of type {element.name:.40} are stored as negatives or conjugates"
-        )
+    first, span = _extent(tensor, strides, element.itemsize)
+    view = _view_of(tensor, strides, element)
+    order = "" if view.conjugate or view.negative else _order_of(tensor)
     placed = PlacedTensor(
         element=element,
         shape=tensor.size,
         offset=first if span else 0,
         nbytes=math.prod(tensor.size) * element.itemsize,
         path=found.path,
-        fortran_order=is_plain and not c_order,
-        view=None if is_plain else view,
+        fortran_order=order == "F",
+        view=None if order else view,
         declared_dtype=declared_dtype,
         attributes=found.attributes,
     )
     return _DescribedTensor(placed, tensor.key, storage_nbytes, first + span if span else 0)
+
+
+def _extent(tensor: RebuiltTensor, strides: tuple[int, ...], itemsize: int) -> tuple[int, int]:
+    """Return where a tensor begins in its storage, and how much of it it spans, in bytes.
+
+    Raises:
+        UnreadableTensor: it begins before its storage, or goes backwards in it.
+    """
+    first = tensor.offset * itemsize
+    span = span_nbytes(tensor.size, strides, itemsize) if min(strides, default=0) >= 0 else -1
+    if span < 0 or first < 0:
+        raise UnreadableTensor(
+            f"is a view of more than its storage: shape {tensor.size}, strides {tensor.stride}, "
+            f"offset {tensor.offset}"
+        )
+    return first, span
+
+
+def _view_of(tensor: RebuiltTensor, strides: tuple[int, ...], element: ElementType) -> StridedView:
+    """Return how the elements of a tensor are picked from its storage.
+
+    Raises:
+        UnreadableTensor: they are negatives or conjugates of what cannot be negated or conjugated.
+    """
+    view = StridedView(strides, conjugate=tensor.conjugate, negative=tensor.negative)
+    if (view.conjugate or view.negative) and not can_resolve(view, element):
+        raise UnreadableTensor(
+            f"its elements of type {element.name:.40} are stored as negatives or conjugates"
+        )
+    return view
+
+
+def _order_of(tensor: RebuiltTensor) -> str:
+    """Return "C" or "F" if the elements of a tensor lie next to one another in that order, else ""."""
+    if is_dense(tensor.size[::-1], tensor.stride[::-1]):
+        return "C"
+    return "F" if is_dense(tensor.size, tensor.stride) else ""
 
 
 def _inline(found: FoundTensor, array: InlineTensor) -> PlacedTensor:

@@ -154,19 +154,26 @@ def _from_type(function: _Value, cls: _Value, arguments: _Value, state: _Value =
             "DTensor", {"": attributes["_local_tensor"]}, _layout_of(attributes.get("_spec"), arguments)
         )
     if function.text.endswith("._rebuild_wrapper_subclass"):
-        inner = {str(name): value for name, value in attributes.items() if _is_tensor(value)}
-        named = {"" if len(inner) == 1 else name: value for name, value in inner.items()}
-        return Composite(cls.text, named, {name: v for name, v in attributes.items() if name not in inner})
+        return _wrapper_subclass(cls, attributes)
     if function.text.endswith("._rebuild_njt") and arguments and isinstance(arguments[0], dict):
-        parts = arguments[0]
-        members = {
-            name: parts[name] for name in ("values", "offsets", "lengths") if _is_tensor(parts.get(name))
-        }
-        return Composite("nested tensor", members, {"ragged_axis": parts.get("_ragged_idx")})
+        return _nested_tensor(arguments[0])
     known = FUNCTIONS.get(function.text)
     if known is None or not known.required <= len(arguments) <= known.maximum:
         return Instance(function.text, arguments, is_call=True, state=state)
     return known.call(*arguments, *[None] * (known.maximum - len(arguments)))
+
+
+def _wrapper_subclass(cls: Global, attributes: Mapping[str, _Value]) -> Composite:
+    """Return the tensors inside of a tensor; one alone has the name of the whole."""
+    inner = {str(name): value for name, value in attributes.items() if _is_tensor(value)}
+    named = {"" if len(inner) == 1 else name: value for name, value in inner.items()}
+    return Composite(cls.text, named, {name: v for name, v in attributes.items() if name not in inner})
+
+
+def _nested_tensor(parts: Mapping[str, _Value]) -> Composite:
+    """Return a jagged nested tensor: the rows of all its tensors, and where each begins and ends."""
+    members = {name: parts[name] for name in ("values", "offsets", "lengths") if _is_tensor(parts.get(name))}
+    return Composite("nested tensor", members, {"ragged_axis": parts.get("_ragged_idx")})
 
 
 def _is_tensor(value: _Value) -> bool:

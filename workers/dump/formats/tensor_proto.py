@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import NamedTuple
 
 from workers.arrays.dtypes import ElementType, from_name
 from workers.dump.formats.assembly import PlacedTensor, assemble
@@ -67,6 +68,30 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
         HoldsNoTensor: it holds texts.
         UnreadableTensor: it is damaged, or its elements are not where ONNX Runtime writes them.
     """
+    proto = _read_fields(read, file_size)
+    if proto.location:
+        raise UnreadableTensor("has its elements in another file")
+    if proto.code == _TEXT:
+        facts = {"name": proto.name, "shape": proto.dims[:MAX_NDIM]}
+        raise HoldsNoTensor("holds texts", record=json.dumps({"file": facts}))
+    element, shape = _element(proto.code), _shape(proto.dims)
+    placed = _placed(element, shape, proto.elements, proto.name, file_size)
+    return assemble([placed], {}, read, file_size)
+
+
+class _Proto(NamedTuple):
+    """The fields of the message that tell of its tensor."""
+
+    dims: list[int]
+    code: int
+    """Of the type of the elements."""
+    name: str
+    location: int
+    """Not 0 if the elements are in another file."""
+    elements: WireField | None
+
+
+def _read_fields(read: ReadAt, file_size: int) -> _Proto:
     dims: list[int] = []
     code, name, location = 0, "", 0
     elements: WireField | None = None
@@ -83,14 +108,7 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
             if elements is not None:
                 raise UnreadableTensor("has elements in two places")
             elements = field
-    if location:
-        raise UnreadableTensor("has its elements in another file")
-    if code == _TEXT:
-        raise HoldsNoTensor(
-            "holds texts", record=json.dumps({"file": {"name": name, "shape": dims[:MAX_NDIM]}})
-        )
-    element, shape = _element(code), _shape(dims)
-    return assemble([_placed(element, shape, elements, name, file_size)], {}, read, file_size)
+    return _Proto(dims, code, name, location, elements)
 
 
 def _placed(

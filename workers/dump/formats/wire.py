@@ -88,7 +88,7 @@ def read_varint(read: ReadAt, field: WireField) -> int:
         UnreadableTensor: it holds something else.
     """
     if field.wire_type != _VARINT:
-        raise UnreadableTensor(f"field {field.number} of its protobuf header is no number")
+        raise UnreadableTensor(f"field {field.number} of its protobuf header is not a number")
     return _varint(read(field.value, field.end - field.value), 0, UnreadableTensor)[0]
 
 

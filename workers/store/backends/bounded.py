@@ -17,7 +17,7 @@ from workers.store.objects import ObjectStore, StoredObject, UnfinishedUpload
 from workers.store.pieces import NewObject
 
 T = TypeVar("T")
-#: What is sent is no progress before it is acknowledged: each of these bytes allows a second more.
+#: What is sent counts as progress when it is acknowledged: each of these bytes allows a second more.
 _SENT_PER_S = MIB
 #: The same for requests of which nothing is heard before their end, in timeouts: those that list or move many
 #: objects, or read one of unknown size, in file systems that do not tell of their progress.

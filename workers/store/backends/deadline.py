@@ -23,7 +23,7 @@ class NoAnswer(TimeoutError):
     """The call went on for too long without progress. It was abandoned, and may still come to an end."""
 
 
-class _Call:
+class _DelegatedCall:
     """One call, which a helper makes and somebody else waits for."""
 
     __slots__ = ("action", "arguments", "ended", "error", "progressed_at", "result")
@@ -45,7 +45,7 @@ class _Call:
 
 
 #: The call that this thread, or this task of an event loop, works for.
-_CURRENT: ContextVar[_Call | None] = ContextVar("dump_ingest_call", default=None)
+_CURRENT: ContextVar[_DelegatedCall | None] = ContextVar("dump_ingest_call", default=None)
 
 
 def made_progress() -> None:
@@ -59,10 +59,10 @@ class _Helper:
     """A thread that makes one call after the other. A daemon: a process does not wait for it to end."""
 
     def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[_DelegatedCall] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="dump-ingest-store", daemon=True).start()
 
-    def make(self, call: _Call) -> None:
+    def make(self, call: _DelegatedCall) -> None:
         self._calls.put(call)
 
     def _run(self) -> None:
@@ -93,7 +93,7 @@ def call_within(timeout_s: float, action: Callable[..., T], *arguments: object) 
     Raises:
         NoAnswer: there was no progress for that long. The action goes on in its thread.
     """
-    call = _Call(action, arguments)
+    call = _DelegatedCall(action, arguments)
     try:
         helper = _idle.pop()
     except IndexError:

@@ -140,7 +140,7 @@ class FsspecObjects:
             }
 
     def unfinished_uploads(self, prefix: str = "") -> list[UnfinishedUpload]:  # noqa: ARG002
-        """Return none: there are no uploads in parts, or no way to list them."""
+        """Return none: uploads in parts do not exist, or cannot be listed."""
         return []
 
     def abort_upload(self, upload: UnfinishedUpload) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ingest.recording.places import Place, coordinates_of, rank_of
+from ingest.recording.places import AxisPlace, coordinates_of, rank_of
 
 
 def mesh_of(names: tuple[str, ...] | None, coordinate: list[int] | None, sizes: tuple[int, ...]) -> Any:
@@ -17,13 +17,13 @@ def mesh_of(names: tuple[str, ...] | None, coordinate: list[int] | None, sizes: 
 def test_a_device_mesh_tells_the_axes_that_have_several_ranks(torch: Any) -> None:
     model = torch.nn.Linear(1, 1)
     mesh = mesh_of(("dp_shard", "tp", "pp"), [1, 0, 0], (4, 2, 1))
-    assert coordinates_of(torch, model, mesh) == {"dp_shard": Place(1, 4), "tp": Place(0, 2)}
+    assert coordinates_of(torch, model, mesh) == {"dp_shard": AxisPlace(1, 4), "tp": AxisPlace(0, 2)}
 
 
 def test_meshes_of_parameters_are_found_and_other_names_passed_over(torch: Any) -> None:
     parameter = SimpleNamespace(device_mesh=mesh_of(("tp", "fancy"), [1, 1], (2, 2)))
     model = SimpleNamespace(parameters=lambda: [parameter])
-    assert coordinates_of(torch, model) == {"tp": Place(1, 2)}
+    assert coordinates_of(torch, model) == {"tp": AxisPlace(1, 2)}
     unnamed = SimpleNamespace(parameters=lambda: [SimpleNamespace(device_mesh=mesh_of(None, None, (2,)))])
     assert coordinates_of(torch, unnamed) == {}
 

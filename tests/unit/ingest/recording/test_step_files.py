@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from ingest.layouts.recorder import STATISTICS_FILE, STEP_FILE, RecordedStep
-from ingest.recording.snapshots import Snapshot
+from ingest.recording.snapshots import TensorSnapshot
 from ingest.recording.step_files import StepFiles, existing_steps
 from workers.dump.model import TensorName
 
 
-def snapshot(values: Any) -> Snapshot:
-    return Snapshot(values.dtype.name, values.shape, values.nbytes, _elements=values.reshape(-1))
+def snapshot(values: Any) -> TensorSnapshot:
+    return TensorSnapshot(values.dtype.name, values.shape, values.nbytes, _elements=values.reshape(-1))
 
 
 def name(number: int) -> TensorName:

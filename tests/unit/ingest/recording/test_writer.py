@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 
 from ingest.layouts.recorder import STEP_FILE, RecordedStep
-from ingest.recording.snapshots import Snapshot
+from ingest.recording.snapshots import TensorSnapshot
 from ingest.recording.writer import Row, StepEnd, Writer
 from workers.dump.model import TensorName
 
 
 def row(step: int, number: int) -> Row:
     values = np.ones(8)
-    snapshot = Snapshot("float64", (8,), 64, _elements=values)
+    snapshot = TensorSnapshot("float64", (8,), 64, _elements=values)
     return Row(step, TensorName("", "", "saved", f"t{number}", "output", 0, sequence=number), snapshot, 1000)
 
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from tests.in_memory import elements
 from workers.arrays.assembly import (
+    AxisSegment,
     Joined,
     Piece,
     Same,
-    Segment,
     Summed,
     interleaved,
     joined,
@@ -74,7 +74,7 @@ def test_sums_and_means(factor: float, expected: list[float]) -> None:
 
 def test_replicas_are_every_choice_among_what_should_be_the_same() -> None:
     same = Same((Piece(0, (2,)), Piece(1, (2,))))
-    whole = Joined((same, Piece(2, (2,))), 0, (Segment(0, 0, 2), Segment(1, 0, 2)))
+    whole = Joined((same, Piece(2, (2,))), 0, (AxisSegment(0, 0, 2), AxisSegment(1, 0, 2)))
     assert [choice.numbers for choice in replicas(whole)] == [(0, 2), (1, 2)]
     assert whole.numbers == (0, 2)
 

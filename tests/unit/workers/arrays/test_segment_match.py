@@ -3,7 +3,7 @@
 import numpy as np
 
 from tests.in_memory import InMemory, elements
-from workers.arrays.assembly import Segment
+from workers.arrays.assembly import AxisSegment
 from workers.arrays.segment_match import match_order
 
 WHOLE = np.random.default_rng(2).normal(size=(3, 10, 4)).astype(np.float32)
@@ -19,7 +19,7 @@ def test_stretches_are_found_with_rounding() -> None:
         [(0, 7, 3), (3, 0, 2)],
         [(0, 2, 5)],
     ]
-    assert found.segments(10) == [Segment(0, 3, 2), Segment(1, 0, 5), Segment(0, 0, 3)]
+    assert found.segments(10) == [AxisSegment(0, 3, 2), AxisSegment(1, 0, 5), AxisSegment(0, 0, 3)]
     assert found.segments(11) == []
 
 

@@ -5,12 +5,12 @@ import numpy as np
 from ingest.questions.placement.decide import Certainty, Decision, decide
 from ingest.questions.placement.told import contradicts, settled_by
 from tests.in_memory import InMemory, Values
-from workers.arrays.placement import Grid
+from workers.arrays.placement import MeshGrid
 from workers.arrays.placement_search import Pieces, search
 
 RNG = np.random.default_rng(11)
 WHOLE, NOISE = RNG.normal(size=(2, 6, 6)).astype(np.float32)
-GRID = Grid(("tp",), np.arange(2))
+GRID = MeshGrid(("tp",), np.arange(2))
 
 
 def decided(*parts: Values) -> Decision:

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.questions.placement.layout_answer import Layout
+from ingest.questions.placement.layout_answer import RunLayout
 from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT, Config, Dump, simulate, write
 from workers.errors import UsageError
 
-Lay = Callable[..., Layout]
+Lay = Callable[..., RunLayout]
 
 
-def held(root: Path, steps: list[list[Dump]]) -> Layout:
+def held(root: Path, steps: list[list[Dump]]) -> RunLayout:
     write(root / "dump", steps)
     ingest_directly(root / "dump", root / "store", layout=LAYOUT)
     return ingest.layout(ingest.open_store(root / "store"))
@@ -23,7 +23,7 @@ def held(root: Path, steps: list[list[Dump]]) -> Layout:
 
 @pytest.fixture(scope="module")
 def lay(tmp_path_factory: pytest.TempPathFactory) -> Lay:
-    def run(tp: int, dp: int, *flags: str, changed: Callable[[list[Dump]], None] | None = None) -> Layout:
+    def run(tp: int, dp: int, *flags: str, changed: Callable[[list[Dump]], None] | None = None) -> RunLayout:
         (ranks,) = simulate(Config(tp, dp, frozenset(flags), 1))
         if changed is not None:
             changed(ranks)
@@ -32,7 +32,7 @@ def lay(tmp_path_factory: pytest.TempPathFactory) -> Lay:
     return run
 
 
-def placements(layout: Layout) -> dict[str, str]:
+def placements(layout: RunLayout) -> dict[str, str]:
     return {
         kind.name.removeprefix("Module..").removesuffix(".output.0"): kind.placement for kind in layout.kinds
     }

@@ -102,7 +102,7 @@ def test_texts_are_kept_as_a_file() -> None:
         (chunk(8, bytes(5000)), "name of 5000 bytes"),
         (chunk(1, bytes(5000)), "more than 64 axes"),
         (chunk(1, b"\x80"), "ends inside a number"),
-        (chunk(2, b"x"), "is no number"),
+        (chunk(2, b"x"), "is not a number"),
     ],
 )
 def test_impossible_figures_are_refused(content: bytes, message: str) -> None:
