@@ -34,7 +34,10 @@ class CpuLimits:
     """Of these processors, above 0 and up to 1."""
 
     def apply(self) -> None:
-        """Take the priority and the processors. A priority that is lower already stays.
+        """Take the priority and the processors.
+
+        A priority that is lower already stays. With `nice` 0, every priority stays: whoever started this
+        process may have raised it.
 
         Raises:
             UsageError: this process may use none of the processors.
@@ -48,7 +51,7 @@ class CpuLimits:
                 )
             os.sched_setaffinity(0, self.cpus & available)
         missing = self.nice - os.nice(0)
-        if missing > 0:
+        if self.nice and missing > 0:
             os.nice(missing)
 
     def part(self, processes: int) -> float:

@@ -49,6 +49,18 @@ def test_priority_and_processors_are_taken_by_the_process_and_what_it_starts() -
     assert (nice, cpus) == (expected, [str(first)])
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may raise a priority")
+def test_a_priority_that_somebody_raised_stays() -> None:
+    code = (
+        "import os\n"
+        "from workers.host.cpu import CpuLimits\n"
+        "raised = os.nice(-1)\n"
+        "CpuLimits().apply()\n"
+        "print(os.nice(0) - raised)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT) == "0\n"
+
+
 def test_a_share_is_divided_among_processes() -> None:
     processors = len(os.sched_getaffinity(0))
     assert CpuLimits().part(3) == 1
