@@ -3,67 +3,23 @@
 Work that takes long calls `beat` as it goes: a look at a large dump for each directory and each header, a
 round of the consolidator between listings and after each task. So the heart beats through a look of half an
 hour, and stands still in a process that hangs in a dead file system. Whoever watches the process judges by
-that: the health check of containers by the metric, systemd by the messages that `beat` sends (sd_notify).
+that: the health check of containers by the metric, Kubernetes by `/live`, systemd by the messages that `beat`
+sends.
 """
 
 from __future__ import annotations
 
-import math
 import os
-import socket
 import time
-from collections.abc import Mapping
-from contextlib import suppress
 
-#: Messages to systemd are sent this many times in the interval that its watchdog allows.
-_BEATS_OF_AN_INTERVAL = 4
-
-
-class Heartbeat:
-    """Remembers when work last got on, and tells systemd, if that asks for it.
-
-    systemd asks by the variables NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID; see sd_notify(3).
-    """
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        """Take from an environment what systemd asks for."""
-        self._last_at = self._told_at = time.monotonic()
-        self._address = environment.get("NOTIFY_SOCKET", "")
-        usec = environment.get("WATCHDOG_USEC", "")
-        # Child processes inherit the variables; only the process that systemd started speaks for the service.
-        is_asked = usec.isdecimal() and environment.get("WATCHDOG_PID", "") in {"", str(os.getpid())}
-        self._interval_s = int(usec) / 1e6 / _BEATS_OF_AN_INTERVAL if is_asked else math.inf
-
-    def beat(self) -> None:
-        """Record that work gets on. Takes a tenth of a microsecond."""
-        self._last_at = now = time.monotonic()
-        if now - self._told_at >= self._interval_s:
-            self._told_at = now
-            self._tell("WATCHDOG=1")
-
-    def tell_ready(self) -> None:
-        """Tell systemd that the service has started."""
-        self._tell("READY=1")
-        self.beat()
-
-    @property
-    def age_s(self) -> float:
-        """How long ago work last got on, in seconds."""
-        return time.monotonic() - self._last_at
-
-    def _tell(self, message: str) -> None:
-        if not self._address:
-            return
-        # "@" stands for the zero byte that begins a name in the abstract namespace.
-        address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as to:
-            to.sendto(message.encode(), address)
-
+from workers.host.heartbeat import Heartbeat
 
 #: The one heart of this process.
 _HEART = Heartbeat(os.environ)
 beat = _HEART.beat
 tell_ready = _HEART.tell_ready
+#: How often systemd wants to hear of this process, in seconds; infinite if it does not ask.
+INTERVAL_S = _HEART.interval_s
 
 
 def last_beat() -> float:

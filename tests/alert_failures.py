@@ -10,6 +10,8 @@ from tests.alert_series import (
     C2,
     IDLE,
     K1,
+    LEFT,
+    OLD_CLOCK,
     S1,
     STOPPED,
     STORE,
@@ -31,6 +33,7 @@ from tests.alert_series import (
     w1,
 )
 from tests.alert_state import (
+    B_WATCHER,
     GC_JOB,
     LATER_LAG,
     LOOP_STARTS,
@@ -149,7 +152,71 @@ SILENT_FAILURES = (
         alerts("Restarting"),
         later=alerts("ConsolidatorDown"),
     ),
-    State("a watcher that is evicted", gone(W1), alerts("TargetsLost")),
+    State("a watcher that is evicted, and stays away", gone(W1), alerts("TargetsLost"), holds=290),
+    State(
+        "watchers without the label of a run, one of which is evicted, and nothing else",
+        {
+            **never(*ALL),
+            **renamed({series("up", W1): constant(1), series("up", W2): cut(constant(1))}, 'run="a", ', ""),
+        },
+        alerts("TargetsLost"),
+        holds=290,
+    ),
+    State(
+        "all watchers of one run are gone, and those of another go on, without the label of a run",
+        {
+            **never(*ALL),
+            **renamed({**gone(W1), series("up", B_WATCHER): constant(1)}, 'run="a", ', ""),
+            **renamed({series("up", B_WATCHER): constant(1)}, 'run="b", ', ""),
+        },
+        alerts("TargetsLost"),
+        holds=290,
+    ),
+    State(
+        "files that may not be read, told without their kind",
+        {series("dump_ingest_watcher_problems", W1): breaking("0+0x{n}", "8+0x{n}")},
+        alerts("CannotRead"),
+    ),
+    State(
+        "tasks that no worker may run, which Dask drops each minute and which come back",
+        {series("dask_scheduler_tasks", S1, state="no-worker"): breaking("0+0x{n}", "3 0 " * (LEFT // 2))},
+        alerts("DaskTasksUnrunnable"),
+    ),
+    State(
+        "a worker that does not answer any more while steps wait",
+        {**down(K1), **SLOW_WORK},
+        alerts("WorkersLost"),
+        later=LATER_LAG,
+    ),
+    State(
+        "a watcher that has not answered since it became a target",
+        {**never(W1), series("up", W1): constant(0)},
+        alerts("WatcherDown"),
+        from_start=True,
+    ),
+    State(
+        "a watcher that hangs before its first look",
+        {
+            **w1("last_look_timestamp_seconds", constant(0)),
+            series("dump_ingest_heartbeat_timestamp_seconds", W1): constant(60),
+        },
+        alerts("WatcherStuck", "NoDumpSeen"),
+        from_start=True,
+    ),
+    State(
+        "a consolidator that hangs and still holds the lease",
+        {
+            **c1("last_round_timestamp_seconds", OLD_CLOCK),
+            series("dump_ingest_heartbeat_timestamp_seconds", C1): OLD_CLOCK,
+        },
+        alerts("ConsolidatorBehind"),
+    ),
+    State(
+        "a NaN in the last step of a job, all of whose processes end with it",
+        {**gone(*ALL), **finding(W1, "{value} stale", NOW)},
+        alerts("NotFinite"),
+        holds=BREAK + 55,
+    ),
     State(
         "all watchers of a run are evicted, and another run goes on",
         {**gone(W1, W2), **RUN_B},

@@ -19,7 +19,10 @@ from tests.alert_series import (
     STORE,
     W1,
     W2,
+    W3,
     a_consolidator,
+    a_watcher,
+    begun_again,
     begun_at_break,
     breaking,
     c1,
@@ -30,6 +33,7 @@ from tests.alert_series import (
     growing,
     healthy,
     never,
+    paused,
     renamed,
     series,
     target,
@@ -138,6 +142,7 @@ FALSE_ALARMS = (
         {
             **IDLE,
             series("dump_ingest_time_seconds", W1): growing(60, -600),
+            series("dump_ingest_heartbeat_timestamp_seconds", W1): growing(60, -600),
             **w1("last_look_timestamp_seconds", growing(60, -600)),
             **w1("oldest_pending_timestamp_seconds", growing(60, -600), rank="0"),
             **w1("oldest_pending_timestamp_seconds", growing(60, -600), rank="1"),
@@ -150,6 +155,7 @@ FALSE_ALARMS = (
         "a host whose clock is ten minutes ahead",
         {
             series("dump_ingest_time_seconds", W1): growing(60, 600),
+            series("dump_ingest_heartbeat_timestamp_seconds", W1): growing(60, 600),
             **w1("last_look_timestamp_seconds", growing(60, 600)),
             **w1("oldest_pending_timestamp_seconds", growing(60, 600), rank="0"),
             **w1("oldest_pending_timestamp_seconds", growing(60, 600), rank="1"),
@@ -160,7 +166,10 @@ FALSE_ALARMS = (
     ),
     State(
         "a clock that is a minute off",
-        {series("dump_ingest_time_seconds", W1): growing(60, 60)},
+        {
+            series("dump_ingest_time_seconds", W1): growing(60, 60),
+            series("dump_ingest_heartbeat_timestamp_seconds", W1): growing(60, 60),
+        },
         spares=alerts("ClockOff"),
     ),
     State(
@@ -251,5 +260,40 @@ FALSE_ALARMS = (
         "a path that shows its dump after five minutes",
         {**w1("last_look_timestamp_seconds", f"0+0x5 360+60x{END}")},
         spares=alerts("NoDumpSeen", "NothingReadable"),
+    ),
+    State(
+        "Prometheus is away for ten minutes, and knows nothing of them",
+        {selector: paused(values, 10) for selector, values in healthy().items()},
+        spares=alerts("TargetsLost", "Restarting", "NoWatchers", "WatcherStuck"),
+    ),
+    State(
+        "a node that is replaced, and its watcher comes back on another after five minutes",
+        {
+            **gone(W2),
+            **{s: begun_at_break(v, after=5) for s, v in a_watcher(W3, ("2", "3")).items()},
+        },
+        spares=alerts("TargetsLost"),
+    ),
+    State(
+        "a run that ends, and the next one of its name has fewer hosts",
+        {
+            **IDLE,
+            **gone(W2),
+            **begun_again(W1, 6),
+            **begun_again(C1, 6),
+            **begun_again(S1, 6),
+            **begun_again(K1, 6),
+        },
+        spares=alerts("TargetsLost", "Restarting"),
+    ),
+    State(
+        "a second watcher for six minutes, while one takes over from another",
+        {series("up", W3): f"_x{BREAK} 1x5 stale"},
+        spares=alerts("TargetsLost"),
+    ),
+    State(
+        "a worker that is restarted, while tasks wait for it for two minutes",
+        {series("dask_scheduler_tasks", S1, state="no-worker"): breaking("0+0x{n}", "4 4 0+0x{n}")},
+        spares=alerts("DaskTasksUnrunnable"),
     ),
 )

@@ -30,7 +30,7 @@ def target(role: str, instance: str, run: str = "a", **labels: str) -> dict[str,
     }
 
 
-W1, W2 = target("watcher", "n1"), target("watcher", "n2")
+W1, W2, W3 = target("watcher", "n1"), target("watcher", "n2"), target("watcher", "n3")
 C1, C2 = target("consolidator", "c1"), target("consolidator", "c2")
 S1, K1, K2 = target("scheduler", "s1"), target("worker", "k1"), target("worker", "k2")
 ALL = (W1, W2, C1, S1, K1)
@@ -62,6 +62,7 @@ def a_watcher(watcher: Mapping[str, str], ranks: tuple[str, ...]) -> dict[str, s
         "up": constant(1),
         "process_start_time_seconds": constant(1),
         "dump_ingest_time_seconds": CLOCK,
+        "dump_ingest_heartbeat_timestamp_seconds": CLOCK,
         "dump_ingest_expected_ranks": constant(0),
         f"{name}last_look_timestamp_seconds": CLOCK,
         f"{name}ranks": constant(len(ranks)),
@@ -101,6 +102,7 @@ def a_consolidator(consolidator: Mapping[str, str]) -> dict[str, str]:
         "up": constant(1),
         "process_start_time_seconds": constant(1),
         "dump_ingest_time_seconds": CLOCK,
+        "dump_ingest_heartbeat_timestamp_seconds": CLOCK,
         "dump_ingest_expected_ranks": constant(0),
         "dump_ingest_gc_last_success_timestamp_seconds": constant(0),
         "dump_ingest_gc_last_failure_timestamp_seconds": constant(0),
@@ -153,10 +155,29 @@ def never(*targets: Mapping[str, str]) -> dict[str, str | None]:
     return {selector: None for selector in healthy() if any(belongs_to(selector, t) for t in targets)}
 
 
-def begun_at_break(values: str) -> str:
-    """Return values of the form `0+60x700` for a series that begins at the break."""
+def begun_at_break(values: str, after: int = 0) -> str:
+    """Return values of the form `0+60x700` for a series that begins at the break, or minutes after it."""
     start, _, by = values.partition("x")[0].partition("+")
-    return f"_x{BREAK} {float(start) + float(by) * BREAK:g}+{by}x{LEFT}"
+    begun = BREAK + after
+    return f"_x{begun} {float(start) + float(by) * begun:g}+{by}x{END - begun}"
+
+
+def paused(values: str, minutes: int) -> str:
+    """Return values of the form `0+60x700`, of which some minutes after the break are not known."""
+    start, _, by = values.partition("x")[0].partition("+")
+    then = float(start) + float(by) * (BREAK + minutes)
+    return f"{start}+{by}x{BREAK - 1} _x{minutes} {then:g}+{by}x{LEFT - minutes}"
+
+
+def begun_again(one: Mapping[str, str], after: int) -> dict[str, str | None]:
+    """Return the series of a target that ends at the break, and of its next process some minutes later."""
+    return {
+        **gone(one),
+        series("up", one): f"1x{BREAK - 1} stale _x{after} 1x{LEFT - after}",
+        series("process_start_time_seconds", one): (
+            f"1x{BREAK - 1} stale _x{after} {60 * (BREAK + after)}x{LEFT - after}"
+        ),
+    }
 
 
 def cut(values: str) -> str:

@@ -47,6 +47,8 @@ class State:
     """Alerts that may join: they tell the same in another way."""
     spares: frozenset[str] = frozenset()
     """Alerts for which it is a near miss."""
+    holds: int = 0
+    """Until which minute the alerts still fire, if the state is to be looked at again."""
 
     def case(self, end: int) -> dict[str, Any]:
         """Return the state as a test of promtool that looks at the alerts until a minute."""
@@ -57,6 +59,10 @@ class State:
             {"labels": f'{{alertname="DumpIngest{name}"}}', "value": 1} for name in sorted(self.fires)
         ]
         merged = {**healthy(), **self.changes}
+        minutes = sorted({due, end} if end > due else {due})
+        questions = [(minute, f"count_over_time({fired}[{minute}m])") for minute in minutes]
+        if self.holds:
+            questions.append((self.holds, fired))
         return {
             "name": self.name,
             "interval": "1m",
@@ -67,11 +73,11 @@ class State:
             ],
             "promql_expr_test": [
                 {
-                    "expr": f"group by (alertname) (count_over_time({fired}[{minute}m]))",
+                    "expr": f"group by (alertname) ({asked})",
                     "eval_time": f"{minute}m",
                     "exp_samples": expected,
                 }
-                for minute in sorted({due, end} if end > due else {due})
+                for minute, asked in questions
             ],
         }
 

@@ -57,8 +57,11 @@ def rules_tests(rules: str) -> dict[str, dict[str, Any]]:
         tests = [state.case(end) for state in states]
         return {"rule_files": [rules], "evaluation_interval": interval, "tests": tests}
 
+    short = tuple(state for state in SILENT_FAILURES if not state.holds)
+    lasting = tuple(state for state in SILENT_FAILURES if state.holds)
     return {
-        "failures": file(SILENT_FAILURES, "1m", 0),
+        "failures": file(short, "1m", 0),
+        "lasting_failures": file(lasting, "3m", 0),
         "false_alarms": file(FALSE_ALARMS, "3m", BREAK + 61),
         "disks": file(DISKS, "5m", END - 5),
     }

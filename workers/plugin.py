@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from workers.arrays import kernels
 from workers.clocks.steady import steady_dask
 from workers.host.cpu import throttle
 from workers.host.temporary import check_scratch
+from workers.host.watchdog import answer_watchdog
 from workers.tasks.metrics import StoreMetrics, WorkerMetrics, register_build_info
 
 _installed = threading.Lock()
@@ -38,7 +40,7 @@ def dask_setup(worker: Worker) -> None:
     """Prepare a worker at its start. Dask calls this function of each module that it preloads.
 
     Dask's profiler of tasks is switched off: it samples every thread a hundred times per second, and keeps
-    the samples of the last 1000 s, some 30 MiB.
+    the samples of the last 1000 s, some 30 MiB. Under systemd, its watchdog is told that the worker runs.
 
     Raises:
         ClusterError: another user may write where this process looks for modules.
@@ -49,6 +51,7 @@ def dask_setup(worker: Worker) -> None:
     for name in ("profile", "profile-cycle"):
         if (callback := worker.periodic_callbacks.pop(name, None)) is not None:
             callback.stop()
+    answer_watchdog(worker, os.environ)
 
 
 def _load_kernels() -> None:

@@ -6,6 +6,7 @@ for a long time.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ import dask
 from distributed import Scheduler
 
 from workers.clocks.steady import steady_dask
+from workers.host.watchdog import answer_watchdog
 
 #: By default, Dask keeps the last 1000 messages of each connection. Ours contain plans of up to 1 MB each.
 MESSAGES_KEPT: Mapping[str, Any] = {"distributed.admin.low-level-log-length": 10}
@@ -63,9 +65,12 @@ class PortlessScheduler(Scheduler):
 def dask_setup(scheduler: Scheduler) -> None:
     """Keep few messages and no spans, replace lost workers soon, and do not trust the wall clock.
 
+    Under systemd, tell its watchdog that the scheduler runs.
+
     Dask calls this function of each module that it preloads.
     """
     dask.config.set(MESSAGES_KEPT)
     steady_dask()
     replace_lost_workers(scheduler)
     keep_no_spans(scheduler)
+    answer_watchdog(scheduler, os.environ)

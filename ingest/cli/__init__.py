@@ -13,6 +13,16 @@ that the command imports when it runs: `gc_run.py`, `gc_report.py` and so on.
 
 from __future__ import annotations
 
-from ingest.cli.app import main
+import signal
 
 __all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line; end the process with one of the documented exit codes."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # Until the command handles it: Python's own handler would print a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from ingest.cli.app import main as run  # deferred: 0.2 s, in which Ctrl-C may be pressed
+
+    run()

@@ -18,13 +18,14 @@ from typer.core import TyperCommand, TyperGroup
 import ingest
 from ingest.cli.exits import (
     EXIT_INTERRUPTED,
+    EXIT_USAGE,
     Interrupted,
     end_now,
     exit_code_of,
     raise_on_interrupt,
     report_error,
 )
-from workers.errors import DumpIngestError
+from workers.errors import DumpIngestError, UsageError
 
 _FILL, _ASK, _MAINTAIN, _SET_UP = "Fill a store", "Ask a store", "Maintain a store", "Set up"
 
@@ -219,6 +220,9 @@ def load_command(name: str) -> Any:
     return typer.main.get_command(single)
 
 
+#: What typer raises if it does not understand the words of the command line.
+_PARSING_ERROR: Any = typer.BadParameter.__base__
+
 app = typer.Typer(
     name="dump-ingest",
     cls=CommandTable,
@@ -243,6 +247,14 @@ def _top(
         raise typer.Exit
 
 
+def _explained(error: Any) -> UsageError:
+    """Return what is wrong with the words of the command line, as all other errors are told."""
+    message, _, advice = error.format_message().partition(". ")
+    command = "dump-ingest" if error.ctx is None else error.ctx.command_path
+    hint = f"`{command} --help` lists arguments and options."
+    return UsageError(message[:1].lower() + message[1:].rstrip("."), hint=f"{advice} {hint}".lstrip())
+
+
 def main() -> None:
     """Run the command line; end the process with one of the documented exit codes."""
     raise_on_interrupt()
@@ -254,7 +266,11 @@ def main() -> None:
     # pydantic would look through the metadata of all installed packages for plugins, in 0.03 s.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
     try:
-        app()
+        sys.exit(app(standalone_mode=False) or 0)
+    except _PARSING_ERROR as exc:
+        if exc.format_message():  # empty if a group had no arguments and has printed its help
+            report_error(_explained(exc))
+        sys.exit(EXIT_USAGE)
     except DumpIngestError as exc:
         report_error(exc)
         sys.exit(exit_code_of(exc))

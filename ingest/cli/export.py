@@ -91,6 +91,12 @@ def _chosen_rows(
     rows: dict[StepKey, list[int]] = {}
     for tensor in store.tensors(rank=rank, step=step, **chosen, damages=damages):
         rows.setdefault(StepKey(tensor.rank, tensor.step), []).append(tensor.row)
+    if not rows:
+        from ingest.cli.find_hints import hints  # deferred: imports numpy, as above
+
+        say("no tensor fulfils the conditions", label="warning")
+        for hint in hints(store, rank, step, chosen):
+            say(hint, label="hint")
     return dict(rows)
 
 

@@ -1,4 +1,4 @@
-"""Why `find` may have found nothing: another case, a similar name, or a rank that the store does not have."""
+"""Why a choice may be empty: another case, a similar name, or a rank that the store does not have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ingest.reader.ranges import format_ranges
 from ingest.reader.tensor_filter import checked_role
 from workers.arrays.filter import Filter
 from workers.errors import DamagedStore
-from workers.rules.names import hint_of_case, near
+from workers.rules.names import fits, hint_of_case, near
 from workers.store.roles import ROLES
 
 #: Steps whose names are compared.
@@ -41,10 +41,15 @@ def hints(
     if op_type is not None and op_type not in types:
         answers.append(_of_type(op_type, types))
     if isinstance(name, str):
-        answers.append(hint_of_case(name, names))
+        answers.append(hint_of_case(name, names) or _of_name(name, names))
     if where is not None:
         answers += _of_condition(store, where, types)
     return list(filter(None, answers))
+
+
+def _of_name(wanted: str, names: Sequence[str]) -> str:
+    nearest = [] if any(map(fits(wanted), names)) else near(wanted, names)
+    return f"No tensor is named like {wanted}; near: {', '.join(nearest)}" if nearest else ""
 
 
 def _of_condition(store: Catalog, where: str, types: Sequence[str]) -> Iterator[str]:

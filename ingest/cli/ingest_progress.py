@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from datetime import timedelta
 from typing import Self
 
 from rich.progress import (
@@ -11,7 +13,6 @@ from rich.progress import (
     ProgressColumn,
     Task,
     TextColumn,
-    TimeRemainingColumn,
 )
 from rich.text import Text
 
@@ -37,12 +38,16 @@ class SpeedColumn(ProgressColumn):
         return Text(f"{human_bytes(task.completed / elapsed)}/s", "progress.data.speed")
 
 
-class RemainingColumn(TimeRemainingColumn):
-    """The time that is left, once the speed is known."""
+class RemainingColumn(ProgressColumn):
+    """The time that is left at the speed beside it: rich would take that of the last burst of results."""
 
     def render(self, task: Task) -> Text:
         """Return the time; nothing in the first seconds."""
-        return super().render(task) if (task.elapsed or 0) >= _SETTLED_S else Text("")
+        elapsed = task.elapsed or 0
+        if elapsed < _SETTLED_S or not task.completed or task.remaining is None:
+            return Text("")
+        seconds = math.ceil(task.remaining * elapsed / task.completed)
+        return Text(str(timedelta(seconds=seconds)), "progress.remaining")
 
 
 class IngestProgress:

@@ -26,7 +26,7 @@ def command(
         typer.Option(
             "--for",
             metavar="PURPOSE",
-            help="What it is to answer: origin (of NaN, Inf, overflows), divergence, or tensor NAME...",
+            help="What it should answer: origin (of NaN, Inf, overflows), divergence, or tensor NAME...",
         ),
     ] = "origin",
     system: Annotated[
@@ -40,12 +40,14 @@ def command(
     budget: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="Choose by worth what fits into this, such as 20GB.", show_default=False
+            metavar="SIZE",
+            help="Dump at most this, the most telling first: 20GB.",
+            show_default=False,
         ),
     ] = None,
     path: Annotated[
         str | None,
-        typer.Option(metavar="DIRECTORY", help="Where the job is to dump. Default: the former, with _next."),
+        typer.Option(metavar="DIRECTORY", help="Where the job should dump. Default: the former, with _next."),
     ] = None,
     out: Annotated[
         Path | None,

@@ -152,7 +152,7 @@ RecheckOption: TypeAlias = Annotated[
     bool | None,
     typer.Option(
         "--recheck",
-        help="Read all committed dump files again, and take what was written anew behind its old time.",
+        help="Read all committed dump files again, and take what was rewritten with its old size and time.",
         show_default=False,
     ),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import webbrowser
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 from ingest.cli.opening import load_settings
 from ingest.cli.options import ConfigOption, StoreArgument
 from ingest.cli.printing import say
+from ingest.heartbeat import INTERVAL_S, beat, tell_ready
 from workers.errors import UsageError
 
 if TYPE_CHECKING:
@@ -127,4 +129,16 @@ async def _serve(server: PageServer) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    await server.serve(stop)
+    tell_ready()
+    beating = asyncio.create_task(_beat())
+    try:
+        await server.serve(stop)
+    finally:
+        beating.cancel()
+
+
+async def _beat() -> None:
+    """Beat while the event loop runs, if systemd asks for it: it ends a server that hangs."""
+    while math.isfinite(INTERVAL_S):
+        beat()
+        await asyncio.sleep(INTERVAL_S / 2)

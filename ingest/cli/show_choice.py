@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 import ingest
 from ingest.reader.ranges import format_ranges
 from workers.errors import UsageError
+from workers.rules.names import hint_of_case, near
+
+#: Names that a message suggests, at most.
+_SIMILAR = 3
 
 
 def choose_tensor(
@@ -60,8 +63,9 @@ def _the_tensor(
     where = f"rank {rank}" if step is None else f"rank {rank} step {step}"
     outside = " outside of its steps" if step is None else ""
     if not matches:
-        similar = _similar(name, [tensor.name for tensor in tensors])
-        raise UsageError(f"{where} has no tensor {name!r}{outside}", hint=_where_to_look(similar, step))
+        names = [tensor.name for tensor in tensors]
+        hint = hint_of_case(name, names) or _where_to_look(near(name, names)[:_SIMILAR], step)
+        raise UsageError(f"{where} has no tensor {name!r}{outside}", hint=hint)
     raise UsageError(
         f"{where} has {len(matches)} tensors{outside} that match {name!r}:{_listed(matches)}",
         hint="Name one of them; --graph tells graphs apart.",
@@ -86,9 +90,3 @@ def _outside(store: ingest.DumpStore, rank: int) -> list[ingest.Tensor]:
         if rank not in store.ranks:
             raise
         return []
-
-
-def _similar(name: str, names: Sequence[str]) -> list[str]:
-    words = name.strip("*").lower()
-    containing = [other for other in names if words in other.lower()]
-    return (containing or difflib.get_close_matches(name, names, n=3, cutoff=0.4))[:3]

@@ -33,7 +33,7 @@ def command(
         typer.Option(metavar="SECONDS", min=0, help="Give up after this time, with exit code 124."),
     ] = None,
     severity: Annotated[
-        str, typer.Option(metavar="NAME", help="The mildest incident that counts: info, warning or critical.")
+        str, typer.Option(metavar="NAME", help="The lowest severity that counts: info, warning or critical.")
     ] = "critical",
     idle: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="For idle: how long.")] = 60.0,
     poll: Annotated[float, typer.Option(metavar="SECONDS", min=0.05, help="Look this often.")] = 5.0,

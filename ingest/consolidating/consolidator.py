@@ -38,6 +38,8 @@ _EVALUATED_AT_ONCE = 16
 #: A round of a long run takes long. When nothing is left to do, `follow` rests this many times as long as the
 #: round took, and at most this long.
 _REST, _LONGEST_REST_S = 3.0, 30.0
+#: Between rounds the heart beats that often, in seconds.
+_BEAT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +236,7 @@ class Consolidator:
             if done:
                 observe(done)
             rest_s = min(_REST * (time.monotonic() - started), _LONGEST_REST_S) if self._evaluated else 0.0
-            stop.wait(max(poll_s, rest_s))
+            _wait(stop, max(poll_s, rest_s))
 
     def _evaluate(self, limit: int) -> list[StepFindings]:
         """Evaluate rules for the steps of the cubes for which nobody has done it."""
@@ -263,3 +265,10 @@ class Consolidator:
         beat()
         if self._lease is not None:
             self._lease.keep_in_time()
+
+
+def _wait(stop: threading.Event, seconds: float) -> None:
+    """Wait for some time, or until `stop` is set. However long it is, the process does not hang meanwhile."""
+    until = time.monotonic() + seconds
+    while (left_s := until - time.monotonic()) > 0 and not stop.wait(min(left_s, _BEAT_S)):
+        beat()

@@ -18,6 +18,8 @@ TaskFuture: TypeAlias = "Future[Any] | LocalFuture"
 #: How long to wait for an answer of the scheduler, and for a worker to be replaced, in seconds.
 _ANSWER_S = 10.0
 RESTART_S = 30.0
+#: Of a scheduler that does not answer.
+HANGS_HINT = "It hangs: restart it. Its workers and watchers reconnect by themselves."
 
 
 class ClusterAnswer(NamedTuple):

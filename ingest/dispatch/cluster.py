@@ -6,9 +6,12 @@ Importing this module takes 0.4 s, for distributed.
 from __future__ import annotations
 
 import ipaddress
+import json
 import logging
 import time
 import warnings
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
@@ -17,6 +20,7 @@ import dask
 from distributed import Client
 
 from ingest.dispatch.futures import NO_WORKER_HINT
+from ingest.dispatch.handshake import require_answer
 from ingest.dispatch.local_workers import count_of_workers
 from ingest.dispatch.own_workers import start_workers
 from ingest.settings import Settings
@@ -87,6 +91,7 @@ class Cluster:
             self._client.close(timeout=1)
         address = self._address()
         check_encryption(address.get("address"))
+        self._require_answer(address)
         try:
             # Not the default client: a notebook that calls `ingest_dump` may have one of its own.
             self._client = Client(**address, timeout=self._settings.scheduler_timeout_s, set_as_default=False)
@@ -116,6 +121,19 @@ class Cluster:
         if "://" not in scheduler and Path(scheduler).is_file():
             return {"scheduler_file": scheduler}
         return {"address": scheduler if "://" in scheduler else f"tcp://{scheduler}"}
+
+    def _require_answer(self, address: Mapping[str, Any]) -> None:
+        """Do nothing if the scheduler of others answers.
+
+        Raises:
+            ClusterError: it accepts connections and does not answer: Dask would wait without end.
+        """
+        where = address.get("address")
+        if "scheduler_file" in address:
+            with suppress(OSError, ValueError):
+                where = json.loads(Path(address["scheduler_file"]).read_bytes()).get("address")
+        if isinstance(where, str):
+            require_answer(where, self._settings.scheduler_timeout_s)
 
     def _own(self) -> SpecCluster:
         from ingest.dispatch.own_cluster import OwnCluster  # deferred: cryptography takes 0.15 s

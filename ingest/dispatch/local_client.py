@@ -114,7 +114,7 @@ class LocalClient:
         self._queue: queue.PriorityQueue[_Waiting] = queue.PriorityQueue()
         self._lock = threading.Lock()
         self._futures: dict[str, LocalFuture] = {}
-        """Those that have not come to an end."""
+        """The tasks that have not ended."""
         self._slots = [_Slot(f"worker {number}", process) for number, process in enumerate(processes)]
         for slot in self._slots:
             slot.thread = threading.Thread(

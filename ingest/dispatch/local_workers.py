@@ -68,7 +68,7 @@ class LocalWorkers:
         if self._client is None:
             self._client = LocalClient(self._processes, self._start)
         if self._client.status != "running":
-            raise ClusterError("workers end before they are ready", hint=_HINT)
+            raise ClusterError("workers ended before they were ready", hint=_HINT)
         return self._client
 
     def close(self) -> None:

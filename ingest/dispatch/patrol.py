@@ -6,6 +6,7 @@ that is fine. A scheduler may lose a task without a word. Both are noticed here,
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
@@ -13,7 +14,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from ingest.dispatch.clients import RESTART_S, ClusterAnswer, TaskClient, TaskFuture, ask, replace_worker
+from ingest.dispatch.clients import (
+    HANGS_HINT,
+    RESTART_S,
+    ClusterAnswer,
+    TaskClient,
+    TaskFuture,
+    ask,
+    replace_worker,
+)
 from workers.errors import ClusterError, WorkerDied
 from workers.events import Event, Observer
 from workers.model import MIB
@@ -24,6 +33,8 @@ _YOUNG_S, _PAUSE_S = 30.0, 10.0
 _S_PER_BYTE = 1 / MIB
 #: How often in a row the scheduler must not know a task: it may have ended a moment before.
 _MISSED = 2
+#: A scheduler that has not answered for so long hangs, in seconds; it is told that often.
+_SILENT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +103,9 @@ class Patrol:
     _asked_at: float = 0.0
     _answers: queue.SimpleQueue[ClusterAnswer] = field(default_factory=queue.SimpleQueue)
     _thread: threading.Thread | None = None
+    _silent_since: float | None = None
+    """When the scheduler was asked first since its last answer; None if it answers."""
+    _told_at: float = -math.inf
 
     def add(self, task: LongTask) -> None:
         """Look after a task that was submitted."""
@@ -117,6 +131,18 @@ class Patrol:
             return []
         return [(task, self._given_up[key]) for task in tasks if (key := task.future.key) in self._given_up]
 
+    def require_answer(self) -> None:
+        """Do nothing if the scheduler answers, or if this has told a moment ago that it does not.
+
+        Raises:
+            ClusterError: it has not answered for minutes.
+        """
+        since, now = self._silent_since, self.clock()
+        if since is None or now - max(since, self._told_at) < _SILENT_S:
+            return
+        self._told_at = now
+        raise ClusterError(f"the Dask scheduler has not answered for {now - since:.0f} s", hint=HANGS_HINT)
+
     def _ask_if_due(self, client: TaskClient) -> None:
         """Ask about the tasks that are not young, in a thread, unless one is asking still."""
         now = self.clock()
@@ -130,6 +156,8 @@ class Patrol:
                 target=self._ask, args=(client, old), name="dump-ingest-patrol", daemon=True
             )
             self._thread.start()
+        else:
+            self._silent_since = None
 
     def _judge(self, client: TaskClient, task: LongTask, answer: ClusterAnswer) -> ClusterError | None:
         key, now = task.future.key, self.clock()
@@ -172,9 +200,13 @@ class Patrol:
         return None if at_work & self._tasks.keys() else (worker, at_work)
 
     def _ask(self, client: TaskClient, keys: list[Any]) -> None:
+        asked_at = self.clock()
         answer = ask(client, keys)
         if answer is not None:
             self._answers.put(answer)
+            self._silent_since = None
+        elif self._silent_since is None:
+            self._silent_since = asked_at
 
     def _replace(self, client: TaskClient, worker: str) -> None:
         threading.Thread(

@@ -159,6 +159,8 @@ class Submitter:
             outcomes += self._settle(task)
         outcomes += self._give_up_stuck()
         self._submit_waiting()
+        if not outcomes:  # none of them may be lost
+            self.patrol.require_answer()
         return outcomes
 
     def retry_now(self, kind: type[DumpIngestError]) -> None:

@@ -23,9 +23,9 @@ from ingest.layouts.detect import find_dump
 from ingest.reader.ranges import format_ranges
 from ingest.service.belonging import Belonging
 from ingest.settings import LoadedSettings, Settings
-from ingest.wiring.stores import grid_of, place_of_store
+from ingest.wiring.stores import grid_of, place_of_store, refuse_another_dump
 from workers import __version__
-from workers.errors import AccessDenied, DumpIngestError, StoreError
+from workers.errors import AccessDenied, ClockSkewed, DumpIngestError, StoreError, StoreUnavailable
 from workers.store import commit
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects
@@ -39,6 +39,12 @@ _NO_STORE_HINT = (
     "setting `store` of all processes (`dump-ingest config show`)."
 )
 _MISNAMED_HINT = "Nothing in it is ingested. Rename it as docs/formats.md shows, or move it out of the dump."
+
+#: Of a store that does not answer at all. Other commands say that nothing half done is visible.
+_UNREACHABLE_HINT = (
+    "Compare the address with the URL of the store and AWS_ENDPOINT_URL, and look whether this host reaches "
+    "it (name, proxy, firewall); then run doctor again."
+)
 
 #: The store, if the dump cannot be read.
 _NOT_CHECKED = Check(
@@ -77,7 +83,7 @@ def run_checks(loaded: LoadedSettings, directory: Path | None) -> list[Check]:
     if settings.store is not None and directory is not None and scanned is None:
         results.append(_NOT_CHECKED)
     elif settings.store is not None:
-        results += _guarded("store", lambda: _store(settings, scanned))
+        results += _guarded("store", lambda: _reachable_store(settings, scanned))
     if settings.scheduler is not None:
         results += _guarded("scheduler", lambda: [_scheduler(settings)])
     return results
@@ -209,10 +215,22 @@ def _require_readable(path: Path, dump: Path) -> None:
         raise AccessDenied(barrier.explain(me), hint=barrier.advice(me, dump))
 
 
+def _reachable_store(settings: Settings, scanned: _Scanned | None) -> list[Check]:
+    """Check the store; if it does not answer, say where to look."""
+    try:
+        return _store(settings, scanned)
+    except ClockSkewed:
+        raise
+    except StoreUnavailable as exc:
+        return [Check("store", ok=False, detail=exc.message, hint=_UNREACHABLE_HINT)]
+
+
 def _store(settings: Settings, scanned: _Scanned | None) -> list[Check]:
     """Write an object, read it back and delete it; then look at what the store has."""
     objects = open_objects(place_of_store(settings, None if scanned is None else scanned.dump))
     root = commit.read_root(objects)
+    if root is None:
+        refuse_another_dump(objects)
     key = f".doctor-{uuid.uuid4().hex}"
     payload = os.urandom(64)
     objects.put(key, payload)
@@ -231,9 +249,12 @@ def _store(settings: Settings, scanned: _Scanned | None) -> list[Check]:
         detail = f"{settings.store}: writable, no store there yet"
         return [Check("store", ok=True, detail=detail, hint=_NO_STORE_HINT), *clock, *belongs]
     detail = f"{settings.store}: writable, store format {root}"
-    backlog = check_backlog(objects, scanned.scan.listings) if scanned and scanned.scan.listings else None
+    # Steps of another dump with the same numbers are not those of this one.
+    is_its_store = all(check.ok for check in belongs)
+    listings = scanned.scan.listings if scanned and is_its_store else ()
+    backlog = check_backlog(objects, listings) if listings else None
     checks = (backlog, check_view(objects), check_gc(objects))
-    return [Check("store", ok=True, detail=detail), *clock, *(check for check in checks if check), *belongs]
+    return [Check("store", ok=True, detail=detail), *clock, *belongs, *(check for check in checks if check)]
 
 
 def _belongs(settings: Settings, scanned: _Scanned, objects: ObjectStore) -> Check:

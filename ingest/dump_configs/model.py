@@ -95,7 +95,7 @@ class AskedDump:
     directory: str = ""
     """Where the dump goes."""
     only: str = ""
-    """What limits it besides, in words, such as `operators that overflow`."""
+    """What else limits it, in words, such as `operators that overflow`."""
 
     @property
     def saved(self) -> str:

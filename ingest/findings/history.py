@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from ingest.findings.conditions import Mask, fulfilled
 from ingest.reader.catalog import Catalog
 from ingest.reader.snapshot import take_snapshot
 from ingest.reader.step import Step
@@ -38,19 +39,18 @@ class StepValues:
     """By name of a statistic."""
     digest: npt.NDArray[np.uint8]
     """(rank, tensor, 16); (rank, tensor, 0) if no rule needs digests."""
+    fulfils: Mapping[str, Mask | UsageError] = field(default_factory=dict)
+    """By condition of a rule: (rank, tensor), or why it cannot be evaluated."""
     cumulative: npt.NDArray[np.float32] | None = None
     """(rank, tensor, bin): see `Histogram.cumulative`; None if no rule needs histograms."""
 
     @property
     def nbytes(self) -> int:
         """Memory that the arrays take."""
+        masks = (mask.nbytes for mask in self.fulfils.values() if not isinstance(mask, UsageError))
+        values = (values.nbytes for values in self.values.values())
         of_histograms = 0 if self.cumulative is None else self.cumulative.nbytes
-        return (
-            self.row.nbytes
-            + self.digest.nbytes
-            + of_histograms
-            + sum(values.nbytes for values in self.values.values())
-        )
+        return self.row.nbytes + self.digest.nbytes + sum(values) + sum(masks) + of_histograms
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,17 @@ class StepWindow:
     def value(self, name: str) -> Values:
         """Return a statistic of the step, (rank, tensor)."""
         return self._aligned(self.now, self.now.values[name], np.nan)
+
+    def fulfils(self, condition: str) -> Mask:
+        """Return which tensors of the step fulfil a condition, (rank, tensor).
+
+        Raises:
+            UsageError: it cannot be evaluated.
+        """
+        mask = self.now.fulfils[condition]
+        if isinstance(mask, UsageError):
+            raise mask
+        return self._aligned(self.now, mask, False)  # noqa: FBT003  (what an absent tensor is)
 
     def values_before(self, name: str, steps: int) -> Values:
         """Return a statistic of the steps before, (step, rank, tensor)."""
@@ -113,6 +124,8 @@ class History:
     needs_digests: bool
     steps_before: int
     """How many steps before a step rules look at; at least one."""
+    conditions: Collection[str] = ()
+    """Those of the rules."""
     needs_histograms: bool = False
     axis: TensorAxis = field(default_factory=TensorAxis)
     """The chosen tensors."""
@@ -182,8 +195,16 @@ class History:
         digest = np.zeros((*shape, DIGEST_BYTES if self.needs_digests else 0), np.uint8)
         if self.needs_digests:
             digest[:, own] = _digests(block, places)
+        # Over all tensors of the step: the role of one depends on those around it.
+        fulfils: dict[str, Mask | UsageError] = {}
+        for condition, mask in fulfilled(self.conditions, block, axis).items():
+            if isinstance(mask, UsageError):
+                fulfils[condition] = mask
+                continue
+            chosen = fulfils[condition] = np.zeros(shape, bool)
+            chosen[:, own] = mask[:, places]
         cumulative = _cumulative(block.ranks, row, steps) if self.needs_histograms else None
-        return StepValues(block.ranks, row, values, digest, cumulative)
+        return StepValues(block.ranks, row, values, digest, fulfils, cumulative)
 
     def _is_chosen(self, key: TensorKey) -> bool:
         if key not in self._chosen:

@@ -6,13 +6,16 @@ To add a kind, add a function here and a model in `workers.rules.schema`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from ingest.findings.conditions import Tensor, fulfilled, names_of
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.divergence.result import Difference, Missing
 from ingest.reader.catalog import Catalog
 from ingest.reader.ranges import format_ranges
+from ingest.reader.snapshot import take_snapshot
+from ingest.reader.step_statistics import StepStatistics
 from workers.errors import DamagedStore, StoreError, UsageError
 from workers.rules.names import is_chosen
 from workers.rules.values import Rule, Selector
@@ -42,16 +45,28 @@ class ComparedReplicas:
     left_out: tuple[str, ...] = ()
     failed: str = ""
     """Why comparing failed; "" if it did not."""
+    fulfil: Mapping[str, frozenset[Tensor] | UsageError] = field(default_factory=dict)
+    """By condition: the tensors and operators of the step that fulfil it on any rank, or why it cannot be
+    evaluated."""
 
     @classmethod
-    def of(cls, catalog: Catalog, step: int, before: Sequence[int]) -> ComparedReplicas:
+    def of(
+        cls, catalog: Catalog, step: int, before: Sequence[int], conditions: Collection[str] = ()
+    ) -> ComparedReplicas:
         """Compare the replicas of a step.
+
+        Args:
+            catalog: the store.
+            step: the step.
+            before: the steps before it that tell what usually agrees.
+            conditions: those of the rules. If there are any, the step is read once more.
 
         Raises:
             StoreUnavailable: the store did not answer.
         """
         try:
             answer = divergence(catalog, step=[*before, step])
+            fulfil = _fulfilling(catalog, step, conditions) if conditions else {}
         except UsageError:
             return cls()  # a single rank, or no complete step: nothing to compare
         except DamagedStore as exc:
@@ -61,12 +76,36 @@ class ComparedReplicas:
         except Exception as exc:  # noqa: BLE001  (the cubes must not wait for it)
             return cls(failed=f"{type(exc).__name__}: {exc}"[:_REASON])
         left_out = [str(damage) for damage in answer.left_out if damage.key.step == step]
-        return cls(answer, tuple(left_out))
+        return cls(answer, tuple(left_out), fulfil=fulfil)
 
     def findings(self, rule: Rule, step: int) -> Iterator[Finding]:
-        """Yield what a rule finds in the comparison, in order of execution."""
-        if self.answer is not None:
-            yield from KINDS[rule.kind](rule, self.answer, step)
+        """Yield what a rule finds in the comparison, in order of execution.
+
+        A rule with a condition finds nothing about a step that is missing: no tensor of it fulfils anything.
+
+        Raises:
+            UsageError: the condition of the rule cannot be evaluated.
+        """
+        if self.answer is None:
+            return
+        fulfil = self.fulfil.get(rule.where)
+        if isinstance(fulfil, UsageError):
+            raise fulfil
+        for finding in KINDS[rule.kind](rule, self.answer, step):
+            if fulfil is None or (finding.graph, finding.name) in fulfil:
+                yield finding
+
+
+def _fulfilling(
+    catalog: Catalog, step: int, conditions: Collection[str]
+) -> dict[str, frozenset[Tensor] | UsageError]:
+    """Return what fulfils each condition in a step, on any rank."""
+    statistics = StepStatistics(take_snapshot(catalog, step=step), digests=False)
+    masks = fulfilled(conditions, statistics.block(step), statistics.axis)
+    return {
+        condition: mask if isinstance(mask, UsageError) else names_of(mask, statistics.axis)
+        for condition, mask in masks.items()
+    }
 
 
 def _divergence(rule: Rule, answer: Divergence, step: int) -> Iterator[Finding]:

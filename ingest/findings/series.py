@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from ingest.findings.conditions import conditions_of
 from ingest.findings.history import History, StepWindow
 from ingest.findings.replicas import ComparedReplicas, chooses
 from ingest.findings.series_kinds import KINDS
 from ingest.reader.catalog import Catalog
-from workers.errors import DamagedStore, DumpIngestError
+from workers.errors import DamagedStore, UsageError
 from workers.rules.values import Rule, RuleSet, Scope, evaluated
 from workers.store.blocks import TensorKey
 from workers.store.model import Evaluated, Finding
@@ -69,6 +70,7 @@ class SeriesRules:
             needs_digests=any(kind.needs_digests for kind, _ in kinds),
             needs_histograms=any(kind.needs_histograms for kind, _ in kinds),
             steps_before=max((kind.steps_before(rule) for kind, rule in kinds), default=1),
+            conditions=conditions_of(self._over_steps),
         )
         self._masks: dict[str, list[bool]] = {}
         """By rule, over the axis of the history: whether the rule is about a tensor."""
@@ -98,7 +100,8 @@ class SeriesRules:
                     self._try(tally, rule, step, window)
         left_out: tuple[str, ...] = ()
         if self._over_ranks:
-            compared = ComparedReplicas.of(catalog, step, sorted(before)[-_AGREED_BEFORE:])
+            conditions = conditions_of(self._over_ranks)
+            compared = ComparedReplicas.of(catalog, step, sorted(before)[-_AGREED_BEFORE:], conditions)
             left_out = compared.left_out
             self._compare(tally, compared, step)
         result = evaluated(self.rules, tally.findings, tally.totals, tally.failed)
@@ -109,16 +112,21 @@ class SeriesRules:
         for rule in self._over_ranks:
             if compared.failed:
                 tally.failed[rule.name] = compared.failed
-            else:
+                continue
+            try:
                 findings = list(compared.findings(rule, step))
+            except UsageError as exc:
+                tally.failed[rule.name] = exc.message
+            else:
                 tally.add(rule, findings[: rule.limit], len(findings))
 
     def _try(self, tally: _StepTally, rule: Rule, step: int, window: StepWindow) -> None:
         try:
             findings, total = self._findings(rule, step, window)
+        except UsageError as exc:
+            tally.failed[rule.name] = exc.message
         except Exception as exc:  # noqa: BLE001  (the cubes must not wait for what a rule stumbles over)
-            reason = exc.message if isinstance(exc, DumpIngestError) else f"{type(exc).__name__}: {exc}"
-            tally.failed[rule.name] = reason[:_REASON]
+            tally.failed[rule.name] = f"{type(exc).__name__}: {exc}"[:_REASON]
         else:
             tally.add(rule, findings, total)
 
@@ -130,6 +138,8 @@ class SeriesRules:
         has_rank = np.array([rule.selector.has_rank(rank) for rank in ranks], bool)
         row = window.row
         mask = hits.mask & self._mask(rule) & has_rank[:, None] & (row >= 0)
+        if rule.where:
+            mask &= window.fulfils(rule.where)
         places = np.argwhere(mask)
         order = np.lexsort((row[mask], places[:, 0]))
         findings = []

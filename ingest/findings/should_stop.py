@@ -18,7 +18,7 @@ from workers.errors import DumpIngestError, UsageError
 from workers.model import StepKey
 
 _TIMEOUT_S = 5.0
-#: It waits at least so many times as long as the last answer took: a training loop has other work.
+#: It waits at least this many times as long as the last answer took: a training loop has other work.
 _REST = 20.0
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from workers.model import StepKey
 IDLE_S = 60.0
 #: How long to pause between two looks at a store, in seconds.
 POLL_S = 5.0
-#: A look reads the commits of all steps: the pause is at least so many times as long as that took.
+#: A look reads the commits of all steps: the pause is at least this many times as long.
 _REST = 4.0
 
 
@@ -93,9 +93,11 @@ def wait_with(
 ) -> Waited:
     """Wait as `wait` does, for a store that a function opens; that raises `StoreMissing` if there is none."""
     if until not in tuple(Until):
-        raise UsageError(f"nothing to wait for is called {until!r}", hint=f"Known: {', '.join(Until)}.")
+        raise UsageError(f"cannot wait for {until!r}", hint=f"Known: {', '.join(Until)}.")
     if until == Until.STEP and step is None:
-        raise UsageError("which step?", hint="dump-ingest wait STORE --until step 8")
+        raise UsageError(
+            "--until step needs the number of a step", hint="dump-ingest wait STORE --until step 8"
+        )
     looks = _Looks(Until(until), step or 0, severity, idle_s, clock)
     deadline = None if timeout_s is None else clock() + timeout_s
     store: Catalog | None = None

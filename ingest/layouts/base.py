@@ -60,7 +60,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The lines of a log that are of one step."""
+    """The lines of a log that belong to one step."""
 
     ranges: tuple[tuple[int, int], ...]
     """Where they begin and end in the log, in bytes; none touches the next one."""
@@ -88,7 +88,7 @@ class Place:
     names: tuple[str, ...] | None = None
     """The names of the files, if only some files of the directory are meant; sorted."""
     section: Section | None = None
-    """The part of the only file that is meant, if other parts are of other steps. As a whole, the file is one
+    """The part of the only file that is meant, if others belong to other steps. As a whole, the file is one
     of the run files."""
 
     @property
@@ -176,7 +176,7 @@ class Layout(ABC):
     """The same for directories that hold files of several ranks or steps: the last level is that of the names
     of files, which tell rank and step."""
     implied: ClassVar[Mapping[str, str]] = {}
-    """Fields of every place, for dumps that do not say which step they are of."""
+    """Fields of every place, for dumps that do not name their step."""
     systems: ClassVar[Sequence[System]]
     """What writes such trees."""
     transient: ClassVar[Sequence[Pattern]] = ()

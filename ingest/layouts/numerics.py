@@ -22,7 +22,7 @@ from ingest.layouts.titan_numerics import read_log as read_titan
 from workers.dump.model import ReportedStatistics
 from workers.model import SourceFile
 
-_UNREADABLE = "has statistics, but cannot be read, or more than 64 MiB of them are of one step"
+_UNREADABLE = "has statistics, but cannot be read, or more than 64 MiB of them belong to one step"
 
 
 class TransformerEngineStatistics(Layout):
@@ -54,7 +54,7 @@ class TransformerEngineStatistics(Layout):
 
 
 class TitanNumerics(Layout):
-    """The logs of torchtitan's numerics debugging, which do not say which step they are of: step 0."""
+    """The logs of torchtitan's numerics debugging, which do not name their step: step 0."""
 
     name = "torchtitan_numerics"
     patterns = ()
@@ -75,7 +75,7 @@ class TitanNumerics(Layout):
 
 
 class DebugMode(Layout):
-    """The logs of torch's DebugMode, under any name. Those that tell no step are of step 0."""
+    """The logs of torch's DebugMode, under any name. Those that do not name their step belong to step 0."""
 
     name = "debug_mode"
     patterns = ()

@@ -15,7 +15,7 @@ ONNX Runtime `core/framework/debug_node_inputs_outputs_utils.cc`.) For the
 names of files, see `ingest.layouts.pytorch_names`.
 
 The forward hooks save a pass before they have the outputs of its outermost modules: those stand at the front
-of the next file. They are of the graph `previous_pass` here.
+of the next file. They belong to the graph `previous_pass` here.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class TransformerEngine(Layout):
 
 
 class TensorRtLlm(Layout):
-    """The files of TensorRT-LLM's debug hook, which does not say which step they are of: step 0."""
+    """The files of TensorRT-LLM's debug hook, which does not name their step: step 0."""
 
     name = "tensorrt_llm"
     patterns = ()

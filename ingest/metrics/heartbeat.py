@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 from prometheus_client import CollectorRegistry, Gauge
 
 from ingest.heartbeat import last_beat
+
+#: Without a heartbeat for that long, a process hangs. A look at a very large dump beats for each directory.
+STALE_S = 600.0
 
 
 def register_heartbeat(registry: CollectorRegistry) -> None:
@@ -14,3 +19,9 @@ def register_heartbeat(registry: CollectorRegistry) -> None:
         "Unix time when the process last got on with its work.",
         registry=registry,
     ).set_function(last_beat)
+
+
+def hang() -> str:
+    """Return that the process hangs, and for how long; "" if it gets on: the answer of `/live`."""
+    age_s = time.time() - last_beat()
+    return f"hangs: it has not got on with its work for {age_s:.0f} s" if age_s > STALE_S else ""

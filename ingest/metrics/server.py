@@ -13,6 +13,7 @@ from prometheus_client import (
     start_http_server,
 )
 
+from ingest.metrics.heartbeat import hang
 from workers.errors import UsageError
 
 if TYPE_CHECKING:  # it has types alone
@@ -26,6 +27,8 @@ def serve(
     unready: Callable[[], str] = str,
 ) -> Callable[[], None]:
     """Serve `/metrics`, with memory and processor time; return a function that stops it.
+
+    `/live` answers 503 once the process hangs, by its heartbeat, and 200 until then.
 
     Args:
         registry: what `/metrics` shows.
@@ -60,15 +63,17 @@ def serve(
 def _with_pages(
     metrics: WSGIApplication, pages: Mapping[str, Callable[[], bytes]], unready: Callable[[], str]
 ) -> WSGIApplication:
-    """Return an application that serves the pages and `/ready`, and metrics under any other path."""
+    """Return an application that serves the pages, `/ready` and `/live`, and metrics under any other path."""
+    states = {"/ready": unready, "/live": hang}
 
     def serve_request(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        if environ["PATH_INFO"] == "/ready":
-            reason = unready()
+        path = environ["PATH_INFO"]
+        if path in states:
+            reason = states[path]()
             status = "503 Service Unavailable" if reason else "200 OK"
             start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
-            return [f"{reason or 'ready'}\n".encode()]
-        page = pages.get(environ["PATH_INFO"])
+            return [f"{reason or path[1:]}\n".encode()]
+        page = pages.get(path)
         if page is None or environ["REQUEST_METHOD"] != "GET":
             return metrics(environ, start_response)
         content = page()

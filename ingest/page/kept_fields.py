@@ -35,7 +35,7 @@ class StepField:
 
 @dataclass(eq=False)
 class KeptFields:
-    """Statistics by name and pattern; the ones that were not asked for the longest are dropped first."""
+    """Statistics by name and pattern; the least recently used ones are dropped first."""
 
     _kept: OrderedDict[tuple[str, str], dict[int, StepField]] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -63,12 +63,12 @@ def with_pool(name: str, groups: Sequence[PoolGroup]) -> str:
     return f"{name}-{packing_digest(groups)}" if groups else name
 
 
-#: How often a step may be written anew under the same sizes and times.
+#: How often a step may be rewritten with the same sizes and times.
 _MAX_REWRITES = 64
 
 
 def rewritten(name: str, times: int) -> str:
-    """Return the name of the generation of the same files, written anew `times` times behind their times.
+    """Return the name of the generation of the same files, after they were rewritten `times` times.
 
     The first name is that of what was stored before, which readers may still have open.
     """
@@ -78,7 +78,7 @@ def rewritten(name: str, times: int) -> str:
 
 
 def times_rewritten(name: str, committed: str) -> int:
-    """Return how often the files of a generation were written anew until they were committed; 0 if never.
+    """Return how often the files of a generation were rewritten until they were committed; 0 if never.
 
     So a new process knows from names alone what an earlier one found out by reading the files.
     """
@@ -111,7 +111,7 @@ def plan_step(
         grid: sizes of chunks, shards and jobs.
         rules: evaluated when the step is committed; what is stored of the dump does not depend on them.
         leave_out_tensors: why the payloads of tensors are not stored; "" if they are.
-        rewrites: how often the files were written anew behind their times since they were committed first.
+        rewrites: how often the files were rewritten with the same sizes and times since their first commit.
         sketches: whether histograms of tensors are stored; what is stored besides does not depend on it.
         shared: what other ranks are expected to have, too; None for nothing.
     """

@@ -140,26 +140,34 @@ def page(
 <html lang="en">
 <head>
 <meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
 <meta http-equiv="Content-Security-Policy"
  content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
 <title>{html.escape(title)}</title>
 <style>
-body {{ font: 14px sans-serif; margin: 2em; }}
-img {{ max-width: 100%; }}
+body {{ font: 14px/1.4 system-ui, sans-serif; margin: 1.5em; color: #222; background: #fff; }}
+h1 {{ font-size: 1.3em; overflow-wrap: anywhere; }}
+img {{ max-width: 100%; background: #fff; }}
+@media (max-width: 600px) {{ img {{ max-width: none; }} }}
+.wide {{ overflow-x: auto; }}
+@media (prefers-color-scheme: dark) {{ body {{ color: #ddd; background: #1b1b1b; }} }}
 table {{ border-collapse: collapse; }}
 td, th {{ padding: 2px 10px; text-align: left; font-family: monospace; white-space: pre; }}
 </style>
 </head>
 <body>
 <h1>{html.escape(title)}</h1>
-<img alt="{html.escape(title)}" src="data:image/svg+xml;base64,{image}">
+<div class="wide" tabindex="0"><img alt="{html.escape(title)}" src="data:image/svg+xml;base64,{image}"></div>
 {paragraphs}
+<div class="wide" tabindex="0">
 <table>
 <thead><tr>{head}</tr></thead>
 <tbody>
 {body}
 </tbody>
 </table>
+</div>
 </body>
 </html>
 """

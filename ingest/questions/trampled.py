@@ -33,7 +33,7 @@ from workers.store.model import RowKind
 
 #: Tensors of which elements are read.
 _READ = 20
-#: Operators between two dumps that are named.
+#: The most operators between two dumps that are named.
 _BETWEEN = 10
 _RECOMPUTED = "recompute"
 TRAMPLED, RUN_AGAIN, NOT_REPEATABLE = "trampled", "trampled, or run again", "not repeatable"

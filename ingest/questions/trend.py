@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.nothing_chosen import nothing_chosen
-from ingest.reader.block_filter import BLOCK_COLUMNS, BlockFilter
+from ingest.reader.block_filter import BlockFilter
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
@@ -20,7 +20,7 @@ from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.tensor_filter import FilterFields, TensorFilter, with_pattern
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS
 from workers.errors import UsageError
-from workers.store.blocks import Block
+from workers.store.blocks import BLOCK_COLUMNS, Block
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,8 @@ _DASHES: tuple[Any, ...] = (
 )
 #: Points of a line that show the number of its rank; those of other ranks are at other steps.
 _NUMBERED = 4
+#: Decades that the height of a label covers in a wide range, as a share of the range.
+_LABELS_IN_HEIGHT = 12
 _POINTS = {"marker": ".", "markersize": 4}
 
 
@@ -172,6 +175,11 @@ def _set_scale(axes: Any, lines: Sequence[Line]) -> None:
     elif is_logarithmic(known):
         # Linear between zero and the least magnitude; more than sixty decades could not be read.
         least = max(float(known.min()), float(known.max()) * 1e-60)
-        axes.set_yscale("symlog", linthresh=least)
+        least = 10.0 ** math.floor(math.log10(least))  # where a label is
+        # High enough that it does not overlap with the label of zero.
+        height = max(1.0, math.log10(float(known.max()) / least) / _LABELS_IN_HEIGHT)
+        axes.set_yscale("symlog", linthresh=least, linscale=height)
+        if not (values < 0).any():
+            axes.set_ylim(bottom=-least / 2)
     else:
         axes.yaxis.set_major_formatter("{x:.6g}")

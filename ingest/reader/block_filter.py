@@ -10,13 +10,10 @@ import numpy.typing as npt
 
 from ingest.reader.tensor_filter import FilterFields, TensorFilter
 from workers.arrays.statistics import FIELDS
-from workers.store.blocks import Block, TensorAxis
-from workers.store.cubes import KEY_FIELDS
+from workers.store.blocks import BLOCK_COLUMNS, Block, TensorAxis
 from workers.store.roles import hints_of, roles_of
 
 _INTEGERS = frozenset(["slot", "occurrence", "copy"])
-#: The columns that a condition on the tensors of blocks may name.
-BLOCK_COLUMNS = frozenset([*KEY_FIELDS, *FIELDS, "name", "role", "rank", "step"])
 
 
 class AxisColumns:

@@ -117,7 +117,7 @@ class Catalog:
             rank: one rank, or several; all if None.
 
         Raises:
-            UsageError: the mesh does not have so many ranks.
+            UsageError: the mesh has fewer ranks.
         """
         ranks = sorted(self.ranks if rank is None else self._ranks_of(rank) or ())
         if self.mesh is not None:

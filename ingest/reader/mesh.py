@@ -64,7 +64,7 @@ class Mesh:
         """Return the place of a rank.
 
         Raises:
-            UsageError: the mesh does not have so many ranks.
+            UsageError: the mesh has fewer ranks.
         """
         size = math.prod(size for _, size in self.axes)
         if rank >= size:

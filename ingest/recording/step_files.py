@@ -47,7 +47,7 @@ class StepFiles:
 
     Args:
         directory: of the step; it must not exist.
-        max_file_nbytes: so many bytes of elements make a file.
+        max_file_nbytes: the bytes of elements at which a file is full.
 
     Raises:
         OSError: the directory exists, or cannot be made.

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from workers.errors import UsageError
 
-#: PyTorch and what is of it: it is not installed where types are checked.
+#: PyTorch and its parts: it is not installed where types are checked.
 Torch: TypeAlias = Any
 TorchTensor: TypeAlias = Any
 TorchModule: TypeAlias = Any

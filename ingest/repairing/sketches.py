@@ -52,7 +52,7 @@ def damaged_kinds(step: Step, damages: Sequence[Damage]) -> list[SketchKind]:
 
 @dataclass(frozen=True, slots=True)
 class MendedSketches:
-    """The tables of sketches of a step as they are to be."""
+    """The tables of sketches that a step should have."""
 
     chunks: Mapping[str, bytes] = field(default_factory=dict)
     """The chunks that are to be written, by path in the generation."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor
 
 from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.disk.pressure import DiskSeen
@@ -50,6 +50,9 @@ _PROBLEM_LINES = {
 }
 #: How many findings of a step get a line each. The others are counted; `anomalies` lists them.
 _FINDINGS = 20
+#: What is for programs, and what people get in its place: a step with NaN has hundreds of findings.
+_FOR_PROGRAMS = frozenset(["finding", "findings_not_logged"])
+_FOR_PEOPLE = frozenset(["findings"])
 #: Libraries that log more than an operator can use.
 _QUIET = ("distributed", "botocore", "aiobotocore", "s3fs", "fsspec", "asyncio", "watchfiles")
 
@@ -68,11 +71,12 @@ def configure(level: str, style: str) -> None:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
+    form = _for_people if console else _for_programs
     renderer: Processor = (
         structlog.dev.ConsoleRenderer(colors=on_terminal) if console else structlog.processors.JSONRenderer()
     )
     structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[form, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,
@@ -91,10 +95,41 @@ def configure(level: str, style: str) -> None:
         logging.getLogger(name).setLevel(max(_LEVELS[level], logging.ERROR))
 
 
+def _for_programs(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Pass on what JSON has."""
+    if event["event"] in _FOR_PEOPLE:
+        raise structlog.DropEvent
+    return event
+
+
+def _for_people(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Pass on what a terminal has: of a commit, no counts that are zero."""
+    if event["event"] in _FOR_PROGRAMS:
+        raise structlog.DropEvent
+    if event["event"] == "step_committed":
+        event = {name: value for name, value in event.items() if value != 0 or name in ("rank", "step")}
+    if "step" in event and event["step"] is None:
+        event["step"] = "run files"
+    return event
+
+
 def log_findings(findings: Sequence[Finding], totals: Mapping[str, int]) -> None:
-    """Log what rules found in a step: the worst `_FINDINGS`, one line each, and how many more there are."""
+    """Log what rules found in a step: the worst `_FINDINGS`, one line each, and how many more there are.
+
+    On a terminal, all of it is one line: how often each rule fired, and the worst finding.
+    """
+    if not findings:
+        return
     log = structlog.get_logger("dump_ingest")
     log_by_severity = {"info": log.info, "warning": log.warning, "critical": log.error}
+    worst = findings[0]
+    log_by_severity[worst.severity](
+        "findings",
+        rank=worst.rank,
+        step=worst.step,
+        rules=", ".join(f"{rule} {count}" for rule, count in totals.items()),
+        worst=f"{worst.name}: {worst.reason}" if worst.name else worst.reason,
+    )
     for finding in findings[:_FINDINGS]:
         log_by_severity[finding.severity]("finding", **json_row(finding))
     more = sum(totals.values()) - min(len(findings), _FINDINGS)

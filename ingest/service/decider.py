@@ -77,7 +77,7 @@ class Decider:
 
 
 def _learn_rewrites(state: StepState, plan: StepPlan, commit: Commit) -> bool:
-    """Take over how often an earlier process found files to be written anew; return whether that was news."""
+    """Take over how often an earlier process found files rewritten; return whether that was news."""
     times = times_rewritten(plan.fingerprint, commit.fingerprint)
     if times:
         state.record_rewrites(times)

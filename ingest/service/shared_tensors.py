@@ -16,7 +16,7 @@ from workers.store.objects import ObjectStore
 
 #: The digests of one step that are read at once: 1500 ranks of 5000 tensors. Larger runs share nothing.
 _MOST_NBYTES = 128 * MIB
-#: From this many earlier steps on, every one of so many is looked into.
+#: With more earlier steps than this, only every sixteenth of them is looked into.
 _INTERVAL = 16
 
 

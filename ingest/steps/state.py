@@ -57,7 +57,7 @@ class StepState:
     fingerprint: str = ""
     """Names the generation that the listing makes, if no file of it is bad; "" until the look asks."""
     rewrites: int = 0
-    """How often these files were written anew behind their sizes and times since they were committed."""
+    """How often these files were rewritten with the same sizes and times since they were committed."""
     doubtful: frozenset[str] = frozenset()
     """Paths of files whose inode has changed, and nothing else: their content may be another one."""
     held: Phase | None = None
@@ -172,7 +172,7 @@ class StepState:
             self.pause = None
 
     def record_rewrites(self, times: int) -> None:
-        """Record that the files were written anew: they make another generation than the one before."""
+        """Record that the files were rewritten: they make another generation than before."""
         self.rewrites += times
         self.doubtful = frozenset()
         if self.fingerprint:

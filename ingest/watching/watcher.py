@@ -154,7 +154,7 @@ class Watcher:
         return False
 
     def _learn_rewrites(self, state: StepState) -> None:
-        """Take over that an earlier process found the files to be written anew behind their times."""
+        """Take over that an earlier process found the files rewritten with the same sizes and times."""
         if state.committed not in (None, state.fingerprint):
             times = times_rewritten(state.fingerprint, state.committed or "")
             if times:

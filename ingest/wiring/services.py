@@ -19,7 +19,7 @@ from ingest.service.stopping import StopRequest
 from ingest.settings import Settings, load
 from ingest.wiring.consolidation import consolidate_after
 from ingest.wiring.options import options_of
-from ingest.wiring.stores import place_of_store
+from ingest.wiring.stores import place_of_store, refuse_another_dump
 from workers.errors import StoreSilent
 from workers.events import Observer
 from workers.rules.ready import rules_of
@@ -63,7 +63,7 @@ def open_service(
         dry_run: whether only to report what would be deleted in the dump.
 
     Raises:
-        UsageError: the store would lie in the dump, or where the workers cannot see it; or a rule is wrong.
+        UsageError: the store would lie in a dump, or where the workers cannot see it; or a rule is wrong.
         StoreError: the store cannot be used.
     """
     options = options_of(settings, retry_forever=retry_forever, dry_run=dry_run)
@@ -77,8 +77,11 @@ def open_service(
         bounded = BoundedObjects(objects, options.patience_s)
         try:
             # A wrong URL or wrong credentials show now, not after the first conversion.
-            if commit.read_root(bounded) is None and not dry_run and commit.holds_commits(bounded):
-                commit.ensure_root(bounded)  # it was lost: readers would not find the store
+            if commit.read_root(bounded) is None:
+                if not commit.holds_commits(bounded):
+                    refuse_another_dump(objects)
+                elif not dry_run:
+                    commit.ensure_root(bounded)  # it was lost: readers would not find the store
         except StoreSilent:
             if not retry_forever:
                 raise

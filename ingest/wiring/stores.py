@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from ingest.layouts.base import Dump
+from ingest.layouts.detect import find_dump
 from ingest.settings import Settings
-from workers.errors import UsageError
+from workers.errors import DumpIngestError, UsageError
 from workers.store import commit
 from workers.store.model import Grid, StoreAddress
+from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 
 
@@ -49,6 +52,25 @@ def place_of_store(settings: Settings, dump: Dump | None) -> StoreAddress:
             hint="Name a directory elsewhere: the store would be taken for a part of the dump.",
         )
     return store
+
+
+def refuse_another_dump(objects: ObjectStore) -> None:
+    """Do nothing unless a new store would lie in a dump: both have directories named `rank_0`.
+
+    Raises:
+        UsageError: it would.
+    """
+    place = Path(objects.address.url)
+    if not objects.is_local or not place.is_dir():
+        return
+    root = None
+    with suppress(DumpIngestError):  # most directories are not part of a dump
+        root = find_dump(place).root
+    if root is not None and place.resolve().is_relative_to(root.resolve()):
+        raise UsageError(
+            f"{place} holds a dump, not a store",
+            hint="Is --store right? Name a directory of its own for the store, such as run.zarr.",
+        )
 
 
 def has_store(settings: Settings) -> bool:

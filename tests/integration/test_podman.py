@@ -154,7 +154,8 @@ def pods(podman: Podman, image: str) -> Iterator[Pods]:
     values["config"] |= {"store": "/store/run.zarr", "quiet_s": 0}
     values["dump"] |= {"runAsUser": UID, "runAsGroup": UID, "directory": "/dumps/dump"}
     values |= {"gc": {"enabled": False}, "dask": {"tls": {"enabled": False}}}
-    made = Pods(podman, objects(changed(values, worker__replicas=1)), image=image)
+    page = {"page__enabled": True, "page__allowAnyone": True}
+    made = Pods(podman, objects(changed(values, worker__replicas=1, **page)), image=image)
     try:
         yield made
     finally:
@@ -174,9 +175,11 @@ def test_the_pods_of_the_chart_ingest_a_dump_answer_their_probes_and_end_in_time
     for container in containers.values():
         container.wait_until(container.is_healthy)
     containers["watcher"].wait_until(lambda: site.steps == STEPS)
+    containers |= pods.play(f"{RELEASE}-dump-ingest-page", **volumes)
+    containers["page"].wait_until(containers["page"].is_healthy)
     with stopped(main_process(containers["scheduler"])):
         assert not containers["scheduler"].is_healthy()
-    for role in ("watcher", "consolidator", "worker", "scheduler"):
+    for role in ("page", "watcher", "consolidator", "worker", "scheduler"):
         name = f"{RELEASE}-dump-ingest-{role}"
         pods.end(name, grace_s=pods.grace_s(name))
         state = containers[role].state

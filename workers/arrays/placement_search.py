@@ -26,7 +26,7 @@ from workers.arrays.segment_match import MatchedOrder, match_order
 
 #: Up to this many elements, a tensor is read as a whole to score a way.
 _WHOLE = 256 * 1024
-#: Of a larger one, so many ranges of so many elements.
+#: Of a larger one, this many ranges, with this many elements each.
 _RANGES, _RANGE = 64, 4096
 #: The most pairs of ways that are scored.
 _MAX_PAIRS = 256
@@ -208,7 +208,7 @@ class _Sides:
 
 
 def _ways(side: Pieces, whole: Shape | None, dimensions: int) -> list[Placement]:
-    """Return how one side may hold a tensor on meshes of so many dimensions; the simplest first."""
+    """Return how one side may hold a tensor on meshes with this many dimensions, the simplest first."""
     ways: dict[tuple[object, ...], Placement] = {}
     for grid in side.grids:
         if dimensions != (len(grid.names) if side.grid is None else 1):

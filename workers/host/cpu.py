@@ -55,7 +55,7 @@ class CpuLimits:
             os.nice(missing)
 
     def part(self, processes: int) -> float:
-        """Return how many processors each of so many processes may use, as a share of one; 1 for no limit."""
+        """Return how much of one processor each of these processes may use; 1 for no limit."""
         return 1.0 if self.share == 1 else min(self.share * len(os.sched_getaffinity(0)) / processes, 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Messages between two processes over a pair of connected sockets: a length, and so many bytes."""
+"""Messages between two processes over a pair of connected sockets: a length, and as many bytes."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class WorkerProcess:
         return self._child.pid
 
     def kill(self) -> None:
-        """Kill it, whatever it is at, and close the channel: who waits for it goes on, even if it hangs."""
+        """Kill it and close the channel, so that nobody waits for it, even if it hangs."""
         with self._lock:
             if self._child.poll() is None:  # not reaped, so the number is still its own
                 os.kill(self._child.pid, signal.SIGKILL)

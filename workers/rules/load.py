@@ -180,9 +180,9 @@ def _explained(error: ValidationError, kind: str, entry: _Entry) -> UsageError:
     fields = MODELS[kind].model_fields
     if first["type"] == "extra_forbidden":
         hint = f"Fields of {kind}: {', '.join(fields)}."
-        if name in ("dtype", "where") and MODELS[kind].scope is not Scope.STEP:
+        if name == "dtype" and MODELS[kind].scope is not Scope.STEP:
             hint = (
-                f"{name} chooses among the tensors of one step; {kind} looks at {MODELS[kind].scope}. {hint}"
+                f"dtype chooses among the tensors of one step; {kind} looks at {MODELS[kind].scope}. {hint}"
             )
         message = f"{name} is not a field of a rule of kind {kind}{_near(name, fields)}"
         return _wrong(entry.at(name), message, hint)

@@ -16,13 +16,14 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
 
-from workers.arrays.filter import Filter
 from workers.arrays.number_formats import format_named
 from workers.errors import UsageError
+from workers.rules.condition import checked_condition
 from workers.rules.names import REGEX
 from workers.rules.ranges import parse_range
 from workers.rules.step_columns import COLUMNS
 from workers.rules.values import Parameter, Rule, Scope, Selector
+from workers.store.blocks import BLOCK_COLUMNS
 
 #: The largest number of findings of a rule in one step that may be stored.
 MAX_LIMIT = 10_000
@@ -68,8 +69,12 @@ class BaseRule(BaseModel):
     """Patterns over the graph."""
     rank: tuple[tuple[int, int], ...] = ()
     """Ranks, such as 0-7 or [0, 2, 8-15]. None: all."""
+    where: str = ""
+    """A further condition on the tensor as it is in the step, in the form of `find --where`."""
 
     scope: ClassVar[Scope] = Scope.STEPS
+    columns: ClassVar[frozenset[str]] = BLOCK_COLUMNS
+    """The names that `where` may use."""
     _selects: ClassVar[tuple[str, ...]] = ("include", "exclude", "op_type", "exclude_op_type", "io", "graph")
 
     @classmethod
@@ -82,6 +87,11 @@ class BaseRule(BaseModel):
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         return _patterns(value)
+
+    @field_validator("where")
+    @classmethod
+    def _is_condition(cls, value: str) -> str:
+        return checked_condition(value, cls.columns) if value else value
 
     @field_validator("rank", mode="before")
     @classmethod
@@ -113,7 +123,7 @@ class BaseRule(BaseModel):
             self.severity,
             selector,
             tuple((name, self._parameter(name)) for name in own),
-            getattr(self, "where", ""),
+            self.where,
             self.limit,
             self.description,
             self.scope,
@@ -142,25 +152,14 @@ class StepRule(BaseRule):
 
     dtype: Patterns = ()
     """Patterns over the element type."""
-    where: str = ""
-    """A further condition, in the form of `find --where`."""
 
     scope: ClassVar[Scope] = Scope.STEP
+    columns: ClassVar[frozenset[str]] = COLUMNS
 
     @field_validator("dtype", mode="before")
     @classmethod
     def _one_or_many_dtypes(cls, value: Any) -> Any:
         return _patterns(value)
-
-    @field_validator("where")
-    @classmethod
-    def _is_condition(cls, value: str) -> str:
-        if value:
-            try:
-                Filter(value, COLUMNS, said_by="")
-            except UsageError as exc:
-                raise ValueError(". ".join(filter(None, (exc.message, exc.hint)))) from exc
-        return value
 
 
 class NotFinite(StepRule):

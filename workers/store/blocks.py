@@ -51,6 +51,10 @@ class TensorKey(NamedTuple):
         return self.net, self.graph, self.op_type, self.op_name, self.occurrence
 
 
+#: The columns that a condition on the tensors of blocks may name.
+BLOCK_COLUMNS = frozenset([*TensorKey._fields, *FIELDS, "name", "role", "rank", "step"])
+
+
 class TensorAxis:
     """An append-only list of tensors, each with its place."""
 

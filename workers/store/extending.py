@@ -56,7 +56,7 @@ def _read_undamaged(objects: ObjectStore, committed: Commit) -> Commit | None:
 
 
 def _is_whole(objects: ObjectStore, written: Commit) -> bool:
-    """Return whether a commit has its objects; take back what it should not say if `gc` was at them.
+    """Return whether a commit has its objects; withdraw what is wrong in it if `gc` deleted some.
 
     Between the last look at a commit and the write of another is a window of milliseconds, in which `gc` may
     hide the step, or its tensors, and begin to delete. It hides before it deletes, and so does this.

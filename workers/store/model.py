@@ -20,7 +20,7 @@ WORSE_THAN_INFO = frozenset(SEVERITIES[1:])
 
 #: How long a request to a store may go on without progress, unless somebody says otherwise, in seconds.
 STORE_TIMEOUT_S = 60.0
-#: What to do about a URL that names no place, or is of an unknown protocol.
+#: What to do about a URL that names no place, or has an unknown protocol.
 PROTOCOL_HINT = "Use a directory, or a URL that fsspec knows, such as s3://bucket/prefix."
 
 

@@ -83,7 +83,7 @@ class _AclSettings:
 def check_acl(content: Mapping[str, Any]) -> Iterator[ConfigFinding]:
     """Yield what is wrong in an ACL configuration."""
     findings = list(check_fields(content, (ConfigKey("dump", Kind.SECTION, is_required=True),), RUNTIME))
-    # Other sections of the same file are of other features.
+    # Other sections of the same file configure other features.
     findings = [finding for finding in findings if finding.severity is Severity.REFUSED]
     dump = section(content, "dump")
     findings += check_fields(dump, _FIELDS, RUNTIME, prefix="dump.")

@@ -1,4 +1,4 @@
-"""Check a configuration of any dump system: which one it is of, what it asks for, what is wrong with it."""
+"""Check a configuration of any dump system: its system, what it asks for, what is wrong with it."""
 
 from __future__ import annotations
 

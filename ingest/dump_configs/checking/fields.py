@@ -55,7 +55,7 @@ class ConfigRule(Generic[_View]):
     source: str
     """The URL that says so."""
     broken: Callable[[_View], object]
-    """Returns something true if the rule is broken: True, or a text for the message."""
+    """Returns a true value if the rule is broken: True, or a text for the message."""
 
 
 def refuse(key: str, message: str, source: str, broken: Callable[[_View], object]) -> ConfigRule[_View]:
@@ -64,7 +64,7 @@ def refuse(key: str, message: str, source: str, broken: Callable[[_View], object
 
 
 def warn(key: str, message: str, source: str, broken: Callable[[_View], object]) -> ConfigRule[_View]:
-    """Return a rule whose breach leaves something ignored, or other than it seems."""
+    """Return a rule whose breach means that something is ignored or has another effect than it seems."""
     return ConfigRule(Severity.WARNING, key, message, source, broken)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from ingest.dump_configs.model import DumpRequest, WrittenConfig
 from ingest.dump_configs.steps import format_steps
 
-_EVERY_RANK = "Every process that is given this dumps: give it to rank {ranks} alone to have no more."
+_EVERY_RANK = "Every process that gets this configuration dumps: give it only to rank {ranks}."
 
 
 def write_acl(request: DumpRequest) -> WrittenConfig:

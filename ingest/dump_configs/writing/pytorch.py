@@ -1,4 +1,4 @@
-"""What tools of the PyTorch world are told: variables of SGLang's dumper, YAML of TransformerEngine.
+"""Configurations of tools of the PyTorch world: variables of SGLang's dumper, YAML of TransformerEngine.
 
 The filter of SGLang's dumper sees the tags of a tensor, of which step and rank are none (SGLang 0.5.23,
 `srt/debug_utils/dumper.py`, `_dump_inner`). TransformerEngine chooses layers by a regular expression and
@@ -86,5 +86,6 @@ def write_transformer_engine(request: DumpRequest) -> WrittenConfig:
         f"Give it to nvdlfw_inspect.api.initialize(config_file=..., log_dir={request.directory!r}).",
         request.job_ranks,
         request.steps,
-        ("Every process that is given this dumps.",) * (set(request.ranks) != set(request.job_ranks)),
+        ("Every process that gets this configuration dumps.",)
+        * (set(request.ranks) != set(request.job_ranks)),
     )

@@ -19,7 +19,7 @@ _LABEL = 15
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Spot:
     x: float
     y: float
 
@@ -67,9 +67,7 @@ def _drawn_lane(rank: int, number: int, width: float) -> list[Markup]:
     ]
 
 
-def _drawn_edge(
-    edge: SpreadEdge, nodes: tuple[SpreadNode, SpreadNode], ends: tuple[_Place, _Place]
-) -> Markup:
+def _drawn_edge(edge: SpreadEdge, nodes: tuple[SpreadNode, SpreadNode], ends: tuple[_Spot, _Spot]) -> Markup:
     crosses = any(node.kind == "passage" for node in nodes)
     css = "edge" + " crossing" * crosses + " assumed" * edge.is_assumed
     hint = f"{edge.holds or 'bad'} in {edge.tensor}" if edge.tensor else "through a collective"
@@ -110,31 +108,31 @@ def _columns(nodes: Sequence[SpreadNode], edges: Sequence[tuple[int, int]]) -> d
 
 def _places(
     nodes: Sequence[SpreadNode], column: Mapping[int, int], lane: Mapping[int, int]
-) -> dict[int, _Place]:
+) -> dict[int, _Spot]:
     taken: dict[tuple[int, int], int] = {}
     places = {}
     middle = (len(lane) - 1) / 2
     for node in nodes:
         x = _LEFT + column[node.id] * _COLUMN
         if node.rank is None:
-            places[node.id] = _Place(x, _TOP + middle * _LANE + 22)
+            places[node.id] = _Spot(x, _TOP + middle * _LANE + 22)
             continue
         spot = lane[node.rank], column[node.id]
         nth = taken.get(spot, 0)
         taken[spot] = nth + 1
         # Several in one place stand around it: above, below, above, ...
         side = (nth + 1) // 2 * (1 if nth % 2 else -1)
-        places[node.id] = _Place(x + 14 * (nth % 2), _TOP + lane[node.rank] * _LANE + 22 + 15 * side)
+        places[node.id] = _Spot(x + 14 * (nth % 2), _TOP + lane[node.rank] * _LANE + 22 + 15 * side)
     return places
 
 
-def _curve(begin: _Place, end: _Place) -> str:
+def _curve(begin: _Spot, end: _Spot) -> str:
     middle = (begin.x + end.x) / 2
     bends = f"C{middle:.1f} {begin.y:.1f} {middle:.1f} {end.y:.1f}"
     return f"M{begin.x:.1f} {begin.y:.1f}{bends} {end.x:.1f} {end.y:.1f}"
 
 
-def _drawn(node: SpreadNode, place: _Place) -> list[Markup]:
+def _drawn(node: SpreadNode, place: _Spot) -> list[Markup]:
     if node.kind == "passage":
         shape = tag(
             "path",

@@ -30,7 +30,7 @@ _GRADIENT = "grad"
 _PARAMETER = re.compile(r"param|weight|bias")
 #: How close the ratio of a gradient must be to the number of data-parallel ranks.
 _FACTOR = 1e-3
-#: A difference spreads if one of so many tensors that were executed next differs, too.
+#: A difference spreads if one of this many tensors that were executed next differs, too.
 _NEXT = 3
 
 

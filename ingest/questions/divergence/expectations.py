@@ -126,6 +126,11 @@ class Expectations:
             not verdict.agrees for pattern in set(patterns) for verdict in self.verdicts(pattern, partition)
         )
 
+    def agreed(self, patterns: Iterable[int], partition: Partition) -> bool:
+        """Return whether the ranks of all blocks agree in any of these patterns."""
+        by_pattern = (self.verdicts(pattern, partition) for pattern in set(patterns))
+        return any(bool(verdicts) and all(verdict.agrees for verdict in verdicts) for verdicts in by_pattern)
+
     def _partitions(self, universe: tuple[int, ...]) -> list[Partition]:
         """Return the partitions of these ranks that are possible, coarsest first."""
         if self._given is not None:

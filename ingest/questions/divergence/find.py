@@ -185,13 +185,16 @@ class _DivergenceSearch:
     ) -> list[DifferingTensor]:
         """Return where tensors are off that must agree."""
         rows: list[DifferingTensor] = []
-        unshared: list[int] = []
+        never: list[int] = []
+        sometimes: list[int] = []
         for members, history, expected in _decide(expectations, seen, chosen):
             if expected is not None:
                 rows += finder.find(members, history, expected)
             elif expectations.differs(history.patterns, (history.universe,)):
+                unshared = sometimes if expectations.agreed(history.patterns, (history.universe,)) else never
                 unshared += [tensor for tensor in members if kind_of(seen.keys[tensor]) in _NAMED]
-        self._note_unshared(unshared, seen.keys)
+        self._note_never_agreed(never, seen.keys)
+        self._note_agreed_sometimes(sometimes, seen.keys)
         return rows
 
     def _absent_ranks(self, *, missed_ranks: bool) -> list[Missing]:
@@ -225,13 +228,20 @@ class _DivergenceSearch:
             who = f"ranks {format_ranges(ranks)} are" if len(ranks) > 1 else f"rank {format_ranges(ranks)} is"
             self.notes.append(f"{who} in no group, and not compared")
 
-    def _note_unshared(self, tensors: list[int], keys: Sequence[TensorKey]) -> None:
+    def _note_never_agreed(self, tensors: list[int], keys: Sequence[TensorKey]) -> None:
         if tensors:
-            names = ", ".join(keys[tensor].name for tensor in sorted(tensors)[:_SHOWN])
             self.notes.append(
-                f"{len(tensors)} tensors that replicas can share never agreed, and so were not compared: "
-                "batches, or parts of a whole of which each rank has its own, or what differs from the first "
-                f"step on ({names}{', ...' * (len(tensors) > _SHOWN)})"
+                f"{_counted(tensors)} that replicas can share never agreed, and so {_were(tensors)} not "
+                "compared: batches, or parts of a whole of which each rank has its own, or what differs from "
+                f"the first step on ({_names(tensors, keys)})"
+            )
+
+    def _note_agreed_sometimes(self, tensors: list[int], keys: Sequence[TensorKey]) -> None:
+        if tensors:
+            self.notes.append(
+                f"{_counted(tensors)} that replicas can share agreed in some steps and not in others, and "
+                f"{_were(tensors)} not compared: they agreed too seldom, or on at most two different values, "
+                f"which happens by chance ({_names(tensors, keys)})"
             )
 
     def _note_holes(self) -> None:
@@ -258,6 +268,20 @@ class _DivergenceSearch:
                 "their inputs in place and leave their outputs as they were; the inputs were compared "
                 f"({seen.keys[differing[0]].name}{', ...' * (len(differing) > 1)})"
             )
+
+
+def _counted(tensors: Sequence[int]) -> str:
+    return "1 tensor" if len(tensors) == 1 else f"{len(tensors)} tensors"
+
+
+def _were(tensors: Sequence[int]) -> str:
+    return "was" if len(tensors) == 1 else "were"
+
+
+def _names(tensors: Sequence[int], keys: Sequence[TensorKey]) -> str:
+    """Return the names of the first of these tensors."""
+    names = ", ".join(keys[tensor].name for tensor in sorted(tensors)[:_SHOWN])
+    return names + ", ..." * (len(tensors) > _SHOWN)
 
 
 def _decide(

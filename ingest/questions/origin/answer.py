@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ingest.questions.origin.graph import SpreadGraph
-from ingest.questions.why import Why
+from ingest.questions.why import WhyAnswer
 from ingest.reader import notebook
 from ingest.reader.context import SourceLine
 from ingest.reader.ranges import format_ranges
@@ -169,7 +169,7 @@ class OriginAnswer:
     """The line of the program that made the operator; None if it is not known."""
     inputs: tuple[OriginTensor, ...] = ()
     outputs: tuple[OriginTensor, ...] = ()
-    why: Why | None = None
+    why: WhyAnswer | None = None
     """What in the inputs did it; None if the elements are not known, for overflow records and conditions."""
     spread: OriginSpread = field(default_factory=OriginSpread)
     alternatives: tuple[OriginOperator, ...] = ()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ingest.questions.origin.calls import Mask, rows_of
 from ingest.questions.origin.roots import Root
-from ingest.questions.why import Why, explain
+from ingest.questions.why import WhyAnswer, explain
 from ingest.reader.flow.operator_kinds import is_input, is_output
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
 
 
-def why_of(step: Step, root: Root, bad: Mask) -> Why | None:
+def why_of(step: Step, root: Root, bad: Mask) -> WhyAnswer | None:
     """Return why a root is bad; None if the elements of its tensors are not known.
 
     Args:

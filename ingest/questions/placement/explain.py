@@ -1,4 +1,4 @@
-"""Says what kind of mistake a difference looks like, from what was tried to put a tensor together."""
+"""Says what kind of mistake a difference looks like, from the ways in which the tensor was put together."""
 
 from __future__ import annotations
 

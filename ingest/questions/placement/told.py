@@ -1,4 +1,4 @@
-"""Holds a decision against what the dump itself tells of it."""
+"""Compares a decision with what the dump itself says."""
 
 from __future__ import annotations
 

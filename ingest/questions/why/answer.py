@@ -46,7 +46,7 @@ class WhyReason:
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
+class WhyAnswer:
     """Why an operator produced NaN or Inf."""
 
     tensor: str

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.why.answer import Why, WhyElement, WhyReason
+from ingest.questions.why.answer import WhyAnswer, WhyElement, WhyReason
 from ingest.questions.why.definitions import (
     ELEMENTWISE,
     SOFTMAX,
@@ -40,7 +40,7 @@ _WHOLE_NBYTES = 64 * MIB
 _ELEMENTS = 10
 
 
-def explain(op_type: str, inputs: Sequence[Tensor], bad: Tensor) -> Why | None:
+def explain(op_type: str, inputs: Sequence[Tensor], bad: Tensor) -> WhyAnswer | None:
     """Return why an operator produced NaN or Inf; None if the elements are not known.
 
     Args:
@@ -66,7 +66,7 @@ class _Reader:
     _counts: Counter[str] = field(default_factory=Counter)
     _elements: list[WhyElement] = field(default_factory=list)
 
-    def why(self) -> Why | None:
+    def why(self) -> WhyAnswer | None:
         size = math.prod(self.output.shape)
         if not size or not _is_readable(self.output) or not _is_real(self.output):
             return None
@@ -80,7 +80,7 @@ class _Reader:
                 self._add(places + start, piece[places].astype(np.float64), piece.dtype)
         if not self._elements:
             return None
-        return Why(
+        return WhyAnswer(
             self.output.name,
             tuple(tensor.name for tensor in self.inputs),
             tuple(WhyReason(reason, count) for reason, count in self._counts.most_common()),

@@ -229,7 +229,7 @@ class TestWithTheTools:
     def test_every_case_comes_out_as_expected(self) -> None:
         run_tool(["promtool", "test", "rules", str(CASES)], timeout_s=240)
 
-    @pytest.mark.parametrize("states", ["failures", "false_alarms", "disks"])
+    @pytest.mark.parametrize("states", ["failures", "lasting_failures", "false_alarms", "disks"])
     def test_every_state_raises_the_alerts_that_it_must_and_no_others(
         self, states: str, tmp_path: Path
     ) -> None:

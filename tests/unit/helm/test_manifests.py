@@ -24,22 +24,11 @@ from tests.charts import (
     profile,
     quick,
 )
+from tests.custom_kinds import KINDS, problems
 
 VERSIONS = ("1.29", "1.35")
 #: Before native sidecars.
 OLD_VERSION = "1.25"
-#: What must stand below `spec` of kinds that Kubernetes itself does not know.
-CUSTOM = {
-    "monitoring.coreos.com/v1/PodMonitor": {"selector", "podMetricsEndpoints", "namespaceSelector"},
-    "monitoring.coreos.com/v1/PrometheusRule": {"groups"},
-    "monitoring.coreos.com/v1/ServiceMonitor": {"selector", "endpoints", "namespaceSelector"},
-    "gateway.networking.k8s.io/v1/HTTPRoute": {"parentRefs", "rules"},
-    "cert-manager.io/v1/Certificate": {"secretName", "issuerRef", "commonName", "duration", "renewBefore"},
-    "cert-manager.io/v1/Issuer": set[str](),
-    "security.openshift.io/v1/SecurityContextConstraints": set[str](),
-    "autoscaling.k8s.io/v1/VerticalPodAutoscaler": {"targetRef", "updatePolicy", "resourcePolicy"},
-    "keda.sh/v1alpha1/ScaledObject": {"scaleTargetRef", "triggers", "minReplicaCount", "maxReplicaCount"},
-}
 PER_PROFILE = pytest.mark.parametrize("name", PROFILES)
 #: The longest that Helm takes.
 LONG_RELEASE = "a-release-whose-name-is-as-long-as-helm-permits-it-53"
@@ -74,10 +63,26 @@ def test_the_schemas_find_a_misspelled_field_deep_inside() -> None:
         check_schema(wrong, VERSIONS[0])
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "change", "problem"),
+    [
+        ("keda", "ScaledObject", {"spec__minReplicas": 1}, ".spec.minReplicas: there is no such field"),
+        ("keda", "ScaledObject", {"spec__triggers": [{"type": "prometheus"}]}, "metadata: is missing"),
+        ("company", "VerticalPodAutoscaler", {"spec__updatePolicy__updateMode": "On"}, "is none of"),
+        ("openshift", "SecurityContextConstraints", {"priority": None}, "is not of type int"),
+    ],
+)
+def test_fields_of_other_kinds_are_known_too(
+    name: str, kind: str, change: dict[str, Any], problem: str
+) -> None:
+    of_kind = next(one for one in of_profile(name) if one["kind"] == kind)
+    assert problem in " ".join(problems(changed(of_kind, **change)))
+
+
 def check_schema(one: Object, version: str) -> None:
     kind = f"{one['apiVersion']}/{one['kind']}"
-    if kind in CUSTOM:
-        assert CUSTOM[kind] <= set(one.get("spec", ()))
+    if kind in KINDS:
+        assert problems(one) == []
     else:
         # A kind that it does not know is an error, too.
         kubernetes_validate.validate(one, version, strict=True)

@@ -130,7 +130,7 @@ class _MalformedLine(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Columns:
+class _StatisticColumns:
     """What the columns of a table hold."""
 
     count: int
@@ -154,7 +154,7 @@ def parse(data: bytes) -> StatisticTable:
     rows: list[StatisticRow] = []
     problems: list[str] = []
     left_out = 0
-    columns: _Columns | None = None
+    columns: _StatisticColumns | None = None
     for number, line in _lines(data):
         try:
             fields = _split(line)
@@ -252,7 +252,7 @@ def _split(line: str) -> list[str]:
         raise _MalformedLine(str(exc)) from exc
 
 
-def _columns(fields: list[str]) -> _Columns:
+def _columns(fields: list[str]) -> _StatisticColumns:
     names = [field.strip() for field in fields]
     if names[-1] == "":
         names.pop()
@@ -260,7 +260,7 @@ def _columns(fields: list[str]) -> _Columns:
     if missing := [field for field in _NEEDED if field not in place]:
         raise _MalformedLine(f"the header of a table of statistics has no column for {', '.join(missing)}")
     numbers = [index for name, index in others.items() if name.casefold() in _NUMBERS]
-    return _Columns(
+    return _StatisticColumns(
         len(names),
         place,
         tuple((field, place[field], parse_text) for field, parse_text in _OPTIONAL if field in place),
@@ -288,7 +288,7 @@ def _picker(indices: list[int]) -> Callable[[list[str]], tuple[str, ...]]:
     return lambda fields: tuple(fields[index] for index in indices)
 
 
-def _row(number: int, fields: list[str], columns: _Columns) -> StatisticRow:
+def _row(number: int, fields: list[str], columns: _StatisticColumns) -> StatisticRow:
     at = columns.place
     if len(fields) != columns.count or fields[at["shape"]].startswith("("):
         fields = _aligned(fields, columns)
@@ -307,7 +307,7 @@ def _row(number: int, fields: list[str], columns: _Columns) -> StatisticRow:
     )
 
 
-def _aligned(fields: list[str], columns: _Columns) -> list[str]:
+def _aligned(fields: list[str], columns: _StatisticColumns) -> list[str]:
     """Return as many fields as the header has, if it is clear which they are."""
     at = columns.place["shape"]
     fields = _with_whole_shape(fields, at)

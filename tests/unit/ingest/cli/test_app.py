@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from importlib import import_module
@@ -78,8 +79,27 @@ def test_help_has_no_types_of_python(words: list[str], answer: Answer) -> None:
 
 def test_an_unknown_command_is_refused_and_a_similar_one_suggested(answer: Answer) -> None:
     refused = answer("orgin", code=2).stderr
-    assert "No such command 'orgin'" in refused
-    assert "origin" in refused
+    assert refused.startswith("error: no such command 'orgin'\n  Did you mean 'origin'?")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["ingest"], "missing argument 'dump'"),
+        (["compare", "a.zarr"], "missing argument 'B'"),
+        (["find", "--step", "x"], "invalid value for '--step'"),
+        (["find", "--tensor", "x"], "no such option: --tensor"),
+        (["rules", "tset"], "no such command 'tset'"),
+    ],
+)
+def test_words_that_are_not_understood_are_told_in_two_lines(
+    words: list[str], message: str, answer: Answer
+) -> None:
+    refused = answer(*words, code=2)
+    assert refused.stdout == ""
+    first, second = refused.stderr.splitlines()
+    assert first.startswith(f"error: {message}")
+    assert f"`dump-ingest {words[0]} --help` lists arguments and options." in second
 
 
 def test_a_group_without_a_command_prints_its_commands(answer: Answer) -> None:
@@ -94,6 +114,24 @@ def test_an_error_becomes_a_message_and_an_exit_code(answer: Answer, tmp_path: P
     done = answer("ls", tmp_path / "nowhere", code=2)
     assert done.stdout == ""
     assert done.stderr.startswith("error: ")
+
+
+_PRESSED_EARLY = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Press:
+    def find_spec(self, name, *_):
+        if name == "ingest.cli.app":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Press())
+from ingest.cli import main
+main()
+"""
+
+
+def test_ctrl_c_before_the_command_is_loaded_ends_it_without_a_word() -> None:
+    done = subprocess.run([sys.executable, "-c", _PRESSED_EARLY], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 def test_help_of_no_command_imports_what_takes_long() -> None:

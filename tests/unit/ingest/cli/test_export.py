@@ -49,3 +49,11 @@ def test_tensors_that_gc_removed_are_counted(nan_store: Path, answer: Answer, tm
     answer("gc", store, "--tensors-around-anomalies", 0, "--apply")
     done = answer("export", store, tmp_path / "out", "--rank", 0, "--step", 1, code=4)
     assert "not exported: rank 0 step 1: 243 files: the tensors were removed" in done.stderr
+
+
+def test_a_choice_of_nothing_is_said_with_what_is_near(
+    nan_store: Path, answer: Answer, tmp_path: Path
+) -> None:
+    printed = answer("export", nan_store, tmp_path / "out", "--op-type", "log").stderr
+    assert "warning: no tensor fulfils the conditions\nhint: Types are case-sensitive: Log" in printed
+    assert "0 files, 0 B" in printed

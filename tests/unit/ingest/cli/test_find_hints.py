@@ -12,6 +12,11 @@ def test_what_is_right_has_no_hint(nan_store: Path) -> None:
     assert hints(store, 1, 2, chosen) == []
 
 
+def test_a_name_that_no_tensor_has_is_answered_with_those_that_are_near(nan_store: Path) -> None:
+    (hint,) = hints(ingest.open_store(nan_store), 1, 2, {"name": "Lgo*"})
+    assert hint.startswith("No tensor is named like Lgo*; near: Log.Default_net-LogLoss_Log-op0.input.0, ")
+
+
 def test_each_condition_has_its_own(nan_store: Path) -> None:
     store = ingest.open_store(nan_store)
     chosen = {"name": "neg.*", "op_type": "LOG", "where": "step > 9 and op_type == 'neg'"}

@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests import checker
 from tests.cli import Answer, run
 from tests.dumps import DumpLibrary
+from tests.npy_files import MadeDump
 
 
 @pytest.mark.dask
@@ -41,3 +43,16 @@ def test_mistakes_are_explained_before_anything_is_written(
 def test_a_store_in_the_dump_is_refused(dumps: DumpLibrary, answer: Answer) -> None:
     dump = dumps["nan-log-2rank"] / "dump"
     assert "would lie in the dump" in answer("ingest", dump, "--store", dump / "run.zarr", code=2).stderr
+
+
+def test_a_store_in_another_dump_is_refused(made: MadeDump, tmp_path: Path, answer: Answer) -> None:
+    made.add(np.zeros(3))
+    other = MadeDump(tmp_path / "other")
+    other.add(np.ones(3))
+    before = sorted(other.root.rglob("*"))
+    for place in (other.root, other.root / "rank_0"):
+        refused = answer("ingest", made.root, "--store", place, code=2).stderr
+        assert f"error: {place} holds a dump, not a store\n  Is --store right?" in refused
+        told = answer("doctor", made.root, "--store", place, code=1).stdout
+        assert f"{place} holds a dump, not a store" in told
+    assert sorted(other.root.rglob("*")) == before

@@ -9,7 +9,7 @@ import pytest
 from ingest.api import open_store
 from ingest.cli import show
 from tests.asked_dumps import asked_dump, store_of
-from tests.cli import strict_json
+from tests.cli import Answer, strict_json
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
@@ -189,3 +189,10 @@ def test_a_sample_is_called_one(shown: Show, dumps: DumpLibrary, tmp_path: Path)
     assert "sample           the first and the last 100 elements" in out
     out, _ = shown(tmp_path / "s", name, rank=1, step=2, json=True)
     assert strict_json(out)["sample"] == 100
+
+
+def test_a_mistyped_name_is_answered_with_similar_ones(nan_store: Path, answer: Answer) -> None:
+    refused = answer("show", nan_store, "Lgo", "--rank", 1, "--step", 2, code=2).stderr
+    assert "Similar: Log.Default_net-LogLoss_Log-op0.input.0, " in refused
+    refused = answer("show", nan_store, "log.*", "--rank", 1, "--step", 2, code=2).stderr
+    assert "In another case: Log.Default_net-LogLoss_Log-op0.input.0, " in refused

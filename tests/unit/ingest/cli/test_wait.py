@@ -25,4 +25,4 @@ def test_time_that_is_over_has_a_code_of_its_own(found_store: Path, answer: Answ
 
 def test_a_mistake_is_no_reason_to_wait(found_store: Path, answer: Answer) -> None:
     assert "no store is named" in answer("wait", code=2).stderr
-    assert "which step?" in answer("wait", found_store, "--until", "step", code=2).stderr
+    assert "needs the number of a step" in answer("wait", found_store, "--until", "step", code=2).stderr

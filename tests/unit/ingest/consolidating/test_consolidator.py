@@ -1,5 +1,7 @@
 """The cubes hold what the steps hold, however and how often they were written."""
 
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,10 @@ import xarray as xr
 import zarr
 
 import ingest
+from ingest.consolidating import consolidator
 from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
 from ingest.consolidating.runners import in_threads
+from ingest.heartbeat import last_beat
 from ingest.reader.consolidated import open_cubes
 from tests.cube_stores import NAMES, Killed, Unpublished, assert_is_what_is_committed, once, put
 from tests.dumps import DumpLibrary
@@ -190,3 +194,28 @@ def test_a_store_that_refuses_leaves_the_view_as_it_was(
     assert view.steps.tolist() == [1]
     assert once(objects).appended == (2,)
     assert_is_what_is_committed(objects)
+
+
+def test_the_heart_beats_between_rounds_that_are_far_apart(
+    dumps: DumpLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise systemd would end a consolidator with `--poll 900`, and an alert would tell that it hangs."""
+    monkeypatch.setattr(consolidator, "_BEAT_S", 0.01)
+    ingest_directly(dumps["lenet-1rank"] / "dump", tmp_path / "run.zarr")
+    stop, rounds = threading.Event(), threading.Event()
+    with Consolidator(open_objects(resolve(tmp_path / "run.zarr"))) as follower:
+        words = {"poll_s": 900.0, "observe": lambda _: rounds.set()}
+        following = threading.Thread(target=follower.follow, args=(stop,), kwargs=words)
+        following.start()
+        try:
+            assert rounds.wait(60)
+            time.sleep(0.1)  # the round is over
+            begun = last_beat()
+            deadline = time.monotonic() + 60
+            while last_beat() <= begun + 0.05:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        finally:
+            stop.set()
+            following.join(30)
+    assert not following.is_alive()

@@ -229,3 +229,36 @@ def test_workers_end_although_they_are_at_work(local: "SpecCluster") -> None:
     while os.path.exists(f"/proc/{pid}") and time.monotonic() < until:  # noqa: PTH110
         time.sleep(0.1)
     assert not os.path.exists(f"/proc/{pid}")  # noqa: PTH110
+
+
+def test_a_scheduler_that_does_not_answer_is_told_every_two_minutes() -> None:
+    now = [0.0]
+    patrol = Patrol(clock=lambda: now[0], young_s=0.0, pause_s=0.0)
+    future = SimpleNamespace(key="a", status="pending")
+    task: Any = SimpleNamespace(name="a", nbytes=0, future=future, submitted_at=0.0)
+    patrol.add(task)
+
+    def look(at: float, client: Any) -> None:
+        now[0] = at
+        assert patrol.look(client, [task]) == []
+        for thread in threading.enumerate():
+            if thread.name == "dump-ingest-patrol":
+                thread.join()
+
+    silent = SimpleNamespace(scheduler=None)  # whatever is asked fails
+    for at in (10.0, 100.0):
+        look(at, silent)
+        patrol.require_answer()
+    look(140.0, silent)
+    with pytest.raises(ClusterError, match="has not answered for 130 s") as told:
+        patrol.require_answer()
+    assert "restart it" in told.value.hint
+    look(200.0, silent)
+    patrol.require_answer()
+    look(261.0, silent)
+    with pytest.raises(ClusterError, match="251 s"):
+        patrol.require_answer()
+    scheduler = SimpleNamespace(get_task_status="status", processing="processing")
+    answers = {"status": {"a": "processing"}, "processing": {}}
+    look(400.0, SimpleNamespace(scheduler=scheduler, sync=lambda what, **_: answers[what]))
+    patrol.require_answer()

@@ -18,6 +18,7 @@ from tests import checker
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from tests.wrapped_objects import WrappedObjects
+from workers.errors import ClockSkewed, StoreSilent, StoreUnavailable
 from workers.store.opening import open_objects, resolve
 
 
@@ -74,14 +75,34 @@ def test_a_store_that_changes_what_is_written_is_not_to_be_used(
     assert "Do not ingest into this store" in store.hint
 
 
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [(StoreUnavailable, "AWS_ENDPOINT_URL"), (StoreSilent, "firewall"), (ClockSkewed, "clock")],
+)
+def test_a_store_that_does_not_answer_is_to_be_looked_for(
+    error: type[StoreUnavailable], remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Away(WrappedObjects):
+        def get(self, key: str) -> bytes | None:
+            message = f"cannot read {key}"
+            raise error(message)
+
+    monkeypatch.setattr(checks, "open_objects", lambda address: Away(open_objects(address)))
+    store = by_name(run_checks(load(store=str(tmp_path / "run.zarr")), None))["store"]
+    assert (store.ok, store.detail) == (False, "cannot read zarr.json")
+    assert remedy in store.hint
+
+
 def test_a_store_of_another_dump_is_not_to_be_used(made: MadeDump, store: Path, tmp_path: Path) -> None:
     made.add(np.zeros(3))
     ingest_directly(made.root, store)
     assert by_name(run_checks(load(store=str(store)), made.root))["dump in store"].ok
     other = MadeDump(tmp_path / "other")
     other.add(np.ones(3), step=9)
-    check = by_name(run_checks(load(store=str(store)), other.root))["dump in store"]
+    results = by_name(run_checks(load(store=str(store)), other.root))
+    check = results["dump in store"]
     assert not check.ok
+    assert "backlog" not in results  # a step of the same number is another step
     assert str(made.root) in check.detail
     assert f"--continues {made.root}" in check.hint
     told = load(store=str(store), continues=str(made.root))

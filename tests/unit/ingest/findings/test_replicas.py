@@ -3,7 +3,7 @@
 import ingest
 from ingest.findings.replicas import KINDS
 from tests.replicas import Replicas
-from tests.rule_sets import consolidated
+from tests.rule_sets import consolidated, only
 from workers.rules.load import load_rules
 from workers.rules.schema import MODELS
 from workers.rules.values import Scope
@@ -37,3 +37,26 @@ def test_replicas_that_differ_and_what_a_rank_lacks_are_found() -> None:
         "missing": 1,
         "replicas_diverge": 1,
     }
+
+
+def test_a_condition_chooses_tensors_and_operators_that_fulfil_it_on_any_rank() -> None:
+    replicas = Replicas()
+    names = [f"AllReduce.net_AllReduce-op{i}.output.0" for i in range(4)]
+    for step in range(3):
+        for rank in range(4):
+            contents = {name: 10 * step + number for number, name in enumerate(names)}
+            if (step, rank) == (2, 3):
+                contents[names[1]] = 99
+                del contents[names[3]]
+            if (step, rank) != (1, 0):
+                replicas.put(rank, step, contents)
+
+    def told(kind: str, where: str) -> list[str]:
+        (result,) = ingest.test_rules(replicas.store, only(kind=kind, where=where)).rules
+        assert not result.failed
+        return [finding.name for finding in result.first]
+
+    assert told("divergence", "op_type == 'AllReduce' and step == 2") == [names[1]]
+    assert told("divergence", "op_name == 'net_AllReduce-op0'") == []
+    assert told("missing", "io == 'output'") == ["AllReduce.net_AllReduce-op3"]
+    assert told("missing", "slot > 0") == []

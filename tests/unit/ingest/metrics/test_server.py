@@ -1,9 +1,13 @@
 """Serving metrics."""
 
+import time
+
 import pytest
 from prometheus_client import CollectorRegistry
 
-from ingest.metrics import WatcherMetrics, serve
+from deploy.container import health
+from ingest.heartbeat import beat
+from ingest.metrics import WatcherMetrics, heartbeat, serve
 from tests.servers.process import free_port, http_get
 from workers.errors import UsageError
 
@@ -36,3 +40,22 @@ def test_says_whether_the_process_is_ready(registry: CollectorRegistry) -> None:
         assert http_get(port, "/ready") == (503, b"nothing of the dump can be read\n")
     finally:
         stop()
+
+
+def test_says_whether_the_process_hangs(registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    stop = serve(registry, f"127.0.0.1:{port}")
+    try:
+        beat()
+        assert http_get(port, "/live") == (200, b"live\n")
+        last = time.time() - health.STALE_S - 60
+        monkeypatch.setattr(heartbeat, "last_beat", lambda: last)
+        status, reason = http_get(port, "/live")
+        assert status == 503
+        assert reason.startswith(b"hangs: it has not got on with its work for 66")
+    finally:
+        stop()
+
+
+def test_containers_and_kubernetes_wait_equally_long() -> None:
+    assert health.STALE_S == heartbeat.STALE_S

@@ -66,3 +66,20 @@ def test_none_some_and_all_have_colours_of_their_own(store: Replicas) -> None:
     assert labels == ["0", "all elements"]
     empty = field.copy(data=np.zeros((1, 3)))
     assert plot.png(plot.heatmap_figure("", empty))
+
+
+def test_a_page_follows_the_browser_in_colours_and_width() -> None:
+    line = Line("0  a", np.array([0.0, 1e20]), np.ones(2, bool), np.zeros(2, bool))
+    figure = plot.trend_figure("a", [0, 1], [line], "max")
+    text = plot.page("a", figure, ("rank",), [("0",)], [])
+    assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in text
+    assert "@media (prefers-color-scheme: dark)" in text
+    assert text.count('<div class="wide" tabindex="0">') == 2  # picture and table scroll by themselves
+
+
+def test_zero_stays_on_a_logarithmic_axis_and_no_room_is_spent_below_it() -> None:
+    line = Line("0  a", np.array([0.0, 1.0, 1e20]), np.ones(3, bool), np.zeros(3, bool))
+    (axes,) = plot.trend_figure("a", [0, 1, 2], [line], "max").axes
+    low, high = axes.get_ylim()
+    assert -1 < low < 0
+    assert high >= 1e20

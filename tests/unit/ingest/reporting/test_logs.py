@@ -86,14 +86,19 @@ def test_findings_and_failed_rules_of_a_commit_have_lines_of_their_own(
         summary, findings={"rule": 1}, first_findings=(finding(),), failed_rules={"broken": "no such field"}
     )
     ServiceLog().observe(StepCommitted(plan, abnormal, 1.0))
-    assert names(lines) == [("step_committed", "warning"), ("finding", "error"), ("rule_failed", "error")]
-    assert lines[1]["value"] is None  # JSON has no NaN
-    assert lines[2]["reason"] == "no such field"
+    assert names(lines) == [
+        ("step_committed", "warning"),
+        ("findings", "error"),
+        ("finding", "error"),
+        ("rule_failed", "error"),
+    ]
+    assert lines[2]["value"] is None  # JSON has no NaN
+    assert lines[3]["reason"] == "no such field"
 
 
 def test_only_the_worst_findings_of_a_step_are_logged(lines: list[Any]) -> None:
     log_findings([finding("info", 1.0)] * 30, {"rule": 100})
-    assert len(lines) == 21
+    assert len(lines) == 22
     assert lines[-1]["event"] == "findings_not_logged"
     assert lines[-1]["findings"] == 80
 
@@ -182,7 +187,7 @@ def test_findings_over_several_steps_are_logged(lines: list[Any]) -> None:
     result = Evaluated("0123456789abcdef", (finding("warning"),), {"rule": 1}, {"broken": "no such field"})
     SeriesLog().observe(StepsConsolidated(findings=(StepFindings(7, result),)))
     SeriesLog().observe(Event())
-    assert names(lines) == [("finding", "warning"), ("rule_failed", "error")]
+    assert names(lines) == [("findings", "warning"), ("finding", "warning"), ("rule_failed", "error")]
 
 
 def test_a_lost_receiver_is_logged_once_and_each_lost_message(lines: list[Any]) -> None:
@@ -212,6 +217,28 @@ def test_lines_are_json_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -
     structlog.get_logger("dump_ingest").debug("too little to tell")
     logging.getLogger("library").warning("careful")
     logging.getLogger("distributed").warning("too much to tell")
-    first, second = map(json.loads, capsys.readouterr().err.splitlines())
+    log_findings([finding(), finding("info")], {"nan": 30, "large": 1})
+    first, second, *rest = map(json.loads, capsys.readouterr().err.splitlines())
     assert (first["event"], first["rank"], first["level"]) == ("step_changed", 1, "info")
     assert (second["event"], second["level"]) == ("careful", "warning")
+    assert [line["event"] for line in rest] == ["finding", "finding", "findings_not_logged"]
+
+
+@pytest.mark.usefixtures("unconfigured")
+def test_people_get_one_line_for_a_step_and_one_for_all_that_was_found_in_it(
+    committed: tuple[StepPlan, CommitSummary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, summary = committed
+    found = replace(summary, findings={"nan": 500, "large": 1}, first_findings=(finding(),) * 50)
+    configure("info", "console")
+    ServiceLog().observe(StepCommitted(plan, found, 1.0))
+    ServiceLog().observe(
+        StepCommitted(plan, replace(summary, key=replace(summary.key, step=None), findings={}), 1.0)
+    )
+    commit, findings, run_files = capsys.readouterr().err.splitlines()
+    assert "step_committed" in commit
+    assert "step=0" in commit
+    assert "nan_count" not in commit  # there are none
+    assert "rules='nan 500, large 1'" in findings
+    assert "worst='Relu.x.output.0: what it is'" in findings
+    assert "step='run files'" in run_files

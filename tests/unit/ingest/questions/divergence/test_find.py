@@ -1,5 +1,6 @@
 """Replicas that do not agree, in real dumps: which rank, since when, in which tensor."""
 
+import itertools
 import shutil
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.cli import run
 from tests.diverging import NORM, REDUCED, STATE, WEIGHT, absent, on_a_mesh, replicas, summary
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
+from tests.replicas import Replicas
 from workers.errors import UsageError
 from workers.store.blocks import TensorKey
 
@@ -191,3 +193,19 @@ def test_a_planted_difference_is_found_and_nothing_else(
         assert found.odd[0].healed == (off[-1][1] < 3)
     else:
         assert ranks <= {(rank,)}
+
+
+def test_what_agreed_on_few_values_is_not_said_to_have_never_agreed() -> None:
+    """Both are not compared; why differs."""
+    made = Replicas()
+    for step, rank in itertools.product(range(3), range(2)):
+        off = 50 if (step, rank) == (2, 1) else 0
+        contents = {"Parameter.bias.output.0": step + off, "Parameter.label.output.0": 100 + 10 * rank + step}
+        made.put(rank, step, contents, constant=True)
+    found = divergence(made.store)
+    assert found.agree
+    never, sometimes = found.notes
+    assert never.startswith("1 tensor that replicas can share never agreed, and so was not compared: batches")
+    assert "(Parameter.label.output.0)" in never
+    assert sometimes.startswith("1 tensor that replicas can share agreed in some steps and not in others")
+    assert "(Parameter.bias.output.0)" in sometimes

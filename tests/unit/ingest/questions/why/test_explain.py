@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.questions.why import Why, explain
+from ingest.questions.why import WhyAnswer, explain
 from tests.dumps import DumpLibrary
 from tests.made_runs import MadeRun, Values, numbers
 from tests.npy_files import MadeDump
@@ -18,7 +18,7 @@ from tests.pipeline import ingest_directly
 POSITIVE = "logarithm of a number that is not positive"
 
 
-def why(made: MadeDump, store: Path, operator: str, inputs: list[Values], output: Values) -> Why:
+def why(made: MadeDump, store: Path, operator: str, inputs: list[Values], output: Values) -> WhyAnswer:
     """Ingest one call, and explain its output."""
     MadeRun(made).op(f"{operator}.op0", inputs, [output])
     ingest_directly(made.root, store)

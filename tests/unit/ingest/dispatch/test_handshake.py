@@ -1,0 +1,42 @@
+"""A scheduler that hangs accepts connections and never answers."""
+
+import asyncio
+import socket
+import time
+from contextlib import closing
+
+import pytest
+from distributed import LocalCluster
+
+from ingest.dispatch.handshake import require_answer
+from workers.errors import ClusterError
+
+
+def test_who_accepts_and_does_not_answer_hangs() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        port = server.getsockname()[1]
+        started = time.monotonic()
+        with pytest.raises(
+            ClusterError, match=f"127.0.0.1:{port} accepts connections, and gives no answer"
+        ) as told:
+            require_answer(f"tcp://127.0.0.1:{port}", 0.2)
+    assert time.monotonic() - started < 30  # Dask alone: without end
+    assert "restart it" in told.value.hint
+
+
+def test_nobody_there_is_left_to_dask() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+    require_answer(address, 0.2)
+
+
+def test_a_scheduler_answers_also_to_who_runs_an_event_loop() -> None:
+    async def ask(address: str) -> None:
+        await asyncio.sleep(0)
+        require_answer(address, 30)
+
+    with LocalCluster(
+        n_workers=0, dashboard_address="127.0.0.1:0", processes=False, protocol="tcp"
+    ) as cluster:
+        require_answer(cluster.scheduler_address, 30)
+        asyncio.run(ask(cluster.scheduler_address))

@@ -1,0 +1,72 @@
+"""What systemd is told of a process."""
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from workers.host.heartbeat import Heartbeat
+
+
+@pytest.fixture
+def systemd(tmp_path: Path) -> Iterator[socket.socket]:
+    """The socket of a service manager."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(str(tmp_path / "notify"))
+        listening.settimeout(0.0)
+        yield listening
+
+
+def told(systemd: socket.socket) -> list[bytes]:
+    """Return the messages since the last call."""
+    messages = []
+    while True:
+        try:
+            messages.append(systemd.recv(100))
+        except BlockingIOError:
+            return messages
+
+
+def test_systemd_hears_that_the_service_is_ready_and_beats_some_times_in_an_interval(
+    systemd: socket.socket, tmp_path: Path
+) -> None:
+    heart = Heartbeat({"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"})
+    heart.tell_ready()
+    assert told(systemd)[:1] == [b"READY=1"]
+    started, beats = time.monotonic(), 0
+    while time.monotonic() < started + 0.5:
+        heart.beat()
+        beats += 1
+    messages = told(systemd)
+    assert set(messages) == {b"WATCHDOG=1"}
+    assert len(messages) < beats / 10
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"WATCHDOG_USEC": "soon"},
+        {"WATCHDOG_USEC": "1", "WATCHDOG_PID": str(os.getppid())},
+        {"WATCHDOG_USEC": ""},
+    ],
+)
+def test_who_is_not_asked_says_nothing(
+    environment: dict[str, str], systemd: socket.socket, tmp_path: Path
+) -> None:
+    heart = Heartbeat({"NOTIFY_SOCKET": str(tmp_path / "notify"), **environment})
+    time.sleep(0.001)
+    heart.beat()
+    assert told(systemd) == []
+
+
+def test_the_abstract_namespace_and_a_manager_that_is_gone(tmp_path: Path) -> None:
+    name = f"dump-ingest-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(f"\0{name}")
+        Heartbeat({"NOTIFY_SOCKET": f"@{name}"}).tell_ready()
+        assert listening.recv(100) == b"READY=1"
+    Heartbeat({"NOTIFY_SOCKET": str(tmp_path / "gone")}).tell_ready()
