@@ -21,8 +21,10 @@ tour: setup ## All of it on loopback, to click through; Ctrl-C ends it
 
 # Not among the pinned dependencies: hundreds of megabytes, for the tests of the recorder alone. pip takes the
 # build for CPUs if an index or directory that it is configured for has one.
-torch: setup ## Install PyTorch into .venv, for the tests of the recorder
+torch: setup ## Install PyTorch and dump systems for it into .venv, for tests of the recorder and of real dumps
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/torch.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+		--requirement requirements/torch-tools.txt
 
 test: lint ## Lint, then run every test in two processes; those whose servers are missing are skipped
 	@tests/servers/install.sh --check || test -z "$(CI)"
@@ -76,6 +78,7 @@ requirements: setup ## Pin the newest dependencies that pyproject.toml allows
 	$(COMPILE) --upgrade --constraint requirements/dev.txt --group bench --output-file requirements/bench.txt
 	$(COMPILE) --constraint requirements/dev.txt --group docs --output-file requirements/docs.txt
 	$(COMPILE) --constraint requirements/dev.txt --group build --output-file requirements/build.txt
+	$(COMPILE) --no-deps --group torch-tools --output-file requirements/torch-tools.txt
 
 audit: setup ## Compare the pinned dependencies with known vulnerabilities; needs the network
 	$(BIN)/uv tool run --quiet pip-audit --requirement requirements/dev.txt --require-hashes --disable-pip

@@ -28,6 +28,7 @@ PARTS = {
     "reading": "reading back",
     "pooling": "what data-parallel ranks store, with the pool of a step and without",
     "comparing": "two ranks against each other, against numpy file by file",
+    "layouts": "two ranks against one that has all of a model, against reading all of it",
     "consolidating": "a question about all ranks and steps; the cost of adding a step, and of idle rounds",
     "rules": "ingesting with anomaly rules, against ingesting without",
     "sketches": "histograms: the kernel against numpy, and ingesting with them against without",

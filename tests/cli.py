@@ -121,13 +121,15 @@ class Running:
         events = [strict_json(line) for line in list(self.lines) if line.startswith("{")]
         return [event for event in events if not name or event["event"] == name]
 
-    def wait_until(self, ready: Callable[[], object], *, timeout_s: float = 30) -> None:
+    def wait_until(
+        self, ready: Callable[[], object], *, timeout_s: float = 30, pause_s: float = 0.005
+    ) -> None:
         """Wait until `ready` returns true. Fail if the command ends first or `timeout_s` passes."""
         deadline = time.monotonic() + timeout_s
         while not ready():
             assert self.alive, f"ended with {self.process.returncode}\n{self.said}"
             assert time.monotonic() < deadline, f"not within {timeout_s:g} s\n{self.said}"
-            time.sleep(0.005)
+            time.sleep(pause_s)
 
     def finish(self, *, timeout_s: float = 60) -> int:
         """Wait for its end and return the exit code. Fail if it printed a traceback."""

@@ -187,6 +187,14 @@ def torch(pytestconfig: pytest.Config) -> Any:
 
 
 @pytest.fixture(scope="session")
+def torch_tools(pytestconfig: pytest.Config) -> None:
+    """Skip the test if PyTorch or a dump system for it is not installed. In CI, fail it."""
+    missing = [name for name in ("torch", "msprobe", "nvdlfw_inspect") if find_spec(name) is None]
+    if missing:
+        _do_not_run(pytestconfig, f"not installed: {', '.join(missing)} (make torch)")
+
+
+@pytest.fixture(scope="session")
 def nets(torch: Any) -> ModuleType:  # noqa: ARG001  (it must be there)
     """The models of `tests.torch_models`, which imports PyTorch."""
     return import_module("tests.torch_models")

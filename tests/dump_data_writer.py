@@ -118,6 +118,8 @@ class Tensor:
     """Whether the payload is written at all."""
     size: int | None = None
     """The size that the header announces; None: the length of the payload."""
+    original: tuple[bytes, int] = (b"original", 1)
+    """The operator of the model, and which of its outputs it is."""
 
     @property
     def announced(self) -> int:
@@ -164,7 +166,8 @@ def op_output(tensor: Tensor, *, inside: bool = False, packed: bool = True) -> b
     """Return a message OpOutput, whose field numbers differ from those of OpInput."""
     message = number(1, tensor.data_type) + number(2, tensor.format)
     message += chunk(3, dims(tensor.shape, packed=packed))
-    message += chunk(4, chunk(1, b"original") + number(2, 1) + number(3, tensor.data_type))
+    name, output = tensor.original
+    message += chunk(4, chunk(1, name) + number(2, output) + number(3, tensor.data_type))
     if inside and tensor.payload:
         message += chunk(5, tensor.payload)
     message += number(6, tensor.announced)

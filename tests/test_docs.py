@@ -1,5 +1,6 @@
 """Every example in README and docs runs and prints what the page shows, and every link has a target."""
 
+import json
 import os
 import re
 import runpy
@@ -15,6 +16,7 @@ import pytest
 from ingest.settings import load
 from tests.cli import run
 from tests.dumps import unpack
+from tests.in_process import run_here
 from tests.pipeline import ingest_directly
 from tests.pools import PooledRun, replicas, small_pools
 
@@ -94,28 +96,50 @@ def test_a_console_example_prints_what_the_page_shows(
         if arguments[0] == "ingest":
             # Into a new store, as a user does the first time.
             arguments = [str(tmp_path / "run.zarr") if a == "run.zarr" else a for a in arguments]
-        done = run(*arguments, cwd=sandbox)
+        # `ingest` starts its workers as copies of a process that has a single thread.
+        runner = run if arguments[0] == "ingest" else run_here
+        done = runner(*arguments, cwd=sandbox)
         assert without_local(done.stdout) == without_local(shown)
 
 
-@pytest.mark.parametrize(
-    "example",
-    [
-        example
-        for example in examples("python")
-        if example.page != GUIDE and not example.text.startswith(_TRAINING)
-    ],
-    ids=lambda example: example.page.name,
-)
-def test_a_python_example_runs(sandbox: Path, example: Example) -> None:
+PYTHON = [
+    example
+    for example in examples("python")
+    if example.page != GUIDE and not example.text.startswith(_TRAINING)
+]
+#: Runs each example in names of its own, and prints what it raised by its number.
+_RUN_ALL = """
+import json, sys, traceback
+raised = []
+for text in json.load(sys.stdin):
+    try:
+        exec(compile(text, "example", "exec"), {"__name__": "__main__"})
+        raised.append("")
+    except BaseException:
+        raised.append(traceback.format_exc())
+sys.stderr.write(json.dumps(raised))
+"""
+
+
+@pytest.fixture(scope="module")
+def raised(sandbox: Path) -> list[str]:
+    """What each Python example raised; "" for nothing. They share one new interpreter."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", example.text],
+        [sys.executable, "-W", "error", "-c", _RUN_ALL],
         cwd=sandbox,
+        input=json.dumps([example.text for example in PYTHON]),
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    answers: list[str] = json.loads(done.stderr.splitlines()[-1])
+    return answers
+
+
+@pytest.mark.parametrize("number", range(len(PYTHON)), ids=lambda number: PYTHON[number].page.name)
+def test_a_python_example_runs(number: int, raised: list[str]) -> None:
+    assert raised[number] == "", PYTHON[number].text
 
 
 @pytest.mark.usefixtures("torch")
@@ -169,7 +193,7 @@ def test_a_shell_example_names_commands_and_options_that_exist(example: Example)
             assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
         if words[:1] != ["dump-ingest"]:
             continue
-        offered = run(words[1], "--help", env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"}).stdout
+        offered = run_here(words[1], "--help", env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"}).stdout
         for option in (word for word in words if word.startswith("--")):
             assert option in offered, f"{words[1]} has no {option}"
 

@@ -1,17 +1,35 @@
 """Ranks of `torch.distributed` with gloo, each a process that records. Imports PyTorch in those processes."""
 
 import multiprocessing
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-_PRELOADED = ["torch", "torch.nn.parallel", "ingest.recording.record", "workers.arrays.kernel_cache"]
+#: Sharding imports the compiler of PyTorch, which takes seconds: once for all ranks.
+_PRELOADED = [
+    *("torch", "torch.nn.parallel", "torch.distributed.fsdp", "torch._dynamo"),
+    *("ingest.recording.record", "workers.arrays.kernel_cache"),
+]
 
 
 def record_ranks(directory: Path, ranks: int, *, drifting: int) -> None:
     """Train replicas for four steps; after the second, one of them changes a bias by itself."""
+    _run(_train, directory, ranks, drifting)
+
+
+def record_shards(directory: Path, ranks: int) -> None:
+    """Train a model sharded by FSDP2 for two steps; in the second, rank 1 has a bad record.
+
+    Each rank also saves what it has of each parameter and of its gradient: `rank_{rank}_step_{step}.npz`.
+    """
+    _run(_train_shards, directory, ranks)
+
+
+def _run(train: Callable[..., None], directory: Path, ranks: int, *arguments: int) -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     processes = [
-        context.Process(target=_train, args=(directory, rank, ranks, drifting)) for rank in range(ranks)
+        context.Process(target=train, args=(directory, rank, ranks, *arguments)) for rank in range(ranks)
     ]
     for process in processes:
         process.start()
@@ -44,4 +62,48 @@ def _train(directory: Path, rank: int, ranks: int, drifting: int) -> None:
             if (rank, step) == (drifting, 1):
                 with torch.no_grad():
                     net[2].bias[1] += 1e-3
+    distributed.destroy_process_group()
+
+
+def _train_shards(directory: Path, rank: int, ranks: int) -> None:
+    import numpy as np
+    import torch  # deferred: only these processes have it for certain
+    from torch import distributed, nn  # deferred: the same
+    from torch.distributed.device_mesh import init_device_mesh  # deferred: the same
+    from torch.distributed.fsdp import fully_shard  # deferred: the same
+
+    import ingest  # deferred: this module is imported by processes that need none of it
+
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{directory}/init", rank=rank, world_size=ranks
+    )
+    torch.manual_seed(0)
+
+    class Root(nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            return torch.sqrt(x + 10)
+
+    model = nn.Sequential(Root(), nn.Linear(4, 7), nn.Sequential(nn.Linear(7, 8), nn.GELU()), nn.Linear(8, 4))
+    mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("dp_shard",))
+    fully_shard(model[2], mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(rank)
+    with ingest.record(model, directory / "run-dump", what="tensors"):
+        for step in range(2):
+            batch = torch.randn(4, 4)
+            if (rank, step) == (1, 1):
+                batch[2, 1] = -20
+            optimizer.zero_grad()
+            before = {
+                name: value.to_local().detach().numpy().copy() for name, value in model.named_parameters()
+            }
+            model(batch).square().mean().backward()
+            gradients = {
+                f"{name}.grad": value.grad.to_local().detach().numpy()
+                for name, value in model.named_parameters()
+            }
+            np.savez(directory / f"rank_{rank}_step_{step}.npz", **before, **gradients)
+            optimizer.step()
     distributed.destroy_process_group()

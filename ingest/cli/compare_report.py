@@ -194,4 +194,5 @@ def _names(tensor: ComparedTensor) -> str:
     if tensor.name_a and tensor.name_b and tensor.name_a != tensor.name_b:
         names.append(tensor.name_b)
     names_text = " | ".join(map(short_name, names))
-    return f"{names_text} (guess: {tensor.matched})" if tensor.guessed else names_text
+    remarks = [f"guess: {tensor.matched}"] * tensor.guessed + [tensor.form] * bool(tensor.form)
+    return f"{names_text} ({', '.join(remarks)})" if remarks else names_text

@@ -73,6 +73,7 @@ def command(
     [bold]dump-ingest ingest /data/dump --store s3://bucket/run.zarr[/]
     """
     # deferred: dask, numba and zarr take 1.4 s to import
+    from ingest.cli.ingest_missing import say_missing
     from ingest.cli.ingest_progress import IngestProgress
     from ingest.cli.ingest_report import exit_as, print_report
     from ingest.wiring.services import SHORT_QUIET_S, ingest_with, start_workers
@@ -109,4 +110,6 @@ def command(
         work = partial(ingest_with, own_workers, dump, settings, stop, [progress.observe], dry_run=dry_run)
         report = run_beside(work)
     print_report(report, settings, time.monotonic() - started, dry_run=dry_run, json=json)
+    if not stop.is_set():
+        say_missing(report, settings)
     exit_as(report, interrupted=stop.is_set())

@@ -32,7 +32,8 @@ def command(
 ) -> None:
     """Show how the ranks of a run hold its tensors, and name ranks that hold what they should not.
 
-    Exits with 5 if something looks like a mistake: a wrong shard, a missing reduction, a bias on every rank.
+    Exits with 5 if something looks like a mistake: a wrong shard, a missing reduction, a bias on every
+    rank, an optimizer state out of step.
 
     [bold]dump-ingest layout run.zarr[/]
     [bold]dump-ingest layout run.zarr --step 3 --mesh dp=2,tp=4[/]

@@ -17,7 +17,12 @@ from ingest.layouts.mindspore_async import MindSporeAsync
 from ingest.layouts.mindspore_raw import MindSporeRaw
 from ingest.layouts.msprobe import MsProbe
 from ingest.layouts.msprobe_native import MsProbeNative
-from ingest.layouts.numerics import DebugMode, TitanNumerics, TransformerEngineStatistics
+from ingest.layouts.numerics import (
+    DebugMode,
+    TitanNumerics,
+    TransformerEngineLogs,
+    TransformerEngineStatistics,
+)
 from ingest.layouts.pattern import Pattern
 from ingest.layouts.places import MAX_SEEN
 from ingest.layouts.proposal import proposed_hint
@@ -31,6 +36,7 @@ from ingest.layouts.pytorch import (
     Vllm,
 )
 from ingest.layouts.recorder import RecorderTree
+from ingest.layouts.reference import ReferenceDump
 from ingest.layouts.torchair import TorchAir
 from ingest.layouts.tree import DumpTree
 from ingest.layouts.walk import begins_like
@@ -52,11 +58,13 @@ LAYOUTS: tuple[Layout, ...] = (
     AotInductor(),
     Vllm(),
     TransformerEngineStatistics(),
+    TransformerEngineLogs(),
     TitanNumerics(),
     DebugMode(),
     DistributedCheckpoint(),
     OnnxRuntime(),
     RecorderTree(),
+    ReferenceDump(),
 )
 #: How many levels below the named directory a dump may begin.
 MAX_DEPTH = 3

@@ -1,6 +1,7 @@
 """Family S: logs that hold statistics or hashes of tensors, and no tensors.
 
     nvdlfw_inspect_statistics_logs/nvdlfw_inspect_globalrank-{rank}.log   TransformerEngine's statistics
+    nvdlfw_inspect_logs/nvdlfw_inspect_globalrank-{rank}.log              its messages, kept as files
     numerics/rank_{rank}_activations.log                                  torchtitan's numerics debugging
     {name}.json                                                           torch's DebugMode
 
@@ -51,6 +52,30 @@ class TransformerEngineStatistics(Layout):
         rank, step = int(place.fields["rank"]), int(place.fields["step"])
         tensors = f"{above}/tensor_dumps/rank_{rank}/iter_{step:06d}".lstrip("/")
         return _described(files, read, lambda file, data: read_lines(file.path, data, tensors))
+
+
+class TransformerEngineLogs(Layout):
+    """What nvdlfw-inspect says of its own work: which layers it saw, which features it switched on."""
+
+    name = "transformer_engine_logs"
+    patterns = ()
+    file_patterns = (
+        parse(
+            r"nvdlfw_inspect_logs/nvdlfw_inspect_{started:(?:\d{8}_\d{6}_)?}globalrank-{rank}.log",
+            of_files=True,
+        ),
+    )
+    systems = (
+        System(
+            "TransformerEngine, messages (nvdlfw-inspect)",
+            "nvdlfw_inspect_logs/nvdlfw_inspect_globalrank-1.log",
+            "kept as files",
+        ),
+    )
+
+    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
+        """Return nothing: it holds no tensors. Reads none."""
+        return Description()
 
 
 class TitanNumerics(Layout):

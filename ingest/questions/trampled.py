@@ -4,7 +4,8 @@ A tensor that is dumped several times in one step holds the same bytes each time
 again. The watch mode of ACL and TorchAir dumps outputs again after other operators have run, in order to show
 which of them tramples memory. In other dumps, an output is dumped more often than the inputs of its operator
 if its operator did not run again. What recomputation made again in the backward pass (SGLang's dumper) is
-compared with what the forward pass made: if these differ, the operator is not repeatable.
+compared with what the forward pass made: if these differ, the operator is not repeatable. What AOTInductor
+saves before and after each kernel: see `trampled_buffers`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ingest.dump_configs.reading import WATCHER
+from ingest.questions.trampled_buffers import IN_PLACE, changed_buffers
 from ingest.reader.anatomy.bits import BitDifference
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
@@ -51,7 +53,9 @@ class Trampled:
     """The name of its next dump, which has other bytes."""
     kind: str
     """`trampled`: nobody wrote it in between. `trampled, or run again`: the same, unless its operator ran
-    again, which no dumped input tells. `not repeatable`: computed again, with another result."""
+    again, which no dumped input tells. `not repeatable`: computed again, with another result. Buffers of
+    AOTInductor: `trampled, or written by a kernel that was not dumped`, and `an input that was changed in
+    place`, by the kernel of `later`."""
     between: tuple[str, ...]
     """The operators that were dumped in between, in order: one of them may have written it. The first ten."""
     others: int
@@ -108,7 +112,7 @@ def trampled(
     answer = TrampledTensors()
     is_watched = configuration_of(snapshot.store, snapshot.ranks[0]).asked.only == WATCHER
     for opened in snapshot.chosen.values():
-        for change in _of_step(opened, is_watched=is_watched):
+        for change in (*_of_step(opened, is_watched=is_watched), *changed_buffers(opened)):
             answer.append(_with_bits(opened, *change, read=len(answer) < _READ))
         opened.forget_tables()
     return answer
@@ -156,7 +160,7 @@ def _dumps_of(step: Step) -> tuple[dict[tuple[str, ...], list[_Dumped]], Counter
 
 def _with_bits(step: Step, first: int, second: int, kind: str, *, read: bool) -> Trampled:
     earlier, later = Tensor(step, first), Tensor(step, second)
-    between = _between(step, first, second) if kind != NOT_REPEATABLE else []
+    between = _between(step, first, second) if kind not in (NOT_REPEATABLE, IN_PLACE) else []
     difference = None
     if read and not earlier.removed and (earlier.dtype, earlier.shape) == (later.dtype, later.shape):
         try:

@@ -55,10 +55,11 @@ def _of_dtensor(tensor: Mapping[str, Any]) -> dict[str, str]:
     told = {}
     for name, text in zip(names, placements, strict=True):
         match = _PLACEMENT.fullmatch(str(text))
-        if match is None or match["held"] == "_StridedShard":
+        if match is None:
             return {}
         held = {"Replicate": Held.REPLICATED.value, "Partial": Held.PARTIAL_SUM.value}.get(match["held"])
-        told[str(name)] = held or f"{Held.SHARD.value} {match['axis']}"
+        shard = Held.STRIDED if match["held"] == "_StridedShard" else Held.SHARD
+        told[str(name)] = held or f"{shard.value} {match['axis']}"
     return told
 
 

@@ -212,4 +212,8 @@ class Names:
 
 
 def _class_of(module: TorchModule) -> str:
-    return type(getattr(module, "_orig_mod", module)).__name__
+    own: type[Any] = type(getattr(module, "_orig_mod", module))
+    # `fully_shard` gives a module the class `FSDPLinear`, made of `FSDPModule` and the class that it had.
+    bases = own.__bases__
+    is_sharded = len(bases) == 2 and bases[0].__name__ == "FSDPModule"
+    return bases[1].__name__ if is_sharded else own.__name__

@@ -223,10 +223,12 @@ class Recorder:
         if calls.wrap(self._model):
             self._watching.callback(calls.unwrap)
         else:
-            before = self._model.register_forward_pre_hook(self._before_model, with_kwargs=True)
+            # First of all hooks: FSDP puts the shards of parameters together before a call.
+            begin = self._model.register_forward_pre_hook(self._begin_call, prepend=True, with_kwargs=True)
+            before = self._model.register_forward_pre_hook(self._take_call, with_kwargs=True)
             after = self._model.register_forward_hook(self._after_model, with_kwargs=True, always_call=True)
-            self._watching.callback(before.remove)
-            self._watching.callback(after.remove)
+            for handle in (begin, before, after):
+                self._watching.callback(handle.remove)
         if self._choice.advance == "optimizer":
             own = {id(parameter) for parameter in self._model.parameters()}
             optimizers = import_module("torch.optim.optimizer")
@@ -234,6 +236,10 @@ class Recorder:
             self._watching.callback(hook.remove)
 
     def _before_model(self, module: TorchModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._begin_call(module, args, kwargs)
+        self._take_call(module, args, kwargs)
+
+    def _begin_call(self, module: TorchModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002  (a hook)
         torch = self._torch
         if torch.compiler.is_compiling():
             return
@@ -241,7 +247,12 @@ class Recorder:
         is_again = torch._C._current_graph_task_id() != -1  # noqa: SLF001  (torch has no public one)
         if self._choice.advance == "forward" and not is_again:
             self._next()
-        if self._hooks is not None:
+
+    def _take_call(
+        self, module: TorchModule, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> None:
+        # Torch calls a hook that the one before it has removed without the keyword arguments.
+        if self._hooks is not None and kwargs is not None:
             self._hooks.before(module, args, kwargs)
 
     def _after_model(

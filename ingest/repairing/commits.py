@@ -60,7 +60,7 @@ def commit_from_objects(
     sizes = objects.sizes(prefix)
     nodes = _read_nodes(objects, prefix, [name for name in sizes if name.rpartition("/")[2] == _NODE])
     stored = _shards(sizes)
-    built, pooled, index_nbytes = _read_index(objects, key, prefix, nodes)
+    built, pooled = _read_index(objects, key, prefix, nodes)
     was_complete = b'"status":"complete"' in leaf
     counts = count_rows(built)
     rules, found = _read_findings(objects, key, prefix, nodes)
@@ -71,7 +71,7 @@ def commit_from_objects(
         status="complete" if was_complete and not counts["quarantined"] else "partial",
         duplicates=_duplicates(built),
         raw_bytes=_raw_bytes(built),
-        stored_bytes=sum(stored.values()) + index_nbytes + pooled_nbytes,
+        stored_bytes=sum(nbytes for name, nbytes in sizes.items() if "/c/" in name) + pooled_nbytes,
         objects=len(sizes) + 2 * len(pooled) + 1,
         rules=rules,
         findings=dict(Counter(finding.rule for finding in found)),
@@ -97,14 +97,14 @@ def commit_from_objects(
 
 def _read_index(
     objects: ObjectStore, key: StepKey, prefix: str, nodes: dict[str, metadata.Document]
-) -> tuple[Tables, dict[str, PooledArray], int]:
-    """Return the checked index, the arrays in the pool that it refers to, and its size in bytes."""
+) -> tuple[Tables, dict[str, PooledArray]]:
+    """Return the checked index, and the arrays in the pool that it refers to."""
     chunks = objects.get_many([f"{prefix}/{name}" for name in tables.chunk_keys()])
     by_name = {name[len(prefix) + 1 :]: data for name, data in chunks.items()}
     decoded = tables.decode(nodes, by_name, str(key))
     pooled = _read_pooled(objects, key, decoded)
     all_nodes = {**nodes, **{path: array.node for path, array in pooled.items()}}
-    return tables.check(decoded, all_nodes, str(key)), pooled, sum(map(len, by_name.values()))
+    return tables.check(decoded, all_nodes, str(key)), pooled
 
 
 def _shards(sizes: Mapping[str, int]) -> dict[str, int]:

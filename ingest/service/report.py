@@ -37,6 +37,8 @@ class Report:
     problems: tuple[Problem, ...] = ()
     missing_steps: tuple[int, ...] = ()
     """Steps that the configuration of the dump asks for, and that no rank has."""
+    may_have_configuration: bool = False
+    """Whether the dump has a JSON file that is of no step: what it was asked for may be in it."""
     kept: list[CommitKept] = field(default_factory=list)
     dumped_again: list[DumpedAgain] = field(default_factory=list)
     """Steps that were taken again although files of their commits are gone."""
@@ -91,6 +93,12 @@ class Report:
         self._record_ranks(view)
         if view.expected_steps:
             self.missing_steps = tuple(sorted(view.expected_steps - {key.step for key in view.present}))
+        self.may_have_configuration = any(
+            file.path.endswith(".json")
+            for key, listing in view.present.items()
+            if key.step is None
+            for file in listing.files
+        )
         self._record_denied({state.key: state.denied for state in table.denied()})
         kept = [deletion.kept for state in table if (deletion := state.deletion) is not None]
         self.source_kept = sorted((event for event in kept if event), key=lambda event: event.key.order)

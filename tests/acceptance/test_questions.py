@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli import run
 from tests.dumps import DumpLibrary
+from tests.in_process import run_here
 from tests.servers.cluster import DaskCluster
 
 pytestmark = pytest.mark.dask
@@ -149,7 +150,7 @@ def store(dump: Path, cluster: DaskCluster, tmp_path_factory: pytest.TempPathFac
 
 def test_ls_counts_what_the_dump_holds(store: Path, truth: dict[str, dict[str, Any]]) -> None:
     """One row for each rank and step, whose NaN are those of the truth."""
-    rows = run("ls", store, "--json").json
+    rows = run_here("ls", store, "--json").json
     assert_flat(rows, {**STEP_KEYS, **WHERE_FROM_KEYS})
     found = {(row["rank"], row["step"]): row for row in rows}
     assert list(found) == [(0, None), (1, None), *((rank, step) for step in (1, 2, 3) for rank in (0, 1))]
@@ -163,18 +164,18 @@ def test_ls_counts_what_the_dump_holds(store: Path, truth: dict[str, dict[str, A
 
 def test_ls_lists_tensors_and_files(store: Path, dump: Path) -> None:
     """Every file of the dump is in one of the two lists, and nothing is a problem."""
-    tensors = run("ls", store, "--tensors", "--json").json
-    files = run("ls", store, "--files", "--json").json
+    tensors = run_here("ls", store, "--tensors", "--json").json
+    files = run_here("ls", store, "--files", "--json").json
     assert_flat(tensors, TENSOR_KEYS)
     assert_flat(files, FILE_KEYS)
     listed = [row["source"] for row in [*tensors, *files]]
     assert sorted(listed) == sorted(str(p.relative_to(dump)) for p in dump.rglob("*") if p.is_file())
-    assert run("ls", store, "--problems", "--json").json == []
+    assert run_here("ls", store, "--problems", "--json").json == []
 
 
 def test_find_names_exactly_the_tensors_with_nan(store: Path, truth: dict[str, dict[str, Any]]) -> None:
     """The first row answers which rank, step and operator went wrong first."""
-    found = run("find", store, "--where", "nan_count > 0", "--json").json
+    found = run_here("find", store, "--where", "nan_count > 0", "--json").json
     assert_flat(found, TENSOR_KEYS)
     assert {row["source"] for row in found} == truth.keys()
     for row in found:
@@ -188,42 +189,44 @@ def test_find_names_exactly_the_tensors_with_nan(store: Path, truth: dict[str, d
     )
     assert [row["step"] for row in found] == sorted(row["step"] for row in found)
 
-    [first] = run("find", store, "--where", "nan_count > 0", "--limit", 1, "--json").json
+    [first] = run_here("find", store, "--where", "nan_count > 0", "--limit", 1, "--json").json
     assert first == found[0]
 
 
 def test_find_for_people_is_one_line_a_tensor(store: Path) -> None:
     """Data on stdout, talk on stderr; a condition that nothing fulfils is no error."""
-    found = run("find", store, "--op-type", "Log", "--io", "output", "--rank", 1)
+    found = run_here("find", store, "--op-type", "Log", "--io", "output", "--rank", 1)
     assert len(found.stdout.splitlines()) == 1 + 3
     assert all("Log." in line for line in found.stdout.splitlines()[1:])
-    assert run("find", store, "--where", "nan_count > 1e9", "--json").json == []
+    assert run_here("find", store, "--where", "nan_count > 1e9", "--json").json == []
 
 
 def test_show_gives_the_values(store: Path, dump: Path, truth: dict[str, dict[str, Any]]) -> None:
     """One tensor, by a name as `find` prints it or by a glob."""
-    row = run("show", store, "Log.*.output.0", "--rank", 1, "--step", 2, "--json").json
+    row = run_here("show", store, "Log.*.output.0", "--rank", 1, "--step", 2, "--json").json
     assert_flat([row], {**TENSOR_KEYS, **OPERATOR_KEYS, **ELEMENT_KEYS})
     assert row["source"] in truth
     values = np.load(dump / row["source"])
     assert row["min"] == np.nanmin(values)
     assert row["max"] == np.nanmax(values)
 
-    shown = run("show", store, row["name"], "--rank", 1, "--step", 2).stdout
+    shown = run_here("show", store, row["name"], "--rank", 1, "--step", 2).stdout
     assert str(values) in shown
 
 
 def test_show_says_what_is_close(store: Path) -> None:
     """A name that does not fit, or fits too much, is answered with names that do."""
-    missing = run("show", store, "Log.Default_net-LogLos_Log-op0.output.0", "-r", 1, "-n", 2, code=2)
+    missing = run_here("show", store, "Log.Default_net-LogLos_Log-op0.output.0", "-r", 1, "-n", 2, code=2)
     assert "Log.Default_net-LogLoss_Log-op0.output.0" in missing.stderr
-    several = run("show", store, "*Log*", "--rank", 1, "--step", 2, code=2)
+    several = run_here("show", store, "*Log*", "--rank", 1, "--step", 2, code=2)
     assert several.stderr.count("graph 0") > 1
 
 
 def test_export_takes_what_a_condition_selects(store: Path, dump: Path, tmp_path: Path) -> None:
     """The three tensors in question, and no other file."""
-    run("export", store, tmp_path, "--rank", 1, "--step", 2, "--where", "nan_count > 0 and op_type == 'Neg'")
+    run_here(
+        "export", store, tmp_path, "--rank", 1, "--step", 2, "--where", "nan_count > 0 and op_type == 'Neg'"
+    )
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) == 2
     assert all(path.read_bytes() == (dump / path.relative_to(tmp_path)).read_bytes() for path in files)
@@ -231,7 +234,7 @@ def test_export_takes_what_a_condition_selects(store: Path, dump: Path, tmp_path
 
 def test_store_may_be_named_in_the_environment(store: Path) -> None:
     """Commands that read need no argument then."""
-    named = run("ls", "--json", env={"DUMP_INGEST_STORE": str(store)})
+    named = run_here("ls", "--json", env={"DUMP_INGEST_STORE": str(store)})
     assert len(named.json) == 8
 
 
@@ -248,11 +251,11 @@ def test_verify_names_damage_and_exits_with_3(store: Path, tmp_path: Path) -> No
     lost.unlink()
     cut.write_bytes(cut.read_bytes()[:-1])
 
-    damages = run("verify", damaged, "--json", code=3).json
+    damages = run_here("verify", damaged, "--json", code=3).json
 
     assert_flat(damages, {"rank": int, "step": int, "source": str, "reason": str})
     assert {(row["rank"], row["step"]) for row in damages} == {(0, 1), (0, 2), (1, 3)}
     assert all(row["reason"] for row in damages)
-    assert run("verify", damaged, "--rank", 1, "--step", 1, "--json").json == []
-    exported = run("export", damaged, tmp_path / "back", "--rank", 0, "--step", 1, code=3)
+    assert run_here("verify", damaged, "--rank", 1, "--step", 1, "--json").json == []
+    exported = run_here("export", damaged, tmp_path / "back", "--rank", 0, "--step", 1, code=3)
     assert "not exported" in exported.stderr

@@ -17,7 +17,9 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["workers.dump.formats", "ingest.layouts"]):
+with atheris.instrument_imports(
+    include=["workers.dump.formats", "ingest.layouts", "ingest.reader.context.pb"]
+):
     from ingest.layouts import (
         bin_names,
         cann,
@@ -31,6 +33,7 @@ with atheris.instrument_imports(include=["workers.dump.formats", "ingest.layouts
         torchair,
     )
     from ingest.layouts.sections import runs
+    from ingest.reader.context import pb
     from workers.dump import paths
     from workers.dump.formats import (
         distcp,
@@ -47,6 +50,7 @@ with atheris.instrument_imports(include=["workers.dump.formats", "ingest.layouts
     )
     from workers.dump.formats.assembly import assemble
     from workers.dump.formats.header import ReadAt, TensorHeader
+    from workers.dump.formats.wire import varint
     from workers.errors import DumpError, UnreadableTensor
 
 
@@ -181,6 +185,15 @@ def read_names(content: bytes) -> None:
         assert ".." not in path.parts
 
 
+def read_graph(content: bytes) -> None:
+    # As a graph in a model, of which one node has the content.
+    node = b"\x0a" + varint(len(content)) + content
+    model = b"\x22" + varint(len(node)) + node
+    for variant in (content, b"\x22" + varint(len(content)) + content, model):
+        for op in pb.parse_pb([variant]).ops.values():
+            op.name.encode()
+
+
 def read_overflow(content: bytes) -> None:
     for parse in (overflow.parse, overflow.parse_json):
         try:
@@ -202,6 +215,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "npz": read_npz,
     "csv": read_csv,
     "names": read_names,
+    "graph": read_graph,
 }
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.cli import run, start
+from tests.in_process import run_here
 from tests.npy_files import MadeDump, npy_bytes
 from tests.servers.cluster import DaskCluster
 from tests.servers.process import free_port
@@ -26,7 +27,7 @@ def test_a_stuck_step_is_explained_by_the_dump_and_by_the_running_watcher(tmp_pa
     env = {"DUMP_INGEST_QUIET_S": "60", "DUMP_INGEST_METRICS": f"127.0.0.1:{port}"}
 
     def live(step: int) -> dict[str, Any]:
-        (row,) = run(
+        (row,) = run_here(
             "watch", "--explain", "--from", f"http://127.0.0.1:{port}", "--json", "--step", step
         ).json
         return dict(row)
@@ -36,11 +37,12 @@ def test_a_stuck_step_is_explained_by_the_dump_and_by_the_running_watcher(tmp_pa
         with start(*words, "--scheduler", cluster.address, env=env) as watch:
             made.add(WHOLE, rank=3, step=40)
             watch.wait_until(lambda: watch.events("step_committed"), timeout_s=60)
-            assert (live(39)["phase"], live(40)["waits_for"]) == ("committed", "time")
+            watch.wait_until(lambda: live(39)["phase"] == "committed", timeout_s=60, pause_s=0.3)
+            assert live(40)["waits_for"] == "time"
 
             cluster.pause_worker()
             made.add(WHOLE, rank=3, step=41)
-            watch.wait_until(lambda: live(40)["phase"] != "waiting", timeout_s=60)
+            watch.wait_until(lambda: live(40)["phase"] != "waiting", timeout_s=60, pause_s=0.3)
             stuck = live(40)
             assert (stuck["phase"], stuck["waits_for"], stuck["reason"]) == (
                 "converting",
@@ -59,5 +61,5 @@ def test_a_stuck_step_is_explained_by_the_dump_and_by_the_running_watcher(tmp_pa
 
             os.kill(cluster.pids["worker-0"], signal.SIGCONT)
             watch.wait_until(lambda: len(watch.events("step_committed")) == 2, timeout_s=60)
-            watch.wait_until(lambda: live(40)["phase"] == "committed", timeout_s=60)
+            watch.wait_until(lambda: live(40)["phase"] == "committed", timeout_s=60, pause_s=0.3)
             assert watch.terminate() == 4  # step 41 is still waited for

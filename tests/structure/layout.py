@@ -106,13 +106,22 @@ def mirrored(tree: Tree) -> int:
     `workers/store/commit.py` is mirrored by `tests/unit/workers/store/test_commit.py`. An underscore at the
     beginning of a module's name is left out of the name of its test file.
     """
-    return sum((tree.root / _test_of(source)).is_file() for source in tree.sources if not source.is_init)
+    return len(_with_tests(tree)) - len(unmirrored(tree))
 
 
 def mirrored_percent(tree: Tree) -> float:
     """Return the share of all modules that are mirrored, leaving out `__init__` and generated code."""
-    total = sum(not source.is_init for source in tree.sources)
-    return round(100 * mirrored(tree) / max(1, total), 1)
+    return round(100 * mirrored(tree) / max(1, len(_with_tests(tree))), 1)
+
+
+def unmirrored(tree: Tree) -> list[str]:
+    """List the modules without such a test file, by path."""
+    return [str(source.path) for source in _with_tests(tree) if not (tree.root / _test_of(source)).is_file()]
+
+
+def _with_tests(tree: Tree) -> list[Source]:
+    """Return the modules that are to have tests: all but each `__init__`, also those of types alone."""
+    return [source for source in tree.sources if not source.is_init]
 
 
 def _length(source: Source) -> int:

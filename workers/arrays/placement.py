@@ -32,6 +32,7 @@ from workers.arrays.assembly import (
 #: The most dimensions of a mesh that is guessed, and the most ways that are tried for one tensor.
 _MAX_DIMENSIONS = 3
 _MAX_WAYS = 96
+_PLANE = 2
 #: The most blocks that each rank is assumed to hold: queries, keys, values; gate and up.
 _BLOCKS = (2, 3, 4)
 
@@ -42,6 +43,8 @@ class Held(StrEnum):
     REPLICATED = "replicated"
     SHARD = "shard"
     """Cut along an axis, in the order of the ranks."""
+    STRIDED = "strided shard"
+    """Cut along an axis that an inner dimension of the mesh has cut before: FSDP2 over tensor parallelism."""
     BLOCKS = "blocks"
     """Cut along an axis into several blocks, each of which is cut: fused projections."""
     ZIGZAG = "zigzag"
@@ -273,11 +276,12 @@ def _padded(placement: Placement, whole: Shape, *, max_piece: Shape) -> Placemen
 
 
 def block_placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape) -> list[Placement]:
-    """Return the ways in which ranks hold several blocks each of an axis of a tensor.
+    """Return the ways in which ranks hold several blocks each of an axis of a tensor, or strided shards.
 
-    Only along the innermost dimension of the mesh; along the others, the tensor is replicated or cut plainly.
+    Blocks only along the innermost dimension of the mesh; along the others, the tensor is replicated or cut
+    plainly. Strided shards only on meshes of two dimensions.
     """
-    possible = []
+    possible = _strided_placements(grid, shapes, whole)
     for plain in placements(grid, shapes, whole):
         inner = plain.dimensions[-1] if plain.dimensions else None
         if inner is None or inner.axis is None or not _is_plainly_cut(plain):
@@ -288,6 +292,25 @@ def block_placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape) -> l
             if assembly is not None and assembly.shape == whole:
                 last = Dimension(held, inner.size, inner.axis, inner.name, lengths)
                 possible.append(Placement((*plain.dimensions[:-1], last), assembly))
+    return possible
+
+
+def _strided_placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape) -> list[Placement]:
+    """Return the ways in which the inner dimension of a mesh cuts an axis, and the outer one its shards."""
+    if len(grid.names) != _PLANE:
+        return []
+    possible = []
+    for axis in range(len(whole)):
+        assembly = _assembled(grid.numbers.T, shapes, [(Held.SHARD, axis)] * _PLANE)
+        if assembly is not None and assembly.shape == whole:
+            dimensions = tuple(
+                Dimension(held, size, axis, name)
+                for held, size, name in zip(
+                    (Held.STRIDED, Held.SHARD), grid.numbers.shape, grid.names, strict=True
+                )
+            )
+            uneven = len({shape[axis] for shape in shapes}) > 1
+            possible.append(Placement(dimensions, assembly, uneven=uneven))
     return possible
 
 

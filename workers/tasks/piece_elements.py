@@ -23,8 +23,10 @@ from workers.tasks.operands import InFile, Operand, Stored, read_whole, reader_o
 WHOLE_NBYTES = 32 * MIB
 #: The largest operand that is read as a whole because its elements are not in C order, packed, or a view.
 MAX_REORDERED_NBYTES = 256 * MIB
-#: Elements of a window of a large operand, and how many windows of it are kept.
+#: Elements of a window of a large operand, and how many windows of it are kept at least.
 _WINDOW, _WINDOWS = 256 * 1024, 4
+#: The most that is read ahead of operands that are read in order, together; and windows of one.
+_AHEAD_NBYTES, _MOST_AHEAD = 64 * MIB, 16
 
 
 class WholeElements:
@@ -48,12 +50,16 @@ class WholeElements:
 class RangedElements:
     """Elements of a large operand, of which some windows are kept. Not safe to share between threads.
 
-    The digest of the payload is not checked: a range does not have one. Chunks of a store have checksums.
+    Windows that are read one after the other are read ahead, several with one request. The digest of the
+    payload is not checked: a range does not have one. Chunks of a store have checksums.
     """
 
-    def __init__(self, operand: Operand) -> None:
-        """Read from where the operand is."""
+    def __init__(self, operand: Operand, ahead: int = 1) -> None:
+        """Read from where the operand is; when in order, so many windows at a time."""
         self._operand = operand
+        self._ahead = ahead
+        self._next = -1
+        """The window behind the last one that was read."""
         self._windows: OrderedDict[int, Array] = OrderedDict()
 
     def read(self, start: int, stop: int) -> Array:
@@ -73,18 +79,21 @@ class RangedElements:
         if number in self._windows:
             self._windows.move_to_end(number)
             return self._windows[number]
-        begin = number * _WINDOW
-        window = _read_range(self._operand, begin, min(begin + _WINDOW, self._operand.size))
-        self._windows[number] = window
-        if len(self._windows) > _WINDOWS:
+        count = self._ahead if number == self._next else 1
+        begin, size = number * _WINDOW, self._operand.size
+        values = _read_range(self._operand, begin, min(begin + count * _WINDOW, size))
+        self._next = number + count
+        for place in range(max(-(-values.size // _WINDOW), 1)):
+            self._windows[number + place] = values[place * _WINDOW : (place + 1) * _WINDOW]
+        while len(self._windows) > max(_WINDOWS, self._ahead):
             self._windows.popitem(last=False)
-        return window
+        return self._windows[number]
 
 
 def elements_of(operands: Sequence[Operand]) -> list[Elements]:
     """Return the elements of operands: together small ones are read now, and large ones by range.
 
-    Memory: `WHOLE_NBYTES`, or some windows of 256 Ki elements for each operand.
+    Memory: `WHOLE_NBYTES`; or 64 MiB, and some windows of 256 Ki elements for each operand.
 
     Raises:
         DamagedStore: a chunk is missing or damaged, or a digest differs.
@@ -100,7 +109,8 @@ def elements_of(operands: Sequence[Operand]) -> list[Elements]:
     elements: list[Elements] = []
     for number, operand in enumerate(operands):
         if number not in payloads:
-            elements.append(RangedElements(operand))
+            share = _AHEAD_NBYTES // len(operands) // (_WINDOW * operand.element.itemsize)
+            elements.append(RangedElements(operand, min(max(share, 1), _MOST_AHEAD)))
             continue
         payload = payloads[number]
         if isinstance(payload, DamagedStore):

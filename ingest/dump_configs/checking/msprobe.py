@@ -65,6 +65,7 @@ _OF_TASK = (
     ConfigKey("bench_path", Kind.TEXT),
     ConfigKey("slice", Kind.LIST),
     ConfigKey("request_id", Kind.TEXT),
+    ConfigKey("custom_api", Kind.TEXTS),  # of AclGraphDumper
     ConfigKey("device", Kind.TEXT, ("device", "host")),
     ConfigKey("precision", Kind.TEXT, ("high", "low")),
 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ingest.questions.compare.kept_tensors import KeptTensors
 from ingest.questions.compare.matching import MatchedBy
+from ingest.questions.compare.programs import ProgramsBuilder
 from ingest.questions.compare.result import (
     ComparedStep,
     ComparedTensor,
@@ -43,6 +44,7 @@ class ComparisonBuilder:
     """The numbers of pairs that were guessed, by how."""
     guesses: dict[str, GuessedName] = field(default_factory=dict)
     """By pattern over the names of A."""
+    _programs: ProgramsBuilder = field(default_factory=ProgramsBuilder)
     _names: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
     """All names of A and of B."""
     _examples: tuple[str, str] = ("", "")
@@ -67,13 +69,14 @@ class ComparisonBuilder:
             self.left_out += partial
             self.incomplete += len(partial) == 1
             return
-        comparison = StepComparison(a, b, self.choices)
-        tensors = sorted(comparison.compare(runner), key=lambda tensor: (not tensor.name_a, tensor.number))
+        comparison = StepComparison(a, b, self.choices, runner)
+        tensors = sorted(comparison.compare(), key=lambda tensor: (not tensor.name_a, tensor.number))
         self.matched += comparison.matched
         self.guessed.update(comparison.guessed)
         for pattern, guess in comparison.guesses.items():
             self.guesses.setdefault(pattern, guess)
         self.steps.append(ComparedStep(a.key, b.key, dict(comparison.counts)))
+        self._programs.add(comparison.operators, comparison.gaps)
         self._note_first(comparison, tensors)
         self._kept.add(tensors)
         self._note_names(a, b)
@@ -112,6 +115,7 @@ class ComparisonBuilder:
             names=NameCounts.of(*self._names),
             guessed=dict(self.guessed),
             guesses=tuple(self.guesses.values()),
+            programs=self._programs.finish(),
         )
 
     def _note_first(self, comparison: StepComparison, tensors: list[ComparedTensor]) -> None:
@@ -141,13 +145,15 @@ class ComparisonBuilder:
         ]
         if of_versions := sum(n for how, n in self.guessed.items() if MatchedBy(how).is_of_versions):
             ways = ", ".join(f"{n} by {how}" for how, n in self.guessed.items())
-            notes.append(f"{NameCounts.of(*self._names)}: they seem to be of two versions of a framework")
+            notes.append(f"{NameCounts.of(*self._names)}: they seem to be of two versions or programs")
             notes.append(
                 f"{of_versions} pairs of tensors are guesses ({ways}); --suggest-map FILE writes them as a "
                 "mapping file"
             )
         if ambiguous := sum(tensor.ambiguous for tensor in tensors):
             notes.append(f"{ambiguous} tensors might as well be matched with others (column `ambiguous`)")
+        if programs := self._programs.finish():
+            notes.append(str(programs))
         return [*notes, *self._kept.notes]
 
     def _check(self, a: str, b: str) -> None:

@@ -1,9 +1,10 @@
 """Which tensor of A is which tensor of B, within one step.
 
 Tensors are matched in this order, each time those that are still unmatched: by the mapping file, because the
-user wrote it; by the exact key; by the exact name in another network or graph; by the name without the
-numbers that a compiler gives (`-op12`, `_12`, the number of a call), in order of execution among those of one
-type, scope, input or output and shape; and the same for a single tensor on either side whose shape differs.
+user wrote it; by the exact key; as a reference of another framework (see `references`); by the exact name in
+another network or graph; by the name without the numbers that a compiler gives (`-op12`, `_12`, the number of
+a call), in order of execution among those of one type, scope, input or output and shape; and the same for a
+single tensor on either side whose shape differs.
 What is left is for `version_matching`.
 """
 
@@ -16,6 +17,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from ingest.questions.compare.mapping import NameMapping
+from ingest.questions.compare.references import reference_pairs
 from ingest.questions.compare.sources import StepTensors
 
 #: Numbers at the end of an operator's name.
@@ -34,6 +36,9 @@ class MatchedBy(StrEnum):
     EXACT = "exact"
     NAME = "name"
     """They have the same name, in another network or graph."""
+    REFERENCE = "reference"
+    """One is an output of an operator of the model in a dump of another framework, the other that of the
+    operator that was made of it."""
     ORDER = "order"
     """They have the same type, scope, slot and shape, and the same place in the order of such tensors."""
     SPELLING = "spelling"
@@ -44,6 +49,8 @@ class MatchedBy(StrEnum):
     """The same line of the program made their operators."""
     CONTENT = "content"
     """They have the same bytes."""
+    PRODUCERS = "producers"
+    """Operators do the same, and read what the same operators wrote."""
     SEQUENCE = "sequence"
     """Type, sizes and order of execution agree; nothing else is known."""
 
@@ -59,8 +66,25 @@ class MatchedBy(StrEnum):
 
 
 _OF_VERSIONS = frozenset(
-    {MatchedBy.SPELLING, MatchedBy.SCOPE, MatchedBy.LINE, MatchedBy.CONTENT, MatchedBy.SEQUENCE}
+    {
+        MatchedBy.SPELLING,
+        MatchedBy.SCOPE,
+        MatchedBy.LINE,
+        MatchedBy.CONTENT,
+        MatchedBy.PRODUCERS,
+        MatchedBy.SEQUENCE,
+    }
 )
+
+
+class Form(StrEnum):
+    """How a tensor of B is looked at, to be compared with one of A."""
+
+    AS_IS = ""
+    TRANSPOSED = "transposed"
+    """With exchanged axes, as frameworks keep weights in other ways."""
+    RESHAPED = "reshaped"
+    """Element by element in the order in which they lie, with the shape of A."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +100,7 @@ class TensorPair:
     That is so if one side has more of these than the other, if digests show that they are in another order,
     or if other operators whose names differ only in their numbers show that these were given again.
     """
+    form: Form = Form.AS_IS
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +126,7 @@ def match_tensors(a: StepTensors, b: StepTensors, mapping: NameMapping | None = 
     if mapping is not None and mapping.rules:
         accept(_by_mapping(a, b, mapping))
     accept(_by_key(a, b, left_a, left_b))
+    accept([TensorPair(*pair, MatchedBy.REFERENCE) for pair in reference_pairs(a, b, left_a, left_b)])
     for matched_by, group_key in _LOOSER:
         if left_a and left_b:
             accept(_by_group(_grouped(a, left_a, group_key), _grouped(b, left_b, group_key), matched_by))
@@ -171,7 +197,7 @@ def _mark_ambiguous(a: StepTensors, b: StepTensors, pairs: Iterable[TensorPair])
     """Mark the pairs of which one tensor might as well be matched with another."""
     groups: dict[Hashable, list[TensorPair]] = {}
     for pair in pairs:
-        if pair.matched_by is MatchedBy.MAPPING:
+        if pair.matched_by in (MatchedBy.MAPPING, MatchedBy.REFERENCE):
             yield pair
         else:
             groups.setdefault(_scope(a, pair.a), []).append(pair)

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from ingest.questions.compare.held_by import HeldBy
+from ingest.questions.compare.programs import Programs
 from ingest.reader import notebook
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import number_text
@@ -78,12 +79,14 @@ class ComparedTensor:
     reason: str = ""
     """The limit that is exceeded, or why nothing could be compared."""
     matched: str = ""
-    """`exact`, `mapping`, `name`, or how it was guessed: `order`, `spelling`, `scope`, `line`, `content`,
-    `sequence`; "" if it is not matched."""
+    """`exact`, `mapping`, `name`, `reference`, or how it was guessed: `order`, `spelling`, `scope`, `line`,
+    `content`, `producers`, `sequence`; "" if it is not matched."""
     guessed: bool = False
     """Whether neither names nor a mapping file say that the two are the same tensor."""
     ambiguous: bool = False
     """Whether it might as well have been matched with another tensor."""
+    form: str = ""
+    """How the tensor of B was taken: `transposed`, `reshaped`; "" as it is."""
     basis: str = ""
     """What was compared: `digest`, `elements`, `device layout` or `statistics`."""
     metrics: Metrics | None = None
@@ -133,6 +136,7 @@ class ComparedTensor:
             "matched": self.matched,
             "guessed": self.guessed,
             "ambiguous": self.ambiguous,
+            "form": self.form,
             "basis": self.basis,
             **{name: _plain(value) for name, value in metrics.items()},
             **(self.held.to_dict() if self.held else {}),
@@ -296,6 +300,8 @@ class Comparison:
     """How many pairs of tensors were guessed, by how; see `ComparedTensor.matched`."""
     guesses: tuple[GuessedName, ...] = field(default=(), repr=False)
     """Guesses where two versions of a framework give other names; `suggested_map` writes them as a file."""
+    programs: Programs | None = field(default=None, repr=False)
+    """The operators of both sides, if they ran different ones; see `Programs`."""
     layout: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """If layouts were compared: the number of tensors by placement and certainty; see `HeldBy`."""
 
@@ -341,6 +347,7 @@ class Comparison:
             "names": {"a": self.names.a, "b": self.names.b, "common": self.names.common},
             "guessed": dict(self.guessed),
             "guesses": [asdict(guess) for guess in self.guesses],
+            "programs": self.programs.to_dict() if self.programs else None,
             "layout": [
                 {"placement": placement, "certainty": certainty, "tensors": count}
                 for (placement, certainty), count in self.layout.items()

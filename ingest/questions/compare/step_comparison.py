@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ingest.questions.compare.alignment.programs import AlignedPrograms, align_programs, operator_name
 from ingest.questions.compare.first_difference import first_difference
 from ingest.questions.compare.mapping import NameMapping
-from ingest.questions.compare.matching import TensorPair, match_tensors
+from ingest.questions.compare.matching import Form, TensorPair, match_tensors
 from ingest.questions.compare.one_sided import one_sided_row
 from ingest.questions.compare.result import ComparedTensor, FirstDifference, Verdict, shape_text
 from ingest.questions.compare.runner import PairRunner, batched
@@ -19,7 +20,8 @@ from ingest.questions.compare.sources import StepTensors
 from ingest.questions.compare.suggested_map import guessed_names
 from ingest.questions.compare.tensor_choice import only_chosen
 from ingest.questions.compare.thresholds import ThresholdLimits, ThresholdRule, Thresholds
-from ingest.questions.compare.version_matching import KnownPairs, with_guesses
+from ingest.questions.compare.version_matching import KnownPairs, are_of_versions, with_guesses
+from ingest.reader.flow.operator_kinds import is_input, is_parameter
 from ingest.reader.tensor_filter import FilterFields
 from workers.arrays.statistics import Statistics
 from workers.tasks.compare import Pair, PairComparison
@@ -42,10 +44,27 @@ class Choices:
 class StepComparison:
     """Compares one step of one rank of A with one of B."""
 
-    def __init__(self, a: StepTensors, b: StepTensors, choices: Choices) -> None:
-        """Match the tensors of both."""
-        self._a, self._b, self._choices = a, b, choices
-        matching = with_guesses(match_tensors(a, b, choices.mapping), a, b, choices.known_pairs)
+    def __init__(self, a: StepTensors, b: StepTensors, choices: Choices, runner: PairRunner) -> None:
+        """Match the tensors of both.
+
+        Raises:
+            DumpIngestError: a store or a dump could not be read.
+        """
+        self._a, self._b, self._choices, self._runner = a, b, choices, runner
+        matching = match_tensors(a, b, choices.mapping)
+        aligned = AlignedPrograms(matching)
+        if matching.only_a and matching.only_b:
+            are_unknown = are_of_versions(a, b)
+            if are_unknown:
+                matching = with_guesses(matching, a, b, choices.known_pairs)
+            aligned = align_programs(
+                a, b, matching, runner, names_tell=not are_unknown or bool(choices.mapping.rules)
+            )
+        self.gaps = aligned.gaps
+        """The operators that only one side has, if the two ran different ones."""
+        self.operators = aligned.operators
+        """How many operators A and B have, and in common; zeros if names tell all."""
+        matching = aligned.matching
         self.guesses = guessed_names(a, b, matching.pairs)
         """What was guessed of two versions, by pattern over the names of A."""
         matching = only_chosen(matching, a, b, choices.chosen)
@@ -56,7 +75,7 @@ class StepComparison:
         self.counts: Counter[Verdict] = Counter()
         """By verdict; filled by `compare`."""
 
-    def compare(self, runner: PairRunner) -> Iterator[ComparedTensor]:
+    def compare(self) -> Iterator[ComparedTensor]:
         """Yield what is known of each tensor; equal ones only if these are kept.
 
         Raises:
@@ -68,9 +87,30 @@ class StepComparison:
             for number in np.flatnonzero(same).tolist():
                 yield self._row(self._pairs[number], Verdict.EQUAL, basis="digest")
         rest = [self._pairs[number] for number in np.flatnonzero(~same).tolist()]
-        for row in (*self._compare_pairs(rest, runner), *self._unmatched()):
+        compared = list(self._compare_pairs(rest))
+        for row in (*(self._with_updates(compared) if self.gaps else compared), *self._unmatched()):
             self.counts[row.verdict] += 1
             yield row
+
+    def _with_updates(self, rows: Sequence[ComparedTensor]) -> list[ComparedTensor]:
+        """Return the rows of two programs: a parameter that one side dumped after its update is ignored.
+
+        It differs, and all that reads the parameter as A dumped it reads the same in B.
+        """
+        pairs = {pair.a: pair for pair in self._pairs}
+        by_content: dict[bytes, list[int]] = {}
+        for number, pair in pairs.items():
+            if is_input(self._a.keys[number].io) and pair.matched_by.is_guess:
+                by_content.setdefault(self._a.digests[number].tobytes(), []).append(number)
+        differ = {row.number for row in rows if row.name_a and row.verdict is Verdict.DIFFERENT}
+        judged = []
+        for row in rows:
+            content = self._a.digests[row.number].tobytes() if row.number in differ and row.name_b else b""
+            read = by_content.get(content, []) if any(content) and is_parameter(row.op_type) else []
+            if read and differ.isdisjoint(read):
+                row = replace(row, verdict=Verdict.IGNORED, reason=_UPDATED)  # noqa: PLW2901
+            judged.append(row)
+        return judged
 
     def first(self, tensors: Sequence[ComparedTensor]) -> FirstDifference | None:
         """Return the first of these tensors that differs, and what is known of the inputs of its operator.
@@ -95,10 +135,10 @@ class StepComparison:
         same &= a.dumped[numbers_a] & b.dumped[numbers_b]
         for number in np.flatnonzero(same).tolist():
             pair = pairs[number]
-            same[number] = a.meanings[pair.a] == b.meanings[pair.b]
+            same[number] = a.meanings[pair.a] == b.meanings[pair.b] and pair.form is not Form.TRANSPOSED
         return np.asarray(same)
 
-    def _compare_pairs(self, pairs: Sequence[TensorPair], runner: PairRunner) -> Iterator[ComparedTensor]:
+    def _compare_pairs(self, pairs: Sequence[TensorPair]) -> Iterator[ComparedTensor]:
         """Yield what is known of pairs that digests do not decide."""
         by_content: dict[object, list[tuple[TensorPair, ThresholdLimits]]] = {}
         for pair in pairs:
@@ -109,11 +149,20 @@ class StepComparison:
                 by_content.setdefault(self._content(pair), []).append((pair, limits))
         # In the order in which A is stored, so that its chunks are read once.
         groups = sorted(by_content.values(), key=lambda group: self._place(group[0][0]))
-        jobs = [Pair(self._a.operand(group[0][0].a), self._b.operand(group[0][0].b)) for group in groups]
+        jobs = [self._operands(group[0][0]) for group in groups]
+        runner = self._runner
         outcomes = (outcome for batch in runner.run(batched(jobs, runner.parts)) for outcome in batch)
         for group, outcome in zip(groups, outcomes, strict=True):
             for pair, limits in group:
                 yield self._judge(pair, limits, outcome)
+
+    def _operands(self, pair: TensorPair) -> Pair:
+        a, b = self._a.operand(pair.a), self._b.operand(pair.b)
+        if pair.form is Form.RESHAPED:
+            b = replace(b, shape=a.shape)
+        elif pair.form is Form.TRANSPOSED:
+            b = replace(b, shape=b.shape[::-1], fortran_order=not b.fortran_order)
+        return Pair(a, b)
 
     def _limits(self, pair: TensorPair) -> ThresholdLimits:
         a, b = self._a, self._b
@@ -125,7 +174,7 @@ class StepComparison:
         a, b = self._a, self._b
         if _is_ignored(limits):
             return self._row(pair, Verdict.IGNORED)
-        if a.shapes[pair.a] != b.shapes[pair.b]:
+        if a.shapes[pair.a] != b.shapes[pair.b] and pair.form is Form.AS_IS:
             shapes = f"{shape_text(a.shapes[pair.a])} and {shape_text(b.shapes[pair.b])}"
             return self._row(pair, Verdict.SHAPE, shapes)
         if not (a.dumped[pair.a] and b.dumped[pair.b]):
@@ -138,7 +187,7 @@ class StepComparison:
         digests = a.digests[pair.a].tobytes(), b.digests[pair.b].tobytes()
         if not any(digests[0]) or not any(digests[1]):
             return pair
-        return *digests, a.meanings[pair.a], b.meanings[pair.b]
+        return *digests, a.meanings[pair.a], b.meanings[pair.b], pair.form
 
     def _place(self, pair: TensorPair) -> tuple[str, int]:
         return self._a.dtypes[pair.a], int(self._a.places[pair.a])
@@ -169,10 +218,12 @@ class StepComparison:
             (Verdict.ONLY_A, self._a, self._only_a),
             (Verdict.ONLY_B, self._b, self._only_b),
         ):
+            why = {gap.name: str(gap) for gap in self.gaps if gap.side == ("A" if side is self._a else "B")}
             for number in numbers:
                 name, dtype = side.keys[number].name, side.dtypes[number]
                 limits = self._choices.thresholds.limits((name, name), (dtype, dtype))
-                yield self._unmatched_row(side, number, Verdict.IGNORED if _is_ignored(limits) else verdict)
+                row = self._unmatched_row(side, number, Verdict.IGNORED if _is_ignored(limits) else verdict)
+                yield replace(row, reason=why.get(operator_name(side.keys[number].operator), ""))
 
     def _row(
         self, pair: TensorPair, verdict: Verdict, reason: str = "", *, basis: str = "", damaged: bool = False
@@ -197,6 +248,7 @@ class StepComparison:
             matched=pair.matched_by.value,
             guessed=pair.matched_by.is_guess,
             ambiguous=pair.ambiguous,
+            form=pair.form.value,
             basis=basis,
             damaged=damaged,
         )
@@ -205,6 +257,9 @@ class StepComparison:
         form = side.dtypes[number], side.shapes[number]
         steps = self._a.key, self._b.key
         return one_sided_row(steps, number, side.keys[number], form, verdict, is_a=side is self._a)
+
+
+_UPDATED = "dumped before its update on one side, and after it on the other: operators read the same"
 
 
 def _is_ignored(limits: ThresholdLimits) -> bool:

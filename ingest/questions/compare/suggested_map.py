@@ -35,7 +35,8 @@ def guessed_names(a: StepTensors, b: StepTensors, pairs: Iterable[TensorPair]) -
     for (operator_a, operator_b), members in by_operator.items():
         how = members[0].matched_by.value
         texts = [(a.keys[pair.a].name, b.keys[pair.b].name) for pair in members]
-        is_whole = len(places_a[operator_a] & places_b[operator_b]) == len(members)
+        same_places = all(_place(a, pair.a) == _place(b, pair.b) for pair in members)
+        is_whole = same_places and len(places_a[operator_a] & places_b[operator_b]) == len(members)
         if is_whole and operator_a[2] == operator_b[2] and operator_a[4] == operator_b[4] == 0:
             texts = [(f"{operator_a[2]}.{operator_a[3]}.*", f"{operator_b[2]}.{operator_b[3]}.*")]
             if any(_WILD.search(text[:-1]) for text in texts[0]):
@@ -50,6 +51,11 @@ def _places(side: StepTensors) -> dict[OperatorKey, set[tuple[str, int]]]:
     for key in side.keys:
         places.setdefault(key.operator, set()).add((key.io, key.slot))
     return places
+
+
+def _place(side: StepTensors, number: int) -> tuple[str, int]:
+    key = side.keys[number]
+    return key.io, key.slot
 
 
 def mapping_text(names: Iterable[GuessedName], labels: Mapping[str, str]) -> str:

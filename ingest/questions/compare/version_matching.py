@@ -5,10 +5,9 @@ each time those that are still unpaired:
 
 1. parameters whose names differ in `.`, `_` and `/` alone;
 2. operators of one type in one scope;
-3. an operator that was fused of several (`MatMulBiasAddFusion`) with the last of these in its scope: outputs;
-4. operators of one type that one line of the program made;
-5. operators of one type whose tensors have the same bytes;
-6. operators of one type with tensors of the same sizes.
+3. an operator that was fused of several (`MatMulBiasAddFusion`) with the last of these in its scope: outputs.
+
+What is left is for `alignment`.
 
 Several candidates are told apart by sizes, then by content if that is unique: by equal bytes, or else by
 norms that are nearly equal; then by the order of execution if there are as many on either side. What was
@@ -76,7 +75,7 @@ _Key: TypeAlias = Callable[[_Operator], Hashable | None]
 
 
 def with_guesses(matching: Matching, a: StepTensors, b: StepTensors, known: KnownPairs) -> Matching:
-    """Return a matching with guesses for what is left, if most names of both sides are unknown to the other.
+    """Return a matching with guesses for what names leave.
 
     Args:
         matching: what names and the user say.
@@ -87,8 +86,6 @@ def with_guesses(matching: Matching, a: StepTensors, b: StepTensors, known: Know
     Raises:
         StoreError: a store cannot be read.
     """
-    if not (matching.only_a and matching.only_b and _are_of_versions(a, b)):
-        return matching
     guesses = list(guess_pairs(a, b, (matching.only_a, matching.only_b), known))
     taken_a, taken_b = {pair.a for pair in guesses}, {pair.b for pair in guesses}
     return Matching(
@@ -98,7 +95,8 @@ def with_guesses(matching: Matching, a: StepTensors, b: StepTensors, known: Know
     )
 
 
-def _are_of_versions(a: StepTensors, b: StepTensors) -> bool:
+def are_of_versions(a: StepTensors, b: StepTensors) -> bool:
+    """Return whether most names of both sides are unknown to the other."""
     names_a, names_b = ({key.name for key in side.keys} for side in (a, b))
     return 2 * len(names_a & names_b) < min(len(names_a), len(names_b))
 
@@ -120,7 +118,7 @@ def guess_pairs(
     operators_a, operators_b = _operators(a, left[0]), _operators(b, left[1])
     by_key_b = {operator.key: operator for operator in operators_b}
     for operator in list(operators_a):
-        key_b, how = known.get(operator.key, (None, MatchedBy.SEQUENCE))
+        key_b, how = known.get(operator.key, (None, MatchedBy.SCOPE))
         if key_b in by_key_b:
             other = by_key_b[key_b]
             operators_a.remove(operator)
@@ -169,28 +167,9 @@ def _type_and_scope(operator: _Operator) -> Hashable | None:
     return (operator.op_type, scope, operator.output_size) if scope else None
 
 
-def _type_and_line(operator: _Operator) -> Hashable | None:
-    line = operator.origin.line
-    return (operator.op_type, line, operator.output_size) if line else None
-
-
-def _type_and_contents(operator: _Operator) -> Hashable | None:
-    output = operator.contents.get(_OUTPUT)
-    return (operator.op_type, output) if output and (operator.output_size or 0) > 1 else None
-
-
-def _type_and_sizes(operator: _Operator) -> Hashable | None:
-    if operator.op_type == _PARAMETER:
-        return None  # many weights have one size, and no order
-    return operator.op_type, operator.output_size
-
-
 _STAGES: tuple[tuple[MatchedBy, _Key], ...] = (
     (MatchedBy.SPELLING, _spelling),
     (MatchedBy.SCOPE, _type_and_scope),
-    (MatchedBy.LINE, _type_and_line),
-    (MatchedBy.CONTENT, _type_and_contents),
-    (MatchedBy.SEQUENCE, _type_and_sizes),
 )
 
 

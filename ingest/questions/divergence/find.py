@@ -16,6 +16,7 @@ from ingest.questions.divergence.disagreements import DifferingTensor, Disagreem
 from ingest.questions.divergence.expectations import Expectations, TensorHistory
 from ingest.questions.divergence.groups import checked_groups
 from ingest.questions.divergence.kinds import SlotKind, kind_of
+from ingest.questions.divergence.layout_groups import LayoutGroups
 from ingest.questions.divergence.observation import Observation, observe
 from ingest.questions.divergence.onsets import OnsetFinder
 from ingest.questions.divergence.partitions import Partition
@@ -29,7 +30,7 @@ from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.tensor_filter import FilterFields
 from workers.errors import UsageError
-from workers.store.blocks import TensorKey
+from workers.store.blocks import Block, TensorKey
 
 #: Inferred groups backed by less than this share of the largest group's tensors are not checked for missing
 #: tensors.
@@ -60,7 +61,8 @@ def divergence(
     Args:
         store: the store.
         groups: ranks that are replicas of one another; without it, those that differ in the data-parallel
-            axis alone, if `store.coordinates` tells; or else they are inferred from what agrees.
+            axis alone, if `store.coordinates` tells; or those that hold the same parameters, as `layout`
+            finds them, if these are the groups of a mesh; or else they are inferred from what agrees.
         rank: one rank, or several; default: all.
         step: one step, or several; default: all.
         include_partial: use steps with quarantined or missing files, too.
@@ -95,7 +97,8 @@ class _Groups(NamedTuple):
     """Ranks that are replicas of one another, and how that is known."""
 
     how: str
-    """`given`, `told` by the coordinates of the ranks, or to be `inferred` from what agrees."""
+    """`given`, `told` by the coordinates of the ranks, those that have a `layout` in common, or to be
+    `inferred` from what agrees."""
     ranks: list[list[int]] | None
     """None if they are to be inferred."""
     note: str = ""
@@ -133,9 +136,17 @@ class _DivergenceSearch:
             conditions: what a tensor of the answer fulfils.
             missed_ranks: look for ranks that are missing, too.
         """
-        partition = None if self.replicas is None else self._partition(self.replicas)
         operators = BrokenOperatorFinder(self.survey.axis)
-        seen = observe(self.survey, self.ranks, Patterns(len(self.ranks)), operators.look)
+        layout = LayoutGroups(self.ranks, self.survey.axis)
+
+        def look(block: Block) -> None:
+            operators.look(block)
+            layout.look(block)
+
+        seen = observe(self.survey, self.ranks, Patterns(len(self.ranks)), look)
+        if self.replicas is None and (groups := layout.groups()):
+            self.how, self.replicas = "layout", groups
+        partition = None if self.replicas is None else self._partition(self.replicas)
         chosen = chosen_tensors(self.survey, conditions, seen.keys)
         expectations = Expectations(seen.patterns.all, partition)
         finder = DisagreementFinder(expectations, seen, self.ranks, self.steps)

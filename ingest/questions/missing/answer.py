@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ingest.reader.listing import TableList
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +40,7 @@ class MissingItems(TableList[MissingItem]):
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield `MissingItem.to_dict` of each item."""
         return (item.to_dict() for item in self)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a row for each item; the rank is `Int64`, and `<NA>` for an item that is not about one."""
+        return super().to_pandas().astype({"rank": "Int64"})

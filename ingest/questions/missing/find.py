@@ -38,7 +38,7 @@ _ALL_DEVICES = frozenset(range(8))
 _TYPE = re.compile(r"(?P<type>[A-Za-z]\w*?)(?:-op\d+|_\d+)?$")
 
 
-def missing(store: Catalog, rank: Choice = None) -> MissingItems:
+def missing(store: Catalog, rank: Choice = None, *, most_ranks: int | None = None) -> MissingItems:
     """Return what the configuration of the dump asked for and is not in the store.
 
     Known are the `data_dump.json` that MindSpore keeps in the dump, and the JSON of ACL. Without one, nothing
@@ -47,11 +47,12 @@ def missing(store: Catalog, rank: Choice = None) -> MissingItems:
     Args:
         store: the store.
         rank: only this rank, or these.
+        most_ranks: look at the first so many of them only; None for all.
 
     Raises:
         UsageError: a rank is not in the store.
     """
-    chosen = sorted({step.key.rank for step in store.select(rank)})
+    chosen = sorted({step.key.rank for step in store.select(rank)})[:most_ranks]
     items = MissingItems()
     told = configuration_of(store, chosen[0]) if chosen else DumpConfiguration("")
     if not told.source:

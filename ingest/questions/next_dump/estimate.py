@@ -7,8 +7,9 @@ them, else of the nearest.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -21,7 +22,7 @@ from workers.arrays import dtypes
 from workers.store.model import RowKind
 
 #: Bytes of a file besides the elements of its tensor, by system, where only statistics are known.
-_OVERHEAD_NBYTES = {"mindspore": 128, "msprobe": 1200, "sglang": 2000, "te": 2000}
+_OVERHEAD_NBYTES = {"mindspore": 128, "msprobe": 1850, "sglang": 2000, "te": 2000}
 _OVERHEAD_OF_DUMP_DATA = 96
 #: Bytes of an element of which the type is not known.
 _USUAL_ITEMSIZE = 4
@@ -45,8 +46,18 @@ Amounts: TypeAlias = dict[tuple[str, str, str, str], Amount]
 class Sizes:
     """What the store knows of the sizes of tensors, by operator. Reads the index of each step once."""
 
-    def __init__(self, store: Catalog, system: str) -> None:
+    def __init__(
+        self, store: Catalog, system: str, inner: Mapping[str, Collection[OperatorId]] = MappingProxyType({})
+    ) -> None:
+        """Prepare; nothing is read yet.
+
+        Args:
+            store: the store.
+            system: the dump system that will write the files.
+            inner: by the name of a module, the calls that are dumped with it.
+        """
         self._store = store
+        self._inner = inner
         self._overhead = _OVERHEAD_NBYTES.get(system, _OVERHEAD_OF_DUMP_DATA)
         self._measured: dict[tuple[int, int], Amounts] = {}
         self._steps: dict[int, list[int]] = {}
@@ -62,7 +73,8 @@ class Sizes:
 
     def of(self, operators: Collection[OperatorId], ranks: Iterable[int], steps: Iterable[int]) -> Amount:
         """Return what these operators dump on these ranks in these steps."""
-        names = {operator[1:] for operator in operators}
+        inner = (call for operator in operators for call in self._inner.get(operator.op_name, ()))
+        names = {operator[1:] for operator in (*operators, *inner)}
         wanted = list(steps)
         total = Amount()
         for rank in ranks:

@@ -21,6 +21,7 @@ from ingest.questions.next_dump.choice import (
 )
 from ingest.questions.next_dump.estimate import Sizes
 from ingest.questions.next_dump.gains import NOTHING_NEW, gains
+from ingest.questions.next_dump.inner_calls import dumped_with, inner_calls, without_wrappers
 from ingest.questions.origin.search import origin
 from ingest.reader.catalog import Catalog
 from ingest.reader.context import context_of
@@ -75,7 +76,9 @@ def next_dump(
     system = system or system_of(source.layout, chosen_step.tables.label("source")[:8].tolist())
     if system in WITHOUT_PARAMETERS:
         choice = choice.without_parameters()
-    sizes = Sizes(store, system)
+    inner = inner_calls(store, near) if system == "msprobe" else {}
+    choice = without_wrappers(choice, inner)
+    sizes = Sizes(store, system, dumped_with(choice, inner))
     names_of = _Names(store, near)
     request = DumpRequest(
         operators=tuple(names_of.requested(suspect.operator) for suspect in choice.suspects[:1]),

@@ -83,6 +83,12 @@ def _shown(way: ScoredWay) -> Kinds:
     return ("alike", "alike") if way.same_on_both else way.kinds
 
 
+def is_parameter(key: TensorKey) -> bool:
+    """Return whether a tensor is a parameter, or the state of one, by its name."""
+    name = f"{key.op_type}.{key.op_name}".lower()
+    return "param" in name and "grad" not in name
+
+
 def is_parameter_gradient(key: TensorKey) -> bool:
     """Return whether a tensor is the gradient of a parameter: these are reduced over replicas together."""
     name = f"{key.op_type}.{key.op_name}".lower()

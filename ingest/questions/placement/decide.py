@@ -28,6 +28,7 @@ _LIKELY, _LIKELY_SHARE = 0.7, 0.5
 _SIMPLICITY = {
     Held.REPLICATED: 0,
     Held.SHARD: 1,
+    Held.STRIDED: 2,
     Held.BLOCKS: 2,
     Held.ZIGZAG: 2,
     Held.PARTIAL_SUM: 3,
@@ -168,7 +169,9 @@ def simplicity(way: ScoredWay) -> tuple[int, int, float]:
 
 
 def _is_plain(way: ScoredWay) -> bool:
-    return not any(dimension.held in {Held.BLOCKS, Held.ZIGZAG} for dimension in way.a.dimensions)
+    return not any(
+        dimension.held in {Held.STRIDED, Held.BLOCKS, Held.ZIGZAG} for dimension in way.a.dimensions
+    )
 
 
 def describe(way: ScoredWay) -> str:

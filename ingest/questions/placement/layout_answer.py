@@ -44,7 +44,7 @@ class LayoutFinding:
     """The ranks that it is about."""
     name: str
     kind: str
-    """`wrong shard`, `missing reduction` or `bias on every rank`."""
+    """`wrong shard`, `missing reduction`, `bias on every rank` or `optimizer state out of step`."""
     text: str
 
     def to_dict(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from workers.arrays.placement import Held
 from workers.host.yaml_file import load_model
 
 _HINT = "A layout map holds `placements:`, a list of {name: GLOB, a: PLACEMENT, b: PLACEMENT}."
-_WITH_AXIS = frozenset({Held.SHARD.value, Held.BLOCKS.value, Held.ZIGZAG.value})
+_WITH_AXIS = frozenset(held.value for held in (Held.SHARD, Held.STRIDED, Held.BLOCKS, Held.ZIGZAG))
 _WITHOUT_AXIS = frozenset({Held.REPLICATED.value, Held.PARTIAL_SUM.value, Held.MEAN.value, "whole"})
 
 

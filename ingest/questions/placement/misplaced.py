@@ -57,7 +57,7 @@ def find_misplaced(
     usual = _usual(held, rows)
     findings: list[LayoutFinding] = []
     for number, row in rows.items():
-        if len(held.holders[number]) > 1 and not _is_constant(held, number):
+        if len(held.holders[number]) > 1 and not is_constant(held, number):
             findings += _told_otherwise(held, number, row) or _unlike_its_kind(held, number, row, usual)
     return [*findings, *_unreduced(held, rows, whole)]
 
@@ -101,7 +101,7 @@ def _unreduced(
         if not is_parameter_gradient(held.keys[number]) or number in whole or len(_ranks(held, number)) < 2:
             continue
         parameter = _parameter_of(held, number)
-        if parameter is None or not rows[parameter].is_replicated or _is_constant(held, number):
+        if parameter is None or not rows[parameter].is_replicated or is_constant(held, number):
             continue
         (replicated if row.is_replicated else distinct).append(number)
     if len(replicated) < _MANY * len(distinct):
@@ -128,12 +128,12 @@ def _usual(held: HeldTensors, rows: Mapping[int, EqualHolders]) -> dict[Kind, Co
     for number, row in rows.items():
         kind = kind_of(held.keys[number], len(held.shapes(number)[0]))
         counts = usual.setdefault(kind, Counter())
-        if not _is_constant(held, number):
+        if not is_constant(held, number):
             counts[row.pattern] += 1
     return usual
 
 
-def _is_constant(held: HeldTensors, number: int) -> bool:
+def is_constant(held: HeldTensors, number: int) -> bool:
     """Return whether all elements are the same: biases of zero are equal on every rank by chance."""
     for rank, own in held.holders[number]:
         statistics = held.ranks[rank].statistics[own]

@@ -7,19 +7,22 @@ make up: a sum that was reduced, or shards that were gathered. What neither show
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ingest.questions.compare.held_tensors import HeldTensors, hold_together
 from ingest.questions.compare.runner import PairRunner, ThreadRunner, answer_each
 from ingest.questions.compare.selection import Selection
 from ingest.questions.compare.sources import StepTensors, StoreSource
-from ingest.questions.placement.agree import Kind, is_parameter_gradient, kind_of
+from ingest.questions.placement.agree import Kind, is_parameter, kind_of
 from ingest.questions.placement.decide import Certainty, Decision, decide
 from ingest.questions.placement.layout_answer import LayoutFinding, PlacedKind, RunLayout
-from ingest.questions.placement.misplaced import EqualHolders, find_misplaced
+from ingest.questions.placement.misplaced import EqualHolders, find_misplaced, is_constant
+from ingest.questions.placement.optimizer_states import OptimizerStates
 from ingest.questions.placement.repeated_bias import find_repeated_biases
+from ingest.questions.placement.replicas import ReplicaCounts
 from ingest.reader.catalog import Catalog
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut
@@ -30,8 +33,6 @@ from workers.tasks.placed import PlacementQuestion, search_placements
 #: How many tensors that all ranks have are tried as what pieces make up.
 _AHEAD = 3
 _OWN = "each rank its own"
-#: The share of parameters that two ranks must have in common to be replicas.
-_MOST = 0.5
 
 
 def layout(store: Catalog, step: int | None = None, *, include_partial: bool = False) -> RunLayout:
@@ -56,7 +57,7 @@ def layout(store: Catalog, step: int | None = None, *, include_partial: bool = F
             f"{store.url}: only rank {format_ranges(ranks)} has complete steps: a layout takes several ranks"
         )
     steps = sorted({key.step for key in source.keys if key.step is not None})
-    search = _LayoutSearch()
+    search = _LayoutSearch(ranks)
     left_out = list(source.left_out)
     with ThreadRunner() as runner:
         for number in steps:
@@ -71,7 +72,7 @@ def layout(store: Catalog, step: int | None = None, *, include_partial: bool = F
         tuple(steps),
         tuple(search.placed()),
         tuple(search.findings),
-        tuple(search.replicas(ranks)),
+        tuple(search.replicas.groups()),
         tuple(left_out),
     )
 
@@ -99,15 +100,13 @@ class _Row:
 class _LayoutSearch:
     """What is known after some steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: Sequence[int]) -> None:
+        self.replicas = ReplicaCounts(ranks)
         self.kinds: dict[tuple[Kind, str], _Row] = {}
         """By kind and placement."""
         self.findings: list[LayoutFinding] = []
         self._counts: Counter[tuple[Kind, str]] = Counter()
-        self._equal: Counter[tuple[int, int]] = Counter()
-        """How many parameters two ranks have in common."""
-        self._shared: Counter[tuple[int, int]] = Counter()
-        """How many parameters both of two ranks have."""
+        self._states = OptimizerStates()
 
     def add(self, held: HeldTensors, runner: PairRunner) -> None:
         """Take in one step over all ranks."""
@@ -122,6 +121,7 @@ class _LayoutSearch:
             self._note_parameter(held, number)
         self.findings += find_misplaced(held, rows, whole)
         self.findings += find_repeated_biases(held, rows)
+        self.findings += self._states.look(held, rows)
 
     def _known(
         self, held: HeldTensors, number: int, by_digests: EqualHolders, whole: dict[int, tuple[int, str]]
@@ -143,32 +143,20 @@ class _LayoutSearch:
 
     def _note_parameter(self, held: HeldTensors, number: int) -> None:
         key = held.keys[number]
-        if is_parameter_gradient(key) or "param" not in f"{key.op_type}.{key.op_name}".lower():
+        if not is_parameter(key):
             return
-        digests = held.digests(number)
-        ranks = [holder.rank for holder in held.holders[number]]
-        for place, rank in enumerate(ranks):
-            for other in range(place + 1, len(ranks)):
-                self._shared[rank, ranks[other]] += 1
-                self._equal[rank, ranks[other]] += digests[place] == digests[other]
+        if is_constant(held, number):
+            return
+        contents: dict[int, Hashable] = {
+            holder.rank: digest if any(digest[0]) else holder
+            for holder, digest in zip(held.holders[number], held.digests(number), strict=True)
+        }
+        self.replicas.add(contents, math.prod(held.shapes(number)[0]))
 
     def placed(self) -> Iterator[PlacedKind]:
         """Yield each kind with the number of its tensors."""
         for key, row in self.kinds.items():
             yield PlacedKind(row.name, row.ranks, row.placement, row.why, self._counts[key])
-
-    def replicas(self, ranks: Sequence[int]) -> list[tuple[int, ...]]:
-        """Return the groups of ranks that have most of their parameters in common."""
-        groups: list[list[int]] = []
-        for rank in ranks:
-            for group in groups:
-                pair = group[0], rank
-                if self._equal[pair] > _MOST * self._shared[pair] > 0:
-                    group.append(rank)
-                    break
-            else:
-                groups.append([rank])
-        return [tuple(group) for group in groups if len(group) > 1]
 
 
 def _by_digests(held: HeldTensors, number: int) -> EqualHolders:

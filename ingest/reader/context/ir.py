@@ -79,7 +79,7 @@ def parse_ir(pieces: Iterable[bytes | bytearray]) -> IrGraph:
     Args:
         pieces: the content, cut at any bytes.
     """
-    parser = _IrParser()
+    parser = IrParser()
     for number, line in enumerate(_lines(pieces), 1):
         parser.parse_line(line, number)
     parser.finish_op()
@@ -107,7 +107,7 @@ def _lines(pieces: Iterable[bytes | bytearray]) -> Iterator[bytes]:
         yield rest[:_MAX_LINE_NBYTES]
 
 
-class _IrParser:
+class IrParser:
     """Parses line by line; the state is that of the operator whose lines are being read."""
 
     def __init__(self) -> None:
@@ -123,6 +123,7 @@ class _IrParser:
         self._stacks: dict[tuple[Frame, ...], tuple[Frame, ...]] = {}
 
     def parse_line(self, line: bytes, number: int) -> None:
+        """Take a line of an `.ir` file."""
         line = line.strip()
         if line.startswith(b"#"):
             self._parse_comment(line.decode("utf-8", "replace"), number)
@@ -131,6 +132,20 @@ class _IrParser:
         elif line:
             self.finish_op()  # the next node, or the end of the graph
             self._inputs = self._nodes.add_line(line)
+
+    def add_op(
+        self,
+        name: str,
+        inputs: tuple[IrSource | None, ...],
+        signature: Signature | None,
+        stack: Iterable[str],
+    ) -> None:
+        """Take an operator of another kind of file, with the lines of its stack, innermost first."""
+        self._name, self._inputs, self._signature = name, inputs, signature
+        for number, line in enumerate(stack, 1):
+            self._parse_comment(line.strip(), number)
+        self._reversed = True
+        self.finish_op()
 
     def _parse_comment(self, text: str, number: int) -> None:
         if "In file " in text[:40]:
@@ -163,6 +178,7 @@ class _IrParser:
         self._reversed = innermost_first
 
     def finish_op(self) -> None:
+        """Add the operator whose lines were taken to the graph, if it has a name."""
         name, self._name = self._name, ""
         sections, self._sections = self._sections, []
         signature, self._signature = self._signature, None
@@ -179,6 +195,7 @@ class _IrParser:
         self.graph.ops[name] = IrOp(name, self._stacks.setdefault(stack, stack), of, signature, inputs)
 
     def add_problem(self, problem: str) -> None:
+        """Add a problem, unless there are many."""
         if len(self.graph.problems) < _MAX_PROBLEMS:
             self.graph.problems.append(problem)
 

@@ -17,7 +17,7 @@ _NODE = re.compile(rb"%(\w+)\([^()]*\) = (?:PrimFunc_)?([\w.]+)\(")
 _PARAMETER = re.compile(r"%para\d+_(.+)")
 _INDEX = re.compile(r"[IU](?:nt)?(?:32|64)\((\d{1,6})\)")
 #: Nodes whose output is their first input.
-_PASSING = frozenset(["Load", "Depend"])
+PASSING = frozenset(["Load", "Depend"])
 _OPENING, _CLOSING = "([{<", ")]}>"
 
 
@@ -61,7 +61,7 @@ class NodeTable:
         inputs = tuple(self._source_of(argument) for argument in arguments)
         node = self._nodes[match[1].decode()] = _Node()
         op_type = match[2].decode()
-        if op_type in _PASSING:
+        if op_type in PASSING:
             node.source = inputs[0] if inputs else None
         elif op_type == "TupleGetItem":
             node.source = _output_of(inputs, arguments)

@@ -13,7 +13,8 @@ import numpy as np
 from ingest.reader.context.execution_order import parse_history, parse_order
 from ingest.reader.context.frames import Frame, best_frame, told_frame
 from ingest.reader.context.ge_graph import GeGraphs
-from ingest.reader.context.ir import IrGraph, IrOp, parse_ir
+from ingest.reader.context.graph_files import GraphFiles
+from ingest.reader.context.ir import IrOp
 from ingest.reader.context.ir_nodes import IrSource
 from ingest.reader.context.json_files import (
     Stacks,
@@ -24,7 +25,7 @@ from ingest.reader.context.json_files import (
     parse_kernel_args,
     parse_stacks,
 )
-from ingest.reader.context.kept_files import KeptFile, KeptFiles, nearest
+from ingest.reader.context.kept_files import KeptFile, KeptFiles
 from ingest.reader.context.match import (
     AMBIGUOUS,
     BY_TYPE,
@@ -47,10 +48,8 @@ from ingest.reader.indexed_step import StepSource
 from ingest.reader.indexed_tensor import IndexedTensor
 from workers.model import MIB
 
-_IR = re.compile(r".*\.ir")
 _ORDER = re.compile(r"ms_execution_order_graph_(\d+)\.csv")
 _HISTORY = re.compile(r"ms_global_execution_order_graph_(\d+)\.csv")
-_GRAPH_OF_IR = re.compile(r".*graph_(\d+)\.ir")
 _BUILT_GRAPH = re.compile(r"ge_proto_.*_Build\.txt")
 _CONFIG = re.compile(r".*\.json")
 _MAX_CONFIG_NBYTES = MIB
@@ -109,7 +108,7 @@ class Context:
         self._store = store
         self._files = KeptFiles(store, rank)
         self._ge_graphs = GeGraphs(self._files)
-        self._graphs: dict[str, IrGraph] = {}
+        self._graphs = GraphFiles(self._files)
         self._orders: dict[str, list[str]] = {}
         self._positions: dict[str, dict[str, int]] = {}
         self._matches: dict[tuple[int | None, str, str], dict[str, OperatorMatch]] = {}
@@ -179,8 +178,8 @@ class Context:
     def graph_source(self, tensor: IndexedTensor) -> DumpedSource | None:
         """Return what the graph feeds into an input, by the names of the dump; None if that is not known.
 
-        Known are the edges of MindSpore's `.ir` files, between operators that are matched without doubt, and
-        of the graphs of GE, whose operators have the names of the dump.
+        Known are the edges of MindSpore's graphs (`.ir`, `.pb`), between operators that are matched without
+        doubt, and of the graphs of GE, whose operators have the names of the dump.
         """
         if tensor.io != "input":
             return None
@@ -192,8 +191,8 @@ class Context:
         match = self.match(tensor)
         if match is None or match.name is None:
             return None
-        for file in self._ir_files(tensor.graph, tensor.source):
-            op = self._graph(file).ops.get(match.name)
+        for file in self._graphs.of(tensor.graph, tensor.source):
+            op = self._graphs.parsed(file).ops.get(match.name)
             if op is not None and tensor.slot < len(op.inputs):
                 source = op.inputs[tensor.slot]
                 return None if source is None else self._dumped_source(tensor, source)
@@ -210,8 +209,14 @@ class Context:
         return None if name is None else DumpedSource("", name, source.slot)
 
     def original_names(self, tensor: IndexedTensor) -> tuple[str, ...]:
-        """Return the operators of the model that were fused into that of a tensor; see `GeGraphs`."""
-        return self._ge_graphs.originals(tensor)
+        """Return the operators of the model that were fused into that of a tensor; see `GeGraphs`.
+
+        Without a graph, DumpData may have the last of them.
+        """
+        told = tensor.told.get("original_op")
+        last = (str(told.get("name")),) if isinstance(told, dict) else ()
+        last = () if last == (tensor.full_name or tensor.op_name,) else last
+        return self._ge_graphs.originals(tensor) or last
 
     def kernel_args(self, tensor: IndexedTensor) -> dict[str, str] | None:
         """Return the arguments of a tensor's operator (`save_kernel_args`); None if the dump has none."""
@@ -230,6 +235,16 @@ class Context:
         parents = self._parents_of(tensor)
         key = find_key(call_texts(tensor), parents)
         return parents[key] if key is not None else None
+
+    def enclosing(self, tensor: IndexedTensor) -> tuple[str, ...]:
+        """Return the modules around the call of a tensor that msProbe saw, from innermost to outermost."""
+        parents = self._parents_of(tensor)
+        around: dict[str, None] = {}
+        outer = self.parent(tensor)
+        while outer is not None and outer not in around:
+            around[outer] = None
+            outer = parents.get(outer)
+        return tuple(around)
 
     def training_graph(self, step: int | None) -> TrainingGraph:
         """Return the training graph of a step; `choose_training_graph` has the rules.
@@ -259,7 +274,7 @@ class Context:
                     yield data
 
     def _line_of_op(self, tensor: IndexedTensor) -> SourceLine | None:
-        """Return the line of an operator of a graph, from an `.ir` file.
+        """Return the line of an operator of a graph, from a file of MindSpore.
 
         An ambiguous operator has a line if all of its candidates have the same line.
         """
@@ -276,8 +291,8 @@ class Context:
 
     def _line_of_name(self, tensor: IndexedTensor, name: str, matched: str) -> SourceLine | None:
         """Return the line of the operator with this full name; files of the tensor's graph come first."""
-        for file in (*self._ir_files(tensor.graph, tensor.source), *self._ir_files("", tensor.source)):
-            op = self._graph(file).ops.get(name)
+        for file in (*self._graphs.of(tensor.graph, tensor.source), *self._graphs.of("", tensor.source)):
+            op = self._graphs.parsed(file).ops.get(name)
             if op is not None and (frame := best_frame(op.stack)) is not None:
                 return SourceLine(
                     frame.file, frame.line, frame.code, op.stack, matched, op.of, name, file.source
@@ -295,8 +310,8 @@ class Context:
     def _graph_ops(self, graph: str, source: str) -> Iterator[GraphOp]:
         """Yield the operators of a graph in order of execution, then those that this order does not have."""
         ops: dict[str, IrOp] = {}
-        for file in self._ir_files(graph, source):
-            ops |= self._graph(file).ops
+        for file in self._graphs.of(graph, source):
+            ops |= self._graphs.parsed(file).ops
         order = dict.fromkeys(self.execution_order(graph) if graph else ())
         for name in order:
             yield GraphOp(name, ops[name].signature if name in ops else None)
@@ -331,21 +346,6 @@ class Context:
             size = int(np.prod(shape[shape >= 0]))
             types.setdefault(name, {})[io, int(slot)] = (str(declared or dtype).lower(), size)
         return [DumpedOp(name, time, types[name]) for name, time in first.items()]
-
-    def _ir_files(self, graph: str, source: str) -> list[KeptFile]:
-        """Return the `.ir` file of a graph that is nearest to `source`; with graph "", all files."""
-        files = self._files.of_run(_IR)
-        if not graph:
-            return files
-        file = nearest((file for file in files if _graph_number(_GRAPH_OF_IR, file) == graph), source)
-        return [file] if file else []
-
-    def _graph(self, file: KeptFile) -> IrGraph:
-        if file.source not in self._graphs:
-            parsed = self._files.parse(file, parse_ir) or IrGraph()
-            self._files.add_problems(file, parsed.problems)
-            self._graphs[file.source] = parsed
-        return self._graphs[file.source]
 
     def _line_of_call(self, tensor: IndexedTensor) -> SourceLine | None:
         """Return the line of a call that msProbe saw, from its `stack.json`."""

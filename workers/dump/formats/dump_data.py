@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeAlias
 from google.protobuf.message import DecodeError
 
 from workers.dump.formats.dump_data_pb2 import DumpData, OpBuffer, OpInput, OpOutput, Workspace
-from workers.dump.formats.dump_data_tensor import Described, Item, format_name, interpret
+from workers.dump.formats.dump_data_tensor import Described, Item, format_name, interpret, original_of
 from workers.dump.formats.header import ReadAt, TensorHeader, Truncated
 from workers.dump.formats.wire import LENGTH_DELIMITED, FieldWalk, WireField, varint
 from workers.errors import UnreadableTensor
@@ -253,6 +253,7 @@ def _headers(
                 format=format_name(placed.item),
                 declared_dtype=meaning.declared_dtype,
                 problem=meaning.problem,
+                record=original_of(placed.item),
             )
         )
         previous_end = end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -125,6 +126,18 @@ def interpret(io: str, slot: int, item: Item, size: int) -> Meaning:
         return Meaning(element, shape, element.nbytes(math.prod(shape)), None, declared, problem)
     meaning = _with_device_shape((io, slot), item, size, element, device_shape)
     return meaning if meaning.declared_dtype or not declared else meaning._replace(declared_dtype=declared)
+
+
+def original_of(item: Item) -> str:
+    """Return which output of which operator of the model a tensor is, as a record; "" if it does not say.
+
+    Operators of the model that were fused into one have its name no more: the last of them has its outputs.
+    """
+    if not isinstance(item, OpOutput) or not item.original_op.name:
+        return ""
+    name = item.original_op.name.decode("utf-8", "replace")
+    original = {"name": name, "output": item.original_op.output_index}
+    return json.dumps({"tensor": {"original_op": original}})
 
 
 def format_name(item: Item) -> str:

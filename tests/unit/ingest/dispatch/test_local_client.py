@@ -14,7 +14,7 @@ import pytest
 from ingest.dispatch.clients import ask
 from ingest.dispatch.futures import result_of
 from ingest.dispatch.local_client import LocalClient, LocalFuture
-from ingest.dispatch.local_workers import LocalWorkers, count_of_workers
+from ingest.dispatch.local_workers import LocalWorkers
 from ingest.dispatch.parts import InflightTask, OfferedStep, TaskPart
 from ingest.dispatch.patrol import Patrol, WorkerReplaced
 from workers.errors import ClusterError, WorkerDied
@@ -117,7 +117,7 @@ def test_a_worker_that_does_not_come_to_an_end_is_replaced(client: LocalClient) 
     assert submit(client, os.getpid).result(60) != pid
 
 
-def test_workers_that_cannot_start_are_an_error_and_not_a_loop() -> None:
+def test_without_workers_every_task_is_cancelled() -> None:
     def refuse() -> Any:
         raise OSError("no more processes")
 
@@ -125,18 +125,3 @@ def test_workers_that_cannot_start_are_an_error_and_not_a_loop() -> None:
     lonely.close()
     assert lonely.status == "closed"
     assert submit(lonely, divmod, 7, 2).status == "cancelled"
-    with LocalWorkers(1) as workers:
-        own = workers.connect()
-        own._start = refuse
-        pid = submit(own, os.getpid).result(60)
-        os.kill(pid, signal.SIGKILL)
-        pending = submit(own, os.getpid)
-        wait_until(lambda: pending.status != "pending")
-        wait_until(lambda: own.status == "closed")
-        with pytest.raises(ClusterError, match="end before they are ready"):
-            workers.connect()
-
-
-def test_there_is_a_worker_for_each_processor_unless_somebody_chooses() -> None:
-    assert count_of_workers(3) == 3
-    assert count_of_workers(None) == min(len(os.sched_getaffinity(0)), 8)

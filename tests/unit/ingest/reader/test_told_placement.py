@@ -21,7 +21,10 @@ from ingest.reader.told_placement import told_placement, told_text
             {"dp": "replicated", "tp": "shard 1"},
         ),
         ({"tensor": {"placements": ["Partial(sum)"], "mesh_dim_names": ["tp"]}}, {"tp": "partial sum"}),
-        ({"tensor": {"placements": ["_StridedShard(dim=0, sf=2)"], "mesh_dim_names": ["tp"]}}, {}),
+        (
+            {"tensor": {"placements": ["_StridedShard(dim=0, sf=2)"], "mesh_dim_names": ["tp"]}},
+            {"tp": "strided shard 0"},
+        ),
         ({"tensor": {"placements": ["Shard(0)"], "mesh_dim_names": None}}, {}),
         ({}, {}),
     ],

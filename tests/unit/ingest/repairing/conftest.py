@@ -6,16 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.api import consolidate
+from ingest.api import consolidate, open_store
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.rules.load import load_rules
+from workers.store.objects import ObjectStore
 
 
 def fill(dump: MadeDump) -> None:
-    """Dump four steps of two ranks: floats, integers, copies, a text file; and NaN in the last step."""
+    """Dump steps 1 to 3 of two ranks: floats, integers, copies, a text file; and NaN in the last step."""
     rng = np.random.default_rng(3)
-    for step in range(4):
+    for step in range(1, 4):
         shared = rng.normal(size=200).astype("<f4")
         for rank in range(2):
             own = rng.normal(size=200).astype("<f4")
@@ -45,10 +46,23 @@ def store(whole: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def lone_store(tmp_path: Path) -> Path:
-    """A store whose dump is gone."""
-    dump = MadeDump(tmp_path / "dump")
+def whole_objects(whole: Path) -> ObjectStore:
+    """The objects of the undamaged store; not to be changed."""
+    return open_store(whole / "run.zarr").objects
+
+
+@pytest.fixture(scope="session")
+def lone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An undamaged store whose dump is gone; not to be changed."""
+    root = tmp_path_factory.mktemp("lone")
+    dump = MadeDump(root / "dump")
     fill(dump)
-    ingest_directly(dump.root, tmp_path / "lone.zarr", rules=load_rules().enabled, sketches=True)
+    ingest_directly(dump.root, root / "lone.zarr", rules=load_rules().enabled, sketches=True)
     shutil.rmtree(dump.root)
-    return tmp_path / "lone.zarr"
+    return root / "lone.zarr"
+
+
+@pytest.fixture
+def lone_store(lone: Path, tmp_path: Path) -> Path:
+    """A copy of the store whose dump is gone, to be damaged."""
+    return Path(shutil.copytree(lone, tmp_path / "lone.zarr"))

@@ -60,6 +60,7 @@ def test_a_rank_that_a_watcher_sees_later_is_refused_alone(
     deadline = time.monotonic() + 60
     while StepKey(5, 2) not in heard.keys(StepCommitted) or not heard.of(StepFailed):
         assert time.monotonic() < deadline
+        time.sleep(0.05)
         running.schedule.look_soon()
         running.tick()
     failed = {event.plan.key: event.error for event in heard.of(StepFailed)}

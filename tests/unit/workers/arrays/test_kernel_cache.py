@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import workers
-from workers.arrays.kernel_target import NEEDS, TARGETS, missing_features
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -112,15 +111,3 @@ def test_shipped_kernels_are_loaded_from_a_read_only_installation(
     # Whoever asks for another processor gets code for it.
     assert installation.use(temporary, NUMBA_CPU_NAME="nehalem", NUMBA_CPU_FEATURES="") == [cache, "0"]
     assert list(temporary.rglob("*.nbc"))
-
-
-def test_shipped_kernels_are_left_alone_by_a_processor_that_cannot_execute_them() -> None:
-    """It would end with an illegal instruction."""
-    assert missing_features("x86-64-v3", {"avx2": True, "bmi2": True}) == NEEDS["x86-64-v3"] - {
-        "avx2",
-        "bmi2",
-    }
-    assert missing_features("x86-64-v3", dict.fromkeys(NEEDS["x86-64-v3"], True)) == set()
-    assert missing_features("generic", {}) == set()
-    assert missing_features("sparkling", {}) == {"sparkling"}
-    assert set(TARGETS.values()) == set(NEEDS)

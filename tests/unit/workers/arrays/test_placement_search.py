@@ -62,6 +62,13 @@ def test_what_is_cut_alike_is_compared_rank_by_rank() -> None:
     assert found.ways[0].same_on_both
 
 
+def test_shards_of_shards_in_the_other_order() -> None:
+    """Tensor parallelism cuts into halves, and FSDP2 cuts each of these: ranks 0 and 2 have the first."""
+    quarters = np.split(WHOLE, 4)
+    found = search_in([quarters[place] for place in (0, 2, 1, 3)], [WHOLE])
+    assert str(found.ways[0].a) == "strided shard 0, shard 0"
+
+
 def test_swapped_and_repeated_shards_are_found_where_they_are() -> None:
     swapped = search_in([WHOLE[6:], WHOLE[:6]], [WHOLE])
     assert swapped.order is not None

@@ -13,6 +13,7 @@ from tests.operands import in_files, in_store
 from workers.arrays.placement_search import Pieces
 from workers.errors import DamagedStore
 from workers.tasks import piece_elements
+from workers.tasks.operands import Operand
 from workers.tasks.piece_elements import RangedElements, elements_of, with_twins
 
 VALUES = np.arange(1000, dtype="<f4").reshape(10, 100)
@@ -54,3 +55,24 @@ def test_equal_pieces_of_a_dump_are_known_once_they_are_read(tmp_path: Path) -> 
     read = elements_of(in_files(MadeDump(tmp_path / "dump"), VALUES, VALUES + 1, VALUES))
     assert with_twins(Pieces((VALUES.shape,) * 3, (0, 1, 2)), read).twins == (0, 1, 0)
     assert with_twins(Pieces((VALUES.shape,) * 2, (0, 1)), [InMemory(VALUES)] * 2).twins == (0, 1)
+
+
+def test_what_is_read_in_order_is_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (operand,) = in_files(MadeDump(tmp_path / "dump"), VALUES)
+    monkeypatch.setattr(piece_elements, "WHOLE_NBYTES", 0)
+    monkeypatch.setattr(piece_elements, "_WINDOW", 50)
+    requested = []
+    read_range = piece_elements._read_range
+
+    def counted(operand: Operand, start: int, stop: int) -> np.ndarray:
+        requested.append((start, stop))
+        return read_range(operand, start, stop)
+
+    monkeypatch.setattr(piece_elements, "_read_range", counted)
+    (elements,) = elements_of([operand])
+    values = np.concatenate([elements.read(start, start + 100) for start in range(0, 1000, 100)])
+    assert values.tolist() == VALUES.reshape(-1).tolist()
+    assert requested == [(0, 50), (50, 850), (850, 1000)]
+    requested.clear()
+    assert elements.read(20, 30).tolist() == list(range(20, 30))  # elsewhere, only what is asked for
+    assert requested == [(0, 50)]

@@ -49,8 +49,11 @@ def test_frameworks_are_compared_by_a_mapping(dumps: DumpLibrary, tmp_path: Path
     assert ("Cell.Dense.Cell.fc.Dense.forward.0.parameters.weight.-1") in {one.name_a for one in matched}
     assert found.counts[Verdict.ONLY_A] + len(matched) == 60
     assert "pair 2 of the mapping file fits no tensor of A" in found.notes
-    with pytest.raises(UsageError, match="has a counterpart"):
-        compare(a, b)
+    # Without one, what operators do and the order tell which is which; weights differ, and so does all else.
+    guessed = compare(a, b)
+    assert guessed.first is not None
+    assert guessed.first.tensor.name_a.startswith("Primitive.Conv2D.")
+    assert guessed.first.tensor.name_b.startswith("Functional.conv2d.")
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def compared(stores: dict[str, tuple[str, str]]) -> dict[str, Comparison]:
 
 
 @pytest.mark.parametrize(
-    ("network", "names", "paired"), [("lenet", (155, 195, 3), 143), ("explode", (140, 210, 4), 115)]
+    ("network", "names", "paired"), [("lenet", (155, 195, 3), 152), ("explode", (140, 210, 4), 134)]
 )
 def test_all_pairs_are_the_same_tensor(
     compared: dict[str, Comparison], network: str, names: tuple[int, int, int], paired: int
@@ -52,13 +52,13 @@ def test_all_pairs_are_the_same_tensor(
 def test_every_guess_is_marked(compared: dict[str, Comparison]) -> None:
     comparison = compared["lenet"]
     by_how = Counter(tensor.matched for tensor in comparison.tensors if tensor.guessed)
-    assert by_how == comparison.guessed == {"scope": 124, "spelling": 16}
+    assert by_how == comparison.guessed == {"scope": 124, "spelling": 16, "content": 9}
     assert {tensor.matched for tensor in comparison.tensors if not tensor.guessed} == {"", "exact"}
     row = comparison.to_dict()
     assert row["names"] == {"a": 155, "b": 195, "common": 3}
     assert any(tensor["guessed"] and tensor["matched"] == "scope" for tensor in row["tensors"])
     assert "B knows 3 of 155 names of A" in comparison.notes[0]
-    assert "140 pairs of tensors are guesses (124 by scope, 16 by spelling)" in " ".join(comparison.notes)
+    assert "149 pairs of tensors are guesses (" in " ".join(comparison.notes)
     page = to_html(comparison)
     assert page.count("guess: scope") == 124
     assert "names of A" in page
@@ -71,7 +71,9 @@ def test_what_was_fused_is_compared_by_its_output(compared: dict[str, Comparison
         "BiasAdd.Default_network-WithLossCell__backbone-LeNet5_fc3-"
     )
     assert pairs["MatMulBiasAddReluFusion"].startswith("ReLU.")
-    assert {tensor.io for tensor in fused if tensor.name_b} == {"output"}
+    inputs = {tensor.name_a: tensor.name_b for tensor in fused if tensor.name_b and tensor.io == "input"}
+    # What the parts read is read by the whole: by content.
+    assert {name.split(".")[0] for name in inputs.values()} == {"MatMul", "BiasAdd"}
 
 
 def test_the_order_of_execution_may_differ(compared: dict[str, Comparison]) -> None:
@@ -112,4 +114,4 @@ def test_other_releases_too(dumps: DumpLibrary, tmp_path: Path) -> None:
         ingest_directly(dumps[f"mindspore-{version}-cpu-sync"] / "lenet", tmp_path / f"{version}.zarr")
     comparison = compare(tmp_path / "2.0.0.zarr@0,0", tmp_path / "2.7.1.zarr@0,0")
     assert comparison.counts[Verdict.ONLY_A] == 4
-    assert comparison.guessed == {"scope": 51, "spelling": 8, "line": 4}
+    assert comparison.guessed == {"scope": 51, "spelling": 8, "producers": 4}

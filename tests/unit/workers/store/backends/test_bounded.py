@@ -1,7 +1,6 @@
 """Requests that do not come to an end are given up."""
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from workers import events
 from workers.errors import StoreSilent, StoreUnavailable
 from workers.events import Event
 from workers.store.backends.bounded import BoundedObjects, Outage
-from workers.store.backends.deadline import NoAnswer, call_within, made_progress
 from workers.store.backends.local import LocalObjects
 from workers.store.events import RequestAbandoned
 from workers.store.model import StoreAddress
@@ -69,39 +67,6 @@ def test_nothing_is_asked_of_a_store_that_is_away(hanging: Hanging) -> None:
     objects.put("a", b"1")
     assert objects.get("a") == b"1"
     assert outage.error is None
-
-
-def test_what_makes_progress_is_waited_for() -> None:
-    def slow() -> str:
-        for _ in range(10):
-            time.sleep(0.1)
-            made_progress()
-        return "done"
-
-    assert call_within(0.9, slow) == "done"
-
-
-def test_what_stops_half_way_is_not() -> None:
-    stop = threading.Event()
-    made = []
-
-    def stalls() -> None:
-        made_progress()
-        made.append(1)
-        stop.wait()
-
-    started = time.monotonic()
-    with pytest.raises(NoAnswer):
-        call_within(0.2, stalls)
-    stop.set()
-    assert made == [1]
-    assert time.monotonic() - started >= 0.2
-
-
-def test_errors_are_those_of_the_call() -> None:
-    with pytest.raises(ZeroDivisionError):
-        call_within(5, divmod, 1, 0)
-    assert call_within(5, divmod, 7, 2) == (3, 1)
 
 
 def test_what_is_sent_allows_more_time(tmp_path: Path) -> None:

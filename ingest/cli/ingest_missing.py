@@ -1,0 +1,46 @@
+"""What `ingest` says at its end of what was asked for and is not in the store."""
+
+from __future__ import annotations
+
+import shlex
+
+import ingest
+from ingest.cli.printing import say
+from ingest.service.report import Report
+from ingest.settings import Settings
+from workers.errors import DumpIngestError
+
+#: How many items are named.
+_MAX_ITEMS = 5
+#: Ranks of which one index is read: what is not dumped on one of them is rarely dumped on others.
+_MAX_RANKS = 8
+
+
+def say_missing(report: Report, settings: Settings) -> None:
+    """Print what the configuration of the dump asked for and is not in the store, with the reasons.
+
+    Reads the index of one step of up to eight ranks, if something was committed and the dump has a file that
+    may be its configuration.
+    """
+    if not report.commits or report.stopped_by is not None or not report.may_have_configuration:
+        return
+    url = settings.store or ""
+    try:
+        store = ingest.open_store(url, **settings.store_options)
+        items = ingest.missing(store, most_ranks=_MAX_RANKS)
+    except DumpIngestError as exc:
+        say(f"what the dump lacks is not known: {exc.message}", label="note")
+        return
+    # Steps that no rank has are named above.
+    named = [
+        item for item in items if item.what != "step" or item.rank is not None or not report.missing_steps
+    ]
+    if not named:
+        return
+    command = f"dump-ingest ls {shlex.quote(url)} --missing"
+    say(f"the dump's configuration asks for what is not there; `{command}` lists it", label="note")
+    for item in named[:_MAX_ITEMS]:
+        rank = "" if item.rank is None else f" on rank {item.rank}"
+        say(f"  {item.what} {item.name}{rank}" + (f": {item.reason}" if item.reason else ""))
+    if named[_MAX_ITEMS:]:
+        say(f"  and {len(named) - _MAX_ITEMS} more")

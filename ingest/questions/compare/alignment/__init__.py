@@ -1,0 +1,1 @@
+"""Aligns two programs that ran different operators: as sequences with gaps, and as graphs."""

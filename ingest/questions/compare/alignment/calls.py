@@ -1,0 +1,183 @@
+"""What is known of the calls of two programs before they are aligned, and of the values that pass between."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.questions.compare.alignment.kinds import kinds_of, only_moves
+
+#: The marks of a value: none of them depends on the order of elements, nor on the shape.
+MARKS = ("l1_norm", "l2_norm", "min", "max", "mean")
+_MEAN = MARKS.index("mean")
+#: Relative difference of marks up to which values may be the same, in types of 32 bits and more.
+NEARLY = 1e-3
+#: The same in narrower types: an element of bfloat16 has 8 bits.
+NEARLY_NARROW = 2.0**-7
+
+Numbers: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One tensor that a call reads or writes."""
+
+    size: int
+    """The number of elements."""
+    content: Hashable = None
+    """Equal for equal elements on either side; None if it is not known."""
+    marks: tuple[float, ...] = (math.nan,) * len(MARKS)
+    """What `MARKS` names; NaN for what is not known."""
+    is_weak: bool = False
+    """Whether many tensors are equal to it by chance: it is constant, or has one element."""
+    is_narrow: bool = False
+    """Whether its type has 16 bits at most."""
+
+    @property
+    def identity(self) -> Hashable:
+        """Equal for tensors of one side that have the same elements; None if nothing is known of them."""
+        if self.content is not None:
+            return self.content
+        known = tuple(None if math.isnan(mark) else mark for mark in self.marks)
+        return known if any(mark is not None for mark in known) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of an operator."""
+
+    op_type: str
+    inputs: tuple[Value, ...] = ()
+    outputs: tuple[Value, ...] = ()
+    scope: str = ""
+    """Where it is in the network, as far as its name tells."""
+    line: tuple[str, int] | None = None
+    """The line of the program that made it."""
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """What it does."""
+        return kinds_of(self.op_type)
+
+    @property
+    def result(self) -> Value | None:
+        """What it is known by: its first output; without any, its first input."""
+        return next(iter((*self.outputs, *self.inputs)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ValueClasses:
+    """Which values of two programs are the same, or nearly."""
+
+    of_value: dict[int, int]
+    """The class by `id` of a value; values of which nothing is known are in none."""
+    weak: frozenset[int]
+    """Classes of values that are equal by chance."""
+
+    def of(self, value: Value | None) -> int:
+        """Return the class of a value; -1 for none."""
+        return -1 if value is None else self.of_value.get(id(value), -1)
+
+
+def classes_of(a: Sequence[Call], b: Sequence[Call]) -> ValueClasses:
+    """Return the classes of all values of two programs: of equal content, or with nearly equal marks."""
+    values = [value for call in (*a, *b) for value in (*call.inputs, *call.outputs)]
+    first: dict[Hashable, int] = {}
+    distinct: list[Value] = []
+    place_of: dict[int, int] = {}
+    for value in values:
+        identity = value.identity
+        if identity is None:
+            continue
+        place = first.setdefault((value.size, identity), len(distinct))
+        if place == len(distinct):
+            distinct.append(value)
+        place_of[id(value)] = place
+    roots = _joined(distinct)
+    weak = frozenset(roots[place] for place, value in enumerate(distinct) if value.is_weak)
+    return ValueClasses({key: roots[place] for key, place in place_of.items()}, weak)
+
+
+def _joined(values: Sequence[Value]) -> list[int]:
+    """Return for each value the number of its class."""
+    roots = list(range(len(values)))
+
+    def root(place: int) -> int:
+        while roots[place] != place:
+            roots[place] = roots[roots[place]]
+            place = roots[place]
+        return place
+
+    for first, second in _near_pairs(values):
+        roots[root(first)] = root(second)
+    return [root(place) for place in range(len(values))]
+
+
+def _near_pairs(values: Sequence[Value]) -> Iterable[tuple[int, int]]:
+    """Yield the pairs of values of one size whose marks are nearly equal."""
+    by_size: dict[tuple[int, bool], list[int]] = {}
+    for place, value in enumerate(values):
+        by_size.setdefault((value.size, value.is_weak), []).append(place)
+    for places in by_size.values():
+        marks = np.array([values[place].marks for place in places], np.float64)
+        narrow = np.array([values[place].is_narrow for place in places])
+        scale = np.nanmax(np.abs(np.nan_to_num(marks[:, 1:_MEAN], nan=0.0)), axis=1, initial=0.0)
+        for column in (0, 1):  # sorted by one of the norms, near values are near each other
+            known = np.flatnonzero(~np.isnan(marks[:, column]))
+            order = known[np.argsort(marks[known, column], kind="stable")]
+            for rank, place in enumerate(order.tolist()):
+                limit = marks[place, column] * (1 + 2 * NEARLY_NARROW) + 1e-300
+                stop = int(np.searchsorted(marks[order, column], limit, side="right"))
+                others = order[rank + 1 : stop]
+                for other in others[_are_near(marks, scale, narrow, place, others)].tolist():
+                    yield places[place], places[other]
+
+
+def _are_near(
+    marks: npt.NDArray[np.float64],
+    scale: npt.NDArray[np.float64],
+    narrow: npt.NDArray[np.bool_],
+    place: int,
+    others: Numbers,
+) -> npt.NDArray[np.bool_]:
+    """Return which of other values have nearly the marks of one, as far as both are known."""
+    mine, theirs = marks[place], marks[others]
+    tolerance = np.where(narrow[others] | narrow[place], NEARLY_NARROW, NEARLY)[:, None]
+    with np.errstate(invalid="ignore"):
+        size = np.maximum(np.abs(mine), np.abs(theirs))
+        # Extremes and means may be near zero: what counts is how large elements are.
+        size[:, 2:] = np.maximum(size[:, 2:], np.maximum(scale[place], scale[others])[:, None])
+        near = (np.abs(mine - theirs) <= tolerance * size) | (mine == theirs)
+    return np.asarray((near | np.isnan(mine) | np.isnan(theirs)).all(axis=1))
+
+
+def sources_of(calls: Sequence[Call]) -> list[tuple[int, ...]]:
+    """Return for each call the calls that wrote what it reads: the latest ones before it, or parameters.
+
+    Calls that only pass elements on wrote nothing.
+    """
+    written: dict[Hashable, int] = {}
+    for number, call in enumerate(calls):
+        if call.op_type == "Parameter":
+            for value in call.outputs:
+                if value.identity is not None:
+                    written.setdefault((value.size, value.identity), number)
+    sources: list[tuple[int, ...]] = []
+    for number, call in enumerate(calls):
+        writers = dict.fromkeys(
+            written[key]
+            for value in call.inputs
+            if (key := (value.size, value.identity)) in written and value.identity is not None
+        )
+        sources.append(tuple(source for source in writers if source != number))
+        if call.op_type != "Parameter":
+            for value in call.outputs:
+                key = value.size, value.identity
+                if value.identity is not None and not (only_moves(call.op_type) and key in written):
+                    written[key] = number
+    return sources

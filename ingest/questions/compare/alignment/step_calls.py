@@ -1,0 +1,99 @@
+"""The calls of one step of a rank, of which an alignment is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from ingest.questions.compare.alignment.calls import MARKS, Call, Value
+from ingest.questions.compare.operator_origins import OperatorKey, origins_of
+from ingest.questions.compare.runner import PairRunner, batched
+from ingest.questions.compare.sources import StepTensors
+from ingest.reader.flow.operator_kinds import is_input, is_output
+from workers.arrays.dtypes import from_name
+from workers.arrays.statistics import FIELDS
+from workers.tasks.contents import read_contents
+
+_L1 = "l1:"
+_COLUMNS = tuple(FIELDS.index(name) if name in FIELDS else None for name in MARKS)
+_NARROW_NBYTES = 2
+
+
+def with_contents(side: StepTensors, numbers: Iterable[int], runner: PairRunner) -> StepTensors:
+    """Return a step with the digests and statistics of these tensors, which are read if they are not known.
+
+    Raises:
+        StoreError: a store cannot be reached.
+        DumpError: a file of a dump changed, or cannot be read.
+    """
+    unknown = [number for number in numbers if side.dumped[number] and not side.digests[number].any()]
+    if not unknown:
+        return side
+    digests, statistics = side.digests.copy(), side.statistics.copy()
+    batches = batched([side.operand(number) for number in unknown], runner.parts)
+    answers = (answer for batch in runner.map(read_contents, batches) for answer in batch)
+    for number, answer in zip(unknown, answers, strict=True):
+        if answer.digest:
+            digests[number] = np.frombuffer(answer.digest, np.uint8)
+        if answer.statistics:
+            statistics[number] = answer.statistics
+    return replace(side, digests=digests, statistics=statistics)
+
+
+def calls_of(side: StepTensors) -> tuple[list[OperatorKey], list[Call], list[Value]]:
+    """Return the operators of a step in order of execution, each as a call; and the value of each tensor.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    origins = origins_of(side)
+    values = [_value(side, number) for number in range(len(side.keys))]
+    inputs: dict[OperatorKey, list[Value]] = {}
+    outputs: dict[OperatorKey, list[Value]] = {}
+    for number, key in enumerate(side.keys):
+        inputs.setdefault(key.operator, [])
+        outputs.setdefault(key.operator, [])
+        if is_output(key.io):
+            outputs[key.operator].append(values[number])
+        elif is_input(key.io):
+            inputs[key.operator].append(values[number])
+    calls = [
+        Call(
+            key[2],
+            tuple(inputs[key]),
+            tuple(outputs[key]),
+            origins[key].scope or key[3],
+            origins[key].line,
+        )
+        for key in inputs
+    ]
+    return list(inputs), calls, values
+
+
+def _value(side: StepTensors, number: int) -> Value:
+    statistics = side.statistics[number]
+    marks = [math.nan if column is None else float(statistics[column]) for column in _COLUMNS]
+    content: Hashable = None
+    if side.digests[number].any():
+        content = side.dtypes[number], side.digests[number].tobytes()
+    elif not side.dumped[number]:
+        tensor = side.operands.attributes(number).get("tensor")
+        told = tensor.get("hash") if isinstance(tensor, dict) else None
+        if isinstance(told, str) and told.startswith(_L1):
+            marks[0] = float(told.removeprefix(_L1))
+        elif isinstance(told, str):
+            content = told
+    size = math.prod(side.shapes[number])
+    low, high = marks[2], marks[3]
+    is_weak = size <= 1 or low == high or 0.0 in marks[:2]
+    return Value(size, content, tuple(marks), is_weak, _is_narrow(side.dtypes[number]))
+
+
+def _is_narrow(dtype: str) -> bool:
+    try:
+        return from_name(dtype).itemsize <= _NARROW_NBYTES
+    except ValueError:
+        return False

@@ -1,0 +1,109 @@
+"""Real dump systems of the PyTorch world: msProbe, with the loop closed, and statistics of nvdlfw-inspect."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ingest
+from tests.pipeline import ingest_directly
+
+PROGRAM = Path(__file__).parent.parent / "torch_tools_program.py"
+
+
+@pytest.fixture(scope="module")
+def tool(
+    torch_tools: None,  # noqa: ARG001  (they must be there)
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[str, Path], None]]:
+    """Return what runs a tool with a file or directory. One process imports PyTorch for all runs."""
+    directory = tmp_path_factory.mktemp("tools")
+    log = (directory / "log").open("w+")
+    with subprocess.Popen(
+        [sys.executable, str(PROGRAM)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        cwd=directory,
+    ) as process:
+
+        def run(name: str, argument: Path) -> None:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(f"{name} {argument}\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "0\n", (directory / "log").read_text()[-3000:]
+
+        yield run
+        assert process.stdin is not None
+        process.stdin.close()
+    log.close()
+
+
+def config(task: str, directory: Path) -> str:
+    of_task = {"scope": [], "list": [], "data_mode": ["all"], "summary_mode": "statistics"}
+    return json.dumps(
+        {"task": task, "dump_path": str(directory), "rank": [], "step": [1, 2], "level": "mix", task: of_task}
+    )
+
+
+def sizes(dump: Path) -> list[int]:
+    return [path.stat().st_size for path in dump.rglob("*.pt")]
+
+
+def test_msprobe_dumps_what_next_asked_for(tool: Callable[[str, Path], None], tmp_path: Path) -> None:
+    """From statistics alone to the elements of the operator and its inputs, at a fraction of the bytes."""
+    for task in ("statistics", "tensor"):
+        (tmp_path / f"{task}.json").write_text(config(task, tmp_path / task))
+        tool("msprobe", tmp_path / f"{task}.json")
+    assert not sizes(tmp_path / "statistics")
+    ingest_directly(tmp_path / "statistics", tmp_path / "first.zarr")
+    answer = ingest.next_dump(ingest.open_store(tmp_path / "first.zarr"))
+    (tmp_path / "next.json").write_text(answer.config.text)
+    tool("msprobe", tmp_path / "next.json")
+    assert ingest.check_dump_config(tmp_path / "next.json").findings == ()
+    second = tmp_path / "statistics_next"
+    written, full = sizes(second), sum(sizes(tmp_path / "tensor"))
+    assert sum(written) < 0.02 * full
+    assert 1 / 1.5 < answer.estimate.nbytes / sum(written) < 1.5
+    assert 1 / 1.5 < answer.estimate.files / len(written) < 1.5
+    assert 1 / 1.5 < answer.estimate.full_nbytes / full < 1.5
+    ingest_directly(second, tmp_path / "second.zarr")
+    origin = ingest.origin(ingest.open_store(tmp_path / "second.zarr"))
+    assert (origin.op_type, origin.how, origin.step) == ("Torch.log", "born", 2)
+    assert [tensor.io for tensor in origin.inputs] == ["input"]
+    assert origin.why is not None
+    assert origin.source is not None
+    assert "the planted line" in origin.source.code
+
+
+def test_statistics_of_nvdlfw_inspect_are_those_of_the_tensors(
+    tool: Callable[[str, Path], None], tmp_path: Path
+) -> None:
+    """To the four decimals that it prints. Its messages are kept with the log."""
+    tool("nvdlfw", tmp_path)
+    ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
+    store = ingest.open_store(tmp_path / "run.zarr")
+    assert store.steps == [0, 1, 2]
+    for step in store.steps:
+        with np.load(tmp_path / f"{step}.npz") as told:
+            for tensor, name in (("input", "activation"), ("parameters.weight", "weight")):
+                (found,) = store.tensors(f"Module.decoder.fc1.{tensor}.0", step=step)
+                values = told[name]
+                for field, expected in (
+                    ("min", values.min()),
+                    ("max", values.max()),
+                    ("mean", values.mean()),
+                ):
+                    if np.isfinite(expected):
+                        assert getattr(found.statistics, field) == pytest.approx(expected, abs=0.51e-4)
+    assert ingest.origin(store).step == 2
+    store.step(0, None).export(tmp_path / "kept")
+    for path in (tmp_path / "dump").rglob("*.log"):
+        kept = tmp_path / "kept" / path.relative_to(tmp_path / "dump")
+        assert kept.read_bytes() == path.read_bytes()

@@ -1,0 +1,54 @@
+"""`show --unsharded`: a tensor that is put together from the pieces of ranks."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ingest.api import open_store
+from ingest.cli.show_unsharded import show_whole
+from ingest.reader.tensor import Tensor
+from tests.cli import strict_json
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import ingest_directly
+from workers.errors import UsageError
+
+Printed = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def piece(made: MadeDump, store: Path) -> Tensor:
+    """Rows 0 and 1 of a matrix; rank 1 has rows 2 and 3."""
+    for rank in range(2):
+        values = np.arange(6, dtype="<f4").reshape(2, 3) + 6 * rank
+        made.add(values, tensor_name("Mul.m", time=1), rank=rank, step=1)
+    ingest_directly(made.root, store)
+    return open_store(store).tensors(rank=0)[0]
+
+
+def test_the_whole_is_printed_with_how_it_is_known(piece: Tensor, capsys: Printed) -> None:
+    show_whole(piece, "shard 0", None, None, json=False)
+    printed = capsys.readouterr().out
+    assert "ranks            0-1" in printed
+    assert "shape            4x3" in printed
+    assert "[ 9. 10. 11.]" in printed
+
+
+def test_json_has_the_values_of_a_slice(piece: Tensor, capsys: Printed) -> None:
+    show_whole(piece, "shard 0", "1:3,0", None, json=True)
+    shown = strict_json(capsys.readouterr().out)
+    assert (shown["ranks"], shown["shape"], shown["at"], shown["values"]) == ([0, 1], [4, 3], "1:3,0", [3, 6])
+
+
+def test_it_is_saved_instead(piece: Tensor, tmp_path: Path, capsys: Printed) -> None:
+    show_whole(piece, "shard 0", None, tmp_path / "whole.npy", json=True)
+    printed = capsys.readouterr()
+    assert np.load(tmp_path / "whole.npy").tolist() == np.arange(12).reshape(4, 3).tolist()
+    assert f"wrote {tmp_path / 'whole.npy'}" in printed.err
+    assert strict_json(printed.out)["values"] is None
+
+
+@pytest.mark.parametrize(("placement", "at"), [("shard 7", None), ("nonsense", None), ("shard 0", "9:")])
+def test_what_does_not_fit_is_refused(piece: Tensor, placement: str, at: str | None) -> None:
+    with pytest.raises(UsageError):
+        show_whole(piece, placement, f"{at},5" if at else None, None, json=False)

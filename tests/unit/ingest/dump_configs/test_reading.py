@@ -1,0 +1,58 @@
+"""What a configuration asks for."""
+
+import pytest
+
+from ingest.dump_configs.checking.check import check_text
+from ingest.dump_configs.model import Io
+from ingest.dump_configs.reading import read_acl, read_mindspore, read_msprobe, read_options, section
+from tests.guide_configs import mindspore, msprobe
+
+
+def test_what_is_asked_for_is_read() -> None:
+    sampled = mindspore({"sample_mode": 1}, saved_data="full", iteration="all", support_device=[1])
+    asked = check_text(sampled, "config").asked
+    assert asked is not None
+    assert (asked.steps, asked.devices) == (None, frozenset([1]))
+    assert (asked.sample, asked.saved) == (100, "elements and statistics")
+    probed = check_text(msprobe({"list": ["relu"]}, step=[0, "4-6"], rank=[1]), "config").asked
+    assert probed is not None
+    assert (probed.steps, probed.devices) == (frozenset([0, 4, 5, 6]), frozenset([1]))
+    assert probed.operators is not None
+    assert probed.operators[0].matches("Torch.relu", "Torch.relu.0.forward")
+
+
+@pytest.mark.parametrize(
+    ("content", "steps", "operators"),
+    [
+        ({"dump_step": "0|3-5"}, {0, 3, 4, 5}, None),
+        ({"dump_list": [{"model_name": "Net", "layer": ["a", "b"]}]}, None, ["a", "b"]),
+        ({"dump_list": [{"model_name": "A", "layer": ["a"]}, {"model_name": "B"}]}, None, None),  # all of B
+    ],
+)
+def test_acl_is_asked_for_layers_unless_a_model_is_whole(
+    content: dict[str, object], steps: set[int] | None, operators: list[str] | None
+) -> None:
+    asked = read_acl({"dump": content})
+    assert asked.steps == (None if steps is None else frozenset(steps))
+    assert (asked.operators and [pattern.text for pattern in asked.operators]) == operators
+    assert asked.io is Io.OUTPUTS
+
+
+def test_options_have_the_mode_of_their_system_unless_they_say_another() -> None:
+    usual = read_options({}, usual_mode="all")
+    assert (usual.io, usual.steps, usual.operators, usual.saved) == (Io.BOTH, None, None, "elements")
+    asked = read_options(
+        {"dump_mode": "input", "dump_step": "1|2", "dump_layer": "a b", "dump_data": "stats"},
+        usual_mode="all",
+    )
+    assert (asked.io, asked.steps, asked.saved) == (Io.INPUTS, frozenset([1, 2]), "statistics")
+    assert asked.operators is not None
+    assert [pattern.text for pattern in asked.operators] == ["a", "b"]
+
+
+def test_what_has_the_wrong_type_is_left_at_its_default() -> None:
+    """Naming it is the business of the check."""
+    assert section({"dump": []}, "dump") == {}
+    asked = read_mindspore({"common_dump_settings": {"support_device": "all", "kernels": 3, "dump_mode": 1}})
+    assert (asked.devices, asked.operators) == (None, None)
+    assert read_msprobe({"task": "tensor", "step": ["x", 2], "tensor": []}).steps == frozenset([2])

@@ -1,0 +1,51 @@
+"""Numbers, names and times as the page writes them."""
+
+import math
+
+import pytest
+
+from ingest.page import words
+
+UNKNOWN, MINUS, THIN = "\u2013", "\u2212", "\u202f"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, UNKNOWN),
+        (math.nan, UNKNOWN),
+        (math.inf, "Inf"),
+        (-math.inf, f"{MINUS}Inf"),
+        (0.0, "0"),
+        (-1234, f"{MINUS}1{THIN}234"),
+        (999_999, f"999{THIN}999"),
+        (1e6, "1e+06"),
+        (1 / 3, "0.333333"),
+        (-1.5e-9, f"{MINUS}1.5e{MINUS}09"),
+    ],
+)
+def test_numbers_have_up_to_six_digits(value: float | None, text: str) -> None:
+    assert words.number(value) == text
+
+
+def test_an_element_may_be_nan_and_a_count_is_whole() -> None:
+    assert (words.exact(math.nan), words.exact(None)) == ("NaN", UNKNOWN)
+    assert (words.whole(1234567.0), words.whole(math.nan)) == (f"1{THIN}234{THIN}567", UNKNOWN)
+    counts = [words.counted(count, "step") for count in (0, 1, 2000)]
+    assert counts == ["0 steps", "1 step", f"2{THIN}000 steps"]
+    assert (words.shape([2, 3]), words.shape([])) == ("2 \u00d7 3", "scalar")
+
+
+@pytest.mark.parametrize("length", [1, 56, 57, 400])
+def test_a_long_name_keeps_both_ends(length: int) -> None:
+    name = "".join(chr(ord("a") + place % 26) for place in range(length))
+    short = words.short(name)
+    assert len(short) == min(length, 56)
+    begin, _, end = short.partition("…")
+    assert name.startswith(begin)
+    assert name.endswith(end)
+
+
+def test_times_are_in_utc() -> None:
+    assert words.clock(86399.9) == "23:59:59 UTC"
+    assert words.moment("2030-01-31T10:20:30.123+00:00") == "2030-01-31 10:20:30 UTC"

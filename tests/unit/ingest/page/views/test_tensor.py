@@ -1,0 +1,75 @@
+"""One tensor: its values, its neighbours, and the same tensor elsewhere."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ingest.page.arguments import Arguments
+from ingest.page.links import Links
+from ingest.page.moment import Moment
+from ingest.page.screen import Asked
+from ingest.page.views.tensor import SCREEN
+from ingest.reader.dump_store import open_store
+from tests.made_runs import Values
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import ingest_directly, plan_all, run
+
+LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
+
+
+def asked(moment: Moment, name: str, **given: str) -> Asked:
+    query = {"rank": "0", "step": "0", "name": name, **given}
+    return Asked(moment, Arguments.of(query, SCREEN.parameters), Links("", "run.zarr"))
+
+
+def moment_of(made: MadeDump, store: Path, values: Values) -> tuple[Moment, str]:
+    made.add(values, tensor_name("Mul.m"))
+    ingest_directly(made.root, store)
+    return Moment.of(open_store(store)), "Mul.m.output.0"
+
+
+def test_a_tensor_leads_to_its_neighbours_and_to_itself_elsewhere(moment: Moment) -> None:
+    shown = SCREEN.show(asked(moment, LOG, rank="1", step="2"))
+    assert shown["content"].anatomy.nan == 2
+    assert shown["content"].histogram is not None
+    assert any(reader["is_bad"] for reader in shown["consumers"])
+    elsewhere = shown["elsewhere"]
+    assert "step=1" in elsewhere["previous"]
+    assert "step=3" in elsewhere["next"]
+    assert [rank for rank, _ in elsewhere["ranks"]] == [0, 1]
+    assert shown["over"]["names"] == ["rank 0", "rank 1"]
+
+
+@pytest.mark.parametrize(
+    ("values", "has_histogram", "has_exponents"),
+    [
+        (np.arange(12, dtype="<f4").reshape(3, 4), True, True),
+        (np.full(5, 3, "<i8"), True, False),
+        (np.array([np.nan, np.inf], "<f4"), False, False),
+        (np.array([1 + 2j, 4], "<c8"), False, True),
+        (np.array([True, False]), True, False),
+    ],
+    ids=["floats", "constant", "nothing finite", "complex", "booleans"],
+)
+def test_values_have_pictures_as_far_as_they_have_an_order(
+    made: MadeDump, store: Path, values: Values, *, has_histogram: bool, has_exponents: bool
+) -> None:
+    moment, name = moment_of(made, store, values)
+    content = SCREEN.show(asked(moment, name))["content"]
+    assert (content.histogram is not None, content.exponents is not None) == (has_histogram, has_exponents)
+
+
+def test_what_has_no_values_says_why(made: MadeDump, store: Path) -> None:
+    moment, name = moment_of(made, store, np.empty((0, 3), "<f4"))
+    empty = SCREEN.show(asked(moment, name))
+    assert (empty["content"], empty["problem"], empty["sheet"]) == (None, "It has no elements.", None)
+
+
+def test_values_that_were_left_out_are_said_to_be(made: MadeDump, store: Path) -> None:
+    made.add(np.ones(3, "<f4"), tensor_name("Mul.m"))
+    for plan in plan_all(made.root, store, leave_out_tensors="disk is full"):
+        run(plan)
+    shown = SCREEN.show(asked(Moment.of(open_store(store)), "Mul.m.output.0"))
+    assert shown["content"] is None
+    assert "disk is full" in shown["problem"]

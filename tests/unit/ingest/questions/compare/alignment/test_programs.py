@@ -1,0 +1,120 @@
+"""Real programs that differ: eager against compiled, and PyTorch against MindSpore with exchanged axes."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ingest.questions.compare import Comparison, Verdict, compare
+from ingest.questions.compare.html import to_html
+from tests.dumps import DumpLibrary, unpack
+from tests.pipeline import ingest_directly
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Stores of what DebugMode logged of one net: eager, compiled by Inductor, and that with a mistake."""
+    directory = tmp_path_factory.mktemp("logs")
+    unpack("pt/pytorch-logs", directory)
+    dump = directory / "pytorch-logs" / "debugmode-json" / "dump"
+    for name in ("eager", "compile_inductor", "mistake"):
+        (directory / name).mkdir()
+    shutil.copy(dump / "eager.json", directory / "eager")
+    shutil.copy(dump / "compile_inductor.json", directory / "compile_inductor")
+    text = (dump / "compile_inductor.json").read_text()
+    told = json.loads(text)
+    last = [log for log in told["logs"] if (log.get("op_name") or "").startswith("aten::addmm")][-1]
+    right = last["log"]["items"][-1][1]["value"]
+    (directory / "mistake" / "mistake.json").write_text(text.replace(repr(right), repr(right * 1.25)))
+    stores = {}
+    for name in ("eager", "compile_inductor", "mistake"):
+        stores[name] = directory / f"{name}.zarr"
+        ingest_directly(directory / name, stores[name])
+    return stores
+
+
+def test_compiled_code_does_the_same_as_eager_code(logs: dict[str, Path]) -> None:
+    found = compare(logs["compile_inductor"], logs["eager"], ignore_unmatched=True)
+    assert (found.verdict, found.first) == ("close", None)
+    programs = found.to_dict()["programs"]
+    assert (programs["operators_a"], programs["operators_b"], programs["common"]) == (16, 32, 15)
+    fused = {gap["name"].split(".")[1] for gap in programs["gaps"] if gap["why"] == "fused"}
+    assert {"native_layer_norm", "gelu", "add"} <= fused
+    assert "A ran 16 operators, B 32, and 15 are the same" in " ".join(found.notes)
+
+
+def test_the_first_difference_of_compiled_code_is_found(logs: dict[str, Path]) -> None:
+    first = compare(logs["mistake"], logs["eager"], ignore_unmatched=True).first
+    assert first is not None
+    assert first.tensor.op_type == "aten.addmm"
+    assert first.tensor.name_b.startswith("aten.addmm.b.")
+    assert first.to_dict()["name_b"] == first.tensor.name_b
+
+
+@pytest.fixture(scope="module")
+def frameworks(
+    torch: object, dumps: DumpLibrary, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Comparison]:
+    """PyTorch, right and with a mistake, against MindSpore: one step of training from the same weights."""
+    assert torch is not None
+    from tests.torch_lenet import record_lenet  # deferred: it imports torch, which may be missing
+
+    directory = tmp_path_factory.mktemp("frameworks")
+    reference = directory / "mindspore.zarr"
+    ingest_directly(dumps["mindspore-2-versions"] / "lenet-2.10.0", reference)
+    found = {}
+    for mistake in ("", "leaky"):
+        record_lenet(reference, directory / f"dump{mistake}", mistake)
+        store = directory / f"torch{mistake}.zarr"
+        ingest_directly(directory / f"dump{mistake}", store)
+        found[mistake] = compare(
+            f"{store}@step=0", f"{reference}@step=0", keep_equal=True, ignore_unmatched=True
+        )
+    return found
+
+
+def test_two_frameworks_do_the_same(frameworks: dict[str, Comparison]) -> None:
+    found = frameworks[""]
+    assert found.is_within, [(row.name, row.reason) for row in found.worst(5)]
+    rows = {row.name_a: row for row in found.tensors if row.name_a and row.name_b}
+    assert rows["Torch.conv2d.features.0.0.conv2d.0.output.0"].name_b.startswith("Conv2D.")
+    assert {row.matched for row in rows.values()} == {"content"}
+    assert len(rows) >= 55
+
+
+def test_weights_with_exchanged_axes_are_recognised(frameworks: dict[str, Comparison]) -> None:
+    rows = {row.name_a: row for row in frameworks[""].tensors if row.name_b}
+    for number, shape in enumerate([(150, 48), (48, 33), (33, 10)]):
+        weight = rows[f"Torch.addmm.classifier.{number}.addmm.0.input.2"]
+        assert (weight.shape_a, weight.shape_b) == (shape, shape[::-1])
+        assert (weight.form, weight.verdict) == ("transposed", Verdict.EQUAL)
+        gradient = rows[f"Gradient.classifier.{number}.weight.output.0"]
+        assert (gradient.form, gradient.verdict) == ("transposed", Verdict.CLOSE)
+        assert rows[f"Parameter.classifier.{number}.weight.output.0"].verdict is Verdict.IGNORED
+    flat = rows["Tensor.flatten.model.flatten.0.output.0"]
+    assert (flat.form, flat.to_dict()["form"]) == ("reshaped", "reshaped")
+
+
+def test_the_first_difference_between_frameworks_is_found(frameworks: dict[str, Comparison]) -> None:
+    first = frameworks["leaky"].first
+    assert first is not None
+    assert first.tensor.name_a == "Functional.leaky_relu.model.leaky_relu.0.output.0"
+    assert first.tensor.name_b.startswith("ReLU.")
+    assert first.says == "its inputs are within the limits"
+
+
+def test_dumps_are_read_where_they_lie(dumps: DumpLibrary) -> None:
+    """Without digests and statistics at hand, these are computed."""
+    root = dumps["mindspore-2-versions"]
+    found = compare(root / "lenet-2.0.0", root / "lenet-2.10.0", ignore_unmatched=True)
+    assert found.first is None
+    assert found.verdict == "close"
+    assert found.programs is not None
+    assert found.programs.common >= 54
+
+
+def test_the_page_has_what_became_of_operators(frameworks: dict[str, Comparison]) -> None:
+    page = to_html(frameworks[""])
+    assert "<h2>Operators of one side</h2>" in page
+    assert "content (transposed)" in page

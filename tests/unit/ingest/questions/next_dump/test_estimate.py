@@ -1,0 +1,62 @@
+"""The sizes of tensors by operator, from the nearest rank and step of the store."""
+
+import pytest
+
+from ingest.api import DumpStore, open_store
+from ingest.questions.next_dump.choice import OperatorId
+from ingest.questions.next_dump.estimate import Amount, Sizes
+from tests.made_runs import MadeRun, numbers
+from tests.npy_files import MadeDump
+from tests.pipeline import ingest_directly
+from tests.replicas import Replicas
+
+MUL, ADD = OperatorId("Net", "0", "Mul", "m"), OperatorId("Net", "0", "Add", "a")
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> DumpStore:
+    """Steps 1 and 5 of rank 0, step 5 of rank 2; tensors of step 5 are larger."""
+    root = tmp_path_factory.mktemp("sizes")
+    (root / "dump").mkdir()
+    run = MadeRun(MadeDump(root / "dump"))
+    for rank, step, length in ((0, 1, 10), (0, 5, 100), (2, 5, 100)):
+        values = numbers(*range(length))
+        run.op("Mul.m", [values], [values + 1], rank=rank, step=step)
+        run.op("Add.a", [values + 1], [values + 2], rank=rank, step=step)
+    ingest_directly(root / "dump", root / "run.zarr")
+    return open_store(root / "run.zarr")
+
+
+def nbytes_of(store: DumpStore, rank: int, step: int, op_type: str) -> int:
+    tensors = [tensor for tensor in store.tensors(rank=rank, step=step) if tensor.op_type == op_type]
+    return sum(tensor.nbytes + 128 for tensor in tensors)  # each in a file with a header of npy
+
+
+def test_files_and_bytes_are_those_of_the_operators(opened: DumpStore) -> None:
+    sizes = Sizes(opened, "mindspore")
+    assert sizes.of([MUL], [0], [1]) == Amount(2, nbytes_of(opened, 0, 1, "Mul"))
+    assert sizes.of([MUL, ADD], [0, 2], [5]) == sizes.of_all([0, 2], [5])
+    assert sizes.of([MUL._replace(op_name="x")], [0], [1]) == sizes.of([], [0], [1]) == Amount()
+
+
+@pytest.mark.parametrize(
+    ("place", "nearest"),
+    [((0, 0), (0, 1)), ((0, 3), (0, 5)), ((0, 99), (0, 5)), ((1, 1), (0, 1)), ((7, 1), (2, 5))],
+)
+def test_what_the_store_lacks_is_as_large_as_the_nearest(
+    opened: DumpStore, place: tuple[int, int], nearest: tuple[int, int]
+) -> None:
+    sizes = Sizes(opened, "mindspore")
+    assert sizes.of_step(*place) == sizes.of_step(*nearest)
+    assert sizes.of_step(*place)
+
+
+def test_the_time_of_a_step_is_from_its_first_tensor_to_its_last(opened: DumpStore) -> None:
+    """Four tensors, each 100 microseconds after the one before."""
+    assert Sizes(opened, "mindspore").seconds_of_step(0, 1) == pytest.approx(300e-6)
+
+
+def test_an_empty_store_knows_no_sizes() -> None:
+    sizes = Sizes(Replicas().store, "mindspore")
+    assert (sizes.ranks, sizes.of_step(0, 0), sizes.seconds_of_step(0, 0)) == ([], {}, None)
+    assert sizes.of_all([0], [0]) == Amount()

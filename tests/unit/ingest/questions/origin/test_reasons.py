@@ -1,0 +1,39 @@
+"""Why something bad began, from the elements of inputs and outputs."""
+
+import numpy as np
+import pytest
+
+from tests.made_runs import MadeRun, Values, numbers
+from tests.origin_runs import INF, NAN, Ask
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "output", "reason"),
+    [
+        ("Log.log", [numbers(1, -2, 3)], numbers(0, NAN, 1.0986123), "logarithm of a"),
+        ("RealDiv.div", [numbers(1, 2, 3), numbers(1, 0, 3)], numbers(1, INF, 1), "division"),
+    ],
+)
+def test_the_definition_of_the_operator_says_why(
+    run: MadeRun, ask: Ask, op: str, inputs: list[Values], *, output: Values, reason: str
+) -> None:
+    run.op(op, inputs, [output])
+    why = ask().why
+    assert why is not None
+    assert reason in why.reasons[0].reason
+    assert [element.index for element in why.elements] == [(1,)]
+
+
+def test_of_several_outputs_the_one_with_nan_is_explained(run: MadeRun, ask: Ask) -> None:
+    """Infinity may be a mask."""
+    run.op("Log.log", [numbers(1, -2, 3)], [numbers(-INF, 0, 0), numbers(0, NAN, 1.0986123)])
+    why = ask().why
+    assert why is not None
+    assert [element.index for element in why.elements] == [(1,)]
+    assert np.isnan(why.elements[0].value)
+
+
+def test_without_inputs_the_elements_stay_unexplained(run: MadeRun, ask: Ask) -> None:
+    run.op("Log.log", [], [numbers(0, NAN, 1)])
+    why = ask().why
+    assert why is None or not any(element.reason for element in why.elements)

@@ -1,0 +1,45 @@
+"""The latest earlier call with the same bits wrote a tensor."""
+
+from dataclasses import dataclass
+
+from ingest.reader.flow.writers import latest_writer
+
+
+@dataclass(frozen=True)
+class Call:
+    op_type: str
+
+
+@dataclass(frozen=True)
+class Output:
+    row: int
+    shape: tuple[int, ...] = (2,)
+
+
+READER, READ = Call("Reader"), Output(10)
+EARLY, LATE, BEHIND = (Call("Mul"), Output(1)), (Call("Add"), Output(5)), (Call("Sub"), Output(20))
+
+
+def test_the_latest_before_the_reader_is_taken() -> None:
+    assert latest_writer(READER, READ, [EARLY, LATE, BEHIND], ordered=True) == LATE
+    assert latest_writer(READER, READ, [EARLY, LATE, BEHIND], ordered=False) == BEHIND
+    assert latest_writer(READER, READ, [BEHIND], ordered=True) is None
+    assert latest_writer(READER, READ, [], ordered=False) is None
+
+
+def test_the_reader_itself_never_wrote_it() -> None:
+    assert latest_writer(READER, READ, [EARLY, (READER, Output(7))], ordered=True) == EARLY
+
+
+def test_a_writer_of_the_same_shape_is_preferred_and_a_container_is_not() -> None:
+    reshaped = (Call("Reshape"), Output(8, (1, 2)))
+    assert latest_writer(READER, READ, [EARLY, reshaped], ordered=True) == EARLY
+    module = (Call("Module.Linear"), Output(9))
+    assert latest_writer(READER, READ, [reshaped, module], ordered=True) == reshaped
+    assert latest_writer(READER, READ, [module], ordered=True) == module
+
+
+def test_of_thousands_with_the_same_bits_the_last_ones_are_compared() -> None:
+    writers = [(Call("Mul"), Output(row, (2,) if row == 0 else (1,))) for row in range(5000)]
+    latest = latest_writer(READER, Output(6000), writers, ordered=True)
+    assert latest == writers[-1]

@@ -1,0 +1,59 @@
+"""A shard is made again from the payloads that lie in it, as it was."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from ingest.repairing.shards import PlaceInArray, elements_of_shard, encode_shard, shard_range
+from workers.errors import DamagedStore
+from workers.store.model import ArraySpec
+
+#: Shards of eight elements of two bytes.
+SPEC = ArraySpec("tensors/uint16", "uint16", itemsize=2, big_endian=False, chunk=4, chunks_per_shard=2)
+
+
+@dataclass
+class Counting:
+    """A payload whose elements are `first`, `first + 1`, and so on."""
+
+    first: int
+    origin: str = "memory"
+
+    def read(self, start: int, stop: int) -> bytes:
+        return b"".join((self.first + at).to_bytes(2, "little") for at in range(start // 2, stop // 2))
+
+
+def elements(shard: int, *places: PlaceInArray, lost: int = -1) -> list[int]:
+    pieces = elements_of_shard(
+        SPEC, shard, places, lambda place: None if place.start == lost else Counting(place.start + 100)
+    )
+    data = b"".join(pieces)
+    return [int.from_bytes(data[at : at + 2], "little") for at in range(0, len(data), 2)]
+
+
+def test_a_place_may_go_over_several_shards() -> None:
+    place = PlaceInArray(6, 17, (0,))
+    assert shard_range(SPEC, 2) == (16, 24)
+    assert [place.within(*shard_range(SPEC, shard)) for shard in range(4)] == [True, True, True, False]
+    assert elements(0, place) == [0, 0, 0, 0, 0, 0, 106, 107]
+    assert elements(1, place) == list(range(108, 116))
+    assert elements(2, place) == [116]
+
+
+def test_what_is_lost_and_what_lies_between_is_zero() -> None:
+    places = PlaceInArray(5, 7, (1,)), PlaceInArray(1, 3, (0,))
+    assert elements(0, *places) == [0, 101, 102, 0, 0, 105, 106]
+    assert elements(0, *places, lost=1) == [0, 0, 0, 0, 0, 105, 106]
+
+
+def test_rows_that_claim_the_same_element_are_refused() -> None:
+    with pytest.raises(DamagedStore, match="two rows claim element 2"):
+        elements(0, PlaceInArray(0, 3, (0,)), PlaceInArray(2, 5, (1,)))
+
+
+def test_the_same_payloads_give_the_same_bytes() -> None:
+    place = PlaceInArray(0, 8, (0,))
+    first = encode_shard(SPEC, 0, [place], lambda _: Counting(0))
+    assert first == encode_shard(SPEC, 0, [place], lambda _: Counting(0))
+    assert first != encode_shard(SPEC, 0, [place], lambda _: Counting(1))
+    assert encode_shard(SPEC, 0, [], lambda _: None) == b""

@@ -1,0 +1,53 @@
+"""The store that settings name, and how payloads are cut for it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingest.layouts.detect import find_dump
+from ingest.settings import Settings, load
+from ingest.wiring.stores import address_of_store, grid_of, has_store, place_of_store
+from tests.npy_files import MadeDump
+from tests.pipeline import ingest_directly
+from workers.errors import UsageError
+from workers.model import MIB
+from workers.store.model import Grid
+
+
+def settings(**values: Any) -> Settings:
+    return load(**values).settings
+
+
+def test_a_store_in_the_dump_or_in_memory_is_refused(made: MadeDump) -> None:
+    made.add(np.ones(3))
+    tree = find_dump(made.root)
+    with pytest.raises(UsageError, match="would lie in the dump"):
+        place_of_store(settings(store=f"{made.root}/run.zarr"), tree)
+    with pytest.raises(UsageError, match="in the memory of one process"):
+        place_of_store(settings(store="memory://run.zarr"), tree)
+
+
+def test_the_grid_and_the_address_are_those_of_the_settings() -> None:
+    chosen = settings(
+        store="s3://bucket/run.zarr",
+        store_options={"anon": True},
+        store_timeout_s=7,
+        chunk_size="1 MiB",
+        shard_size="8 MiB",
+        job_size="64 MiB",
+        keep_device_layout=True,
+    )
+    assert grid_of(chosen) == Grid(MIB, 8 * MIB, 64 * MIB, keep_device_layout=True)
+    address = address_of_store(chosen)
+    assert (address.url, address.timeout_s) == ("s3://bucket/run.zarr", 7)
+    assert grid_of(settings()) == Grid()
+
+
+def test_a_store_exists_once_something_is_committed(made: MadeDump, store: Path) -> None:
+    made.add(np.ones(3), rank=1, step=2)
+    chosen = settings(store=str(store))
+    assert not has_store(chosen)
+    ingest_directly(made.root, store)
+    assert has_store(chosen)

@@ -1,0 +1,62 @@
+"""Calls are waited for as long as they make progress."""
+
+import threading
+import time
+
+import pytest
+
+from workers.store.backends.deadline import NoAnswer, call_within, made_progress
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_what_makes_progress_is_waited_for() -> None:
+    def slow() -> str:
+        for _ in range(10):
+            time.sleep(0.1)
+            made_progress()
+        return "done"
+
+    assert call_within(0.9, slow) == "done"
+
+
+def test_what_stops_half_way_is_not() -> None:
+    stop = threading.Event()
+    made = []
+
+    def stalls() -> None:
+        made_progress()
+        made.append(1)
+        stop.wait()
+
+    started = time.monotonic()
+    with pytest.raises(NoAnswer):
+        call_within(0.2, stalls)
+    stop.set()
+    assert made == [1]
+    assert time.monotonic() - started >= 0.2
+
+
+def test_errors_are_those_of_the_call() -> None:
+    with pytest.raises(ZeroDivisionError):
+        call_within(5, divmod, 1, 0)
+    assert call_within(5, divmod, 7, 2) == (3, 1)
+
+
+def test_an_abandoned_call_may_come_to_an_end_after_all() -> None:
+    stop, ended = threading.Event(), threading.Event()
+
+    def late() -> None:
+        stop.wait()
+        ended.set()
+
+    with pytest.raises(NoAnswer):
+        call_within(0.05, late)
+    assert call_within(60, divmod, 7, 2) == (3, 1)  # others do not wait for it
+    stop.set()
+    assert ended.wait(60)
+
+
+def test_progress_outside_of_a_call_is_nobodys() -> None:
+    made_progress()
+    assert call_within(60, threading.current_thread) is not threading.current_thread()

@@ -1,0 +1,24 @@
+"""Whether a generation has sketches."""
+
+import pytest
+
+from workers.store import block_digests, histograms
+from workers.store.sketch_tables import PATHS, TABLES, has_sketches
+
+
+@pytest.mark.parametrize(
+    ("nodes", "has"),
+    [
+        ([], False),
+        (["", "index", "statistics"], False),
+        ([histograms.TABLE.path], True),
+        (["", block_digests.TABLE.path], True),
+        ([f"{histograms.TABLE.path}/c"], False),
+    ],
+)
+def test_any_of_the_tables_is_a_sketch(nodes: list[str], *, has: bool) -> None:
+    assert has_sketches(nodes) is has
+
+
+def test_tables_of_sketches_do_not_share_a_place() -> None:
+    assert len(PATHS) == len(TABLES)
