@@ -21,6 +21,7 @@ from ingest.questions.localize import Localized, localize
 from ingest.questions.missing import MissingItem, MissingItems, missing
 from ingest.questions.next_dump import DumpCost, NextDump, dump_cost, next_dump
 from ingest.questions.origin import OriginAnswer, origin
+from ingest.questions.outliers import OutliersAnswer, outliers
 from ingest.questions.placement.layout_answer import RunLayout
 from ingest.questions.placement.within import layout
 from ingest.questions.precision import PrecisionAnswer, precision
@@ -94,6 +95,7 @@ __all__ = [
     "Neighbour",
     "NextDump",
     "OriginAnswer",
+    "OutliersAnswer",
     "PrecisionAnswer",
     "QuantilesAnswer",
     "Recorder",
@@ -141,6 +143,7 @@ __all__ = [
     "next_dump",
     "open_store",
     "origin",
+    "outliers",
     "plan_gc",
     "precision",
     "quantiles",

@@ -84,7 +84,7 @@ class Settings(BaseModel):
     keep_device_layout: bool = False
     """Whether tensors stay in the accelerator's memory layout. Part of every fingerprint."""
     sketches: bool = True
-    """Whether histograms of tensors are stored: they answer questions when the tensors are gone."""
+    """Whether histograms and marginals of tensors are stored: they answer when the tensors are gone."""
     pool: bool = False
     """Whether tensors that several ranks share are stored once. It takes `consolidate --follow` beside it."""
     replace: bool = False

@@ -57,7 +57,7 @@ def measure(setting: Setting) -> Iterator[Measure]:
 def _kernel(setting: Setting) -> Iterator[Measure]:
     for dtype in (np.float32, np.float64):
         values = array_of(dtype, MIB)
-        tables = histogram_kernels.new_tables()
+        tables = histogram_kernels.Counts()
         times = in_turns(
             setting.rounds,
             {

@@ -95,6 +95,11 @@ COMMANDS = (
         "Show percentiles of the finite elements of tensors, also after their elements are gone.",
     ),
     CommandSummary(
+        "outliers",
+        _ASK,
+        "Name the channels and rows of tensors that stand out, are dead, or are saturated.",
+    ),
+    CommandSummary(
         "show",
         _ASK,
         "Show one tensor: its source line, who wrote and read it, what is in it, its values.",
@@ -136,7 +141,7 @@ COMMANDS = (
     CommandSummary(
         "sketch",
         _MAINTAIN,
-        "Add histograms to steps that were committed without them, from the tensors in the store.",
+        "Add histograms and marginals to steps that were committed without, from the tensors in the store.",
     ),
     CommandSummary(
         "gc",

@@ -1,4 +1,4 @@
-"""`dump-ingest sketch`: add histograms to steps that were committed without them."""
+"""`dump-ingest sketch`: add histograms and marginals to steps that were committed without."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def command(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Add histograms to steps that were committed without them, from the tensors in the store.
+    """Add histograms and marginals to steps that were committed without, from the tensors in the store.
 
-    [bold]precision[/] and [bold]quantiles[/] answer from them, also when the tensors are gone. You may stop
-    this at any time, and run it again. Exits with 3 if a step is damaged.
+    [bold]precision[/], [bold]quantiles[/] and [bold]outliers[/] answer from them, also when the tensors are
+    gone. You may stop this at any time, and run it again. Exits with 3 if a step is damaged.
 
     [bold]dump-ingest sketch run.zarr[/]
     """
@@ -47,7 +47,7 @@ def command(
         print_json(report.to_dict())
     else:
         had = f"; {counted(report.had, 'step')} had them" if report.had else ""
-        say(f"histograms added to {counted(len(report.added), 'step')}{had}")
+        say(f"sketches added to {counted(len(report.added), 'step')}{had}")
     for left in report.left:
         say(f"{left.key}: {left.left}", label="left out")
     for reason in report.damaged:

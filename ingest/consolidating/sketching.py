@@ -12,7 +12,7 @@ from ingest.reader.choice import Choice
 from ingest.reader.damage import Damage
 from workers.model import StepKey
 from workers.store.prefetch import prefetch
-from workers.store.sketch_tables import has_sketches
+from workers.store.sketch_tables import has_all_sketches
 from workers.tasks.sketch import Sketched, SketchJob, sketch
 
 if TYPE_CHECKING:  # importing distributed takes 0.5 s
@@ -93,7 +93,7 @@ def sketch_steps(
     """
     damages: list[Damage] = []
     chosen = catalog.select(rank, step, damages=damages)
-    lacking = [opened.key for opened in chosen if not has_sketches(opened.commit.nodes)]
+    lacking = [opened.key for opened in chosen if not has_all_sketches(opened.commit.nodes)]
     done = []
     for sketched in run([SketchJob(catalog.objects.address, key) for key in lacking]):
         progress(sketched)

@@ -15,9 +15,9 @@ from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
-from ingest.reader.step_histograms import read_entries
+from ingest.reader.step_marginals import read_sketches
 from workers.rules.load import load_rules, rules_like
-from workers.rules.step import evaluate, needs_histograms
+from workers.rules.step import evaluate, needs_sketches
 from workers.rules.values import Rule, RuleSet
 from workers.store.model import Evaluated, Finding
 
@@ -187,10 +187,11 @@ def _evaluate_steps(rules: RuleSet, snapshot: Snapshot, tallies: Mapping[str, _R
     readable = snapshot.without_damaged_indexes()
     if not rules.step_rules:
         return readable
+    asks = needs_sketches(rules)
     for key in readable.keys:
         step = readable.chosen[key]
-        entries = read_entries(step) if needs_histograms(rules) else None
-        found = evaluate(rules, step.tables, key, entries)
+        sketches = read_sketches(step) if asks else None
+        found = evaluate(rules, step.tables, key, sketches)
         _count(tallies, found, str(key), key.rank, key.step or 0)
         step.forget_tables()
     return readable

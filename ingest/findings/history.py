@@ -14,8 +14,11 @@ import xxhash
 from ingest.findings.conditions import Mask, fulfilled
 from ingest.reader.catalog import Catalog
 from ingest.reader.snapshot import take_snapshot
+from ingest.reader.step import Step
+from ingest.reader.step_histograms import histograms_of
 from ingest.reader.step_statistics import StepStatistics
 from workers.arrays.digest import DIGEST_BYTES
+from workers.arrays.histogram_loops import BINS
 from workers.errors import DamagedStore, UsageError
 from workers.store.blocks import Block, TensorAxis, TensorKey
 
@@ -38,13 +41,16 @@ class StepValues:
     """(rank, tensor, 16); (rank, tensor, 0) if no rule needs digests."""
     fulfils: Mapping[str, Mask | UsageError] = field(default_factory=dict)
     """By condition of a rule: (rank, tensor), or why it cannot be evaluated."""
+    cumulative: npt.NDArray[np.float32] | None = None
+    """(rank, tensor, bin): see `Histogram.cumulative`; None if no rule needs histograms."""
 
     @property
     def nbytes(self) -> int:
         """Memory that the arrays take."""
         masks = (mask.nbytes for mask in self.fulfils.values() if not isinstance(mask, UsageError))
         values = (values.nbytes for values in self.values.values())
-        return self.row.nbytes + self.digest.nbytes + sum(values) + sum(masks)
+        of_histograms = 0 if self.cumulative is None else self.cumulative.nbytes
+        return self.row.nbytes + self.digest.nbytes + sum(values) + sum(masks) + of_histograms
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,11 @@ class StepWindow:
         """Return the digests of one of the steps, (rank, tensor, 16); zeros for what it does not have."""
         return self._aligned(step, step.digest, 0)
 
+    def cumulative(self, step: StepValues) -> npt.NDArray[np.float32]:
+        """Return the distributions of one of the steps, (rank, tensor, bin); NaN where they are not known."""
+        assert step.cumulative is not None  # noqa: S101  (for mypy: the rule says that it needs them)
+        return self._aligned(step, step.cumulative, np.nan)
+
     def _aligned(self, step: StepValues, values: npt.NDArray[Any], fill: float) -> npt.NDArray[Any]:
         if step.ranks == self.now.ranks and values.shape[1] == self.width:
             return values
@@ -115,6 +126,7 @@ class History:
     """How many steps before a step rules look at; at least one."""
     conditions: Collection[str] = ()
     """Those of the rules."""
+    needs_histograms: bool = False
     axis: TensorAxis = field(default_factory=TensorAxis)
     """The chosen tensors."""
     _kept: dict[tuple[int, str], StepValues | None] = field(default_factory=dict)
@@ -164,10 +176,11 @@ class History:
         for step in statistics.snapshot.steps:
             # A damaged step must not hide findings in the steps after it.
             with suppress(DamagedStore):
-                values[step] = self._reduced(statistics.block(step), statistics.axis)
+                steps = statistics.snapshot.of_step(step) if self.needs_histograms else {}
+                values[step] = self._reduced(statistics.block(step), statistics.axis, steps)
         return values
 
-    def _reduced(self, block: Block, axis: TensorAxis) -> StepValues:
+    def _reduced(self, block: Block, axis: TensorAxis, steps: Mapping[int, Step]) -> StepValues:
         """Return what rules need of a step."""
         keys = axis.keys[: block.row.shape[1]]
         places = np.array([place for place, key in enumerate(keys) if self._is_chosen(key)], np.int64)
@@ -190,12 +203,28 @@ class History:
                 continue
             chosen = fulfils[condition] = np.zeros(shape, bool)
             chosen[:, own] = mask[:, places]
-        return StepValues(block.ranks, row, values, digest, fulfils)
+        cumulative = _cumulative(block.ranks, row, steps) if self.needs_histograms else None
+        return StepValues(block.ranks, row, values, digest, fulfils, cumulative)
 
     def _is_chosen(self, key: TensorKey) -> bool:
         if key not in self._chosen:
             self._chosen[key] = self.chooses(key)
         return self._chosen[key]
+
+
+def _cumulative(
+    ranks: Sequence[int], row: npt.NDArray[np.int32], steps: Mapping[int, Step]
+) -> npt.NDArray[np.float32]:
+    """Return the distributions of one step, (rank, tensor, bin), from the histograms of these ranks."""
+    cumulative = np.full((*row.shape, BINS - 1), np.nan, np.float32)
+    for place, rank in enumerate(ranks):
+        known = histograms_of(steps[rank])
+        for tensor in np.flatnonzero(row[place] >= 0).tolist():
+            histogram = known.get(int(row[place, tensor]))
+            if histogram is not None:
+                cumulative[place, tensor] = histogram.cumulative()
+        steps[rank].forget_tables()
+    return cumulative
 
 
 def _digests(block: Block, places: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:

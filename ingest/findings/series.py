@@ -68,6 +68,7 @@ class SeriesRules:
             self._is_chosen,
             {"count", *(rule["statistic"] for kind, rule in kinds if kind.reads_statistic)},
             needs_digests=any(kind.needs_digests for kind, _ in kinds),
+            needs_histograms=any(kind.needs_histograms for kind, _ in kinds),
             steps_before=max((kind.steps_before(rule) for kind, rule in kinds), default=1),
             conditions=conditions_of(self._over_steps),
         )

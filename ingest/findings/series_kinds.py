@@ -17,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.findings.history import StepWindow, Values
+from workers.errors import UsageError
 from workers.rules.values import Rule
+from workers.store.sketch_columns import HINT
 
 #: To normal quantiles: the MAD of a normal distribution is 0.6745 of its standard deviation.
 _Z = 0.6745
@@ -51,6 +53,7 @@ class SeriesKind:
     reads_statistic: bool
     """Whether a rule needs the statistic that its field `statistic` names."""
     needs_digests: bool
+    needs_histograms: bool = False
 
 
 KINDS: dict[str, SeriesKind] = {}
@@ -62,11 +65,12 @@ def _evaluates(
     steps_before: Callable[[Rule], int],
     reads_statistic: bool = False,
     needs_digests: bool = False,
+    needs_histograms: bool = False,
 ) -> Callable[[Evaluator], Evaluator]:
     """Register what evaluates the rules of a kind."""
 
     def register(evaluator: Evaluator) -> Evaluator:
-        KINDS[kind] = SeriesKind(evaluator, steps_before, reads_statistic, needs_digests)
+        KINDS[kind] = SeriesKind(evaluator, steps_before, reads_statistic, needs_digests, needs_histograms)
         return evaluator
 
     return register
@@ -106,6 +110,25 @@ def _change(rule: Rule, window: StepWindow) -> TensorHits:
         )
 
     return TensorHits(mask, ratio, rule["ratio_gt"], describe)
+
+
+@_evaluates("drift", steps_before=lambda _: 1, needs_histograms=True)
+def _drift(rule: Rule, window: StepWindow) -> TensorHits:
+    """Compare the histograms of two steps by Wasserstein's metric; see `Histogram.cumulative`."""
+    now, elements = window.cumulative(window.now), window.value("count")
+    if (elements >= rule["elements_ge"]).any() and np.isnan(now).all():
+        raise UsageError("no tensor has a histogram", hint=HINT)
+    distance = np.full(elements.shape, np.nan)
+    if window.before:
+        distance = np.abs(now - window.cumulative(window.before[-1])).sum(axis=2, dtype=np.float64)
+    mask = (distance > rule["distance_gt"]) & (elements >= rule["elements_ge"])
+
+    def describe(rank: int, tensor: int) -> str:
+        return (
+            f"magnitudes moved by {distance[rank, tensor]:.3g} powers of two on average since the step before"
+        )
+
+    return TensorHits(mask, distance, rule["distance_gt"], describe)
 
 
 @_evaluates("outlier", steps_before=lambda rule: int(rule["history"]), reads_statistic=True)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ingest.reader.choice import Choice
 from ingest.reader.mesh import Coordinates
+from ingest.reader.step_marginals import read_sketches
 from ingest.reader.tensor_filter import TensorFilter
 from workers.arrays.filter import Filter
 from workers.arrays.statistics import FIELDS
@@ -19,11 +20,12 @@ from workers.store.model import RowKind, StoreAddress
 from workers.store.names import tensor_name
 from workers.store.opening import open_objects
 from workers.store.roles import roles_of_tables
+from workers.store.sketch_columns import ColumnsWithSketches, SketchColumns, is_sketch_column
 from workers.store.step import StoredStep
 from workers.store.tables import Tables
 
 #: The columns that a condition on the tensors of steps may name.
-COLUMNS = frozenset([*tables.LABELS, *tables.NUMBERS, *FIELDS, "rank", "step", "name", "role"]) - {"header"}
+COLUMNS = ColumnsWithSketches([*tables.LABELS, *tables.NUMBERS, *FIELDS, "rank", "step", "name", "role"])
 
 
 class StepSource(Protocol):
@@ -107,8 +109,11 @@ class IndexedStep(StoredStep):
         return np.asarray((kinds == RowKind.TENSOR.value) | (kinds == RowKind.STATISTICS.value))
 
     def _columns(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return these columns of the index, (row,); `rank` and `step` are single numbers."""
-        return {name: self._column(name) for name in names}
+        """Return these columns, (row,); `rank` and `step` are single numbers."""
+        sketches = SketchColumns(self.tables, str(self.key), lambda: read_sketches(self))
+        return {
+            name: sketches.column(name) if is_sketch_column(name) else self._column(name) for name in names
+        }
 
     def _column(self, name: str) -> Any:
         for known, column_of in (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,23 +14,27 @@ from ingest.reader.damage import Damage
 from ingest.reader.step import Step
 from ingest.reader.step_findings import findings_of
 from ingest.reader.step_histograms import read_entries
+from ingest.reader.step_marginals import read_marginals
 from workers.arrays.block_digests import RunningBlockDigests
 from workers.arrays.digest import new_digest
+from workers.arrays.marginals import Marginal
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore, StepRemoved, TensorsRemoved
 from workers.model import MIB, StepKey
 from workers.store import block_digests, commit, histograms, metadata, pool, sketch_tables
 from workers.store.model import RowKind
 from workers.store.recomputed import RecomputedStatistics
+from workers.store.sketch_tables import SketchKind
 
 _PIECE_NBYTES = 16 * MIB
 #: What is said of a payload whose checksums are right.
 WRONG_DIGEST = "the digest does not match"
 WRONG_STATISTICS = "the statistics do not match"
-#: The same by the path of a table of sketches.
+#: The same of sketches.
 WRONG_SKETCHES = {
-    histograms.TABLE.path: "the histogram does not match",
-    block_digests.TABLE.path: "the digests of its blocks do not match",
+    sketch_tables.HISTOGRAMS: "the histogram does not match",
+    sketch_tables.BLOCK_DIGESTS: "the digests of its blocks do not match",
+    sketch_tables.MARGINALS: "the marginals do not match",
 }
 _STATISTICS_DO = ", although the statistics do"
 
@@ -171,24 +176,50 @@ def _verify_findings(step: Step) -> Iterator[Damage]:
         yield Damage(step.key, "", exc.message)
 
 
-def _verify_sketches(step: Step) -> tuple[dict[int, dict[str, npt.NDArray[np.int64]]], list[Damage]]:
-    """Return by row what the tables of sketches have of it, by their paths, and which tables are damaged.
+@dataclass(slots=True)
+class _RowSketches:
+    """What the sketches of a step have of one row; None for nothing."""
+
+    histogram: npt.NDArray[np.int64] | None = None
+    blocks: npt.NDArray[np.int64] | None = None
+    marginals: dict[int, Marginal] | None = None
+
+
+def _verify_sketches(step: Step) -> tuple[dict[int, _RowSketches], list[Damage]]:
+    """Return by row what the sketches have of it, and which of their objects are damaged.
 
     The sums of histograms are compared with the counts among the statistics, without the tensors.
     """
-    by_row: dict[int, dict[str, npt.NDArray[np.int64]]] = {}
+    by_row: defaultdict[int, _RowSketches] = defaultdict(_RowSketches)
     damages = []
-    for table in sketch_tables.TABLES:
+
+    def add_histograms() -> None:
+        entries = read_entries(step)
+        histograms.of_tables(step.tables, entries, str(step.key))
+        for row, own in histograms.TABLE.own(entries).items():
+            by_row[row].histogram = own
+
+    def add_blocks() -> None:
+        for row, own in block_digests.TABLE.own(read_entries(step, block_digests.TABLE)).items():
+            by_row[row].blocks = own
+
+    def add_marginals() -> None:
+        stored = read_marginals(step)
+        for row in np.unique(stored.entries[:, 0]).tolist():
+            by_row[row].marginals = stored.of_row(row)
+
+    for kind, add in (
+        (sketch_tables.HISTOGRAMS, add_histograms),
+        (sketch_tables.BLOCK_DIGESTS, add_blocks),
+        (sketch_tables.MARGINALS, add_marginals),
+    ):
         try:
-            entries = read_entries(step, table)
-            if table is histograms.TABLE:
-                histograms.of_tables(step.tables, entries, str(step.key))
+            add()
         except DamagedStore as exc:
-            path = f"{step.commit.prefix}/{table.chunk}"
-            damages.append(Damage(step.key, "", exc.message, path=path))
-            continue
-        for row, of_row in table.own(entries).items():
-            by_row.setdefault(row, {})[table.path] = of_row
+            damages += [
+                Damage(step.key, "", exc.message, path=f"{step.commit.prefix}/{key}")
+                for key in kind.first_chunk_keys
+            ]
     return by_row, damages
 
 
@@ -196,20 +227,24 @@ def _payload_damage(
     step: Step,
     row: int,
     pieces: Iterator[bytearray],
-    sketches: Mapping[str, npt.NDArray[np.int64]] | None = None,
+    sketches: _RowSketches | None = None,
 ) -> str:
     """Return how the payload of a row contradicts digest, statistics or sketches; "" if it does not."""
     table = step.tables
     payload_digest = new_digest()
-    sketches = sketches or {}
-    recomputed = RecomputedStatistics(step, row, with_histogram=histograms.TABLE.path in sketches)
-    blocks = RunningBlockDigests()
-    has_blocks = block_digests.TABLE.path in sketches
+    sketches = sketches or _RowSketches()
+    recomputed = RecomputedStatistics(
+        step,
+        row,
+        with_histogram=sketches.histogram is not None,
+        with_marginals=sketches.marginals is not None,
+    )
+    blocks = RunningBlockDigests() if sketches.blocks is not None else None
     try:
         for piece in pieces:
             payload_digest.update(piece)
             recomputed.update(piece)
-            if has_blocks:
+            if blocks is not None:
                 blocks.update(memoryview(piece))
     except DamagedStore as exc:
         return exc.message
@@ -218,11 +253,33 @@ def _payload_damage(
         return WRONG_DIGEST if wrong_statistics != [] else f"{WRONG_DIGEST}{_STATISTICS_DO}"
     if wrong_statistics:
         return f"{WRONG_STATISTICS}: {', '.join(wrong_statistics)}"
-    made = {histograms.TABLE.path: recomputed.histogram_rows, block_digests.TABLE.path: blocks.result}
-    for path, stored in sketches.items():
-        if not np.array_equal(stored.ravel(), made[path]().ravel()):
-            return WRONG_SKETCHES[path]
+    for kind in _wrong_sketches(sketches, recomputed, blocks):
+        return WRONG_SKETCHES[kind]
     return ""
+
+
+def _wrong_sketches(
+    stored: _RowSketches, recomputed: RecomputedStatistics, blocks: RunningBlockDigests | None
+) -> Iterator[SketchKind]:
+    """Yield the kinds of sketches that contradict the payload."""
+    if stored.histogram is not None and _differ(stored.histogram, recomputed.histogram_rows()):
+        yield sketch_tables.HISTOGRAMS
+    if blocks is not None and stored.blocks is not None and _differ(stored.blocks, blocks.result()):
+        yield sketch_tables.BLOCK_DIGESTS
+    if stored.marginals is not None and not _same_marginals(stored.marginals, recomputed):
+        yield sketch_tables.MARGINALS
+
+
+def _differ(stored: npt.NDArray[np.int64], made: npt.NDArray[np.int64]) -> bool:
+    return not np.array_equal(stored.ravel(), made.ravel())
+
+
+def _same_marginals(stored: dict[int, Marginal], recomputed: RecomputedStatistics) -> bool:
+    """Return whether marginals agree but for the order of summation, which depends on the machine."""
+    made = recomputed.marginals().by_axis()
+    if stored.keys() != made.keys() or any(stored[axis].sum.size != made[axis].sum.size for axis in made):
+        return False
+    return all(stored[axis].agrees_with(made[axis]) for axis in made)
 
 
 def _differing_statistics(

@@ -113,14 +113,15 @@ def _without(
 def _kept_tables(step: Step) -> dict[str, bytes]:
     """Return the chunks of findings and sketches, by path in the generation."""
     prefix = step.commit.prefix
-    paths = [f"{path}/c/0/0" for path, node in step.commit.nodes.items() if _is_kept_table(path, node)]
-    contents = step.objects.get_many([f"{prefix}/{path}" for path in paths])
+    nodes = step.commit.nodes
+    keys = [f"{path}/c/0/0" for path, node in nodes.items() if _is_of_findings(path, node)]
+    keys += sketch_tables.chunk_keys(nodes)
+    contents = step.objects.get_many([f"{prefix}/{key}" for key in keys])
     return {key[len(prefix) + 1 :]: data for key, data in contents.items()}
 
 
-def _is_kept_table(path: str, node: metadata.Document) -> bool:
-    is_kept = path.startswith("findings/") or path in sketch_tables.PATHS
-    return is_kept and node.get("node_type") == "array"
+def _is_of_findings(path: str, node: metadata.Document) -> bool:
+    return path.startswith("findings/") and node.get("node_type") == "array"
 
 
 def _nodes(

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
 from ingest.reader.damage import Damage
 from ingest.reader.step import Step
-from ingest.reader.step_histograms import read_entries
+from ingest.reader.step_marginals import read_sketches
 from ingest.reader.verify import WRONG_SKETCHES
 from ingest.repairing.remaking import Remade
 from ingest.repairing.result import Lost
@@ -18,16 +15,17 @@ from ingest.repairing.tables import RECOMPUTED_FROM
 from workers.errors import DamagedStore, TensorsRemoved
 from workers.model import StepKey
 from workers.store import metadata, sketch_tables
-from workers.store.entry_table import EntryTable
 from workers.store.objects import ObjectStore
 from workers.store.record import LEAF
+from workers.store.sketch_tables import SketchKind
+from workers.store.step_sketches import StepSketches
 from workers.tasks.sketch import sketches_of
 
 
-def entries_of(step: Step) -> npt.NDArray[np.int64] | None:
-    """Return the entries of the histograms of a step; None if they are damaged."""
+def sketches_for_rules(step: Step) -> StepSketches | None:
+    """Return what rules need of the sketches of a step; None if they are damaged."""
     try:
-        return read_entries(step)
+        return read_sketches(step)
     except DamagedStore:
         return None
 
@@ -38,13 +36,15 @@ def has_sketches(objects: ObjectStore, key: StepKey, generation: str) -> bool:
     return bool(objects.get_many([f"{prefix}/{path}/{LEAF}" for path in sorted(sketch_tables.PATHS)]))
 
 
-def damaged_tables(damages: Sequence[Damage]) -> list[EntryTable]:
-    """Return the tables of sketches that are damaged, or contradict payloads."""
+def damaged_kinds(step: Step, damages: Sequence[Damage]) -> list[SketchKind]:
+    """Return the kinds of sketches of a step that are damaged, or contradict payloads."""
+    prefix = step.commit.prefix
     return [
-        table
-        for table in sketch_tables.TABLES
+        kind
+        for kind in sketch_tables.KINDS
         if any(
-            damage.reason == WRONG_SKETCHES[table.path] or damage.path.endswith(f"/{table.chunk}")
+            damage.reason == WRONG_SKETCHES[kind]
+            or any(damage.path.startswith(f"{prefix}/{array}/c/") for array in kind.arrays)
             for damage in damages
         )
     ]
@@ -71,7 +71,7 @@ def mend_sketches(
         damages: what is damaged of it.
         remake: returns the same generation with sketches as the dump gives it; called if it is needed.
     """
-    damaged = damaged_tables(damages)
+    damaged = damaged_kinds(step, damages)
     if not damaged:
         return MendedSketches()
     documents: Mapping[str, metadata.Document] = {}
@@ -83,10 +83,14 @@ def mend_sketches(
     except (DamagedStore, TensorsRemoved):
         if (remade := remake()) is not None:
             documents, chunks, origin = remade.assembled.nodes, remade.assembled.chunks, remade.origin
-    same = [table for table in damaged if documents.get(table.path) == step.commit.nodes[table.path]]
+    nodes = step.commit.nodes
+    same = [
+        kind for kind in damaged if all(documents.get(array) == nodes.get(array) for array in kind.arrays)
+    ]
     lost = tuple(
-        Lost(f"{step.commit.prefix}/{table.path}", "neither its payloads nor a dump give the same")
-        for table in damaged
-        if table not in same
+        Lost(f"{step.commit.prefix}/{kind.arrays[-1]}", "neither its payloads nor a dump give the same")
+        for kind in damaged
+        if kind not in same
     )
-    return MendedSketches({table.chunk: chunks[table.chunk] for table in same}, origin, lost)
+    keys = [key for kind in same for key in kind.chunk_keys(nodes, str(step.key))]
+    return MendedSketches({key: chunks[key] for key in keys}, origin, lost)

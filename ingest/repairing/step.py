@@ -24,7 +24,7 @@ from ingest.repairing.payloads import DamagedShard, Payloads, reasons_of
 from ingest.repairing.pooled import PooledShards, steps_referring
 from ingest.repairing.remaking import Dumps, Remade
 from ingest.repairing.result import Lost, Mended, StepRepair
-from ingest.repairing.sketches import entries_of, has_sketches, mend_sketches
+from ingest.repairing.sketches import has_sketches, mend_sketches, sketches_for_rules
 from ingest.repairing.sources import Copies
 from ingest.repairing.tables import MendedTables, doubtful_tables, mend_tables
 from workers.errors import DamagedStore, SourceChanged, StepRemoved, TensorsRemoved
@@ -240,7 +240,7 @@ class _StepWork:
             rules, summary = self.dumps.rules, step.commit.summary
             if rules is None or self.key.step is None:
                 raise _Unmendable(f"{step.commit.prefix}/{findings.GROUP}", exc.message) from exc
-            result = evaluate(rules, step.tables, self.key, entries_of(step))
+            result = evaluate(rules, step.tables, self.key, sketches_for_rules(step))
             documents, chunks = findings.encode(rules.definitions, result)
             origin = f"{_FROM_INDEX}, by the rules of the commit"
             committed = step.commit

@@ -103,6 +103,7 @@ def _commands(dump: Path, store: str, target: Path) -> dict[str, list[list[objec
         "heatmap": [["heatmap", store, name, "--json"]],
         "precision": [["precision", store, "--json"]],
         "quantiles": [["quantiles", store, name, "--json"]],
+        "outliers": [["outliers", store, "--json"]],
         "localize": [["localize", f"{store}@0,0", f"{store}@1,0", "--json"]],
         "sketch": [["sketch", store, "--json"]],
         "layout": [["layout", store, "--json"]],

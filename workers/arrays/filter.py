@@ -12,7 +12,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,17 @@ _EXAMPLE = "For example: nan_count > 0 and io == 'output'."
 _NAMES = {"nan": np.nan, "inf": np.inf, "true": True, "false": False}
 
 
+#: `p99.9`, which Python takes for a name and a number. A column is called `p99_9` then.
+_PERCENTILE = re.compile(r"\b((?:abs_)?p\d{1,3})\.(\d+)\b")
+
+
+class BoundedColumn(NamedTuple):
+    """A column whose values are known to lie between two others; both are the same if they are known."""
+
+    low: npt.NDArray[np.float64]
+    high: npt.NDArray[np.float64]
+
+
 _Value: TypeAlias = Callable[[Mapping[str, Any]], Any]
 
 
@@ -81,7 +92,8 @@ class Filter:
             self._text = f"{text[:60]}..."
             raise self._error(f"has {len(text)} characters, which is more than {_MAX_LENGTH}")
         try:
-            self._condition = self._compile(ast.parse(text.strip(), mode="eval").body)
+            parsed = ast.parse(_with_names_of_percentiles(text.strip()), mode="eval")
+            self._condition = self._compile(parsed.body)
         except SyntaxError as exc:
             raise self._error(f"is not a condition: {_where_wrong(text.strip(), exc)}") from exc
         except (ValueError, MemoryError, RecursionError) as exc:
@@ -92,7 +104,20 @@ class Filter:
         return np.broadcast_to(self.evaluate(columns), (rows,))
 
     def evaluate(self, columns: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
-        """Return whether the condition holds, in the shape to which the columns broadcast."""
+        """Return whether the condition holds, in the shape to which the columns broadcast.
+
+        It holds for bounded columns if it does for all lower and for all upper bounds.
+        """
+        bounded = [name for name in self.names if isinstance(columns[name], BoundedColumn)]
+        if not bounded:
+            return self._evaluate(columns)
+        used = {name: columns[name] for name in self.names}
+        low, high = (
+            self._evaluate({**used, **{name: used[name][side] for name in bounded}}) for side in (0, 1)
+        )
+        return low & high
+
+    def _evaluate(self, columns: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
         with np.errstate(all="ignore"):
             try:
                 mask = np.asarray(self._condition(columns))
@@ -219,6 +244,13 @@ def _of_numbers(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any
         return function(left, right)
 
     return checked
+
+
+def _with_names_of_percentiles(text: str) -> str:
+    """Return a condition with `p99_9` for `p99.9`, but not in quoted text; places in it stay the same."""
+    parts = _TEXT.split(text)
+    quoted = [*_TEXT.findall(text), ""]
+    return "".join(_PERCENTILE.sub(r"\1_\2", part) + text for part, text in zip(parts, quoted, strict=True))
 
 
 def _where_wrong(text: str, exc: SyntaxError) -> str:

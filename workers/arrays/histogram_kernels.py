@@ -15,19 +15,38 @@ from workers.arrays.histogram_loops import BINS, LAST, LOWEST_EXPONENT, TABLES, 
 from workers.arrays.kernels import address
 
 
-def new_tables() -> npt.NDArray[np.int64]:
-    """Return the counts of no elements: shape (8, 520). The count of a bin is the sum over all tables."""
-    return np.zeros((TABLES, WIDTH), np.int64)
+class Counts:
+    """How often each bin was counted so far."""
+
+    def __init__(self) -> None:
+        self.tables = np.zeros((TABLES, WIDTH), np.uint32)
+        """What was counted last; see `workers.arrays.histogram_loops`."""
+        self.totals = np.zeros(2 * BINS, np.int64)
+        """What was counted before."""
+        self._in_tables = 0
+
+    def make_room(self, elements: int) -> None:
+        """Make sure that no table overflows when so many elements are counted."""
+        self._in_tables += elements
+        if self._in_tables > _MOST_IN_TABLES:
+            self.totals += self.tables[:, : 2 * BINS].sum(axis=0, dtype=np.int64)
+            self.tables[:] = 0
+            self._in_tables = elements
 
 
-def count_floats(values: npt.NDArray[Any], tables: npt.NDArray[np.int64]) -> None:
+#: Elements that are counted in tables of 32 bits. Pieces are much smaller.
+_MOST_IN_TABLES = 2**31
+
+
+def count_floats(values: npt.NDArray[Any], counts: Counts) -> None:
     """Count elements.
 
     Args:
         values: 1-D and contiguous, float32 or float64 in native byte order.
-        tables: from `new_tables`.
+        counts: what they are added to.
     """
-    entries = kernels.entries()
+    entries, tables = kernels.entries(), counts.tables
+    counts.make_room(values.size)
     if values.dtype.itemsize == 4:
         if entries is not None:
             entries["histogram_f4"](address(values), values.size, address(tables))
@@ -39,25 +58,42 @@ def count_floats(values: npt.NDArray[Any], tables: npt.NDArray[np.int64]) -> Non
         histogram_loops.count_float64(values.view(np.int64), _BIN_OF_FLOAT64, tables)
 
 
-def count_codes(
-    counts: npt.NDArray[np.int64], values: npt.NDArray[np.float64], tables: npt.NDArray[np.int64]
-) -> None:
+def accumulate_floats(values: npt.NDArray[Any], state: npt.NDArray[np.float64], counts: Counts) -> None:
+    """Add elements to their statistics, and count them while they are in the L1 cache.
+
+    Args:
+        values: 1-D and contiguous, float32 or float64 in native byte order.
+        state: from `kernels.new_state`.
+        counts: what they are added to.
+    """
+    entries = kernels.entries()
+    if entries is None:
+        kernels.accumulate(values, state)
+        count_floats(values, counts)
+        return
+    counts.make_room(values.size)
+    entry = entries[f"counted_f{values.dtype.itemsize}"]
+    scratch, own = kernels.scratch_address(), address(_BIN_OF_FLOAT64)
+    entry(address(values), values.size, scratch, address(state), own, address(counts.tables))
+
+
+def count_codes(occurrences: npt.NDArray[np.int64], values: npt.NDArray[np.float64], counts: Counts) -> None:
     """Count elements of one byte.
 
     Args:
-        counts: how often each of the 256 bytes occurs.
+        occurrences: how often each of the 256 bytes occurs.
         values: what each of them means, NaN and infinities included.
-        tables: from `new_tables`.
+        counts: what they are added to.
     """
     bins = _BIN_OF_FLOAT64[((values.view(np.int64) - 1) >> 52) & 4095]
-    tables[0, : 2 * BINS] += np.bincount(bins, counts, minlength=2 * BINS).astype(np.int64)
+    counts.totals += np.bincount(bins, occurrences, minlength=2 * BINS).astype(np.int64)
 
 
-def sparse(tables: npt.NDArray[np.int64], pos_inf: int, neg_inf: int) -> npt.NDArray[np.int64]:
+def sparse(counts: Counts, pos_inf: int, neg_inf: int) -> npt.NDArray[np.int64]:
     """Return the bins that hold finite elements other than zero.
 
     Args:
-        tables: from `new_tables`.
+        counts: what they are added to.
         pos_inf: how many of the counted elements are +Inf.
         neg_inf: how many are -Inf.
 
@@ -68,9 +104,11 @@ def sparse(tables: npt.NDArray[np.int64], pos_inf: int, neg_inf: int) -> npt.NDA
     out = np.empty((LAST + 2, 3), np.int64)
     entries = kernels.entries()
     if entries is not None:
-        entries["histogram_sparse"](address(tables), pos_inf, neg_inf, address(out))
+        tables, totals = address(counts.tables), address(counts.totals)
+        entries["histogram_sparse"](tables, totals, pos_inf, neg_inf, address(out))
     else:
-        histogram_loops.write_sparse(tables, pos_inf, neg_inf, out)
+        histogram_loops.add_tables(counts.tables, counts.totals)
+        histogram_loops.write_sparse(counts.totals, pos_inf, neg_inf, out)
     return out[: out[-1, 0]].copy()
 
 

@@ -12,7 +12,7 @@ import numba
 import numpy as np
 from numba import types
 
-from workers.arrays import histogram_loops, kernel_loops
+from workers.arrays import histogram_loops, kernel_loops, marginal_loops
 from workers.arrays.lazy_compile import compile_now
 
 carray: Any = vars(numba)["carray"]  # the type stubs of numba lack it
@@ -32,15 +32,19 @@ class MadeEntry(NamedTuple):
 def compile_all() -> list[MadeEntry]:
     """Compile the entries for each type of element."""
     compile_now(histogram_loops.__name__)
+    compile_now(marginal_loops.__name__)
     compile_now(kernel_loops.__name__)  # what numba compiles must not meet a function that still waits
     return [
         *(_made(f"f{size}", _floats(size), "anaa") for size in (4, 8)),
         *(_made(f"{kind}{size}", _integers(kind, size), "ana") for kind in "iu" for size in (2, 4, 8)),
         _made("codes", _codes(), "anaaa"),
         _made("widen_half", _widen_half(), "ana"),
+        *(_made(f"counted_f{size}", _counted_floats(size), "anaaaa") for size in (4, 8)),
+        *(_made(f"marginals_f{size}", _marginals(size), "ananaa") for size in (4, 8)),
+        *(_made(f"marginals_table_f{size}", _marginals_table(size), "aaaa") for size in (4, 8)),
         _made("histogram_f4", _histogram_f4(), "ana"),
         _made("histogram_f8", _histogram_f8(), "anaa"),
-        _made("histogram_sparse", _histogram_sparse(), "anna"),
+        _made("histogram_sparse", _histogram_sparse(), "aanna"),
     ]
 
 
@@ -76,6 +80,85 @@ def _floats(size: int) -> Callable[..., None]:
                 carray(scratch, (wide,), np.float64),
             ),
             carray(state, (places,), np.float64),
+        )
+
+    return entry
+
+
+def _counted_floats(size: int) -> Callable[..., None]:
+    """Return an entry that adds a block to statistics and histogram while it is in the L1 cache."""
+    floats, signed, unsigned = (np.dtype(f"{kind}{size}").type for kind in "fiu")
+    run, places, wide = kernel_loops.accumulate_floats, len(kernel_loops.PLACES), kernel_loops.SCRATCH
+    narrow, step = wide * 8 // size, kernel_loops.BLOCK
+    count, shape = _counter(size), (histogram_loops.TABLES, histogram_loops.WIDTH)
+
+    def entry(x: Any, n: int, scratch: Any, state: Any, bin_of: Any, tables: Any) -> None:  # noqa: PLR0917  (addresses)
+        x_floats, x_signed, x_unsigned = (
+            carray(x, (n,), floats),
+            carray(x, (n,), signed),
+            carray(x, (n,), unsigned),
+        )
+        memory = (
+            carray(scratch, (narrow,), floats),
+            carray(scratch, (narrow,), signed),
+            carray(scratch, (narrow,), unsigned),
+            carray(scratch, (wide,), np.float64),
+        )
+        totals, bins = carray(state, (places,), np.float64), carray(bin_of, (4096,), np.uint16)
+        counts = carray(tables, shape, np.uint32)
+        for start in range(0, n, step):
+            stop = min(start + step, n)
+            run((x_floats[start:stop], x_signed[start:stop], x_unsigned[start:stop]), memory, totals)
+            count(x_signed[start:stop], bins, counts)
+
+    return entry
+
+
+def _counter(size: int) -> Any:
+    """Return what counts elements of this size, given their bits."""
+    if size == 8:
+        return histogram_loops.count_float64
+    run: Any = histogram_loops.count_float32
+
+    @numba.njit(error_model="numpy")
+    def count(bits: Any, _bin_of: Any, tables: Any) -> None:
+        run(bits, tables)
+
+    return count
+
+
+def _marginals(size: int) -> Callable[..., None]:
+    floats, signed = (np.dtype(f"{kind}{size}").type for kind in "fi")
+    run, fields = marginal_loops.add_piece, marginal_loops.PLAN_FIELDS
+
+    def entry(x: Any, n: int, plan: Any, start: int, sums: Any, largest: Any) -> None:  # noqa: PLR0917  (addresses)
+        geometry = carray(plan, (fields,), np.int64)
+        length = geometry[marginal_loops.TOTAL]
+        # Sums, then sums of squares.
+        moments = carray(sums, (2 * length,), np.float64)
+        run(
+            (carray(x, (n,), floats), carray(x, (n,), signed)),
+            start,
+            geometry,
+            (moments[:length], moments[length:], carray(largest, (length,), signed)),
+        )
+
+    return entry
+
+
+def _marginals_table(size: int) -> Callable[..., None]:
+    floats, signed = (np.dtype(f"{kind}{size}").type for kind in "fi")
+    run, fields = marginal_loops.write_table, marginal_loops.PLAN_FIELDS
+
+    def entry(plan: Any, sums: Any, largest: Any, out: Any) -> None:
+        geometry = carray(plan, (fields,), np.int64)
+        length, wanted = geometry[marginal_loops.TOTAL], geometry[marginal_loops.WANTED]
+        moments = carray(sums, (2 * length,), np.float64)
+        run(
+            geometry,
+            (moments[:length], moments[length:], carray(largest, (length,), signed)),
+            carray(largest, (length,), floats),
+            carray(out, (3, wanted), np.float32),
         )
 
     return entry
@@ -118,7 +201,7 @@ def _histogram_f4() -> Callable[..., None]:
     run, shape = histogram_loops.count_float32, (histogram_loops.TABLES, histogram_loops.WIDTH)
 
     def entry(x: Any, n: int, tables: Any) -> None:
-        run(carray(x, (n,), np.int32), carray(tables, shape, np.int64))
+        run(carray(x, (n,), np.int32), carray(tables, shape, np.uint32))
 
     return entry
 
@@ -127,16 +210,19 @@ def _histogram_f8() -> Callable[..., None]:
     run, shape = histogram_loops.count_float64, (histogram_loops.TABLES, histogram_loops.WIDTH)
 
     def entry(x: Any, n: int, bin_of: Any, tables: Any) -> None:
-        run(carray(x, (n,), np.int64), carray(bin_of, (4096,), np.uint16), carray(tables, shape, np.int64))
+        run(carray(x, (n,), np.int64), carray(bin_of, (4096,), np.uint16), carray(tables, shape, np.uint32))
 
     return entry
 
 
 def _histogram_sparse() -> Callable[..., None]:
-    run, shape = histogram_loops.write_sparse, (histogram_loops.TABLES, histogram_loops.WIDTH)
-    places = (histogram_loops.LAST + 2, 3)
+    add, run = histogram_loops.add_tables, histogram_loops.write_sparse
+    shape = (histogram_loops.TABLES, histogram_loops.WIDTH)
+    bins, places = 2 * histogram_loops.BINS, (histogram_loops.LAST + 2, 3)
 
-    def entry(tables: Any, pos_inf: int, neg_inf: int, out: Any) -> None:
-        run(carray(tables, shape, np.int64), pos_inf, neg_inf, carray(out, places, np.int64))
+    def entry(tables: Any, totals: Any, pos_inf: int, neg_inf: int, out: Any) -> None:
+        counts = carray(totals, (bins,), np.int64)
+        add(carray(tables, shape, np.uint32), counts)
+        run(counts, pos_inf, neg_inf, carray(out, places, np.int64))
 
     return entry

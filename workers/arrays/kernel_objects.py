@@ -27,7 +27,10 @@ Entry: TypeAlias = Callable[..., None]
 """Called with addresses and numbers of elements."""
 
 #: What the code of the entries depends on.
-_SOURCES: Final = ("kernel_loops.py", "histogram_loops.py", "kernel_entries.py", "kernel_objects.py")
+_SOURCES: Final = (
+    *("kernel_loops.py", "histogram_loops.py", "marginal_loops.py"),
+    *("kernel_entries.py", "kernel_objects.py"),
+)
 #: Functions of numba that object code may name and never calls: nothing is allocated, so nothing is freed.
 _NEVER_CALLED: Final = ("NRT_MemInfo_call_dtor",)
 #: Where an entry would write a result and an error. It has neither, so all threads may share the place.

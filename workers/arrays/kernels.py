@@ -106,6 +106,11 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
+def scratch_address() -> int:
+    """Return where the memory of this thread for the loops begins: `SCRATCH` float64."""
+    return _scratch.address
+
+
 @cache
 def entries() -> dict[str, Callable[..., None]] | None:
     """Return the loops as object code, by kind and size of the elements; None if that was not made yet."""

@@ -8,24 +8,37 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.arrays import histogram_kernels as kernels
+from workers.arrays.kernels import accumulate
+
+#: Integers that are converted at a time.
+_BLOCK = 32 * 1024
 
 
 class RunningHistogram:
     """The histogram of a tensor that arrives in blocks, which `RunningStatistics` passes on."""
 
     def __init__(self) -> None:
-        self._tables = kernels.new_tables()
+        self._counts = kernels.Counts()
 
-    def update(self, values: npt.NDArray[Any]) -> None:
-        """Add a block: 1-D, of float32, float64 or integers, in native byte order.
+    def update(self, values: npt.NDArray[Any], state: npt.NDArray[np.float64]) -> None:
+        """Add elements to the histogram, and to the state of their statistics.
 
         Integers of 64 bits above 2**53 are rounded to float64.
+
+        Args:
+            values: 1-D and contiguous, float32, float64 or integers, in native byte order.
+            state: from `workers.arrays.kernels.new_state`.
         """
-        kernels.count_floats(values if values.dtype.kind == "f" else values.astype(np.float64), self._tables)
+        if values.dtype.kind == "f":
+            kernels.accumulate_floats(values, state, self._counts)
+            return
+        accumulate(values, state)
+        for start in range(0, values.size, _BLOCK):
+            kernels.count_floats(values[start : start + _BLOCK].astype(np.float64), self._counts)
 
     def update_codes(self, counts: npt.NDArray[np.int64], meanings: npt.NDArray[np.float64]) -> None:
         """Add elements of one byte: how often each of the 256 bytes occurs, and what each means."""
-        kernels.count_codes(counts, meanings, self._tables)
+        kernels.count_codes(counts, meanings, self._counts)
 
     def rows(self, pos_inf: int, neg_inf: int) -> npt.NDArray[np.int64]:
         """Return the histogram as it is stored, (bin, 3); see `FIELDS`.
@@ -34,4 +47,4 @@ class RunningHistogram:
             pos_inf: how many of the elements are +Inf.
             neg_inf: how many are -Inf.
         """
-        return kernels.sparse(self._tables, pos_inf, neg_inf)
+        return kernels.sparse(self._counts, pos_inf, neg_inf)

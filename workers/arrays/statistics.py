@@ -34,12 +34,14 @@ from workers.arrays.kernel_loops import (
     MAX,
     MEAN,
     MIN,
+    NAN,
     NEG_INF,
     ORIGIN,
     POS_INF,
     POSITIVE,
     UNIT,
 )
+from workers.arrays.marginals import NO_MARGINALS, MarginalTable, RunningMarginals
 from workers.arrays.running_histogram import RunningHistogram
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -131,11 +133,18 @@ _in_order: Callable[[tuple[float, ...]], tuple[float, ...]] = itemgetter(
 class RunningStatistics:
     """Statistics of a tensor that arrives in pieces."""
 
-    def __init__(self, *, with_histogram: bool = False) -> None:
-        """Begin with no elements; `with_histogram` counts them by power of two in the same pass."""
+    def __init__(self, *, with_histogram: bool = False, marginals: RunningMarginals | None = None) -> None:
+        """Begin with no elements.
+
+        Args:
+            with_histogram: whether to count them by power of two in the same pass.
+            marginals: what to add them to in the same pass, if they are floats: see `running_marginals`.
+        """
         self._state = kernels.new_state()
         self._complex = False
         self._histogram = RunningHistogram() if with_histogram else None
+        self._marginals = marginals
+        self._not_finite = 0.0
 
     def update(self, values: Array) -> None:
         """Add a piece: a 1-D array of any type that `has_statistics`, of either byte order.
@@ -155,9 +164,7 @@ class RunningStatistics:
             return
         native = _COMPILED.get(values.dtype)
         if native == values.dtype:
-            # In blocks, so that the second look at the elements finds them in the cache.
-            for block in (values,) if self._histogram is None else _blocks(values):
-                self._accumulate(block)
+            self._accumulate(values)
             return
         # Half precision and bfloat16 widen to float32 without loss. All blocks use one array: new ones
         # would cost more than the arithmetic on them.
@@ -201,10 +208,19 @@ class RunningStatistics:
             return np.zeros((0, 3), np.int64)
         return self._histogram.rows(int(self._state[POS_INF]), int(self._state[NEG_INF]))
 
+    def marginals(self) -> MarginalTable:
+        """Return the marginals of all pieces; none if none are computed. Call it once."""
+        return NO_MARGINALS if self._marginals is None else self._marginals.result()
+
     def _accumulate(self, block: Array) -> None:
-        kernels.accumulate(block, self._state)
-        if self._histogram is not None:
-            self._histogram.update(block)
+        if self._histogram is None:
+            kernels.accumulate(block, self._state)
+        else:
+            self._histogram.update(block, self._state)
+        if self._marginals is not None:
+            not_finite = sum(self._state[NAN : NEG_INF + 1].tolist())
+            self._marginals.update(block, finite=not_finite == self._not_finite)
+            self._not_finite = not_finite
 
     def _update_complex(self, block: Array) -> None:
         finite = np.isfinite(block)

@@ -10,9 +10,10 @@ import numpy.typing as npt
 from workers.arrays.filter import Filter
 from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError
+from workers.store.sketch_columns import is_sketch_column
 from workers.store.tables import NUMBERS
 
-#: The columns that are numbers. All others are text.
+#: The columns that are numbers, besides those of sketches. All others are text.
 _NUMBERS = frozenset([*FIELDS, *NUMBERS, "rank", "step", "copy"])
 
 
@@ -36,4 +37,5 @@ def checked_condition(text: str, columns: frozenset[str]) -> str:
 
 def _example(column: str) -> npt.NDArray[Any]:
     """Return a column of one element, of the type that the column has."""
-    return np.array([1.0]) if column in _NUMBERS else np.array(["text"], object)
+    is_number = column in _NUMBERS or is_sketch_column(column)
+    return np.array([1.0]) if is_number else np.array(["text"], object)

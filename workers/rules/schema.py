@@ -318,6 +318,18 @@ class Change(BaseRule):
     elements_ge: Annotated[int, Field(ge=1)] = 1
 
 
+class Drift(BaseRule):
+    """Change of the distribution of magnitudes from one step to the next, from the histograms.
+
+    The distance is that of Wasserstein, of the finite elements other than zero, in powers of two: 1 if all
+    elements double.
+    """
+
+    kind: Literal["drift"]
+    distance_gt: Positive
+    elements_ge: Annotated[int, Field(ge=1)] = 1
+
+
 class Outlier(BaseRule):
     """A statistic far from the history of its tensor, by its ratio to the median and its robust z-score."""
 

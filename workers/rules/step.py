@@ -6,23 +6,21 @@ Names are matched only for the rows that exceed a threshold, which in a healthy 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from workers.errors import DumpIngestError
 from workers.model import StepKey
-from workers.rules.step_columns import StepColumns
+from workers.rules.step_columns import StepColumns, asks_sketches
 from workers.rules.step_kinds import EVALUATORS, OF_HISTOGRAMS, RowHits
 from workers.rules.values import Rule, RuleSet, evaluated
 from workers.store.model import Evaluated, Finding
+from workers.store.step_sketches import StepSketches
 from workers.store.tables import Tables
 
 #: Characters of the reason why a rule could not be evaluated.
 _REASON = 500
 
 
-def evaluate(
-    rules: RuleSet, tables: Tables, key: StepKey, entries: npt.NDArray[np.int64] | None = None
-) -> Evaluated:
+def evaluate(rules: RuleSet, tables: Tables, key: StepKey, sketches: StepSketches | None = None) -> Evaluated:
     """Return what the rules find in one step of one rank. A rule that fails is named; the others count.
 
     Memory: a few columns of float64, and the findings: at most the limit of each rule.
@@ -31,9 +29,9 @@ def evaluate(
         rules: the rules.
         tables: index and statistics of the step.
         key: the step.
-        entries: those of its histograms; None if it has none. See `workers.store.histograms`.
+        sketches: those of the step; None if it has none.
     """
-    columns = StepColumns(tables, key, entries)
+    columns = StepColumns(tables, key, sketches)
     findings: list[list[Finding]] = []
     totals: dict[str, int] = {}
     failed: dict[str, str] = {}
@@ -50,9 +48,9 @@ def evaluate(
     return evaluated(rules, findings, totals, failed)
 
 
-def needs_histograms(rules: RuleSet) -> bool:
-    """Return whether a rule looks at histograms, which whoever evaluates it must read."""
-    return any(rule.kind in OF_HISTOGRAMS for rule in rules.step_rules)
+def needs_sketches(rules: RuleSet) -> bool:
+    """Return whether a rule looks at sketches, which whoever evaluates it must read."""
+    return any(rule.kind in OF_HISTOGRAMS or asks_sketches(rule.where) for rule in rules.step_rules)
 
 
 def _evaluate(rule: Rule, columns: StepColumns) -> tuple[list[Finding], int]:

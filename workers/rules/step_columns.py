@@ -9,21 +9,21 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.filter import Filter
+from workers.arrays.filter import BoundedColumn, Filter
 from workers.arrays.histogram import Histogram
 from workers.arrays.statistics import FIELDS
-from workers.errors import UsageError
 from workers.model import StepKey
 from workers.rules.names import is_chosen
 from workers.rules.values import Rule
-from workers.store import histograms
 from workers.store.model import RowKind
 from workers.store.names import tensor_name
 from workers.store.roles import roles_of_tables
+from workers.store.sketch_columns import ColumnsWithSketches, SketchColumns, is_sketch_column
+from workers.store.step_sketches import StepSketches
 from workers.store.tables import LABELS, NUMBERS, Tables
 
 #: The names that a condition may use.
-COLUMNS = frozenset([*LABELS, *NUMBERS, *FIELDS, "rank", "step", "name", "role"])
+COLUMNS = ColumnsWithSketches([*LABELS, *NUMBERS, *FIELDS, "rank", "step", "name", "role"])
 
 Values: TypeAlias = npt.NDArray[np.float64]
 Rows: TypeAlias = npt.NDArray[np.int64]
@@ -39,8 +39,8 @@ class StepColumns:
 
     tables: Tables
     key: StepKey
-    entries: npt.NDArray[np.int64] | None = None
-    """Those of the histograms of the step; None if they are not known."""
+    sketches: StepSketches | None = None
+    """None if they are not known."""
     _names: dict[int, str] = field(default_factory=dict)
     _statistics: dict[str, Values] = field(default_factory=dict)
 
@@ -73,21 +73,18 @@ class StepColumns:
             return self.statistic("max") - self.statistic("min")
         return np.where(self.is_tensor, self.tables.statistic(name), np.nan)
 
-    @cached_property
+    @property
     def histograms(self) -> dict[int, Histogram]:
         """Return by row the histograms of its tensors of real numbers.
 
         Raises:
             UsageError: the step has such tensors without a histogram.
         """
-        entries = histograms.TABLE.empty() if self.entries is None else self.entries
-        known = histograms.of_tables(self.tables, entries, str(self.key))
-        if missing := len(histograms.counted_rows(self.tables)) - len(known):
-            raise UsageError(
-                f"{missing} tensors have no histogram",
-                hint="The setting `sketches` adds them to new steps, `dump-ingest sketch` to old ones.",
-            )
-        return known
+        return self._of_sketches.histograms
+
+    @cached_property
+    def _of_sketches(self) -> SketchColumns:
+        return SketchColumns(self.tables, str(self.key), lambda: self.sketches or StepSketches())
 
     @cached_property
     def _roles(self) -> npt.NDArray[Any]:
@@ -132,17 +129,23 @@ class StepColumns:
         return rows[condition.mask(columns, len(rows))]
 
     def _column(self, name: str, rows: Rows) -> Any:
-        if name == "rank":
-            return self.key.rank
-        if name == "step":
-            return self.key.step
+        if name in ("rank", "step"):
+            return getattr(self.key, name)
         if name == "name":
             return np.array(self.names(rows), object)
         if name == "role":
             return self._roles[rows]
+        if is_sketch_column(name):
+            column = self._of_sketches.column(name)
+            return BoundedColumn(column.low[rows], column.high[rows])
         if name in FIELDS:
             return self.tables.statistic(name)[rows]
         return (self.tables.label(name) if name in LABELS else self.tables.number(name))[rows]
+
+
+def asks_sketches(where: str) -> bool:
+    """Return whether a condition asks anything of sketches."""
+    return bool(where) and any(is_sketch_column(name) for name in _condition(where).names)
 
 
 @lru_cache(maxsize=256)

@@ -64,9 +64,11 @@ class EntryTable:
         """Return the metadata and the chunk, by path in the generation; none for no entries."""
         if not len(entries):
             return {}, {}
-        shape = (len(entries), len(self.fields))
-        document = metadata.table_array(shape, "int64", ("entry", "field"), self.fields)
-        return {self.path: document}, {self.chunk: tables.encode_table(entries, "int64")}
+        return {self.path: self.document(len(entries))}, {self.chunk: tables.encode_table(entries, "int64")}
+
+    def document(self, entries: int) -> metadata.Document:
+        """Return the metadata of a table of so many entries."""
+        return metadata.table_array((entries, len(self.fields)), "int64", ("entry", "field"), self.fields)
 
     def decode(self, document: metadata.Document, chunk: bytes | None, where: str) -> npt.NDArray[np.int64]:
         """Return the entries, (entry, len(fields)).

@@ -37,7 +37,7 @@ def by_row(entries: npt.NDArray[np.int64], index: Tables) -> dict[int, npt.NDArr
     if not of_rows:
         return {}
     of_content: dict[tuple[object, ...], npt.NDArray[np.int64]] = {}
-    contents = _contents(index)
+    contents = contents_of(index)
     for row, bins in of_rows.items():
         if row < len(contents):
             of_content.setdefault(contents[row], bins)
@@ -47,7 +47,7 @@ def by_row(entries: npt.NDArray[np.int64], index: Tables) -> dict[int, npt.NDArr
 
 def distinct(rows: Iterable[int], index: Tables) -> list[int]:
     """Return the rows without those of tensors that are equal to one of an earlier row; see `by_row`."""
-    contents = _contents(index)
+    contents = contents_of(index)
     return list({contents[row]: row for row in sorted(rows, reverse=True)}.values())
 
 
@@ -105,7 +105,7 @@ def without_copies(entries: npt.NDArray[np.int64], index: Tables) -> npt.NDArray
     return entries[np.isin(entries[:, 0], distinct(np.unique(entries[:, 0]).tolist(), index))]
 
 
-def _contents(index: Tables) -> list[tuple[object, ...]]:
+def contents_of(index: Tables) -> list[tuple[object, ...]]:
     """Return what tells the elements of each row from those of others."""
     digests = [bytes(digest) for digest in index.digest]
     dtypes, layouts = index.label("dtype").tolist(), index.label("layout").tolist()

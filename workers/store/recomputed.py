@@ -1,4 +1,4 @@
-"""Statistics and histogram of one row, computed again from its stored payload."""
+"""Statistics, histogram and marginals of one row, computed again from its stored payload."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from workers.arrays import device_format
 from workers.arrays.dtypes import unpack
+from workers.arrays.marginals import NO_MARGINALS, MarginalTable, running_marginals
 from workers.arrays.statistics import RunningStatistics
 from workers.store.step import StoredStep
 
@@ -16,7 +17,9 @@ from workers.store.step import StoredStep
 class RecomputedStatistics:
     """The statistics of one row, computed from its payload; only if the stored ones were computed, too."""
 
-    def __init__(self, step: StoredStep, row: int, *, with_histogram: bool = False) -> None:
+    def __init__(
+        self, step: StoredStep, row: int, *, with_histogram: bool = False, with_marginals: bool = False
+    ) -> None:
         """Prepare for a row of a step."""
         self._step, self._row = step, row
         self._running: RunningStatistics | None = None
@@ -25,7 +28,11 @@ class RecomputedStatistics:
             self._left = math.prod(step.shape(row))
             self._device = step.device(row) if step.is_in_device_layout(row) else None
             self._payload: list[bytes] = []
-            self._running = RunningStatistics(with_histogram=with_histogram)
+            self._is_fortran = self._device is None and bool(step.tables.number("fortran_order")[row])
+            summed = None
+            if with_marginals:
+                summed = running_marginals(self._element, step.shape(row), fortran_order=self._is_fortran)
+            self._running = RunningStatistics(with_histogram=with_histogram, marginals=summed)
 
     def update(self, piece: bytearray) -> None:
         """Add a piece of the payload."""
@@ -47,6 +54,11 @@ class RecomputedStatistics:
         """Return the histogram, (bin, 3); empty without one. See `workers.arrays.histogram.FIELDS`."""
         self._take_device()
         return np.zeros((0, 3), np.int64) if self._running is None else self._running.histogram_rows()
+
+    def marginals(self) -> MarginalTable:
+        """Return the marginals; none without any. Call it once."""
+        self._take_device()
+        return NO_MARGINALS if self._running is None else self._running.marginals()
 
     def _take_device(self) -> None:
         """Add a tensor in device layout, which is complete now."""

@@ -12,12 +12,14 @@ from workers.arrays import device_format, statistics
 from workers.arrays.block_digests import SMALL_NBYTES, RunningBlockDigests
 from workers.arrays.dtypes import ElementType, unpack
 from workers.arrays.histogram import has_histogram
+from workers.arrays.marginals import NO_MARGINALS, MarginalTable, running_marginals
 from workers.arrays.statistics import RunningStatistics, has_statistics
 from workers.arrays.strided import StridedView, elements_of
 from workers.dump.source import OpenFile
 from workers.errors import SourceChanged
 from workers.model import MIB
 from workers.store import block_digests, histograms
+from workers.store.marginals import StepMarginals
 from workers.store.model import RowKind
 from workers.tasks.model import Entry
 
@@ -63,9 +65,13 @@ class Summary(NamedTuple):
     """(bin, 3); see `workers.arrays.histogram.FIELDS`. Empty if there is none."""
     blocks: npt.NDArray[np.int64]
     """(block, 1): see `workers.arrays.block_digests`. Empty for a payload of one block."""
+    marginals: MarginalTable
+    """See `workers.arrays.marginals`."""
 
 
-UNKNOWN = Summary(statistics.UNKNOWN.as_row(), np.zeros((0, 3), np.int64), np.zeros((0, 1), np.int64))
+UNKNOWN = Summary(
+    statistics.UNKNOWN.as_row(), np.zeros((0, 3), np.int64), np.zeros((0, 1), np.int64), NO_MARGINALS
+)
 
 
 class Summaries:
@@ -76,6 +82,7 @@ class Summaries:
         self._statistics = [UNKNOWN.statistics] * entries
         self._histograms: dict[int, npt.NDArray[np.int64]] = {}
         self._blocks: dict[int, npt.NDArray[np.int64]] = {}
+        self._marginals: dict[int, MarginalTable] = {}
 
     def keep(self, place: int, summary: Summary) -> None:
         """Keep what was found out about an entry."""
@@ -84,6 +91,8 @@ class Summaries:
             self._histograms[place] = summary.histogram
         if len(summary.blocks) > 1:
             self._blocks[place] = summary.blocks
+        if summary.marginals.axes:
+            self._marginals[place] = summary.marginals
 
     def share(self, place: int, twin: int) -> None:
         """Give a copy the statistics of the original, whose sketches are its own, too."""
@@ -95,6 +104,7 @@ class Summaries:
             "statistics": np.array(self._statistics, np.float64),
             "histograms": histograms.TABLE.gathered(rows, self._histograms),
             "block_digests": block_digests.TABLE.gathered(rows, self._blocks),
+            "marginals": StepMarginals.of_places(rows, self._marginals),
         }
 
 
@@ -104,7 +114,7 @@ class EntryStatistics:
     def __init__(self, entry: Entry, limit_nbytes: int, *, sketches: bool = False) -> None:
         """Prepare for an entry. If it is in device layout, each slab takes up to `limit_nbytes`.
 
-        With `sketches`, its histogram and the digests of its blocks are computed in the same pass.
+        With `sketches`, its histogram, marginals and digests of blocks are computed in the same pass.
         """
         self._header = header = entry.header
         self._left = 0
@@ -118,8 +128,11 @@ class EntryStatistics:
                 self._slabs = device_format.slabs(header.device, header.shape, header.element, limit_nbytes)
                 countable = self._slabs is not None
             if countable:
-                with_histogram = sketches and has_histogram(header.element)
-                self._running = RunningStatistics(with_histogram=with_histogram)
+                with_histogram, marginals = sketches and has_histogram(header.element), None
+                if with_histogram and self._slabs is None:
+                    order = header.fortran_order
+                    marginals = running_marginals(header.element, header.shape, fortran_order=order)
+                self._running = RunningStatistics(with_histogram=with_histogram, marginals=marginals)
         has_blocks = sketches and entry.kind is RowKind.TENSOR and entry.nbytes > SMALL_NBYTES
         self._blocks = RunningBlockDigests() if has_blocks else None
 
@@ -158,11 +171,12 @@ class EntryStatistics:
         """Return what was found out."""
         if self._running is None and self._blocks is None:
             return UNKNOWN
-        row, bins = UNKNOWN.statistics, UNKNOWN.histogram
+        row, bins, marginals = UNKNOWN.statistics, UNKNOWN.histogram, UNKNOWN.marginals
         if self._running is not None:
             row, bins = self._running.row(), self._running.histogram_rows()
+            marginals = self._running.marginals()
         blocks = UNKNOWN.blocks if self._blocks is None else self._blocks.result()[:, np.newaxis]
-        return Summary(row, bins, blocks)
+        return Summary(row, bins, blocks, marginals)
 
 
 def elements_in(

@@ -14,6 +14,7 @@ from workers.dump.formats.header import TensorHeader
 from workers.dump.model import ReportedStatistics, TensorName
 from workers.model import SourceFile, StepKey
 from workers.rules.values import RuleSet
+from workers.store.marginals import StepMarginals
 from workers.store.model import ArraySpec, Origin, RowKind, StoreAddress
 from workers.store.pool import PooledArray
 
@@ -108,7 +109,7 @@ class ShardJob:
     without_tensors: bool = False
     """Whether payloads of tensors are read for their digests and statistics only, and not stored."""
     sketches: bool = False
-    """Whether histograms of tensors are computed, and digests of their blocks."""
+    """Whether histograms and marginals of tensors are computed, and digests of their blocks."""
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -153,8 +154,8 @@ class StepPlan:
     without_tensors: str = ""
     """Why the payloads of its tensors are not stored; "" if they are."""
     sketches: bool = False
-    """Whether histograms of its tensors are stored, and digests of their blocks. Not part of the fingerprint:
-    they add to a generation."""
+    """Whether histograms and marginals of its tensors are stored, and digests of their blocks. They are not
+    part of the fingerprint: they add to a generation."""
 
     def with_sketches(self) -> StepPlan:
         """Return the plan that also stores sketches."""
@@ -201,5 +202,7 @@ class Receipt:
     """Entries of `workers.store.histograms.TABLE`: those of the tensors that are not duplicates."""
     block_digests: npt.NDArray[np.int64] = field(default_factory=_no_entries)
     """Entries of `workers.store.block_digests.TABLE`: those of large ones of the same tensors."""
+    marginals: StepMarginals = field(default_factory=StepMarginals.none)
+    """Those of the same tensors."""
     pooled: tuple[PooledRows, ...] = ()
     """What was packed into the pool; `stored` and `ends` do not have it."""

@@ -12,18 +12,19 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from workers import events
 from workers.dump import paths
 from workers.errors import DamagedStore, DumpIngestError, SourceChanged
 from workers.model import SourceFile, StepKey
 from workers.rules.step import evaluate
-from workers.store import block_digests, commit, findings, histograms, metadata, tables
+from workers.store import block_digests, commit, findings, histograms, marginals, metadata, tables
+from workers.store.marginals import StepMarginals
 from workers.store.model import CommitSummary, Evaluated, RowKind
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects
 from workers.store.record import PoisonedSource, StepContents, WithoutTensors
+from workers.store.step_sketches import StepSketches
 from workers.store.tables import Tables
 from workers.tasks.columns import EntryColumns
 from workers.tasks.events import Published
@@ -86,9 +87,9 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
         raise DumpIngestError(f"{plan.key}: receipts do not cover all jobs of the plan")
     entries = EntryColumns.of(plan.entries)
     built = build_tables(entries, plan.reported, receipts)
-    bins = _histograms(receipts, built)
-    result = _evaluate(plan, built, bins)
-    documents, chunks = _encode(plan, receipts, built, bins, result)
+    sketches = _sketches(plan, receipts, built)
+    result = _evaluate(plan, built, sketches)
+    documents, chunks = _encode(plan, receipts, built, sketches, result)
     without = _without_tensors(plan)
     nodes = _nodes(plan, receipts, documents, has_tensors=without is None)
     shards = {key: size for receipt in receipts for key, size in receipt.stored.items()}
@@ -115,40 +116,48 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
     return Assembled(built, summary, nodes, chunks, contents, without)
 
 
-def _histograms(receipts: Sequence[Receipt], built: Tables) -> npt.NDArray[np.int64]:
-    """Return the entries of the histograms of all tensors."""
+def _sketches(plan: StepPlan, receipts: Sequence[Receipt], built: Tables) -> StepSketches:
+    """Return the histograms and marginals of all tensors."""
     entries = histograms.TABLE.joined(receipt.histograms for receipt in receipts)
-    return histograms.without_copies(entries, built) if built.has_views else entries
+    summed = StepMarginals.joined(receipt.marginals for receipt in receipts)
+    if built.has_views:
+        entries, summed = histograms.without_copies(entries, built), summed.without_copies(built)
+    return StepSketches(entries, summed, has_marginals=plan.sketches)
 
 
-def _evaluate(plan: StepPlan, built: Tables, bins: npt.NDArray[np.int64]) -> Evaluated | None:
+def _evaluate(plan: StepPlan, built: Tables, sketches: StepSketches) -> Evaluated | None:
     """Return what the rules find; None if the plan has no rules, or the files belong to no step."""
     if plan.rules is None or plan.key.step is None:
         return None
-    return evaluate(plan.rules, built, plan.key, bins)
+    return evaluate(plan.rules, built, plan.key, sketches)
 
 
 def _encode(
     plan: StepPlan,
     receipts: Sequence[Receipt],
     built: Tables,
-    bins: npt.NDArray[np.int64],
+    sketches: StepSketches,
     result: Evaluated | None,
 ) -> tuple[dict[str, metadata.Document], dict[str, bytes]]:
     """Return the metadata and the chunks of index, statistics, findings and sketches."""
-    documents, chunks = tables.encode(built)
+    encoded = [tables.encode(built)]
     if plan.rules is not None and result is not None:
-        finding_documents, finding_chunks = findings.encode(plan.rules.definitions, result)
-        documents |= finding_documents
-        chunks |= finding_chunks
-    # Equal bytes of different types are payloads of their own when they are converted.
-    blocks = block_digests.without_copies(
-        block_digests.TABLE.joined(receipt.block_digests for receipt in receipts), built
-    )
-    for table, rows in ((histograms.TABLE, bins), (block_digests.TABLE, blocks)):
-        table_documents, table_chunks = table.encode(rows)
-        documents |= table_documents
-        chunks |= table_chunks
+        encoded.append(findings.encode(plan.rules.definitions, result))
+    if plan.sketches:
+        # Equal bytes of different types are payloads of their own when they are converted.
+        blocks = block_digests.without_copies(
+            block_digests.TABLE.joined(receipt.block_digests for receipt in receipts), built
+        )
+        encoded += [
+            histograms.TABLE.encode(sketches.histograms),
+            block_digests.TABLE.encode(blocks),
+            marginals.encode(sketches.marginals),
+        ]
+    documents: dict[str, metadata.Document] = {}
+    chunks: dict[str, bytes] = {}
+    for own_documents, own_chunks in encoded:
+        documents |= own_documents
+        chunks |= own_chunks
     return documents, chunks
 
 

@@ -5,24 +5,27 @@ Idempotent. The payloads are read from the store; the dump is not needed.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from workers.arrays.block_digests import SMALL_NBYTES, RunningBlockDigests
+from workers.arrays.marginals import MarginalTable
 from workers.errors import DamagedStore, StepRemoved, TensorsRemoved
 from workers.model import MIB, StepKey
-from workers.store import block_digests, commit, histograms, metadata, sketch_tables
+from workers.store import block_digests, commit, histograms, marginals, metadata, sketch_tables
 from workers.store.commit import Commit
 from workers.store.extending import extend
+from workers.store.marginals import StepMarginals
 from workers.store.model import RowKind, StoreAddress
 from workers.store.opening import open_objects
 from workers.store.recomputed import RecomputedStatistics
 from workers.store.step import StoredStep
 
 _PIECE_NBYTES = 16 * MIB
-HAS_SKETCHES = "it has histograms"
+HAS_SKETCHES = "it has sketches"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +65,16 @@ def sketch(job: SketchJob) -> Sketched:
         sketches = sketches_of(StoredStep(objects, present))
     except (DamagedStore, StepRemoved, TensorsRemoved) as exc:
         return Sketched(job.key, left=exc.message)
-    if not sketches.documents:
-        return Sketched(job.key)
-    if not extend(objects, present, sketches.documents, sketches.chunks):
+    documents = {path: node for path, node in sketches.documents.items() if path not in present.nodes}
+    chunks = {key: data for key, data in sketches.chunks.items() if key.partition("/c/")[0] in documents}
+    if not extend(objects, present, documents, chunks):
         return Sketched(job.key, left="it was committed again, or removed, meanwhile")
     return Sketched(job.key, tensors=sketches.tensors)
 
 
 def _why_left(present: Commit) -> str:
     """Return why a step needs no sketches, or cannot get them; "" if it can."""
-    if sketch_tables.has_sketches(present.nodes):
+    if sketch_tables.has_all_sketches(present.nodes):
         return HAS_SKETCHES
     return "" if present.without_tensors is None else str(present.without_tensors)
 
@@ -99,11 +102,13 @@ def sketches_of(step: StoredStep) -> Sketches:
     counted = set(histograms.distinct(histograms.counted_rows(table), table))
     large = _large_payloads(step)
     is_stored = (table.number("size") > 0) & (table.number("offset") >= 0)
+    summed = set(marginals.rows_with_marginals(table))
     rows = [row for row in sorted(counted | large) if is_stored[row]]
+    of_axes: dict[int, MarginalTable] = {}
     bins: dict[int, npt.NDArray[np.int64]] = {}
     blocks: dict[int, npt.NDArray[np.int64]] = {}
     for row, pieces in step.payloads(rows, _PIECE_NBYTES):
-        recomputed, running = RecomputedStatistics(step, row, with_histogram=True), RunningBlockDigests()
+        recomputed, running = _recomputed(step, row, summed), RunningBlockDigests()
         for piece in pieces:
             if row in counted:
                 recomputed.update(piece)
@@ -111,15 +116,24 @@ def sketches_of(step: StoredStep) -> Sketches:
                 running.update(memoryview(piece))
         if row in counted and len(of_row := recomputed.histogram_rows()):
             bins[row] = of_row
+        if row in summed and (of_axis := recomputed.marginals()).axes:
+            of_axes[row] = of_axis
         if row in large:
             blocks[row] = running.result()[:, np.newaxis]
     made = Sketches(len(bins))
-    for entry_table, of_places in ((histograms.TABLE, bins), (block_digests.TABLE, blocks)):
-        gathered = entry_table.gathered(range(len(table.labels)), of_places)
-        documents, chunks = entry_table.encode(entry_table.joined([gathered]))
+    all_rows = range(len(table.labels))
+    encoded = [
+        entry_table.encode(entry_table.joined([entry_table.gathered(all_rows, of_places)]))
+        for entry_table, of_places in ((histograms.TABLE, bins), (block_digests.TABLE, blocks))
+    ]
+    for documents, chunks in [*encoded, marginals.encode(StepMarginals.of_places(all_rows, of_axes))]:
         made.documents.update(documents)
         made.chunks.update(chunks)
     return made
+
+
+def _recomputed(step: StoredStep, row: int, summed: Container[int]) -> RecomputedStatistics:
+    return RecomputedStatistics(step, row, with_histogram=True, with_marginals=row in summed)
 
 
 def _large_payloads(step: StoredStep) -> set[int]:

@@ -115,6 +115,7 @@ WORDS: dict[str, list[str] | None] = {
     "ls": ["STORE"],
     "next": ["STORE"],
     "origin": ["STORE"],
+    "outliers": ["STORE"],
     "precision": ["STORE"],
     "quantiles": ["STORE"],
     "repair": ["STORE"],

@@ -1,14 +1,19 @@
 """Kinds of rules over several steps: each by its definition."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ingest
+from ingest.findings.backtest import backtest
 from ingest.findings.history import StepValues, StepWindow
 from ingest.findings.series_kinds import KINDS
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import ingest_directly
 from tests.rule_sets import only, steps_that_fire
 from workers.rules.schema import MODELS
 from workers.rules.values import Scope
@@ -31,6 +36,32 @@ def test_change_is_relative_to_the_step_before() -> None:
     assert steps_that_fire(values, kind="change", ratio_gt=0.11) == [2, 3, 4]
     assert steps_that_fire(values, kind="change", ratio_gt=0.11, before_ge=0.1) == [2, 3]
     assert steps_that_fire([[1], None, [9]], kind="change", ratio_gt=0.1) == []
+
+
+def test_drift_is_the_distance_of_two_histograms(made: MadeDump, store: Path) -> None:
+    """A tensor that doubles, one whose elements change their places and signs, one that is zero at last."""
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal(5000).astype("<f4")
+    for step in range(4):
+        tensors = (values * 2.0 ** (step == 3), rng.permutation(values) * (-1) ** step, values * (step < 3))
+        for slot, written in enumerate(tensors):
+            made.add(written.astype("<f4"), tensor_name(slot=slot, time=slot), step=step)
+    ingest_directly(made.root, store, sketches=True)
+    (result,) = backtest(ingest.open_store(store), only(kind="drift", distance_gt=0.5)).rules
+    assert not result.failed
+    ((finding,), place) = result.first, list(result.places)
+    assert (finding.step, finding.name[-1], place) == (3, "0", [(0, 3)])
+    assert finding.value == pytest.approx(1, rel=1e-5)
+    assert "moved by 1 powers of two" in finding.reason
+    far = only(kind="drift", distance_gt=1.01)
+    assert not backtest(ingest.open_store(store), far).rules[0].findings
+
+
+def test_drift_without_histograms_fails_and_says_so(made: MadeDump, store: Path) -> None:
+    made.add(np.ones(3, "<f4"), tensor_name(time=1), step=0)
+    ingest_directly(made.root, store)
+    (result,) = backtest(ingest.open_store(store), only(kind="drift", distance_gt=1)).rules
+    assert "no tensor has a histogram" in result.failed[0]
 
 
 def test_explosion_is_beyond_ratio_and_spread_of_the_history() -> None:

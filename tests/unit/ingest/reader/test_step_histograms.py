@@ -11,7 +11,7 @@ from ingest.reader.verify import WRONG_SKETCHES, verify
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.errors import DamagedStore
-from workers.store import histograms
+from workers.store import histograms, sketch_tables
 from workers.store.commit import Commit
 
 
@@ -46,7 +46,7 @@ def test_a_histogram_that_contradicts_statistics_or_tensor_is_damage(
     assert list(verify(opened)) == []
     rewrite(committed, store, [[0, -1, 1, 0], [0, 5, 0, 1], [1, 1, 2, 0]])
     (damage,) = verify(opened)
-    assert damage.reason == WRONG_SKETCHES[histograms.TABLE.path]
+    assert damage.reason == WRONG_SKETCHES[sketch_tables.HISTOGRAMS]
     rewrite(committed, store, [[0, -1, 1, 0], [0, 0, 0, 7], [1, 1, 2, 0]])
     (damage,) = verify(opened)
     assert "counts other elements than the statistics" in damage.reason

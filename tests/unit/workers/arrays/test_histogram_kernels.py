@@ -24,9 +24,9 @@ def counted(values: np.ndarray[Any, Any]) -> dict[int, tuple[int, int]]:
 
 
 def kernel_counts(values: np.ndarray[Any, Any]) -> dict[int, tuple[int, int]]:
-    tables = kernels.new_tables()
-    kernels.count_floats(values, tables)
-    rows = kernels.sparse(tables, int((values == np.inf).sum()), int((values == -np.inf).sum()))
+    counted_so_far = kernels.Counts()
+    kernels.count_floats(values, counted_so_far)
+    rows = kernels.sparse(counted_so_far, int((values == np.inf).sum()), int((values == -np.inf).sum()))
     return {e: (positive, negative) for e, positive, negative in rows.tolist()}
 
 
@@ -46,6 +46,6 @@ def test_a_power_of_two_belongs_to_the_bin_below_it(dtype: Any) -> None:
 def test_codes_are_counted_by_what_they_mean() -> None:
     counts, meanings = np.zeros(256, np.int64), np.zeros(256)
     counts[:5], meanings[:5] = (7, 3, 2, 1, 1), (0, 1.5, -3, np.inf, np.nan)
-    tables = kernels.new_tables()
-    kernels.count_codes(counts, meanings, tables)
-    assert kernels.sparse(tables, 1, 0).tolist() == [[0, 3, 0], [1, 0, 2]]
+    counted_so_far = kernels.Counts()
+    kernels.count_codes(counts, meanings, counted_so_far)
+    assert kernels.sparse(counted_so_far, 1, 0).tolist() == [[0, 3, 0], [1, 0, 2]]

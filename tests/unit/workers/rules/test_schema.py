@@ -21,6 +21,7 @@ def test_a_kind_says_what_it_looks_at() -> None:
     assert {kind: model.scope for kind, model in MODELS.items() if model.scope is not Scope.STEP} == {
         "unchanged": Scope.STEPS,
         "change": Scope.STEPS,
+        "drift": Scope.STEPS,
         "outlier": Scope.STEPS,
         "divergence": Scope.RANKS,
         "missing": Scope.RANKS,

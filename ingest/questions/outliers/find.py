@@ -1,0 +1,254 @@
+"""`outliers`: channels and rows that stand out, are dead or are saturated, since when, and on which ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, Unpack
+
+from ingest.questions.nothing_chosen import nothing_chosen
+from ingest.questions.outliers.answer import DEAD, KINDS, OUTLIER, SATURATED, OddPositions, OutliersAnswer
+from ingest.reader.catalog import Catalog
+from ingest.reader.choice import Choice
+from ingest.reader.indexed_step import COLUMNS
+from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
+from ingest.reader.step import Step
+from ingest.reader.step_marginals import marginals_of
+from ingest.reader.tensor_filter import FilterFields, TensorFilter, with_pattern
+from workers.arrays.channels import ABS_MAX, DEFAULT_FACTOR, MEASURES, Channels, channels_of
+from workers.errors import UsageError
+from workers.store.blocks import TensorKey, tensors_of
+from workers.store.prefetch import prefetch
+from workers.store.sketch_columns import HINT
+from workers.store.sketch_tables import has_all_sketches
+
+#: Steps that are read ahead of need.
+_STEPS_AHEAD = 4
+#: The limit of places, each of one rank and step, in one answer.
+MAX_PLACES = 1_000_000
+#: Types whose magnitudes float32 rounds.
+_ROUNDED = frozenset(["float64"])
+_Axis: TypeAlias = tuple[TensorKey, str, tuple[int, ...], int]
+"""A tensor, its type and shape, and an axis of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _AxisChannels:
+    """What is odd along one axis of a tensor of one step and rank."""
+
+    rank: int
+    step: int
+    axis: _Axis
+    channels: Channels
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where one position is odd in one way."""
+
+    steps: set[int] = field(default_factory=set)
+    ranks: set[int] = field(default_factory=set)
+    worst: tuple[float, float, float, int, int] = (-math.inf, 0.0, 0.0, 0, 0)
+    """How bad it is, value, median, rank, step."""
+
+
+def outliers(
+    store: Catalog,
+    pattern: str | None = None,
+    *,
+    by: str = ABS_MAX,
+    factor: float = DEFAULT_FACTOR,
+    kinds: Sequence[str] | None = None,
+    rank: Choice = None,
+    step: Choice = None,
+    include_partial: bool = False,
+    **conditions: Unpack[FilterFields],
+) -> OutliersAnswer:
+    """Return which positions along the axes of tensors are odd: channels, rows, tokens.
+
+    An outlier exceeds the median over the positions of its axis that are not dead by a factor; there must be
+    eight of these. A dead position has no finite element other than zero. All elements of a saturated one
+    have nearly the same magnitude: their root mean square is 99.9 % of the largest. Uses marginals alone, so
+    the answer is the same after `gc` has removed the tensors.
+
+    Memory: some hundred bytes for each odd position of a tensor.
+
+    Args:
+        store: the store.
+        pattern: a glob for the names of tensors; all if None.
+        by: `abs_max`, the largest magnitude of a position, or `l2_norm`, which is sqrt(n) times its RMS.
+        factor: how many times the median an outlier exceeds; more than 1.
+        kinds: `outlier`, `dead`, `saturated`; all if None.
+        rank: one rank, or several; all if None.
+        step: one step, or several; all if None.
+        include_partial: also use steps with quarantined or missing files.
+        conditions: what else a tensor must fulfil in a step; see `FilterFields`.
+
+    Raises:
+        UsageError: an argument is wrong, no tensor matches, none has marginals, or too many positions are
+            odd.
+        DamagedStore: no step can be read.
+    """
+    wanted = _checked(by, factor, kinds)
+    condition = TensorFilter(with_pattern(pattern, conditions), COLUMNS)
+    snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
+    return ask_of_undamaged(snapshot, lambda readable: _ask(readable, condition, by, factor, wanted))
+
+
+def _checked(by: str, factor: float, kinds: Sequence[str] | None) -> tuple[str, ...]:
+    if by not in MEASURES:
+        raise UsageError(f"{by!r:.80} is not a measure", hint=f"Measures: {', '.join(MEASURES)}.")
+    if not 1 < factor < math.inf:
+        raise UsageError(
+            f"a factor of {factor:g} names no outliers", hint="Give a number above 1, such as 10."
+        )
+    for kind in kinds or ():
+        if kind not in KINDS:
+            raise UsageError(f"{kind!r:.80} is not a kind", hint=f"Kinds: {', '.join(KINDS)}.")
+    return tuple(kinds or KINDS)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was read so far."""
+
+    places: dict[tuple[_Axis, str, int], _Place] = field(default_factory=dict)
+    steps: dict[_Axis, set[int]] = field(default_factory=dict)
+    keys: dict[TensorKey, None] = field(default_factory=dict)
+    looked_at: int = 0
+    too_small: int = 0
+    without: int = 0
+
+
+def _ask(
+    snapshot: Snapshot, condition: TensorFilter, by: str, factor: float, kinds: Sequence[str]
+) -> OutliersAnswer:
+    tally = _Found()
+    for of_step in prefetch(
+        snapshot.chosen.values(),
+        lambda step: _look_at(step, condition, by, factor),
+        ahead=_STEPS_AHEAD,
+        threads=2,
+        name="dump-ingest-outliers",
+    ):
+        tally.looked_at += of_step.looked_at
+        tally.too_small += of_step.too_small
+        tally.without += of_step.without
+        tally.keys |= dict.fromkeys(of_step.keys)
+        for axis in of_step.axes:
+            tally.steps.setdefault(axis.axis, set()).add(axis.step)
+            _add(tally, axis, kinds)
+    if not tally.looked_at + tally.too_small + tally.without:
+        raise nothing_chosen(condition, list(tally.keys))
+    if not tally.looked_at and tally.without:
+        raise UsageError("none of the chosen tensors has marginals", hint=HINT)
+    return OutliersAnswer(
+        snapshot.store.url,
+        by,
+        factor,
+        tuple(sorted(_positions(tally, by), key=_order)),
+        tally.looked_at,
+        tally.too_small,
+        tally.without,
+        snapshot.left_out,
+    )
+
+
+@dataclass(slots=True)
+class _StepChannels:
+    keys: list[TensorKey]
+    axes: list[_AxisChannels] = field(default_factory=list)
+    looked_at: int = 0
+    too_small: int = 0
+    without: int = 0
+
+
+def _look_at(step: Step, condition: TensorFilter, by: str, factor: float) -> _StepChannels:
+    rows, keys = tensors_of(step.tables)
+    key_of = dict(zip(rows.tolist(), keys, strict=True))
+    answer = _StepChannels(keys)
+    chosen = step.rows(condition)
+    if not has_all_sketches(step.commit.nodes):
+        answer.without = len(chosen)
+        step.forget_tables()
+        return answer
+    known = marginals_of(step) if chosen else {}
+    dtypes = step.tables.label("dtype")
+    for row in chosen:
+        if row not in known:
+            answer.too_small += 1
+            continue
+        answer.looked_at += 1
+        shape = step.shape(row)
+        for axis, marginal in known[row].items():
+            channels = channels_of(marginal, math.prod(shape) // shape[axis], by=by, factor=factor)
+            whole = (key_of[row], str(dtypes[row]), shape, axis)
+            answer.axes.append(_AxisChannels(step.key.rank, step.key.step or 0, whole, channels))
+    step.forget_tables()
+    return answer
+
+
+def _add(tally: _Found, axis: _AxisChannels, kinds: Sequence[str]) -> None:
+    channels = axis.channels
+    for kind, positions in (
+        (OUTLIER, channels.outlying),
+        (DEAD, channels.dead),
+        (SATURATED, channels.saturated),
+    ):
+        if kind not in kinds:
+            continue
+        for position in positions.tolist():
+            place = tally.places.setdefault((axis.axis, kind, position), _Place())
+            place.steps.add(axis.step)
+            place.ranks.add(axis.rank)
+            value = float(channels.values[position])
+            badness = value / channels.median if kind == OUTLIER else value
+            if badness > place.worst[0]:
+                median = channels.median if kind == OUTLIER else math.nan
+                place.worst = (badness, value, median, axis.rank, axis.step)
+        if len(tally.places) > MAX_PLACES:
+            raise UsageError(
+                f"more than {MAX_PLACES} positions are odd",
+                hint="Narrow the pattern, raise the factor, or choose kinds, ranks and steps.",
+            )
+
+
+def _positions(tally: _Found, by: str) -> Iterator[OddPositions]:
+    """Yield outliers one by one, and others of an axis together that are odd in the same steps and ranks."""
+    groups: dict[tuple[_Axis, str, object], list[tuple[int, _Place]]] = {}
+    for (axis, kind, position), place in tally.places.items():
+        alike: object = position
+        if kind != OUTLIER:
+            alike = frozenset(place.steps), frozenset(place.ranks)
+        groups.setdefault((axis, kind, alike), []).append((position, place))
+    for (axis, kind, _), members in groups.items():
+        key, dtype, shape, number = axis
+        _, value, median, rank, step = max(place.worst for _, place in members)
+        place = members[0][1]
+        is_exact = kind == DEAD or (kind == OUTLIER and by == ABS_MAX and dtype not in _ROUNDED)
+        yield OddPositions(
+            kind=kind,
+            name=key.name,
+            net=key.net,
+            graph=key.graph,
+            dtype=dtype,
+            shape=shape,
+            axis=number,
+            positions=tuple(sorted(position for position, _ in members)),
+            value=value,
+            median=median,
+            rank=rank,
+            step=step,
+            first_step=min(place.steps),
+            last_step=max(place.steps),
+            steps=len(place.steps),
+            of_steps=len(tally.steps[axis]),
+            ranks=tuple(sorted(place.ranks)),
+            exactness="exact" if is_exact else "bounded",
+        )
+
+
+def _order(odd: OddPositions) -> tuple[int, float, int, int, str]:
+    badness = odd.ratio if odd.kind == OUTLIER else float(len(odd.positions))
+    return KINDS.index(odd.kind), -badness, odd.first_step, odd.axis, odd.name

@@ -1,0 +1,47 @@
+"""The marginals of one step of one rank: sums, norms and largest magnitudes along the axes of its tensors."""
+
+from __future__ import annotations
+
+from ingest.reader.step_histograms import read_entries
+from workers.arrays.marginals import Marginal
+from workers.store import marginals, sketch_tables
+from workers.store.marginals import StepMarginals
+from workers.store.step import StoredStep
+from workers.store.step_sketches import StepSketches
+
+
+def marginals_of(step: StoredStep) -> dict[int, dict[int, Marginal]]:
+    """Return by row and axis the marginals of each tensor that has any. Takes two requests besides the index.
+
+    Tensors of zeros have none, nor have small ones, those of other types than floats of 16 bits and more, and
+    those of steps that were committed without marginals.
+
+    Raises:
+        DamagedStore: the marginals are missing or damaged.
+        StepRemoved: the step was removed since it was opened.
+    """
+    with step.asking_again():
+        return read_marginals(step).by_row(step.tables)
+
+
+def read_marginals(step: StoredStep) -> StepMarginals:
+    """Return the marginals of a step as they are stored; none if it was committed without them.
+
+    Raises:
+        DamagedStore: they are missing or damaged.
+    """
+    nodes, prefix, where = step.commit.nodes, step.commit.prefix, str(step.key)
+    keys = marginals.chunk_keys(nodes, where)
+    objects = step.objects.get_many([f"{prefix}/{key}" for key in keys]) if keys else {}
+    chunks = {key.removeprefix(f"{prefix}/"): data for key, data in objects.items()}
+    return marginals.decode(nodes, chunks, where)
+
+
+def read_sketches(step: StoredStep) -> StepSketches:
+    """Return what rules and conditions need of the sketches of a step.
+
+    Raises:
+        DamagedStore: something of them is missing or damaged.
+    """
+    has_all = sketch_tables.has_all_sketches(step.commit.nodes)
+    return StepSketches(read_entries(step), read_marginals(step), has_marginals=has_all)

@@ -1,0 +1,71 @@
+"""Which positions along an axis of a tensor stand out, are dead, or are saturated: from its marginals.
+
+A position stands out if its measure, the largest magnitude or the L2 norm, is more than a factor times the
+median of that measure over the positions that are not dead. It is dead if no finite element of it is other
+than zero, and saturated if all of its elements have nearly the same magnitude: as units behind a sigmoid or a
+tanh have at its end. Largest magnitudes are exact (see `workers.arrays.marginals`); norms are rounded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from workers.arrays.marginals import Marginal
+
+#: What positions are compared by.
+ABS_MAX, L2_NORM = MEASURES = ("abs_max", "l2_norm")
+DEFAULT_FACTOR: Final = 10.0
+#: Axes with fewer positions that are not dead have no median to speak of.
+LEAST_POSITIONS: Final = 8
+#: Of fewer elements, it says little that they have one magnitude.
+LEAST_ELEMENTS: Final = 16
+#: A position is saturated if its root mean square is at least this share of its largest magnitude.
+_SATURATED = 0.999
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Channels:
+    """What is odd among the positions of one axis."""
+
+    values: npt.NDArray[np.float64]
+    """(position,): what they are compared by."""
+    median: float
+    """Of those that are not dead; NaN if there are fewer than `LEAST_POSITIONS`."""
+    outlying: npt.NDArray[np.int64]
+    """The positions that stand out, in order."""
+    dead: npt.NDArray[np.int64]
+    """In order."""
+    saturated: npt.NDArray[np.int64]
+    """In order; none if all positions are."""
+
+
+def channels_of(
+    marginal: Marginal, elements: int, *, by: str = ABS_MAX, factor: float = DEFAULT_FACTOR
+) -> Channels:
+    """Return what is odd along an axis.
+
+    Args:
+        marginal: of the axis.
+        elements: how many elements each position has.
+        by: one of `MEASURES`.
+        factor: how many times the median an outlier exceeds.
+    """
+    values = (marginal.abs_max if by == ABS_MAX else marginal.l2_norm).astype(np.float64)
+    is_alive = marginal.abs_max > 0
+    alive = int(is_alive.sum())
+    median = float(np.median(values[is_alive])) if alive >= LEAST_POSITIONS else float("nan")
+    with np.errstate(invalid="ignore"):
+        outlying = np.flatnonzero(values > factor * median)
+    nothing = np.zeros(0, np.int64)
+    dead = np.flatnonzero(~is_alive) if is_alive.size >= LEAST_POSITIONS else nothing
+    saturated = nothing
+    if elements >= LEAST_ELEMENTS and is_alive.size >= LEAST_POSITIONS:
+        largest = marginal.abs_max.astype(np.float64)
+        root_mean_square = marginal.l2_norm / np.sqrt(elements)
+        mask = is_alive & (root_mean_square >= _SATURATED * largest)
+        saturated = nothing if mask.all() else np.flatnonzero(mask)
+    return Channels(values, median, outlying, dead, saturated)

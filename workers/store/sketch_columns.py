@@ -1,0 +1,138 @@
+"""What conditions may ask of the sketches of a step: percentiles, losses of a cast, channels that are odd.
+
+`p99.9` (which Python would take for two numbers, so it is `p99_9` inside) and `abs_p99.9` are percentiles of
+the finite elements and of their magnitudes; `overflow_e4m3` and `underflow_e4m3` the share of the elements
+that a cast to a format loses; `outlier_channels`, `dead_channels` and `saturated_channels` how many positions
+of all axes are so. What is known only between two bounds must fulfil a condition at both.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from workers.arrays.channels import channels_of
+from workers.arrays.filter import BoundedColumn
+from workers.arrays.histogram import Bounds, Histogram
+from workers.arrays.number_formats import format_named
+from workers.arrays.rounding import losses
+from workers.errors import UsageError
+from workers.store import histograms
+from workers.store.step_sketches import StepSketches
+from workers.store.tables import Tables
+
+_COUNTS = {
+    "outlier_channels": "outlying",
+    "dead_channels": "dead",
+    "saturated_channels": "saturated",
+}
+_PERCENTILE = re.compile(r"(abs_)?p(\d{1,3}(?:_\d{1,9})?)")
+_LOSS = re.compile(r"(overflow|underflow)_([a-z][a-z0-9_]*)")
+HINT = "The setting `sketches` adds them to new steps, `dump-ingest sketch` to old ones."
+
+
+class ColumnsWithSketches(frozenset[str]):
+    """Names of columns, and those of all that can be asked of sketches."""
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or (isinstance(name, str) and is_sketch_column(name))
+
+
+@lru_cache(maxsize=1024)
+def is_sketch_column(name: str) -> bool:
+    """Return whether a name is one of those that this module explains."""
+    if name in _COUNTS:
+        return True
+    if percentile := _PERCENTILE.fullmatch(name):
+        return _percent(percentile) <= 100
+    if loss := _LOSS.fullmatch(name):
+        try:
+            format_named(loss[2])
+        except UsageError:
+            return False
+        return True
+    return False
+
+
+def _percent(match: re.Match[str]) -> float:
+    return float(match[2].replace("_", "."))
+
+
+@dataclass
+class SketchColumns:
+    """These columns of one step, each computed when it is asked for."""
+
+    index: Tables
+    where: str
+    """Names the step in errors."""
+    read: Callable[[], StepSketches]
+    """Reads the sketches; called once, if any column is asked for."""
+    _columns: dict[str, BoundedColumn] = field(default_factory=dict)
+
+    @cached_property
+    def _sketches(self) -> StepSketches:
+        return self.read()
+
+    @cached_property
+    def histograms(self) -> dict[int, Histogram]:
+        """Return by row the histograms of its tensors of real numbers.
+
+        Raises:
+            UsageError: the step has such tensors without a histogram.
+            DamagedStore: they are damaged.
+        """
+        known = histograms.of_tables(self.index, self._sketches.histograms, self.where)
+        if missing := len(histograms.counted_rows(self.index)) - len(known):
+            raise UsageError(f"{self.where}: {missing} tensors have no histogram", hint=HINT)
+        return known
+
+    def column(self, name: str) -> BoundedColumn:
+        """Return a column, (row,) of float64 each; NaN for rows of which nothing is known.
+
+        Raises:
+            UsageError: the step has tensors that lack what the column is made from.
+            DamagedStore: the sketches are damaged.
+        """
+        if name not in self._columns:
+            self._columns[name] = self._counts(name) if name in _COUNTS else self._of_histograms(name)
+        return self._columns[name]
+
+    def _of_histograms(self, name: str) -> BoundedColumn:
+        answer, elements = _question(name), self.index.statistic("count")
+        low, high = (np.full(len(self.index.labels), math.nan) for _ in range(2))
+        for row, histogram in self.histograms.items():
+            bounds = answer(histogram, float(elements[row]))
+            low[row], high[row] = bounds.low, bounds.high
+        return BoundedColumn(low, high)
+
+    def _counts(self, name: str) -> BoundedColumn:
+        if not self._sketches.has_marginals:
+            raise UsageError(f"{self.where}: it has no marginals", hint=HINT)
+        counts: npt.NDArray[np.float64] = np.full(len(self.index.labels), math.nan)
+        for row, of_axis in self._sketches.marginals.by_row(self.index).items():
+            size = int(np.prod(self.index.shape[row, : self.index.number("ndim")[row]]))
+            odd = (channels_of(marginal, size // marginal.sum.size) for marginal in of_axis.values())
+            counts[row] = sum(len(getattr(channels, _COUNTS[name])) for channels in odd)
+        return BoundedColumn(counts, counts)
+
+
+def _question(name: str) -> Callable[[Histogram, float], Bounds]:
+    """Return what answers a column from a histogram and the number of elements."""
+    if percentile := _PERCENTILE.fullmatch(name):
+        share, magnitude = _percent(percentile) / 100, percentile[1] is not None
+        return lambda histogram, _: histogram.quantile(share, magnitude=magnitude)
+    loss = _LOSS.fullmatch(name)
+    assert loss is not None  # noqa: S101  (for mypy: `is_sketch_column` was asked)
+    what, target = loss[1], format_named(loss[2])
+
+    def share_lost(histogram: Histogram, elements: float) -> Bounds:
+        lost: Bounds = getattr(losses(histogram, target, 1.0), what)
+        return Bounds(lost.low / elements, lost.high / elements) if elements else Bounds(0, 0)
+
+    return share_lost
