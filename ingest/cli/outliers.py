@@ -51,7 +51,9 @@ def command(
     kinds: Annotated[
         list[str] | None,
         typer.Option(
-            "--kind", metavar="KIND", help="outlier, dead or saturated; may be repeated. Default: all."
+            "--kind",
+            metavar="KIND",
+            help="Only these: outlier, dead or saturated; may be repeated. Default: all.",
         ),
     ] = None,
     rank: RanksOption = None,
