@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,11 @@ from workers.dump.formats.header import TensorHeader
 from workers.dump.model import ReportedStatistics, TensorName
 from workers.model import SourceFile, StepKey
 from workers.rules.values import RuleSet
-from workers.store.marginals import StepMarginals
 from workers.store.model import ArraySpec, Origin, RowKind, StoreAddress
 from workers.store.pool import PooledArray
+
+if TYPE_CHECKING:  # with it come the codecs, 0.05 s, which the start of a worker does without
+    from workers.store.marginals import StepMarginals
 
 #: Incremented whenever the same source would be stored differently; part of every fingerprint.
 CONVERTER_VERSION = 2
@@ -202,7 +204,7 @@ class Receipt:
     """Entries of `workers.store.histograms.TABLE`: those of the tensors that are not duplicates."""
     block_digests: npt.NDArray[np.int64] = field(default_factory=_no_entries)
     """Entries of `workers.store.block_digests.TABLE`: those of large ones of the same tensors."""
-    marginals: StepMarginals = field(default_factory=StepMarginals.none)
-    """Those of the same tensors."""
+    marginals: StepMarginals | None = None
+    """Those of the same tensors; None if none were asked for."""
     pooled: tuple[PooledRows, ...] = ()
     """What was packed into the pool; `stored` and `ends` do not have it."""

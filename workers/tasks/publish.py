@@ -119,7 +119,7 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
 def _sketches(plan: StepPlan, receipts: Sequence[Receipt], built: Tables) -> StepSketches:
     """Return the histograms and marginals of all tensors."""
     entries = histograms.TABLE.joined(receipt.histograms for receipt in receipts)
-    summed = StepMarginals.joined(receipt.marginals for receipt in receipts)
+    summed = StepMarginals.joined(receipt.marginals for receipt in receipts if receipt.marginals is not None)
     if built.has_views:
         entries, summed = histograms.without_copies(entries, built), summed.without_copies(built)
     return StepSketches(entries, summed, has_marginals=plan.sketches)

@@ -43,7 +43,7 @@ def test_the_same_client_is_given_until_the_processes_end() -> None:
         pending = own.submit(os.getpid, key="pending")
         wait_until(lambda: pending.status != "pending")
         wait_until(lambda: own.status == "closed")
-        with pytest.raises(ClusterError, match="end before they are ready"):
+        with pytest.raises(ClusterError, match="ended before they were ready"):
             workers.connect()
 
 

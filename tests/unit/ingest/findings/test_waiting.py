@@ -106,7 +106,7 @@ def test_a_store_that_never_comes_ends_with_the_time(tmp_path: Path) -> None:
 def test_what_cannot_be_waited_for_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'loss'"):
         ingest.wait(str(tmp_path), "loss")
-    with pytest.raises(UsageError, match="which step"):
+    with pytest.raises(UsageError, match="--until step needs the number of a step"):
         ingest.wait(str(tmp_path), "step")
 
 

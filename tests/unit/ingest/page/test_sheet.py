@@ -41,7 +41,7 @@ def test_a_vector_is_a_column_and_a_scalar_a_cell(made: MadeDump, store: Path) -
 
 def test_too_much_and_too_far_are_refused(made: MadeDump, store: Path) -> None:
     tensor = stored(made, store, np.zeros((3, 2), np.float32))
-    with pytest.raises(UsageError, match="no row 3"):
+    with pytest.raises(UsageError, match="does not have row 3"):
         window(tensor, 3, 0, 1, 1)
     with pytest.raises(UsageError, match="at once"):
         window(tensor, 0, 0, 1000, 1000)

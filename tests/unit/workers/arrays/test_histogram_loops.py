@@ -18,7 +18,9 @@ def plain(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def sparse(tables: Any, pos_inf: int = 0, neg_inf: int = 0) -> list[list[int]]:
     out = np.full((loops.LAST + 2, 3), -1, np.int64)
-    plain(loops.write_sparse)(tables, pos_inf, neg_inf, out)
+    totals = np.zeros(2 * loops.BINS, np.int64)
+    plain(loops.add_tables)(tables, totals)
+    plain(loops.write_sparse)(totals, pos_inf, neg_inf, out)
     rows: list[list[int]] = out[: out[loops.LAST + 1, 0]].tolist()
     return rows
 

@@ -38,7 +38,7 @@ def test_lines_have_gaps_where_values_are_not_finite() -> None:
     drawn = series_picture([line], "l2_norm", here=2)
     assert drawn.count("<circle") == 2
     assert "rank &lt;0&gt;: NaN or Inf in step 2" in drawn
-    assert drawn.count('class="edge crossing"') == 1
+    assert drawn.count('class="cross s0"') == 1
     assert 'class="lane"' in drawn
 
 
