@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
@@ -78,6 +79,7 @@ def _blosc_config(spec: ArraySpec) -> dict[str, Any]:
     return {**(text if spec.path == "files" else numbers), "typesize": typesize, "blocksize": 0}
 
 
+@lru_cache(maxsize=64)
 def _compressor(spec: ArraySpec) -> Blosc:
     config = _blosc_config(spec)
     shuffle = {"noshuffle": NO_SHUFFLE, "bitshuffle": BIT_SHUFFLE}[config["shuffle"]]
