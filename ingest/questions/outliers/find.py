@@ -110,7 +110,7 @@ def _checked(by: str, factor: float, kinds: Sequence[str] | None) -> tuple[str, 
 
 
 @dataclass(slots=True)
-class _Found:
+class _Tally:
     """What was read so far."""
 
     places: dict[tuple[_Axis, str, int], _Place] = field(default_factory=dict)
@@ -124,7 +124,7 @@ class _Found:
 def _ask(
     snapshot: Snapshot, condition: TensorFilter, by: str, factor: float, kinds: Sequence[str]
 ) -> OutliersAnswer:
-    tally = _Found()
+    tally = _Tally()
     for of_step in prefetch(
         snapshot.chosen.values(),
         lambda step: _look_at(step, condition, by, factor),
@@ -189,7 +189,7 @@ def _look_at(step: Step, condition: TensorFilter, by: str, factor: float) -> _St
     return answer
 
 
-def _add(tally: _Found, axis: _AxisChannels, kinds: Sequence[str]) -> None:
+def _add(tally: _Tally, axis: _AxisChannels, kinds: Sequence[str]) -> None:
     channels = axis.channels
     for kind, positions in (
         (OUTLIER, channels.outlying),
@@ -214,7 +214,7 @@ def _add(tally: _Found, axis: _AxisChannels, kinds: Sequence[str]) -> None:
             )
 
 
-def _positions(tally: _Found, by: str) -> Iterator[OddPositions]:
+def _positions(tally: _Tally, by: str) -> Iterator[OddPositions]:
     """Yield outliers one by one, and others of an axis together that are odd in the same steps and ranks."""
     groups: dict[tuple[_Axis, str, object], list[tuple[int, _Place]]] = {}
     for (axis, kind, position), place in tally.places.items():

@@ -1,19 +1,13 @@
 """The loops as Python runs them: `test_marginals` compares their object code with numpy."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.plain_loops import plain
 from workers.arrays import marginal_loops as loops
-
-
-def plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a loop that was not compiled, whether or not its module was by now."""
-    uncompiled: Callable[..., Any] = getattr(function, "__wrapped__", None) or vars(function)["py_func"]
-    return uncompiled
 
 
 def axes_of(*lengths: int) -> Any:
