@@ -47,7 +47,7 @@ def missing(store: Catalog, rank: Choice = None, *, most_ranks: int | None = Non
     Args:
         store: the store.
         rank: only this rank, or these.
-        most_ranks: look at the first so many of them only; None for all.
+        most_ranks: how many of them to look at, from the first on; None for all.
 
     Raises:
         UsageError: a rank is not in the store.

@@ -97,7 +97,7 @@ class Evidence:
     pairs: dict[int, int] = field(default_factory=dict)
     """Calls of B by those of A that are the same."""
     _have_both_levels: bool = False
-    """Whether both sides have modules and what runs in them: a module is no operator then."""
+    """Whether both sides have modules and what runs in them: then a module does not count as an operator."""
     _by_input: dict[int, Numbers] = field(default_factory=dict)
     _by_scope: dict[Hashable, Numbers] = field(default_factory=dict)
     _by_word: dict[str, Numbers] = field(default_factory=dict)
