@@ -7,6 +7,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from ingest.questions.compare.result import ComparedInput, ComparedTensor, FirstDifference, Verdict
 from ingest.questions.compare.thresholds import ThresholdRule, Thresholds
@@ -251,10 +252,17 @@ def _spreads(row: ComparedTensor, rows: Sequence[ComparedTensor]) -> bool:
     """Return whether what was executed next differs, too; `rows` are in order of execution.
 
     If it does not, the tensor was not used as it was dumped: it was dumped before a reduction into it was
-    finished, for instance.
+    finished, for instance. Parameters that are dumped in between are not executed.
     """
     place = bisect_right(rows, row.number, key=lambda other: other.number)
-    return any(other.verdict is Verdict.DIFFERENT for other in rows[place : place + _NEXT])
+    executed = (other for other in islice(rows, place, None) if not _is_held_parameter(other))
+    return any(other.verdict is Verdict.DIFFERENT for other in islice(executed, _NEXT))
+
+
+def _is_held_parameter(row: ComparedTensor) -> bool:
+    """Return whether a tensor is a parameter itself, and not its gradient."""
+    name = row.name_a.lower()
+    return bool(_PARAMETER.search(name)) and _GRADIENT not in name
 
 
 def _usual_gradient(tensors: Iterable[JudgedTensor]) -> float:
