@@ -249,7 +249,8 @@ class Pass:
         net = self.net
         parts = [net.mm(x, w) for x, w in zip(inputs, self.shards(f"{name}.weight", 1), strict=True)]
         if name == "layers.1.fc2" and self.has("BUG sums in bfloat16"):
-            parts = [_summed_in_bfloat16(x, w) for x, w in zip(inputs, self.shards(f"{name}.weight", 1))]
+            shards = self.shards(f"{name}.weight", 1)
+            parts = [_summed_in_bfloat16(x, w) for x, w in zip(inputs, shards, strict=True)]
         if bias is not None and layer == 1 and self.has("BUG bias on every rank"):
             parts = [part + bias for part in parts]
             bias = None

@@ -66,7 +66,7 @@ class ShardStream:
             yield out
 
     def payload(self, start: int, stop: int) -> bytearray | memoryview:
-        """Return the bytes of elements `start` to `stop`; without copying them if they fill half of one chunk.
+        """Return the bytes of elements `start` to `stop`; without a copy if they fill half of one chunk.
 
         So at most twice as many bytes stay in memory as are returned.
 

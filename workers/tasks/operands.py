@@ -106,7 +106,8 @@ class Operand:
 def read_whole(operands: Sequence[Operand]) -> list[Payload | DamagedStore]:
     """Return the payload of each operand, or the error of a damaged one.
 
-    Memory: twice all payloads, and what a `ShardStream` keeps. Chunks that several operands share are fetched once.
+    Memory: twice all payloads, and what a `ShardStream` keeps. Chunks that several operands share are fetched
+    once.
 
     Raises:
         StoreError: a store cannot be reached.

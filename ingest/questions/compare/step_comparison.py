@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ingest.questions.compare.alignment.programs import AlignedPrograms, align_programs, operator_name
+from ingest.questions.compare.beyond_rounding import RankTolerance
 from ingest.questions.compare.first_difference import first_difference
 from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.matching import Form, TensorPair, match_tensors
@@ -39,6 +40,8 @@ class Choices:
     """Which tensors are compared; all without conditions."""
     known_pairs: KnownPairs = field(default_factory=dict)
     """What was guessed in the steps before, of operators of two versions."""
+    tolerances: dict[tuple[int, int], RankTolerance] = field(default_factory=dict)
+    """By ranks of A and B: what their steps have shown of rounding."""
 
 
 class StepComparison:
@@ -75,6 +78,17 @@ class StepComparison:
         self.counts: Counter[Verdict] = Counter()
         """By verdict; filled by `compare`."""
 
+    @property
+    def _is_same_program(self) -> bool:
+        """Whether both sides ran the same operators: then limits can be derived along their order."""
+        return not self.gaps and not self.guessed and self._choices.thresholds.are_fixed
+
+    @property
+    def _tolerance(self) -> RankTolerance:
+        """What was derived for these two ranks in the steps before."""
+        ranks = self._a.key.rank, self._b.key.rank
+        return self._choices.tolerances.setdefault(ranks, RankTolerance())
+
     def compare(self) -> Iterator[ComparedTensor]:
         """Yield what is known of each tensor; equal ones only if these are kept.
 
@@ -88,6 +102,9 @@ class StepComparison:
                 yield self._row(self._pairs[number], Verdict.EQUAL, basis="digest")
         rest = [self._pairs[number] for number in np.flatnonzero(~same).tolist()]
         compared = list(self._compare_pairs(rest))
+        if self._is_same_program:
+            equal = [self._pairs[number].a for number in np.flatnonzero(same).tolist()]
+            compared = self._tolerance.bounded(compared, self._a.keys, equal, self._b.shapes)
         for row in (*(self._with_updates(compared) if self.gaps else compared), *self._unmatched()):
             self.counts[row.verdict] += 1
             yield row
