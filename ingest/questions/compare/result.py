@@ -89,7 +89,7 @@ class ComparedTensor:
     form: str = ""
     """How the tensor of B was taken: `transposed`, `reshaped`; "" as it is."""
     basis: str = ""
-    """What was compared: `digest`, `elements`, `device layout` or `statistics`."""
+    """What was compared: `digest`, `elements`, `device layout`, `statistics` or `marginals`."""
     metrics: Metrics | None = None
     damaged: bool = False
     held: HeldBy | None = None

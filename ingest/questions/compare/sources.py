@@ -29,11 +29,14 @@ from ingest.reader.mesh import Coordinates
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step import Step
+from ingest.reader.step_marginals import read_marginals
 from ingest.reader.tensor import Tensor
 from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.dtypes import ElementType, from_name
+from workers.arrays.marginals import Marginal
 from workers.errors import UsageError
 from workers.model import StepKey
+from workers.store import metadata
 from workers.store.attributes import attributes_of, parse_record, record_of
 from workers.store.blocks import TensorKey, tensors_of
 from workers.store.model import ArraySpec, Grid, Origin, RowKind, StoreAddress
@@ -65,6 +68,8 @@ class StepTensors:
     operands: _StoreOperands | _DumpOperands
     partial: str = ""
     """What the step lacks, if that is known only after reading it."""
+    removed: frozenset[int] = frozenset()
+    """The tensors whose elements were dumped, and are no longer in the store."""
 
     def operand(self, number: int) -> Operand:
         """Return a value that says where to read the elements of one tensor."""
@@ -210,7 +215,15 @@ class StoreSource:
             numbers["nbytes"],
             table.number("offset")[rows],
             _StoreOperands(self._snapshot.store, step, rows, table),
+            removed=_removed(step, labels["array"]),
         )
+
+
+def _removed(step: Step, arrays: Sequence[str]) -> frozenset[int]:
+    """Return the tensors whose payloads are not kept, from the array of each."""
+    if step.has_tensors:
+        return frozenset()
+    return frozenset(number for number, path in enumerate(arrays) if metadata.is_of_tensors(path))
 
 
 @dataclass(slots=True)
@@ -224,6 +237,7 @@ class _StoreOperands:
     address: StoreAddress = field(init=False)
     label: str = field(init=False)
     _arrays: dict[str, ArraySpec] = field(default_factory=dict)
+    _marginals: dict[int, dict[int, Marginal]] | None = None
 
     def __post_init__(self) -> None:
         """Note what all operands have in common: a step may have ten thousand."""
@@ -254,6 +268,19 @@ class _StoreOperands:
             bool(tensors.meanings[number][3]),
             device,
         )
+
+    def marginals(self) -> Mapping[int, Mapping[int, Marginal]]:
+        """Return by tensor and axis the marginals of those that have any; read once, in two requests.
+
+        Raises:
+            DamagedStore: they are damaged.
+        """
+        if self._marginals is None:
+            with self.step.asking_again():
+                by_row = read_marginals(self.step).by_row(self.tables)
+            numbers = {row: number for number, row in enumerate(self.rows.tolist())}
+            self._marginals = {numbers[row]: known for row, known in by_row.items() if row in numbers}
+        return self._marginals
 
     def line_and_name(self, number: int) -> LineAndName:
         """Return what the graph files say about the operator of a tensor."""
@@ -363,6 +390,10 @@ class _DumpOperands:
             bool(header and header.fortran_order),
             header.device if header else None,
         )
+
+    def marginals(self) -> Mapping[int, Mapping[int, Marginal]]:
+        """Return nothing: only a store keeps marginals."""
+        return {}
 
     def line_and_name(self, _: int) -> LineAndName:
         """Return nothing: only a store has its graph files at hand."""

@@ -195,7 +195,9 @@ class StepComparison:
             shapes = f"{shape_text(a.shapes[pair.a])} and {shape_text(b.shapes[pair.b])}"
             return self._row(pair, Verdict.SHAPE, shapes)
         if not (a.dumped[pair.a] and b.dumped[pair.b]):
-            return self._judge_statistics(pair, limits)
+            return self._judge_statistics(pair, limits, "elements were not dumped")
+        if pair.a in a.removed or pair.b in b.removed:
+            return self._judge_statistics(pair, limits, "elements were removed from the store")
         return None
 
     def _content(self, pair: TensorPair) -> object:
@@ -217,18 +219,14 @@ class StepComparison:
         verdict = Verdict.EQUAL if metrics.bit_equal else Verdict.DIFFERENT if reason else Verdict.CLOSE
         return replace(self._row(pair, verdict, reason, basis=outcome.basis), metrics=metrics)
 
-    def _judge_statistics(self, pair: TensorPair, limits: ThresholdLimits) -> ComparedTensor:
+    def _judge_statistics(self, pair: TensorPair, limits: ThresholdLimits, why: str) -> ComparedTensor:
         a, b = self._a.statistics[pair.a], self._b.statistics[pair.b]
         known = ~np.isnan(a) & ~np.isnan(b)
         if not known[1:].any():  # the first is the number of elements, which follows from the shape
-            return self._row(
-                pair, Verdict.UNKNOWN, "elements were not dumped, and no statistic of both is known"
-            )
+            return self._row(pair, Verdict.UNKNOWN, f"{why}, and no statistic of both is known")
         reason = limits.broken_by_statistics(Statistics(*a.tolist()), Statistics(*b.tolist()))
         verdict = Verdict.DIFFERENT if reason else Verdict.CLOSE
-        return self._row(
-            pair, verdict, reason or "statistics agree; elements were not dumped", basis="statistics"
-        )
+        return self._row(pair, verdict, reason or f"statistics agree; {why}", basis="statistics")
 
     def _unmatched(self) -> Iterator[ComparedTensor]:
         for verdict, side, numbers in (

@@ -43,6 +43,8 @@ class Certainty(StrEnum):
     """The layout map says so."""
     CERTAIN = "certain"
     """The values agree in this way, and in no other."""
+    BY_MARGINALS = "by marginals"
+    """The elements are gone; of all plain ways, the marginals agree in this one."""
     TOLD = "told"
     """Values leave it open, and the dump tells."""
     AGREED = "agreed"
