@@ -28,6 +28,7 @@ _LIKELY, _LIKELY_SHARE = 0.7, 0.5
 _SIMPLICITY = {
     Held.REPLICATED: 0,
     Held.SHARD: 1,
+    Held.FLAT: 1,
     Held.STRIDED: 2,
     Held.BLOCKS: 2,
     Held.ZIGZAG: 2,
