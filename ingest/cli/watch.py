@@ -49,6 +49,7 @@ _LATE_S = 20.0
 
 if TYPE_CHECKING:
     from ingest.layouts.base import Dump
+    from ingest.service.backlog import Backlog
     from ingest.service.readiness import Readiness
     from ingest.settings import Settings
 
@@ -238,11 +239,19 @@ def _watch(dump: Path, settings: Settings, stop: StopRequest) -> None:
             )
     if settings.finish:
         scrapes.wait_for_last(left_s(stop, settings.drain_s), has_news=backlog.steps > 0)
+    _end(backlog, is_interrupt=stop.is_interrupt)
+
+
+def _end(backlog: Backlog, *, is_interrupt: bool) -> None:
+    """Say what is left behind, and end with the exit code for it."""
+    import structlog  # deferred: as above
+
+    log = structlog.get_logger("dump_ingest")
     if backlog.steps:
         log.warning("stopped", left_steps=backlog.steps, left_bytes=backlog.nbytes, hint=_LEFT_HINT)
     else:
         log.info("stopped", left_steps=0, left_bytes=0)
-    if stop.is_interrupt:
+    if is_interrupt:
         end_now(EXIT_INTERRUPTED)
     if backlog.steps:
         raise typer.Exit(EXIT_PARTLY)

@@ -48,7 +48,7 @@ class ProcessMetrics:
         )
         self._expected.set(expected_ranks or 0)
         declare.gauge(
-            "finishes", "1 if the process takes everything that there is before it ends, and has that scraped."
+            "finishes", "1 if the process takes everything before it ends, and has that scraped."
         ).set(finishes)
         register_build_info(registry)
 

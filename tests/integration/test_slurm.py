@@ -13,12 +13,11 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
-from urllib.request import Request, urlopen
 
 import pytest
 
 from tests.dumps import DumpLibrary
-from tests.servers.process import free_port
+from tests.servers.process import free_port, scrape
 
 SCRIPTS = Path(__file__).parents[2] / "deploy" / "slurm"
 #: The one of Slurm starts a command on each node, and passes signals on to it.
@@ -70,9 +69,7 @@ class Scraper:
         while not self._end.wait(0.5):
             for port in self.last:
                 with suppress(OSError):
-                    url = f"http://127.0.0.1:{port}/metrics"
-                    request = Request(url, headers={"X-Prometheus-Scrape-Timeout-Seconds": "10"})
-                    self.last[port] = urlopen(request, timeout=10).read().decode()
+                    self.last[port] = scrape(port)
 
 
 @pytest.fixture
@@ -167,7 +164,8 @@ def test_a_job_leaves_its_whole_dump_in_the_store(
     assert "is not a setting" not in done.stderr
     # Processes end when their last state was scraped: nothing waits any more, and what was found is told.
     watcher, consolidator = (scraper.last[port] for port in ports[2:])
-    assert set(re.findall(r"^dump_ingest_watcher_pending_steps\{.*\} (.*)$", watcher, re.MULTILINE)) == {"0.0"}
+    pending = re.findall(r"^dump_ingest_watcher_pending_steps\{.*\} (.*)$", watcher, re.MULTILINE)
+    assert set(pending) == {"0.0"}
     assert 'dump_ingest_last_finding_step{rank="1",rule="nan",severity="critical"} 3.0' in watcher
     for rank in (0, 1):
         assert f'dump_ingest_consolidator_committed_step{{rank="{rank}"}} 3.0' in consolidator
