@@ -126,7 +126,7 @@ def _print_tensors(tensors: Sequence[ComparedTensor]) -> None:
             for tensor in tensors
         ),
         right=tuple(_METRICS),
-        spare=("in 1/1000", "dtype", "max rel", "cosine", "shape", "layout", "max abs"),
+        spare=("in 1/1000", "dtype", "max rel", "cosine", "shape", "layout", "max abs", "rel Euclid"),
     )
 
 

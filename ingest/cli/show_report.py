@@ -28,6 +28,8 @@ _EDGE = 6
 _MAX_NEIGHBOURS = 8
 #: The longest and the shortest bar of a histogram.
 _BAR, _MIN_BAR = 40, 8
+#: Characters of a line of values.
+_VALUES = 120
 #: Fields of which the name consists, and the number that only orders files.
 _IN_THE_NAME = {"op_type", "op_name", "io", "slot", "occurrence", "timestamp"}
 #: What fields say of nearly every tensor.
@@ -164,9 +166,13 @@ def preview(tensor: ingest.Tensor) -> str:
     if tensor.removed:
         return f"({tensor.removed})"
     if tensor.nbytes <= SMALL_NBYTES:
-        return np.array2string(tensor.read(), threshold=1000, edgeitems=3, max_line_width=120)
+        return np.array2string(tensor.read(), threshold=1000, edgeitems=3, max_line_width=_line_width())
     first, last = tensor.edges(_EDGE)
     return f"[{_joined(first)} ... {_joined(last)}]  ({math.prod(tensor.shape)} elements, flat)"
+
+
+def _line_width() -> int:
+    return min(_VALUES, terminal_width()) if is_terminal() else _VALUES
 
 
 def _joined(values: Any) -> str:
@@ -182,5 +188,5 @@ def print_slice(values: Any, at: str) -> None:
 
     check_slice(values, at)
     print_line(f"[{at}]  {shape_text(np.shape(values))}")
-    with np.printoptions(threshold=MAX_SLICE_VALUES + 1, linewidth=120):
+    with np.printoptions(threshold=MAX_SLICE_VALUES + 1, linewidth=_line_width()):
         print_text(str(values))

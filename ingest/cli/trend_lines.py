@@ -75,7 +75,9 @@ def print_lines(title: str, lines: Sequence[Line], steps: Sequence[int]) -> None
         drawing.highlight_regex("-", "dim")
         rows.append((*_cells(line), drawing))
     span = f"step {steps[0]}" + (f" to {steps[-1]}" if len(steps) > 1 else "")
-    print_table(("rank", "name", *_NUMBERS, span), rows, right=_NUMBERS)
+    print_table(
+        ("rank", "name", *_NUMBERS, span), rows, right=_NUMBERS, spare=("last", "first", "min", "max")
+    )
 
 
 def write_plots(
