@@ -19,6 +19,7 @@ from workers.errors import DamagedStore, DumpIngestError, SourceChanged
 from workers.model import SourceFile, StepKey
 from workers.rules.step import evaluate
 from workers.store import block_digests, commit, findings, histograms, marginals, metadata, tables
+from workers.store.backends.deadline import supervised
 from workers.store.marginals import StepMarginals
 from workers.store.model import CommitSummary, Evaluated, RowKind
 from workers.store.objects import ObjectStore

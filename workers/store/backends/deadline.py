@@ -182,7 +182,7 @@ def supervised(action: Callable[..., T], *arguments: object) -> T:
     """Return `action(*arguments)`, or raise what it raises; run it in a thread that makes its calls itself.
 
     What it does between its calls may take any time. If one of its calls makes no progress, what `late` of
-    `call_within` returns is raised here; the same is raised in the abandoned thread if the call ends after all.
+    `call_within` returns is raised here, and in the abandoned thread if the call ends after all.
     """
     if isinstance(_CURRENT.get(), _SupervisedWork):
         return action(*arguments)
