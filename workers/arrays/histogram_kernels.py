@@ -19,10 +19,14 @@ class Counts:
     """How often each bin was counted so far."""
 
     def __init__(self) -> None:
-        self.tables = np.zeros((TABLES, WIDTH), np.uint32)
-        """What was counted last; see `workers.arrays.histogram_loops`."""
-        self.totals = np.zeros(2 * BINS, np.int64)
+        # One piece of memory, whose address is looked up once: what is done once for each tensor counts.
+        memory = np.zeros(2 * BINS + TABLES * WIDTH // 2, np.int64)
+        self.totals = memory[: 2 * BINS]
         """What was counted before."""
+        self.tables = memory[2 * BINS :].view(np.uint32).reshape(TABLES, WIDTH)
+        """What was counted last; see `workers.arrays.histogram_loops`."""
+        self.totals_address = address(memory)
+        self.tables_address = self.totals_address + self.totals.nbytes
         self._in_tables = 0
 
     def make_room(self, elements: int) -> None:
@@ -49,11 +53,11 @@ def count_floats(values: npt.NDArray[Any], counts: Counts) -> None:
     counts.make_room(values.size)
     if values.dtype.itemsize == 4:
         if entries is not None:
-            entries["histogram_f4"](address(values), values.size, address(tables))
+            entries["histogram_f4"](address(values), values.size, counts.tables_address)
         else:
             histogram_loops.count_float32(values.view(np.int32), tables)
     elif entries is not None:
-        entries["histogram_f8"](address(values), values.size, address(_BIN_OF_FLOAT64), address(tables))
+        entries["histogram_f8"](address(values), values.size, _BIN_ADDRESS, counts.tables_address)
     else:
         histogram_loops.count_float64(values.view(np.int64), _BIN_OF_FLOAT64, tables)
 
@@ -73,8 +77,8 @@ def accumulate_floats(values: npt.NDArray[Any], state: npt.NDArray[np.float64], 
         return
     counts.make_room(values.size)
     entry = entries[f"counted_f{values.dtype.itemsize}"]
-    scratch, own = kernels.scratch_address(), address(_BIN_OF_FLOAT64)
-    entry(address(values), values.size, scratch, address(state), own, address(counts.tables))
+    scratch, tables = kernels.scratch_address(), counts.tables_address
+    entry(address(values), values.size, scratch, address(state), _BIN_ADDRESS, tables)
 
 
 def count_codes(occurrences: npt.NDArray[np.int64], values: npt.NDArray[np.float64], counts: Counts) -> None:
@@ -104,7 +108,7 @@ def sparse(counts: Counts, pos_inf: int, neg_inf: int) -> npt.NDArray[np.int64]:
     out = np.empty((LAST + 2, 3), np.int64)
     entries = kernels.entries()
     if entries is not None:
-        tables, totals = address(counts.tables), address(counts.totals)
+        tables, totals = counts.tables_address, counts.totals_address
         entries["histogram_sparse"](tables, totals, pos_inf, neg_inf, address(out))
     else:
         histogram_loops.add_tables(counts.tables, counts.totals)
@@ -121,3 +125,4 @@ def _bins_of_float64() -> npt.NDArray[np.uint16]:
 
 
 _BIN_OF_FLOAT64 = _bins_of_float64()
+_BIN_ADDRESS = address(_BIN_OF_FLOAT64)

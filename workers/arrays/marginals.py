@@ -19,9 +19,9 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays import marginal_kernels
 from workers.arrays import marginal_loops as loops
 from workers.arrays.dtypes import ElementType
+from workers.arrays.marginal_kernels import Sums
 
 Values: TypeAlias = npt.NDArray[np.float32]
 Shape: TypeAlias = tuple[int, ...]
@@ -150,7 +150,6 @@ class _Plan:
     """For the loops; see `marginal_loops.WIDTH`."""
     axes: tuple[tuple[int, int], ...]
     """The kept axes, and their lengths."""
-    total: int
 
 
 @lru_cache(maxsize=4096)
@@ -180,7 +179,7 @@ def _plan(shape: Shape, axes: tuple[int, ...]) -> _Plan:
     for number, (length, begin) in enumerate((*leading, *inner)):
         own = loops.FIRST_AXIS + 3 * number
         places[own : own + 2] = length, begin
-    return _Plan(places, tuple((axis, shape[axis]) for axis in axes), total)
+    return _Plan(places, tuple((axis, shape[axis]) for axis in axes))
 
 
 def _told_apart(axes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -206,9 +205,7 @@ class RunningMarginals:
         """
         self._ndim = len(shape) if is_reversed else 0
         self._plan = _plan(shape, axes)
-        self._places = self._plan.places.copy()  # the loops write to it
-        self._moments = np.zeros((2, self._plan.total))
-        self._largest = np.zeros(self._plan.total, f"i{itemsize}")
+        self._sums = Sums(self._plan.places, itemsize)
         self._added = 0
 
     def update(self, values: npt.NDArray[Any], *, finite: bool) -> None:
@@ -218,12 +215,12 @@ class RunningMarginals:
         """
         if not finite:
             values = np.where(np.isfinite(values), values, values.dtype.type(0))
-        marginal_kernels.add_piece(values, self._added, self._places, self._moments, self._largest)
+        self._sums.add_piece(values, self._added)
         self._added += values.size
 
     def result(self) -> MarginalTable:
         """Return the marginals of all pieces; `NO_MARGINALS` if all elements are zeros. Call it once."""
-        table = marginal_kernels.table_of(self._places, self._moments, self._largest)
+        table = self._sums.table()
         if not table[2].any():
             return NO_MARGINALS
         made = MarginalTable(self._plan.axes, table)
