@@ -20,7 +20,8 @@ def record_ranks(directory: Path, ranks: int, *, drifting: int) -> None:
 def record_shards(directory: Path, ranks: int) -> None:
     """Train a model sharded by FSDP2 for two steps; in the second, rank 1 has a bad record.
 
-    Then train a model under tensor parallelism for one step, below `tensor-parallel`. Each rank also saves what it has of each parameter and of its gradient: `rank_{rank}_step_{step}.npz`.
+    Each rank also saves what it has of each parameter and of its gradient: `rank_{rank}_step_{step}.npz`.
+    Then they train a model under tensor parallelism for one step, below `tensor-parallel`.
     """
     _run(_train_shards, directory, ranks)
 

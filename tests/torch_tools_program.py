@@ -100,7 +100,7 @@ def nvdlfw(directory):
 
 
 def of_sglang(name, stubs):
-    """Return one file of SGLang, as the wheel has it. What it imports of SGLang, and does not use here, is a stub."""
+    """Return one file of SGLang, as the wheel has it. What it imports and does not use here is a stub."""
     for module, names in {"sglang": (), "sglang.srt": (), **stubs}.items():
         sys.modules[module] = stub = ModuleType(module)
         stub.__path__ = []

@@ -89,7 +89,9 @@ def test_placements_of_dtensors_are_told(shards: Path, tmp_path: Path) -> None:
         "Module.ReLU.1.output.0": "tp: shard 1",
         "Module.Linear.2.output.0": "tp: partial sum",
     }
-    assert {name: placed[name] for name in expected} == {name: (how, "told") for name, how in expected.items()}
+    assert {name: placed[name] for name in expected} == {
+        name: (how, "told") for name, how in expected.items()
+    }
     (piece,) = store.tensors("Module.Linear.2.output.0", rank=1)
     assert piece.attributes["tensor"] == {
         "placements": ["Partial(sum)"],

@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
-
 from workers.store.tables import Tables
 
 
