@@ -83,7 +83,7 @@ class HeldTensors:
             DamagedStore: they are damaged.
         """
         rank, number = self.holders[tensor][place]
-        return self.ranks[rank].operands.marginals().get(number, {})
+        return self.ranks[rank].operands.marginals.get(number, {})
 
     def told(self, tensor: int) -> Told:
         """Return what the dump tells about how ranks hold a tensor."""

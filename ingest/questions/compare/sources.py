@@ -45,7 +45,7 @@ from workers.tasks.model import Entry
 from workers.tasks.operands import InFile, Operand, Stored
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class StepTensors:
     """The tensors of one step of one rank, in order of execution. All lists and arrays have this order."""
 
@@ -70,6 +70,11 @@ class StepTensors:
     """What the step lacks, if that is known only after reading it."""
     removed: frozenset[int] = frozenset()
     """The tensors whose elements were dumped, and are no longer in the store."""
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of the tensors."""
+        return [key.name for key in self.keys]
 
     def operand(self, number: int) -> Operand:
         """Return a value that says where to read the elements of one tensor."""
@@ -226,7 +231,7 @@ def _removed(step: Step, arrays: Sequence[str]) -> frozenset[int]:
     return frozenset(number for number, path in enumerate(arrays) if metadata.is_of_tensors(path))
 
 
-@dataclass(slots=True)
+@dataclass
 class _StoreOperands:
     """Makes operands of the rows of one step of a store."""
 
@@ -237,7 +242,6 @@ class _StoreOperands:
     address: StoreAddress = field(init=False)
     label: str = field(init=False)
     _arrays: dict[str, ArraySpec] = field(default_factory=dict)
-    _marginals: dict[int, dict[int, Marginal]] | None = None
 
     def __post_init__(self) -> None:
         """Note what all operands have in common: a step may have ten thousand."""
@@ -245,19 +249,18 @@ class _StoreOperands:
         self.label = f"{self.step.key} of {self.address.url}"
 
     def operand(self, number: int, tensors: StepTensors) -> Operand:
-        row, table, step = int(self.rows[number]), self.tables, self.step
-        path = str(table.label("array")[row])
-        first, nbytes = int(table.number("offset")[row]), int(tensors.nbytes[number])
+        step = self.step
+        path, first, size = self._places[number]
+        nbytes = int(tensors.nbytes[number])
         place: Stored | None = None
         if first >= 0 and nbytes:  # if all tensors of a type are empty, they have no array
             if path not in self._arrays:
                 self._arrays[path] = step.packed_spec(path)
-            size = int(table.number("size")[row])
             place = Stored(self.address, step.commit.place_of(path), self._arrays[path], first, size)
         big_endian = path.endswith("_big_endian")
         device = None
         if tensors.meanings[number][2] is not None:
-            device = Step(step.objects, step.commit, table).device(row)
+            device = Step(step.objects, step.commit, self.tables).device(int(self.rows[number]))
         return Operand(
             self.label,
             from_name(tensors.dtypes[number], big_endian=big_endian),
@@ -269,18 +272,25 @@ class _StoreOperands:
             device,
         )
 
+    @cached_property
     def marginals(self) -> Mapping[int, Mapping[int, Marginal]]:
-        """Return by tensor and axis the marginals of those that have any; read once, in two requests.
+        """By tensor and axis the marginals of those that have any; read once, in two requests.
 
         Raises:
             DamagedStore: they are damaged.
         """
-        if self._marginals is None:
-            with self.step.asking_again():
-                by_row = read_marginals(self.step).by_row(self.tables)
-            numbers = {row: number for number, row in enumerate(self.rows.tolist())}
-            self._marginals = {numbers[row]: known for row, known in by_row.items() if row in numbers}
-        return self._marginals
+        with self.step.asking_again():
+            by_row = read_marginals(self.step).by_row(self.tables)
+        numbers = {row: number for number, row in enumerate(self.rows.tolist())}
+        return {numbers[row]: known for row, known in by_row.items() if row in numbers}
+
+    @cached_property
+    def _places(self) -> list[tuple[str, int, int]]:
+        """For each tensor its array, its first element there, and how many it has."""
+        table, rows = self.tables, self.rows
+        paths = table.label("array")[rows].tolist()
+        first, size = (table.number(name)[rows].tolist() for name in ("offset", "size"))
+        return list(zip(paths, first, size, strict=True))
 
     def line_and_name(self, number: int) -> LineAndName:
         """Return what the graph files say about the operator of a tensor."""
@@ -391,8 +401,9 @@ class _DumpOperands:
             header.device if header else None,
         )
 
+    @property
     def marginals(self) -> Mapping[int, Mapping[int, Marginal]]:
-        """Return nothing: only a store keeps marginals."""
+        """Nothing: only a store keeps marginals."""
         return {}
 
     def line_and_name(self, _: int) -> LineAndName:
