@@ -1,4 +1,4 @@
-"""Nets under DTensor, sequence parallelism, FSDP1, FSDP2 and by hand, over real process groups; with their layouts.
+"""Nets under DTensor, sequence parallelism, FSDP and by hand, over real process groups; with their layouts.
 
 Every process runs all nets of one number of ranks, and writes the local parts of parameters, outputs and
 gradients as `tests.sharded_net.LAYOUT` has them. The first one also writes what one process computes alone,
