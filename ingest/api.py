@@ -46,6 +46,7 @@ from ingest.repairing.run import repair
 from ingest.store_gc.execute import GcReport
 from ingest.store_gc.plan import GcPlan
 from ingest.store_gc.policy import GcPolicy
+from ingest.store_gc.recompress import RecompressPlan, RecompressReport, plan_recompress, recompress_store
 from ingest.store_gc.run import apply_gc, plan_gc
 from ingest.wiring.consolidation import consolidate
 from ingest.wiring.services import ingest_dump
@@ -98,6 +99,8 @@ __all__ = [
     "OutliersAnswer",
     "PrecisionAnswer",
     "QuantilesAnswer",
+    "RecompressPlan",
+    "RecompressReport",
     "Recorder",
     "RepairReport",
     "RuleTest",
@@ -145,8 +148,10 @@ __all__ = [
     "origin",
     "outliers",
     "plan_gc",
+    "plan_recompress",
     "precision",
     "quantiles",
+    "recompress_store",
     "record",
     "repair",
     "report",
