@@ -128,7 +128,8 @@ def _size(spec: ArraySpec, chunks: list[bytes]) -> int:
 def _replace(objects: ObjectStore, committed: Commit, specs: Mapping[str, ArraySpec]) -> Recompressed:
     """Write the new generation, and commit it if the step is still what it was."""
     how = " ".join(f"{path} {spec.dense}" for path, spec in sorted(specs.items()))
-    name = f"{committed.fingerprint}-dense{xxhash.xxh32_hexdigest(f'{blosc.VERSION_STRING} {how}')}"
+    digest = xxhash.xxh32_hexdigest(f"{blosc.VERSION_STRING} {how}".encode())
+    name = f"{committed.fingerprint}-dense{digest}"
     prefix = f"{committed.key.path}/{name}"
     nodes: dict[str, metadata.Document] = {
         path: _encoded_so(node, specs[path]) if path in specs else node
