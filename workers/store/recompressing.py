@@ -9,7 +9,6 @@ remains that no commit points to. See docs/design/005-codec-and-encoder.md for t
 from __future__ import annotations
 
 import json
-import re
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from workers.store.commit import CHANGED, Commit
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
 from workers.store.pieces import Gathered
+from workers.store.pool import without_pool
 from workers.store.record import LEAF
 from workers.store.removed import Tombstone
 from workers.store.shards import ShardPacker, ShardReader
@@ -36,7 +36,6 @@ _SHUFFLES = ("shuffle", "bitshuffle")
 _LEAST_SAVING = 0.05
 #: Chunks of an array by which the ways are compared.
 _SAMPLED = 4
-_NAME = re.compile(r"(.*)-dense[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class Recompressed:
 
 def is_dense(committed: Commit) -> bool:
     """Return whether the tensors of a step were encoded again."""
-    return _NAME.fullmatch(committed.fingerprint) is not None
+    return any(metadata.packed_spec(path, committed.nodes[path]).dense for path in _shards(committed))
 
 
 def recompress(objects: ObjectStore, key: StepKey) -> Recompressed:
@@ -128,8 +127,8 @@ def _size(spec: ArraySpec, chunks: list[bytes]) -> int:
 def _replace(objects: ObjectStore, committed: Commit, specs: Mapping[str, ArraySpec]) -> Recompressed:
     """Write the new generation, and commit it if the step is still what it was."""
     how = " ".join(f"{path} {spec.dense}" for path, spec in sorted(specs.items()))
-    digest = xxhash.xxh32_hexdigest(f"{blosc.VERSION_STRING} {how}".encode())
-    name = f"{committed.fingerprint}-dense{digest}"
+    digest = xxhash.xxh3_64_hexdigest(f"{committed.fingerprint} {blosc.VERSION_STRING} {how}".encode())
+    name = f"{without_pool(committed.fingerprint)}-{digest}"
     prefix = f"{committed.key.path}/{name}"
     nodes: dict[str, metadata.Document] = {
         path: _encoded_so(node, specs[path]) if path in specs else node
