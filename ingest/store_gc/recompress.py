@@ -13,6 +13,7 @@ from typing import Any
 
 from ingest.reader.catalog import Catalog, open_catalog
 from ingest.store_gc.policy import DAY_S
+from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store import commit, metadata
 from workers.store.commit import Commit
@@ -83,6 +84,10 @@ def plan_recompress(
     """
     catalog = _opened(store)
     keys = [key for key in catalog.listed(ranks, steps) if key.step is not None]
+    if not keys and (ranks or steps):
+        raise UsageError(
+            "the store has none of these ranks and steps", hint="`dump-ingest ls STORE` lists what it has."
+        )
     before = time.time() - older_than_s
     commits, _ = commit.read_many(catalog.objects, keys)
     cold = {key: nbytes for key, made in commits.items() if (nbytes := _nbytes_if_cold(made, before))}
