@@ -9,6 +9,7 @@ remains that no commit points to. See docs/design/005-codec-and-encoder.md for t
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -34,8 +35,8 @@ from workers.store.shards import ShardPacker, ShardReader
 _SHUFFLES = ("shuffle", "bitshuffle")
 #: What an array must lose of its stored bytes to be encoded again: reading it takes twice as long then.
 _LEAST_SAVING = 0.05
-#: Chunks of an array by which the ways are compared.
-_SAMPLED = 4
+#: Chunks of an array by which the ways are compared, spread over all of it.
+_SAMPLED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,8 @@ def _chosen(objects: ObjectStore, committed: Commit) -> dict[str, ArraySpec]:
     for path, shards in _shards(committed).items():
         spec = metadata.packed_spec(path, committed.nodes[path])
         reader = ShardReader(objects, f"{committed.prefix}/{path}", spec)
-        sample = [_decoded(reader, number) for number in reader.written(shards[0])[:_SAMPLED]]
+        written = [number for shard in shards for number in reader.written(shard)]
+        sample = [_decoded(reader, number) for number in written[:: math.ceil(len(written) / _SAMPLED) or 1]]
         sizes = {dense: _size(replace(spec, dense=dense), sample) for dense in ("", *_SHUFFLES)}
         best = min(_SHUFFLES, key=sizes.__getitem__)
         if sizes[best] <= (1 - _LEAST_SAVING) * sizes[""]:
