@@ -34,9 +34,9 @@ from workers.store.shards import ShardPacker, ShardReader
 #: The ways to shuffle that are compared for each array.
 _SHUFFLES = ("shuffle", "bitshuffle")
 #: What an array must lose of its stored bytes to be encoded again: reading it takes twice as long then.
-_LEAST_SAVING = 0.05
+_LEAST_SAVING = 0.03
 #: Chunks of an array by which the ways are compared, spread over all of it.
-_SAMPLED = 8
+_SAMPLED = 32
 
 
 @dataclass(frozen=True, slots=True)
