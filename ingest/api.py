@@ -47,6 +47,7 @@ from ingest.repairing.run import repair
 from ingest.store_gc.execute import GcReport
 from ingest.store_gc.plan import GcPlan
 from ingest.store_gc.policy import GcPolicy
+from ingest.store_gc.recompress import RecompressPlan, RecompressReport, plan_recompress, recompress_store
 from ingest.store_gc.run import apply_gc, plan_gc
 from ingest.wiring.consolidation import consolidate
 from ingest.wiring.services import ingest_dump
@@ -100,6 +101,8 @@ __all__ = [
     "PrecisionAnswer",
     "QuantilesAnswer",
     "RankValues",
+    "RecompressPlan",
+    "RecompressReport",
     "Recorder",
     "RepairReport",
     "RuleTest",
@@ -147,9 +150,11 @@ __all__ = [
     "origin",
     "outliers",
     "plan_gc",
+    "plan_recompress",
     "precision",
     "quantiles",
     "rank_values",
+    "recompress_store",
     "record",
     "repair",
     "report",
