@@ -75,3 +75,10 @@ def test_reasons_count_the_files() -> None:
     assert (
         partial_reason(several) == "partial: 2 files quarantined, 1 files with names that are not understood"
     )
+
+
+def test_a_url_in_the_place_of_a_store_is_told(store: Path) -> None:
+    for text in (store, str(store)):
+        with pytest.raises(UsageError, match="is where a store is, and not a store") as caught:
+            take_snapshot(text)  # type: ignore[arg-type]  # what people type
+        assert "open_store" in caught.value.hint
