@@ -1,6 +1,7 @@
 """A snapshot has the complete steps of one moment, and names all others."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
