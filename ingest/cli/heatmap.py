@@ -49,6 +49,14 @@ def command(
     png: PngOption = None,
     html: HtmlOption = None,
     csv: CsvOption = None,
+    values_only: Annotated[
+        bool,
+        typer.Option(
+            "--values-only",
+            help="Print a line with rank, step and value for each, and count nothing: less is read.",
+            show_default=False,
+        ),
+    ] = False,
     include_partial: PartialOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -62,13 +70,27 @@ def command(
     [bold]dump-ingest heatmap run.zarr 'AllReduce.*' --stat norm --aggregate mean --png norms.png[/]
     """
     # deferred: numba, numpy and pandas take 0.5 s to import
-    from ingest.cli import heatmap_field
+    from ingest.cli import heatmap_field, heatmap_values
     from ingest.questions.heatmap_rows import heatmap_rows
     from ingest.questions.trend import statistic_for
 
     if not chosen:
         store, pattern = store_and_maybe(store, pattern, config)
     statistic = statistic_for(stat, chosen)  # a wrong name is reported before anything is read
+    if values_only:
+        heatmap_values.refuse_beside_values(
+            {"--aggregate": aggregate, "--png": png, "--html": html, "--csv": csv, "conditions": chosen}
+        )
+        heatmap_values.print_values(
+            open_store(store, config),
+            pattern,
+            statistic,
+            as_json=json,
+            rank=rank,
+            step=step,
+            include_partial=include_partial,
+        )
+        return
     field = ingest.heatmap(
         open_store(store, config),
         pattern,

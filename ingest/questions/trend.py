@@ -268,24 +268,31 @@ def rank_values(
     pattern: str | None = None,
     stat: str | None = None,
     *,
+    rank: Choice = None,
     step: Choice = None,
     include_partial: bool = False,
 ) -> dict[int, RankValues]:
     """Return the values of `heatmap` by step, and nothing else, so that less is read.
 
+    Of all tensors together, the consolidated view has them ready. Without it, this reads what `heatmap` does.
+
     Args:
         store: the store.
         pattern: a glob for the names of tensors; all if None or `*`.
         stat: the statistic, or another name for it; None: see `statistic_for`.
+        rank: one rank, or several; all if None.
         step: one step, or several; all if None.
         include_partial: also use steps with quarantined or missing files.
+
+    Returns:
+        By step: the ranks that have it, and the value of each, by the default aggregate of the statistic.
 
     Raises:
         UsageError: no tensor matches, or the statistic is unknown.
         DamagedStore: no step can be read.
     """
-    snapshot = take_snapshot(store, step=step, include_partial=include_partial)
-    name = statistic_named(stat)
+    snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
+    name = statistic_for(stat, {})
     return ask_of_undamaged(snapshot, lambda readable: _rank_values_of(readable, pattern, name))
 
 
