@@ -16,6 +16,7 @@ from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.damage import Damage
 from ingest.reader.step import Step
+from ingest.reader.text import counted
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
 from workers.store.model import CommitSummary
@@ -215,5 +216,5 @@ def partial_reason(summary: CommitSummary) -> str:
         "quarantined": summary.quarantined,
         "with names that are not understood": summary.unparsed,
     }
-    parts = [f"{count} files {problem}" for problem, count in counts.items() if count]
+    parts = [f"{counted(count, 'file')} {problem}" for problem, count in counts.items() if count]
     return "partial" + (f": {', '.join(parts)}" if parts else "")

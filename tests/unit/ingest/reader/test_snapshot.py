@@ -74,7 +74,7 @@ def test_reasons_count_the_files() -> None:
     assert partial_reason(summary) == "partial"
     several = replace(summary, quarantined=2, unparsed=1)
     assert (
-        partial_reason(several) == "partial: 2 files quarantined, 1 files with names that are not understood"
+        partial_reason(several) == "partial: 2 files quarantined, 1 file with names that are not understood"
     )
 
 
