@@ -74,7 +74,6 @@ def test_prose_breaks_between_words_and_names_stay_whole() -> None:
         (("show", "Log.*.output.0", "--rank", "1", "--step", "2"), 0),
         (("compare", "@0,2", "@1,2"), 5),
         (("compare", "@0,1", "@0,1"), 0),
-        (("layout",), 0),
     ],
     ids=lambda words: "-".join(words[:2]) if isinstance(words, tuple) else "",
 )
