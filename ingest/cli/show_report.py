@@ -95,7 +95,7 @@ def _says_nothing(field: str, value: Any, row: Mapping[str, Any]) -> bool:
     if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
         return True
     if field == "declared_dtype":
-        return str(value).lower() == row["dtype"]
+        return str(value).lower() == str(row["dtype"])
     return (field.endswith("_count") and not value) or _USUAL.get(field) == value
 
 
