@@ -360,6 +360,13 @@ class Neighbour:
         """Return the tensor of another row of the same step."""
         return cls(Tensor(tensor._step, row), passing.by, passing.is_certain)  # noqa: SLF001  (the same module)
 
+    @property
+    def fused_from(self) -> tuple[str, ...]:
+        """The operators of the model that were fused into its operator; empty if not known."""
+        from ingest.reader.flow.step_flow import original_names_of  # deferred: as in `_flow_of`
+
+        return original_names_of(self.tensor._step, self.tensor.row)  # noqa: SLF001  (the same module)
+
     def to_dict(self) -> dict[str, Any]:
         """Return a flat dictionary of plain values."""
         return {
@@ -367,6 +374,7 @@ class Neighbour:
             "graph": self.tensor.graph,
             "op_type": self.tensor.op_type,
             "op_name": self.tensor.op_name,
+            "fused_from": list(self.fused_from),
             "by": self.by,
             "is_certain": self.is_certain,
         }
