@@ -73,7 +73,11 @@ class Tensor(IndexedTensor, ArrayLike):
         """All dumped inputs and outputs of its operator in the same call, with itself, in dump order."""
         call = _flow_of(self).call_of[self.row]
         rows = sorted(operand.row for operand in (*call.inputs, *call.outputs))
-        return tuple(Tensor(self._step, row) for row in rows)
+        return tuple(map(self.of_row, rows))
+
+    def of_row(self, row: int) -> Tensor:
+        """Return the tensor of another row of the same step."""
+        return Tensor(self._step, row)
 
     def read(self, *, verify: bool = True) -> npt.NDArray[Any]:
         """Return the elements with the bits, dtype and shape that were dumped, in the order of the axes.
@@ -358,7 +362,7 @@ class Neighbour:
     @classmethod
     def of(cls, tensor: Tensor, row: int, passing: Passing) -> Neighbour:
         """Return the tensor of another row of the same step."""
-        return cls(Tensor(tensor._step, row), passing.by, passing.is_certain)  # noqa: SLF001  (the same module)
+        return cls(tensor.of_row(row), passing.by, passing.is_certain)
 
     @property
     def fused_from(self) -> tuple[str, ...]:
