@@ -13,6 +13,7 @@ import numpy.typing as npt
 from ingest.reader import notebook
 from ingest.reader.array_like import ArrayLike
 from ingest.reader.indexed_tensor import IndexedTensor
+from ingest.reader.neighbour import Neighbour
 from ingest.reader.pieces import rows_of_ranks
 from ingest.reader.step_histograms import histograms_of
 from ingest.reader.unsharded import UnshardedTensor, unshard
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     import dask.array
 
     from ingest.reader.anatomy import Anatomy
-    from ingest.reader.flow.step_flow import Passing, StepFlow
+    from ingest.reader.flow.step_flow import StepFlow
     from workers.arrays.histogram import Histogram
 
 #: Elements that are read at once.
@@ -356,45 +357,6 @@ def _flow_of(tensor: Tensor) -> StepFlow:
     from ingest.reader.flow.step_flow import flow_of  # deferred: 0.04 s, which most questions do not need
 
     return flow_of(tensor._step)  # noqa: SLF001  (of the class above)
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbour:
-    """A tensor from which, or to which, the content of another one passed."""
-
-    tensor: Tensor
-    by: str
-    """What shows it: `content`, `graph`, or `content and graph`.
-
-    With `graph` alone, the bytes differ: one side was written again after it had been dumped, as parameters
-    are, or bytes changed on the way; see `ingest.divergence`.
-    """
-    is_certain: bool
-    """Whether it cannot be by chance: tensors with a single value often have equal content."""
-
-    @classmethod
-    def of(cls, tensor: Tensor, row: int, passing: Passing) -> Neighbour:
-        """Return the tensor of another row of the same step."""
-        return cls(tensor.of_row(row), passing.by, passing.is_certain)
-
-    @property
-    def fused_from(self) -> tuple[str, ...]:
-        """The operators of the model that were fused into its operator; empty if not known."""
-        from ingest.reader.flow.step_flow import original_names_of  # deferred: as in `_flow_of`
-
-        return original_names_of(self.tensor._step, self.tensor.row)  # noqa: SLF001  (the same module)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a flat dictionary of plain values."""
-        return {
-            "name": self.tensor.name,
-            "graph": self.tensor.graph,
-            "op_type": self.tensor.op_type,
-            "op_name": self.tensor.op_name,
-            "fused_from": list(self.fused_from),
-            "by": self.by,
-            "is_certain": self.is_certain,
-        }
 
 
 def _intervals(length: int, step: int) -> Iterator[tuple[int, int]]:

@@ -109,11 +109,10 @@ def graph_source_of(step: IndexedStep) -> GraphSource | None:
     return lambda row: context.graph_source(IndexedTensor(step, row))
 
 
-def original_names_of(step: IndexedStep, row: int) -> tuple[str, ...]:
-    """Return the operators of the model that were fused into that of a row; see `Context.original_names`."""
-    if step.catalog is None:
-        return ()
-    return context_of(step.catalog, step.key.rank).original_names(IndexedTensor(step, row))
+def original_names_of(tensor: IndexedTensor) -> tuple[str, ...]:
+    """Return the operators of the model that were fused into that of a tensor; empty if not known."""
+    catalog = tensor.catalog
+    return () if catalog is None else context_of(catalog, tensor.rank).original_names(tensor)
 
 
 _FLOWS: WeakKeyDictionary[IndexedStep, StepFlow] = WeakKeyDictionary()
