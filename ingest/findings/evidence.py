@@ -20,7 +20,7 @@ class CommittedStep(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class CommittedEvidence:
     """What is committed."""
 
     steps: tuple[CommittedStep, ...]

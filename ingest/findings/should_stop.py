@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from ingest.findings.evidence import CommittedStep, Evidence
+from ingest.findings.evidence import CommittedEvidence, CommittedStep
 from workers.errors import DumpIngestError, StoreMissing, UsageError
 
 _TIMEOUT_S = 5.0
@@ -147,7 +147,7 @@ class _Question:
         listed = self._fetch("incidents", severity=self.severity)
         if not listed:
             return False
-        evidence = Evidence.of(
+        evidence = CommittedEvidence.of(
             CommittedStep(row["rank"], row["step"], _time_of(row["committed_at"]))
             for row in self._fetch("steps")
             if row["step"] is not None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ingest.findings.evidence import CommittedStep, Evidence
+from ingest.findings.evidence import CommittedEvidence, CommittedStep
 from ingest.findings.incidents.find import incidents
 from ingest.findings.incidents.incident import Incident
 from ingest.reader.catalog import Catalog, open_catalog
@@ -173,10 +173,10 @@ class _Looks:
         return Waited(came=False, reason="steps are still committed" if state else "no step is committed")
 
 
-def evidence_in(store: Catalog) -> Evidence:
+def evidence_in(store: Catalog) -> CommittedEvidence:
     """Return what a store has committed."""
     steps = store.select(damages=[])
-    return Evidence.of(
+    return CommittedEvidence.of(
         CommittedStep(step.key.rank, step.key.step, step.commit.record.committed_at_s)
         for step in steps
         if step.key.step is not None

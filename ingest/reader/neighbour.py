@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
-if TYPE_CHECKING:
-    from ingest.reader.flow.step_flow import Passing
-    from ingest.reader.tensor import Tensor
+from ingest.reader.indexed_tensor import IndexedTensor
+
+_Tensor = TypeVar("_Tensor", bound=IndexedTensor)
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class Neighbour(Generic[_Tensor]):
     """A tensor from which, or to which, the content of another one passed."""
 
-    tensor: Tensor
+    tensor: _Tensor
     by: str
     """What shows it: `content`, `graph`, or `content and graph`.
 
@@ -23,11 +23,6 @@ class Neighbour:
     """
     is_certain: bool
     """Whether it cannot be by chance: tensors with a single value often have equal content."""
-
-    @classmethod
-    def of(cls, tensor: Tensor, row: int, passing: Passing) -> Neighbour:
-        """Return the tensor of another row of the same step."""
-        return cls(tensor.of_row(row), passing.by, passing.is_certain)
 
     @property
     def fused_from(self) -> tuple[str, ...]:

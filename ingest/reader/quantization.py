@@ -87,22 +87,26 @@ def quantized_pair(tensor: Tensor, tables: Tables) -> tuple[Tensor, Tensor] | No
         tables: the index of its step.
     """
     if tensor.op_type == _REFERENCE:
-        label = tables.label
-        is_same = (label("op_name") == tensor.op_name) & (tables.number("slot") == tensor.slot)
-        rows = np.flatnonzero(is_same & (label("op_type") == _REFERENCE) & (label("io") == tensor.io))
-        same = [tensor.of_row(int(row)) for row in rows]
-        before = next((other for other in same if other.graph != _QUANTIZED), None)
-        after = next((other for other in same if other.graph == _QUANTIZED), None)
+        before, after = _references(tensor, tables)
     elif _QUANTIZES.fullmatch(tensor.op_type):
-        operands = tensor.operands
-        before = next((other for other in operands if is_input(other.io) and other.slot == 0), None)
-        after = next((other for other in operands if is_output(other.io) and other.slot == 0), None)
+        before = next((other for other in tensor.operands if is_input(other.io) and other.slot == 0), None)
+        after = next((other for other in tensor.operands if is_output(other.io) and other.slot == 0), None)
     else:
         return None
     if before is None or after is None or before.shape != after.shape:
         return None
     is_pair = all(part.is_dumped and not part.removed for part in (before, after))
     return (before, after) if is_pair and tensor.row in (before.row, after.row) else None
+
+
+def _references(tensor: Tensor, tables: Tables) -> tuple[Tensor | None, Tensor | None]:
+    """Return an output of a reference before and after quantisation."""
+    label = tables.label
+    is_same = (label("op_name") == tensor.op_name) & (tables.number("slot") == tensor.slot)
+    rows = np.flatnonzero(is_same & (label("op_type") == _REFERENCE) & (label("io") == tensor.io))
+    same = [tensor.of_row(int(row)) for row in rows]
+    before = next((other for other in same if other.graph != _QUANTIZED), None)
+    return before, next((other for other in same if other.graph == _QUANTIZED), None)
 
 
 def quantization_error(before: Tensor, after: Tensor) -> QuantizationError:

@@ -48,7 +48,7 @@ class Tensor(IndexedTensor, ArrayLike):
     """
 
     @property
-    def producers(self) -> tuple[Neighbour, ...]:
+    def producers(self) -> tuple[Neighbour[Tensor], ...]:
         """The tensors from which its content came, in its own step and rank.
 
         An input comes from the output that wrote its bytes, or from a parameter; a parameter from what wrote
@@ -59,17 +59,17 @@ class Tensor(IndexedTensor, ArrayLike):
         decides. Reads the index of the step, once.
         """
         passing = _flow_of(self).producer(self.row)
-        return () if passing is None else (Neighbour.of(self, passing.source, passing),)
+        return () if passing is None else (self._neighbour(passing.source, passing),)
 
     @property
-    def consumers(self) -> tuple[Neighbour, ...]:
+    def consumers(self) -> tuple[Neighbour[Tensor], ...]:
         """The tensors to which its content passed, in its own step and rank, in order of execution.
 
         Of an output or parameter: the inputs that were read from it. Of an input: those that were read from
         it after its operator had overwritten it in place, as optimizers do. See `producers`.
         """
         passings = _flow_of(self).consumers(self.row)
-        return tuple(Neighbour.of(self, passing.target, passing) for passing in passings)
+        return tuple(self._neighbour(passing.target, passing) for passing in passings)
 
     @property
     def operands(self) -> tuple[Tensor, ...]:
@@ -77,6 +77,9 @@ class Tensor(IndexedTensor, ArrayLike):
         call = _flow_of(self).call_of[self.row]
         rows = sorted(operand.row for operand in (*call.inputs, *call.outputs))
         return tuple(map(self.of_row, rows))
+
+    def _neighbour(self, row: int, passing: Passing) -> Neighbour[Tensor]:
+        return Neighbour(self.of_row(row), passing.by, passing.is_certain)
 
     def of_row(self, row: int) -> Tensor:
         """Return the tensor of another row of the same step."""

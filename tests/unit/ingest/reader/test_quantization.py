@@ -16,7 +16,7 @@ from tests.pipeline import ingest_directly
 
 X = np.linspace(-1, 2, 3000, dtype=np.float32).reshape(30, 100)
 #: Affine, as of activations: 0 is an integer.
-SCALE, ZERO = 3 / 250, -40
+SCALE, ZERO = 3 / 250, -41
 Q = np.clip(np.round(X / SCALE) + ZERO, -128, 127).astype(np.int8)
 #: Noise of rounding: scale^2 / 12.
 SQNR_DB = 10 * math.log10(float(np.square(X, dtype=np.float64).mean()) / (SCALE**2 / 12))
