@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import dask.array
 
     from ingest.reader.anatomy import Anatomy
-    from ingest.reader.flow.step_flow import StepFlow
+    from ingest.reader.flow.step_flow import Passing, StepFlow
     from workers.arrays.histogram import Histogram
 
 #: Elements that are read at once.
