@@ -64,7 +64,7 @@ _HOMES = {
     "Localized": "ingest.questions.localize",
     "MissingItem": "ingest.questions.missing",
     "MissingItems": "ingest.questions.missing",
-    "Neighbour": "ingest.reader.tensor",
+    "Neighbour": "ingest.reader.neighbour",
     "NextDump": "ingest.questions.next_dump",
     "OriginAnswer": "ingest.questions.origin",
     "OutliersAnswer": "ingest.questions.outliers",

@@ -34,11 +34,12 @@ from ingest.reader.context import Context, SourceLine, context_of
 from ingest.reader.damage import DamagedStepWarning
 from ingest.reader.dump_store import DumpStore, open_store
 from ingest.reader.listing import Tensors
+from ingest.reader.neighbour import Neighbour
 from ingest.reader.rank_statistics import RankValues
 from ingest.reader.save import save_npy
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step, Steps
-from ingest.reader.tensor import Neighbour, Tensor
+from ingest.reader.tensor import Tensor
 from ingest.reader.unsharded import UnshardedTensor
 from ingest.recording.record import record
 from ingest.recording.recorder import Recorder

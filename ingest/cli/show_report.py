@@ -103,12 +103,16 @@ def print_neighbours(tensor: ingest.Tensor) -> None:
     """Print who wrote what a tensor holds, and who read it."""
     for label, neighbours in (("written_by", tensor.producers), ("read_by", tensor.consumers)):
         for neighbour in neighbours[:_MAX_NEIGHBOURS]:
-            print_field(label, f"{neighbour.tensor.name}{_doubt(neighbour)}")
+            print_field(label, f"{neighbour.tensor.name}{_parts(neighbour)}{_doubt(neighbour)}")
         if rest := len(neighbours[_MAX_NEIGHBOURS:]):
             print_field(label, f"... and {rest} more (--json: all)")
 
 
-def _doubt(neighbour: ingest.Neighbour) -> str:
+def _parts(neighbour: ingest.Neighbour[ingest.Tensor]) -> str:
+    return f"  (fused from {', '.join(neighbour.fused_from)})" if neighbour.fused_from else ""
+
+
+def _doubt(neighbour: ingest.Neighbour[ingest.Tensor]) -> str:
     if neighbour.by == "graph":
         return "  (by the graph; it holds other bytes)"
     return "" if neighbour.is_certain else "  (equal constants: may be by chance)"
