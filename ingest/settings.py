@@ -85,7 +85,7 @@ class Settings(BaseModel):
     """Whether tensors stay in the accelerator's memory layout. Part of every fingerprint."""
     sketches: bool = True
     """Whether histograms and marginals of tensors are stored: they answer when the tensors are gone."""
-    pool: bool = False
+    pool: bool = True
     """Whether tensors that several ranks share are stored once. It takes `consolidate --follow` beside it."""
     replace: bool = False
     """Whether steps that came from another dump directory may be replaced."""
