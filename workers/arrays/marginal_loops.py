@@ -325,6 +325,6 @@ def _narrow(values: Any, out: Any) -> None:
     for i in range(out.size):
         value = np.float64(values[i])
         magnitude = abs(value)
-        bounded = magnitude if magnitude < largest else largest
-        raised = bounded if bounded > smallest else smallest
+        bounded = min(largest, magnitude)
+        raised = max(smallest, bounded)
         out[i] = np.float32(math.copysign(raised if magnitude > 0 else 0.0, value))
