@@ -50,6 +50,9 @@ simulate: setup ## Play schedules of the decisions on a virtual clock and store;
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) --schedules $(or $(SCHEDULES),100000)
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) --schedules $(or $(SCHEDULES),10000) --cast pool
 
+casts: setup ## Cast every tensor of real dumps to other formats, and compare with what histograms say; DUMPS="..."
+	@$(BIN)/python -m tests.casts $(DUMPS)
+
 clocks: setup ## Move the clock under a watcher, run after run: all of its dump must be in the store; RUNS=50
 	@$(BIN)/python -m tests.faults.clocks --runs $(or $(RUNS),50)
 
