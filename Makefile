@@ -6,7 +6,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command 'make requirements'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch demo tour test lint format bench chaos simulate clocks servers generated chart requirements audit docs dist clean
+.PHONY: help setup torch demo tour test lint format bench chaos simulate casts clocks servers generated chart requirements audit docs dist clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
