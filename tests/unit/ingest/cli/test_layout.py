@@ -40,7 +40,7 @@ def test_how_ranks_hold_the_tensors_of_a_reference(stores: Path, answer: Answer)
     # These tensors are too small for marginals; digests tell replicas.
     assert any("replicated" in line and "exact" in line for line in lines)
     assert any("no marginals of the same axes" in line for line in lines)
-    plain = answer(*asked, "--tensor", "Parameter.*", "--json").json
+    plain = answer(*asked, "--tensor", "Module*", "--json").json
     assert {"exact", ""} == {held["exactness"] for held in plain["tensors"]}
     assert "--reference" in answer("layout", stores / "two", "--whole", "x", code=2).stderr
 
