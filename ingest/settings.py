@@ -87,7 +87,7 @@ class Settings(BaseModel):
     """Whether histograms of tensors and digests of blocks are stored: answers after the tensors are gone."""
     marginals: bool = True
     """Whether marginals are, too: with `sketches`. `dump-ingest sketch` can add them later."""
-    pool: bool = False
+    pool: bool = True
     """Whether tensors that several ranks share are stored once. It takes `consolidate --follow` beside it."""
     replace: bool = False
     """Whether steps that came from another dump directory may be replaced."""
@@ -125,7 +125,7 @@ class Settings(BaseModel):
     drain_s: float = Field(default=30.0, ge=0)
     """After SIGTERM: how many seconds work in progress may take to finish."""
     finish: bool = False
-    """Whether `watch` takes everything that the dump has, as it is, before it ends; within `drain_s`."""
+    """Whether `watch` and `consolidate --follow` take everything that is there before they end."""
     expected_ranks: int | None = Field(default=None, ge=0)
     """How many ranks the run is to have: fewer raise an alert. None: as rank tables say. 0: any number."""
     metrics: str | None = "127.0.0.1:9108"
