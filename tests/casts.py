@@ -55,8 +55,9 @@ def _dumps(root: Path, others: list[Path]) -> Iterator[tuple[str, Path]]:
     library = DumpLibrary(root / "dumps")
     (root / "dumps").mkdir()
     for name in NAMES:
-        for dump in sorted(library[name].rglob("dump")) or [library[name]]:
-            yield f"{name}-{len(dump.parts)}-{dump.parent.name}", dump
+        several = sorted(path for path in library[name].iterdir() if path.is_dir())
+        for dump in sorted(library[name].rglob("dump")) or several:
+            yield "-".join((name, *dump.relative_to(library[name]).parts)), dump
     for other in others:
         for dump in sorted(path for path in other.rglob("dump") if path.is_dir()):
             yield "-".join(dump.relative_to(other).parts), dump
