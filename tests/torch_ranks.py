@@ -21,6 +21,7 @@ def record_shards(directory: Path, ranks: int) -> None:
     """Train a model sharded by FSDP2 for two steps; in the second, rank 1 has a bad record.
 
     Each rank also saves what it has of each parameter and of its gradient: `rank_{rank}_step_{step}.npz`.
+    Then they train a model under tensor parallelism for one step, below `tensor-parallel`.
     """
     _run(_train_shards, directory, ranks)
 
@@ -106,4 +107,31 @@ def _train_shards(directory: Path, rank: int, ranks: int) -> None:
             }
             np.savez(directory / f"rank_{rank}_step_{step}.npz", **before, **gradients)
             optimizer.step()
+    _train_tensor_parallel(directory, ranks)
     distributed.destroy_process_group()
+
+
+def _train_tensor_parallel(directory: Path, ranks: int) -> None:
+    """Record a step in which outputs are DTensors, too: cut, and not added up yet."""
+    import torch  # deferred: only these processes have it for certain
+    from torch import nn  # deferred: the same
+    from torch.distributed.device_mesh import init_device_mesh  # deferred: the same
+    from torch.distributed.tensor import Partial  # deferred: the same
+    from torch.distributed.tensor.parallel import (  # deferred: the same
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    import ingest  # deferred: this module is imported by processes that need none of it
+
+    torch.manual_seed(0)
+    mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("tp",))
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5))
+    plan = {
+        "0": ColwiseParallel(use_local_output=False),
+        "2": RowwiseParallel(output_layouts=Partial(), use_local_output=False),
+    }
+    parallelize_module(model, mesh, plan)
+    with ingest.record(model, directory / "tensor-parallel", what="tensors"):
+        model(torch.randn(3, 4)).full_tensor().square().mean().backward()

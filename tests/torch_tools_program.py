@@ -1,4 +1,4 @@
-"""Runs dump systems of the PyTorch world: msProbe, and the statistics of nvdlfw-inspect.
+"""Runs dump systems of the PyTorch world: msProbe, nvdlfw-inspect, SGLang's dumper and hooks, AOTInductor.
 
 Run by `tests/acceptance/test_torch_tools.py`. Each line of stdin names a tool and a file or directory. Its
 run is a process of its own that begins with everything imported; its exit code is printed.
@@ -6,13 +6,19 @@ run is a process of its own that begins with everything imported; its exit code 
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, ANN204
 
+import importlib.metadata
+import importlib.util
+import json
 import os
 import sys
+from dataclasses import make_dataclass
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import nvdlfw_inspect.api
 import torch
+import torch_oracle
 from msprobe.pytorch import PrecisionDebugger
 from torch import nn
 
@@ -93,7 +99,131 @@ def nvdlfw(directory):
     api.end_debug()
 
 
-TOOLS = {"msprobe": msprobe, "nvdlfw": nvdlfw}
+def of_sglang(name, stubs):
+    """Return one file of SGLang, as the wheel has it. What it imports and does not use here is a stub."""
+    for module, names in {"sglang": (), "sglang.srt": (), **stubs}.items():
+        sys.modules[module] = stub = ModuleType(module)
+        stub.__path__ = []
+        vars(stub).update({name: make_dataclass(name, []) for name in names})
+    path = importlib.metadata.distribution("sglang").locate_file(f"sglang/srt/debug_utils/{name}.py")
+    spec = importlib.util.spec_from_file_location(f"sglang.srt.debug_utils.{name}", path)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def tell_truth(directory):
+    """Write what torch itself reads from each file; see `tests.torch_truth`."""
+    files = {
+        str(path.relative_to(directory)): {
+            "tensors": [
+                {"shape": list(tensor.shape), "sha256": torch_oracle.digest(tensor)}
+                for tensor in torch_oracle.tensors(torch.load(path, weights_only=False))
+            ]
+        }
+        for path in directory.rglob("*.pt")
+    }
+    (directory / "truth.json").write_text(json.dumps({"files": files}))
+
+
+def sglang_dumper(directory):
+    """Train with every module, parameter and gradient dumped; a NaN is born in step 2."""
+    switches = ("enable", "enable_grad", "enable_model_value", "enable_model_grad")
+    os.environ |= {f"DUMPER_{name.upper()}": "1" for name in switches}
+    os.environ |= {"DUMPER_DIR": f"{directory}/dump", "DUMPER_NON_INTRUSIVE_MODE": "all"}
+    os.environ |= {"DUMPER_ENABLE_OUTPUT_CONSOLE": "0"}
+    dumper = of_sglang(
+        "dumper",
+        {
+            "sglang.srt.managers": (),
+            "sglang.srt.managers.io_struct": ("sock_recv", "sock_send", "wrap_as_pickle"),
+            "sglang.srt.runtime_context": ("get_parallel", "get_server_args", "get_serving"),
+            "sglang.srt.utils": ("get_device",),
+        },
+    ).dumper
+    torch.manual_seed(0)
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    dumper.register_non_intrusive_dumper(net)
+    for step in range(STEPS):
+        net.scores.shift = -0.9 if step == 2 else 1.0
+        loss = net(torch.randn(4, WIDTH)).square().mean()
+        dumper.dump("loss", loss, dims="# dp:partial")
+        optimizer.zero_grad()
+        loss.backward()
+        dumper.dump_model(net)
+        optimizer.step()
+        dumper.step()
+    tell_truth(Path(directory))
+
+
+def sglang_hooks(directory):
+    """Run three passes of inference with the forward hooks."""
+    hooks = of_sglang(
+        "tensor_dump_forward_hook",
+        {
+            "sglang.srt.layers": (),
+            "sglang.srt.layers.logits_processor": ("LogitsProcessorOutput",),
+            "sglang.srt.model_executor": (),
+            "sglang.srt.model_executor.forward_batch_info": ("ForwardBatch", "PPProxyTensors"),
+        },
+    )
+    net = nn.Sequential()
+    net.add_module("model", Net())
+    hooks.register_forward_hook_for_model(net, f"{directory}/dump", None, tp_size=1, tp_rank=0, pp_rank=0)
+    with torch.no_grad():
+        for _ in range(3):
+            net(torch.randn(2, WIDTH))
+    tell_truth(Path(directory))
+
+
+class Product(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 3))
+
+    def forward(self, x):
+        return torch.mm(x, self.weight)
+
+
+#: The printer, and what makes the compiler of C++ as quick as can be.
+_COMPILER = {
+    "aot_inductor.debug_intermediate_value_printer": "1",
+    "compile_threads": 1,
+    "cpp.simdlen": 1,
+    "cpp_cache_precompile_headers": False,
+    "aot_inductor.precompile_headers": False,
+    "aot_inductor.compile_wrapper_opt_level": "O0",
+}
+
+
+def aot_inductor(directory):
+    """Run a compiled product with the debug printer. Compiling takes 12 s: the result is kept."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{directory}/cache"
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "dump-ingest-tests"
+    package = cache / f"aot_inductor-{torch.__version__}-1.pt2"
+    batch = torch.arange(8.0).reshape(2, 4)
+    with torch.no_grad():
+        if not package.exists():
+            cache.mkdir(parents=True, exist_ok=True)
+            own = f"{package.with_suffix('')}-{os.getpid()}.pt2"
+            torch.manual_seed(0)
+            exported = torch.export.export(Product(), (batch,))
+            torch._inductor.aoti_compile_and_package(exported, package_path=own, inductor_configs=_COMPILER)
+            Path(own).rename(package)
+        os.chdir(directory)
+        product = torch._inductor.aoti_load_package(str(package))(batch)
+    np.save(f"{directory}/product.npy", product.numpy())
+    tell_truth(Path(directory))
+
+
+TOOLS = {
+    "msprobe": msprobe,
+    "nvdlfw": nvdlfw,
+    "sglang_dumper": sglang_dumper,
+    "sglang_hooks": sglang_hooks,
+    "aot_inductor": aot_inductor,
+}
 for line in sys.stdin:
     tool, _, argument = line.strip().partition(" ")
     child = os.fork()

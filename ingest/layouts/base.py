@@ -137,6 +137,8 @@ class TensorFile(NamedTuple):
     """How its tensors are named if it holds several."""
     chunks: Mapping[int, Chunk] = MappingProxyType({})
     """For `Container.DISTCP`: what is known of its archives, by where they begin."""
+    attributes: Mapping[str, str] = MappingProxyType({})
+    """What another file says of its tensors, by the keys that lead to each, joined by dots: JSON objects."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@
     TP{tp}_PP{pp}_Rank{rank}_pid{pid}/Pass{step}.pt                     forward hooks of SGLang and vLLM
     tensor_dumps/rank_{rank}/iter_{step}/{layer}_{tensor}.pt            TransformerEngine
     rank{rank}/{i}.{Class}-{i}.{Class}-{input|output}.{slot}.pt         TensorRT-LLM
-    tmp/aoti_torch/{before|after}_launch_{kernel}_{buffer}_{device}.pt  AOTInductor
+    tmp/aoti_torch/{before|after}_launch_{kernel}_{buffer}_{device}.pt  AOTInductor; torch 2.13 forgets this `/`
     step_{step}/{module}[_{call}]/{inputs|outputs}[_{slot}]_{device}.pt vLLM's intermediate logging
 
     {tensor}[_rank_{rank}].tensorproto                                  ONNX Runtime
@@ -181,9 +181,9 @@ class AotInductor(Layout):
     name = "aot_inductor"
     patterns = ()
     file_patterns = tuple(
-        parse(rf"{above}{writer}/{{buffer:(?:before|after)_launch_.+}}.pt", of_files=True)
+        parse(rf"{above}{writer}{{buffer:(?:before|after)_launch_.+}}.pt", of_files=True)
         for above in ("", "tmp/")
-        for writer in ("aoti_torch", "jit_inductor")
+        for writer in ("aoti_torch/", "aoti_torch", "jit_inductor/")
     )
     implied = {"step": "0"}  # noqa: RUF012  (a ClassVar in `Layout`)
     systems = (System("AOTInductor, debug printer", "tmp/aoti_torch/after_launch_add_buf0_cpu.pt", "pt"),)

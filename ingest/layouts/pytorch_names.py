@@ -135,7 +135,8 @@ def parse_aoti_name(file_name: str) -> TensorName | None:
 
     Buffers before a launch are not inputs to be judged: the memory of an output holds anything then.
     """
-    stem = file_name.removesuffix(".pt")
+    # Before torch 2.15, the printer forgets the `/` behind the name of its directory.
+    stem = file_name.removesuffix(".pt").removeprefix("aoti_torch")
     match = next((match for pattern in _AOTI if (match := pattern.fullmatch(stem))), None)
     if match is None:
         return None

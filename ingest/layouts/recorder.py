@@ -35,6 +35,19 @@ _DIGITS = 17
 _MAX_NUMBER = 1 << 62
 
 
+class RecordedPlacement(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How a DTensor lies on its mesh, in the terms of `ingest.reader.told_placement`."""
+
+    placements: tuple[str, ...]
+    """By dimension of the mesh: `Shard(0)`, `Replicate()`, `Partial(sum)`, `_StridedShard(0)`."""
+    global_shape: tuple[int, ...]
+    mesh_shape: tuple[int, ...]
+    mesh_dim_names: tuple[str, ...] = ()
+    """Empty for a mesh without names."""
+    mesh_coordinate: tuple[int, ...] = ()
+    """Where this rank is on the mesh; empty if it is not on it."""
+
+
 class RecordedTensor(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One line of `recorded-statistics.jsonl`."""
 
@@ -55,6 +68,13 @@ class RecordedTensor(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     """The name of the file with its elements; "" for statistics only."""
     key: str = ""
     """Its name in a file of safetensors."""
+    dtensor: RecordedPlacement | None = None
+    """None if it is not the local part of a DTensor."""
+
+    @property
+    def attributes(self) -> str:
+        """What the line says of the tensor besides, as JSON; "" for nothing."""
+        return "" if self.dtensor is None else msgspec.json.encode(self.dtensor).decode()
 
     @property
     def name(self) -> TensorName:
@@ -168,20 +188,27 @@ def _reported(path: str, line: RecordedTensor) -> ReportedStatistics:
     told = line.statistics
     values = (math.nan if (value := told.get(name)) is None else value for name in FIELDS)
     return ReportedStatistics(
-        path, line.name, line.dtype, line.shape, Statistics.from_row(tuple(values)), digits=_DIGITS
+        path,
+        line.name,
+        line.dtype,
+        line.shape,
+        Statistics.from_row(tuple(values)),
+        digits=_DIGITS,
+        attributes=line.attributes,
     )
 
 
 def _tensor_file(path: str, lines: Mapping[str, RecordedTensor]) -> TensorFile | None:
     """Return what a file is; None if it holds no elements. One without lines is named by its keys."""
     file_name = path.rpartition("/")[2]
+    attributes = {key: line.attributes for key, line in lines.items() if line.dtensor is not None}
     if file_name.endswith(".safetensors"):
         name = TensorName(op_type="recorded", op_name=file_name.partition(".")[0], io="output", slot=0)
-        return TensorFile(name, Container.SAFETENSORS, name_member=_by_key(lines))
+        return TensorFile(name, Container.SAFETENSORS, name_member=_by_key(lines), attributes=attributes)
     line = lines.get("")
     if line is None or not file_name.endswith(".raw"):
         return None
-    return TensorFile(line.name, Container.RAW, dtype=line.dtype, shape=line.shape)
+    return TensorFile(line.name, Container.RAW, dtype=line.dtype, shape=line.shape, attributes=attributes)
 
 
 def _by_key(lines: Mapping[str, RecordedTensor]) -> NameMember:

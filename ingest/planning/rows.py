@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from ingest.layouts.base import NameMember, join_member
+from ingest.layouts.base import TensorFile
 from ingest.planning.inspection import OVERFLOW_OP_TYPE, Inspected, Inspection
 from workers.dump.formats.header import TensorHeader
 from workers.dump.formats.overflow import OverflowRecord
@@ -66,7 +66,7 @@ def _rows_of(inspected: Inspected, file: SourceFile) -> Iterator[PlannedRow]:
         problem = f"holds no tensor; kept as a file{inspection.note and f': {inspection.note}'}"
         yield PlannedRow(Entry(file, RowKind.FILE, name, problem=problem))
     else:
-        yield from _tensor_rows(file, name, named.name_member if named else join_member, inspection)
+        yield from _tensor_rows(file, named or TensorFile(name), name, inspection)
 
 
 _NOT_UNDERSTOOD = "its name is not understood; kept as a file"
@@ -86,20 +86,21 @@ def _bad_entry(file: SourceFile, name: TensorName | None, inspection: Inspection
 
 
 def _tensor_rows(
-    file: SourceFile, name: TensorName, name_member: NameMember, inspection: Inspection
+    file: SourceFile, named: TensorFile, name: TensorName, inspection: Inspection
 ) -> Iterator[PlannedRow]:
     for header, sample in zip(inspection.headers, inspection.samples, strict=True):
         if header.is_part:
             yield PlannedRow(Entry(file, RowKind.PART, TensorName(), header, record=header.record))
             continue
-        named = name_member(name, header.path, header.number) if header.number >= 0 else name
+        own = named.name_member(name, header.path, header.number) if header.number >= 0 else name
+        told = named.attributes.get(".".join(header.path)) if named.attributes else None
         entry = Entry(
             file,
             RowKind.TENSOR,
-            _completed(named, header),
+            _completed(own, header),
             header,
             problem=header.problem,
-            record=header.record,
+            record=_with_told(header.record, told) if told else header.record,
         )
         yield PlannedRow(entry, sample)
 
@@ -159,10 +160,15 @@ def _joined(row: PlannedRow, report: ReportedStatistics) -> PlannedRow:
     """Return a row with the statistics that the dump reports for it, and what it says besides."""
     entry = row.entry
     if report.attributes:
-        record = json.loads(entry.record) if entry.record else {}
-        record["tensor"] = {**record.get("tensor", {}), **json.loads(report.attributes)}
-        entry = entry._replace(record=json.dumps(record))
+        entry = entry._replace(record=_with_told(entry.record, report.attributes))
     return row._replace(entry=entry, reported=report)
+
+
+def _with_told(text: str, told: str) -> str:
+    """Return the record of a row, with what the dump says besides of its tensor; both as JSON."""
+    record = json.loads(text) if text else {}
+    record["tensor"] = {**record.get("tensor", {}), **json.loads(told)}
+    return json.dumps(record)
 
 
 def _identity(name: TensorName) -> tuple[object, ...]:

@@ -20,7 +20,13 @@ Told: TypeAlias = Mapping[str, str]
 
 _DIMENSION = re.compile(r"(?P<name>\w+)(?:\[(?P<held>[^\]]*)\])?")
 _REPLICATED = re.compile(r"(\w+):replicated\b")
-_PLACEMENT = re.compile(r"(?P<held>Shard|Replicate|Partial|_StridedShard)\((?:dim=)?(?P<axis>\d+)?.*\)")
+_PLACEMENT = re.compile(r"(?P<held>Shard|_StridedShard)\((?:dim=)?(?P<axis>\d+).*\)")
+_HELD = {
+    "Replicate()": Held.REPLICATED.value,
+    "Partial(sum)": Held.PARTIAL_SUM.value,
+    "Partial()": Held.PARTIAL_SUM.value,
+    "Partial(avg)": Held.MEAN.value,
+}
 
 
 def told_placement(attributes: Mapping[str, Any]) -> Told:
@@ -55,11 +61,13 @@ def _of_dtensor(tensor: Mapping[str, Any]) -> dict[str, str]:
     told = {}
     for name, text in zip(names, placements, strict=True):
         match = _PLACEMENT.fullmatch(str(text))
-        if match is None:
+        if match is not None:
+            shard = Held.STRIDED if match["held"] == "_StridedShard" else Held.SHARD
+            told[str(name)] = f"{shard.value} {match['axis']}"
+        elif str(text) in _HELD:
+            told[str(name)] = _HELD[str(text)]
+        else:
             return {}
-        held = {"Replicate": Held.REPLICATED.value, "Partial": Held.PARTIAL_SUM.value}.get(match["held"])
-        shard = Held.STRIDED if match["held"] == "_StridedShard" else Held.SHARD
-        told[str(name)] = held or f"{shard.value} {match['axis']}"
     return told
 
 

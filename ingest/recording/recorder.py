@@ -13,12 +13,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 
-from ingest.layouts.recorder import RecordedStep
+from ingest.layouts.recorder import RecordedPlacement, RecordedStep
 from ingest.recording.call_lines import CallLines
 from ingest.recording.compiled import CompiledCalls
 from ingest.recording.functions import FunctionCalls
 from ingest.recording.hooks import StepHooks
 from ingest.recording.nested import io_and_slot, tensors_in
+from ingest.recording.placements import placement_of
 from ingest.recording.snapshots import ROW_NBYTES, Camera
 from ingest.recording.step_files import existing_steps
 from ingest.recording.torch_module import Torch, TorchModule, TorchTensor
@@ -168,11 +169,13 @@ class Recorder:
 
     def _take_parts(self, tensor: TorchTensor, name: TensorName) -> None:
         try:
+            dtensor = placement_of(tensor)
             for way, part in self._camera.parts(tensor):
                 io, slot = name.io, name.slot
                 if way:
                     io, slot = io_and_slot(f"{io}.{slot}", way)
-                self._take_plain(part, name._replace(io=io, slot=slot, sequence=next(self._sequence)))
+                full = name._replace(io=io, slot=slot, sequence=next(self._sequence))
+                self._take_plain(part, full, None if way else dtensor)
         except Exception as exc:  # noqa: BLE001  (see `fail`)
             self.fail(f"{name.op_type} {name.op_name} {name.io}", exc)
 
@@ -180,7 +183,7 @@ class Recorder:
         """Note what could not be recorded; see `Sink`."""
         self._add_problem(f"{what}: {type(exc).__name__}: {exc}"[:300])
 
-    def _take_plain(self, tensor: TorchTensor, name: TensorName) -> None:
+    def _take_plain(self, tensor: TorchTensor, name: TensorName, dtensor: RecordedPlacement | None) -> None:
         if self._camera.is_capturing(tensor):
             self._add_problem("nothing is recorded while a CUDA graph is captured")
             return
@@ -198,7 +201,7 @@ class Recorder:
         except BaseException:
             queue.release(nbytes)
             raise
-        queue.put(Row(self.step or 0, name, snapshot, nbytes))
+        queue.put(Row(self.step or 0, name, snapshot, nbytes, dtensor))
 
     def _check_directory(self) -> None:
         hint = "Record into another directory, or remove those steps first."

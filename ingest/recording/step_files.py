@@ -9,7 +9,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from ingest.layouts.recorder import STACK_FILE, STATISTICS_FILE, STEP_FILE, RecordedStep, RecordedTensor
+from ingest.layouts.recorder import (
+    STACK_FILE,
+    STATISTICS_FILE,
+    STEP_FILE,
+    RecordedPlacement,
+    RecordedStep,
+    RecordedTensor,
+)
 from ingest.recording.snapshots import TensorSnapshot, by_name
 from workers.arrays.statistics import FIELDS
 from workers.dump.model import TensorName
@@ -63,7 +70,9 @@ class StepFiles:
         self._files = 0
         self.tensors = 0
 
-    def add(self, name: TensorName, snapshot: TensorSnapshot) -> bool:
+    def add(
+        self, name: TensorName, snapshot: TensorSnapshot, dtensor: RecordedPlacement | None = None
+    ) -> bool:
         """Add a tensor; return whether everything that was added so far is on disk now."""
         file = key = ""
         if snapshot.has_elements and snapshot.dtype in _CODES:
@@ -74,7 +83,7 @@ class StepFiles:
             self._nbytes += snapshot.nbytes
         elif snapshot.has_elements:
             file = f"recorded-tensor-{name.sequence}.raw"
-        self._lines.append(_line(name, snapshot, file, key))
+        self._lines.append(_line(name, snapshot, file, key, dtensor))
         self.tensors += 1
         if file and not key:
             self._write_lines()
@@ -107,7 +116,9 @@ class StepFiles:
         written.replace(self._directory / STEP_FILE)
 
 
-def _line(name: TensorName, snapshot: TensorSnapshot, file: str, key: str) -> RecordedTensor:
+def _line(
+    name: TensorName, snapshot: TensorSnapshot, file: str, key: str, dtensor: RecordedPlacement | None
+) -> RecordedTensor:
     return RecordedTensor(
         op_type=name.op_type,
         op_name=name.op_name,
@@ -120,6 +131,7 @@ def _line(name: TensorName, snapshot: TensorSnapshot, file: str, key: str) -> Re
         statistics=by_name(snapshot.statistics(), FIELDS),
         file=file,
         key=key,
+        dtensor=dtensor,
     )
 
 

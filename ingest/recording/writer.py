@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingest.layouts.recorder import RecordedStep
+from ingest.layouts.recorder import RecordedPlacement, RecordedStep
 from ingest.recording.queue import ByteQueue
 from ingest.recording.snapshots import TensorSnapshot
 from ingest.recording.step_files import MAX_FILE_NBYTES, StepFiles
@@ -23,6 +23,8 @@ class Row:
     snapshot: TensorSnapshot
     nbytes: int
     """What is reserved for it in the queue."""
+    dtensor: RecordedPlacement | None = None
+    """How the DTensor of which it is the local part lies on its mesh."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,7 +93,7 @@ class Writer:
             if self._files is None:
                 directory = self._directory / f"step_{item.step}"
                 self._files = StepFiles(directory, self._max_file_nbytes)
-            if self._files.add(item.name, item.snapshot):
+            if self._files.add(item.name, item.snapshot, item.dtensor):
                 self._release()
             return
         if self._files is not None and self.failure is None:

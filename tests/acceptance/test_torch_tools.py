@@ -1,4 +1,4 @@
-"""Real dump systems of the PyTorch world: msProbe, with the loop closed, and statistics of nvdlfw-inspect."""
+"""Real dump systems of the PyTorch world: msProbe with the loop closed, nvdlfw-inspect, SGLang, AOTInductor."""
 
 import json
 import subprocess
@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import ingest
+from ingest.reader.dump_store import DumpStore
 from tests.pipeline import ingest_directly
+from tests.torch_truth import differences, truth
 
 PROGRAM = Path(__file__).parent.parent / "torch_tools_program.py"
 
@@ -107,3 +109,53 @@ def test_statistics_of_nvdlfw_inspect_are_those_of_the_tensors(
     for path in (tmp_path / "dump").rglob("*.log"):
         kept = tmp_path / "kept" / path.relative_to(tmp_path / "dump")
         assert kept.read_bytes() == path.read_bytes()
+
+
+def read_back(directory: Path, below: str = "dump") -> DumpStore:
+    """Ingest what a tool dumped; check every tensor against torch, and every file."""
+    ingest_directly(directory / below, directory / "run.zarr")
+    store = ingest.open_store(directory / "run.zarr")
+    told = truth(directory)
+    assert list(differences(told, f"{below}/", store)) == []
+    steps = list(store.select())
+    assert sum(step.commit.summary.tensors for step in steps) == sum(len(f["tensors"]) for f in told.values())
+    assert sum(step.commit.summary.quarantined for step in steps) == 0
+    for step in steps:
+        step.export(directory / "exported")
+    for path in told:
+        exported = directory / "exported" / Path(path).relative_to(below)
+        assert exported.read_bytes() == (directory / path).read_bytes()
+    return store
+
+
+def test_dump_of_sglang_names_the_module_in_which_the_nan_was_born(
+    tool: Callable[[str, Path], None], tmp_path: Path
+) -> None:
+    """Although all of its output is NaN, and so are the gradients."""
+    tool("sglang_dumper", tmp_path)
+    store = read_back(tmp_path)
+    assert store.steps == [0, 1, 2]
+    (loss,) = store.tensors("dump.loss.output.0", step=1)
+    assert loss.attributes["meta"]["dims"] == "# dp:partial"
+    assert store.tensors("Gradient.scores.fc.weight.output.0", step=0)[0].shape == (8, 96)
+    origin = ingest.origin(store)
+    assert (origin.op_type, origin.op_name, origin.how, origin.step) == ("Module.scores", "scores", "born", 2)
+
+
+def test_passes_of_the_forward_hooks_of_sglang(tool: Callable[[str, Path], None], tmp_path: Path) -> None:
+    """The output of `model` is in the file of the next pass."""
+    tool("sglang_hooks", tmp_path)
+    store = read_back(tmp_path)
+    assert [len(store.tensors(step=step)) for step in store.steps] == [9, 10, 10]
+    (output,) = store.tensors("Module.model.model.output.0", step=1)
+    assert output.graph == "previous_pass"
+
+
+def test_buffers_that_aot_inductor_prints(tool: Callable[[str, Path], None], tmp_path: Path) -> None:
+    tool("aot_inductor", tmp_path)
+    store = read_back(tmp_path, "tmp")
+    kernel = "aoti_torch_cpu_mm_out"
+    names = {f"{when}.{buffer}" for when in ("before", "output") for buffer in ("arg1_1", "buf0")}
+    assert {tensor.io for tensor in store.tensors(f"{kernel}.*")} == names
+    (product,) = store.tensors("*.output.buf0.*")
+    np.testing.assert_array_equal(product.read(), np.load(tmp_path / "product.npy"))

@@ -1,6 +1,7 @@
 """Ranks that record into one directory: replicas, of which the one that drifts is named, and shards."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,11 +39,16 @@ def test_divergence_names_the_replica_that_drifts(tmp_path: Path) -> None:
     assert gradients[0] == gradients[1] == gradients[2]
 
 
-@pytest.mark.usefixtures("torch")
-def test_shards_of_fsdp_are_recorded_as_each_rank_has_them(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def shards(torch: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: ARG001  (it must be there)
+    directory = tmp_path_factory.mktemp("shards")
+    record_shards(directory, 2)
+    return directory
+
+
+def test_shards_of_fsdp_are_recorded_as_each_rank_has_them(shards: Path, tmp_path: Path) -> None:
     """Parameters and reduced gradients bit for bit, their places, and where a bad record does harm first."""
-    record_shards(tmp_path, 2)
-    ingest_directly(tmp_path / "run-dump", tmp_path / "run.zarr")
+    ingest_directly(shards / "run-dump", tmp_path / "run.zarr")
     store = ingest.open_store(tmp_path / "run.zarr")
     assert (store.ranks, store.steps) == ([0, 1], [0, 1])
     places = {rank: axes["dp_shard"] for rank, axes in store.coordinates().items()}
@@ -54,15 +60,45 @@ def test_shards_of_fsdp_are_recorded_as_each_rank_has_them(tmp_path: Path) -> No
                 for tensor in store.tensors(rank=rank, step=step)
                 if tensor.op_type in ("Parameter", "Gradient") and "output.output" not in tensor.name
             }
-            with np.load(tmp_path / f"rank_{rank}_step_{step}.npz") as told:
-                shards = {name: told[name] for name in told.files if told[name].size}
-            for name, values in shards.items():
+            with np.load(shards / f"rank_{rank}_step_{step}.npz") as told:
+                local = {name: told[name] for name in told.files if told[name].size}
+            for name, values in local.items():
                 np.testing.assert_array_equal(recorded[name], values, err_msg=f"{name} of rank {rank}")
     (weight,) = store.tensors("Parameter.1.weight.*", rank=0, step=0)
-    assert weight.unsharded("shard 0").shape == (7, 4)
+    assert weight.unsharded().shape == (7, 4)
     # `fully_shard` gives modules other classes.
     assert {tensor.op_type for tensor in store.tensors("Module.*")} == {
         *("Module.Root", "Module.Linear", "Module.GELU", "Module.Sequential")
     }
     origin = ingest.origin(store)
     assert (origin.op_type, origin.op_name, origin.rank, origin.step) == ("Module.Root", "0", 1, 1)
+
+
+def test_placements_of_dtensors_are_told(shards: Path, tmp_path: Path) -> None:
+    """Cut, replicated and not added up yet: `layout` need not infer it, and pieces are put together by it."""
+    ingest_directly(shards / "tensor-parallel", tmp_path / "run.zarr")
+    store = ingest.open_store(tmp_path / "run.zarr")
+    placed = {kind.name: (kind.placement, kind.why) for kind in ingest.layout(store).kinds}
+    expected = {
+        "Parameter.0.weight.output.0": "tp: shard 0",
+        "Parameter.0.bias.output.0": "tp: shard 0",
+        "Parameter.2.weight.output.0": "tp: shard 1",
+        "Parameter.2.bias.output.0": "tp: replicated",
+        "Gradient.2.weight.output.0": "tp: shard 1",
+        "Module.Linear.0.output.0": "tp: shard 1",
+        "Module.ReLU.1.output.0": "tp: shard 1",
+        "Module.Linear.2.output.0": "tp: partial sum",
+    }
+    assert {name: placed[name] for name in expected} == {
+        name: (how, "told") for name, how in expected.items()
+    }
+    (piece,) = store.tensors("Module.Linear.2.output.0", rank=1)
+    assert piece.attributes["tensor"] == {
+        "placements": ["Partial(sum)"],
+        "global_shape": [3, 5],
+        "mesh_shape": [2],
+        "mesh_dim_names": ["tp"],
+        "mesh_coordinate": [1],
+    }
+    pieces = [store.tensors(piece.name, rank=rank)[0].read() for rank in store.ranks]
+    np.testing.assert_array_equal(piece.unsharded().read(), pieces[0].astype(float) + pieces[1])

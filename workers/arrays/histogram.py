@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -23,6 +23,7 @@ from workers.arrays.statistics import Statistics, has_statistics
 FIELDS = ("exponent", "positive", "negative")
 
 
+@lru_cache(maxsize=256)  # asked for every tensor
 def has_histogram(element: ElementType) -> bool:
     """Return whether tensors of this type have a histogram: those of real numbers have."""
     return has_statistics(element) and element.values.kind != "c" and element.name != "complex32"

@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
-
 from workers.store.tables import Tables
 
 
@@ -19,8 +17,9 @@ def attributes_of(tables: Tables, row: int) -> dict[str, Any]:
     """Return the values of the file of a tensor; and under `tensor`, what is known of that alone."""
     sources, records = tables.label("source"), tables.label("record")
     attributes: dict[str, Any] = {}
-    for other in np.flatnonzero((sources == sources[row]) & (records != "")).tolist():
-        values = record_of(tables, other).get("file")
+    for text in records[(sources == sources[row]) & (records != "")].tolist():
+        # One row has the values of the file; a file may have thousands of others.
+        values = parse_record(text).get("file") if '"file"' in text else None
         if isinstance(values, dict):
             attributes |= values
     own = record_of(tables, row)

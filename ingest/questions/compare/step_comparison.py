@@ -14,6 +14,7 @@ from ingest.questions.compare.first_difference import first_difference
 from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.matching import Form, TensorPair, match_tensors
 from ingest.questions.compare.one_sided import one_sided_row
+from ingest.questions.compare.operator_origins import OperatorKey
 from ingest.questions.compare.result import ComparedTensor, FirstDifference, Verdict, shape_text
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.sources import StepTensors
@@ -69,6 +70,7 @@ class StepComparison:
         matching = aligned.matching
         self.guesses = guessed_names(a, b, matching.pairs)
         """What was guessed of two versions, by pattern over the names of A."""
+        self._partners = _partners(a, b, matching.pairs)
         matching = only_chosen(matching, a, b, choices.chosen)
         self._pairs, self._only_a, self._only_b = matching.pairs, matching.only_a, matching.only_b
         self.matched = len(matching.pairs)
@@ -237,7 +239,16 @@ class StepComparison:
                 name, dtype = side.names[number], side.dtypes[number]
                 limits = self._choices.thresholds.limits((name, name), (dtype, dtype))
                 row = self._unmatched_row(side, number, Verdict.IGNORED if _is_ignored(limits) else verdict)
-                yield replace(row, reason=why.get(operator_name(side.keys[number].operator), ""))
+                operator = side.keys[number].operator
+                reason = why.get(operator_name(operator)) or self._not_in_partner(operator, row)
+                yield replace(row, reason=reason)
+
+    def _not_in_partner(self, operator: OperatorKey, row: ComparedTensor) -> str:
+        """Return that the operator's counterpart does not have such a tensor; "" if it has no counterpart."""
+        side, other = ("A", "B") if row.name_a else ("B", "A")
+        if (partner := self._partners.get((side, operator))) is None:
+            return ""
+        return f"{operator_name(partner)} of {other}, its counterpart, does not have it"
 
     def _row(
         self,
@@ -279,6 +290,18 @@ class StepComparison:
         form = side.dtypes[number], side.shapes[number]
         steps = self._a.key, self._b.key
         return one_sided_row(steps, number, side.keys[number], form, verdict, is_a=side is self._a)
+
+
+def _partners(
+    a: StepTensors, b: StepTensors, pairs: Sequence[TensorPair]
+) -> dict[tuple[str, OperatorKey], OperatorKey]:
+    """Return the counterpart of each operator, by side: the one with which it shares most tensors."""
+    shared = Counter((a.keys[pair.a].operator, b.keys[pair.b].operator) for pair in pairs)
+    partners: dict[tuple[str, OperatorKey], OperatorKey] = {}
+    for (first, second), _ in shared.most_common():
+        partners.setdefault(("A", first), second)
+        partners.setdefault(("B", second), first)
+    return partners
 
 
 _UPDATED = "dumped before its update on one side, and after it on the other: operators read the same"

@@ -95,10 +95,21 @@ def _link_container(flow: Flow, module: Call, writers: Writers) -> None:
     """Link a module to the call inside it that wrote its output: the module is dumped around that call."""
     for output in module.bad_outputs:
         for writer, written in writers.get(output.content, ()):
-            is_inside = not is_container(writer.op_type) or written.row < output.row
+            is_inside = written.row < output.row or _may_be_inside(flow, writer, module, output)
             if writer is not module and is_inside:
                 flow.add_edge(Edge(writer, module, output))
                 break
+
+
+def _may_be_inside(flow: Flow, later: Call, module: Call, output: CallOperand) -> bool:
+    """Return whether a call that was dumped after a module may be inside it: msProbe dumps either first.
+
+    What follows from the module is not inside. Tensors that are NaN all over are alike, so what has no inputs
+    that would tell, such as a gradient, counts as something that follows.
+    """
+    if is_container(later.op_type) or (output.is_plain and not later.inputs):
+        return False
+    return module not in flow.upstream([later])
 
 
 def _is_own_write(call: Call, operand: CallOperand) -> bool:

@@ -222,10 +222,19 @@ class StepFlow:
         """Link a module to the call inside it that wrote its output: it is dumped around that call."""
         for output in module.outputs:
             for writer, written in self._writers[output.content]:
-                is_inside = not is_container(writer.op_type) or written.row < output.row
+                is_inside = written.row < output.row or self._may_be_inside(writer, output)
                 if writer is not module and is_inside:
                     self._pass((writer, written), output)
                     break
+
+    def _may_be_inside(self, later: FlowCall, output: FlowOperand) -> bool:
+        """Return whether a call that was dumped after a module may be inside it: msProbe dumps either first.
+
+        What read the output is not inside. Of tensors with equal elements, only a call with inputs can tell.
+        """
+        if is_container(later.op_type) or (self._constant[output.row] and not later.inputs):
+            return False
+        return all(operand.content != output.content for operand in later.inputs)
 
     def _pass(self, written: tuple[FlowCall, FlowOperand] | None, operand: FlowOperand) -> None:
         if written is not None:

@@ -1,10 +1,13 @@
 """What is bad passes from call to call on one rank."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from ingest.questions.origin.calls import Call, CallOperand, RankTrace
+from ingest.questions.origin.link import link_calls
+from ingest.reader.flow.content import CallKey, Content
 from tests.made_runs import MadeRun, numbers
 from tests.origin_runs import BAD, CLEAN, GOOD, NAN, WORSE, Ask, operator, origin_of
 
@@ -60,3 +63,34 @@ def test_module_around_the_operator_is_not_named(dump_copy: Callable[[str], Path
     assert operator(answer) == (0, 0, "Primitive.matmul.MatMul.0.forward")
     assert answer.spread.next[0].op_name == "Primitive.bias_add.BiasAdd.1.forward"
     assert answer.alternatives == ()
+
+
+def test_what_follows_from_a_module_is_not_inside_it() -> None:
+    """Tensors that are NaN all over are alike: that of a module, of what reads it, and of its gradient."""
+    wide, narrow = ("float32", b"4x8"), ("float32", b"")
+    module = call("Module.Scores", 2, [], [wide], inputs=1)
+    calls = (
+        module,
+        call("Sum", 4, [wide], [narrow], inputs=1),
+        call("Tile", 6, [narrow], [wide], inputs=1),
+        call("Gradient", 7, [], [wide], inputs=0),
+    )
+    assert not link_calls(0, {0: RankTrace(0, 0, calls)}).has_source(module)
+
+
+def test_an_operator_that_was_dumped_after_its_module_is_inside_it() -> None:
+    wide = ("float32", b"4x8")
+    module, inner = call("Module.Scores", 2, [], [wide], inputs=1), call("Log", 4, [], [wide], inputs=1)
+    flow = link_calls(0, {0: RankTrace(0, 0, (module, inner))})
+    assert [edge.source for edge in flow.before[module]] == [inner]
+
+
+def call(op_type: str, row: int, read: Sequence[Content], written: Sequence[Content], *, inputs: int) -> Call:
+    """Return a call whose tensors are NaN all over."""
+
+    def operands(io: str, contents: Sequence[Content]) -> tuple[CallOperand, ...]:
+        places = enumerate(contents, row - len(contents) if io == "input" else row)
+        return tuple(CallOperand(at, io, 0, (4, 8), content, "NaN", is_plain=True) for at, content in places)
+
+    key = CallKey("", "", op_type, f"at_{row}", 0)
+    return Call(0, 0, key, row, inputs, (), operands("input", read), operands("output", written))
