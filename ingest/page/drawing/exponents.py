@@ -12,7 +12,8 @@ from markupsafe import Markup
 
 from ingest.page.drawing.svg import picture, tag, text
 from ingest.page.words import whole
-from workers.arrays.histogram import LOWEST_EXPONENT, Histogram
+from workers.arrays.histogram import Histogram
+from workers.arrays.histogram_loops import LOWEST_EXPONENT
 
 _WIDTH, _LEFT, _TOP, _BOTTOM = 520.0, 60.0, 14.0, 34.0
 #: The height of what is above the axis; the same below if any element is negative.
