@@ -70,8 +70,8 @@ class ExponentCounts:
         """Return the counts of at least this many exponents, with those that are held in the middle."""
         lack = max(length - len(self.positive), 0)
         before, after = [0] * (lack // 2), [0] * (lack - lack // 2)
-        sides = ([*before, *side, *after] for side in (self.positive, self.negative))
-        return ExponentCounts(self.lowest - len(before), *sides, self.zeros)
+        positive, negative = ([*before, *side, *after] for side in (self.positive, self.negative))
+        return ExponentCounts(self.lowest - len(before), positive, negative, self.zeros)
 
     @property
     def highest(self) -> int:

@@ -136,6 +136,8 @@ def test_a_token_is_asked_for_once(nan_log: Path) -> None:
         assert "SameSite=Strict" in cookie
         assert TOKEN not in cookie
         assert own.get(f"{RUN}/live", Cookie=cookie.partition(";")[0]).status == 200
+        for elsewhere in ("//evil.example/", "/\\evil.example/", "///evil.example/"):
+            assert own.get(f"{elsewhere}?token={TOKEN}").headers["Location"] == "/evil.example/"
         assert own.get("/healthz").status == 200
 
 
