@@ -26,12 +26,7 @@ from workers.store.record import StepContents
 from workers.store.tables import LABELS, NUMBERS, Tables
 
 
-def make_tables(
-    key: StepKey,
-    names: Sequence[str],
-    anomalous: Sequence[int] = (),
-    seed: int = 0,
-) -> Tables:
+def make_tables(key: StepKey, names: Sequence[str], anomalous: Sequence[int] = (), seed: int = 0) -> Tables:
     """Return the tables of one step of a rank: a tensor for each name, of which some hold NaN.
 
     Args:
