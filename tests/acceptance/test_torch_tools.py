@@ -1,4 +1,4 @@
-"""Real dump systems of the PyTorch world: msProbe with the loop closed, nvdlfw-inspect, SGLang, AOTInductor."""
+"""Real dump systems of the PyTorch world: msProbe (with the loop closed), SGLang, AOTInductor and others."""
 
 import json
 import subprocess
