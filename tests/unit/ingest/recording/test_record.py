@@ -70,7 +70,7 @@ def test_the_directory_tells_rank_and_places(
 
 
 def test_what_has_no_hooks_is_refused(torch: Any, tmp_path: Path) -> None:
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="deprecated"):
         script = torch.jit.script(torch.nn.Linear(1, 1))
     with pytest.raises(ingest.UsageError, match=r"of torch\.jit cannot have hooks"):
         ingest.record(script, tmp_path)

@@ -301,12 +301,14 @@ def test_two_recorders_do_not_share_a_directory(net: Any, tmp_path: Path) -> Non
 
 
 def test_a_directory_that_another_process_uses_is_said(net: Any, nets: ModuleType, tmp_path: Path) -> None:
+    def appear(step: int) -> None:
+        (tmp_path / "recorded" / "rank_0" / "step_1").mkdir(exist_ok=step == 1)
+
     with (
         pytest.warns(RuntimeWarning, match="step_1 exists: another process records there, too"),
-        ingest.record(net, tmp_path) as recorder,
+        ingest.record(net, tmp_path),
     ):
-        (recorder.directory / "step_1").mkdir()
-        nets.train(net, 2)
+        nets.train(net, 2, before=appear)
 
 
 @pytest.mark.parametrize(
