@@ -27,13 +27,14 @@ from ingest.questions.placement.within import layout
 from ingest.questions.precision import PrecisionAnswer, precision
 from ingest.questions.quantiles import QuantilesAnswer, quantiles
 from ingest.questions.trampled import Trampled, TrampledTensors, trampled
-from ingest.questions.trend import heatmap, trend
+from ingest.questions.trend import heatmap, rank_values, trend
 from ingest.reader.anatomy import Anatomy
 from ingest.reader.consolidated import ConsolidatedCubes
 from ingest.reader.context import Context, SourceLine, context_of
 from ingest.reader.damage import DamagedStepWarning
 from ingest.reader.dump_store import DumpStore, open_store
 from ingest.reader.listing import Tensors
+from ingest.reader.rank_statistics import RankValues
 from ingest.reader.save import save_npy
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step, Steps
@@ -98,6 +99,7 @@ __all__ = [
     "OutliersAnswer",
     "PrecisionAnswer",
     "QuantilesAnswer",
+    "RankValues",
     "Recorder",
     "RepairReport",
     "RuleTest",
@@ -147,6 +149,7 @@ __all__ = [
     "plan_gc",
     "precision",
     "quantiles",
+    "rank_values",
     "record",
     "repair",
     "report",

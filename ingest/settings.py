@@ -85,7 +85,7 @@ class Settings(BaseModel):
     """Whether tensors stay in the accelerator's memory layout. Part of every fingerprint."""
     sketches: bool = True
     """Whether histograms and marginals of tensors are stored: they answer when the tensors are gone."""
-    pool: bool = False
+    pool: bool = True
     """Whether tensors that several ranks share are stored once. It takes `consolidate --follow` beside it."""
     replace: bool = False
     """Whether steps that came from another dump directory may be replaced."""
@@ -123,7 +123,7 @@ class Settings(BaseModel):
     drain_s: float = Field(default=30.0, ge=0)
     """After SIGTERM: how many seconds work in progress may take to finish."""
     finish: bool = False
-    """Whether `watch` takes everything that the dump has, as it is, before it ends; within `drain_s`."""
+    """Whether `watch` and `consolidate --follow` take everything that is there before they end."""
     expected_ranks: int | None = Field(default=None, ge=0)
     """How many ranks the run is to have: fewer raise an alert. None: as rank tables say. 0: any number."""
     metrics: str | None = "127.0.0.1:9108"

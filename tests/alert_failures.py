@@ -231,6 +231,25 @@ SILENT_FAILURES = (
         },
         alerts("BacklogLeft"),
     ),
+    State(
+        "a job that takes everything before it ends, and is killed while a young step waits",
+        {
+            **gone(*ALL),
+            series("dump_ingest_finishes", W1): cut(constant(1)),
+            **w1("pending_steps", cut(constant(1)), rank="1"),
+            **w1("oldest_pending_timestamp_seconds", cut(growing(60, start=-60)), rank="1"),
+        },
+        alerts("BacklogLeft"),
+    ),
+    State(
+        "a job that takes everything before it ends, and ends with steps that it may not read",
+        {
+            **gone(*ALL),
+            series("dump_ingest_finishes", W1): cut(constant(1)),
+            **w1("pending_steps", f"0+0x{BREAK - 2} 3 stale", rank="1"),
+        },
+        alerts("BacklogLeft"),
+    ),
     State("a scheduler that is evicted", gone(S1), alerts("TargetsLost")),
     State("a consolidator that is scaled away", gone(C1), alerts("TargetsLost")),
     State(

@@ -91,6 +91,29 @@ FALSE_ALARMS = (
         spares=alerts("BacklogLeft"),
     ),
     State(
+        "a job in Slurm that ends with an old backlog, and takes it before it ends",
+        {
+            **gone(*ALL),
+            series("dump_ingest_finishes", W1): cut(constant(1)),
+            **w1("pending_steps", f"7+0x{BREAK - 2} 0 stale", rank="1"),
+            **w1(
+                "oldest_pending_timestamp_seconds",
+                f"-480+60x{BREAK - 2} {60 * (BREAK - 1)} stale",
+                rank="1",
+            ),
+        },
+        spares=alerts("BacklogLeft"),
+    ),
+    State(
+        "a job in Slurm whose watchers have ended, and whose consolidator finishes for three minutes",
+        {
+            **gone(*ALL),
+            **{series("up", one): f"1x{BREAK - 1} 0x2 stale" for one in (W1, W2)},
+            **{series("up", one): f"1x{BREAK + 2} stale" for one in (C1, S1, K1)},
+        },
+        spares=alerts("WatcherDown", "NoWatchers", "TargetsLost"),
+    ),
+    State(
         "sidecars that end with their job, and the consolidator goes on",
         {
             **never(*ALL),

@@ -64,6 +64,7 @@ def a_watcher(watcher: Mapping[str, str], ranks: tuple[str, ...]) -> dict[str, s
         "dump_ingest_time_seconds": CLOCK,
         "dump_ingest_heartbeat_timestamp_seconds": CLOCK,
         "dump_ingest_expected_ranks": constant(0),
+        "dump_ingest_finishes": constant(0),
         f"{name}last_look_timestamp_seconds": CLOCK,
         f"{name}ranks": constant(len(ranks)),
         f"{name}disk_free_bytes": constant(600e9),

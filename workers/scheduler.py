@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import dask
+import distributed.scheduler
 from distributed import Scheduler
 
 from workers.clocks.steady import steady_dask
@@ -44,6 +45,12 @@ class NoSpans:
 def keep_no_spans(scheduler: Scheduler) -> None:
     """Make a scheduler keep no spans."""
     scheduler.extensions["spans"] = NoSpans()
+
+
+def silences(dask_scheduler: Scheduler) -> dict[str, float]:
+    """Return for how many seconds a scheduler has not heard of each worker, by address. It runs there."""
+    now = vars(distributed.scheduler)["time"]()  # the clock by which it notes heartbeats: see `steady_dask`
+    return {address: now - worker.last_seen for address, worker in dask_scheduler.workers.items()}
 
 
 def replace_lost_workers(scheduler: Scheduler, ttl_s: float = WORKER_TTL_S) -> None:

@@ -152,6 +152,8 @@ dump_ingest_start() {
     export DUMP_INGEST_STORE=$2 DUMP_INGEST_SCHEDULER=$_dump_ingest_file
     export DUMP_INGEST_METRICS=${DUMP_INGEST_METRICS-0.0.0.0:9108}
     export DUMP_INGEST_CONSOLIDATOR_METRICS=${DUMP_INGEST_CONSOLIDATOR_METRICS-0.0.0.0:9109}
+    # The end of the job is the only limit to what `--finish` takes.
+    export DUMP_INGEST_DRAIN_S=${DUMP_INGEST_DRAIN_S-86400}
     export DASK_DISTRIBUTED__SCHEDULER__NO_WORKERS_TIMEOUT=60s
 
     _dump_ingest_srun 1 "$_dump_ingest_bin/dask" scheduler --scheduler-file "$_dump_ingest_file" \
@@ -185,11 +187,11 @@ dump_ingest_start() {
         --lifetime "${INGEST_LIFETIME:-24h}" "${network[@]}"
     _dump_ingest_workers=$!
 
-    _dump_ingest_where_the_dump_is watch "$_dump_ingest_dump"
+    _dump_ingest_where_the_dump_is watch "$_dump_ingest_dump" --finish
     _dump_ingest_watchers=$!
 
     # The consolidator runs its tasks in its own process, because the tasks of the watchers keep the workers busy.
-    DUMP_INGEST_SCHEDULER='' _dump_ingest_srun 1 "$_dump_ingest_bin/dump-ingest" consolidate --follow
+    DUMP_INGEST_SCHEDULER='' _dump_ingest_srun 1 "$_dump_ingest_bin/dump-ingest" consolidate --follow --finish
     _dump_ingest_consolidator=$!
     [[ -z $_dump_ingest_targets ]] || _dump_ingest_announce
 }
@@ -202,13 +204,14 @@ _dump_ingest_end() {
 
 dump_ingest_stop() {
     local code=0
-    # Before anything ends on purpose: nobody is to be called for that.
-    [[ -z $_dump_ingest_targets ]] || rm -f "$_dump_ingest_targets"
+    # With --finish, watchers and consolidator take everything first, and end when Prometheus has seen that: their targets
+    # stay until then. Nobody is called meanwhile, because a process must be down for five minutes.
     _dump_ingest_end "$_dump_ingest_watchers"
-    # Ingest what was written last: the watchers would have waited for a quiet period.
+    # Whatever became of the watchers, this says whether everything is in the store.
     _dump_ingest_where_the_dump_is ingest "$_dump_ingest_dump" --quiet 0
     wait $! || code=$?
     _dump_ingest_end "$_dump_ingest_consolidator"
+    [[ -z $_dump_ingest_targets ]] || rm -f "$_dump_ingest_targets"
     _dump_ingest_end "$_dump_ingest_workers"
     _dump_ingest_end "$_dump_ingest_scheduler"
     DUMP_INGEST_SCHEDULER='' "$_dump_ingest_bin/dump-ingest" consolidate || code=$?

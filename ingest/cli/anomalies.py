@@ -18,6 +18,7 @@ from ingest.cli.printing import (
     print_json,
     print_line,
     print_table,
+    print_wrapped,
     say,
     say_left_out,
 )
@@ -76,7 +77,7 @@ def _list_incidents(answer: ingest.Incidents, limit: int, *, as_json: bool) -> N
             if number:
                 print_line("")
             for line in str(incident).split("\n"):
-                print_line(line)
+                print_wrapped(line)
     say_left_out(answer.left_out)
     _say_totals("incident", len(answer.incidents), answer.by_severity, len(shown))
     _say_not_evaluated((*answer.not_evaluated, *answer.damaged))

@@ -10,6 +10,7 @@ import os
 import sys
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import cleandoc
 from typing import Annotated, Any
 
 import typer
@@ -216,10 +217,19 @@ def load_command(name: str) -> Any:
         module.app.info.cls = HelpfulGroup
         for registered in module.app.registered_commands:
             registered.cls = HelpfulCommand
+            registered.help = registered.help or _flowing(registered.callback.__doc__)
         return typer.main.get_command(module.app)
     single = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    single.command(name, cls=HelpfulCommand)(module.command)
+    single.command(name, cls=HelpfulCommand, help=_flowing(module.command.__doc__))(module.command)
     return typer.main.get_command(single)
+
+
+def _flowing(docstring: str) -> str:
+    """Return the text of a help, in which a paragraph is one line for a terminal to break, save examples."""
+    paragraphs = cleandoc(docstring).split("\n\n")
+    return "\n\n".join(
+        text if text.startswith("[bold]dump-ingest") else " ".join(text.split("\n")) for text in paragraphs
+    )
 
 
 #: What typer raises if it does not understand the words of the command line.

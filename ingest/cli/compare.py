@@ -73,6 +73,13 @@ def command(
             show_default=False,
         ),
     ] = False,
+    elements: Annotated[
+        bool,
+        typer.Option(
+            "--elements/--no-elements",
+            help="Read elements where digests differ, or judge by statistics alone, which is fast.",
+        ),
+    ] = True,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a page with all figures.", show_default=False)
     ] = None,
@@ -147,6 +154,7 @@ def command(
             include_partial=include_partial,
             ignore_unmatched=ignore_unmatched,
             keep_equal=all_tensors,
+            elements=elements,
             client=client,
             layout=settings.layout,
             across_layouts=across_layouts,

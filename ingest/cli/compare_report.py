@@ -126,6 +126,7 @@ def _print_tensors(tensors: Sequence[ComparedTensor]) -> None:
             for tensor in tensors
         ),
         right=tuple(_METRICS),
+        spare=("in 1/1000", "dtype", "max rel", "cosine", "shape", "layout", "max abs", "rel Euclid"),
     )
 
 
@@ -154,7 +155,7 @@ def say_summary(comparison: Comparison, *, top: int | None) -> None:
         say(f"{where}: {reason}", label="first difference", style="bold")
         for other in first.others:
             say(f"  also {other.name}: {other.says}")
-    say(comparison.verdict, label="verdict", style=f"bold {'green' if comparison.is_within else 'red'}")
+    say(comparison.verdict, label="verdict", style="bold green" if comparison.is_within else "bold red")
 
 
 def _say_missing(side: str, keys: Sequence[StepKey]) -> None:

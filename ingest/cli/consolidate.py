@@ -32,6 +32,14 @@ def command(
             help="With --follow: how long a step waits for ranks that have not committed it.",
         ),
     ] = 60.0,
+    finish: Annotated[
+        bool | None,
+        typer.Option(
+            "--finish",
+            help="With --follow: on SIGTERM, take every commit first, as it is: the job has ended.",
+            show_default=False,
+        ),
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Read every commit again, not only new and announced ones.")
     ] = False,
@@ -67,6 +75,7 @@ def command(
         workers=workers,
         consolidator_metrics=metrics,
         expected_ranks=expected_ranks,
+        finish=finish,
     ).settings
     if follow:
         stop = stop_on_signals(Patience(terminated_s=settings.drain_s))

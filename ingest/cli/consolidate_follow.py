@@ -10,12 +10,14 @@ from prometheus_client import CollectorRegistry
 
 from ingest.cli.consolidate_report import say_consolidated
 from ingest.cli.printing import say
+from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.consolidating.last_findings import LastFindings
 from ingest.consolidating.lease import LeaseHeld
 from ingest.heartbeat import beat, tell_ready
-from ingest.metrics import ConsolidatorMetrics, serve
+from ingest.metrics import ConsolidatorMetrics, Scrapes, serve
 from ingest.reporting.logs import SeriesLog, configure
 from ingest.reporting.reminders import Reminders
+from ingest.service.stopping import is_interrupted, left_s
 from ingest.settings import Settings
 from ingest.store_gc.last_run import GcWatch
 from ingest.wiring.consolidation import open_consolidator
@@ -57,13 +59,16 @@ class Following:
             rules=[(rule.name, rule.severity) for rule in rules],
             store=place_of_store(self.settings, None).url,
             expected_ranks=self.settings.expected_ranks,
+            finishes=self.settings.finish,
         )
+        scrapes = Scrapes()
         configure(self.settings.log_level, self.settings.log_format)
         if self.settings.consolidator_metrics:
             events.subscribe(metrics.observe)
-            serve(registry, self.settings.consolidator_metrics)
+            serve(registry, self.settings.consolidator_metrics, scrapes=scrapes)
         with open_webhook(self.settings) as webhook:
-            observers = [metrics.observe, SeriesLog().observe, *([webhook.observe] if webhook else [])]
+            observers = [metrics.observe, SeriesLog().observe, scrapes.observe]
+            observers += [webhook.observe] if webhook else []
             tell_ready()
             while not stop.is_set():
                 beat()
@@ -73,6 +78,8 @@ class Following:
                     self._remind(exc)
                     metrics.lease(held=False)
                     stop.wait(_STANDBY_S)
+        if self.settings.finish:
+            scrapes.wait_for_last(left_s(stop, self.settings.drain_s))
 
     def _hold(
         self, stop: threading.Event, metrics: ConsolidatorMetrics, observers: Sequence[Observer]
@@ -98,11 +105,14 @@ class Following:
                 consolidator.once(rebuild=True)
                 self.rebuild = False
             self._reminders.keep([])
-            consolidator.follow(
-                stop,
-                poll_s=self.poll_s,
-                observe=lambda consolidated: say_consolidated(consolidated, consolidator, json=self.json),
-            )
+
+            def report(consolidated: StepsConsolidated) -> None:
+                say_consolidated(consolidated, consolidator, json=self.json)
+
+            consolidator.follow(stop, poll_s=self.poll_s, observe=report)
+            if self.settings.finish and not is_interrupted(stop):
+                consolidator.patience_s = 0.0  # what has not come by now does not come any more
+                report(consolidator.once())
 
     def _remind(self, error: DumpIngestError) -> None:
         """Print why it stands by, and again every ten minutes; details in parentheses do not count."""

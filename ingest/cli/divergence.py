@@ -26,6 +26,7 @@ from ingest.cli.printing import (
     print_json,
     print_line,
     print_table,
+    print_wrapped,
     say,
     say_left_out,
     say_rest,
@@ -142,7 +143,7 @@ def _exit_as(answer: ingest.Divergence, *, has_broken_links: bool) -> None:
 
 def _print_answer(answer: ingest.Divergence, limit: int) -> None:
     if answer.agree and answer.groups:
-        print_line(
+        print_wrapped(
             f"replicas agree: ranks {format_ranges(answer.ranks)}, steps {format_ranges(answer.steps)}"
         )
     for broken in limited(answer.broken, limit):
@@ -155,7 +156,7 @@ def _print_answer(answer: ingest.Divergence, limit: int) -> None:
         print_line("")
         _print_differences(answer.differences, limit)
     if answer.missing:
-        print_line("" if answer.odd else "replicas do not hold the same tensors:")
+        print_wrapped("" if answer.odd else "replicas do not hold the same tensors:")
         _print_missing(answer.missing, limit)
     if answer.groups:
         print_line("")
@@ -167,11 +168,11 @@ def _print_broken(broken: BrokenOperator) -> None:
     several = len(broken.ranks) > 1
     which = f"rank{'s' * several} {format_ranges(broken.ranks)}"
     where = f"on {which}" if broken.has_majority else f"on one of {which} (no majority says which)"
-    print_line(f"{broken.op_type} ({broken.op_name}) broke in step {broken.step} {where}")
+    print_wrapped(f"{broken.op_type} ({broken.op_name}) broke in step {broken.step} {where}")
     equal = "its input is equal" if broken.inputs == 1 else f"its {broken.inputs} inputs are equal"
-    print_line(f"  {equal}, and {', '.join(broken.outputs)} differs")
+    print_wrapped(f"  {equal}, and {', '.join(broken.outputs)} differs")
     if broken.bits is not None:
-        print_line(f"  {broken.bits}")
+        print_wrapped(f"  {broken.bits}")
 
 
 def _print_odd(odd: Odd, suspects: Collection[int]) -> None:
@@ -182,10 +183,10 @@ def _print_odd(odd: Odd, suspects: Collection[int]) -> None:
         suspects: ranks that a majority showed to be odd in other tensors.
     """
     first = odd.first
-    print_line(_odd_headline(odd, suspects))
-    print_line(f"  first   {first.name}  ({first.why}{_basis(first)})")
+    print_wrapped(_odd_headline(odd, suspects))
+    print_wrapped(f"  first   {first.name}  ({first.why}{_basis(first)})")
     if odd.source:
-        print_line(f"  file    {odd.source}")
+        print_wrapped(f"  file    {odd.source}")
     if odd.values:
         names = [name for name in _TELLING if name in odd.values] or list(odd.values)
         instead = "instead of" if odd.has_majority else "or"
@@ -193,9 +194,9 @@ def _print_odd(odd: Odd, suspects: Collection[int]) -> None:
             f"{name} {_exact(odd.values[name][0])} {instead} {_exact(odd.values[name][1])}"
             for name in names[:_MAX_VALUES]
         )
-        print_line(f"  values  {', '.join(values)}")
+        print_wrapped(f"  values  {', '.join(values)}")
     end = f"agrees again after step {odd.last_step}" if odd.healed else f"up to step {odd.last_step}"
-    print_line(f"  since   {counted(odd.tensors, 'tensor')} in {counted(odd.steps, 'step')}, {end}")
+    print_wrapped(f"  since   {counted(odd.tensors, 'tensor')} in {counted(odd.steps, 'step')}, {end}")
 
 
 def _odd_headline(odd: Odd, suspects: Collection[int]) -> str:
@@ -243,6 +244,7 @@ def _print_differences(differences: Sequence[Difference], limit: int) -> None:
             for row in shown
         ),
         right=("first", "last", "steps"),
+        spare=("healed", "steps", "last"),
     )
     say_rest(len(differences), len(shown), "differences")
 
@@ -265,6 +267,7 @@ def _print_missing(missing: Sequence[Missing], limit: int) -> None:
             for row in shown
         ),
         right=("first", "last", "steps"),
+        spare=("steps", "others", "last"),
     )
     say_rest(len(missing), len(shown), "missing or extra things")
 

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
+
 import typer
 
 import ingest
 from ingest.cli.exits import EXIT_DIFFERENT, exit_if_left_out_damaged
-from ingest.cli.printing import counted, limited, print_json, print_line, say, say_left_out, say_rest
+from ingest.cli.printing import (
+    counted,
+    limited,
+    print_json,
+    print_line,
+    print_wrapped,
+    say,
+    say_left_out,
+    say_rest,
+)
 
 
 def report_links(answer: ingest.BrokenLinks, limit: int, *, json: bool) -> None:
@@ -34,10 +46,25 @@ def print_links(answer: ingest.BrokenLinks, limit: int) -> None:
     elif not answer.links:
         print_line(f"links hold: {counted(answer.compared, 'edge')} of the graph")
     shown = limited(answer.links, limit)
-    for link in shown:
-        print_line(f"rank {link.rank} step {link.step}: {link.input} holds other bytes than its source")
-        readers = counted(link.other_readers, "other reader")
-        print_line(f"  source  {link.output}  ({readers} with its bytes)")
-        if link.bits is not None:
-            print_line(f"  differs {link.bits}")
+    for (rank, step, output), links in groupby(shown, lambda link: (link.rank, link.step, link.output)):
+        _print_readers(rank, step, output, [*links])
     say_rest(len(answer.links), len(shown), "broken links")
+
+
+def _print_readers(rank: int, step: int, output: str, links: Sequence[ingest.BrokenLink]) -> None:
+    """Print an output whose readers hold other bytes than it, each reader, and which of the two is wrong."""
+    others = links[0].other_readers
+    print_wrapped(f"rank {rank}, step {step}: {output} was read with other bytes than it holds")
+    by_bits = [(bits, [*alike]) for bits, alike in groupby(links, lambda link: link.bits)]
+    for bits, alike in by_bits:
+        for link in alike:
+            print_wrapped(f"  reader   {link.input}")
+        if bits is not None:
+            print_wrapped(f"  differs  {bits}")
+    if others:
+        holds = "holds" if others == 1 else "hold"
+        print_wrapped(f"  so       {counted(others, 'other reader')} {holds} its bytes: the input is wrong")
+    elif len(links) > 1 and len(by_bits) == 1 and by_bits[0][0] is not None:
+        print_wrapped("  so       its readers agree: the output, or its dump, is wrong")
+    else:
+        print_wrapped("  so       no other reader has its bytes: the output, its dump or the input is wrong")

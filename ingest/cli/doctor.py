@@ -27,20 +27,32 @@ def command(
     store: StoreOption = None,
     scheduler: SchedulerOption = None,
     expected_ranks: ExpectedRanksOption = None,
+    processes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from",
+            metavar="URL",
+            help="Also check the watcher or consolidator that serves its metrics there; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Check settings, dump, store and scheduler, and say how to fix what is wrong.
 
     With a dump and a store, it also says what of the dump is not in the store, whether somebody keeps the
-    consolidated view, how the last gc ended, and how far the clock is off.
+    consolidated view, how the last gc ended, and how far the clock is off. With --from, it asks watchers and
+    consolidators whether they run, get on with their work, and have the same store.
+
+    [bold]dump-ingest doctor /data/dump --store s3://bucket/run.zarr --from http://host:9108[/]
 
     Writes one small object to the store and removes it. Exits with 1 if a check fails.
     """
     from ingest.doctor.checks import run_checks  # deferred: dask, numba and zarr take 1 s to import
 
     loaded = load_settings(config, store=store, scheduler=scheduler, expected_ranks=expected_ranks)
-    results = run_checks(loaded, dump)
+    results = run_checks(loaded, dump, processes or ())
     if json:
         print_json(
             [

@@ -189,6 +189,7 @@ def print_tensors(tensors: Sequence[ingest.Tensor], *, json: bool) -> None:
         ("rank", "step", "graph", "name", "dtype", "shape", *numbers),
         (_row(tensor) for tensor in tensors),
         right=numbers,
+        spare=("graph", "std", "mean", "dtype", "shape", "min", "-Inf", "+Inf", "max"),
     )
 
 

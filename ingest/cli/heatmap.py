@@ -9,7 +9,7 @@ import typer
 import ingest
 from ingest.cli.exits import exit_if_damaged
 from ingest.cli.files import write_and_say
-from ingest.cli.opening import open_store, store_and
+from ingest.cli.opening import open_store, store_and_maybe
 from ingest.cli.options import (
     ConfigOption,
     CsvOption,
@@ -31,7 +31,7 @@ from ingest.cli.tensor_options import Conditions, choice_text, takes_tensor_opti
 def command(
     store: StoreArgument = None,
     pattern: PatternArgument = None,
-    stat: StatOption = "l2_norm",
+    stat: StatOption = None,
     aggregate: Annotated[
         str | None,
         typer.Option(
@@ -49,6 +49,14 @@ def command(
     png: PngOption = None,
     html: HtmlOption = None,
     csv: CsvOption = None,
+    values_only: Annotated[
+        bool,
+        typer.Option(
+            "--values-only",
+            help="Print a line with rank, step and value for each, and count nothing: less is read.",
+            show_default=False,
+        ),
+    ] = False,
     include_partial: PartialOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -58,17 +66,31 @@ def command(
     [bold]··[/] is zero, [bold]!![/] marks NaN or Inf, [bold]--[/] a step without such a tensor.
     Counts have a logarithmic scale; [bold]██[/] counts all elements.
 
-    [bold]dump-ingest heatmap run.zarr '*' --stat nan_count[/]
+    [bold]dump-ingest heatmap run.zarr --stat nan_count[/]   all tensors
     [bold]dump-ingest heatmap run.zarr 'AllReduce.*' --stat norm --aggregate mean --png norms.png[/]
     """
     # deferred: numba, numpy and pandas take 0.5 s to import
-    from ingest.cli import heatmap_field
+    from ingest.cli import heatmap_field, heatmap_values
     from ingest.questions.heatmap_rows import heatmap_rows
-    from ingest.questions.trend import statistic_named
+    from ingest.questions.trend import statistic_for
 
     if not chosen:
-        store, pattern = store_and(store, pattern, config, placeholder="PATTERN")
-    statistic = statistic_named(stat)  # a wrong name is reported before anything is read
+        store, pattern = store_and_maybe(store, pattern, config)
+    statistic = statistic_for(stat, chosen)  # a wrong name is reported before anything is read
+    if values_only:
+        heatmap_values.refuse_beside_values(
+            {"--aggregate": aggregate, "--png": png, "--html": html, "--csv": csv, "conditions": chosen}
+        )
+        heatmap_values.print_values(
+            open_store(store, config),
+            pattern,
+            statistic,
+            as_json=json,
+            rank=rank,
+            step=step,
+            include_partial=include_partial,
+        )
+        return
     field = ingest.heatmap(
         open_store(store, config),
         pattern,
@@ -82,7 +104,8 @@ def command(
     what = choice_text(pattern, chosen)
     title = f"{statistic} of {what}"
     if field.attrs["tensors"] > 1:
-        title = f"{field.attrs['aggregate']} of {statistic} of {field.attrs['tensors']} tensors like {what}"
+        like = f" like {what}" if pattern or chosen else ""
+        title = f"{field.attrs['aggregate']} of {statistic} of {field.attrs['tensors']} tensors{like}"
     if json:
         print_json(heatmap_rows(field))
     else:

@@ -15,12 +15,15 @@ from rich.console import Console
 from rich.text import Text
 
 from ingest.cli.files import write_and_say
+from ingest.cli.fitting import wrapped
 from ingest.cli.non_finite import marked
-from ingest.cli.printing import limited, number_text, printable, say_rest
+from ingest.cli.printing import is_terminal, limited, number_text, printable, say_rest, terminal_width
 from ingest.questions import plot
 from ingest.questions.heatmap_scale import ALL, UNKNOWN, ZERO, HeatmapScale, wholes
 
 _MAX_CELLS = 60
+#: Characters of a line where no terminal limits them.
+_WHOLE = 10_000
 _SHADES = "░▒▓█"
 #: From low to high, as in viridis: their lightness differs, too.
 _COLOURS = ("#440154", "#31688e", "#35b779", "#fde725")
@@ -79,26 +82,30 @@ def print_field(title: str, field: xr.DataArray, limit: int) -> None:
         field: the field, (rank, step).
         limit: print at most this many ranks; 0: all.
     """
-    console = Console(highlight=False, width=10_000)
+    console = Console(highlight=False, width=_WHOLE)
     in_colour = console.is_terminal and console.color_system is not None and not console.no_color
     ranks: list[int] = field["rank"].values.tolist()
     shown = limited(ranks, limit)
+    width = terminal_width() if is_terminal() else _WHOLE
     with console.capture() as capture:
-        for line in _lines(title, field, shown, in_colour=in_colour):
+        for line in _lines(title, field, shown, width, in_colour=in_colour):
             console.print(line, soft_wrap=True)
     sys.stdout.write("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
     say_rest(len(ranks), len(shown), "ranks")
 
 
-def _lines(title: str, field: xr.DataArray, shown: Sequence[int], *, in_colour: bool) -> Iterator[Text]:
+def _lines(
+    title: str, field: xr.DataArray, shown: Sequence[int], room: int, *, in_colour: bool
+) -> Iterator[Text]:
     """Yield the title, the heading, a line for each of the first ranks, and the legend."""
     scale = HeatmapScale.of(field)
     present, bad = field["tensors"].values > 0, _bad(field)
     steps = field["step"].values
-    cuts = np.linspace(0, len(steps), min(len(steps), _MAX_CELLS) + 1).astype(int)
-    width = 2 if len(cuts) <= _MAX_CELLS // 2 + 1 else 1
     margin = max(len("rank"), *(len(str(rank)) for rank in shown))
-    yield Text(printable(title))
+    most = max(min(_MAX_CELLS, room - margin - 2), 1)
+    cuts = np.linspace(0, len(steps), min(len(steps), most) + 1).astype(int)
+    width = 2 if len(cuts) <= most // 2 + 1 else 1
+    yield from map(Text, wrapped(printable(title), room))
     span = f"step {steps[0]}" + (f" to {steps[-1]}" if len(steps) > 1 else "")
     yield Text(f"{'rank':<{margin}}  {span}", "bold")
     for row, rank in enumerate(shown):
@@ -114,7 +121,14 @@ def _lines(title: str, field: xr.DataArray, shown: Sequence[int], *, in_colour: 
                 )
             )
         yield line
-    yield _legend(scale, bad=bool(bad.any()), gaps=bool((~present).any()), in_colour=in_colour)
+    meanings = _legend(scale, bad=bool(bad.any()), gaps=bool((~present).any()), in_colour=in_colour)
+    line = Text()
+    for meaning in meanings:
+        if line and line.cell_len + meaning.cell_len > room:
+            yield line
+            line = Text()
+        line.append_text(meaning).append("   ")
+    yield line
 
 
 def _cell(level: int, width: int, *, present: bool, bad: bool, in_colour: bool) -> Text:
@@ -130,8 +144,8 @@ def _cell(level: int, width: int, *, present: bool, bad: bool, in_colour: bool) 
     return Text("█" * width, _COLOURS[shade]) if in_colour else Text(_SHADES[shade] * width)
 
 
-def _legend(scale: HeatmapScale, *, bad: bool, gaps: bool, in_colour: bool) -> Text:
-    """Return what each cell means: zero and all elements only if they occur."""
+def _legend(scale: HeatmapScale, *, bad: bool, gaps: bool, in_colour: bool) -> Iterator[Text]:
+    """Yield what each cell means: zero and all elements only if they occur."""
     number = _count_text if scale.is_count else number_text
     meanings = [(ZERO, "0")] if (scale.level == ZERO).any() else []
     meanings += [
@@ -139,15 +153,13 @@ def _legend(scale: HeatmapScale, *, bad: bool, gaps: bool, in_colour: bool) -> T
         for level, low, high in scale.ranges
     ]
     meanings += [(ALL, "all elements")] if (scale.level == ALL).any() else []
-    legend = Text()
     for level, words in meanings:
-        legend.append_text(_cell(level, 1, present=True, bad=False, in_colour=in_colour))
-        legend.append(f" {words}   ")
+        cell = _cell(level, 1, present=True, bad=False, in_colour=in_colour)
+        yield Text().append_text(cell).append(f" {words}")
     if bad:
-        legend.append(f"{_BAD} NaN or Inf   ")
+        yield Text(f"{_BAD} NaN or Inf")
     if gaps:
-        legend.append(f"{_GAP} no such tensor   ")
-    return legend
+        yield Text(f"{_GAP} no such tensor")
 
 
 def _count_text(value: float) -> str:

@@ -106,7 +106,7 @@ def command(
     stop = stop_on_signals()
     started = time.monotonic()
     # Workers first: they are copies of this process, which must not have another thread.
-    with start_workers(settings) as own_workers, IngestProgress() as progress:
+    with start_workers(settings) as own_workers, IngestProgress.on_stderr() as progress:
         work = partial(ingest_with, own_workers, dump, settings, stop, [progress.observe], dry_run=dry_run)
         report = run_beside(work)
     print_report(report, settings, time.monotonic() - started, dry_run=dry_run, json=json)

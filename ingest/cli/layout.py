@@ -58,6 +58,7 @@ def _print(answer: RunLayout, limit: int) -> None:
             for kind in kinds
         ),
         right=("tensors",),
+        spare=("tensors", "known by"),
     )
     say_rest(len(answer.kinds), len(kinds), "kinds of tensors")
     if answer.replicas:

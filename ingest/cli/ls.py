@@ -156,6 +156,7 @@ def _print_steps(rows: Sequence[dict[str, Any]], *, json: bool) -> None:
             for row, mesh in zip(rows, meshes, strict=True)
         ),
         right=numbers,
+        spare=("files", "raw", "committed", "mesh", "overflows", "stored", "Inf"),
     )
 
 

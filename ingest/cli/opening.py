@@ -106,6 +106,18 @@ def store_and(
     return None, store
 
 
+def store_and_maybe(
+    store: str | None, argument: str | None, config: Path | None
+) -> tuple[str | None, str | None]:
+    """Tell STORE and an argument behind it apart if either may be left out.
+
+    A single argument is the store, unless a setting names that: then it is the argument.
+    """
+    if argument is not None or store is None or load_settings(config).settings.store is None:
+        return store, argument
+    return None, store
+
+
 def refuse_idle_flags(settings: Settings, **flags: object) -> None:
     """Refuse flags that do nothing because dumps are kept: the caller expects an effect.
 

@@ -92,7 +92,13 @@ PatternArgument: TypeAlias = Annotated[
     ),
 ]
 StatOption: TypeAlias = Annotated[
-    str, typer.Option("--stat", metavar="NAME", help="The statistic: l2_norm, max, std, nan_count, ...")
+    str | None,
+    typer.Option(
+        "--stat",
+        metavar="NAME",
+        help="The statistic: l2_norm, max, std, nan_count, ... Default: l2_norm; mean for --role loss.",
+        show_default=False,
+    ),
 ]
 PngOption: TypeAlias = Annotated[
     Path | None,

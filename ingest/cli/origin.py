@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +19,8 @@ from ingest.cli.options import (
     StepOption,
     StoreArgument,
 )
-from ingest.cli.printing import print_json, print_line, say, say_left_out
+from ingest.cli.printing import print_json, print_line, print_table, print_wrapped, say, say_left_out
+from ingest.questions.origin.answer import TENSOR_COLUMNS
 from ingest.reporting.page_link import place_link
 from workers.errors import UsageError
 
@@ -73,8 +73,7 @@ def command(
         further = {"spread_graph": answer.spread.graph.to_dict()} if graph else {}
         print_json(answer.to_dict() | further | ({"page": page} if page else {}))
     else:
-        for line in _lines(answer, graph):
-            print_line(line)
+        _print_answer(answer, graph)
     say_left_out(answer.left_out)
     if not json and graph is None:
         _say_next(answer, store or opened.url)
@@ -83,11 +82,24 @@ def command(
     exit_if_left_out_damaged(answer.left_out)
 
 
-def _lines(answer: ingest.OriginAnswer, graph: str | None) -> Iterable[str]:
-    """Return the lines of the answer, or of the whole spread in one of its formats."""
-    if graph is None:
-        return str(answer).split("\n")
-    return answer.spread.graph.to_dot() if graph == "dot" else answer.spread.graph.to_text()
+def _print_answer(answer: ingest.OriginAnswer, graph: str | None) -> None:
+    """Print the answer, or the whole spread in one of its formats."""
+    if graph is not None:
+        for line in answer.spread.graph.to_dot() if graph == "dot" else answer.spread.graph.to_text():
+            print_line(line)
+        return
+    for line in answer.headline():
+        print_wrapped(line)
+    if rows := answer.tensor_rows():
+        print_line("")
+        print_table(
+            TENSOR_COLUMNS,
+            rows,
+            right=TENSOR_COLUMNS[3:],
+            spare=("std", "mean", "dtype", "shape", "-Inf", "+Inf"),
+        )
+    for line in answer.details():
+        print_wrapped(line)
 
 
 def _page(answer: ingest.OriginAnswer, store: str, config: Path | None) -> str:

@@ -10,12 +10,14 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
-from ingest.reader.text import counted, number_text, printable, shape_text, shortened
+from ingest.cli.fitting import GAP, cell_width, cell_widths, fitted, wrapped
+from ingest.reader.text import counted, number_text, printable, shape_text
 from workers.store import strict_json
 
 __all__ = [
+    "Style",
     "counted",
     "is_terminal",
     "limit_of",
@@ -25,6 +27,7 @@ __all__ = [
     "print_line",
     "print_table",
     "print_text",
+    "print_wrapped",
     "printable",
     "say",
     "say_left_out",
@@ -32,6 +35,7 @@ __all__ = [
     "shape_text",
     "short_name",
     "step_text",
+    "terminal_width",
 ]
 
 if TYPE_CHECKING:
@@ -39,12 +43,17 @@ if TYPE_CHECKING:
 
 _Row = TypeVar("_Row")
 _MAX_NAME = 100
-#: Characters that a terminal leaves to a name, at least.
-_MIN_NAME = 24
-#: Characters between two columns of a table.
-_GAP = 2
-#: What makes a terminal print in colour or bold, by name, and what ends that.
-_STYLES = {"yellow": "\x1b[33m", "red": "\x1b[31m", "bold red": "\x1b[1;31m", "bold": "\x1b[1m"}
+#: How a terminal may print a text.
+Style = Literal["yellow", "red", "bold red", "bold green", "bold", "dim"]
+#: What makes a terminal do so, and what ends that.
+_STYLES: Mapping[Style, str] = {
+    "yellow": "\x1b[33m",
+    "red": "\x1b[31m",
+    "bold red": "\x1b[1;31m",
+    "bold green": "\x1b[1;32m",
+    "bold": "\x1b[1m",
+    "dim": "\x1b[2m",
+}
 _PLAIN = "\x1b[0m"
 
 
@@ -65,67 +74,42 @@ def print_table(
     rows: Iterable[Sequence[str | Text]],
     *,
     right: Sequence[str] = (),
+    spare: Sequence[str] = (),
 ) -> None:
     """Print a table to stdout, as wide as its content: a truncated cell would mislead.
 
-    On a terminal that is narrower, the middle of long names is left out; names that differ stay different.
+    A terminal that is narrower gets what fits: a line with what all rows share, fewer columns, of which a
+    message names those that are missing, and names without their middle; names that differ stay different.
 
     Args:
         columns: the headings.
         rows: the cells of each row. A `Text` is printed with its colours and must be safe to print.
         right: the headings of the columns that are aligned to the right.
+        spare: the headings that a narrow terminal may lack, the first of them first.
     """
     shown = [[printable(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+    left_out: Sequence[str] = ()
     if is_terminal():
-        _fit(columns, shown, right, shutil.get_terminal_size().columns)
-    widths = _widths(columns, shown)
+        table = fitted(columns, shown, right=right, spare=spare, width=terminal_width())
+        columns, shown, left_out = table.columns, table.rows, table.left_out
+        if table.same:
+            shared = "; ".join(f"{name} {value}" for name, value in table.same.items())
+            print_wrapped(f"in all rows: {shared}")
+    widths = cell_widths(columns, shown)
     is_right = [column in right for column in columns]
 
     def line_of(cells: Sequence[str | Text]) -> str:
         padded = []
         for cell, width, at_right in zip(cells, widths, is_right, strict=True):
-            room = " " * (width - _length(cell))
+            room = " " * (width - cell_width(cell))
             text = cell if isinstance(cell, str) else _in_colours(cell)
             padded.append(f"{room}{text}" if at_right else f"{text}{room}")
-        return (" " * _GAP).join(padded).rstrip()
+        return (" " * GAP).join(padded).rstrip()
 
     lines = [_styled(line_of(columns), "bold", sys.stdout), *map(line_of, shown)]
     sys.stdout.write("\n".join(lines) + "\n")
-
-
-def _fit(columns: Sequence[str], rows: list[list[str | Text]], right: Sequence[str], width: int) -> None:
-    """Shorten the widest column of text in place, so that the table fits, but not below `_MIN_NAME`."""
-    widths = _widths(columns, rows)
-    excess = sum(widths) + _GAP * (len(widths) - 1) - width
-    names = [
-        place
-        for place, column in enumerate(columns)
-        if column not in right and all(isinstance(row[place], str) for row in rows)
-    ]
-    if excess <= 0 or not names:
-        return
-    widest = max(names, key=widths.__getitem__)
-    limit = max(widths[widest] - excess, _MIN_NAME)
-    for row, name in zip(rows, shortened([str(row[widest]) for row in rows], limit), strict=True):
-        row[widest] = name
-
-
-def _widths(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> list[int]:
-    """Return how wide each column of a table is, in characters of a terminal."""
-    widths = [len(column) for column in columns]
-    for row in rows:
-        widths = [max(width, _length(cell)) for width, cell in zip(widths, row, strict=True)]
-    return widths
-
-
-def _length(cell: str | Text) -> int:
-    """Return how many characters of a terminal a text takes."""
-    text = cell if isinstance(cell, str) else cell.plain
-    if text.isascii():
-        return len(text)
-    from rich.cells import cell_len  # deferred: takes 0.01 s, for names that are not ASCII
-
-    return cell_len(text)
+    if left_out:
+        say(f"no room for {', '.join(left_out)}: a wider terminal or a pipe has them")
 
 
 def _in_colours(text: Text) -> str:
@@ -142,19 +126,31 @@ def print_line(text: str) -> None:
     sys.stdout.write(printable(text) + "\n")
 
 
+def print_wrapped(text: str, indent: int | None = None) -> None:
+    """Print a line of prose to stdout; on a terminal in as many as it takes, without breaking a word.
+
+    Args:
+        text: the line.
+        indent: how far the further lines stand to the right; None: a little more than the first.
+    """
+    line = printable(text)
+    lines = wrapped(line, terminal_width(), indent) if is_terminal() else [line]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
 def print_text(text: str = "") -> None:
     """Print lines to stdout that hold nothing from a dump but numbers."""
     sys.stdout.write(text + "\n")
 
 
-def say(message: str, *, label: str = "", style: str = "yellow") -> None:
-    """Print a message to stderr, after a label such as `note` in colour: one of `_STYLES`."""
+def say(message: str, *, label: str = "", style: Style = "yellow") -> None:
+    """Print a message to stderr, after a label such as `note` in colour."""
     before = _styled(f"{label}:", style, sys.stderr) + " " if label else ""
     text = "\n".join(map(printable, message.split("\n")))
     sys.stderr.write(f"{before}{text}\n")
 
 
-def _styled(text: str, style: str, stream: TextIO) -> str:
+def _styled(text: str, style: Style, stream: TextIO) -> str:
     """Return text with what makes a terminal print it so; as it is for anything else, or without colours."""
     is_dumb = os.environ.get("TERM", "") in ("dumb", "unknown")
     if not stream.isatty() or is_dumb or os.environ.get("NO_COLOR"):
@@ -177,6 +173,11 @@ def say_rest(total: int, shown: int, what: str) -> None:
 def is_terminal() -> bool:
     """Return whether answers go to a terminal: only there may they be shortened for the eye."""
     return sys.stdout.isatty()
+
+
+def terminal_width() -> int:
+    """Return how many characters a line of the terminal has."""
+    return shutil.get_terminal_size().columns
 
 
 def limit_of(limit: int | None, on_terminal: int, *, as_json: bool = False) -> int:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import ingest
-from ingest.cli.printing import number_text, print_line, print_table, print_text, printable, shape_text
+from ingest.cli.fitting import GAP, cell_widths
+from ingest.cli.printing import (
+    is_terminal,
+    number_text,
+    print_line,
+    print_table,
+    print_text,
+    print_wrapped,
+    shape_text,
+    terminal_width,
+)
 
 if TYPE_CHECKING:
     from ingest.reader.context import Frame
@@ -16,7 +26,14 @@ if TYPE_CHECKING:
 _EDGE = 6
 #: How many neighbours of one kind are printed; `--json` has all.
 _MAX_NEIGHBOURS = 8
-_BAR = 40
+#: The longest and the shortest bar of a histogram.
+_BAR, _MIN_BAR = 40, 8
+#: Characters of a line of values.
+_VALUES = 120
+#: Fields of which the name consists, and the number that only orders files.
+_IN_THE_NAME = {"op_type", "op_name", "io", "slot", "occurrence", "timestamp"}
+#: What fields say of nearly every tensor.
+_USUAL = {"format": "DefaultFormat", "statistics_from": "computed", "is_dumped": True}
 
 
 def print_context(context: ingest.Context, tensor: ingest.Tensor, *, whole_stack: bool) -> None:
@@ -55,11 +72,11 @@ def _print_stack(stack: Sequence[Frame]) -> None:
 
 def print_field(field: str, text: str) -> None:
     """Print one line."""
-    print_text(printable(f"{field:16} {text}"))
+    print_wrapped(f"{field:16} {text}", indent=17)
 
 
 def print_fields(tensor: ingest.Tensor, sample: int) -> None:
-    """Print what the index has of a tensor, without lines for what it does not have.
+    """Print what the index has of a tensor, without lines for what says nothing: `--json` has all.
 
     Args:
         tensor: the tensor.
@@ -67,9 +84,19 @@ def print_fields(tensor: ingest.Tensor, sample: int) -> None:
     """
     if sample:
         print_field("sample", f"the first and the last {sample} elements: statistics are about these")
-    for field, value in tensor.to_dict().items():
-        if value is not None and value != "" and not (isinstance(value, float) and math.isnan(value)):
+    row = tensor.to_dict()
+    for field, value in row.items():
+        if field not in _IN_THE_NAME and not _says_nothing(field, value, row):
             print_field(field, number_text(value) if isinstance(value, float) else str(value))
+
+
+def _says_nothing(field: str, value: Any, row: Mapping[str, Any]) -> bool:
+    """Return whether a field is unknown, what it is nearly always, or what another one tells."""
+    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
+        return True
+    if field == "declared_dtype":
+        return str(value).lower() == row["dtype"]
+    return (field.endswith("_count") and not value) or _USUAL.get(field) == value
 
 
 def print_neighbours(tensor: ingest.Tensor) -> None:
@@ -103,9 +130,7 @@ def print_anatomy(anatomy: ingest.Anatomy) -> None:
         print_text()
         print_field(
             "percentiles",
-            "  ".join(
-                f"{percent:g}%: {number_text(value)}" for percent, value in anatomy.percentiles.items()
-            ),
+            "  ".join(f"{percent:g}%={number_text(value)}" for percent, value in anatomy.percentiles.items()),
         )
     if anatomy.counts:
         print_text()
@@ -114,15 +139,15 @@ def print_anatomy(anatomy: ingest.Anatomy) -> None:
 
 def _print_histogram(anatomy: ingest.Anatomy) -> None:
     most = max(anatomy.counts)
-    limits = zip(anatomy.edges, anatomy.edges[1:], anatomy.counts, strict=False)
-    print_table(
-        ("from", "to", "elements", ""),
-        (
-            (number_text(low), number_text(high), str(count), "█" * math.ceil(count / most * _BAR))
-            for low, high, count in limits
-        ),
-        right=("from", "to", "elements"),
-    )
+    numbers = ("from", "to", "elements")
+    rows = [
+        (number_text(low), number_text(high), str(count))
+        for low, high, count in zip(anatomy.edges, anatomy.edges[1:], anatomy.counts, strict=False)
+    ]
+    room = terminal_width() - sum(width + GAP for width in cell_widths(numbers, rows))
+    longest = min(max(room, _MIN_BAR), _BAR) if is_terminal() else _BAR
+    bars = ["█" * math.ceil(count / most * longest) for count in anatomy.counts]
+    print_table((*numbers, ""), [(*row, bar) for row, bar in zip(rows, bars, strict=True)], right=numbers)
 
 
 def _index_text(index: Sequence[int]) -> str:
@@ -141,9 +166,13 @@ def preview(tensor: ingest.Tensor) -> str:
     if tensor.removed:
         return f"({tensor.removed})"
     if tensor.nbytes <= SMALL_NBYTES:
-        return np.array2string(tensor.read(), threshold=1000, edgeitems=3, max_line_width=120)
+        return np.array2string(tensor.read(), threshold=1000, edgeitems=3, max_line_width=_line_width())
     first, last = tensor.edges(_EDGE)
     return f"[{_joined(first)} ... {_joined(last)}]  ({math.prod(tensor.shape)} elements, flat)"
+
+
+def _line_width() -> int:
+    return min(_VALUES, terminal_width()) if is_terminal() else _VALUES
 
 
 def _joined(values: Any) -> str:
@@ -159,5 +188,5 @@ def print_slice(values: Any, at: str) -> None:
 
     check_slice(values, at)
     print_line(f"[{at}]  {shape_text(np.shape(values))}")
-    with np.printoptions(threshold=MAX_SLICE_VALUES + 1, linewidth=120):
+    with np.printoptions(threshold=MAX_SLICE_VALUES + 1, linewidth=_line_width()):
         print_text(str(values))

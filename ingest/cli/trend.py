@@ -31,7 +31,7 @@ from ingest.cli.tensor_options import Conditions, choice_text, takes_tensor_opti
 def command(
     store: StoreArgument = None,
     pattern: PatternArgument = None,
-    stat: StatOption = "l2_norm",
+    stat: StatOption = None,
     rank: RanksOption = None,
     step: StepOption = None,
     *,
@@ -51,16 +51,16 @@ def command(
     [bold]![/] marks NaN or Inf, [bold]-[/] a step in which the rank lacks the tensor.
 
     [bold]dump-ingest trend run.zarr '*Adam*.input.0' --stat norm[/]
-    [bold]dump-ingest trend run.zarr --role loss --stat mean[/]
+    [bold]dump-ingest trend run.zarr --role loss[/]
     [bold]dump-ingest trend run.zarr 'Log.*' --stat min --rank 1 --html log.html[/]
     """
     # deferred: numba, numpy and pandas take 0.5 s to import
     from ingest.cli import trend_lines
-    from ingest.questions.trend import statistic_named
+    from ingest.questions.trend import statistic_for
 
     if not chosen:
         store, pattern = store_and(store, pattern, config, placeholder="PATTERN")
-    statistic = statistic_named(stat)  # a wrong name is reported before anything is read
+    statistic = statistic_for(stat, chosen)  # a wrong name is reported before anything is read
     frame = ingest.trend(
         open_store(store, config),
         pattern,
@@ -72,15 +72,15 @@ def command(
     )
     lines = trend_lines.lines_of(frame)
     shown, steps = limited(lines, limit), sorted(set(frame["step"].tolist()))
+    title = f"{statistic} of {choice_text(pattern, chosen)}"
     if json:
         print_json(trend_lines.json_rows(frame))
     else:
-        trend_lines.print_lines(shown, steps)
+        trend_lines.print_lines(title, shown, steps)
         say_rest(len(lines), len(shown), "lines")
     if csv:
         write_and_say(csv, frame.to_csv(index=False))
     if png or html:
-        title = f"{statistic} of {choice_text(pattern, chosen)}"
         trend_lines.write_plots(title, shown, steps, statistic, png=png, html=html)
     say_left_out(frame.attrs["left_out"])
     exit_if_damaged(frame.attrs["damaged"])

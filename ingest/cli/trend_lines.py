@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ingest.cli.files import write_and_say
 from ingest.cli.non_finite import marked, whole_count
-from ingest.cli.printing import number_text, print_table, printable
+from ingest.cli.printing import number_text, print_table, print_wrapped, printable
 from ingest.questions import plot
 from ingest.questions.sparkline import sparkline
 from ingest.questions.trend_figure import Line
@@ -65,8 +65,9 @@ def _line_bounds(keys: Sequence[object], step_of_row: npt.NDArray[np.int64]) -> 
     return list(zip([0, *starts], [*starts, len(keys)], strict=True))
 
 
-def print_lines(lines: Sequence[Line], steps: Sequence[int]) -> None:
-    """Print a table with a drawing of each line."""
+def print_lines(title: str, lines: Sequence[Line], steps: Sequence[int]) -> None:
+    """Print a title, and a table with a drawing of each line."""
+    print_wrapped(title)
     rows: list[tuple[str | Text, ...]] = []
     for line in lines:
         drawing = Text(_drawing(line))
@@ -74,7 +75,9 @@ def print_lines(lines: Sequence[Line], steps: Sequence[int]) -> None:
         drawing.highlight_regex("-", "dim")
         rows.append((*_cells(line), drawing))
     span = f"step {steps[0]}" + (f" to {steps[-1]}" if len(steps) > 1 else "")
-    print_table(("rank", "name", *_NUMBERS, span), rows, right=_NUMBERS)
+    print_table(
+        ("rank", "name", *_NUMBERS, span), rows, right=_NUMBERS, spare=("last", "first", "min", "max")
+    )
 
 
 def write_plots(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,6 +39,7 @@ from ingest.cli.options import (
 )
 from ingest.cli.watch_explain import chosen, print_rows, rows_of_dump, rows_of_watcher
 from ingest.heartbeat import beat, tell_ready
+from ingest.service.stopping import StopRequest, left_s
 from workers import events
 from workers.errors import AccessDenied, DumpIngestError, UsageError
 
@@ -48,8 +49,8 @@ _LATE_S = 20.0
 
 if TYPE_CHECKING:
     from ingest.layouts.base import Dump
+    from ingest.service.backlog import Backlog
     from ingest.service.readiness import Readiness
-    from ingest.service.stopping import StopRequest
     from ingest.settings import Settings
 
 _LEFT_HINT = (
@@ -177,7 +178,7 @@ def _watch(dump: Path, settings: Settings, stop: StopRequest) -> None:
     import structlog  # deferred: 0.1 s; neither help nor --explain needs it
     from prometheus_client import CollectorRegistry  # deferred: the same, 0.05 s
 
-    from ingest.metrics import WatcherMetrics, serve  # deferred: 0.3 s with what it observes
+    from ingest.metrics import Scrapes, WatcherMetrics, serve  # deferred: 0.3 s with what it observes
     from ingest.reporting.logs import ServiceLog, configure  # deferred: 0.3 s
     from ingest.reporting.status_line import StatusLine  # deferred: the same
     from ingest.service.backlog import Backlog  # deferred: 0.5 s with the service
@@ -199,11 +200,12 @@ def _watch(dump: Path, settings: Settings, stop: StopRequest) -> None:
         rules=[(rule.name, rule.severity) for rule in rules],
         store=place_of_store(settings, None).url,
         expected_ranks=settings.expected_ranks,
+        finishes=settings.finish,
     )
-    live, readiness = LiveSteps(), Readiness()
+    live, readiness, scrapes = LiveSteps(), Readiness(), Scrapes()
     if settings.metrics:
         events.subscribe(watcher_metrics.observe)
-        serve(registry, settings.metrics, {PATH: live.page}, lambda: readiness.reason)
+        serve(registry, settings.metrics, {PATH: live.page}, lambda: readiness.reason, scrapes)
     tell_ready()
     tree = _wait_for_dump(dump, stop, settings, readiness)
     if tree is None:
@@ -216,6 +218,7 @@ def _watch(dump: Path, settings: Settings, stop: StopRequest) -> None:
             watcher_metrics.observe,
             service_log.observe,
             readiness.observe,
+            scrapes.observe,
         ]
         events.subscribe(service_log.observe)
         if webhook is not None:
@@ -234,11 +237,21 @@ def _watch(dump: Path, settings: Settings, stop: StopRequest) -> None:
                 drain_s=settings.drain_s,
                 before_end=partial(finish, service) if settings.finish else None,
             )
+    if settings.finish:
+        scrapes.wait_for_last(left_s(stop, settings.drain_s), has_news=backlog.steps > 0)
+    _end(backlog, is_interrupt=stop.is_interrupt)
+
+
+def _end(backlog: Backlog, *, is_interrupt: bool) -> None:
+    """Say what is left behind, and end with the exit code for it."""
+    import structlog  # deferred: as above
+
+    log = structlog.get_logger("dump_ingest")
     if backlog.steps:
         log.warning("stopped", left_steps=backlog.steps, left_bytes=backlog.nbytes, hint=_LEFT_HINT)
     else:
         log.info("stopped", left_steps=0, left_bytes=0)
-    if stop.is_interrupt:
+    if is_interrupt:
         end_now(EXIT_INTERRUPTED)
     if backlog.steps:
         raise typer.Exit(EXIT_PARTLY)
@@ -247,7 +260,10 @@ def _watch(dump: Path, settings: Settings, stop: StopRequest) -> None:
 def _wait_for_dump(
     directory: Path, stop: threading.Event, settings: Settings, readiness: Readiness
 ) -> Dump | None:
-    """Return the dump as soon as the directory holds one; None if `stop` is set before."""
+    """Return the dump as soon as the directory holds one; None if `stop` is set before.
+
+    With `finish`, the directory is looked at once more then.
+    """
     import structlog  # deferred: as above
 
     from ingest.layouts.detect import find_dump  # deferred: 0.2 s
@@ -268,4 +284,7 @@ def _wait_for_dump(
             readiness.reason = ""
             return tree
         stop.wait(settings.poll_s)
+    if settings.finish:
+        with suppress(DumpIngestError):
+            return find_dump(directory, rank_map=settings.rank_map, layout=settings.layout)
     return None

@@ -80,10 +80,26 @@ class Cluster:
         self.close()
 
     def connect(self) -> Client:
-        """Return a new client with at least one worker behind it.
+        """Return a new client with at least one worker behind it, all of which can run our tasks.
+
+        It waits for every worker. For one that hangs, that takes until the scheduler gives it up.
 
         Raises:
-            ClusterError: the scheduler or its workers do not answer.
+            ClusterError: the scheduler or its workers do not answer, or do not fit.
+        """
+        client = self.reach()
+        if self._local is None:
+            self._check_versions(client)
+            self._warn_of_open_scheduler(address_of(client))
+        self._wait_for_resources(client)
+        client.register_plugin(IngestPlugin(self._cpu_part))
+        return client
+
+    def reach(self) -> Client:
+        """Return a new client with at least one worker behind it; only the scheduler was asked.
+
+        Raises:
+            ClusterError: the scheduler does not answer, or has no workers.
         """
         steady_dask()
         dask.config.set({**_DASK_DEFAULTS, **MESSAGES_KEPT, **self._settings.dask})
@@ -98,11 +114,6 @@ class Cluster:
             self._client.wait_for_workers(1, timeout=self._settings.scheduler_timeout_s)
         except (OSError, TimeoutError, ValueError) as exc:
             raise ClusterError(self._complaint(exc), hint=_HINT) from exc
-        if self._local is None:
-            self._check_versions(self._client)
-            self._warn_of_open_scheduler(address_of(self._client))
-        self._wait_for_resources(self._client)
-        self._client.register_plugin(IngestPlugin(self._cpu_part))
         return self._client
 
     def close(self) -> None:

@@ -7,25 +7,28 @@ import platform
 import socket
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ingest.disk.pressure import parse_threshold
 from ingest.disk.space import space_at
-from ingest.dispatch.cluster import Cluster, address_of
 from ingest.doctor.access import Identity, first_barrier
 from ingest.doctor.check import Check
 from ingest.doctor.configuration import check_configuration
-from ingest.doctor.store_checks import check_backlog, check_clock, check_gc, check_view
+from ingest.doctor.process_checks import check_process
+from ingest.doctor.scheduler_check import check_scheduler
+from ingest.doctor.store_checks import KEPT, check_backlog, check_clock, check_gc, check_view
 from ingest.layouts.base import Dump, DumpScan, ProblemKind
 from ingest.layouts.detect import find_dump
 from ingest.reader.ranges import format_ranges
+from ingest.reader.text import counted
 from ingest.service.belonging import Belonging
 from ingest.settings import LoadedSettings, Settings
 from ingest.wiring.stores import grid_of, place_of_store, refuse_another_dump
 from workers import __version__
 from workers.errors import AccessDenied, ClockSkewed, DumpIngestError, StoreError, StoreUnavailable
+from workers.host.credentials import masked
 from workers.store import commit
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects
@@ -63,8 +66,17 @@ class _Scanned:
     scan: DumpScan
 
 
-def run_checks(loaded: LoadedSettings, directory: Path | None) -> list[Check]:
-    """Check software and settings; and dump, store and scheduler, if they are named."""
+def run_checks(loaded: LoadedSettings, directory: Path | None, processes: Sequence[str] = ()) -> list[Check]:
+    """Check software and settings; and dump, store, scheduler and processes, if they are named.
+
+    Args:
+        loaded: the settings.
+        directory: the dump.
+        processes: where watchers and consolidators serve their metrics, such as `http://host:9108`.
+
+    Raises:
+        UsageError: a URL is not one of a web server.
+    """
     settings = loaded.settings
     software = f"dump-ingest {__version__}, Python {platform.python_version()}, {platform.machine()}"
     results = [
@@ -85,7 +97,11 @@ def run_checks(loaded: LoadedSettings, directory: Path | None) -> list[Check]:
     elif settings.store is not None:
         results += _guarded("store", lambda: _reachable_store(settings, scanned))
     if settings.scheduler is not None:
-        results += _guarded("scheduler", lambda: [_scheduler(settings)])
+        results += _guarded("scheduler", lambda: [check_scheduler(settings)])
+    if processes:
+        url = "" if settings.store is None else masked(place_of_store(settings, None).url)
+        is_view_kept = any(result.check == "view" and result.detail.startswith(KEPT) for result in results)
+        results += [check_process(process, url, is_view_kept=is_view_kept) for process in processes]
     return results
 
 
@@ -138,7 +154,8 @@ def _dump(settings: Settings, scanned: _Scanned) -> list[Check]:
     ranks = {key.rank for key in steps}
     nbytes = sum(listing.nbytes for listing in scan.listings)
     layouts = "+".join(sorted({listing.layout for listing in scan.listings} - {""})) or "empty"
-    detail = f"{layouts} at {scanned.dump.root}: {len(ranks)} ranks, {len(steps)} steps, {nbytes} bytes"
+    size = f"{counted(len(ranks), 'rank')}, {counted(len(steps), 'step')}, {nbytes} bytes"
+    detail = f"{layouts} at {scanned.dump.root}: {size}"
     checks = [*_names(scan), *_expected_ranks(settings, scan, ranks), *check_configuration(scanned.dump.root)]
     return [Check("dump", ok=True, detail=detail), *checks]
 
@@ -149,7 +166,8 @@ def _expected_ranks(settings: Settings, scan: DumpScan, ranks: Collection[int]) 
     expected = scan.expected_ranks if given is None else given
     if not expected:
         return []
-    detail = f"{len(ranks)} of {expected} ranks, by {'the rank table' if given is None else 'expected_ranks'}"
+    by = "the rank table" if given is None else "expected_ranks"
+    detail = f"{len(ranks)} of {counted(expected, 'rank')}, by {by}"
     if len(ranks) >= expected:
         return [Check("ranks", ok=True, detail=detail)]
     missing = format_ranges(sorted(set(range(expected)) - set(ranks)))
@@ -264,16 +282,7 @@ def _belongs(settings: Settings, scanned: _Scanned, objects: ObjectStore) -> Che
     ranks = {listing.key.rank for listing in scanned.scan.listings}
     for error in belonging.check(ranks):
         return _failure("dump in store", error)
-    detail = f"{len(ranks)} ranks of {scanned.dump.root}: new to the store, or in it from this dump"
+    detail = (
+        f"{counted(len(ranks), 'rank')} of {scanned.dump.root}: new to the store, or in it from this dump"
+    )
     return Check("dump in store", ok=True, detail=detail)
-
-
-def _scheduler(settings: Settings) -> Check:
-    """Connect to the Dask scheduler, and count its workers."""
-    with Cluster(settings) as cluster:
-        client = cluster.connect()
-        workers = client.scheduler_info()["workers"]
-        encrypted = "encrypted" if address_of(client).startswith("tls://") else "not encrypted"
-    threads = sum(worker["nthreads"] for worker in workers.values())
-    detail = f"{settings.scheduler}: {len(workers)} workers, {threads} threads, {encrypted}"
-    return Check("scheduler", ok=True, detail=detail)

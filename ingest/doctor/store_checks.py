@@ -12,6 +12,7 @@ from ingest.consolidating.lease import LEASE_S, VIEW_LEASE, LeaseRecord
 from ingest.doctor.check import Check
 from ingest.layouts.base import Listing
 from ingest.reader.consolidated import open_cubes
+from ingest.reader.text import counted
 from ingest.store_gc.last_run import read_last_runs
 from ingest.units import human_bytes
 from workers.store import commit
@@ -21,6 +22,8 @@ from workers.store.objects import ObjectStore
 _MAX_CLOCK_ERROR_S = 120.0
 #: How long a step may be unchanged and not be in the store, in seconds; as for the alert on the lag.
 _MAX_LAG_S = 900.0
+#: How the check of the view begins if somebody holds its lease.
+KEPT = "kept by process"
 #: How many steps of a dump are looked up in the store, the oldest ones.
 _LOOKED_UP = 1024
 
@@ -59,7 +62,7 @@ def check_view(objects: ObjectStore) -> Check | None:
     record = _lease(objects)
     age_s = None if record is None else time.time() - record.renewed_at
     if record is not None and age_s is not None and abs(age_s) <= LEASE_S:
-        return Check("view", ok=True, detail=f"kept by process {record.pid} on {record.host}")
+        return Check("view", ok=True, detail=f"{KEPT} {record.pid} on {record.host}")
     if not missing:
         return Check("view", ok=True, detail="up to date; nobody keeps it")
     detail = f"step {missing[-1]} is not in the consolidated view, and nobody keeps it"
@@ -78,12 +81,13 @@ def check_backlog(objects: ObjectStore, listings: Sequence[Listing]) -> Check:
     records = commit.read_records(objects, [listing.key for listing in steps[:_LOOKED_UP]])
     left = [listing for listing in steps[:_LOOKED_UP] if listing.key not in records]
     if not left:
-        return Check("backlog", ok=True, detail=f"all {len(records)} steps are in the store")
+        steps_are = "the only step is" if len(records) == 1 else f"all {len(records)} steps are"
+        return Check("backlog", ok=True, detail=f"{steps_are} in the store")
     nbytes = sum(listing.nbytes for listing in left)
     oldest = min(left, key=lambda listing: listing.newest_change)
     detail = (
-        f"{len(left)} steps ({human_bytes(nbytes)}) are not in the store; {oldest.key} has not changed for "
-        f"{max(time.time() - oldest.newest_change, 0):.0f} s"
+        f"{counted(len(left), 'step')} ({human_bytes(nbytes)}) not in the store; {oldest.key} has not "
+        f"changed for {max(time.time() - oldest.newest_change, 0):.0f} s"
     )
     if time.time() - oldest.newest_change <= _MAX_LAG_S:
         return Check("backlog", ok=True, detail=detail)

@@ -5,7 +5,8 @@ group is added to `WatcherMetrics` or `ConsolidatorMetrics`.
 """
 
 from ingest.metrics.consolidator import ConsolidatorMetrics
+from ingest.metrics.scrapes import Scrapes
 from ingest.metrics.server import serve
 from ingest.metrics.watcher import WatcherMetrics
 
-__all__ = ["ConsolidatorMetrics", "WatcherMetrics", "serve"]
+__all__ = ["ConsolidatorMetrics", "Scrapes", "WatcherMetrics", "serve"]

@@ -38,6 +38,7 @@ class ConsolidatorMetrics:
         rules: Iterable[tuple[str, str]] = (),
         store: str = "",
         expected_ranks: int | None = None,
+        finishes: bool = False,
     ) -> None:
         """Register everything on `registry`.
 
@@ -47,10 +48,11 @@ class ConsolidatorMetrics:
             rules: names and severities of the rules that are evaluated over several steps or ranks.
             store: the URL of the store.
             expected_ranks: how many ranks the run is to have; None or 0 for any number.
+            finishes: whether the consolidator takes every commit before it ends.
         """
         self._rounds = RoundMetrics(registry, clock)
         groups = (
-            ProcessMetrics(registry, clock, store, expected_ranks),
+            ProcessMetrics(registry, clock, store, expected_ranks, finishes=finishes),
             self._rounds,
             FindingMetrics(registry, clock, rules),
             GcMetrics(registry),

@@ -14,7 +14,7 @@ from workers.tasks.metrics import register_build_info
 
 
 class ProcessMetrics:
-    """Clock, store, expected ranks and version of a process. Four series."""
+    """Clock, store, expected ranks, kind of end and version of a process. Five series."""
 
     def __init__(
         self,
@@ -22,6 +22,8 @@ class ProcessMetrics:
         clock: Callable[[], float],
         store: str = "",
         expected_ranks: int | None = None,
+        *,
+        finishes: bool = False,
     ) -> None:
         """Register everything.
 
@@ -31,6 +33,7 @@ class ProcessMetrics:
             store: the URL of the store; credentials in it are masked.
             expected_ranks: how many ranks the run is to have; 0 for any number, None if a rank table in the
                 dump is to tell.
+            finishes: whether the process takes everything before it ends, and has that scraped.
         """
         self._is_given = expected_ranks is not None
         declare = Declare(registry, "dump_ingest_")
@@ -44,6 +47,9 @@ class ProcessMetrics:
             "expected_ranks", "Ranks that the run is to have, by its settings or rank tables; 0: not known."
         )
         self._expected.set(expected_ranks or 0)
+        declare.gauge(
+            "finishes", "1 if the process takes everything before it ends, and has that scraped."
+        ).set(finishes)
         register_build_info(registry)
 
     def observe(self, event: Event) -> None:

@@ -14,10 +14,14 @@ from prometheus_client import (
 )
 
 from ingest.metrics.heartbeat import hang
+from ingest.metrics.scrapes import Scrapes
 from workers.errors import UsageError
 
 if TYPE_CHECKING:  # it has types alone
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+#: Prometheus, and whatever scrapes like it, sends this with each scrape. Probes and people do not.
+_SCRAPE_HEADER = "HTTP_X_PROMETHEUS_SCRAPE_TIMEOUT_SECONDS"
 
 
 def serve(
@@ -25,6 +29,7 @@ def serve(
     address: str,
     pages: Mapping[str, Callable[[], bytes]] | None = None,
     unready: Callable[[], str] = str,
+    scrapes: Scrapes | None = None,
 ) -> Callable[[], None]:
     """Serve `/metrics`, with memory and processor time; return a function that stops it.
 
@@ -36,6 +41,7 @@ def serve(
         pages: by path: returns a page of JSON. Called in a thread of the server.
         unready: returns why the process is not ready, "" if it is: the answer of `/ready`, with status 503 or
             200. Called in a thread of the server, too.
+        scrapes: where scrapes are recorded.
 
     Raises:
         UsageError: the address is in use, or does not belong to this host.
@@ -45,7 +51,10 @@ def serve(
     ProcessCollector(registry=registry)
     try:
         server, thread = start_http_server(int(port), host.strip("[]"), registry)
-        server.set_app(_with_pages(make_wsgi_app(registry), pages or {}, unready))
+        metrics = make_wsgi_app(registry)
+        if scrapes is not None:
+            metrics = _recorded(metrics, scrapes)
+        server.set_app(_with_pages(metrics, pages or {}, unready))
     except (OSError, OverflowError) as exc:
         reason = getattr(exc, "strerror", None) or exc
         raise UsageError(
@@ -83,3 +92,26 @@ def _with_pages(
         return [content]
 
     return serve_request
+
+
+def _recorded(metrics: WSGIApplication, scrapes: Scrapes) -> WSGIApplication:
+    """Return an application that records each scrape when its answer was sent."""
+
+    def serve_request(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        began = scrapes.now()
+        body = metrics(environ, start_response)
+        return _Body(body, lambda: scrapes.record(began)) if _SCRAPE_HEADER in environ else body
+
+    return serve_request
+
+
+class _Body(list[bytes]):
+    """The body of an answer. The server calls `close` when it was sent."""
+
+    def __init__(self, body: Iterable[bytes], sent: Callable[[], None]) -> None:
+        super().__init__(body)
+        self._sent = sent
+
+    def close(self) -> None:
+        """Do what is to be done when the answer was sent."""
+        self._sent()

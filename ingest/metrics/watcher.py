@@ -35,6 +35,7 @@ class WatcherMetrics:
         rules: Iterable[tuple[str, str]] = COUNTED,
         store: str = "",
         expected_ranks: int | None = None,
+        finishes: bool = False,
     ) -> None:
         """Register everything on `registry`.
 
@@ -44,10 +45,11 @@ class WatcherMetrics:
             rules: names and severities of the rules that are evaluated.
             store: the URL of the store.
             expected_ranks: how many ranks the run is to have; 0 for any number, None to ask rank tables.
+            finishes: whether the watcher takes everything before it ends.
         """
         labels = RankLabels()
         groups = (
-            ProcessMetrics(registry, clock, store, expected_ranks),
+            ProcessMetrics(registry, clock, store, expected_ranks, finishes=finishes),
             ProgressMetrics(registry, clock, labels),
             CommitMetrics(registry, clock, labels),
             FindingMetrics(registry, clock, rules),

@@ -33,6 +33,7 @@ def environment() -> Environment:
         ranges=words.format_ranges,
         size=words.human_bytes,
         counted=words.counted,
+        share=words.share,
     )
     made.globals["version"] = __version__
     return made

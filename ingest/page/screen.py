@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +76,7 @@ class Screen:
     """Whether it has `watched`, and follows it."""
 
 
-def lines(asked: Asked, shell: tuple[object, ...], python: str) -> Lines:
-    """Return the lines for a store: a command, and an expression on `store`."""
+def lines(asked: Asked, shell: tuple[object, ...], python: str, *, also: Sequence[str] = ()) -> Lines:
+    """Return the lines for a store: a command, others for `also`, and an expression on `store`."""
     opening = f"import ingest\nstore = ingest.open_store({asked.url!r})\n"
-    return Lines(command(*shell), opening + python)
+    return Lines("\n".join([command(*shell), *also]), opening + python)

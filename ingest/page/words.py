@@ -36,6 +36,14 @@ def whole(value: float | None) -> str:
     return f"{int(value):,}".replace(",", "\u202f")
 
 
+def share(low: float, high: float) -> str:
+    """Return a share of all that is known to lie between two numbers: `0`, `1.2 %`, `0 to 3 %`."""
+    percents = [f"{100 * value:.3g}" for value in (low, high)]
+    if percents == ["0", "0"]:
+        return "0"
+    return f"{percents[0]} %" if percents[0] == percents[1] else f"{percents[0]} to {percents[1]} %"
+
+
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun: `1 tensor`, `2 tensors`."""
     return f"{whole(count)} {noun}{'s' * (count != 1)}"

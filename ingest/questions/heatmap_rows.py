@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from ingest.reader.rank_statistics import RankValues
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -28,6 +31,16 @@ def heatmap_rows(field: xr.DataArray) -> list[dict[str, Any]]:
         for row, rank in enumerate(ranks)
         for column, step in enumerate(steps)
     ]
+
+
+def value_rows(by_step: Mapping[int, RankValues], statistic: str) -> list[dict[str, Any]]:
+    """Return what `rank_values` has as JSON has it: a row for each rank and step, by rank, then step."""
+    rows = [
+        {"rank": rank, "step": step, "value": value, "statistic": statistic}
+        for step, known in by_step.items()
+        for rank, value in zip(known.ranks.tolist(), known.values.tolist(), strict=True)
+    ]
+    return sorted(rows, key=lambda row: (row["rank"], row["step"]))
 
 
 def _whole(value: float) -> int | None:

@@ -114,7 +114,7 @@ def _sketched(step: Step, condition: TensorFilter) -> tuple[list[SketchedTensor]
     rows, keys = tensors_of(step.tables)
     key_of = dict(zip(rows.tolist(), keys, strict=True))
     chosen = step.rows(condition)
-    known = histograms_of(step) if chosen else {}
+    known = histograms_of(step, frozenset(chosen)) if chosen else {}
     dtypes = step.tables.label("dtype")
     tensors = [
         SketchedTensor(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -73,10 +73,23 @@ def statistic_named(name: str) -> str:
     return statistic
 
 
+def statistic_for(name: str | None, chosen: Mapping[str, Any]) -> str:
+    """Return the statistic that a name stands for; without one `mean` for a loss, which may be negative.
+
+    A loss is a single number, and its mean is that number. Of all others it is `l2_norm`.
+
+    Raises:
+        UsageError: the name does not stand for a statistic.
+    """
+    if name is None:
+        return "mean" if chosen.get("role") == "loss" else "l2_norm"
+    return statistic_named(name)
+
+
 def trend(
     store: Catalog,
     pattern: str | None = None,
-    stat: str = "l2_norm",
+    stat: str | None = None,
     *,
     rank: Choice = None,
     step: Choice = None,
@@ -90,7 +103,7 @@ def trend(
     Args:
         store: the store.
         pattern: a glob for the names of tensors, such as `*Adam*.input.0`; all if None.
-        stat: the statistic, or another name for it; see `statistic_named`.
+        stat: the statistic, or another name for it; None: see `statistic_for`.
         rank: one rank, or several; all if None.
         step: one step, or several; all if None.
         include_partial: also use steps with quarantined or missing files.
@@ -110,7 +123,8 @@ def trend(
     """
     snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
     chosen = with_pattern(pattern, conditions)
-    return ask_of_undamaged(snapshot, lambda readable: trend_of(readable, chosen, stat))
+    statistic = statistic_for(stat, chosen)
+    return ask_of_undamaged(snapshot, lambda readable: trend_of(readable, chosen, statistic))
 
 
 def trend_of(snapshot: Snapshot, chosen: FilterFields, stat: str) -> pd.DataFrame:
@@ -164,7 +178,7 @@ def _trend_columns(
 def heatmap(
     store: Catalog,
     pattern: str | None = None,
-    stat: str = "l2_norm",
+    stat: str | None = None,
     *,
     aggregate: str | None = None,
     rank: Choice = None,
@@ -179,7 +193,7 @@ def heatmap(
     Args:
         store: the store.
         pattern: a glob for the names of tensors; all if None.
-        stat: the statistic, or another name for it; see `statistic_named`.
+        stat: the statistic, or another name for it; None: see `statistic_for`.
         aggregate: how several tensors become one number: `max`, `min`, `sum` or `mean`. By default the sum
             of counts, the `min` of `min`, and the `max` of all others.
         rank: one rank, or several; all if None.
@@ -200,7 +214,8 @@ def heatmap(
     """
     snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
     chosen = with_pattern(pattern, conditions)
-    return ask_of_undamaged(snapshot, lambda readable: heatmap_of(readable, chosen, stat, aggregate))
+    statistic = statistic_for(stat, chosen)
+    return ask_of_undamaged(snapshot, lambda readable: heatmap_of(readable, chosen, statistic, aggregate))
 
 
 def heatmap_of(
@@ -251,26 +266,33 @@ def heatmap_of(
 def rank_values(
     store: Catalog,
     pattern: str | None = None,
-    stat: str = "l2_norm",
+    stat: str | None = None,
     *,
+    rank: Choice = None,
     step: Choice = None,
     include_partial: bool = False,
 ) -> dict[int, RankValues]:
     """Return the values of `heatmap` by step, and nothing else, so that less is read.
 
+    Of all tensors together, the consolidated view has them ready. Without it, this reads what `heatmap` does.
+
     Args:
         store: the store.
         pattern: a glob for the names of tensors; all if None or `*`.
-        stat: the statistic, or another name for it; see `statistic_named`.
+        stat: the statistic, or another name for it; None: see `statistic_for`.
+        rank: one rank, or several; all if None.
         step: one step, or several; all if None.
         include_partial: also use steps with quarantined or missing files.
+
+    Returns:
+        By step: the ranks that have it, and the value of each, by the default aggregate of the statistic.
 
     Raises:
         UsageError: no tensor matches, or the statistic is unknown.
         DamagedStore: no step can be read.
     """
-    snapshot = take_snapshot(store, step=step, include_partial=include_partial)
-    name = statistic_named(stat)
+    snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
+    name = statistic_for(stat, {})
     return ask_of_undamaged(snapshot, lambda readable: _rank_values_of(readable, pattern, name))
 
 

@@ -13,7 +13,8 @@ from ingest.reader.context.configuration import sample_of
 from ingest.reader.indexed_step import StepSource
 from ingest.reader.tensor import SMALL_NBYTES, Tensor
 from ingest.reader.text import counted, value_text
-from workers.errors import UsageError
+from workers.arrays.histogram import Histogram
+from workers.errors import DamagedStore, UsageError
 
 #: The most elements whose values are shown without an index, and with one.
 _MAX_VALUES, MAX_SLICE_VALUES = 1000, 1_000_000
@@ -84,9 +85,18 @@ def shown_row(
         **context_row(context, tensor),
         **neighbours_row(tensor),
         "anatomy": anatomy.to_dict() if anatomy else None,
+        "histogram": histogram.to_dict() if (histogram := _histogram(tensor)) else None,
         "at": at,
         "values": values_of(tensor, values) if has_values else None,
     }
+
+
+def _histogram(tensor: Tensor) -> Histogram | None:
+    """Return the sketch of a tensor; None if it has none, or it is damaged: `verify` names that."""
+    try:
+        return tensor.histogram
+    except DamagedStore:
+        return None
 
 
 def context_row(context: Context, tensor: Tensor) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import numpy.typing as npt
 
@@ -11,18 +13,22 @@ from workers.store.entry_table import EntryTable
 from workers.store.step import StoredStep
 
 
-def histograms_of(step: StoredStep) -> dict[int, Histogram]:
+def histograms_of(step: StoredStep, rows: Collection[int] | None = None) -> dict[int, Histogram]:
     """Return by row the histogram of each tensor that has one. Takes one request besides the index.
 
     A tensor of zeros alone has one in any step. Others have none if only their statistics were dumped, if
     they are not made of real numbers, or if the step was committed without sketches.
+
+    Args:
+        step: the step.
+        rows: those that are asked for; all if None.
 
     Raises:
         DamagedStore: the histograms are missing or damaged.
         StepRemoved: the step was removed since it was opened.
     """
     with step.asking_again():
-        return histograms.of_tables(step.tables, read_entries(step), str(step.key))
+        return histograms.of_tables(step.tables, read_entries(step), str(step.key), rows)
 
 
 def read_entries(step: StoredStep, table: EntryTable = histograms.TABLE) -> npt.NDArray[np.int64]:

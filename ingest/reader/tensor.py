@@ -14,6 +14,7 @@ from ingest.reader import notebook
 from ingest.reader.array_like import ArrayLike
 from ingest.reader.indexed_tensor import IndexedTensor
 from ingest.reader.pieces import rows_of_ranks
+from ingest.reader.step_histograms import histograms_of
 from ingest.reader.unsharded import UnshardedTensor, unshard
 from workers.arrays import device_format, dtypes
 from workers.arrays.digest import digest
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from ingest.reader.anatomy import Anatomy
     from ingest.reader.flow.step_flow import Passing, StepFlow
+    from workers.arrays.histogram import Histogram
 
 #: Elements that are read at once.
 _PIECE_NBYTES = 4 * MIB
@@ -74,6 +76,17 @@ class Tensor(IndexedTensor, ArrayLike):
         call = _flow_of(self).call_of[self.row]
         rows = sorted(operand.row for operand in (*call.inputs, *call.outputs))
         return tuple(Tensor(self._step, row) for row in rows)
+
+    @property
+    def histogram(self) -> Histogram | None:
+        """How many of its elements are in each power of two, by sign; None if it has no such sketch.
+
+        Known after `gc` has removed its elements, too. Takes one request besides the index.
+
+        Raises:
+            DamagedStore: the histograms of its step are missing or damaged.
+        """
+        return histograms_of(self._step, [self.row]).get(self.row)
 
     def read(self, *, verify: bool = True) -> npt.NDArray[Any]:
         """Return the elements with the bits, dtype and shape that were dumped, in the order of the axes.

@@ -52,15 +52,18 @@ def table_lines(
 def shortened(names: Sequence[str], width: int) -> list[str]:
     """Return names of at most about `width` characters; names that differ stay different.
 
-    The middle of a long name is left out. If that makes names equal, the part in which they differ is kept
-    instead; if they still are, they are numbered.
+    The middle of a long name is left out. If that makes names equal, they begin where they differ instead; if
+    they still are, they are numbered.
     """
     short = {name: _without_middle(name, width) for name in names}
     for group in _equal_groups(short):
-        begin = max(_common_prefix(group) - width // 4, 0)
-        short.update({name: _window(name, begin, width) for name in group})
+        begin = max(_common_prefix(group) - width // 8, 0)
+        short.update({name: _without_begin(name, begin, width) for name in group})
     for group in _equal_groups(short):
-        short.update({name: f"{short[name]} ({number})" for number, name in enumerate(group, 1)})
+        room = width - len(f" ({len(group)})")
+        short.update(
+            {name: f"{_without_middle(name, room)} ({number})" for number, name in enumerate(group, 1)}
+        )
     return [short[name] for name in names]
 
 
@@ -69,9 +72,9 @@ def _without_middle(name: str, width: int) -> str:
     return name if len(name) <= width else f"{name[: width - 3 - tail]}...{name[-tail:]}"
 
 
-def _window(name: str, begin: int, width: int) -> str:
-    part = name[begin : begin + width - 6]
-    return "..." * (begin > 0) + part + "..." * (begin + len(part) < len(name))
+def _without_begin(name: str, begin: int, width: int) -> str:
+    before = "..." * (begin > 0)
+    return before + _without_middle(name[begin:], width - len(before))
 
 
 def _equal_groups(short: Mapping[str, str]) -> list[list[str]]:

@@ -105,6 +105,7 @@ ELEMENT_KEYS = {
     "consumers": list,
     "operands": list,
     "anatomy": dict,
+    "histogram": (dict, type(None)),
     "at": (str, type(None)),
     "values": list,
 }

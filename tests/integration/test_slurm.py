@@ -2,17 +2,22 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 import pytest
 
 from tests.dumps import DumpLibrary
-from tests.servers.process import free_port
+from tests.servers.process import free_port, scrape
 
 SCRIPTS = Path(__file__).parents[2] / "deploy" / "slurm"
 #: The one of Slurm starts a command on each node, and passes signals on to it.
@@ -41,6 +46,30 @@ for port in "$@"; do
 done
 cp -r "$RECORDED" "$DUMP"
 """
+
+
+class Scraper:
+    """Asks for metrics all the time, as Prometheus does, while the `with` block runs."""
+
+    def __init__(self, ports: Collection[int]) -> None:
+        self.last = dict.fromkeys(ports, "")
+        """The last answer of each port."""
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._end.wait(0.5):
+            for port in self.last:
+                with suppress(OSError):
+                    self.last[port] = scrape(port)
 
 
 @pytest.fixture
@@ -90,22 +119,23 @@ def test_a_job_leaves_its_whole_dump_in_the_store(
         first + 4,
         *(int(job[f"DUMP_INGEST_{name}METRICS"][10:]) for name in ("", "CONSOLIDATOR_")),
     ]
-    done = subprocess.run(
-        [SCRIPTS / "train.sbatch"],
-        env={
-            **job,
-            "DUMP": str(dump),
-            "TRAIN": shlex.join(["bash", str(tmp_path / "train.sh"), *map(str, ports)]),
-            "RECORDED": str(dumps["nan-log-2rank"] / "dump"),
-            "KEEP": str(kept),
-            "INGEST_TARGETS": str(targets),
-        },
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    with Scraper(ports[2:]) as scraper:
+        done = subprocess.run(
+            [SCRIPTS / "train.sbatch"],
+            env={
+                **job,
+                "DUMP": str(dump),
+                "TRAIN": shlex.join(["bash", str(tmp_path / "train.sh"), *map(str, ports)]),
+                "RECORDED": str(dumps["nan-log-2rank"] / "dump"),
+                "KEEP": str(kept),
+                "INGEST_TARGETS": str(targets),
+            },
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr
     store = tmp_path / "run.zarr"
     assert len(list(store.glob("rank_[01]/step_[123]/zarr.json"))) == 6
@@ -132,6 +162,14 @@ def test_a_job_leaves_its_whole_dump_in_the_store(
     ] == []
     assert "Traceback" not in done.stderr
     assert "is not a setting" not in done.stderr
+    # Processes end when their last state was scraped: nothing waits any more, and what was found is told.
+    watcher, consolidator = (scraper.last[port] for port in ports[2:])
+    pending = re.findall(r"^dump_ingest_watcher_pending_steps\{.*\} (.*)$", watcher, re.MULTILINE)
+    assert set(pending) == {"0.0"}
+    assert 'dump_ingest_last_finding_step{rank="1",rule="nan",severity="critical"} 3.0' in watcher
+    for rank in (0, 1):
+        assert f'dump_ingest_consolidator_committed_step{{rank="{rank}"}} 3.0' in consolidator
+    assert "dump_ingest_consolidator_newest_step 3.0" in consolidator
 
 
 @pytest.mark.parametrize("name", ["train.sbatch", "ingest.sbatch"])

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from distributed import Client
 
+from ingest.doctor import scheduler_check
 from ingest.doctor.checks import run_checks
 from ingest.settings import load
 from tests.cli import start
@@ -73,7 +74,9 @@ def test_a_service_is_ready_and_beats_until_it_hangs(
         assert systemd.recv(100) == b"WATCHDOG=1"
 
 
-def test_a_scheduler_and_a_worker_beat_until_their_event_loops_hang(tmp_path: Path) -> None:
+def test_a_scheduler_and_a_worker_beat_until_their_event_loops_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a nanny, as the units run it: nobody else would end the process of a worker."""
 
     async def hang() -> None:
@@ -102,6 +105,12 @@ def test_a_scheduler_and_a_worker_beat_until_their_event_loops_hang(tmp_path: Pa
             client.run(hang, wait=False)
             assert falls_silent(of_worker)
             assert not falls_silent(of_scheduler)
+        # It would wait for the worker to load the plugin until the scheduler gives the worker up.
+        monkeypatch.setattr(scheduler_check, "_SILENT_S", INTERVAL_US / 1e6)
+        *_, check = run_checks(load(scheduler=f"tcp://127.0.0.1:{port}"), None)
+        assert (check.check, check.ok) == ("scheduler", False)
+        assert "1 worker, 1 thread, not encrypted; it does not hear of tcp://127.0.0.1:" in check.detail
+        assert "restart them" in check.hint
         os.kill(servers.pid("scheduler"), signal.SIGSTOP)
         assert falls_silent(of_scheduler)
         settings = load(scheduler=f"tcp://127.0.0.1:{port}", scheduler_timeout_s=0.5)

@@ -36,8 +36,10 @@ SOURCES = (
 )
 _CA = "/etc/ssl/certs/ca-certificates.crt"
 _STORAGE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dump-ingest-tests"
-_BASE = f"localhost/dump-ingest-test-base:{platform.machine()}"
-_BUILD_S = 400
+#: What it has besides what the program needs: systemd, to run the units.
+_PACKAGES = "python3,python3-venv,ca-certificates,systemd"
+_BASE = f"localhost/dump-ingest-test-base:{platform.machine()}-{_PACKAGES.replace(',', '-')}"
+_BUILD_S = 800
 #: Open files, and processes, of a container: Podman would ask for more than this process may have.
 _MOST = 4096
 
@@ -143,7 +145,7 @@ class Podman:
                     "mmdebstrap",
                     "--quiet",
                     "--variant=minbase",
-                    "--include=python3,python3-venv,ca-certificates",
+                    f"--include={_PACKAGES}",
                 ),
                 *(release[1] if release else "bookworm", archive),
             ],

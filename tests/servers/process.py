@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Self
@@ -164,12 +164,20 @@ def run_tool(argv: list[str], *, stdin: str = "", timeout_s: float = 30) -> str:
     return done.stdout
 
 
-def http_get(port: int, path: str, *, timeout_s: float = 5) -> tuple[int, bytes]:
+def http_get(
+    port: int, path: str, *, timeout_s: float = 5, headers: Mapping[str, str] | None = None
+) -> tuple[int, bytes]:
     """Return the status and the body of a page of a server on loopback."""
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)) as connection:
-        connection.request("GET", path)
+        connection.request("GET", path, headers=headers or {})
         response = connection.getresponse()
         return response.status, response.read()
+
+
+def scrape(port: int) -> str:
+    """Return the metrics of a process on loopback, asked for as Prometheus does."""
+    headers = {"X-Prometheus-Scrape-Timeout-Seconds": "10"}
+    return http_get(port, "/metrics", timeout_s=10, headers=headers)[1].decode()
 
 
 def listens(port: int) -> bool:

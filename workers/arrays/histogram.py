@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Self
+from functools import cached_property, lru_cache
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from workers.arrays.statistics import Statistics, has_statistics
 FIELDS = ("exponent", "positive", "negative")
 
 
+@lru_cache(maxsize=256)  # asked for every tensor
 def has_histogram(element: ElementType) -> bool:
     """Return whether tensors of this type have a histogram: those of real numbers have."""
     return has_statistics(element) and element.values.kind != "c" and element.name != "complex32"
@@ -115,6 +116,21 @@ class Histogram:
     def largest(self) -> float:
         """The largest magnitude, exactly; 0 if no element is finite."""
         return max(abs(self.low), abs(self.high)) if self.finite else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values: the bins that hold elements, of magnitudes in (2**exponent, 2**(exponent+1)].
+
+        The first bin, of exponent -127, begins at 0; the last one, of 127, has no end.
+        """
+        bins = [
+            {
+                "exponent": LOWEST_EXPONENT + place,
+                "positive": int(self.positive[place]),
+                "negative": int(self.negative[place]),
+            }
+            for place in np.flatnonzero(self.magnitudes).tolist()
+        ]
+        return {"zeros": self.zeros, "bins": bins}
 
     @cached_property
     def _up_to(self) -> list[int]:

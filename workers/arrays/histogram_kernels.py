@@ -19,10 +19,22 @@ class Counts:
     """How often each bin was counted so far."""
 
     def __init__(self) -> None:
-        self.tables = np.zeros((TABLES, WIDTH), np.uint32)
-        """What was counted last; see `workers.arrays.histogram_loops`."""
-        self.totals = np.zeros(2 * BINS, np.int64)
+        # One piece of memory, whose address is looked up once: what is done once for each tensor counts.
+        in_tables, in_rows = TABLES * WIDTH // 2, 3 * (LAST + 2)
+        memory = np.zeros(2 * BINS + in_tables + in_rows, np.int64)
+        self.totals = memory[: 2 * BINS]
         """What was counted before."""
+        self.tables = memory[2 * BINS : -in_rows].view(np.uint32).reshape(TABLES, WIDTH)
+        """What was counted last; see `workers.arrays.histogram_loops`."""
+        self.rows = memory[-in_rows:].reshape(LAST + 2, 3)
+        """Where `sparse` writes."""
+        self.totals_address = address(memory)
+        self.tables_address = self.totals_address + self.totals.nbytes
+        self.rows_address = self.tables_address + self.tables.nbytes
+        self._in_tables = 0
+
+    def begin(self) -> None:
+        """Begin again; tables and totals are 0."""
         self._in_tables = 0
 
     def make_room(self, elements: int) -> None:
@@ -32,6 +44,23 @@ class Counts:
             self.totals += self.tables[:, : 2 * BINS].sum(axis=0, dtype=np.int64)
             self.tables[:] = 0
             self._in_tables = elements
+
+
+#: Those that nobody uses: making one takes longer than counting a small tensor.
+_spare: list[Counts] = []
+
+
+def take_counts() -> Counts:
+    """Return counts of nothing. Whoever has used them up by `sparse` gives them back."""
+    try:
+        return _spare.pop()
+    except IndexError:
+        return Counts()
+
+
+def give_back(counts: Counts) -> None:
+    """Keep counts for the next tensor; `sparse` was the last that used them."""
+    _spare.append(counts)
 
 
 #: Elements that are counted in tables of 32 bits. Pieces are much smaller.
@@ -49,11 +78,11 @@ def count_floats(values: npt.NDArray[Any], counts: Counts) -> None:
     counts.make_room(values.size)
     if values.dtype.itemsize == 4:
         if entries is not None:
-            entries["histogram_f4"](address(values), values.size, address(tables))
+            entries["histogram_f4"](address(values), values.size, counts.tables_address)
         else:
             histogram_loops.count_float32(values.view(np.int32), tables)
     elif entries is not None:
-        entries["histogram_f8"](address(values), values.size, address(_BIN_OF_FLOAT64), address(tables))
+        entries["histogram_f8"](address(values), values.size, _BIN_ADDRESS, counts.tables_address)
     else:
         histogram_loops.count_float64(values.view(np.int64), _BIN_OF_FLOAT64, tables)
 
@@ -73,8 +102,8 @@ def accumulate_floats(values: npt.NDArray[Any], state: npt.NDArray[np.float64], 
         return
     counts.make_room(values.size)
     entry = entries[f"counted_f{values.dtype.itemsize}"]
-    scratch, own = kernels.scratch_address(), address(_BIN_OF_FLOAT64)
-    entry(address(values), values.size, scratch, address(state), own, address(counts.tables))
+    scratch, tables = kernels.scratch_address(), counts.tables_address
+    entry(address(values), values.size, scratch, address(state), _BIN_ADDRESS, tables)
 
 
 def count_codes(occurrences: npt.NDArray[np.int64], values: npt.NDArray[np.float64], counts: Counts) -> None:
@@ -90,10 +119,10 @@ def count_codes(occurrences: npt.NDArray[np.int64], values: npt.NDArray[np.float
 
 
 def sparse(counts: Counts, pos_inf: int, neg_inf: int) -> npt.NDArray[np.int64]:
-    """Return the bins that hold finite elements other than zero.
+    """Return the bins that hold finite elements other than zero; nothing is counted afterwards.
 
     Args:
-        counts: what they are added to.
+        counts: what was counted.
         pos_inf: how many of the counted elements are +Inf.
         neg_inf: how many are -Inf.
 
@@ -101,14 +130,15 @@ def sparse(counts: Counts, pos_inf: int, neg_inf: int) -> npt.NDArray[np.int64]:
         (bin, 3): exponent, number of positive and of negative elements, by exponent. The magnitudes of an
         exponent e are in (2**e, 2**(e+1)].
     """
-    out = np.empty((LAST + 2, 3), np.int64)
+    out = counts.rows
     entries = kernels.entries()
     if entries is not None:
-        tables, totals = address(counts.tables), address(counts.totals)
-        entries["histogram_sparse"](tables, totals, pos_inf, neg_inf, address(out))
+        entry = entries["histogram_sparse"]
+        entry(counts.tables_address, counts.totals_address, pos_inf, neg_inf, counts.rows_address)
     else:
         histogram_loops.add_tables(counts.tables, counts.totals)
         histogram_loops.write_sparse(counts.totals, pos_inf, neg_inf, out)
+    counts.begin()
     return out[: out[-1, 0]].copy()
 
 
@@ -121,3 +151,4 @@ def _bins_of_float64() -> npt.NDArray[np.uint16]:
 
 
 _BIN_OF_FLOAT64 = _bins_of_float64()
+_BIN_ADDRESS = address(_BIN_OF_FLOAT64)

@@ -64,7 +64,10 @@ def add_tables(tables: Any, totals: Any) -> None:
 
 @compiled(set())
 def write_sparse(totals: Any, pos_inf: int, neg_inf: int, out: Any) -> None:
-    """Write the bins that hold elements to `out`, (LAST + 2, 3), and their number to its last row."""
+    """Write the bins that hold elements to `out`, (LAST + 2, 3), and their number to its last row.
+
+    `totals` are 0 afterwards.
+    """
     n = 0
     for place in range(LAST + 1):
         positive, negative = totals[place], totals[place + BINS]
@@ -76,4 +79,5 @@ def write_sparse(totals: Any, pos_inf: int, neg_inf: int, out: Any) -> None:
             out[n, 1] = positive
             out[n, 2] = negative
             n += 1
+    totals[:] = 0
     out[LAST + 1, 0] = n

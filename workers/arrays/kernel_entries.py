@@ -40,8 +40,8 @@ def compile_all() -> list[MadeEntry]:
         _made("codes", _codes(), "anaaa"),
         _made("widen_half", _widen_half(), "ana"),
         *(_made(f"counted_f{size}", _counted_floats(size), "anaaaa") for size in (4, 8)),
-        *(_made(f"marginals_f{size}", _marginals(size), "ananaa") for size in (4, 8)),
-        *(_made(f"marginals_table_f{size}", _marginals_table(size), "aaaa") for size in (4, 8)),
+        *(_made(f"marginals_f{size}", _marginals(size), "anan") for size in (4, 8)),
+        *(_made(f"marginals_table_f{size}", _marginals_table(size), "aa") for size in (4, 8)),
         _made("histogram_f4", _histogram_f4(), "ana"),
         _made("histogram_f8", _histogram_f8(), "anaa"),
         _made("histogram_sparse", _histogram_sparse(), "aanna"),
@@ -129,39 +129,43 @@ def _counter(size: int) -> Any:
 
 def _marginals(size: int) -> Callable[..., None]:
     floats, signed = (np.dtype(f"{kind}{size}").type for kind in "fi")
-    run, fields = marginal_loops.add_piece, marginal_loops.PLAN_FIELDS
+    run, fields, sums_of = marginal_loops.add_piece, marginal_loops.PLAN_FIELDS, _sums_of(signed)
 
-    def entry(x: Any, n: int, plan: Any, start: int, sums: Any, largest: Any) -> None:  # noqa: PLR0917  (addresses)
-        geometry = carray(plan, (fields,), np.int64)
-        length = geometry[marginal_loops.TOTAL]
-        # Sums, then sums of squares.
-        moments = carray(sums, (2 * length,), np.float64)
-        run(
-            (carray(x, (n,), floats), carray(x, (n,), signed)),
-            start,
-            geometry,
-            (moments[:length], moments[length:], carray(largest, (length,), signed)),
-        )
+    def entry(x: Any, n: int, memory: Any, start: int) -> None:
+        plan = carray(memory, (fields,), np.int64)
+        run((carray(x, (n,), floats), carray(x, (n,), signed)), start, plan, sums_of(memory))
 
     return entry
 
 
 def _marginals_table(size: int) -> Callable[..., None]:
     floats, signed = (np.dtype(f"{kind}{size}").type for kind in "fi")
-    run, fields = marginal_loops.write_table, marginal_loops.PLAN_FIELDS
+    run, fields, sums_of = marginal_loops.write_table, marginal_loops.PLAN_FIELDS, _sums_of(signed)
+    first, wide = fields * 8 // size, 8 // size
 
-    def entry(plan: Any, sums: Any, largest: Any, out: Any) -> None:
-        geometry = carray(plan, (fields,), np.int64)
-        length, wanted = geometry[marginal_loops.TOTAL], geometry[marginal_loops.WANTED]
-        moments = carray(sums, (2 * length,), np.float64)
-        run(
-            geometry,
-            (moments[:length], moments[length:], carray(largest, (length,), signed)),
-            carray(largest, (length,), floats),
-            carray(out, (3, wanted), np.float32),
-        )
+    def entry(memory: Any, out: Any) -> None:
+        plan = carray(memory, (fields,), np.int64)
+        total, wanted = plan[marginal_loops.TOTAL], plan[marginal_loops.WANTED]
+        begin = first + 2 * wide * total
+        magnitudes = carray(memory, (begin + total,), floats)[begin:]
+        run(plan, sums_of(memory), magnitudes, carray(out, (3, wanted), np.float32))
 
     return entry
+
+
+def _sums_of(signed: Any) -> Any:
+    """Return what finds the sums in the memory of `marginal_kernels.Sums`: they are after the plan."""
+    fields, wide = marginal_loops.PLAN_FIELDS, 8 // np.dtype(signed).itemsize
+
+    @numba.njit(error_model="numpy")
+    def sums_of(memory: Any) -> Any:
+        total = carray(memory, (fields,), np.int64)[marginal_loops.TOTAL]
+        moments = carray(memory, (fields + 2 * total,), np.float64)
+        begin = wide * (fields + 2 * total)
+        largest = carray(memory, (begin + total,), signed)[begin:]
+        return moments[fields : fields + total], moments[fields + total :], largest
+
+    return sums_of
 
 
 def _integers(kind: str, size: int) -> Callable[..., None]:

@@ -12,48 +12,56 @@ import numpy.typing as npt
 
 from workers.arrays import kernels, marginal_loops
 from workers.arrays.kernels import address
+from workers.arrays.marginal_loops import PLAN_FIELDS, TOTAL, WANTED
 
 
-def add_piece(
-    values: npt.NDArray[Any],
-    start: int,
-    plan: npt.NDArray[np.int64],
-    moments: npt.NDArray[np.float64],
-    largest: npt.NDArray[Any],
-) -> None:
-    """Add a piece of a tensor to its sums; see `marginal_loops.add_piece`.
+class Sums:
+    """The sums of a tensor whose elements arrive in pieces."""
 
-    Args:
-        values: 1-D and contiguous, float32 or float64 in native byte order, finite.
-        start: which element of the tensor is the first.
-        plan: how the tensor is cut.
-        moments: (2, place).
-        largest: (place,), signed integers as wide as the elements.
-    """
-    size = values.dtype.itemsize
-    entries = kernels.entries()
-    if entries is not None:
-        entries[f"marginals_f{size}"](
-            address(values), values.size, address(plan), start, address(moments), address(largest)
-        )
-    else:
-        into = moments[0], moments[1], largest
-        marginal_loops.add_piece((values, values.view(f"i{size}")), start, plan, into)
+    def __init__(self, plan: npt.NDArray[np.int64], itemsize: int) -> None:
+        """Begin with no elements.
 
+        Args:
+            plan: how the tensor is cut, (PLAN_FIELDS,).
+            itemsize: of the pieces, 4 or 8.
+        """
+        # One piece of memory, whose address is looked up once: what is done once for each tensor counts.
+        self._memory = np.zeros(PLAN_FIELDS + 3 * int(plan[TOTAL]), np.int64)
+        self._memory[:PLAN_FIELDS] = plan
+        self._address = address(self._memory)
+        self._itemsize = itemsize
 
-def table_of(
-    plan: npt.NDArray[np.int64], moments: npt.NDArray[np.float64], largest: npt.NDArray[Any]
-) -> npt.NDArray[np.float32]:
-    """Return what is wanted of the sums of a complete tensor, (3, place): sums, norms, largest magnitudes.
+    def add_piece(self, values: npt.NDArray[Any], start: int) -> None:
+        """Add a piece; see `marginal_loops.add_piece`.
 
-    Call it once: it adds up columns in place.
-    """
-    size = largest.dtype.itemsize
-    out = np.empty((3, plan[marginal_loops.WANTED]), np.float32)
-    entries = kernels.entries()
-    if entries is not None:
-        entries[f"marginals_table_f{size}"](address(plan), address(moments), address(largest), address(out))
-    else:
-        into = moments[0], moments[1], largest
-        marginal_loops.write_table(plan, into, largest.view(f"f{size}"), out)
-    return out
+        Args:
+            values: 1-D and contiguous, float32 or float64 in native byte order, finite.
+            start: which element of the tensor is the first.
+        """
+        entries, size = kernels.entries(), self._itemsize
+        if entries is not None:
+            entries[f"marginals_f{size}"](address(values), values.size, self._address, start)
+        else:
+            x = values, values.view(f"i{size}")
+            marginal_loops.add_piece(x, start, self._memory[:PLAN_FIELDS], self._sums())
+
+    def table(self) -> npt.NDArray[np.float32]:
+        """Return what is wanted of the sums, (3, place): sums, norms, largest magnitudes.
+
+        Call it once: it adds up columns in place.
+        """
+        entries, size = kernels.entries(), self._itemsize
+        out = np.empty((3, self._memory[WANTED]), np.float32)
+        if entries is not None:
+            entries[f"marginals_table_f{size}"](self._address, address(out))
+        else:
+            sums = self._sums()
+            marginal_loops.write_table(self._memory[:PLAN_FIELDS], sums, sums[2].view(f"f{size}"), out)
+        return out
+
+    def _sums(self) -> tuple[npt.NDArray[Any], ...]:
+        """Return sums, sums of squares, and the bits of the largest magnitudes."""
+        total, own = int(self._memory[TOTAL]), self._memory[PLAN_FIELDS:]
+        moments = own.view(np.float64)
+        largest = own[2 * total :].view(f"i{self._itemsize}")[:total]
+        return moments[:total], moments[total : 2 * total], largest

@@ -68,6 +68,50 @@ def _add_columns(x: Any, rows: int, sums: Any, squares: Any, largest: Any) -> No
 
 
 @compiled(_REORDER)
+def _moments_of_four(values: Any, sums: Any, squares: Any) -> Any:
+    """Add four rows to the sums of columns; return the sum of each row, and that of its squares.
+
+    Both kinds of sums in one loop take little longer than one, because converting elements is most of it.
+    """
+    width = sums.size
+    b, c, d = width, 2 * width, 3 * width
+    first, second, third, fourth = values[:b], values[b:c], values[c:d], values[d : d + width]
+    s, t, u, v = 0.0, 0.0, 0.0, 0.0
+    p, q, r, o = 0.0, 0.0, 0.0, 0.0
+    for i in range(width):
+        w, x = np.float64(first[i]), np.float64(second[i])
+        y, z = np.float64(third[i]), np.float64(fourth[i])
+        sums[i] += (w + x) + (y + z)
+        squares[i] += (w * w + x * x) + (y * y + z * z)
+        s += w
+        t += x
+        u += y
+        v += z
+        p += w * w
+        q += x * x
+        r += y * y
+        o += z * z
+    return s, t, u, v, p, q, r, o
+
+
+@compiled(_REORDER)
+def _largest_of_four(bits: Any, largest: Any) -> Any:
+    """Add four rows to the largest magnitudes of columns; return that of each row. All are bits."""
+    width = largest.size
+    b, c, d = width, 2 * width, 3 * width
+    first, second, third, fourth = bits[:b], bits[b:c], bits[c:d], bits[d : d + width]
+    kind = bits.dtype.type  # otherwise, numba would calculate in 64 bits
+    magnitude = kind(np.iinfo(bits.dtype).max)
+    s, t, u, v = kind(0), kind(0), kind(0), kind(0)
+    for i in range(width):
+        w, x = kind(first[i] & magnitude), kind(second[i] & magnitude)
+        y, z = kind(third[i] & magnitude), kind(fourth[i] & magnitude)
+        largest[i] = max(largest[i], max(max(w, x), max(y, z)))  # noqa: PLW3301  (two at a time)
+        s, t, u, v = max(s, w), max(t, x), max(u, y), max(v, z)
+    return s, t, u, v
+
+
+@compiled(_REORDER)
 def _moments_of_row(values: Any) -> Any:
     """Return the sum of a row, and that of its squares."""
     total, square = 0.0, 0.0
@@ -139,6 +183,29 @@ def _add_rows(x: Any, row: int, plan: Any, into: Any) -> None:
 
 
 @compiled(set())
+def _add_table(x: Any, row: int, plan: Any, into: Any) -> None:
+    """Add whole rows, the first of which is `row`, to the sums of the columns and of the leading axes."""
+    values, bits = x
+    sums, squares, largest = into
+    width, first = plan[WIDTH], plan[COLUMNS]
+    last, whole = first + width, values.size - values.size % (4 * width)
+    own = plan[: FIRST_AXIS + 3 * plan[LEADING]]
+    axes = own[FIRST_AXIS:]
+    _go_to(row, axes)
+    for begin in range(0, whole, 4 * width):
+        end = begin + 4 * width
+        moments = _moments_of_four(values[begin:end], sums[first:last], squares[first:last])
+        tops = _largest_of_four(bits[begin:end], largest[first:last])
+        for i in range(4):
+            _add_sums(moments[i], moments[4 + i], tops[i], own, into)
+            _advance(axes)
+    if whole < values.size:
+        rest, rows = (values[whole:], bits[whole:]), (values.size - whole) // width
+        _add_columns(rest, rows, sums[first:last], squares[first:last], largest[first:last])
+        _add_rows(rest, row + whole // width, plan, into)
+
+
+@compiled(set())
 def _add_part(x: Any, at: int, plan: Any, into: Any) -> None:
     """Add a part of a row; `at` is the element of the tensor that is its first."""
     sums, squares, largest = into
@@ -174,13 +241,60 @@ def add_piece(x: Any, start: int, plan: Any, into: Any) -> None:
     for begin in range(head, n - tail, step):
         end = min(begin + step, n - tail)
         block = (values[begin:end], bits[begin:end])
-        if first >= 0:
+        if first >= 0 and plan[HAS_ROWS]:
+            _add_table(block, (start + begin) // width, plan, into)
+        elif first >= 0:
             rows = (end - begin) // width
             _add_columns(block, rows, sums[first:last], squares[first:last], largest[first:last])
-        if plan[HAS_ROWS]:
+        elif plan[HAS_ROWS]:
             _add_rows(block, (start + begin) // width, plan, into)
     if tail:
         _add_part((values[n - tail :], bits[n - tail :]), start + n - tail, plan, into)
+
+
+@compiled(_REORDER)
+def _sum_of_columns(columns: Any, last: Any) -> Any:
+    """Return the sum of some columns, and add each of them to the sums of the last axis if these are wanted."""
+    total = 0.0
+    for i in range(columns.size):
+        total += columns[i]
+    for i in range(last.size):
+        last[i] += columns[i]
+    return total
+
+
+@compiled(_REORDER)
+def _largest_of_columns(columns: Any, last: Any) -> Any:
+    """Return the largest of some magnitudes; the same of the last axis, each of its own."""
+    top = columns.dtype.type(0)
+    for i in range(columns.size):
+        top = max(top, columns[i])
+    for i in range(last.size):
+        last[i] = max(last[i], columns[i])
+    return top
+
+
+@compiled(set())
+def _add_up_columns(plan: Any, into: Any) -> None:
+    """Add the sums of the columns to those of the axes that they consist of."""
+    sums, squares, largest = into
+    end = FIRST_AXIS + 3 * (plan[LEADING] + plan[INNER])
+    inner, last = plan[FIRST_AXIS + 3 * plan[LEADING] : end - 3], plan[end - 3 : end]
+    length, begin = last[LENGTH], max(last[BEGIN], 0)
+    kept = begin + length if last[BEGIN] >= 0 else begin
+    _go_to(0, inner)
+    for column in range(plan[COLUMNS], plan[COLUMNS] + plan[WIDTH], length):
+        stop = column + length
+        total = _sum_of_columns(sums[column:stop], sums[begin:kept])
+        square = _sum_of_columns(squares[column:stop], squares[begin:kept])
+        top = _largest_of_columns(largest[column:stop], largest[begin:kept])
+        for own in range(0, inner.size, 3):
+            if inner[own + BEGIN] >= 0:
+                place = inner[own + BEGIN] + inner[own + AT]
+                sums[place] += total
+                squares[place] += square
+                largest[place] = max(largest[place], top)
+        _advance(inner)
 
 
 @compiled(set())
@@ -193,29 +307,24 @@ def write_table(plan: Any, into: Any, magnitudes: Any, out: Any) -> None:
         magnitudes: the memory of the latter as floats.
         out: (3, WANTED) of float32: sums, norms, largest magnitudes.
     """
-    sums, squares, largest = into
+    sums, squares, _ = into
     if plan[INNER]:
-        inner = plan[FIRST_AXIS + 3 * plan[LEADING] : FIRST_AXIS + 3 * (plan[LEADING] + plan[INNER])]
-        _go_to(0, inner)
-        for column in range(plan[COLUMNS], plan[COLUMNS] + plan[WIDTH]):
-            for own in range(0, inner.size, 3):
-                if inner[own + BEGIN] >= 0:
-                    place = inner[own + BEGIN] + inner[own + AT]
-                    sums[place] += sums[column]
-                    squares[place] += squares[column]
-                    largest[place] = max(largest[place], largest[column])
-            _advance(inner)
-    for place in range(plan[WANTED]):
-        out[0, place] = _narrowed(sums[place])
-        out[1, place] = _narrowed(math.sqrt(squares[place]))
-        out[2, place] = _narrowed(np.float64(magnitudes[place]))
+        _add_up_columns(plan, into)
+    wanted = plan[WANTED]
+    for place in range(wanted):
+        squares[place] = math.sqrt(squares[place])
+    _narrow(sums[:wanted], out[0])
+    _narrow(squares[:wanted], out[1])
+    _narrow(magnitudes[:wanted], out[2])
 
 
-@compiled(set())
-def _narrowed(value: float) -> Any:
-    """Return a number as float32: the largest one if it is larger, and the smallest if it would be zero."""
-    largest = 3.4028234663852886e38
-    narrow = np.float32(min(max(value, -largest), largest))
-    if narrow == 0 and value != 0:
-        return np.float32(math.copysign(1.401298464324817e-45, value))
-    return narrow
+@compiled({"nnan"})
+def _narrow(values: Any, out: Any) -> None:
+    """Write numbers as float32: the largest one for larger ones, and the smallest for what would be zero."""
+    largest, smallest = np.float64(3.4028234663852886e38), np.float64(1.401298464324817e-45)
+    for i in range(out.size):
+        value = np.float64(values[i])
+        magnitude = abs(value)
+        bounded = magnitude if magnitude < largest else largest
+        raised = bounded if bounded > smallest else smallest
+        out[i] = np.float32(math.copysign(raised if magnitude > 0 else 0.0, value))

@@ -19,9 +19,9 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays import marginal_kernels
 from workers.arrays import marginal_loops as loops
 from workers.arrays.dtypes import ElementType
+from workers.arrays.marginal_kernels import Sums
 
 Values: TypeAlias = npt.NDArray[np.float32]
 Shape: TypeAlias = tuple[int, ...]
@@ -150,7 +150,6 @@ class _Plan:
     """For the loops; see `marginal_loops.WIDTH`."""
     axes: tuple[tuple[int, int], ...]
     """The kept axes, and their lengths."""
-    total: int
 
 
 @lru_cache(maxsize=4096)
@@ -180,7 +179,7 @@ def _plan(shape: Shape, axes: tuple[int, ...]) -> _Plan:
     for number, (length, begin) in enumerate((*leading, *inner)):
         own = loops.FIRST_AXIS + 3 * number
         places[own : own + 2] = length, begin
-    return _Plan(places, tuple((axis, shape[axis]) for axis in axes), total)
+    return _Plan(places, tuple((axis, shape[axis]) for axis in axes))
 
 
 def _told_apart(axes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -197,19 +196,17 @@ def _told_apart(axes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 class RunningMarginals:
     """The marginals of a tensor whose elements arrive in pieces, in the order of the payload."""
 
-    def __init__(
-        self, shape: Shape, axes: tuple[int, ...], itemsize: int, *, is_reversed: bool = False
-    ) -> None:
-        """Prepare for these axes; `itemsize` is that of the pieces: 4 or 8.
-
-        If `is_reversed`, the axes of the tensor are these from the last to the first.
-        """
-        self._ndim = len(shape) if is_reversed else 0
-        self._plan = _plan(shape, axes)
-        self._places = self._plan.places.copy()  # the loops write to it
-        self._moments = np.zeros((2, self._plan.total))
-        self._largest = np.zeros(self._plan.total, f"i{itemsize}")
+    def __init__(self, plan: _Plan, itemsize: int, ndim: int = 0) -> None:
+        """Prepare for these axes; see `of_axes`. The axes of a tensor of `ndim` axes are those reversed."""
+        self._plan = plan
+        self._ndim = ndim
+        self._sums = Sums(plan.places, itemsize)
         self._added = 0
+
+    @classmethod
+    def of_axes(cls, shape: Shape, axes: tuple[int, ...], itemsize: int) -> Self:
+        """Return the marginals of no elements yet; `itemsize` is that of the pieces: 4 or 8."""
+        return cls(_plan(shape, axes), itemsize)
 
     def update(self, values: npt.NDArray[Any], *, finite: bool) -> None:
         """Add a piece: 1-D and contiguous, float32 or float64 in native byte order.
@@ -218,12 +215,12 @@ class RunningMarginals:
         """
         if not finite:
             values = np.where(np.isfinite(values), values, values.dtype.type(0))
-        marginal_kernels.add_piece(values, self._added, self._places, self._moments, self._largest)
+        self._sums.add_piece(values, self._added)
         self._added += values.size
 
     def result(self) -> MarginalTable:
         """Return the marginals of all pieces; `NO_MARGINALS` if all elements are zeros. Call it once."""
-        table = marginal_kernels.table_of(self._places, self._moments, self._largest)
+        table = self._sums.table()
         if not table[2].any():
             return NO_MARGINALS
         made = MarginalTable(self._plan.axes, table)
@@ -237,19 +234,23 @@ def running_marginals(
 
     Its pieces come as `RunningStatistics` widens them, in the order of the payload.
     """
-    if not has_marginals(element):
+    plan = _kept_plan(element, shape[::-1] if fortran_order else shape)
+    if plan is None:
         return None
-    lengths = shape[::-1] if fortran_order else shape
-    axes = kept_axes(lengths, element.itemsize)
-    if not axes:
-        return None
-    return RunningMarginals(lengths, axes, max(element.itemsize, 4), is_reversed=fortran_order)
+    return RunningMarginals(plan, max(element.itemsize, 4), len(shape) if fortran_order else 0)
+
+
+@lru_cache(maxsize=4096)
+def _kept_plan(element: ElementType, shape: Shape) -> _Plan | None:
+    """Return how a tensor is cut for the marginals that are kept of it; None if none are."""
+    axes = kept_axes(shape, element.itemsize) if has_marginals(element) else ()
+    return _plan(shape, axes) if axes else None
 
 
 def marginals_of(values: npt.NDArray[Any], axes: Sequence[int] | None = None) -> dict[int, Marginal]:
     """Return the marginals of a whole tensor; `axes` are those that are kept unless they are given."""
     wide = values.astype(values.dtype if values.dtype in ("f4", "f8") else np.float32, order="C", copy=False)
     chosen = kept_axes(values.shape, values.dtype.itemsize) if axes is None else tuple(axes)
-    running = RunningMarginals(values.shape, chosen, wide.dtype.itemsize)
+    running = RunningMarginals.of_axes(values.shape, chosen, wide.dtype.itemsize)
     running.update(wide.reshape(-1), finite=bool(np.isfinite(wide).all()))
     return running.result().by_axis()

@@ -18,7 +18,7 @@ class RunningHistogram:
     """The histogram of a tensor that arrives in blocks, which `RunningStatistics` passes on."""
 
     def __init__(self) -> None:
-        self._counts = kernels.Counts()
+        self._counts = kernels.take_counts()
 
     def update(self, values: npt.NDArray[Any], state: npt.NDArray[np.float64]) -> None:
         """Add elements to the histogram, and to the state of their statistics.
@@ -41,10 +41,14 @@ class RunningHistogram:
         kernels.count_codes(counts, meanings, self._counts)
 
     def rows(self, pos_inf: int, neg_inf: int) -> npt.NDArray[np.int64]:
-        """Return the histogram as it is stored, (bin, 3); see `FIELDS`.
+        """Return the histogram as it is stored, (bin, 3); see `FIELDS`. Call it once.
 
         Args:
             pos_inf: how many of the elements are +Inf.
             neg_inf: how many are -Inf.
         """
-        return kernels.sparse(self._counts, pos_inf, neg_inf)
+        counts = self._counts
+        del self._counts  # the next tensor uses it
+        rows = kernels.sparse(counts, pos_inf, neg_inf)
+        kernels.give_back(counts)
+        return rows

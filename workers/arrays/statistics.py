@@ -200,7 +200,7 @@ class RunningStatistics:
         return _in_order((*state, std, l2_norm))
 
     def histogram_rows(self) -> npt.NDArray[np.int64]:
-        """Return the histogram of all pieces so far, (bin, 3); see `workers.arrays.histogram.FIELDS`.
+        """Return the histogram of all pieces, (bin, 3); see `workers.arrays.histogram.FIELDS`. Call it once.
 
         Empty if none is computed, or if the elements are complex.
         """

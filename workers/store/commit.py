@@ -263,10 +263,10 @@ def drop_tensors(objects: ObjectStore, commit: Commit, without: WithoutTensors) 
     dropped = {path: size for path, size in stored.items() if metadata.is_of_tensors(path)}
     # As it was written: what a later version has added to it stays.
     record = json.loads(zlib.decompress(commit.packed_leaf))["attributes"][metadata.ATTRIBUTE]
-    # A commit that refers to the pool may have views, too: it does not say.
-    has_views = record["format_version"] >= metadata.VIEWS_FORMAT_VERSION
-    record["format_version"] = format_version_of(without, has_views=has_views)
     pooled = record.pop("pool", {})
+    # The rows go on naming the pool, which a version without it takes for damage.
+    has_views = record["format_version"] >= metadata.VIEWS_FORMAT_VERSION
+    record["format_version"] = format_version_of(without, has_views=has_views, has_pool=bool(pooled))
     record["without_tensors"] = asdict(without)
     record["summary"]["stored_bytes"] = max(
         totals.stored_bytes - sum(dropped.values()) - sum(array["nbytes"] for array in pooled.values()), 0

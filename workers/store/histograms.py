@@ -9,7 +9,7 @@ row has entries, and `by_row` finds it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -51,18 +51,28 @@ def distinct(rows: Iterable[int], index: Tables) -> list[int]:
     return list({contents[row]: row for row in sorted(rows, reverse=True)}.values())
 
 
-def of_tables(index: Tables, entries: npt.NDArray[np.int64], where: str) -> dict[int, Histogram]:
+def of_tables(
+    index: Tables, entries: npt.NDArray[np.int64], where: str, wanted: Collection[int] | None = None
+) -> dict[int, Histogram]:
     """Return by row the histogram of each tensor that has one; equal tensors share it.
 
     A tensor of zeros alone has one without any entries, because its statistics say everything.
 
+    Args:
+        index: the index of the step.
+        entries: the table of its histograms.
+        where: names the step, for errors.
+        wanted: the rows that are asked for; all if None.
+
     Raises:
-        DamagedStore: a histogram contradicts the statistics; `where` names the step.
+        DamagedStore: a histogram contradicts the statistics.
     """
     bins_of = by_row(entries, index)
     made: dict[tuple[int, int], Histogram | None] = {}
     known: dict[int, Histogram] = {}
     for row in counted_rows(index):
+        if wanted is not None and row not in wanted:
+            continue
         bins = bins_of.get(row, _NO_BINS)
         # What follows from shared bins is computed once.
         key = (id(bins), row if bins is _NO_BINS else -1)

@@ -10,7 +10,6 @@ import errno
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from typing import TypeAlias
 
 import numpy as np
@@ -23,6 +22,7 @@ from workers.dump.source import OpenFile
 from workers.errors import UnreadableFile
 from workers.model import MIB
 from workers.store import metadata
+from workers.store.backends.deadline import supervised
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects
 from workers.store.pieces import Gathered, NewObject
@@ -78,10 +78,13 @@ def convert_here(job: ShardJob, begin: Callable[[int], None] | None = None) -> R
     """Convert a job without emitting events. `begin` is called with each row before its file is read."""
     started = time.perf_counter()
     objects = open_objects(job.store)
-    with nullcontext(objects) if objects.is_local else Uploads(objects) as target:
-        work = _Conversion(job, target.create, begin, objects)
-        for segment in job.segments:
-            work.run(segment)
+    if objects.is_local:
+        work = _Conversion(job, objects.create, begin, objects)
+        supervised(work.run)  # each chunk is a write, and handing it over takes longer
+    else:
+        with Uploads(objects) as uploads:
+            work = _Conversion(job, uploads.create, begin, objects)
+            work.run()
     return work.receipt(time.perf_counter() - started)
 
 
@@ -92,8 +95,7 @@ def dry_run(job: ShardJob, begin: Callable[[int], None] | None = None) -> Receip
     """
     started = time.perf_counter()
     work = _Conversion(job, lambda _key: Gathered(lambda _data: None), begin)
-    for segment in job.segments:
-        work.run(segment)
+    work.run()
     return work.receipt(time.perf_counter() - started)
 
 
@@ -127,8 +129,12 @@ class _Conversion:
         self._stored: dict[str, int] = {}
         self._bytes_read = self._duplicates = self._duplicate_bytes = 0
 
-    def run(self, segment: Segment) -> None:
-        """Fill one segment."""
+    def run(self) -> None:
+        """Fill all segments."""
+        for segment in self._job.segments:
+            self._run(segment)
+
+    def _run(self, segment: Segment) -> None:
         if segment.pooled:
             self._run_pooled(segment)
             return
@@ -237,13 +243,7 @@ class _Conversion:
         return digest, entry_statistics.summary()
 
     def _convert_in_pieces(
-        self,
-        entry: Entry,
-        file: OpenFile,
-        packer: _AnyPacker,
-        seen: dict[bytes, int],
-        *,
-        is_unique: bool,
+        self, entry: Entry, file: OpenFile, packer: _AnyPacker, seen: dict[bytes, int], *, is_unique: bool
     ) -> tuple[bytes, Summary]:
         """Convert a payload of several pieces; return its digest, and its statistics unless it is a copy."""
         entry_statistics = EntryStatistics(entry, len(self._buffer), sketches=self._job.sketches)
@@ -371,7 +371,7 @@ class _Conversion:
             self._summaries.keep(place, summary)
 
     def receipt(self, seconds: float) -> Receipt:
-        """Return the receipt of all segments that were run."""
+        """Return the receipt of all segments."""
         return Receipt(
             number=self._job.number,
             rows=np.fromiter(self._job.entries, np.int64, len(self._job.entries)),

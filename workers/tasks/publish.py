@@ -19,6 +19,7 @@ from workers.errors import DamagedStore, DumpIngestError, SourceChanged
 from workers.model import SourceFile, StepKey
 from workers.rules.step import evaluate
 from workers.store import block_digests, commit, findings, histograms, marginals, metadata, tables
+from workers.store.backends.deadline import supervised
 from workers.store.marginals import StepMarginals
 from workers.store.model import CommitSummary, Evaluated, RowKind
 from workers.store.objects import ObjectStore
@@ -60,6 +61,12 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
     """
     started = time.perf_counter()
     assembled = assemble(plan, receipts)
+    supervised(_commit, plan, assembled)
+    events.emit(Published(assembled.summary, time.perf_counter() - started))
+    return assembled.summary
+
+
+def _commit(plan: StepPlan, assembled: Assembled) -> None:
     objects = open_objects(plan.store)
     if assembled.without_tensors is not None:
         _refuse_to_replace_tensors(objects, plan.key)
@@ -73,8 +80,6 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
         without_tensors=assembled.without_tensors,
         replaces=plan.replaces,
     )
-    events.emit(Published(assembled.summary, time.perf_counter() - started))
-    return assembled.summary
 
 
 def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:

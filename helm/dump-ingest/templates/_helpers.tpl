@@ -198,5 +198,7 @@ The named ports of each component, as maps `dask` (ports on which code can be ru
 {{- end -}}
 
 {{- define "dump-ingest.drainSeconds" -}}
-{{- if kindIs "invalid" .Values.config.drain_s -}}30{{- else -}}{{ ceil .Values.config.drain_s }}{{- end -}}
+{{- if not (kindIs "invalid" .Values.config.drain_s) -}}{{ ceil .Values.config.drain_s }}
+{{- else if include "dump-ingest.inTrainingPod" . -}}300
+{{- else -}}30{{- end -}}
 {{- end -}}

@@ -59,6 +59,10 @@ env:
   {{- end }}
   - name: DUMP_INGEST_METRICS
     value: {{ printf "%s:%v" .Values.watcher.metrics.host .Values.watcher.metrics.port | quote }}
+  {{- if include "dump-ingest.inTrainingPod" . }}
+  - name: DUMP_INGEST_DRAIN_S
+    value: {{ include "dump-ingest.drainSeconds" . | quote }}
+  {{- end }}
   {{- if include "dump-ingest.usesCluster" . }}
   - name: DUMP_INGEST_SCHEDULER
     value: {{ include "dump-ingest.schedulerAddress" . | quote }}

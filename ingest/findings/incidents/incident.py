@@ -186,6 +186,8 @@ def _lines(incident: Incident) -> Iterator[str]:
         yield f"  {line.file}:{line.line}  {line.code}"
     if incident.reason:
         yield f"  {incident.reason}"
+    elif incident.origin is not None and incident.origin.why is not None:
+        yield f"  {incident.origin.why.first}"
     yield f"  {_extent(incident)}"
     if incident.rules:
         rules = [f"{rule} {count}" for rule, count in incident.rules.items()]

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import glob
 from dataclasses import dataclass
 from typing import Any
 
 from ingest.page.answers import BESIDE, RANK, STAT, STEP, sides_of
 from ingest.page.arguments import Parameter
-from ingest.page.drawing.charts import Series, series_by_rank, series_picture
 from ingest.page.moment import Moment
-from ingest.page.screen import Asked, Screen, lines
+from ingest.page.screen import Asked, Lines, Screen, lines
 from ingest.page.views.growth import growth_of
+from ingest.page.views.overlays import overlay_of_tensor, overlays_of_roles
+from ingest.page.views.pairing import pairing_of
 from ingest.questions.compare import Comparison, compare
 from ingest.questions.compare.result import GOOD, ComparedTensor, Verdict
-from ingest.questions.trend import statistic_named, trend
-from workers.errors import DamagedStore, UsageError
+from ingest.questions.trend import statistic_named
+from workers.errors import UsageError
+from workers.model import MIB
 
 #: Tensors that are listed.
 _LISTED = 40
-_LINES = 3
 #: Runs with more ranks than this in common are compared rank by rank, unless all are asked for: each takes a
 #: tenth of a second or more.
 _RANKS_AT_ONCE = 4
-#: What is shown over the steps is made at once if the runs have at most this many in common; else on demand.
-_STEPS_AT_ONCE = 8
+#: What is shown over the steps is made at once if the runs have at most this many tensors of steps in common;
+#: else on demand.
+_CELLS_AT_ONCE = 4000
+#: Elements are read at once if the tensors of a step take at most this many bytes; else on demand.
+_NBYTES_AT_ONCE = 16 * MIB
 #: What is shown of the metrics of a pair.
 _METRICS = ("max_abs", "relative_euclidean", "cosine")
 
@@ -45,7 +48,9 @@ class _RunPair:
     is_first_of_many: bool
     """Whether it is the first rank only because all of them would take long."""
     is_over: bool
-    """Whether the error and the statistic over the steps are shown, too."""
+    """Whether the error and the statistics over the steps are shown, too."""
+    has_elements: bool
+    """Whether elements are read where digests differ; else, statistics decide."""
 
 
 def show(asked: Asked) -> dict[str, Any]:
@@ -63,6 +68,7 @@ def show(asked: Asked) -> dict[str, Any]:
             "common": [],
             "over_url": "",
             "all_url": "",
+            "elements_url": "",
         }
         return {**form, **nothing}
     choice = _choose(asked, other)
@@ -77,18 +83,27 @@ def show(asked: Asked) -> dict[str, Any]:
         **_links_to_more(asked, choice),
         **_over_the_steps(asked, choice, answer, stat),
         **_differences(asked, answer),
-        "lines": lines(asked, ("compare", *sides), f"ingest.compare({sides[0]!r}, {sides[1]!r})"),
+        "pairing": pairing_of(asked, answer, other),
+        "lines": _lines(asked, sides, choice),
     }
+
+
+def _lines(asked: Asked, sides: tuple[str, str], choice: _RunPair) -> Lines:
+    """Return the lines that compare the same."""
+    options = ("--include-partial",) if choice.has_elements else ("--include-partial", "--no-elements")
+    given = "include_partial=True" if choice.has_elements else "include_partial=True, elements=False"
+    shell = ("compare", *sides, *options)
+    return lines(asked, shell, f"ingest.compare({sides[0]!r}, {sides[1]!r}, {given})")
 
 
 def _compared(asked: Asked, choice: _RunPair, sides: tuple[str, str]) -> Comparison:
     """Compare one rank as it was read, so that nothing is read again; all ranks as their URLs say."""
-    options = asked.storage_options()
+    options, elements = asked.storage_options(), choice.has_elements
     rank, step = choice.rank, choice.step
     if rank is None:
-        return compare(*sides, storage_options=options, include_partial=True)
+        return compare(*sides, storage_options=options, include_partial=True, elements=elements)
     opened = asked.moment.store.step(rank, step), choice.its.store.step(rank, step)
-    return compare(*opened, storage_options=options, include_partial=True)
+    return compare(*opened, storage_options=options, include_partial=True, elements=elements)
 
 
 def _choose(asked: Asked, other: str) -> _RunPair:
@@ -105,35 +120,51 @@ def _choose(asked: Asked, other: str) -> _RunPair:
     wanted, rank = arguments.integer("step"), arguments.integer("rank")
     ranks = sorted(set(mine.ranks) & set(its.ranks))
     is_first_of_many = rank is None and not arguments.flag("all") and len(ranks) > _RANKS_AT_ONCE
+    if is_first_of_many:
+        rank = ranks[0]
+    step = common[-1] if wanted is None else wanted
+    compared = {(of_rank, step) for of_rank in (ranks if rank is None else [rank])}
+    sizes = [opened.commit.summary for opened in mine.steps if (opened.key.rank, opened.key.step) in compared]
+    tensors = max((size.tensors + size.statistics_only for size in sizes), default=0)
     return _RunPair(
         its,
         common,
-        common[-1] if wanted is None else wanted,
+        step,
         ranks,
-        ranks[0] if is_first_of_many else rank,
+        rank,
         is_first_of_many,
-        arguments.flag("over") or len(common) <= _STEPS_AT_ONCE,
+        is_over=arguments.flag("over") or len(common) * tensors <= _CELLS_AT_ONCE,
+        has_elements=arguments.flag("elements") or sum(size.raw_bytes for size in sizes) <= _NBYTES_AT_ONCE,
     )
 
 
 def _links_to_more(asked: Asked, choice: _RunPair) -> dict[str, str]:
     """Return the URLs that show what was left out to save time; "" for what is shown."""
-    state = {name: asked.arguments.text(name) for name in (BESIDE, "step", "rank", "all", "stat", "name")}
+    state = {
+        name: asked.arguments.text(name)
+        for name in (BESIDE, "step", "rank", "all", "over", "elements", "stat", "name")
+    }
     return {
         "all_url": asked.links.view("compare", **{**state, "all": 1}) if choice.is_first_of_many else "",
-        "over_url": "" if choice.is_over else asked.links.view("compare", **state, over=1),
+        "over_url": "" if choice.is_over else asked.links.view("compare", **{**state, "over": 1}),
+        "elements_url": ""
+        if choice.has_elements
+        else asked.links.view("compare", **{**state, "elements": 1}),
     }
 
 
 def _over_the_steps(asked: Asked, choice: _RunPair, answer: Comparison, stat: str) -> dict[str, Any]:
-    """Return the error of all tensors and a statistic of one tensor over the steps; None if left out."""
-    growth = overlay = None
-    if choice.is_over:
-        overlay = _overlay(asked, choice.its, answer, stat, choice.rank)
-    if choice.is_over and choice.ranks:
-        rank = choice.ranks[0] if choice.rank is None else choice.rank
-        growth = growth_of(asked, choice.its, rank, stat)
-    return {"growth": growth, "overlay": overlay}
+    """Return the error of all tensors over the steps, and lines of both runs; nothing if left out."""
+    if not choice.is_over:
+        return {"growth": None, "overlays": []}
+    its, rank = choice.its, choice.rank
+    first = answer.first.tensor if answer.first is not None else None
+    overlay = overlay_of_tensor(asked, its, first, stat, rank)
+    growth = None
+    if choice.ranks:
+        growth = growth_of(asked, its, choice.ranks[0] if rank is None else rank, stat)
+    overlays = [*overlays_of_roles(asked, its, rank), *([overlay] if overlay is not None else [])]
+    return {"growth": growth, "overlays": overlays}
 
 
 def _differences(asked: Asked, answer: Comparison) -> dict[str, Any]:
@@ -170,46 +201,6 @@ def _url(asked: Asked, tensor: ComparedTensor) -> str:
     return asked.links.view("tensor", rank=key.rank, step=key.step, name=tensor.name_a, graph=tensor.graph)
 
 
-def _overlay(asked: Asked, its: Moment, answer: Comparison, stat: str, rank: int | None) -> Any:
-    """Return one tensor of both runs over the steps: the one asked for, else the first that differs."""
-    name = asked.arguments.text("name")
-    if name:
-        names = name, name
-    elif answer.first is not None:
-        names = _names_of(answer.first.tensor)  # the other run may have another name for it
-    else:
-        return None
-    series = [
-        *_series(asked.moment, asked.links.run, names[0], stat, rank),
-        *_series(its, asked.arguments.text(BESIDE), names[1], stat, rank),
-    ]
-    if not series:
-        return None
-    shown = " and ".join(dict.fromkeys(names))
-    return {
-        "name": shown,
-        "picture": series_picture(series, f"{stat} of {shown} in both runs"),
-        "names": [line.name for line in series],
-        "has_bad": any(any(line.bad) for line in series),
-    }
-
-
-def _names_of(tensor: ComparedTensor) -> tuple[str, str]:
-    """Return globs for the names of a tensor in both runs; the same if only one of them has it."""
-    return glob.escape(tensor.name_a or tensor.name_b), glob.escape(tensor.name_b or tensor.name_a)
-
-
-def _series(moment: Moment, run: str, name: str, stat: str, rank: int | None) -> list[Series]:
-    """Return a line for each of the first ranks; none if the run does not have the tensor."""
-    ranks = moment.ranks[:_LINES] if rank is None else [rank]
-    try:
-        frame = trend(moment.store, name, stat, rank=ranks, include_partial=True)
-    except (UsageError, DamagedStore):
-        return []
-    first = frame[(frame["name"] == frame["name"].iloc[0]) & (frame["graph"] == frame["graph"].iloc[0])]
-    return series_by_rank(first, f"{run}, ")
-
-
 SCREEN = Screen(
     "compare",
     "Two runs",
@@ -219,10 +210,11 @@ SCREEN = Screen(
         STEP,
         RANK,
         Parameter("all", "boolean", "Compare all ranks, however many they are."),
+        Parameter("elements", "boolean", "Read elements where digests differ, however many they are."),
         Parameter("over", "boolean", "Show the error over the steps, however many they are."),
         STAT,
         Parameter("name", "string", "The tensor whose statistic is drawn for both runs, or a glob."),
     ),
     show,
-    is_slow=lambda asked: asked.flag("all") or asked.flag("over"),
+    is_slow=lambda asked: any(map(asked.flag, ("all", "over", "elements"))),
 )

@@ -11,15 +11,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from markupsafe import Markup
 
 from ingest.page.answers import STAT, THE_RANK, THE_TENSOR
 from ingest.page.arguments import Parameter
 from ingest.page.choice import tensor_of
 from ingest.page.drawing.charts import bars, series_by_rank, series_picture
+from ingest.page.drawing.exponents import ExponentCounts, exponents_picture
 from ingest.page.drawing.png import Image, as_matrix, image_of
 from ingest.page.moment import Moment
 from ingest.page.screen import Asked, Screen, lines
 from ingest.page.sheet import Sheet
+from ingest.page.views.sketches import sketches_of
 from ingest.page.words import number
 from ingest.questions.trend import statistic_named, trend
 from ingest.reader.context import context_of
@@ -29,7 +32,6 @@ from workers.errors import DamagedStore, UsageError
 #: A line over the steps is drawn at once if this many indexes have to be read for it; else on demand.
 _AT_ONCE = 200
 _LINES = 8
-_MIN_EXPONENT = -1100
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class _Content:
     image: Image | None
     anatomy: Any
     histogram: Any
-    exponents: Any
+    exponents: Markup | None
 
 
 def show(asked: Asked) -> dict[str, Any]:
@@ -48,15 +50,13 @@ def show(asked: Asked) -> dict[str, Any]:
     context = context_of(asked.moment.store, tensor.rank)
     stat = statistic_named(asked.arguments.text("stat", "l2_norm"))
     content, problem = _content(tensor)
+    statistics, sketches = tensor.statistics, sketches_of(asked, tensor)
     sheet = Sheet.of(tensor.shape)
     state = {"rank": tensor.rank, "step": tensor.step, "name": tensor.name, "graph": tensor.graph}
     return {
         "tensor": tensor,
-        "statistics": [
-            (field, value)
-            for field, value in tensor.to_dict().items()
-            if isinstance(value, int | float) and field in _SHOWN
-        ],
+        "statistics": [(field, getattr(statistics, field)) for field in _SHOWN],
+        "sketches": sketches,
         "source": context.source_line(tensor),
         "content": content,
         "problem": problem,
@@ -81,6 +81,7 @@ def show(asked: Asked) -> dict[str, Any]:
                 *(() if tensor.step is None else ("--step", tensor.step)),
             ),
             f"store.tensors(rank={tensor.rank}, step={tensor.step}, name={glob.escape(tensor.name)!r})[0]",
+            also=sketches.commands,
         ),
     }
 
@@ -121,8 +122,11 @@ def _content(tensor: Tensor) -> tuple[_Content | None, str]:
     if anatomy.counts:
         ends = number(edges[0]), number(edges[-1])
         histogram = bars(labels, anatomy.counts, f"Histogram of {tensor.name}", ticks=ends)
+    counts = ExponentCounts.of_values(values)
+    title = f"Signs and binary exponents of {tensor.name}"
+    exponents = None if counts is None else exponents_picture(counts, title)
     image = image_of(as_matrix(values)) if values.size > 1 else None
-    return _Content(image, anatomy, histogram, _exponents(values)), ""
+    return _Content(image, anatomy, histogram, exponents), ""
 
 
 def _as_float(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -131,21 +135,6 @@ def _as_float(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         values = np.abs(values)
     converted: npt.NDArray[np.float64] = np.asarray(values).astype(np.float64)
     return converted
-
-
-def _exponents(values: npt.NDArray[np.float64]) -> Any:
-    """Return the histogram of binary exponents, which shows underflow and overflow; None without any."""
-    usable = values[np.isfinite(values) & (values != 0)]
-    if usable.size < 2:
-        return None
-    exponents = np.frexp(usable)[1] - 1
-    low, high = int(exponents.min()), int(exponents.max())
-    if high == low:
-        return None
-    every = max(-(-(high - low + 1) // 48), 1)
-    counts = np.bincount((exponents - low) // every)
-    labels = [f"2^{low + place * every}" for place in range(len(counts))]
-    return bars(labels, counts.tolist(), "Histogram of binary exponents")
 
 
 def _neighbour(asked: Asked, neighbour: Any) -> dict[str, Any]:

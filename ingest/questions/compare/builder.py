@@ -129,12 +129,12 @@ class ComparisonBuilder:
     def _note_names(self, a: StepTensors, b: StepTensors) -> None:
         """Record which rules of the mapping are still unused, and an example of a name on either side."""
         for names, side in zip(self._names, (a, b), strict=True):
-            names.update(key.name for key in side.keys)
-        if a.keys and b.keys and not self._examples[0]:
-            self._examples = a.keys[0].name, b.keys[0].name
+            names.update(side.names)
+        if a.names and b.names and not self._examples[0]:
+            self._examples = a.names[0], b.names[0]
         mapping = self.choices.mapping
         if self._unused_rules != set() and mapping.rules:
-            unused = set(mapping.unused([key.name for key in a.keys]))
+            unused = set(mapping.unused(a.names))
             self._unused_rules = unused if self._unused_rules is None else self._unused_rules & unused
 
     def _notes(self, tensors: Sequence[ComparedTensor]) -> list[str]:

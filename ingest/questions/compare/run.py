@@ -42,6 +42,7 @@ def compare(
     include_partial: bool = False,
     ignore_unmatched: bool = False,
     keep_equal: bool = False,
+    elements: bool = True,
     client: Client | Callable[[], Client] | None = None,
     layout: str = "",
     across_layouts: bool | None = None,
@@ -67,6 +68,8 @@ def compare(
         include_partial: compare steps with quarantined or missing files, too.
         ignore_unmatched: do not count what only one of the two has as a difference.
         keep_equal: list tensors that are equal, too.
+        elements: read elements where digests differ; False: judge by statistics, which takes no more than
+            the indexes. Not where layouts are compared.
         client: of a Dask cluster, whose workers see A and B under the same names; or a function that connects
             to it, which is called after A and B have been found.
         layout: a pattern for dumps whose tree no layout covers; see `ingest.layouts.declared`.
@@ -92,6 +95,7 @@ def compare(
         thresholds or Thresholds(),
         keep_equal=keep_equal,
         include_partial=include_partial,
+        elements=elements,
         chosen=conditions,
     )
     if layout_map is not None or are_cut_differently(steps_a, steps_b, across_layouts):
@@ -99,6 +103,10 @@ def compare(
             raise UsageError(
                 "conditions on tensors cannot be given where layouts are compared",
                 hint="Compare all tensors, or rank by rank.",
+            )
+        if not elements:
+            raise UsageError(
+                "layouts are compared by elements", hint="Leave elements in, or compare rank by rank."
             )
         with _runner(client) as runner:
             run = LayoutRun(side_a, side_b, choices, layout_map or LayoutMap())

@@ -42,7 +42,7 @@ from workers.tasks.model import Entry
 from workers.tasks.operands import InFile, Operand, Stored
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class StepTensors:
     """The tensors of one step of one rank, in order of execution. All lists and arrays have this order."""
 
@@ -65,6 +65,11 @@ class StepTensors:
     operands: _StoreOperands | _DumpOperands
     partial: str = ""
     """What the step lacks, if that is known only after reading it."""
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of the tensors."""
+        return [key.name for key in self.keys]
 
     def operand(self, number: int) -> Operand:
         """Return a value that says where to read the elements of one tensor."""
@@ -213,7 +218,7 @@ class StoreSource:
         )
 
 
-@dataclass(slots=True)
+@dataclass
 class _StoreOperands:
     """Makes operands of the rows of one step of a store."""
 
@@ -231,19 +236,18 @@ class _StoreOperands:
         self.label = f"{self.step.key} of {self.address.url}"
 
     def operand(self, number: int, tensors: StepTensors) -> Operand:
-        row, table, step = int(self.rows[number]), self.tables, self.step
-        path = str(table.label("array")[row])
-        first, nbytes = int(table.number("offset")[row]), int(tensors.nbytes[number])
+        step = self.step
+        path, first, size = self._places[number]
+        nbytes = int(tensors.nbytes[number])
         place: Stored | None = None
         if first >= 0 and nbytes:  # if all tensors of a type are empty, they have no array
             if path not in self._arrays:
                 self._arrays[path] = step.packed_spec(path)
-            size = int(table.number("size")[row])
             place = Stored(self.address, step.commit.place_of(path), self._arrays[path], first, size)
         big_endian = path.endswith("_big_endian")
         device = None
         if tensors.meanings[number][2] is not None:
-            device = Step(step.objects, step.commit, table).device(row)
+            device = Step(step.objects, step.commit, self.tables).device(int(self.rows[number]))
         return Operand(
             self.label,
             from_name(tensors.dtypes[number], big_endian=big_endian),
@@ -254,6 +258,14 @@ class _StoreOperands:
             bool(tensors.meanings[number][3]),
             device,
         )
+
+    @cached_property
+    def _places(self) -> list[tuple[str, int, int]]:
+        """For each tensor its array, its first element there, and how many it has."""
+        table, rows = self.tables, self.rows
+        paths = table.label("array")[rows].tolist()
+        first, size = (table.number(name)[rows].tolist() for name in ("offset", "size"))
+        return list(zip(paths, first, size, strict=True))
 
     def line_and_name(self, number: int) -> LineAndName:
         """Return what the graph files say about the operator of a tensor."""

@@ -14,6 +14,7 @@ from ingest.questions.compare.first_difference import first_difference
 from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.matching import Form, TensorPair, match_tensors
 from ingest.questions.compare.one_sided import one_sided_row
+from ingest.questions.compare.operator_origins import OperatorKey
 from ingest.questions.compare.result import ComparedTensor, FirstDifference, Verdict, shape_text
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.sources import StepTensors
@@ -23,7 +24,7 @@ from ingest.questions.compare.thresholds import ThresholdLimits, ThresholdRule, 
 from ingest.questions.compare.version_matching import KnownPairs, are_of_versions, with_guesses
 from ingest.reader.flow.operator_kinds import is_input, is_parameter
 from ingest.reader.tensor_filter import FilterFields
-from workers.arrays.statistics import Statistics
+from workers.arrays.comparison import Metrics
 from workers.tasks.compare import Pair, PairComparison
 
 
@@ -35,6 +36,8 @@ class Choices:
     thresholds: Thresholds
     keep_equal: bool
     include_partial: bool
+    elements: bool = True
+    """Whether elements are read where digests differ; else, statistics decide."""
     chosen: FilterFields = field(default_factory=FilterFields)
     """Which tensors are compared; all without conditions."""
     known_pairs: KnownPairs = field(default_factory=dict)
@@ -67,6 +70,7 @@ class StepComparison:
         matching = aligned.matching
         self.guesses = guessed_names(a, b, matching.pairs)
         """What was guessed of two versions, by pattern over the names of A."""
+        self._partners = _partners(a, b, matching.pairs)
         matching = only_chosen(matching, a, b, choices.chosen)
         self._pairs, self._only_a, self._only_b = matching.pairs, matching.only_a, matching.only_b
         self.matched = len(matching.pairs)
@@ -141,12 +145,17 @@ class StepComparison:
     def _compare_pairs(self, pairs: Sequence[TensorPair]) -> Iterator[ComparedTensor]:
         """Yield what is known of pairs that digests do not decide."""
         by_content: dict[object, list[tuple[TensorPair, ThresholdLimits]]] = {}
+        by_limits: dict[int, tuple[ThresholdLimits, list[TensorPair]]] = {}
         for pair in pairs:
             limits = self._limits(pair)
-            if row := self._without_elements(pair, limits):
+            if row := self._undecidable(pair, limits):
                 yield row
-            else:
+            elif self._have_elements(pair):
                 by_content.setdefault(self._content(pair), []).append((pair, limits))
+            else:
+                by_limits.setdefault(id(limits), (limits, []))[1].append(pair)
+        for limits, members in by_limits.values():
+            yield from self._judge_statistics(members, limits)
         # In the order in which A is stored, so that its chunks are read once.
         groups = sorted(by_content.values(), key=lambda group: self._place(group[0][0]))
         jobs = [self._operands(group[0][0]) for group in groups]
@@ -166,20 +175,21 @@ class StepComparison:
 
     def _limits(self, pair: TensorPair) -> ThresholdLimits:
         a, b = self._a, self._b
-        names = a.keys[pair.a].name, b.keys[pair.b].name
+        names = a.names[pair.a], b.names[pair.b]
         return self._choices.thresholds.limits(names, (a.dtypes[pair.a], b.dtypes[pair.b]))
 
-    def _without_elements(self, pair: TensorPair, limits: ThresholdLimits) -> ComparedTensor | None:
-        """Return what is known of a pair without its elements; None if they have to be compared."""
-        a, b = self._a, self._b
+    def _undecidable(self, pair: TensorPair, limits: ThresholdLimits) -> ComparedTensor | None:
+        """Return what is known of a pair that is not to be compared, or cannot be; None if it can."""
         if _is_ignored(limits):
             return self._row(pair, Verdict.IGNORED)
-        if a.shapes[pair.a] != b.shapes[pair.b] and pair.form is Form.AS_IS:
-            shapes = f"{shape_text(a.shapes[pair.a])} and {shape_text(b.shapes[pair.b])}"
-            return self._row(pair, Verdict.SHAPE, shapes)
-        if not (a.dumped[pair.a] and b.dumped[pair.b]):
-            return self._judge_statistics(pair, limits)
+        shape_a, shape_b = self._a.shapes[pair.a], self._b.shapes[pair.b]
+        if shape_a != shape_b and pair.form is Form.AS_IS:
+            return self._row(pair, Verdict.SHAPE, f"{shape_text(shape_a)} and {shape_text(shape_b)}")
         return None
+
+    def _have_elements(self, pair: TensorPair) -> bool:
+        """Return whether the elements of both are compared, and not their statistics."""
+        return bool(self._choices.elements and self._a.dumped[pair.a] and self._b.dumped[pair.b])
 
     def _content(self, pair: TensorPair) -> object:
         """Return what decides the metrics of a pair: equal contents are compared once."""
@@ -198,20 +208,26 @@ class StepComparison:
             return self._row(pair, Verdict.UNKNOWN, outcome.problem, damaged=outcome.damaged)
         reason = "" if metrics.bit_equal else limits.broken(metrics)
         verdict = Verdict.EQUAL if metrics.bit_equal else Verdict.DIFFERENT if reason else Verdict.CLOSE
-        return replace(self._row(pair, verdict, reason, basis=outcome.basis), metrics=metrics)
+        return self._row(pair, verdict, reason, basis=outcome.basis, metrics=metrics)
 
-    def _judge_statistics(self, pair: TensorPair, limits: ThresholdLimits) -> ComparedTensor:
-        a, b = self._a.statistics[pair.a], self._b.statistics[pair.b]
-        known = ~np.isnan(a) & ~np.isnan(b)
-        if not known[1:].any():  # the first is the number of elements, which follows from the shape
-            return self._row(
-                pair, Verdict.UNKNOWN, "elements were not dumped, and no statistic of both is known"
-            )
-        reason = limits.broken_by_statistics(Statistics(*a.tolist()), Statistics(*b.tolist()))
-        verdict = Verdict.DIFFERENT if reason else Verdict.CLOSE
-        return self._row(
-            pair, verdict, reason or "statistics agree; elements were not dumped", basis="statistics"
-        )
+    def _judge_statistics(
+        self, pairs: Sequence[TensorPair], limits: ThresholdLimits
+    ) -> Iterator[ComparedTensor]:
+        """Yield what is known of pairs with the same limits of which only statistics are compared."""
+        a = self._a.statistics[[pair.a for pair in pairs]]
+        b = self._b.statistics[[pair.b for pair in pairs]]
+        # The first is the number of elements, which follows from the shape.
+        are_known = (~np.isnan(a) & ~np.isnan(b))[:, 1:].any(axis=1).tolist()
+        reasons = limits.broken_by_statistics(a, b)
+        why = "were not dumped" if self._choices.elements else "were not read"
+        for pair, is_known, reason in zip(pairs, are_known, reasons, strict=True):
+            if not is_known:
+                yield self._row(pair, Verdict.UNKNOWN, f"elements {why}, and no statistic of both is known")
+            elif reason:
+                yield self._row(pair, Verdict.DIFFERENT, reason, basis="statistics")
+            else:
+                agree = f"statistics agree; elements {why}"
+                yield self._row(pair, Verdict.CLOSE, agree, basis="statistics")
 
     def _unmatched(self) -> Iterator[ComparedTensor]:
         for verdict, side, numbers in (
@@ -220,13 +236,29 @@ class StepComparison:
         ):
             why = {gap.name: str(gap) for gap in self.gaps if gap.side == ("A" if side is self._a else "B")}
             for number in numbers:
-                name, dtype = side.keys[number].name, side.dtypes[number]
+                name, dtype = side.names[number], side.dtypes[number]
                 limits = self._choices.thresholds.limits((name, name), (dtype, dtype))
                 row = self._unmatched_row(side, number, Verdict.IGNORED if _is_ignored(limits) else verdict)
-                yield replace(row, reason=why.get(operator_name(side.keys[number].operator), ""))
+                operator = side.keys[number].operator
+                reason = why.get(operator_name(operator)) or self._not_in_partner(operator, row)
+                yield replace(row, reason=reason)
+
+    def _not_in_partner(self, operator: OperatorKey, row: ComparedTensor) -> str:
+        """Return that the operator's counterpart does not have such a tensor; "" if it has no counterpart."""
+        side, other = ("A", "B") if row.name_a else ("B", "A")
+        if (partner := self._partners.get((side, operator))) is None:
+            return ""
+        return f"{operator_name(partner)} of {other}, its counterpart, does not have it"
 
     def _row(
-        self, pair: TensorPair, verdict: Verdict, reason: str = "", *, basis: str = "", damaged: bool = False
+        self,
+        pair: TensorPair,
+        verdict: Verdict,
+        reason: str = "",
+        *,
+        basis: str = "",
+        damaged: bool = False,
+        metrics: Metrics | None = None,
     ) -> ComparedTensor:
         a, b = self._a, self._b
         key = a.keys[pair.a]
@@ -234,8 +266,8 @@ class StepComparison:
             key_a=a.key,
             key_b=b.key,
             number=pair.a,
-            name_a=key.name,
-            name_b=b.keys[pair.b].name,
+            name_a=a.names[pair.a],
+            name_b=b.names[pair.b],
             graph=key.graph,
             op_type=key.op_type,
             io=key.io,
@@ -250,6 +282,7 @@ class StepComparison:
             ambiguous=pair.ambiguous,
             form=pair.form.value,
             basis=basis,
+            metrics=metrics,
             damaged=damaged,
         )
 
@@ -257,6 +290,18 @@ class StepComparison:
         form = side.dtypes[number], side.shapes[number]
         steps = self._a.key, self._b.key
         return one_sided_row(steps, number, side.keys[number], form, verdict, is_a=side is self._a)
+
+
+def _partners(
+    a: StepTensors, b: StepTensors, pairs: Sequence[TensorPair]
+) -> dict[tuple[str, OperatorKey], OperatorKey]:
+    """Return the counterpart of each operator, by side: the one with which it shares most tensors."""
+    shared = Counter((a.keys[pair.a].operator, b.keys[pair.b].operator) for pair in pairs)
+    partners: dict[tuple[str, OperatorKey], OperatorKey] = {}
+    for (first, second), _ in shared.most_common():
+        partners.setdefault(("A", first), second)
+        partners.setdefault(("B", second), first)
+    return partners
 
 
 _UPDATED = "dumped before its update on one side, and after it on the other: operators read the same"

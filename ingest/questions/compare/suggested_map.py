@@ -30,6 +30,8 @@ def guessed_names(a: StepTensors, b: StepTensors, pairs: Iterable[TensorPair]) -
         if pair.matched_by.is_of_versions:
             operators = a.keys[pair.a].operator, b.keys[pair.b].operator
             by_operator.setdefault(operators, []).append(pair)
+    if not by_operator:
+        return {}
     places_a, places_b = _places(a), _places(b)
     names: dict[str, GuessedName] = {}
     for (operator_a, operator_b), members in by_operator.items():

@@ -19,12 +19,13 @@ from typing import Self
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ingest.questions.name_pattern import NamePattern
 from workers.arrays.comparison import Metrics
 from workers.arrays.dtypes import from_name
-from workers.arrays.statistics import FIELDS, Statistics
+from workers.arrays.statistics import FIELDS
 from workers.host.yaml_file import load_model
 
 _HINT = 'docs/command-line.md, "Thresholds", shows one.'
@@ -87,40 +88,58 @@ class ThresholdLimits(BaseModel):
             return f"norm_ratio {metrics.norm_ratio:.6g} is not 1 within {self.norm_ratio:.3g}"
         return ""
 
-    def broken_by_statistics(self, a: Statistics, b: Statistics) -> str:
-        """Return the statistic in which two tensors differ by more than their limits; "" if none does.
+    def broken_by_statistics(self, a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> list[str]:
+        """Return the statistic in which tensors differ by more than their limits, (tensor,); "" if none does.
 
         The numbers of NaN and of infinities must be equal. Minimum, maximum, mean and standard deviation may
         differ by `relative_euclidean` times the largest element, and the norm by that many times itself. The
         factor is at least 1e-5, because statistics are printed.
+
+        Args:
+            a: statistics, (tensor, len(FIELDS)); what is not known (NaN) does not differ from anything.
+            b: those of the tensors that these are compared with.
         """
-        for name in _KNOWN_COUNTS:
-            x, y = getattr(a, name), getattr(b, name)
-            if _are_unequal(x, y):
-                return f"{name} {x:g} and {y:g}"
         factor = max(self.relative_euclidean or 0.0, _PRINTED)
-        largest = _largest_element(a, b)
-        for name in ("min", "max", "mean", "std", "l2_norm"):
-            x, y = getattr(a, name), getattr(b, name)
-            scale = max(abs(x), abs(y)) if name == "l2_norm" or math.isnan(largest) else largest
-            if _are_unequal(x, y) and not abs(x - y) <= max(factor * scale, self.negligible):
-                return f"{name} {x:.6g} and {y:.6g}"
-        return ""
+        x, y = a[:, _JUDGED], b[:, _JUDGED]
+        with np.errstate(invalid="ignore", over="ignore"):
+            limits = np.maximum(factor * _scales(x, y), self.negligible)
+            limits[:, : len(_KNOWN_COUNTS)] = 0.0
+            is_broken = (x != y) & ~np.isnan(x) & ~np.isnan(y) & ~(np.abs(x - y) <= limits)
+        reasons = [""] * len(a)
+        rows = np.flatnonzero(is_broken.any(axis=1))
+        columns = is_broken[rows].argmax(axis=1)
+        figures = x[rows, columns].tolist(), y[rows, columns].tolist()
+        for row, column, left, right in zip(rows.tolist(), columns.tolist(), *figures, strict=True):
+            reasons[row] = _TEXTS[column].format(left, right)
+        return reasons
 
 
-def _are_unequal(x: float, y: float) -> bool:
-    """Return whether two statistics differ; one that is not known (NaN) does not differ from anything."""
-    return x != y and not math.isnan(x) and not math.isnan(y)
+def _scales(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return what each of the judged statistics is measured by, (tensor, statistic).
 
-
-def _largest_element(a: Statistics, b: Statistics) -> float:
-    """Return the largest absolute value that is known of two tensors; NaN if none is."""
-    return max((abs(x) for x in (a.min, a.max, b.min, b.max) if math.isfinite(x)), default=math.nan)
+    That is the largest absolute value that is known of both tensors. If none is, and for norms, it is the
+    larger of the two statistics themselves.
+    """
+    own = np.maximum(np.abs(x), np.abs(y))
+    extremes = np.abs(np.concatenate([x[:, _EXTREMES], y[:, _EXTREMES]], axis=1))
+    largest = np.where(np.isfinite(extremes), extremes, -1.0).max(axis=1)
+    scales = np.where(largest[:, None] < 0, own, largest[:, None])
+    scales[:, -1] = own[:, -1]
+    return np.asarray(scales)
 
 
 _AT_MOST = ("max_abs", "relative_euclidean", "rmse", "mean_relative", "max_relative")
 _AT_LEAST = ("cosine", "within_1_per_mille", "within_5_per_mille")
 _KNOWN_COUNTS = FIELDS[1:4]
+_MEASURED = ("min", "max", "mean", "std", "l2_norm")
+#: Where the statistics that are judged are, in this order.
+_JUDGED = [FIELDS.index(name) for name in (*_KNOWN_COUNTS, *_MEASURED)]
+#: Where the smallest and the largest element are among them.
+_EXTREMES = [len(_KNOWN_COUNTS), len(_KNOWN_COUNTS) + 1]
+_TEXTS = (
+    *(f"{name} {{:g}} and {{:g}}" for name in _KNOWN_COUNTS),
+    *(f"{name} {{:.6g}} and {{:.6g}}" for name in _MEASURED),
+)
 
 
 class ThresholdRule(NamePattern, ThresholdLimits):

@@ -18,6 +18,18 @@ from workers.arrays.statistics import COUNT_FIELDS, FIELDS, Statistics
 
 #: How many items of a list the text has; the fields have more.
 _FEW = 3
+#: Headings of numbers in the table of inputs and outputs, and the statistics that they name.
+_NUMBERS = {
+    "NaN": "nan_count",
+    "+Inf": "pos_inf_count",
+    "-Inf": "neg_inf_count",
+    "min": "min",
+    "max": "max",
+    "mean": "mean",
+    "std": "std",
+}
+#: The headings of that table.
+TENSOR_COLUMNS = ("tensor", "dtype", "shape", *_NUMBERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +203,18 @@ class OriginAnswer:
     def _repr_html_(self) -> str:
         return notebook.block(str(self))
 
+    def headline(self) -> list[str]:
+        """Return the first lines of the text: what was found and where, and the line of the program."""
+        return [*_headline(self)]
+
+    def tensor_rows(self) -> list[tuple[str, ...]]:
+        """Return the table of the text, inputs and outputs of the operator, as cells of `TENSOR_COLUMNS`."""
+        return [*map(_tensor_row, (*self.inputs, *self.outputs))]
+
+    def details(self) -> list[str]:
+        """Return the lines of the text that follow the table: why, how it spread, what is not certain."""
+        return [*_details(self)]
+
     @property
     def found(self) -> bool:
         """Whether the answer names an operator."""
@@ -232,15 +256,24 @@ def _plain(name: str, value: float) -> float | int | None:
 
 
 def _lines(answer: OriginAnswer) -> Iterator[str]:
+    yield from _headline(answer)
+    if rows := answer.tensor_rows():
+        yield ""
+        yield from table_lines(TENSOR_COLUMNS, rows, right=[*_NUMBERS])
+    yield from _details(answer)
+
+
+def _headline(answer: OriginAnswer) -> Iterator[str]:
     if not answer.found:
         yield _nothing_text(answer.looked_for)
-    else:
-        yield _headline(answer)
-        if answer.source is not None:
-            yield f"  {answer.source.file}:{answer.source.line}  {answer.source.code}"
-        if answer.inputs or answer.outputs:
-            yield ""
-            yield from _tensor_lines([*answer.inputs, *answer.outputs])
+        return
+    yield _what_and_where(answer)
+    if answer.source is not None:
+        yield f"  {answer.source.file}:{answer.source.line}  {answer.source.code}"
+
+
+def _details(answer: OriginAnswer) -> Iterator[str]:
+    if answer.found:
         if answer.why is not None:
             yield from _section("Why", answer.why.lines(_FEW))
         yield from _section("How it spread", _spread_lines(answer))
@@ -264,7 +297,7 @@ def _nothing_text(looked_for: str) -> str:
     return f"{what[looked_for]} that matters in the examined steps."
 
 
-def _headline(answer: OriginAnswer) -> str:
+def _what_and_where(answer: OriginAnswer) -> str:
     operator = f"{answer.op_type} ({answer.op_name})" if answer.op_name else "an operator that was not dumped"
     place = f"rank {answer.rank}, step {answer.step}" + (f", graph {answer.graph}" if answer.graph else "")
     if answer.how == "recorded":
@@ -280,19 +313,13 @@ def _headline(answer: OriginAnswer) -> str:
     return f"{answer.what} came through {operator} to {place}; its source is not known"
 
 
-def _tensor_lines(tensors: Sequence[OriginTensor]) -> Iterator[str]:
-    numbers = ("NaN", "+Inf", "-Inf", "min", "max", "mean", "std")
-    statistics = ("nan_count", "pos_inf_count", "neg_inf_count", "min", "max", "mean", "std")
-    rows = [
-        (
-            f"{tensor.io} {tensor.slot}" if tensor.slot >= 0 else tensor.io,
-            tensor.dtype,
-            shape_text(tensor.shape),
-            *(number_text(getattr(tensor.statistics, name)) for name in statistics),
-        )
-        for tensor in tensors
-    ]
-    return table_lines(("tensor", "dtype", "shape", *numbers), rows, right=numbers)
+def _tensor_row(tensor: OriginTensor) -> tuple[str, ...]:
+    return (
+        f"{tensor.io} {tensor.slot}" if tensor.slot >= 0 else tensor.io,
+        tensor.dtype,
+        shape_text(tensor.shape),
+        *(number_text(getattr(tensor.statistics, name)) for name in _NUMBERS.values()),
+    )
 
 
 def _spread_lines(answer: OriginAnswer) -> Iterator[str]:
@@ -303,8 +330,7 @@ def _spread_lines(answer: OriginAnswer) -> Iterator[str]:
         )
         yield f"next: {'; '.join(_first(_FEW, map(_operator_text, spread.next)))}{assumed}"
     if spread.operators:
-        ranks = f"rank{'s' * (len(spread.ranks) != 1)} {format_ranges(spread.ranks)}"
-        yield f"{counted(spread.operators, 'operator')} in step {answer.step}, on {ranks}"
+        yield f"{counted(spread.operators, 'operator')} in step {answer.step}, on {_ranks_text(spread.ranks)}"
     elif answer.how in ("born", "came in"):
         yield "to no other operator in this step"
     yield from _first(_FEW, map(_collective_text, spread.collectives))
@@ -316,17 +342,21 @@ def _spread_lines(answer: OriginAnswer) -> Iterator[str]:
 def _collective_text(collective: OriginCollective) -> str:
     return (
         f"through {collective.op_type} ({collective.op_name}) "
-        f"from rank {format_ranges(collective.from_ranks)} to rank {format_ranges(collective.to_ranks)}"
+        f"from {_ranks_text(collective.from_ranks)} to {_ranks_text(collective.to_ranks)}"
         + (" (assumed)" if collective.is_assumed else "")
     )
 
 
 def _later_text(later: OriginLater) -> str:
     return (
-        f"step {later.step}, rank {format_ranges(later.ranks)}"
+        f"step {later.step}, {_ranks_text(later.ranks)}"
         + (f": through {', '.join(_first(_FEW, later.through))}" if later.through else "")
         + (f": born again in {', '.join(_first(_FEW, later.born_again))}" if later.born_again else "")
     )
+
+
+def _ranks_text(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) != 1)} {format_ranges(ranks)}"
 
 
 def _first(limit: int, texts: Iterable[str]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader.flow.content import CallKey, Content, content_of, is_in_order, key_of, tensor_rows
+from ingest.reader.flow.content import CallKey, Content, content_of, is_in_order, key_of, keys_of, tensor_rows
 from ingest.reader.flow.operator_kinds import (
     gives_all_the_same,
     is_collective,
@@ -174,8 +174,8 @@ def _collectives(step: Step, rows: _Rows) -> dict[CallKey, CollectiveCall]:
     if not collective_types:
         return collectives
     io = tables.label("io")
-    for row in rows[[op_type in collective_types for op_type in op_types]].tolist():
-        key = key_of(tables, row)
+    chosen = rows[[op_type in collective_types for op_type in op_types]]
+    for row, key in zip(chosen.tolist(), keys_of(tables, chosen), strict=True):
         call = collectives.setdefault(key, CollectiveCall(row))
         if is_output(io[row]) and gives_all_the_same(key.op_type):
             collectives[key] = call._replace(outputs=(*call.outputs, content_of(step, row)))
@@ -185,11 +185,11 @@ def _collectives(step: Step, rows: _Rows) -> dict[CallKey, CollectiveCall]:
 def _calls(step: Step, rows: _Rows, bad: Mask) -> Iterable[Call]:
     """Return the calls with a bad tensor."""
     tables = step.tables
-    keys = {key_of(tables, row) for row in rows[bad[rows]].tolist()}
-    names = {key.op_name for key in keys}
-    members: dict[CallKey, list[int]] = {key: [] for key in keys}
-    for row, name in zip(rows.tolist(), tables.label("op_name")[rows].tolist(), strict=True):
-        if name in names and (key := key_of(tables, row)) in keys:
+    members: dict[CallKey, list[int]] = {key: [] for key in keys_of(tables, rows[bad[rows]])}
+    names = {key.op_name for key in members}
+    alike = rows[[name in names for name in tables.label("op_name")[rows].tolist()]]
+    for row, key in zip(alike.tolist(), keys_of(tables, alike), strict=True):
+        if key in members:
             members[key].append(row)
     return (_call(step, key, call_rows, bad) for key, call_rows in members.items())
 
@@ -199,7 +199,7 @@ def rows_of(step: Step, key: CallKey) -> list[int]:
     tables = step.tables
     rows = tensor_rows(tables)
     rows = rows[tables.label("op_name")[rows] == key.op_name]
-    return [row for row in rows.tolist() if key_of(tables, row) == key]
+    return [row for row, of_row in zip(rows.tolist(), keys_of(tables, rows), strict=True) if of_row == key]
 
 
 def operator_before(step: Step, call: Call) -> str | None:

@@ -13,7 +13,7 @@ from ingest.questions.origin.roots import BORN, Root, real_roots, roots_of
 from ingest.questions.origin.suspects import Suspects
 from ingest.questions.origin.wording import how_it_began, operator_of
 from ingest.reader.flow.content import CallKey, Content
-from ingest.reader.flow.operator_kinds import is_parameter
+from ingest.reader.flow.operator_kinds import is_container, is_parameter
 
 #: The lengths of the lists in an answer.
 _NEXT, _COLLECTIVES, _ENDS, _ALTERNATIVES, _THROUGH = 20, 20, 10, 20, 10
@@ -146,11 +146,18 @@ def alternatives_to(root: Root, others: Sequence[Root], *, is_condition: bool) -
     return tuple(alternatives[:_ALTERNATIVES])
 
 
+def _contains(module: str, name: str) -> bool:
+    """Return whether a module with one dotted name holds what has another."""
+    return name.startswith(f"{module}.")
+
+
 def _relation(root: Root, other: Root, rows_after: dict[int, int]) -> str:
     """Return how another root may be related to a root."""
     call = other.call
     if call in root.flow.twins:
         return "a collective of another name on another rank gave the same: it may follow from that"
+    if is_container(call.op_type) and _contains(call.op_name, root.call.op_name):
+        return "the first is inside it"
     if other.is_weak:
         return "may follow from what was bad before it"
     if call.rank == root.call.rank:

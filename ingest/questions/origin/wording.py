@@ -91,8 +91,13 @@ def source_line(snapshot: Snapshot, step: Step, call: Call) -> SourceLine | None
 
 
 def sentence(text: str) -> str:
-    """Return a text with a capital letter at the start and a full stop at the end."""
-    return f"{text[0].upper()}{text[1:]}." if not text.endswith(".") else text
+    """Return a text with a capital letter at the start and a full stop at the end.
+
+    A name, which is a word with dots, underlines or digits in it, stays as it is spelt.
+    """
+    word = text.split(maxsplit=1)[0]
+    first = text[0].upper() if word.rstrip(",:;").isalpha() else text[0]
+    return f"{first}{text[1:]}." if not text.endswith(".") else text
 
 
 def list_in_words(items: Iterable[str], *, limit: int = 5) -> str:

@@ -11,6 +11,24 @@ from ingest.reader.text import value_text
 
 
 @dataclass(frozen=True, slots=True)
+class WhyRow:
+    """The elements of an input that became one element of the output."""
+
+    input: int
+    """The place of the input in `WhyAnswer.inputs`."""
+    at: str
+    """Which elements these are, as numpy writes it: `1, 3, :`."""
+    low: float
+    """The least of them that is finite; NaN if none is."""
+    high: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values; None for what is not known."""
+        low, high = (None if math.isnan(value) else value for value in (self.low, self.high))
+        return {"input": self.input, "at": self.at, "low": low, "high": high}
+
+
+@dataclass(frozen=True, slots=True)
 class WhyElement:
     """One element of the output that is bad, and what the inputs held at its place."""
 
@@ -21,6 +39,8 @@ class WhyElement:
     """By input: the element that it was computed from; None if that is not one element, or not known."""
     reason: str
     """Why it is bad; "" if that is not known."""
+    rows: tuple[WhyRow, ...] = ()
+    """Of inputs with more axes, or longer ones: the rows from which the element was computed."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; numbers that are not finite as the texts `NaN`, `Inf`, `-Inf`."""
@@ -28,6 +48,7 @@ class WhyElement:
             "index": list(self.index),
             "value": _plain(self.value),
             "inputs": [_plain(value) for value in self.inputs],
+            "rows": [row.to_dict() for row in self.rows],
             "reason": self.reason,
         }
 
@@ -74,6 +95,11 @@ class WhyAnswer:
         ]
         return "; ".join(known)
 
+    @property
+    def first(self) -> str:
+        """The first bad element and what the inputs held there, in one line."""
+        return _element_line(self.elements[0], is_output=bool(self.inputs))
+
     def lines(self, elements: int) -> Iterator[str]:
         """Yield the reasons, then the first elements with what the inputs held at their places."""
         yield self.summary or f"{self.bad} of {self.examined} elements of {self.tensor}"
@@ -103,6 +129,10 @@ def _element_line(element: WhyElement, *, is_output: bool) -> str:
         f"input {number} = {value_text(value)}"
         for number, value in enumerate(element.inputs)
         if value is not None
+    ]
+    inputs += [
+        f"input {row.input} [{row.at}] from {value_text(row.low)} to {value_text(row.high)}"
+        for row in element.rows
     ]
     what = "output" if is_output else "value"
     return f"at {index}: {', '.join([*inputs, f'{what} = {value_text(element.value)}'])}"

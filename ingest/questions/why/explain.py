@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.why.answer import WhyAnswer, WhyElement, WhyReason
+from ingest.questions.why.answer import WhyAnswer, WhyElement, WhyReason, WhyRow
 from ingest.questions.why.definitions import (
     ELEMENTWISE,
     SOFTMAX,
@@ -103,6 +103,7 @@ class _Reader:
                     float(values[number]),
                     tuple(None if operand is None else float(operand[number]) for operand in operands),
                     reasons[number],
+                    tuple(self._rows(tuple(map(int, index)))),
                 )
             )
 
@@ -136,6 +137,22 @@ class _Reader:
         reasons = reasons_of_rows(elements.reshape(count, length))
         return [reasons[row - first] for row in rows.tolist()]
 
+    def _rows(self, index: tuple[int, ...]) -> Iterator[WhyRow]:
+        """Yield the row of each input whose trailing axes the output lacks, or has with length 1."""
+        for number, tensor in enumerate(self.inputs):
+            leading = _reduced_after(self.output.shape, tensor.shape)
+            if leading is None or not _is_readable(tensor) or not _is_real(tensor):
+                continue
+            length = math.prod(tensor.shape[leading:])
+            if length > _RANGE:
+                continue
+            first = length * _flat(index[:leading], tensor.shape[:leading])
+            elements = tensor.elements(first, first + length).astype(np.float64)
+            finite = elements[np.isfinite(elements)]
+            low, high = (float(finite.min()), float(finite.max())) if finite.size else (math.nan, math.nan)
+            at = ", ".join([*map(str, index[:leading]), *":" * (len(tensor.shape) - leading)])
+            yield WhyRow(number, at, low, high)
+
     def _operand(self, tensor: Tensor, places: npt.NDArray[np.int64]) -> Numbers | None:
         """Return the elements of an input at these places of the output; None if it is not computed so."""
         if not _is_readable(tensor) or not _is_real(tensor):
@@ -164,6 +181,23 @@ def _sources(
     for index, own in zip(np.unravel_index(places, output), padded, strict=True):
         sources = sources * own + (index if own > 1 else 0)
     return sources
+
+
+def _reduced_after(output: tuple[int, ...], shape: tuple[int, ...]) -> int | None:
+    """Return after how many axes an input is reduced to the output; None if it is not, or as a whole."""
+    kept = [*output]
+    while kept and kept[-1] == 1:
+        kept.pop()
+    leading = len(kept)
+    is_reduced = 0 < leading < len(shape) and shape[:leading] == tuple(kept) and len(output) <= len(shape)
+    return leading if is_reduced and math.prod(shape[leading:]) > 1 else None
+
+
+def _flat(index: tuple[int, ...], shape: tuple[int, ...]) -> int:
+    place = 0
+    for own, length in zip(index, shape, strict=True):
+        place = place * length + own
+    return place
 
 
 def _is_readable(tensor: Tensor) -> bool:

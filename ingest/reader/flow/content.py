@@ -6,6 +6,7 @@ Tensors of equal content are treated as one tensor that passed from its writer t
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -44,11 +45,14 @@ def is_in_order(tables: Tables, rows: npt.NDArray[np.int64]) -> bool:
 
 def key_of(tables: Tables, row: int) -> CallKey:
     """Return the call that a tensor belongs to."""
+    return keys_of(tables, np.array([row]))[0]
+
+
+def keys_of(tables: Tables, rows: npt.NDArray[np.int64]) -> list[CallKey]:
+    """Return the calls that tensors belong to, (row,)."""
     # The same few names occur in every step of every rank.
-    net, graph, op_type, op_name = (
-        sys.intern(str(tables.label(name)[row])) for name in ("net", "graph", "op_type", "op_name")
-    )
-    return CallKey(net, graph, op_type, op_name, int(tables.number("occurrence")[row]))
+    labels = (map(sys.intern, _texts(tables, name, rows)) for name in ("net", "graph", "op_type", "op_name"))
+    return list(map(CallKey, *labels, tables.number("occurrence")[rows].tolist()))
 
 
 def told_hash(tables: Tables, row: int) -> str:
@@ -63,14 +67,44 @@ def told_hash(tables: Tables, row: int) -> str:
 
 def content_of(step: IndexedStep, row: int) -> Content:
     """Return the content of a tensor; without a digest and with few statistics, one like no other."""
+    return contents_of(step, np.array([row]))[0]
+
+
+def contents_of(step: IndexedStep, rows: npt.NDArray[np.int64]) -> list[Content]:
+    """Return the contents of tensors, (row,); see `content_of`."""
     tables = step.tables
-    dtype = sys.intern(str(tables.label("dtype")[row]))
-    if tables.label("kind")[row] == RowKind.TENSOR.value:
-        return dtype, tables.digest[row].tobytes()
-    told = told_hash(tables, row)
-    if told:
-        return "hash", str(tables.label("net")[row]), told
-    statistics = tuple(None if np.isnan(value) else float(value) for value in tables.statistics[row])
-    known = sum(value is not None for value in statistics[FIELDS.index("nan_count") :])
-    # If little is known, equal statistics prove nothing, so this content differs from that of all tensors.
-    return (dtype.lower(), statistics) if known > 1 else (dtype, step.key, row)
+    dtypes = list(map(sys.intern, _texts(tables, "dtype", rows)))
+    width = tables.digest.shape[1]
+    digests = tables.digest[rows].tobytes()
+    contents: list[Content] = [
+        (dtype, digests[place * width : (place + 1) * width]) for place, dtype in enumerate(dtypes)
+    ]
+    is_dumped = tables.label("kind")[rows] == RowKind.TENSOR.value
+    has_record = (tables.label("record")[rows] != "").tolist()
+    for place, known in _known_statistics(tables, rows, np.flatnonzero(~is_dumped)):
+        row, dtype = int(rows[place]), dtypes[place]
+        told = told_hash(tables, row) if has_record[place] else ""
+        if told:
+            contents[place] = "hash", str(tables.label("net")[row]), told
+        else:
+            # If little is known, equal statistics prove nothing: this content differs from all others.
+            contents[place] = (dtype, step.key, row) if known is None else (dtype.lower(), known)
+    return contents
+
+
+def _known_statistics(
+    tables: Tables, rows: npt.NDArray[np.int64], places: npt.NDArray[np.int64]
+) -> Iterator[tuple[int, tuple[float | None, ...] | None]]:
+    """Yield these places among rows, each with its statistics; None if too few of them are known."""
+    statistics = tables.statistics[rows[places]]
+    is_known = ~np.isnan(statistics)
+    is_enough = is_known[:, FIELDS.index("nan_count") :].sum(axis=1) > 1
+    # NaN differs from itself, and None does not.
+    values = np.where(is_known, statistics, None).tolist()
+    for place, of_row, enough in zip(places.tolist(), values, is_enough.tolist(), strict=True):
+        yield place, tuple(of_row) if enough else None
+
+
+def _texts(tables: Tables, name: str, rows: npt.NDArray[np.int64]) -> list[str]:
+    """Return a text column of rows."""
+    return list(map(str, tables.label(name)[rows].tolist()))

@@ -22,9 +22,9 @@ from ingest.reader.context.rank_context import DumpedSource
 from ingest.reader.flow.content import (
     CallKey,
     Content,
-    content_of,
+    contents_of,
     is_in_order,
-    key_of,
+    keys_of,
     tensor_rows,
     told_hash,
 )
@@ -168,11 +168,18 @@ class StepFlow:
 
     def _add_calls(self, step: IndexedStep, rows: npt.NDArray[np.int64]) -> None:
         tables = step.tables
-        io, slot = tables.label("io"), tables.number("slot")
-        for row in rows.tolist():
-            key = key_of(tables, row)
+        shapes = zip(tables.shape[rows].tolist(), tables.number("ndim")[rows].tolist(), strict=True)
+        columns = (
+            rows.tolist(),
+            keys_of(tables, rows),
+            [tuple(lengths[:ndim]) for lengths, ndim in shapes],
+            contents_of(step, rows),
+            tables.label("io")[rows].tolist(),
+            tables.number("slot")[rows].tolist(),
+        )
+        for row, key, shape, content, io, slot in zip(*columns, strict=True):
             call = self.calls.setdefault(key, FlowCall(key))
-            operand = FlowOperand(row, step.shape(row), content_of(step, row), str(io[row]), int(slot[row]))
+            operand = FlowOperand(row, shape, content, str(io), slot)
             self.call_of[row], self.operands[row] = call, operand
             if is_output(operand.io):
                 call.outputs.append(operand)

@@ -60,7 +60,7 @@ def test_a_watcher_names_a_step_whose_pool_was_damaged(pooled: PooledRun) -> Non
 
 @pytest.mark.dask
 def test_the_command_line(tmp_path: Path, cluster: DaskCluster) -> None:
-    """At real sizes: 5 MiB of weights that both ranks share."""
+    """At real sizes, and by default: 5 MiB of weights that both ranks share."""
     made = MadeDump(tmp_path / "dump")
     store = tmp_path / "run.zarr"
 
@@ -74,9 +74,7 @@ def test_the_command_line(tmp_path: Path, cluster: DaskCluster) -> None:
     ingest_directly(made.root, store)
     consolidate(store)
     add(1)
-    done = cli_run(
-        "ingest", "dump", "--store", str(store), "--pool", "--scheduler", cluster.address, cwd=tmp_path
-    )
+    done = cli_run("ingest", "dump", "--store", str(store), "--scheduler", cluster.address, cwd=tmp_path)
     assert done.code == 0, done.stderr
     arrays = [tuple(record_of(store, rank, 1)["pool"]) for rank in range(2)]
     assert arrays[0] == arrays[1]

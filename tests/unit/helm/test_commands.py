@@ -157,7 +157,7 @@ def test_a_host_has_the_same_name_after_a_restart(
 
 def test_everything_under_way_can_be_finished_before_the_pod_is_killed() -> None:
     for name in PROFILES:
-        drain_s = profile(name).get("config", {}).get("drain_s", 30)
+        drain_s = profile(name).get("config", {}).get("drain_s", 300 if name == "sidecar" else 30)
         for where, pod in pods(of_profile(name)):
             if {"watcher", "dump-ingest-watcher"} & {one["name"] for one in containers(pod)}:
                 assert pod["spec"]["terminationGracePeriodSeconds"] > drain_s, where
@@ -177,6 +177,7 @@ def test_a_sidecar_lets_the_job_end_and_takes_its_last_step() -> None:
     # Kubernetes asks sidecars to end in reverse order, after the job. A hook would run beside the job.
     assert "lifecycle" not in watcher
     assert pod["spec"]["terminationGracePeriodSeconds"] == 600
+    assert {"name": "DUMP_INGEST_DRAIN_S", "value": "300"} in watcher["env"]
     assert "startupProbe" not in watcher
     assert "readinessProbe" not in watcher
     options = yaml.safe_load((CHART / "files" / "known.yml").read_text())["options"]["watch"]

@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from workers.dump.formats.dump_data import read_headers
 from workers.dump.formats.header import ReadAt, Truncated
 from workers.errors import UnreadableTensor
 
@@ -153,7 +152,9 @@ def read_record(read: ReadAt, file_size: int) -> OverflowRecord:
         Truncated: the file is shorter than its header says.
         UnreadableTensor: it is not a DumpData file, or its output 0 is not an overflow record.
     """
-    for header in read_headers(read, file_size):
+    from workers.dump.formats import dump_data  # deferred: protobuf takes 0.03 s, and most dumps need none
+
+    for header in dump_data.read_headers(read, file_size):
         if header.io == "output" and header.slot == 0:
             if header.nbytes > MAX_RECORD_BYTES:
                 raise UnreadableTensor(f"has {header.nbytes} bytes, more than an overflow record")

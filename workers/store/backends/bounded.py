@@ -10,7 +10,7 @@ from typing import TypeVar
 from workers import events
 from workers.errors import StoreSilent
 from workers.model import MIB
-from workers.store.backends.deadline import NoAnswer, call_within
+from workers.store.backends.deadline import call_within
 from workers.store.backends.wrapper import WrapperObjects
 from workers.store.events import RequestAbandoned
 from workers.store.objects import ObjectStore, StoredObject, UnfinishedUpload
@@ -151,18 +151,19 @@ class BoundedObjects(WrapperObjects):
         if self._outage is not None:
             self._outage.refuse()
         allowed_s = self._timeout_s if allowed_s is None else allowed_s
-        try:
-            answer = call_within(allowed_s, action)
-        except NoAnswer as exc:
-            events.emit(RequestAbandoned(verb, allowed_s))
-            where = f"{self.address.url.rstrip('/')}/{key}"
-            error = StoreSilent(f"cannot {verb} {where}: no answer for {allowed_s:.0f} s")
-            if self._outage is not None:
-                self._outage.begin(error)
-            raise error from exc
+        answer = call_within(allowed_s, action, late=lambda waited_s: self._abandoned(verb, key, waited_s))
         if self._outage is not None:
             self._outage.answered_at = time.monotonic()
         return answer
+
+    def _abandoned(self, verb: str, key: str, waited_s: float) -> StoreSilent:
+        """Tell that a request was given up; return the error that says so."""
+        events.emit(RequestAbandoned(verb, waited_s))
+        where = f"{self.address.url.rstrip('/')}/{key}"
+        error = StoreSilent(f"cannot {verb} {where}: no answer for {waited_s:.0f} s")
+        if self._outage is not None:
+            self._outage.begin(error)
+        return error
 
 
 class _BoundedNewObject:

@@ -3,6 +3,9 @@
 A network file system that has gone blocks its callers in the kernel, where nothing can interrupt them, and a
 client of an object store may wait for a body for ever. So each call runs in a thread of its own, and a call
 that makes no progress is left to that thread.
+
+Handing over a call costs more than a small write. Work that makes many calls is therefore handed over as a
+whole, see `supervised`: its calls run where it runs, and only the calls have deadlines, not the work.
 """
 
 from __future__ import annotations
@@ -23,8 +26,12 @@ class NoAnswer(TimeoutError):
     """The call went on for too long without progress. It was abandoned, and may still come to an end."""
 
 
+def _no_answer(timeout_s: float) -> Exception:
+    return NoAnswer(f"no answer for {timeout_s:.0f} s")
+
+
 class _DelegatedCall:
-    """One call, which a helper makes and somebody else waits for."""
+    """What a helper does while somebody else waits for it: one call, or work that makes calls."""
 
     __slots__ = ("action", "arguments", "ended", "error", "progressed_at", "result")
 
@@ -43,16 +50,70 @@ class _DelegatedCall:
         except BaseException as exc:  # noqa: BLE001  (raised where it is waited for)
             self.error = exc
 
+    def outcome(self) -> Any:
+        """Return or raise what the action did, which has ended."""
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+class _SupervisedCall:
+    """One call that supervised work makes itself."""
+
+    __slots__ = ("late", "progressed_at", "timeout_s")
+
+    def __init__(self, timeout_s: float, late: Callable[[float], Exception]) -> None:
+        self.timeout_s, self.late = timeout_s, late
+        self.progressed_at = time.monotonic()
+
+    @property
+    def is_late(self) -> bool:
+        return time.monotonic() - self.progressed_at >= self.timeout_s
+
+
+class _SupervisedWork(_DelegatedCall):
+    """Work that makes its calls itself, one after the other, while somebody watches how long each takes."""
+
+    __slots__ = ("abandoned", "at", "ending")
+
+    def __init__(self, action: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        super().__init__(action, arguments)
+        self.at: _SupervisedCall | None = None
+        """The call that the work is at."""
+        self.abandoned: Exception | None = None
+        """What whoever waited was told."""
+        self.ending = False
+
+    def call(self, call: _SupervisedCall, action: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+        """Make a call; end the work if nobody waits for it any more."""
+        self._end_if_abandoned()
+        self.at = call
+        try:
+            result = action(*arguments)
+        finally:
+            self.at = None
+        self._end_if_abandoned()
+        return result
+
+    def _end_if_abandoned(self) -> None:
+        """Raise once what whoever waited was told; calls that clean up after that are made."""
+        if self.abandoned is not None and not self.ending:
+            self.ending = True
+            raise self.abandoned
+
 
 #: The call that this thread, or this task of an event loop, works for.
 _CURRENT: ContextVar[_DelegatedCall | None] = ContextVar("dump_ingest_call", default=None)
+#: How often supervised work is looked at, in seconds: a call that hangs is given up that much later at most.
+_LOOK_S = 1.0
 
 
 def made_progress() -> None:
     """Record that the call that this thread works for has moved on; nothing happens outside of a call."""
     call = _CURRENT.get()
-    if call is not None:
-        call.progressed_at = time.monotonic()
+    at = call.at if isinstance(call, _SupervisedWork) else call
+    if at is not None:
+        at.progressed_at = time.monotonic()
 
 
 class _Helper:
@@ -80,29 +141,57 @@ _idle: list[_Helper] = []
 os.register_at_fork(after_in_child=_idle.clear)
 
 
-def call_within(timeout_s: float, action: Callable[..., T], *arguments: object) -> T:
-    """Return `action(*arguments)`, or raise what it raises.
-
-    About 20 microseconds more than a plain call.
-
-    Args:
-        timeout_s: how long the call may go on without progress, see `made_progress`, in seconds.
-        action: what to call, in another thread.
-        arguments: of the action.
-
-    Raises:
-        NoAnswer: there was no progress for that long. The action goes on in its thread.
-    """
-    call = _DelegatedCall(action, arguments)
+def _handed_over(call: _DelegatedCall) -> None:
     try:
         helper = _idle.pop()
     except IndexError:
         helper = _Helper()
     helper.make(call)
+
+
+def call_within(
+    timeout_s: float,
+    action: Callable[..., T],
+    *arguments: object,
+    late: Callable[[float], Exception] = _no_answer,
+) -> T:
+    """Return `action(*arguments)`, or raise what it raises.
+
+    Supervised work makes the call itself; otherwise a helper does, which costs 20 to 120 microseconds.
+
+    Args:
+        timeout_s: how long the call may go on without progress, see `made_progress`, in seconds.
+        action: what to call.
+        arguments: of the action.
+        late: called with `timeout_s` if there was no progress for that long; returns what is raised then, by
+            default `NoAnswer`. The action goes on in its thread.
+    """
+    work = _CURRENT.get()
+    if isinstance(work, _SupervisedWork):
+        return work.call(_SupervisedCall(timeout_s, late), action, arguments)
+    call = _DelegatedCall(action, arguments)
+    _handed_over(call)
     while not call.ended.acquire(timeout=max(call.progressed_at + timeout_s - time.monotonic(), 0.001)):
         if time.monotonic() - call.progressed_at >= timeout_s:
-            raise NoAnswer(f"no answer for {timeout_s:.0f} s")
-    if call.error is not None:
-        raise call.error
-    result: T = call.result
+            raise late(timeout_s)
+    result: T = call.outcome()
+    return result
+
+
+def supervised(action: Callable[..., T], *arguments: object) -> T:
+    """Return `action(*arguments)`, or raise what it raises; run it in a thread that makes its calls itself.
+
+    What it does between its calls may take any time. If one of its calls makes no progress, what `late` of
+    `call_within` returns is raised here, and in the abandoned thread if the call ends after all.
+    """
+    if isinstance(_CURRENT.get(), _SupervisedWork):
+        return action(*arguments)
+    work = _SupervisedWork(action, arguments)
+    _handed_over(work)
+    while not work.ended.acquire(timeout=_LOOK_S):
+        call = work.at
+        if call is not None and call.is_late:
+            work.abandoned = call.late(call.timeout_s)
+            raise work.abandoned
+    result: T = work.outcome()
     return result

@@ -24,10 +24,13 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def following(store: Path, *, rebuild: bool = False) -> Iterator[Following]:
+def following(
+    store: Path, *, rebuild: bool = False, patience_s: float = 0, finish: bool = False
+) -> Iterator[Following]:
     """Follow a store in a thread."""
     stop = threading.Event()
-    follow = Following(load(store=str(store)).settings, 0.05, 0, rebuild, json=False)
+    settings = load(store=str(store), finish=finish).settings
+    follow = Following(settings, 0.05, patience_s, rebuild, json=False)
     thread = threading.Thread(target=follow.run, args=(stop,))
     thread.start()
     try:
@@ -72,3 +75,17 @@ def test_it_takes_over_when_another_process_ends(
     with open_consolidator(load(store=str(store)).settings), following(store):
         threading.Event().wait(0.3)
     assert "waiting: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("finish", "steps"), [(False, 2), (True, 3)])
+def test_at_its_end_it_takes_what_a_rank_has_not_committed_if_asked_for(
+    finish: bool, steps: int, nan_store: Path, tmp_path: Path
+) -> None:
+    """The job has ended: the other ranks do not come any more."""
+    store = Path(shutil.copytree(nan_store, tmp_path / "run.zarr"))
+    shutil.rmtree(store / "rank_1" / "step_3")
+    with following(store, patience_s=3600, finish=finish):
+        wait_for_steps(store, 2)
+    cubes = open_cubes(open_objects(resolve(str(store))))
+    assert cubes is not None
+    assert len(cubes.steps) == steps

@@ -23,11 +23,12 @@ def flipped(dump_copy: Callable[[str], Path], store: Path) -> Path:
 
 def test_a_broken_link_is_printed_for_a_single_rank(flipped: Path, answer: Answer) -> None:
     lines = answer("divergence", flipped, "--links", code=5).stdout.splitlines()
-    assert lines[0].startswith("rank 0 step 1: ")
-    assert lines[0].endswith(" holds other bytes than its source")
-    assert "fc1-Dense_MatMul-op0.output.0  (0 other readers with its bytes)" in lines[1]
-    assert lines[2].startswith("  differs 1 element, 1 bit; first [0, 5]: ")
+    assert lines[0].startswith("rank 0, step 1: MatMul.")
+    assert lines[0].endswith("fc1-Dense_MatMul-op0.output.0 was read with other bytes than it holds")
+    assert lines[1].startswith("  reader   BiasAdd.")
+    assert lines[2].startswith("  differs  1 element, 1 bit; first [0, 5]: ")
     assert lines[2].endswith(" (bit 3)")
+    assert lines[3] == "  so       no other reader has its bytes: the output, its dump or the input is wrong"
 
 
 def test_json_has_every_link(flipped: Path, answer: Answer) -> None:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ingest.cli.ingest_progress import IngestProgress, RemainingColumn, SpeedColumn
+from ingest.cli.ingest_progress import IngestProgress
+from ingest.cli.progress_bar import ProgressBar
 from ingest.disk.pressure import Pressure
 from ingest.disk.space import DiskSpace
 from ingest.dispatch.outcomes import JobConverted, StepCommitted, TaskRetried
@@ -17,9 +18,10 @@ from workers.errors import StoreUnavailable
 def test_the_bar_follows_jobs_up_to_the_bytes_of_the_dump(dumps: DumpLibrary, store: Path) -> None:
     dump = dumps["nan-log-2rank"] / "dump"
     found, plans, commits = listings(dump), plan_all(dump, store), ingest_directly(dump, store)
-    with IngestProgress() as progress:
+    drawn = ProgressBar()
+    with IngestProgress(drawn) as progress:
         progress.observe(DumpState(found, found, ()))
-        bar = progress._bar.tasks[0]
+        bar = drawn.drawn.tasks[0]
         assert bar.total == sum(listing.nbytes for listing in found.values())
         for plan, summary in zip(plans, commits, strict=True):
             for job in plan.jobs:
@@ -47,16 +49,3 @@ def test_a_disk_that_is_nearly_full_is_announced_once(capsys: pytest.CaptureFixt
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("disk nearly full: ")
     assert line.endswith("steps are stored without tensors")
-
-
-def test_a_speed_has_the_units_of_the_bytes_and_waits_for_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    with IngestProgress() as progress:
-        task = progress._bar.tasks[0]
-        task.total, task.completed = 40 * 1024**3, 20 * 1024**3
-        monkeypatch.setattr(type(task), "elapsed", 1.0)
-        assert [column.render(task).plain for column in (SpeedColumn(), RemainingColumn())] == ["", ""]
-        monkeypatch.setattr(type(task), "elapsed", 10.0)
-        assert SpeedColumn().render(task).plain == "2.0 GiB/s"
-        assert RemainingColumn().render(task).plain == "0:00:10"
-        task.completed = 10 * 1024**3
-        assert RemainingColumn().render(task).plain == "0:00:30"

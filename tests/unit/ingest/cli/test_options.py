@@ -7,6 +7,8 @@ from ingest.cli.app import COMMANDS, load_command
 #: Flags that do something else in some command.
 DIFFERENT = {
     "--apply": "`gc` deletes, `repair` writes",
+    "--finish": "`watch` takes dumps, `consolidate --follow` takes commits",
+    "--from": "`watch --explain` asks one watcher, `doctor` checks any number of processes",
     "--graph": "`find` searches, `show` chooses one tensor",
     "--html": "a page with plots, or with a comparison",
     "--include-partial": "`find` knows it with --consolidated only",

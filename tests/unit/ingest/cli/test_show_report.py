@@ -41,8 +41,9 @@ def test_what_is_not_known_has_no_line(nan_store: Path, capsys: Printed) -> None
     tensor = open_store(nan_store).tensors("Log.*output*", rank=1, step=2)[0]
     print_fields(tensor, 0)
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert (lines["op_type"], lines["nan_count"]) == ("Log", "2")
-    assert not {"nan", "None", ""} & set(lines.values())
+    assert (lines["dtype"], lines["nan_count"]) == ("float32", "2")
+    assert not {"nan", "None", "", "0"} & {value for name, value in lines.items() if name != "graph"}
+    assert not {"op_type", "timestamp", "declared_dtype", "pos_inf_count"} & lines.keys()
     print_fields(tensor, 100)
     assert capsys.readouterr().out.startswith("sample           the first and the last 100 elements")
 

@@ -158,7 +158,7 @@ class TestBrokenStates:
             patch.setattr(store_checks, "_MAX_LAG_S", -1.0)
             failed = self.failing(made, store)
         assert failed.check == "backlog"
-        assert "1 steps" in failed.detail
+        assert failed.detail.startswith("1 step (")
         assert "dump-ingest ingest DUMP" in failed.hint
         assert path.exists()
 

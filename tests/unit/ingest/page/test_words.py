@@ -49,3 +49,10 @@ def test_a_long_name_keeps_both_ends(length: int) -> None:
 def test_times_are_in_utc() -> None:
     assert words.clock(86399.9) == "23:59:59 UTC"
     assert words.moment("2030-01-31T10:20:30.123+00:00") == "2030-01-31 10:20:30 UTC"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"), [(0, 0, "0"), (0.01234, 0.01234, "1.23 %"), (0, 0.5, "0 to 50 %")]
+)
+def test_shares_are_percentages_or_ranges_of_them(low: float, high: float, text: str) -> None:
+    assert words.share(low, high) == text

@@ -18,6 +18,16 @@ def test_short_names_differ_where_names_do() -> None:
     names += ["short", names[0], "a" * 200, "a" * 201]
     short = shortened(names, 40)
     assert len(set(short)) == len(set(names))
-    assert all(len(text) <= 46 for text in short)
+    assert all(len(text) <= 40 for text in short)
     assert (short[30], short[31]) == ("short", short[0])
     assert shortened([], 40) == []
+
+
+def test_short_names_keep_their_ends_if_they_differ_in_two_places() -> None:
+    names = [
+        f"MatMul.Default_net-LogLoss_net-Mlp_l{n}-Dense_MatMul-op0.input.{m}" for n in (1, 2) for m in (0, 1)
+    ]
+    short = shortened(names, 30)
+    assert len(set(short)) == 4
+    assert [text[-7:] for text in short] == ["input.0", "input.1"] * 2
+    assert all(len(text) <= 30 and f"l{n}-" in text for text, n in zip(short, (1, 1, 2, 2), strict=True))

@@ -60,6 +60,14 @@ def test_nothing_is_known_without_a_view() -> None:
     assert SharedTensors(Replicas().objects).of(StepKey(0, 1)) == {}
 
 
+def test_a_rank_that_is_alone_reads_no_digests(tmp_path: Path) -> None:
+    alone = PooledRun(tmp_path)
+    alone.begin(1, replicas(0))
+    shared = SharedTensors(Counted(alone.objects))
+    assert shared.of(StepKey(0, 1)) == {}
+    assert shared._known == {}
+
+
 def test_a_damaged_view_and_a_store_that_is_away_share_nothing(run: PooledRun) -> None:
     objects = Counted(run.objects)
     shared = SharedTensors(objects)

@@ -84,7 +84,7 @@ def test_any_split_into_pieces_gives_the_same(cuts: list[int], axes: set[int]) -
 def running_marginals_of(
     values: np.ndarray[Any, Any], axes: tuple[int, ...], cuts: list[int]
 ) -> dict[int, Marginal]:
-    running = RunningMarginals(values.shape, axes, values.itemsize)
+    running = RunningMarginals.of_axes(values.shape, axes, values.itemsize)
     for piece in np.split(values.reshape(-1), sorted(cuts)):
         running.update(np.ascontiguousarray(piece), finite=True)
     return running.result().by_axis()

@@ -9,6 +9,7 @@ from ingest.page.arguments import Arguments
 from ingest.page.library import Library
 from ingest.page.links import Links
 from ingest.page.screen import Asked
+from ingest.page.views import compare
 from ingest.page.views.compare import SCREEN
 from workers.errors import UsageError
 
@@ -52,3 +53,18 @@ def test_all_ranks_and_all_steps_take_time(library: Library) -> None:
     assert not SCREEN.is_slow(asked(library).arguments)
     assert SCREEN.is_slow(asked(library, all="1").arguments)
     assert SCREEN.is_slow(asked(library, over="1").arguments)
+    assert SCREEN.is_slow(asked(library, elements="1").arguments)
+
+
+def test_what_takes_long_is_left_out_and_linked(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("_CELLS_AT_ONCE", "_NBYTES_AT_ONCE"):
+        monkeypatch.setattr(compare, limit, 10)
+    quick = SCREEN.show(asked(library, **{"with": "b.zarr"}))
+    assert (quick["growth"], quick["overlays"]) == (None, [])
+    assert "over=1" in quick["over_url"]
+    assert "elements=1" in quick["elements_url"]
+    assert "--no-elements" in quick["lines"].shell
+    whole = SCREEN.show(asked(library, **{"with": "b.zarr", "over": "1", "elements": "1"}))
+    assert whole["growth"] is not None
+    assert (whole["over_url"], whole["elements_url"]) == ("", "")
+    assert "--no-elements" not in whole["lines"].shell

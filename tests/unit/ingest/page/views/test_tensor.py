@@ -45,7 +45,7 @@ def test_a_tensor_leads_to_its_neighbours_and_to_itself_elsewhere(moment: Moment
     ("values", "has_histogram", "has_exponents"),
     [
         (np.arange(12, dtype="<f4").reshape(3, 4), True, True),
-        (np.full(5, 3, "<i8"), True, False),
+        (np.full(5, 3, "<i8"), True, True),
         (np.array([np.nan, np.inf], "<f4"), False, False),
         (np.array([1 + 2j, 4], "<c8"), False, True),
         (np.array([True, False]), True, False),

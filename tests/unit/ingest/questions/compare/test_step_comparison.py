@@ -14,6 +14,7 @@ from tests.npy_files import MadeDump
 from tests.pipeline import SMALL_GRID, ingest_directly
 from tests.two_ranks import two_ranks
 from workers.arrays.comparison import METRICS
+from workers.errors import UsageError
 from workers.tasks import compare as task
 
 
@@ -118,3 +119,15 @@ def test_rules_say_what_is_looked_at(made: MadeDump, store: Path) -> None:
         found = compare(f"{store}@0", f"{store}@1", thresholds=thresholds)
         assert found.counts[verdict] == 1
         assert found.is_within == (verdict is not Verdict.DIFFERENT)
+
+
+def test_without_elements_statistics_decide_what_digests_do_not(made: MadeDump, store: Path) -> None:
+    values = np.linspace(-1, 1, 50, dtype=np.float32)
+    store = two_ranks(made, store, values, values[::-1].copy())
+    swapped = compare(f"{store}@0", f"{store}@1", elements=False)
+    (row,) = swapped.tensors
+    assert (row.verdict, row.basis, row.metrics) == (Verdict.CLOSE, "statistics", None)
+    assert row.reason == "statistics agree; elements were not read"
+    assert compare(f"{store}@0", f"{store}@1").counts == {Verdict.DIFFERENT: 1}
+    with pytest.raises(UsageError, match="by elements"):
+        compare(store, store, elements=False, across_layouts=True)

@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ingest.questions.compare.mapping import load_mapping
@@ -143,12 +144,19 @@ def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
 
 def test_statistics_may_differ_by_rounding() -> None:
     a = Statistics(10, 0, 0, 0, 1, 4, 5, min=-2.0, max=3.0, mean=0.1, std=1.0, l2_norm=5.0)
+    reasons = {
+        replace(a, mean=0.1001, max=3.0002): "",
+        replace(a, mean=0.2): "mean 0.1 and 0.2",
+        replace(a, nan_count=1): "nan_count 0 and 1",
+        replace(a, nan_count=1, min=-9.0): "nan_count 0 and 1",
+        replace(a, l2_norm=math.nan, nan_count=math.nan): "",
+        replace(a, max=math.inf): "max 3 and inf",
+    }
+    mine, theirs = (np.array([row.as_row() for row in rows]) for rows in ([a] * len(reasons), reasons))
     limits = ThresholdLimits(relative_euclidean=1e-4)
-    assert limits.broken_by_statistics(a, replace(a, mean=0.1001, max=3.0002)) == ""
-    assert limits.broken_by_statistics(a, replace(a, mean=0.2)) == "mean 0.1 and 0.2"
-    assert limits.broken_by_statistics(a, replace(a, nan_count=1)) == "nan_count 0 and 1"
-    assert limits.broken_by_statistics(a, replace(a, l2_norm=math.nan, nan_count=math.nan)) == ""
-    assert ThresholdLimits().broken_by_statistics(a, replace(a, max=3.00001)) == ""
+    assert limits.broken_by_statistics(mine, theirs) == list(reasons.values())
+    slightly = np.array([replace(a, max=3.00001).as_row()])
+    assert ThresholdLimits().broken_by_statistics(mine[:1], slightly) == [""]
 
 
 def test_the_examples_of_the_page_are_valid(tmp_path: Path) -> None:

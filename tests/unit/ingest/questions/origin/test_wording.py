@@ -52,6 +52,7 @@ def test_bad_input_is_told_with_its_parameter(roots: list[Root]) -> None:
 def test_sentences_begin_and_end() -> None:
     assert sentence("an input was not dumped") == "An input was not dumped."
     assert sentence("It is known.") == "It is known."
+    assert sentence("layers.0.rescale is a module") == "layers.0.rescale is a module."
 
 
 @pytest.mark.parametrize(

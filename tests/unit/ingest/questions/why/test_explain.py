@@ -46,6 +46,23 @@ def test_the_logarithm_of_the_real_dump_names_its_elements(dumps: DumpLibrary, s
     assert (answer.bad, answer.examined, answer.size) == (truth["nan"], truth["size"], truth["size"])
 
 
+@pytest.mark.parametrize("keeps_axis", [True, False])
+def test_the_row_from_which_an_element_was_computed_is_named(
+    made: MadeDump, store: Path, *, keeps_axis: bool
+) -> None:
+    """An operator without a definition, such as a module, which reduces the last axis."""
+    values = np.arange(24, dtype="<f4").reshape(2, 3, 4)
+    values[1, 2, 0] = -500
+    output = np.sqrt(values.min(axis=-1, keepdims=keeps_axis))
+    answer = why(made, store, "Module.rescale", [values, numbers(1)], output)
+    (element,) = answer.elements
+    (row,) = element.rows
+    assert (row.input, row.at, row.low, row.high) == (0, "1, 2, :", -500, 23)
+    assert element.to_dict()["rows"] == [{"input": 0, "at": "1, 2, :", "low": -500, "high": 23}]
+    place = "[1, 2, 0]" if keeps_axis else "[1, 2]"
+    assert answer.first == f"at {place}: input 1 = 1, input 0 [1, 2, :] from -500 to 23, output = NaN"
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [

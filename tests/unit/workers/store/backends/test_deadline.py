@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from workers.store.backends.deadline import NoAnswer, call_within, made_progress
+from workers.store.backends import deadline
+from workers.store.backends.deadline import NoAnswer, call_within, made_progress, supervised
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -60,3 +61,45 @@ def test_an_abandoned_call_may_come_to_an_end_after_all() -> None:
 def test_progress_outside_of_a_call_is_nobodys() -> None:
     made_progress()
     assert call_within(60, threading.current_thread) is not threading.current_thread()
+
+
+def test_supervised_work_makes_its_calls_itself_and_may_take_any_time_between_them() -> None:
+    def work() -> tuple[threading.Thread, threading.Thread]:
+        call_within(60, time.sleep, 0)
+        time.sleep(0.1)
+        return threading.current_thread(), call_within(0.01, threading.current_thread)
+
+    mine, of_the_call = supervised(work)
+    assert mine is of_the_call is not threading.current_thread()
+    with pytest.raises(ZeroDivisionError):
+        supervised(call_within, 60, divmod, 1, 0)
+    assert supervised(supervised, divmod, 7, 2) == (3, 1)
+
+
+def test_supervised_work_that_hangs_in_a_call_is_abandoned_and_ends_with_that_call() -> None:
+    goes_on, made, cleaned_up = threading.Event(), [], threading.Event()
+
+    def work() -> None:
+        try:
+            call_within(0.05, goes_on.wait, late=lambda waited_s: OSError(f"silent for {waited_s:g} s"))
+            call_within(60, made.append, "what comes after it")
+        finally:
+            call_within(60, cleaned_up.set)
+
+    with pytest.raises(OSError, match=r"silent for 0.05 s"):
+        supervised(work)
+    goes_on.set()
+    assert cleaned_up.wait(60)
+    assert made == []
+
+
+def test_a_call_of_supervised_work_that_makes_progress_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadline, "_LOOK_S", 0.01)
+
+    def slow() -> str:
+        for _ in range(10):
+            time.sleep(0.1)
+            made_progress()
+        return "done"
+
+    assert supervised(call_within, 0.9, slow) == "done"
