@@ -125,7 +125,7 @@ def test_a_step_of_several_calls_is_one_step_if_it_is_told(net: Any, torch: Any,
 
 
 def test_a_recorder_that_counts_steps_is_not_told_them(net: Any, torch: Any, tmp_path: Path) -> None:
-    with ingest.record(net, tmp_path, steps=[]) as recorder:
+    with ingest.record(net, tmp_path) as recorder:
         net(torch.ones(1, 8))
         with pytest.raises(ingest.UsageError, match="by itself") as error:
             recorder.advance()
