@@ -199,8 +199,8 @@ _COMPILER = {
 
 def aot_inductor(directory):
     """Run a compiled product with the debug printer. Compiling takes 12 s: the result is kept."""
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{directory}/cache"
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "dump-ingest-tests"
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache / "inductor")
     package = cache / f"aot_inductor-{torch.__version__}-1.pt2"
     batch = torch.arange(8.0).reshape(2, 4)
     with torch.no_grad():
