@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,9 @@ from workers.store.objects import ObjectStore
 
 if TYPE_CHECKING:
     import xarray as xr
+
+#: Chunks that are requested at once, so that those in flight take little memory beside a decoded cube.
+_CHUNKS_AT_ONCE = 64
 
 
 @dataclass(eq=False)
@@ -84,42 +87,62 @@ class CubeReader:
         Raises:
             DamagedStore: it is damaged.
         """
+        return next(self.cubes_of_step([name], place))
+
+    def cubes_of_step(self, names: Sequence[str], place: int) -> Iterator[npt.NDArray[Any]]:
+        """Yield one step of each of these cubes, as `cube` returns it. Small cubes are requested at once.
+
+        Raises:
+            DamagedStore: one is damaged.
+        """
+        for batch in _batches({name: self._part(name, place) for name in names}):
+            objects = self.objects.get_many([key for part in batch.values() for key in part.keys.values()])
+            for name, part in batch.items():
+                if name not in ANOMALY_FIELDS:
+                    yield part.decode(objects)[0]
+                    continue
+                block, within = divmod(place, self.state.grid.steps)
+                if part.keys:
+                    counts = part.decode(objects)
+                    # Most blocks are zeros, which need no memory.
+                    kept = counts if counts.any() else np.broadcast_to(np.int64(0), counts.shape)
+                    self._anomalies[name] = (block, kept)
+                yield self._anomalies[name][1][within]
+
+    def _part(self, name: str, place: int) -> _Part:
+        """Return what is to be read for one step of a cube: nothing if it is in the block that is kept."""
         if name in ANOMALY_FIELDS:
-            block, within = divmod(place, self.state.grid.steps)
+            layout, block = self.cubes.anomalies[name], place // self.state.grid.steps
             known = self._anomalies.get(name)
-            if known is None or known[0] != block:
-                counts = self.anomaly_block(name, block)
-                # Most blocks are zeros, which need no memory.
-                kept = counts if counts.any() else np.broadcast_to(np.int64(0), counts.shape)
-                known = self._anomalies[name] = (block, kept)
-            of_step: npt.NDArray[Any] = known[1][within]
-            return of_step
+            if known is not None and known[0] == block:
+                return _Part(layout, known[1].shape, {})
+            return _Part.of(layout, self._shape_of_steps(layout), first=block)
         shape: tuple[int, ...] = (1, self.state.ranks, self.state.tensors)
         if name == "digest":
             shape = (*shape, DIGEST_BYTES)
-        cube: npt.NDArray[Any] = self._read(self.cubes.per_step[name], shape, first=place)[0]
-        return cube
+        return _Part.of(self.cubes.per_step[name], shape, first=place)
 
     def block(self, place: int, fields: tuple[str, ...] = FIELDS, *, digests: bool = True) -> Block:
         """Return statistics, rows and digests of one step, for all ranks of the cubes in ascending order.
 
         Args:
             place: of the step.
-            fields: the statistics to read; each is a request or more.
+            fields: the statistics to read.
             digests: whether to read digests.
 
         Raises:
             DamagedStore: a cube is damaged.
         """
         ranks = self.ranks.tolist()
+        cubes = self.cubes_of_step([*fields, "row", *(["digest"] if digests else [])], place)
         # One array after the other, because questions are about one statistic at a time.
         statistics = np.empty((len(fields), len(ranks), self.state.tensors))
-        for number, name in enumerate(fields):
-            values = self.cube(name, place)
+        for number in range(len(fields)):
+            values = next(cubes)
             is_count = values.dtype.kind == "i"
             statistics[number] = np.where(values < 0, np.nan, values) if is_count else values
-        row = self.cube("row", place)
-        digest = self.cube("digest", place) if digests else np.zeros((*row.shape, DIGEST_BYTES), np.uint8)
+        row = next(cubes)
+        digest = next(cubes) if digests else np.zeros((*row.shape, DIGEST_BYTES), np.uint8)
         block = Block(
             int(self.steps[place]), tuple(ranks), row, np.moveaxis(statistics, 0, -1), digest, fields
         )
@@ -147,10 +170,13 @@ class CubeReader:
 
     def steps_block(self, layout: ArrayLayout, block: int) -> npt.NDArray[Any]:
         """Return one block of steps of an array, (step of the block, rank) or (..., rank, tensor)."""
-        lengths = {"rank": self.state.ranks, "tensor": self.state.tensors, "statistic": len(STATISTICS)}
-        shape = (layout.chunk[0], *(lengths[axis] for axis in layout.dimensions[1:]))
-        values: npt.NDArray[Any] = self._read(layout, shape, first=block)
+        values: npt.NDArray[Any] = self._read(layout, self._shape_of_steps(layout), first=block)
         return values
+
+    def _shape_of_steps(self, layout: ArrayLayout) -> tuple[int, ...]:
+        """Return the shape of one block of steps of an array."""
+        lengths = {"rank": self.state.ranks, "tensor": self.state.tensors, "statistic": len(STATISTICS)}
+        return (layout.chunk[0], *(lengths[axis] for axis in layout.dimensions[1:]))
 
     def to_xarray(self) -> xr.Dataset:
         """Return the cubes as they are now as a dataset of dask arrays, as `xarray.open_zarr` does."""
@@ -185,21 +211,57 @@ class CubeReader:
 
     def _read(self, layout: ArrayLayout, shape: tuple[int, ...], first: int | None = None) -> Any:
         """Return an array; with `first`, only the chunks at that position along its first axis."""
+        part = _Part.of(layout, shape, first)
+        return part.decode(self.objects.get_many(list(part.keys.values())))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What is read of an array: all of it, or its chunks at one position along its first axis."""
+
+    layout: ArrayLayout
+    shape: tuple[int, ...]
+    keys: Mapping[tuple[int, ...], str]
+    """The objects of its chunks, by their positions in the part."""
+
+    @classmethod
+    def of(cls, layout: ArrayLayout, shape: tuple[int, ...], first: int | None) -> _Part:
         shift = first or 0
         indexes = layout.keys(shape if first is None else (layout.chunk[0], *shape[1:]))
         keys = {index: f"{GROUP}/{layout.key((index[0] + shift, *index[1:]))}" for index in indexes}
-        objects = self.objects.get_many(list(keys.values()))
-        if len(keys) == 1:
-            ((_, key),) = keys.items()
-            return _decode(objects, key, layout)[tuple(map(slice, shape))]
-        whole = np.empty(shape, layout.dtype)
-        for index, key in keys.items():
+        return cls(layout, shape, keys)
+
+    def decode(self, objects: Mapping[str, bytes]) -> npt.NDArray[Any]:
+        """Return the part from its objects.
+
+        Raises:
+            DamagedStore: one is damaged or missing.
+        """
+        if len(self.keys) == 1:
+            ((_, key),) = self.keys.items()
+            return _decode(objects, key, self.layout)[tuple(map(slice, self.shape))]
+        whole = np.empty(self.shape, self.layout.dtype)
+        for index, key in self.keys.items():
             target = tuple(
                 slice(i * n, min((i + 1) * n, length))
-                for i, n, length in zip(index, layout.chunk, shape, strict=True)
+                for i, n, length in zip(index, self.layout.chunk, self.shape, strict=True)
             )
-            whole[target] = _decode(objects, key, layout)[tuple(slice(t.stop - t.start) for t in target)]
+            chunk = _decode(objects, key, self.layout)
+            whole[target] = chunk[tuple(slice(t.stop - t.start) for t in target)]
         return whole
+
+
+def _batches(parts: Mapping[str, _Part]) -> Iterator[dict[str, _Part]]:
+    """Yield parts that are requested at once: of few chunks together, or a large one alone."""
+    batch: dict[str, _Part] = {}
+    chunks = 0
+    for name, part in parts.items():
+        if batch and chunks + len(part.keys) > _CHUNKS_AT_ONCE:
+            yield batch
+            batch, chunks = {}, 0
+        batch[name] = part
+        chunks += len(part.keys)
+    yield batch
 
 
 def _decode(objects: Mapping[str, bytes], key: str, layout: ArrayLayout) -> npt.NDArray[Any]:

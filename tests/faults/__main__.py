@@ -81,7 +81,7 @@ def _arguments() -> argparse.Namespace:
         "--only", action="append", default=[], metavar="KIND", help="use this kind of fault only; repeatable"
     )
     parser.add_argument(
-        "--every", type=float, default=4.0, metavar="SECONDS", help="time from one step to the next"
+        "--every", type=float, default=6.0, metavar="SECONDS", help="time from one step to the next"
     )
     parser.add_argument("--ranks", type=int, default=4, help="number of ranks of the job")
     parser.add_argument("--workers", type=int, default=2, help="number of Dask workers")

@@ -70,7 +70,7 @@ class Job:
     """The number of files in each step of each rank that are its own."""
     shared_files: int = 1
     """The number of further, large files that all ranks have in common, as replicas have weights."""
-    every_s: float = 4.0
+    every_s: float = 6.0
     """The time from one step to the next."""
     odd: float = 0.6
     """The share of steps of a rank that are not written in the manner PLAIN."""
