@@ -119,7 +119,7 @@ def record(
     return Recorder(torch, model, root / DIRECTORY / name, rank, choice)
 
 
-def _numbers(steps: Iterable[int]) -> frozenset[int]:
+def _numbers(steps: Any) -> frozenset[int]:
     hint = "Numbers of steps: range(8, 12), [0, 500]. For all, leave it out."
     if isinstance(steps, str) or not isinstance(steps, Iterable):
         raise UsageError(f"record: steps={steps!r} is not a list of steps", hint=hint)
@@ -129,7 +129,7 @@ def _numbers(steps: Iterable[int]) -> frozenset[int]:
         raise UsageError(f"record: steps: {exc}", hint=hint) from exc
 
 
-def _whole(name: str, value: float, least: int) -> int:
+def _whole(name: str, value: Any, least: int) -> int:
     try:
         number = int(value) if isinstance(value, float) and value.is_integer() else operator.index(value)
     except TypeError as exc:
