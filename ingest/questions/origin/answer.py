@@ -264,7 +264,7 @@ def _lines(answer: OriginAnswer) -> Iterator[str]:
     yield from _headline(answer)
     if rows := answer.tensor_rows():
         yield ""
-        yield from table_lines(self.tensor_columns, rows, right=[*_NUMBERS])
+        yield from table_lines(answer.tensor_columns, rows, right=[*_NUMBERS])
     yield from _details(answer)
 
 
