@@ -31,6 +31,7 @@ from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step import Step
 from ingest.reader.step_marginals import read_marginals
 from ingest.reader.tensor import Tensor
+from ingest.reader.text import counted
 from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.dtypes import ElementType, from_name
 from workers.arrays.marginals import Marginal
@@ -371,7 +372,7 @@ class DumpSource:
             np.array([entry.nbytes for entry in entries], np.int64),
             np.arange(len(rows)),
             _DumpOperands(str(self._dump.root), key, entries),
-            f"partial: {quarantined} files cannot be read" if quarantined else "",
+            f"partial: {counted(quarantined, 'file')} cannot be read" if quarantined else "",
         )
 
 

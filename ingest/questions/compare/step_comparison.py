@@ -239,7 +239,7 @@ class StepComparison:
         a = self._a.statistics[[pair.a for pair in pairs]]
         b = self._b.statistics[[pair.b for pair in pairs]]
         # The first is the number of elements, which follows from the shape.
-        are_known = (~np.isnan(a) & ~np.isnan(b))[:, 1:].any(axis=1).tolist()
+        are_known = np.any((~np.isnan(a) & ~np.isnan(b))[:, 1:], axis=1).tolist()
         reasons = limits.broken_by_statistics(a, b)
         unread = "were not dumped" if self._choices.elements else "were not read"
         for pair, is_known, reason in zip(pairs, are_known, reasons, strict=True):
