@@ -286,12 +286,21 @@ class ShardReader:
         Raises:
             DamagedStore: the chunk is damaged.
         """
+        first, itemsize = number * self.spec.chunk, self.spec.itemsize
+        begin, end = max(start, first), min(stop, first + self.spec.chunk)
+        part = self.part(number, chunk, begin, end)
+        out[(begin - start) * itemsize : (end - start) * itemsize] = part
+
+    def part(self, number: int, chunk: Chunk, begin: int, end: int) -> memoryview:
+        """Return elements `begin` to `end`, which one chunk has, as a part of it.
+
+        Raises:
+            DamagedStore: the chunk is damaged.
+        """
         if isinstance(chunk, str):
             raise DamagedStore(chunk)
         first, itemsize = number * self.spec.chunk, self.spec.itemsize
-        begin, end = max(start, first), min(stop, first + self.spec.chunk)
-        part = memoryview(chunk)[(begin - first) * itemsize : (end - first) * itemsize]
-        out[(begin - start) * itemsize : (end - start) * itemsize] = part
+        return memoryview(chunk)[(begin - first) * itemsize : (end - first) * itemsize]
 
     def written(self, shard: int) -> range:
         """Return the chunks that a shard holds.
