@@ -86,7 +86,7 @@ class Settings(BaseModel):
     sketches: bool = True
     """Whether histograms of tensors and digests of blocks are stored: answers after the tensors are gone."""
     marginals: bool = False
-    """Whether marginals are, too, if `sketches` is set: 5 % more time. `dump-ingest sketch` adds them later."""
+    """Whether marginals are, too, if `sketches` is set. `dump-ingest sketch` adds them later."""
     pool: bool = True
     """Whether tensors that several ranks share are stored once. It takes `consolidate --follow` beside it."""
     replace: bool = False
