@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import lzma
 import math
 import os
@@ -217,7 +218,7 @@ def build_small(directory: Path, *, ranks: int = 1, steps: int = 1, files: int) 
 
 
 def build_alike(directory: Path, *, files: int, size: int, suffix: str) -> Load:
-    """Write a dump of one step with many tensors of `size` float32, as npy or as pt: the same ones."""
+    """Write a dump of one step with many tensors of `size` float32, as npy, pt or safetensors."""
     payloads = np.random.default_rng(0).standard_normal((files, size), np.float32)
     nbytes = 0
     if suffix == "npy":
@@ -226,14 +227,21 @@ def build_alike(directory: Path, *, files: int, size: int, suffix: str) -> Load:
             "Add.Add-op{}.0.0.{}.output.0.DefaultFormat.npy",
         )
     else:
-        target, name = directory / "rank0", "{}.Add-output.0.pt"
+        target, name = directory / "rank0", "{}.Add-output.0." + suffix
     target.mkdir(parents=True)
-    header = npy_header("<f4", (size,))
+    headers = {"npy": npy_header("<f4", (size,)), "safetensors": _safetensors_header(size)}
     for number, payload in enumerate(payloads):
-        content = header + payload.tobytes() if suffix == "npy" else pt_bytes(payload)
+        content = pt_bytes(payload) if suffix == "pt" else headers[suffix] + payload.tobytes()
         (target / name.format(number, _FIRST_TIMESTAMP + number)).write_bytes(content)
         nbytes += len(content)
     return Load(directory, files, nbytes, nbytes)
+
+
+def _safetensors_header(size: int) -> bytes:
+    tensor = {"dtype": "F32", "shape": [size], "data_offsets": [0, 4 * size]}
+    text = json.dumps({"output": tensor}).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
 
 
 def build_large_tensor(directory: Path, nbytes: int) -> Load:

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 try:
     import torch
 except ImportError:  # in the process that runs this one
@@ -98,6 +100,8 @@ def cases() -> Iterator[tuple[str, Any]]:
     yield "optimizer", optimizer.state_dict()
     yield "parameter", net[0].weight
     yield "ordered", OrderedDict(z=torch.ones(1), a=torch.zeros(2))
+    # Its two numbers have 128 bits.
+    yield "random_state", {"rng": np.random.default_rng(0).bit_generator.state, "t": torch.ones(2)}
     yield "quantized", torch.quantize_per_tensor(torch.arange(6.0), 0.5, 3, torch.quint8)
     yield "sparse", torch.eye(4).to_sparse()
 

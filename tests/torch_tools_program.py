@@ -199,8 +199,8 @@ _COMPILER = {
 
 def aot_inductor(directory):
     """Run a compiled product with the debug printer. Compiling takes 12 s: the result is kept."""
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{directory}/cache"
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "dump-ingest-tests"
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache / "inductor")
     package = cache / f"aot_inductor-{torch.__version__}-1.pt2"
     batch = torch.arange(8.0).reshape(2, 4)
     with torch.no_grad():
@@ -211,7 +211,8 @@ def aot_inductor(directory):
             exported = torch.export.export(Product(), (batch,))
             torch._inductor.aoti_compile_and_package(exported, package_path=own, inductor_configs=_COMPILER)
             Path(own).rename(package)
-        os.chdir(directory)
+        Path(directory, "dump").mkdir()
+        os.chdir(Path(directory, "dump"))
         product = torch._inductor.aoti_load_package(str(package))(batch)
     np.save(f"{directory}/product.npy", product.numpy())
     tell_truth(Path(directory))

@@ -21,8 +21,9 @@ _FILES_OF_STEP = 20
 _FILES_OF_RANK = 200
 #: The cost of one item may differ by this factor between the two sizes, and still counts as the same.
 _LINEAR = 1.25
-#: How fast `.pt` files are at least, against npy.
-_PT_OF_NPY = 0.8
+#: How fast `.pt` and safetensors files are at least, against npy.
+_OF_NPY = 0.8
+_DECLARED = "rank{rank}/{module}-{io}.{slot}.safetensors"
 
 
 def measure(setting: Setting) -> Iterator[Measure]:
@@ -48,17 +49,23 @@ def _files(setting: Setting, client: Client) -> Iterator[Measure]:
 
 
 def _containers(setting: Setting, client: Client) -> Iterator[Measure]:
-    """Yield the cost of small files of torch.save, against npy of the same tensors."""
+    """Yield the cost of small files of torch.save and of safetensors, against npy of the same tensors."""
     count, size = (1_000, 1024) if setting.quick else (10_000, 1024)
-    with setting.target(setting.fast) as pt, setting.target(setting.fast) as npy:
-        build_alike(pt, files=count, size=size, suffix="pt")
-        build_alike(npy, files=count, size=size, suffix="npy")
+    with setting.target(setting.fast) as above:
+        dumps = {suffix: above / suffix for suffix in ("npy", "pt", "safetensors")}
+        for suffix, dump in dumps.items():
+            build_alike(dump, files=count, size=size, suffix=suffix)
         times = in_turns(
             setting.rounds,
-            {"pt": lambda: _ingest(setting, client, pt), "npy": lambda: _ingest(setting, client, npy)},
+            {
+                "npy": lambda: _ingest(setting, client, dumps["npy"]),
+                "pt": lambda: _ingest(setting, client, dumps["pt"]),
+                "safetensors": lambda: _ingest(setting, client, dumps["safetensors"], layout=_DECLARED),
+            },
         )
-    name, against = f"{count} tensors of {4 * size} bytes as .pt", "the same as npy"
-    yield Measure(name, against, "s", times["pt"], times["npy"], floor=_PT_OF_NPY)
+    for suffix in ("pt", "safetensors"):
+        name, against = f"{count} tensors of {4 * size} bytes as .{suffix}", "the same as npy"
+        yield Measure(name, against, "s", times[suffix], times["npy"], floor=_OF_NPY)
 
 
 def _steps(setting: Setting, client: Client) -> Iterator[Measure]:
@@ -104,9 +111,9 @@ def _ranks(setting: Setting) -> Iterator[Measure]:
     )
 
 
-def _ingest(setting: Setting, client: Client, dump: Path) -> float:
+def _ingest(setting: Setting, client: Client, dump: Path, *, layout: str = "") -> float:
     with setting.target(setting.fast) as target:
-        return seconds(lambda: ingest(client, dump, target))
+        return seconds(lambda: ingest(client, dump, target, layout=layout))
 
 
 def _open(store: Path, steps: int) -> int:

@@ -4,7 +4,7 @@
     TP{tp}_PP{pp}_Rank{rank}_pid{pid}/Pass{step}.pt                     forward hooks of SGLang and vLLM
     tensor_dumps/rank_{rank}/iter_{step}/{layer}_{tensor}.pt            TransformerEngine
     rank{rank}/{i}.{Class}-{i}.{Class}-{input|output}.{slot}.pt         TensorRT-LLM
-    tmp/aoti_torch/{before|after}_launch_{kernel}_{buffer}_{device}.pt  AOTInductor; torch 2.13 forgets this `/`
+    tmp/aoti_torch/{before|after}_launch_{kernel}_{buffer}_{device}.pt  AOTInductor; torch 2.13 without `/`
     step_{step}/{module}[_{call}]/{inputs|outputs}[_{slot}]_{device}.pt vLLM's intermediate logging
 
     {tensor}[_rank_{rank}].tensorproto                                  ONNX Runtime

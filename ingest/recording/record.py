@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -79,37 +80,64 @@ def record(
     torch = import_torch()
     if not isinstance(model, torch.nn.Module):
         raise UsageError(f"record: {type(model).__name__} is not a torch.nn.Module", hint="Pass the model.")
+    if isinstance(model, torch.jit.ScriptModule):
+        hint = "Record the module from which it was made."
+        raise UsageError(f"record: {type(model).__name__} of torch.jit cannot have hooks", hint=hint)
     _check("what", what, get_args(What))
     _check("advance", advance, get_args(Advance))
     _check("when_full", when_full, get_args(WhenFull))
     _check("compiled", compiled, get_args(Compiled))
     for wanted in (of,) if isinstance(of, str) else of:
         _check("of", wanted, _OF)
-    for name, number, least in (
-        ("every", every, 1),
-        ("queue_nbytes", queue_nbytes, 1),
-        ("first_step", first_step, 0),
-    ):
-        if number < least:
-            raise UsageError(f"record: {name}={number} is less than {least}", hint=f"Pass {least} or more.")
+    if not of:
+        raise UsageError("record: of is empty", hint=f"Any of: {', '.join(_OF)}.")
+    if not isinstance(modules, str):
+        raise UsageError(
+            f"record: modules={modules!r} is not a pattern", hint="One text, such as 'layers.0.*'."
+        )
     choice = Choice(
-        steps=steps if steps is None or isinstance(steps, range) else frozenset(steps),
-        every=every,
+        steps=steps if steps is None or isinstance(steps, range) else _numbers(steps),
+        every=_whole("every", every, 1),
         what=what,
         of=frozenset((of,) if isinstance(of, str) else of),
         modules=modules,
         advance=advance,
-        first_step=first_step,
-        queue_nbytes=queue_nbytes,
+        first_step=_whole("first_step", first_step, 0),
+        queue_nbytes=_whole("queue_nbytes", queue_nbytes, 1),
         when_full=when_full,
         compiled=compiled,
     )
     rank = rank_of(torch)
     places = coordinates_of(torch, model, mesh)
+    try:
+        root = Path(directory)
+    except TypeError as exc:
+        raise UsageError(f"record: {directory!r} is not a directory", hint="Name one, as text.") from exc
     name = "".join(
         (f"rank_{rank}", *(f".{axis}_rank_{number}_of_{size}" for axis, (number, size) in places.items()))
     )
-    return Recorder(torch, model, Path(directory) / DIRECTORY / name, rank, choice)
+    return Recorder(torch, model, root / DIRECTORY / name, rank, choice)
+
+
+def _numbers(steps: Any) -> frozenset[int]:
+    hint = "Numbers of steps: range(8, 12), [0, 500]. For all, leave it out."
+    if isinstance(steps, str) or not isinstance(steps, Iterable):
+        raise UsageError(f"record: steps={steps!r} is not a list of steps", hint=hint)
+    try:
+        return frozenset(map(operator.index, steps))  # also those of numpy and torch
+    except TypeError as exc:
+        raise UsageError(f"record: steps: {exc}", hint=hint) from exc
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    try:
+        number = int(value) if isinstance(value, float) and value.is_integer() else operator.index(value)
+    except TypeError as exc:
+        hint = f"Pass {least} or more."
+        raise UsageError(f"record: {name}={value!r} is not a whole number", hint=hint) from exc
+    if number < least:
+        raise UsageError(f"record: {name}={value} is less than {least}", hint=f"Pass {least} or more.")
+    return number
 
 
 def _check(name: str, value: str, allowed: Collection[str]) -> None:

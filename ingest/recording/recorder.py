@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import warnings
 from collections.abc import Callable, Collection
@@ -33,6 +34,8 @@ Advance: TypeAlias = Literal["forward", "optimizer", "manual"]
 WhenFull: TypeAlias = Literal["wait", "leave out"]
 Compiled: TypeAlias = Literal["boundary", "eager"]
 _MAX_PROBLEMS = 20
+#: The directories into which recorders of this process write now.
+_in_use: set[Path] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ class Recorder:
         self._model = model
         self._choice = choice
         self._rank = rank
+        self._process = os.getpid()
         self.directory = directory
         """Where the steps of this rank are."""
         self.step: int | None = None
@@ -88,6 +92,7 @@ class Recorder:
         self._hooks: StepHooks | None = None
         self._functions: FunctionCalls | None = None
         self._sequence = count()
+        self._has_rows = False
         self._left_out_before = self._problems_before = 0
         self._step_resources = ExitStack()
         self._watching = ExitStack()
@@ -101,12 +106,14 @@ class Recorder:
             UsageError: the directory cannot be written, or has one of the steps already.
         """
         self._check_directory()
+        self._process = os.getpid()
         kernels.warm_up()
         if "functions" in self._choice.of:
             self._functions = FunctionCalls(self._torch, self, self._lines)
             self._mode.enter_context(self._functions.mode())
         self._watch()
         self._writer.start()
+        _in_use.add(self.directory.resolve())
         if self._choice.advance != "forward":
             self._begin(self._choice.first_step)
         return self
@@ -118,21 +125,43 @@ class Recorder:
         self._end("" if error is None else f"{type(error).__name__}: {error}"[:200])
         self._watching.close()
         self._mode.close()
+        if self._is_copy:
+            return
         self._writer.close()
-        if self._writer.failure is not None:
-            self._add_problem(f"writing failed, and the rest was left out: {self._writer.failure}")
-        if self.step is None and error is None:
-            self._add_problem(
-                "no call of the model was seen; record the object that you call, such as what torch.compile "
-                "or DistributedDataParallel returned"
-            )
-        if self.left_out:
-            self.problems.append(f"{self.left_out} tensors were left out because the queue was full")
+        _in_use.discard(self.directory.resolve())
+        self._sum_up(is_whole=error is None)
         text = f"The recording in {self.directory} is not complete: " + "; ".join(self.problems)
         if self.problems and error is not None:
             error.add_note(text)
         elif self.problems:
             warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+    @property
+    def _is_copy(self) -> bool:
+        """Whether a fork made this process: it has no writing thread, and must not touch the queue."""
+        return os.getpid() != self._process
+
+    def _sum_up(self, *, is_whole: bool) -> None:
+        """Add what is only known at the end to the problems."""
+        failure = self._writer.failure
+        if isinstance(failure, FileExistsError):
+            self._add_problem(
+                f"{failure.filename} exists: another process records there, too; give each a directory of "
+                "its own, or its RANK"
+            )
+        elif failure is not None:
+            self._add_problem(f"writing failed, and the rest was left out: {failure}")
+        if self.step is None and is_whole:
+            self._add_problem(
+                "no call of the model was seen; record the object that you call, such as what torch.compile "
+                "or DistributedDataParallel returned"
+            )
+        elif not self.recorded and is_whole:
+            self._add_problem(f"none of the steps that were asked for ran; the last one was {self.step}")
+        if self.recorded and not self._has_rows:
+            self._add_problem(f"modules={self._choice.modules!r} fits no name of a module or parameter")
+        if self.left_out:
+            self.problems.append(f"{self.left_out} tensors were left out because the queue was full")
 
     def advance(self) -> None:
         """End the current step and begin the next one; only with `advance="manual"`.
@@ -162,7 +191,8 @@ class Recorder:
 
     def take(self, tensor: TorchTensor, name: TensorName) -> None:
         """Record one tensor as it is now; see `Sink`."""
-        if self._hooks is None or self._writer.failure is not None:
+        self._has_rows = True
+        if self._hooks is None or self._writer.failure is not None or self._is_copy:
             return
         with self._functions.paused() if self._functions is not None else nullcontext():
             self._take_parts(tensor, name)
@@ -205,6 +235,8 @@ class Recorder:
 
     def _check_directory(self) -> None:
         hint = "Record into another directory, or remove those steps first."
+        if self.directory.resolve() in _in_use:
+            raise UsageError(f"another recorder of this process writes to {self.directory}", hint=hint)
         try:
             existing = sorted(filter(self._choice.has, existing_steps(self.directory)))
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -285,7 +317,7 @@ class Recorder:
         if last is not None and step > last:
             self._watching.close()
             return
-        if not self._choice.has(step) or self._writer.failure is not None:
+        if not self._choice.has(step) or self._writer.failure is not None or self._is_copy:
             return
         self._sequence = count()
         self._left_out_before, self._problems_before = self.left_out, len(self.problems)
@@ -321,6 +353,8 @@ class Recorder:
         if self._functions is not None:
             self._functions.end()
         self._step_resources.close()
+        if self._is_copy:
+            return
         mark = RecordedStep(
             tensors=0,
             ended=ended,

@@ -1,4 +1,4 @@
-"""Real dump systems of the PyTorch world: msProbe with the loop closed, nvdlfw-inspect, SGLang, AOTInductor."""
+"""Real dump systems of the PyTorch world: msProbe (with the loop closed), SGLang, AOTInductor and others."""
 
 import json
 import subprocess
@@ -111,19 +111,19 @@ def test_statistics_of_nvdlfw_inspect_are_those_of_the_tensors(
         assert kept.read_bytes() == path.read_bytes()
 
 
-def read_back(directory: Path, below: str = "dump") -> DumpStore:
+def read_back(directory: Path) -> DumpStore:
     """Ingest what a tool dumped; check every tensor against torch, and every file."""
-    ingest_directly(directory / below, directory / "run.zarr")
+    ingest_directly(directory / "dump", directory / "run.zarr")
     store = ingest.open_store(directory / "run.zarr")
     told = truth(directory)
-    assert list(differences(told, f"{below}/", store)) == []
+    assert list(differences(told, "dump/", store)) == []
     steps = list(store.select())
     assert sum(step.commit.summary.tensors for step in steps) == sum(len(f["tensors"]) for f in told.values())
     assert sum(step.commit.summary.quarantined for step in steps) == 0
     for step in steps:
         step.export(directory / "exported")
     for path in told:
-        exported = directory / "exported" / Path(path).relative_to(below)
+        exported = directory / "exported" / Path(path).relative_to("dump")
         assert exported.read_bytes() == (directory / path).read_bytes()
     return store
 
@@ -153,7 +153,7 @@ def test_passes_of_the_forward_hooks_of_sglang(tool: Callable[[str, Path], None]
 
 def test_buffers_that_aot_inductor_prints(tool: Callable[[str, Path], None], tmp_path: Path) -> None:
     tool("aot_inductor", tmp_path)
-    store = read_back(tmp_path, "tmp")
+    store = read_back(tmp_path)
     kernel = "aoti_torch_cpu_mm_out"
     names = {f"{when}.{buffer}" for when in ("before", "output") for buffer in ("arg1_1", "buf0")}
     assert {tensor.io for tensor in store.tensors(f"{kernel}.*")} == names

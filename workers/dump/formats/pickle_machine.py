@@ -17,7 +17,7 @@ from workers.dump.formats.pickle_values import Function, Global, Instance, Stora
 from workers.errors import UnreadableTensor
 
 #: The largest number of bytes in an integer; sizes and strides have 8.
-_MAX_INT_NBYTES = 16
+_MAX_INT_NBYTES = 24  # 128 bits and a sign, as in the state of a random generator of numpy
 _STOP = ord(".")
 #: The longest name of a module, a class or a function.
 _MAX_NAME = 200
@@ -294,6 +294,9 @@ class Machine:
             ):
                 self.storages.append(Storage(kind, key, size))
                 self._stack.append(self.storages[-1])
+            # The same format names the class of a module together with its source.
+            case ("module", Global() as name, str() | None, str() | None):
+                self._stack.append(name)
             case other:
                 raise UnreadableTensor(f"its pickle refers to {describe_value(other)}")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import lru_cache
 from typing import Any
 
 from workers.arrays.dtypes import ElementType, from_name, from_npy_descr
@@ -27,6 +28,8 @@ from workers.errors import UnreadableTensor
 
 #: The longest header that is read, in bytes. The limit of safetensors itself is 100 MB.
 MAX_HEADER_NBYTES = 32 * 1024 * 1024
+#: The longest header that is remembered: most files of a dump have that of others.
+_MAX_KNOWN_NBYTES = 2048
 _METADATA = "__metadata__"
 _DTYPES = {
     "BOOL": "bool",
@@ -69,10 +72,25 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
         )
     if 8 + nbytes > file_size:
         raise Truncated(f"has {file_size} bytes, fewer than the {8 + nbytes} of its safetensors header")
-    header = _parse(read_exactly(read, 8, nbytes))
+    head = length + read_exactly(read, 8, nbytes)
+    if nbytes <= _MAX_KNOWN_NBYTES:
+        try:
+            return _headers_of_alike(head, file_size)
+        except UnreadableTensor:  # or there are bytes between its tensors
+            pass
+    return _headers(head, read, file_size)
+
+
+@lru_cache(maxsize=64)
+def _headers_of_alike(head: bytes, file_size: int) -> tuple[TensorHeader, ...]:
+    return _headers(head, lambda offset, nbytes: head[offset : offset + nbytes], file_size)
+
+
+def _headers(head: bytes, read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
+    header = _parse(head[8:])
     metadata = header.pop(_METADATA, None)
-    placed = [_placed(name, fields, 8 + nbytes) for name, fields in header.items()]
-    end = max((tensor.offset + tensor.nbytes for tensor in placed), default=8 + nbytes)
+    placed = [_placed(name, fields, len(head)) for name, fields in header.items()]
+    end = max((tensor.offset + tensor.nbytes for tensor in placed), default=len(head))
     if end > file_size:
         raise Truncated(f"has {file_size} bytes, but its header announces {end}")
     if end < file_size:

@@ -54,6 +54,23 @@ def test_a_line_without_elements_is_a_row_of_statistics(tmp_path: Path) -> None:
     assert (place.rank, place.size) == (1, 2)
 
 
+@pytest.mark.parametrize("file", ["", "recorded-tensor-3.raw"])
+def test_how_a_dtensor_lies_on_its_mesh_is_an_attribute(file: str, tmp_path: Path) -> None:
+    """With elements and without."""
+    dtensor = {
+        "placements": ["Shard(0)"],
+        "global_shape": [4, 2],
+        "mesh_shape": [2],
+        "mesh_dim_names": ["tp"],
+        "mesh_coordinate": [1],
+    }
+    line = LINE | {"file": file, "dtensor": dtensor}
+    dump = write(tmp_path / "dump", line, files={file: bytes(8)} if file else {})
+    ingest_directly(dump, tmp_path / "run.zarr")
+    (tensor,) = ingest.open_store(tmp_path / "run.zarr").tensors()
+    assert tensor.attributes == {"tensor": dtensor}
+
+
 def test_elements_count_instead_of_the_line_if_they_are_there(tmp_path: Path) -> None:
     header = json.dumps({"k": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}}).encode()
     elements = len(header).to_bytes(8, "little") + header + b"\x80\x3f\x00\x40"

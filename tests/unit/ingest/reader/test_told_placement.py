@@ -25,6 +25,8 @@ from ingest.reader.told_placement import told_placement, told_text
             {"tensor": {"placements": ["_StridedShard(dim=0, sf=2)"], "mesh_dim_names": ["tp"]}},
             {"tp": "strided shard 0"},
         ),
+        ({"tensor": {"placements": ["Partial(avg)"], "mesh_dim_names": ["dp"]}}, {"dp": "mean"}),
+        ({"tensor": {"placements": ["Partial(max)"], "mesh_dim_names": ["dp"]}}, {}),
         ({"tensor": {"placements": ["Shard(0)"], "mesh_dim_names": None}}, {}),
         ({}, {}),
     ],

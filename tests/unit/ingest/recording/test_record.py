@@ -5,6 +5,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ingest
@@ -20,6 +21,13 @@ import ingest
         ({"when_full": "drop"}, "when_full='drop' is not known"),
         ({"compiled": "yes"}, "compiled='yes' is not known"),
         ({"every": 0}, "every=0 is less than 1"),
+        ({"every": "2"}, "every='2' is not a whole number"),
+        ({"every": 1.5}, "every=1.5 is not a whole number"),
+        ({"steps": 3}, "steps=3 is not a list of steps"),
+        ({"steps": "1"}, "steps='1' is not a list of steps"),
+        ({"steps": [0.5]}, "steps: 'float' object cannot be interpreted as an integer"),
+        ({"of": ()}, "of is empty"),
+        ({"modules": ["0"]}, r"modules=\['0'\] is not a pattern"),
         ({"queue_nbytes": 0}, "queue_nbytes=0 is less than 1"),
         ({"first_step": -1}, "first_step=-1 is less than 0"),
         ({"mesh": {"tp": 1}}, "mesh: tp=1 is not a place and a size"),
@@ -59,3 +67,23 @@ def test_the_directory_tells_rank_and_places(
     mesh = {"tp": (1, 2), "pp": (0, 1), "dp": (2, 4)}
     recorder = ingest.record(nets.Net(), tmp_path, mesh=mesh)
     assert recorder.directory == tmp_path / "recorded/rank_5.tp_rank_1_of_2.dp_rank_2_of_4"
+
+
+def test_what_has_no_hooks_is_refused(torch: Any, tmp_path: Path) -> None:
+    with pytest.warns(DeprecationWarning, match="deprecated"):
+        script = torch.jit.script(torch.nn.Linear(1, 1))
+    with pytest.raises(ingest.UsageError, match=r"of torch\.jit cannot have hooks"):
+        ingest.record(script, tmp_path)
+
+
+def test_no_directory_is_refused(nets: ModuleType) -> None:
+    with pytest.raises(ingest.UsageError, match="None is not a directory"):
+        ingest.record(nets.Net(), None)  # type: ignore[arg-type]
+
+
+def test_steps_may_be_of_any_type_of_whole_numbers(torch: Any, nets: ModuleType, tmp_path: Path) -> None:
+    kinds = {"torch": torch.tensor([1]), "numpy": np.array([1]), "generator": (n for n in [1])}
+    for name, steps in kinds.items():
+        with ingest.record(net := nets.Net(), tmp_path / name, steps=steps, every=1.0) as recorder:  # type: ignore[arg-type]
+            nets.train(net, 3)
+        assert recorder.recorded == [1]

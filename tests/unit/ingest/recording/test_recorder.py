@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import threading
 from collections import UserDict
 from collections.abc import Iterator
@@ -124,7 +125,7 @@ def test_a_step_of_several_calls_is_one_step_if_it_is_told(net: Any, torch: Any,
 
 
 def test_a_recorder_that_counts_steps_is_not_told_them(net: Any, torch: Any, tmp_path: Path) -> None:
-    with ingest.record(net, tmp_path, steps=[]) as recorder:
+    with ingest.record(net, tmp_path) as recorder:
         net(torch.ones(1, 8))
         with pytest.raises(ingest.UsageError, match="by itself") as error:
             recorder.advance()
@@ -288,6 +289,55 @@ def test_steps_that_exist_are_not_mixed_with_new_ones(net: Any, nets: ModuleType
     with pytest.raises(ingest.UsageError, match="already has step 6 of rank 0") as error:
         ingest.record(net, tmp_path, first_step=5).__enter__()
     assert error.value.hint == "Record into another directory, or remove those steps first."
+
+
+def test_two_recorders_do_not_share_a_directory(net: Any, tmp_path: Path) -> None:
+    with (
+        pytest.warns(RuntimeWarning, match="no call of the model was seen"),
+        ingest.record(net, tmp_path),
+        pytest.raises(ingest.UsageError, match="another recorder of this process writes to"),
+    ):
+        ingest.record(net, tmp_path).__enter__()
+
+
+def test_a_directory_that_another_process_uses_is_said(net: Any, nets: ModuleType, tmp_path: Path) -> None:
+    def appear(step: int) -> None:
+        (tmp_path / "recorded" / "rank_0" / "step_1").mkdir(exist_ok=step == 1)
+
+    with (
+        pytest.warns(RuntimeWarning, match="step_1 exists: another process records there, too"),
+        ingest.record(net, tmp_path),
+    ):
+        nets.train(net, 2, before=appear)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": [7]}, "none of the steps that were asked for ran; the last one was 1"),
+        ({"modules": "layer.*"}, r"modules='layer\.\*' fits no name"),
+    ],
+)
+def test_a_recording_of_nothing_says_why(
+    options: dict[str, Any], message: str, net: Any, nets: ModuleType, tmp_path: Path
+) -> None:
+    with pytest.warns(RuntimeWarning, match=message), ingest.record(net, tmp_path, **options):
+        nets.train(net, 2)
+
+
+def test_a_fork_of_the_training_records_nothing(net: Any, nets: ModuleType, tmp_path: Path) -> None:
+    """It has no thread that writes: it would wait for room in the queue for ever."""
+    with ingest.record(net, tmp_path, what="tensors", queue_nbytes=1) as recorder:
+        nets.train(net, 1)
+        child = os.fork()
+        if not child:
+            signal.alarm(60)
+            nets.train(net, 2)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        nets.train(net, 1)
+    assert recorder.recorded == [0, 1]
+    assert recordings.steps(recorder.directory) == [0, 1]
 
 
 def test_a_disk_that_fails_does_not_end_the_training(net: Any, nets: ModuleType, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.dump.formats.pickle_machine import Machine
-from workers.dump.formats.pickle_values import Function, Instance, Storage, describe_value
+from workers.dump.formats.pickle_values import Function, Global, Instance, Storage, describe_value
 from workers.errors import UnreadableTensor
 
 values = st.recursive(
@@ -67,6 +67,13 @@ def test_only_functions_that_were_given_are_called_and_with_their_arguments() ->
         run(b"cm\nf\n(tR.", functions)
     with pytest.raises(UnreadableTensor, match=r"calls m\.f with 4 arguments"):
         run(b"cm\nf\n(K\x01K\x01K\x01K\x01tR.", functions)
+
+
+def test_class_of_a_module_may_come_with_its_source() -> None:
+    """So the format before torch 1.6 saves a whole module."""
+    text = b"X\x01\x00\x00\x00"
+    module = b"(X\x06\x00\x00\x00modulecm\nNet\n" + text + b"f" + text + b"stQ."
+    assert run(module) == Global("m.Net")
 
 
 def test_storage_is_what_a_persistent_id_refers_to() -> None:

@@ -52,6 +52,17 @@ def test_tensors_that_overlap_share_their_bytes() -> None:
     assert part.view.base == whole.offset
 
 
+@pytest.mark.parametrize(
+    "header", [{"a": tensor(0, 24, [6])}, {"a": tensor(0, 8, [2]), "b": tensor(16, 24, [2])}]
+)
+def test_files_with_equal_headers_have_bytes_of_their_own(header: dict[str, Any]) -> None:
+    """Such a header is read once; what lies between tensors is not part of it."""
+    for value in range(3):
+        read(file_of(header, bytes([value]) * 24))
+    with pytest.raises(Truncated):
+        read(file_of(header, bytes(23)))
+
+
 def test_packed_types_are_kept_as_bytes() -> None:
     (found,) = read(file_of({"a": tensor(0, 24, [48], "F4")}))
     assert (found.declared_dtype, found.shape) == ("F4", (24,))
