@@ -64,6 +64,6 @@ def test_a_cluster_adds_sketches_and_they_outlive_the_tensors(older: Path, clust
     outliers = [odd for odd in before["outliers"]["positions"] if odd["kind"] == "outlier"]
     assert {(odd["axis"], *odd["positions"]) for odd in outliers} == {(0, 7), (1, 9)}
     assert before["where"] == [(1, 1), (1, 2)]
-    (large, _) = before["localize"]["tensors"]
+    (large,) = before["localize"]["tensors"]
     assert [along["runs"] for along in large["positions"]] == [[[7, 8]], [[9, 10]]]
     assert before["layout"]["tensors"][0]["placement"] == ""
