@@ -172,7 +172,7 @@ def _get(address: str) -> tuple[int, str]:
     """Return status and text of a page.
 
     Raises:
-        TimeoutError: there is no answer in time.
+        TimeoutError: no answer came in time.
         OSError: nobody listens.
         HTTPException: what answers does not speak HTTP.
     """
