@@ -6,7 +6,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command 'make requirements'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch demo tour test lint format bench chaos simulate clocks servers generated chart requirements audit docs dist clean
+.PHONY: help setup torch mindspore demo tour test lint format bench chaos simulate casts clocks servers generated chart requirements audit docs dist clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,11 @@ torch: setup ## Install PyTorch and dump systems for it into .venv, for tests of
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/torch.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
 		--requirement requirements/torch-tools.txt
+
+# A venv of its own, 2.8 GB: its dependencies are not those of the project.
+mindspore: ## Install MindSpore for CPUs into .venv-mindspore, for the loop of `next` with the real thing
+	@$(PYTHON) -m venv .venv-mindspore
+	@.venv-mindspore/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements/mindspore.txt
 
 test: lint ## Lint, then run every test in two processes; those whose servers are missing are skipped
 	@tests/servers/install.sh --check || test -z "$(CI)"
@@ -49,6 +54,9 @@ chaos: setup ## Kill, stop, starve and confuse all of it, and compare store and 
 simulate: setup ## Play schedules of the decisions on a virtual clock and store; SEED=1 SCHEDULES=100000
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) --schedules $(or $(SCHEDULES),100000)
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) --schedules $(or $(SCHEDULES),10000) --cast pool
+
+casts: setup ## Cast every tensor of real dumps to other formats, and compare with what histograms say; DUMPS="..."
+	@$(BIN)/python -m tests.casts $(DUMPS)
 
 clocks: setup ## Move the clock under a watcher, run after run: all of its dump must be in the store; RUNS=50
 	@$(BIN)/python -m tests.faults.clocks --runs $(or $(RUNS),50)

@@ -31,7 +31,7 @@ PARTS = {
     "layouts": "two ranks against one that has all of a model, against reading all of it",
     "consolidating": "a question about all ranks and steps; the cost of adding a step, and of idle rounds",
     "rules": "ingesting with anomaly rules, against ingesting without",
-    "sketches": "histograms: the kernel against numpy, and ingesting with them against without",
+    "sketches": "histograms and marginals: kernels against numpy, and ingesting with them against without",
     "memory": "peak memory of a worker",
     "device": "tensors in the layouts of accelerators",
     "small": "many small files, steps, ranks",

@@ -121,11 +121,13 @@ def ingest(
     grid: Grid | None = None,
     *,
     rules: RuleSet | None = None,
+    sketches: bool = False,
     layout: str = "",
 ) -> list[CommitSummary]:
-    """Ingest a finished dump with running workers; without rules unless they are given."""
+    """Ingest a finished dump with running workers; without rules and sketches unless they are asked for."""
     policy = StepPolicy(CompletenessPolicy(quiet_s=0, settle_s=0))
-    options = ServiceOptions(policy, grid or Grid(), DispatchLimits(1024 * MIB), rules=rules)
+    limits = DispatchLimits(1024 * MIB)
+    options = ServiceOptions(policy, grid or Grid(), limits, rules=rules, sketches=sketches)
     objects = open_objects(resolve(str(store)))
     service = build_service(find_dump(dump, layout=layout), objects, lambda: client, options)
     report = ingest_once(service, threading.Event())

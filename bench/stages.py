@@ -57,13 +57,14 @@ def ingest_here(
     *,
     rules: RuleSet | None = None,
     sketches: bool = False,
+    marginals: bool = True,
 ) -> list[CommitSummary]:
     """List, inspect, plan, convert and publish every step of a dump, one after another."""
     summaries = []
     for without in plans(dump, store, stages, grid):
         plan = replace(without, rules=rules)
         if sketches:
-            plan = plan.with_sketches()
+            plan = plan.with_sketches(marginals=marginals)
         receipts = [stages.time("convert", lambda job=job: convert(job)) for job in plan.jobs]  # type: ignore[misc]
         summaries.append(stages.time("publish", lambda p=plan, r=receipts: publish(p, r)))  # type: ignore[misc]
     return summaries

@@ -26,13 +26,7 @@ from workers.store.record import StepContents
 from workers.store.tables import LABELS, NUMBERS, Tables
 
 
-def make_tables(
-    key: StepKey,
-    names: Sequence[str],
-    anomalous: Sequence[int] = (),
-    seed: int = 0,
-    kind: RowKind = RowKind.TENSOR,
-) -> Tables:
+def make_tables(key: StepKey, names: Sequence[str], anomalous: Sequence[int] = (), seed: int = 0) -> Tables:
     """Return the tables of one step of a rank: a tensor for each name, of which some hold NaN.
 
     Args:
@@ -40,12 +34,11 @@ def make_tables(
         names: names of operators, each with one output.
         anomalous: rows that hold one NaN.
         seed: another one gives other statistics.
-        kind: whether they claim to have elements, or only statistics.
     """
     count = len(names)
     random = np.random.default_rng([key.rank, key.step or 0, seed])
     labels = np.full((count, len(LABELS)), "", object)
-    _set(labels, LABELS, "kind", kind.value)
+    _set(labels, LABELS, "kind", RowKind.TENSOR.value)
     _set(labels, LABELS, "graph", "0")
     _set(labels, LABELS, "op_type", "MatMul")
     _set(labels, LABELS, "op_name", list(names))
@@ -101,8 +94,7 @@ def commit_tables(
         "key": key,
         "fingerprint": fingerprint,
         "status": status,
-        "tensors": int((made.label("kind") == RowKind.TENSOR.value).sum()),
-        "statistics_only": int((made.label("kind") == RowKind.STATISTICS.value).sum()),
+        "tensors": len(made.labels),
         "nan_tensors": nan_tensors,
         "nan_count": int(np.nansum(nan_count)),
         "anomalous_tensors": nan_tensors,
@@ -130,7 +122,7 @@ def commit_run(
     processes: int = 1,
     rules: RuleSet | None = None,
 ) -> None:
-    """Commit steps that have statistics and no elements.
+    """Commit steps without payloads.
 
     Args:
         store: the URL; credentials come from the environment.
@@ -166,7 +158,7 @@ def _commit_keys(
     middle = len(names) // 2
     for key in keys:
         anomalous = () if born is None or (key.step or 0) < born else (middle, middle + 1)
-        made = make_tables(key, names, anomalous, seed, RowKind.STATISTICS)
+        made = make_tables(key, names, anomalous, seed)
         # As in healthy tensors: nothing vanishes.
         norm = FIELDS.index("l2_norm")
         made.statistics[:, norm] = np.abs(made.statistics[:, norm]) + 1

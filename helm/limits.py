@@ -64,9 +64,15 @@ LIMITS: Mapping[str, Mapping[str, Any]] = {
     "expectedRanks": {"type": ["integer", "null"], "minimum": 1},
     "extraArgs": _TEXTS,
     "extraContainers": _CONTAINERS,
-    "extraEnv": _NAMED,
+    "extraEnv": {
+        "items": {
+            "type": "object",
+            "required": ["name"],
+            "properties": {"name": {"type": "string"}, "value": {"type": "string"}},
+        }
+    },
     "extraFrom": _OBJECTS,
-    "extraManifests": {"items": {"type": ["object", "string"]}},
+    "extraManifests": {"items": {"type": ["object", "string"], "required": ["apiVersion", "kind"]}},
     "extraVolumeMounts": {
         "items": {
             "type": "object",
@@ -89,6 +95,8 @@ LIMITS: Mapping[str, Mapping[str, Any]] = {
     "image.repository": {"pattern": r"^[a-z0-9._:/-]*$"},
     "imageRegistry": {"pattern": _REGISTRY},
     "image.registry": {"pattern": _REGISTRY},
+    "runbookUrlPrefix": {"pattern": r"^$|^https?://"},
+    "image.tag": {"pattern": r"^$|^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$"},
     "ingress.host": {"pattern": r"^$|^(\*\.)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"},
     "initContainers": _CONTAINERS,
     "kubeVersionOverride": {"pattern": r"^$|^v?1\.[0-9]+"},

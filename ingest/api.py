@@ -22,6 +22,7 @@ from ingest.questions.missing import MissingItem, MissingItems, missing
 from ingest.questions.next_dump import DumpCost, NextDump, dump_cost, next_dump
 from ingest.questions.origin import OriginAnswer, origin
 from ingest.questions.outliers import OutliersAnswer, outliers
+from ingest.questions.placement.by_marginals import LayoutByMarginals, layout_by_marginals
 from ingest.questions.placement.layout_answer import RunLayout
 from ingest.questions.placement.within import layout
 from ingest.questions.precision import PrecisionAnswer, precision
@@ -34,11 +35,12 @@ from ingest.reader.context import Context, SourceLine, context_of
 from ingest.reader.damage import DamagedStepWarning
 from ingest.reader.dump_store import DumpStore, open_store
 from ingest.reader.listing import Tensors
+from ingest.reader.neighbour import Neighbour
 from ingest.reader.rank_statistics import RankValues
 from ingest.reader.save import save_npy
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step, Steps
-from ingest.reader.tensor import Neighbour, Tensor
+from ingest.reader.tensor import Tensor
 from ingest.reader.unsharded import UnshardedTensor
 from ingest.recording.record import record
 from ingest.recording.recorder import Recorder
@@ -47,6 +49,7 @@ from ingest.repairing.run import repair
 from ingest.store_gc.execute import GcReport
 from ingest.store_gc.plan import GcPlan
 from ingest.store_gc.policy import GcPolicy
+from ingest.store_gc.recompress import RecompressPlan, RecompressReport, plan_recompress, recompress_store
 from ingest.store_gc.run import apply_gc, plan_gc
 from ingest.wiring.consolidation import consolidate
 from ingest.wiring.services import ingest_dump
@@ -90,6 +93,7 @@ __all__ = [
     "GcReport",
     "Incident",
     "Incidents",
+    "LayoutByMarginals",
     "Localized",
     "MissingItem",
     "MissingItems",
@@ -100,6 +104,8 @@ __all__ = [
     "PrecisionAnswer",
     "QuantilesAnswer",
     "RankValues",
+    "RecompressPlan",
+    "RecompressReport",
     "Recorder",
     "RepairReport",
     "RuleTest",
@@ -137,6 +143,7 @@ __all__ = [
     "incidents",
     "ingest_dump",
     "layout",
+    "layout_by_marginals",
     "load_layout_map",
     "load_mapping",
     "load_thresholds",
@@ -147,9 +154,11 @@ __all__ = [
     "origin",
     "outliers",
     "plan_gc",
+    "plan_recompress",
     "precision",
     "quantiles",
     "rank_values",
+    "recompress_store",
     "record",
     "repair",
     "report",

@@ -84,7 +84,9 @@ class Settings(BaseModel):
     keep_device_layout: bool = False
     """Whether tensors stay in the accelerator's memory layout. Part of every fingerprint."""
     sketches: bool = True
-    """Whether histograms and marginals of tensors are stored: they answer when the tensors are gone."""
+    """Whether histograms of tensors and digests of blocks are stored: answers after the tensors are gone."""
+    marginals: bool = True
+    """Whether marginals are, too: with `sketches`. `dump-ingest sketch` can add them later."""
     pool: bool = True
     """Whether tensors that several ranks share are stored once. It takes `consolidate --follow` beside it."""
     replace: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from tests.alert_failures import SILENT_FAILURES
@@ -50,18 +51,46 @@ DISKS = (
 STATES = (*SILENT_FAILURES, *FALSE_ALARMS, *DISKS)
 
 
+def together(states: tuple[State, ...], end: int) -> list[dict[str, Any]]:
+    """Return states as one test of promtool, each as a run of its own; those that cannot be one stay alone.
+
+    So every run is also seen beside all others, which must neither mute it nor page for it.
+    """
+    together: dict[str, Any] = {
+        "name": "runs beside one another",
+        "interval": "1m",
+        "input_series": [],
+        "promql_expr_test": [],
+    }
+    alone = []
+    for number, state in enumerate(states):
+        case = state.case(end)
+        if not all(re.search(r'run="[ab]"', each["series"]) for each in case["input_series"]):
+            alone.append(case)
+            continue
+        own = f"s{number}"
+        for each in case["input_series"]:
+            renamed = re.sub(r'(run|job)="([ab])(?=["/])', rf'\1="{own}\2', each["series"])
+            together["input_series"].append({"series": renamed, "values": each["values"]})
+        for question in case["promql_expr_test"]:
+            firing = 'alertstate="firing"'
+            asked = question["expr"].replace(firing, f'{firing}, run=~"{own}[ab]"')
+            assert asked != question["expr"]
+            together["promql_expr_test"].append({**question, "expr": asked})
+    return [together, *alone]
+
+
 def rules_tests(rules: str) -> dict[str, dict[str, Any]]:
     """Return the files that `promtool test rules` reads, by name; each looks as long as it has to."""
 
-    def file(states: tuple[State, ...], interval: str, end: int) -> dict[str, Any]:
-        tests = [state.case(end) for state in states]
+    def file(tests: list[dict[str, Any]], interval: str) -> dict[str, Any]:
         return {"rule_files": [rules], "evaluation_interval": interval, "tests": tests}
 
     short = tuple(state for state in SILENT_FAILURES if not state.holds)
-    lasting = tuple(state for state in SILENT_FAILURES if state.holds)
+    lasting = [state.case(0) for state in SILENT_FAILURES if state.holds]
     return {
-        "failures": file(short, "1m", 0),
-        "lasting_failures": file(lasting, "3m", 0),
-        "false_alarms": file(FALSE_ALARMS, "3m", BREAK + 61),
-        "disks": file(DISKS, "5m", END - 5),
+        "failures": file(together(short, 0), "1m"),
+        "lasting_failures": file(lasting, "3m"),
+        "false_alarms": file(together(FALSE_ALARMS, BREAK + 61), "3m"),
+        "disks": file(together(DISKS, END - 5), "5m"),
     }

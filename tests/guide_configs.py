@@ -45,6 +45,7 @@ WATCHER: dict[str, Any] = {
     "dump_scene": "watcher",
 }
 RANGE = {"model_name": "ResNet-50", "opname_range": [{"begin": "conv1", "end": "relu1"}]}
+BLACKLIST = [{"name": "conv", "pos": ["input0", "input1"]}]
 TORCHAIR = """
 config.dump_config.enable_dump = True
 config.dump_config.dump_mode = "all"
@@ -136,6 +137,24 @@ GUIDES = {
     ),
     "ACL, models": acl(),
     "ACL, one operator": acl(dump_list=[{}], dump_op_switch="on", dump_mode=None),
+    "ACL, one operator, before 8.1": acl(dump_list=[], dump_op_switch="on", dump_mode=None),
+    "ACL, all models": acl(dump_list=[{}]),
+    "ACL, blacklist": acl(
+        dump_list=[{"model_name": "ResNet-50", "optype_blacklist": BLACKLIST, "opname_blacklist": BLACKLIST}],
+        dump_mode="input",
+        dump_level="op",
+    ),
+    "ACL, ranges": acl(
+        dump_list=[
+            {
+                **RANGE,
+                "opname_range": [{"begin": "conv1", "end": "relu1"}, {"begin": "conv2", "end": "pool1"}],
+            }
+        ],
+        dump_level="op",
+    ),
+    "ACL, exception": '{"dump": {"dump_path": "output", "dump_scene": "aic_err_brief_dump"}}',
+    "ACL, exception, before 8.1": '{"dump": {"dump_scene": "lite_exception"}}',
     "ACL, range": acl(dump_list=[RANGE], dump_level="op"),
     "ACL, statistics": acl(dump_data="stats", dump_stats=["Max", "Min"]),
     "ACL, steps": acl(dump_step="0|3-5|10"),
@@ -145,6 +164,16 @@ GUIDES = {
     "TorchAir": TORCHAIR,
     "TorchAir, file": "c.dump_config.enable_dump = True\nc.dump_config.dump_config_path = '/c.json'",
     "TensorFlow": TENSORFLOW,
+    "TensorFlow, overflow": """
+custom_op.parameter_map["dump_path"].s = tf.compat.as_bytes("/home/test/output")
+custom_op.parameter_map["enable_dump_debug"].b = True
+custom_op.parameter_map["dump_debug_mode"].s = tf.compat.as_bytes("all")
+""",
+    "TensorFlow, exception": 'custom_op.parameter_map["enable_exception_dump"].i = 1',
+    "TensorFlow, Estimator": 'dump_config = DumpConfig(enable_dump=True, dump_path = "/home/test/output", '
+    'dump_step="0|5|10", dump_mode="all")\nconfig = NPURunConfig(dump_config=dump_config)',
+    "TensorFlow, Estimator, overflow": "dump_config = DumpConfig(enable_dump_debug = True, "
+    'dump_path = "/home/test/output", dump_debug_mode = "all" )',
     "TensorFlow 2": "npu_device.global_options().dump_config.enable_dump = True\n"
     "npu_device.global_options().dump_config.dump_path = '/d'\n",
     "SGLang": SGLANG,

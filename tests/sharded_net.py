@@ -78,7 +78,10 @@ class Run:
     def mm(self, a: Array, b: Array) -> Array:
         """Return a times b transposed."""
         a32, b32 = a.astype(np.float32), b.astype(np.float32)
-        if self.config.has("float64 sums"):
+        if self.config.has("micro-batches"):
+            product = np.concatenate([np.ascontiguousarray(row) @ b32.T for row in a32])
+            product = product.reshape(*a.shape[:-1], len(b))
+        elif self.config.has("float64 sums"):
             product = np.einsum("...k,nk->...n", a32.astype(np.float64), b32.astype(np.float64))
         elif self.config.has("reversed sums"):
             product = a32[..., ::-1] @ b32[:, ::-1].T
@@ -94,11 +97,39 @@ class Run:
     def reduce(self, parts: list[Array]) -> Array:
         """Return the sum over ranks."""
         ordered = parts[::-1] if self.config.has("reversed ranks") else parts
+        if self.config.has("ring reduction"):
+            return self.ring(parts)
         total = np.zeros(parts[0].shape, np.float32)
         for part in ordered:
             value = part.astype(ml_dtypes.float8_e5m2) if self.config.has("BUG reduces in 8 bits") else part
             total = total + value.astype(np.float32)
         return total.astype(self.dtype)
+
+    def ring(self, parts: list[Array]) -> Array:
+        """Return the sum over ranks as a ring adds it up: each block begins with another rank."""
+        blocks = [cut(part.reshape(-1), len(parts), 0) for part in parts]
+        sums = []
+        for number in range(len(parts)):
+            total = blocks[number][number]
+            for further in range(1, len(parts)):
+                total = total + blocks[(number + further) % len(parts)][number]
+            sums.append(total)
+        return np.concatenate(sums).reshape(parts[0].shape).astype(self.dtype)
+
+    def attend(self, scores: Array, v: Array) -> Array:
+        """Return the values of `v` (..., tokens, width), averaged with the softmax of the scores."""
+        if not self.config.has("flash attention"):
+            return np.asarray(self.softmax(scores) @ v)
+        top = np.full((*scores.shape[:-1], 1), -np.inf, np.float32)
+        total, context = np.zeros_like(top), np.zeros((*scores.shape[:-1], v.shape[-1]), np.float32)
+        for begin in range(0, TOKENS, 2):
+            part = scores[..., begin : begin + 2]
+            new = np.maximum(top, part.max(-1, keepdims=True))
+            powers, old = np.exp(part - new), np.exp(top - new)
+            total = total * old + powers.sum(-1, keepdims=True)
+            context = context * old + powers @ v[..., begin : begin + 2, :]
+            top = new
+        return np.asarray(context / total)
 
     def norm(self, x: Array, weight: Array, layer: int = -1) -> Array:
         epsilon = 1e-1 if layer == 1 and self.config.has("BUG epsilon of a norm") else 1e-6
@@ -113,7 +144,10 @@ class Run:
     def softmax(self, x: Array) -> Array:
         wide = x.astype(np.float32)
         top = np.float32(0) if self.config.has("other softmax kernel") else wide.max(-1, keepdims=True)
-        powers = np.exp(wide - top)
+        if self.config.has("powers of 2"):
+            powers = np.exp2((wide - top) * np.float32(np.log2(np.e)))
+        else:
+            powers = np.exp(wide - top)
         return np.asarray(powers / powers.sum(-1, keepdims=True), np.float32)
 
 
@@ -166,11 +200,14 @@ class Pass:
         net, count = self.net, len(self.ranks)
         ids = net.ids[self.step][self.rows]
         self.put("input_ids", [ids] * count)
+        if self.has("BUG a rank reads other tokens"):
+            self.put("input_ids", [ids] * (count - 1) + [ids[::-1]])
         bounds = np.cumsum([0, *(len(part) for part in cut(net.weights["embed.weight"], count, 0))])
         parts = []
         for rank, shard in enumerate(cut(net.weights["embed.weight"], count, 0)):
             local = ids - bounds[rank]
-            inside = (local >= 0) & (local < len(shard))
+            lost = self.has("BUG a token on the border of shards is lost") and rank == 0
+            inside = (local >= 0) & (local < len(shard) - lost)
             part = shard[np.clip(local, 0, len(shard) - 1)]
             parts.append(part if self.has("BUG no mask in the embedding") else part * inside[..., None])
         h = net.reduce([part.astype(net.dtype) for part in parts])
@@ -191,14 +228,18 @@ class Pass:
         heads, contexts = HEADS // count, []
         width = HIDDEN // HEADS
         scale = np.sqrt(HIDDEN if self.has("BUG scale of the scores") and layer == 1 else width)
-        for part in qkv:
+        for rank, part in enumerate(qkv):
             thirds = np.split(part, 3, axis=-1)
+            if layer == 1 and self.has("BUG keys of another rank"):
+                thirds[1] = np.split(qkv[rank - 1], 3, axis=-1)[1]
             q, k, v = (third.reshape(*part.shape[:2], heads, width).swapaxes(1, 2) for third in thirds)
             scores = (q.astype(np.float32) @ k.swapaxes(2, 3).astype(np.float32)) / np.float32(scale)
             ahead = 1 + (self.has("BUG mask sees one token ahead") and layer == 1)
             mask = np.triu(np.ones((TOKENS, TOKENS), bool), ahead)
-            probs = net.softmax(np.where(mask, np.float32(-1e9), scores))
-            context = (probs @ v.astype(np.float32)).swapaxes(1, 2).reshape(*part.shape[:2], -1)
+            if layer == 1 and self.has("BUG tokens attend to their own chunk"):
+                mask[TOKENS // 2 :, : TOKENS // 2] = True
+            scores = np.where(mask, np.float32(-1e9), scores)
+            context = net.attend(scores, v.astype(np.float32)).swapaxes(1, 2).reshape(*part.shape[:2], -1)
             contexts.append(context.astype(net.dtype))
         self.put(f"{name}.context", contexts)
         return h + self.row_parallel(f"{name}.proj", contexts, None, layer, h)
@@ -207,6 +248,9 @@ class Pass:
         """Return the reduced output of a layer that is cut along its inputs, and dump both."""
         net = self.net
         parts = [net.mm(x, w) for x, w in zip(inputs, self.shards(f"{name}.weight", 1), strict=True)]
+        if name == "layers.1.fc2" and self.has("BUG sums in bfloat16"):
+            shards = self.shards(f"{name}.weight", 1)
+            parts = [_summed_in_bfloat16(x, w) for x, w in zip(inputs, shards, strict=True)]
         if bias is not None and layer == 1 and self.has("BUG bias on every rank"):
             parts = [part + bias for part in parts]
             bias = None
@@ -219,6 +263,8 @@ class Pass:
         if layer == 1 and name.endswith("proj") and self.has("BUG missing reduction"):
             self.put(name, parts)
             return parts[0]
+        if name == "layers.1.proj" and self.has("BUG read before the reduction is finished"):
+            total = np.concatenate([total[:-1], parts[0][-1:]])
         total = total if bias is None else total + bias
         self.whole(name, total)
         return total
@@ -275,7 +321,10 @@ class Pass:
         self.whole("grad.norm", d_out.astype(net.dtype))
         d_act = np.concatenate([d_out @ w for w in cut(net.weights[_FC2].astype(np.float32), count, 1)], -1)
         act = np.concatenate(acts, -1).astype(np.float32)
-        d_pre = d_act * (1 - act**2) * net.dropout[self.rows]
+        kept = net.dropout[self.rows]
+        if self.has("BUG recomputation drops others"):
+            kept = kept[:, :, ::-1]
+        d_pre = d_act * (1 - act**2) * kept
         self.put(f"grad.{_LAST}.act", cut(d_pre.astype(net.dtype), count, 2))
         inputs = {"head.weight": (d_logits, out), _FC2: (d_out, act), _FC1: (d_pre, normed)}
         gradients = {name: _outer(d, x) for name, (d, x) in inputs.items()}
@@ -294,6 +343,14 @@ AXES["head.weight"] = 0
 def _outer(d: Array, x: Array) -> Array:
     product = np.einsum("bsn,bsk->nk", d.astype(np.float32), x.astype(np.float32))
     return np.asarray(product)
+
+
+def _summed_in_bfloat16(x: Array, w: Array) -> Array:
+    """Return x times w transposed, rounded to bfloat16 after each addition."""
+    total = np.zeros((*x.shape[:-1], len(w)), ml_dtypes.bfloat16)
+    for column in range(x.shape[-1]):
+        total = total + (x[..., column, None] * w[:, column]).astype(ml_dtypes.bfloat16)
+    return np.asarray(total.astype(x.dtype))
 
 
 def simulate(config: Config) -> list[list[Dump]]:
@@ -338,7 +395,13 @@ def _dump_parameters(net: Run, dump: Dump, number: int, *, averaged: Dump, own: 
             gradient = own[name]
         for prefix, tensor in (("param", value), ("grad.param", gradient)):
             if tensor is not None:
-                dump[f"{prefix}.{name}"] = _held(config, name, tensor.astype(net.dtype), rank, number)
+                held = _held(config, name, tensor.astype(net.dtype), rank, number)
+                clips = prefix == "grad.param" and config.has("BUG each rank clips by its own norm")
+                dump[f"{prefix}.{name}"] = _clipped(held) if clips else held
+
+
+def _clipped(gradient: Array) -> Array:
+    return np.asarray(gradient / max(np.linalg.norm(gradient) / 0.01, 1.0), gradient.dtype)
 
 
 def _held(config: Config, name: str, tensor: Array, rank: int, number: int) -> Array:
@@ -360,7 +423,11 @@ def _updated(net: Run, gradients: dict[str, Array]) -> dict[str, Array]:
         first = np.float32(0.9) * first + np.float32(0.1) * gradient
         second = np.float32(0.99) * second + np.float32(0.01) * gradient**2
         net.moments[name] = first, second
-        change = np.float32(0.01) * first / (np.sqrt(second) + np.float32(1e-8))
+        if net.config.has("other optimizer kernel"):
+            scale = 0.01 / (np.sqrt(second.astype(np.float64)) + 1e-8)
+            change = (first * scale).astype(np.float32)
+        else:
+            change = np.float32(0.01) * first / (np.sqrt(second) + np.float32(1e-8))
         decay = 0.1 if net.config.has("BUG weight decay") else 0.0
         weights[name] = (weights[name].astype(np.float32) * np.float32(1 - decay) - change).astype(net.dtype)
     return weights

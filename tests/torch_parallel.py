@@ -1,4 +1,4 @@
-"""Nets under DTensor, sequence parallelism, FSDP2 and by hand, over real process groups; with their layouts.
+"""Nets under DTensor, sequence parallelism, FSDP and by hand, over real process groups; with their layouts.
 
 Every process runs all nets of one number of ranks, and writes the local parts of parameters, outputs and
 gradients as `tests.sharded_net.LAYOUT` has them. The first one also writes what one process computes alone,
@@ -102,6 +102,8 @@ def _runs(rank: int, ranks: int) -> Iterator[tuple[str, _Recorded]]:
     yield "mlp-sp", _sequence_parallel(ranks)
     for name in ("mlp", "fused", "embedding", "convolution", "tied"):
         yield f"{name}-fsdp2", _fully_sharded(name, rank, ranks)
+    for name in ("mlp", "convolution"):
+        yield f"{name}-fsdp1", _flat_sharded(name, rank, ranks)
     yield "fused-tp", _fused_by_hand(rank, ranks)
     yield "experts-ep", _experts_by_hand(rank, ranks)
     if ranks == 4:
@@ -212,6 +214,33 @@ def _fully_sharded(name: str, rank: int, ranks: int) -> _Recorded:
     net, batch = make(name)
     fully_shard(net, mesh=mesh)
     return _train(net, batch.chunk(ranks)[rank], _Recorded(), "shard 0")
+
+
+def _flat_sharded(name: str, rank: int, ranks: int) -> _Recorded:
+    """Return a net under FSDP1: of each parameter, a rank has some of its elements, or none."""
+    import torch  # deferred: see above
+    from torch import distributed  # deferred: see above
+    from torch.distributed.fsdp import FullyShardedDataParallel  # deferred: see above
+
+    from tests.torch_parallel_nets import make  # deferred: it imports torch
+
+    net, batch = make(name)
+    sharded = FullyShardedDataParallel(net, use_orig_params=True, device_id=torch.device("cpu"))
+    recorded = _Recorded()
+    _watch(net, recorded, "shard 0")
+    output = sharded(batch.chunk(ranks)[rank])
+    recorded.add("out.net", output, "shard 0")
+    output.square().mean().backward()
+    shapes = {key: parameter.shape for key, parameter in make(name)[0].named_parameters()}
+    for prefixed, parameter in sharded.named_parameters():
+        key = prefixed.removeprefix("_fsdp_wrapped_module.")
+        told = "flat shard" if len(shapes[key]) > 1 else "shard 0"
+        recorded.add(f"param.{key}", parameter, told)
+        owners: list[bool] = [False] * ranks
+        distributed.all_gather_object(owners, parameter.grad is not None)
+        if parameter.grad is not None:
+            recorded.add(f"grad.param.{key}", parameter.grad, told if sum(owners) > 1 else _WHOLE)
+    return recorded
 
 
 def _two_dimensions(rank: int) -> _Recorded:

@@ -39,7 +39,7 @@ def measure(setting: Setting) -> Iterator[Measure]:
         build(dumps, count)
         with workers() as client:
             for name, store in (("a", a), ("b", b)):
-                ingest(client, dumps / name, store)
+                ingest(client, dumps / name, store, sketches=True)
         ours = [_run("ours", a, b) for _ in range(setting.rounds)]
         all_of_it = [_run("all", a, b) for _ in range(setting.rounds)]
     what = f"two ranks against one, {count * _NBYTES // MIB} MiB"

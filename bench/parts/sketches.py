@@ -1,9 +1,9 @@
-"""Histograms of tensors: the kernel against numpy, and what they cost an ingest in time and bytes."""
+"""Sketches of tensors: the kernels against numpy, and what they cost an ingest in time and bytes."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,62 +14,96 @@ from bench.parts.kernel import array_of
 from bench.setting import Setting
 from bench.stages import Stages, ingest_here
 from workers.arrays import histogram_kernels, kernels
+from workers.arrays.marginals import marginals_of
 from workers.model import MIB
 
-#: What histograms may cost, of processor time and of stored bytes.
+#: What sketches may cost, of processor time and of stored bytes.
 _MOST_TIME, _MOST_BYTES = 1.08, 1.02
+#: By name, what an ingest stores besides.
+_KINDS = {
+    "histograms": {"sketches": True, "marginals": False},
+    "histograms and marginals": {"sketches": True, "marginals": True},
+}
 
 
 def measure(setting: Setting) -> Iterator[Measure]:
-    """Yield the rate of the kernel, and the ratio of an ingest with histograms to one without."""
+    """Yield the rates of the kernels, and the ratios of an ingest with sketches to one without."""
     kernels.warm_up()
-    yield from _kernel(setting)
-    sizes: dict[bool, list[float]] = {False: [], True: []}
+    yield from _kernels(setting)
+    sizes: dict[str, float] = {}
 
-    def alone(*, sketches: bool) -> float:
+    def alone(name: str) -> float:
         with setting.target(setting.fast) as target:
             started = time.process_time()
-            summaries = ingest_here(setting.load.directory, target, Stages(), sketches=sketches)
+            summaries = ingest_here(setting.load.directory, target, Stages(), **_KINDS.get(name, {}))
             elapsed = time.process_time() - started
-        sizes[sketches].append(float(sum(summary.stored_bytes for summary in summaries)))
+        sizes[name] = float(sum(summary.stored_bytes for summary in summaries))
         return elapsed
 
-    alone(sketches=True)  # warm-up, not measured
+    alone("histograms and marginals")  # warm-up, not measured
     # A ratio of a few hundredths needs more rounds than others.
     times = in_turns(
-        3 * setting.rounds, {"with": lambda: alone(sketches=True), "without": lambda: alone(sketches=False)}
+        3 * setting.rounds,
+        {name: lambda name=name: alone(name) for name in ("without", *_KINDS)},  # type: ignore[misc]
     )
-    name = "processor time of an ingest with histograms, one process, no Dask"
-    yield Measure(
-        name, "without histograms", "s", times["with"], times["without"], Ratio.SHARE, floor=_MOST_TIME
-    )
-    yield Measure(
-        "stored bytes with histograms",
-        "without histograms",
-        "bytes",
-        (sizes[True][-1],),
-        (sizes[False][-1],),
-        Ratio.SHARE,
-        floor=_MOST_BYTES,
-    )
+    for name in _KINDS:
+        title = f"processor time of an ingest with {name}, one process, no Dask"
+        yield Measure(title, "without", "s", times[name], times["without"], Ratio.SHARE, floor=_MOST_TIME)
+        yield Measure(
+            f"stored bytes with {name}",
+            "without",
+            "bytes",
+            (sizes[name],),
+            (sizes["without"],),
+            Ratio.SHARE,
+            floor=_MOST_BYTES,
+        )
 
 
-def _kernel(setting: Setting) -> Iterator[Measure]:
+def _kernels(setting: Setting) -> Iterator[Measure]:
     for dtype in (np.float32, np.float64):
         values = array_of(dtype, MIB)
         tables = histogram_kernels.Counts()
-        times = in_turns(
-            setting.rounds,
-            {
-                "ours": lambda v=values, t=tables: (
-                    1e3  # type: ignore[misc]
-                    * seconds_each(lambda: histogram_kernels.count_floats(v, t))
-                ),
-                "numpy": lambda v=values: 1e3 * seconds_each(lambda: numpy_histogram(v)),  # type: ignore[misc]
-            },
+        yield _rates(
+            setting,
+            f"histogram of {values.dtype.name}, 1 MiB",
+            lambda v=values, t=tables: histogram_kernels.count_floats(v, t),  # type: ignore[misc]
+            lambda v=values: numpy_histogram(v),  # type: ignore[misc]
+            8.0,
         )
-        name = f"histogram of {values.dtype.name}, 1 MiB"
-        yield Measure(name, "the same with numpy", "ms", times["ours"], times["numpy"], floor=8.0)
+        matrix = values.reshape(512, -1)
+        yield _rates(
+            setting,
+            f"marginals of both axes of {matrix.dtype.name}, 1 MiB",
+            lambda m=matrix: marginals_of(m, (0, 1)),  # type: ignore[misc]
+            lambda m=matrix: numpy_marginals(m),  # type: ignore[misc]
+            2.0,
+        )
+
+
+def _rates(
+    setting: Setting, name: str, ours: Callable[[], object], numpy: Callable[[], object], floor: float
+) -> Measure:
+    """Return a measure of what runs over 1 MiB, with our rate and that of numpy in its name."""
+    times = in_turns(
+        setting.rounds,
+        {"ours": lambda: 1e3 * seconds_each(ours), "numpy": lambda: 1e3 * seconds_each(numpy)},
+    )
+    rates = (MIB / 1e6 / min(times[who]) for who in ("ours", "numpy"))
+    title = f"{name} ({{:.3g}} and {{:.2g}} GB/s)".format(*rates)
+    return Measure(title, "the same with numpy", "ms", times["ours"], times["numpy"], floor=floor)
+
+
+def numpy_marginals(matrix: npt.NDArray[Any]) -> list[npt.NDArray[np.float64]]:
+    """Return sum, norm and largest magnitude along both axes, in float64."""
+    made, magnitudes = [], np.abs(matrix)
+    for axis in (0, 1):
+        made += [
+            matrix.sum(axis=axis, dtype=np.float64),
+            np.sqrt(np.square(matrix, dtype=np.float64).sum(axis=axis)),
+            magnitudes.max(axis=axis).astype(np.float64),
+        ]
+    return made
 
 
 def numpy_histogram(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:

@@ -29,23 +29,39 @@ class _Cost(NamedTuple):
 
 
 def measure(setting: Setting) -> Iterator[Measure]:
-    """Yield times of small commands, and of ingesting the large profile."""
+    """Yield times of small commands, and of ingesting the large profile: one step of it, and six."""
     with setting.target(setting.fast) as dump, setting.target(setting.fast) as store:
         build_small(dump, files=_SMALL_FILES)
         _ingest(dump, store)  # warm-up, not measured; and the store that is asked
         questions = {"--help": ["--help"], "ls": ["ls", str(store)], "origin": ["origin", str(store)]}
+        name = "Add.Default_net-Add-op0.output.0"
+        questions["show"] = ["show", str(store), name, "--rank", "0", "--step", "0"]
         commands = {name: _command(words) for name, words in questions.items()}
         commands["ingest"] = lambda: _into(setting, setting.fast, lambda target: _ingest(dump, target))
         costs = _turns(setting, commands)
-    for name, most in (("ingest", 0.9), ("--help", 0.3), ("ls", 0.3), ("origin", 0.3)):
+    for name, most in (("ingest", 0.9), ("--help", 0.3), ("ls", 0.3), ("origin", 0.3), ("show", 0.3)):
         what = f"ingest {_SMALL_FILES} small files" if name == "ingest" else f"dump-ingest {name}"
         wall = tuple(cost.wall for cost in costs[name])
         yield Measure(f"{what}, cold", f"{most:g} s", "s", wall, (most,) * len(wall), Ratio.SHARE, floor=1.0)
-    yield from _large(setting)
+    yield from _large(setting, "722 MB", setting.load.directory)
+    if not setting.quick:
+        with setting.target() as dump:
+            _link_steps(setting.load.directory, dump)
+            yield from _large(setting, "4.3 GB", dump)
 
 
-def _large(setting: Setting) -> Iterator[Measure]:
-    dump = setting.load.directory
+def _link_steps(step: Path, dump: Path) -> None:
+    """Make a dump of two ranks with three steps each, all of them links to the files of one."""
+    (files,) = step.glob("rank_0/*/*/0")
+    for rank in range(2):
+        for number in range(3):
+            target = dump / f"rank_{rank}" / files.parent.relative_to(step / "rank_0") / str(number)
+            target.mkdir(parents=True)
+            for file in os.scandir(files):
+                os.link(file.path, target / file.name)
+
+
+def _large(setting: Setting, size: str, dump: Path) -> Iterator[Measure]:
     places = [("disk", setting.disk, 2.0)]
     if setting.memory:
         places.append(("tmpfs", setting.memory, 1.0))
@@ -63,7 +79,8 @@ def _large(setting: Setting) -> Iterator[Measure]:
         ):
             ours, other = (tuple(cost[field] for cost in costs[name]) for name in ("ingest", "copy"))
             against = f"cp -r to {place}"
-            yield Measure(f"whole ingest to {place}, {what}", against, "s", ours, other, ratio, floor=least)
+            name = f"whole ingest of {size} to {place}, {what}"
+            yield Measure(name, against, "s", ours, other, ratio, floor=least)
 
 
 def _turns(setting: Setting, commands: dict[str, Callable[[], _Cost]]) -> dict[str, list[_Cost]]:

@@ -13,8 +13,8 @@ that the command imports when it runs: `gc_run.py`, `gc_report.py` and so on.
 
 from __future__ import annotations
 
-import gc
 import signal
+from gc import get_threshold, set_threshold  # `gc` is a module of this package, once it is imported
 
 __all__ = ["main"]
 
@@ -26,7 +26,7 @@ _GC_OBJECTS = 50_000
 
 def main() -> None:
     """Run the command line; end the process with one of the documented exit codes."""
-    gc.set_threshold(_GC_OBJECTS, *gc.get_threshold()[1:])
+    set_threshold(_GC_OBJECTS, *get_threshold()[1:])
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # Until the command handles it: Python's own handler would print a traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)

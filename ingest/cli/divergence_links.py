@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -19,6 +20,9 @@ from ingest.cli.printing import (
     say_left_out,
     say_rest,
 )
+
+if TYPE_CHECKING:
+    from ingest.questions.divergence.broken_links import BrokenLink
 
 
 def report_links(answer: ingest.BrokenLinks, limit: int, *, json: bool) -> None:
@@ -51,7 +55,7 @@ def print_links(answer: ingest.BrokenLinks, limit: int) -> None:
     say_rest(len(answer.links), len(shown), "broken links")
 
 
-def _print_readers(rank: int, step: int, output: str, links: Sequence[ingest.BrokenLink]) -> None:
+def _print_readers(rank: int, step: int, output: str, links: Sequence[BrokenLink]) -> None:
     """Print an output whose readers hold other bytes than it, each reader, and which of the two is wrong."""
     others = links[0].other_readers
     print_wrapped(f"rank {rank}, step {step}: {output} was read with other bytes than it holds")

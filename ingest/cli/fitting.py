@@ -76,7 +76,11 @@ def fitted(
 
     constant = _constant(columns, rows)
     same: dict[str, str] = {}
-    for column in sorted(constant, key=lambda column: (column not in spare, columns.index(column))):
+
+    def worth(column: str) -> tuple[bool, bool, int]:
+        return constant[column] not in _NOTHING, column not in spare, columns.index(column)
+
+    for column in sorted(constant, key=worth):
         if len(stay) > 1 and lacks_room(_COMFORTABLE):
             stay.remove(column)
             if constant[column] not in _NOTHING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from ingest.cli.opening import load_settings_with_store
 from ingest.cli.options import ConfigOption, JsonOption, RankOption, StepOption, StoreArgument
+from workers.errors import UsageError
 
 
 def command(
@@ -48,6 +50,13 @@ def command(
             help="How long objects that no commit points to stay after the last write next to them.",
         ),
     ] = "24h",
+    recompress: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AGE",
+            help="Remove nothing: encode tensors of steps older than this again, smaller but slower to read.",
+        ),
+    ] = None,
     rank: RankOption = None,
     step: StepOption = None,
     apply: Annotated[
@@ -71,6 +80,9 @@ def command(
 
     With --rank or --step, it removes exactly these steps: those that went into the store by mistake.
 
+    With --recompress, it removes nothing: old steps that are rarely read take less room afterwards. What they
+    took before goes with the next gc after the grace period.
+
     Exits with 4 if something in the plan was left alone.
 
     [bold]dump-ingest gc run.zarr --older-than 30d --keep-anomalous[/]             print what would go
@@ -78,8 +90,10 @@ def command(
     [bold]dump-ingest gc run.zarr --rank 3 --step 40 --step 41 --apply[/]          take back two steps
     [bold]dump-ingest gc run.zarr --tensors-around-anomalies 2 --plan plan.json[/] write a plan to review
     [bold]dump-ingest gc run.zarr --plan plan.json --apply[/]                      carry out exactly that plan
+    [bold]dump-ingest gc run.zarr --recompress 7d --apply[/]                       make old steps smaller
     """
-    from ingest.cli import gc_run  # deferred: numba, numpy and zarr take 0.5 s to import
+    from ingest.cli import gc_recompress, gc_run  # deferred: numba, numpy and zarr take 0.5 s to import
+    from ingest.store_gc.policy import GcPolicy  # deferred: the same
 
     settings = load_settings_with_store(config, store=store).settings
     policy = gc_run.policy_of(
@@ -92,7 +106,14 @@ def command(
         ranks=rank,
         steps=step,
     )
-    if apply:
+    if recompress is not None:
+        if plan is not None or replace(policy, ranks=None, steps=None) != GcPolicy():
+            raise UsageError(
+                "--recompress removes nothing: options that choose what goes do not apply",
+                hint="Give it with --rank, --step, --apply and --json alone.",
+            )
+        gc_recompress.run(settings, recompress, ranks=rank, steps=step, apply=apply, json=json)
+    elif apply:
         gc_run.carry_out(settings, policy, plan_file=plan, json=json)
     else:
         gc_run.print_plan_of(settings, policy, plan_file=plan, json=json)

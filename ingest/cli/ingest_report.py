@@ -165,7 +165,7 @@ def _say_problems(report: Report) -> None:
     for summary in report.commits:
         if summary.status != "complete" or summary.unparsed:
             say(
-                f"{summary.key}: {summary.status}, {summary.quarantined} files quarantined, "
+                f"{summary.key}: {summary.status}, {counted(summary.quarantined, 'file')} quarantined, "
                 f"{summary.unparsed} with names that are not understood; "
                 "`dump-ingest ls STORE --problems` lists them",
                 label="problem",

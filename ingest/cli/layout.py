@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,10 +11,22 @@ import ingest
 from ingest.cli.exits import EXIT_DIFFERENT, exit_if_left_out_damaged
 from ingest.cli.opening import open_store
 from ingest.cli.options import ConfigOption, JsonOption, MeshOption, PartialOption, StoreArgument
-from ingest.cli.printing import limited, print_json, print_line, print_table, say, say_left_out, say_rest
+from ingest.cli.printing import (
+    limited,
+    print_json,
+    print_line,
+    print_table,
+    say,
+    say_left_out,
+    say_rest,
+    shape_text,
+    short_name,
+)
 from ingest.reader.ranges import format_ranges
+from workers.errors import UsageError
 
 if TYPE_CHECKING:
+    from ingest.questions.placement.by_marginals import LayoutByMarginals
     from ingest.questions.placement.layout_answer import RunLayout
 
 
@@ -25,6 +38,23 @@ def command(
         typer.Option("--step", "-n", metavar="N", min=0, help="Only this step.", show_default=False),
     ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Print at most this many rows of a table; 0: all.")] = 40,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STORE@RANK,STEP",
+            help="Say how the ranks hold the tensors of this one, from marginals alone: also after gc.",
+            show_default=False,
+        ),
+    ] = None,
+    tensor: Annotated[
+        str, typer.Option(metavar="PATTERN", help="With --reference: only tensors with such names.")
+    ] = "*",
+    whole: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The tensor of the reference that these make up.", show_default=False
+        ),
+    ] = None,
     mesh: MeshOption = None,
     include_partial: PartialOption = False,
     config: ConfigOption = None,
@@ -37,7 +67,19 @@ def command(
 
     [bold]dump-ingest layout run.zarr[/]
     [bold]dump-ingest layout run.zarr --step 3 --mesh dp=2,tp=4[/]
+    [bold]dump-ingest layout tp2.zarr --reference tp1.zarr@0,3 --tensor 'MatMul*'[/]
     """
+    if reference is not None:
+        by_marginals = ingest.layout_by_marginals(
+            open_store(store, config, mesh=mesh), reference, tensor, of=whole, step=step
+        )
+        if json:
+            print_json(by_marginals.to_dict())
+        else:
+            _print_held(by_marginals, limit)
+        return
+    if whole is not None or tensor != "*":
+        raise UsageError("--tensor and --whole need --reference STORE@RANK,STEP")
     answer = ingest.layout(open_store(store, config, mesh=mesh), step, include_partial=include_partial)
     if json:
         print_json(answer.to_dict())
@@ -47,6 +89,26 @@ def command(
     exit_if_left_out_damaged(answer.left_out)
     if answer.findings:
         raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _print_held(answer: LayoutByMarginals, limit: int) -> None:
+    shown = limited(answer.tensors, limit)
+    print_table(
+        ("tensor", "shape", "pieces of ranks", "layout", "known", "error"),
+        (
+            (
+                short_name(held.name),
+                shape_text(held.shape),
+                "; ".join(map(format_ranges, held.groups)),
+                held.placement or "?",
+                held.exactness or held.why,
+                "-" if math.isnan(held.error) else f"{held.error:.1e}",
+            )
+            for held in shown
+        ),
+        right=("error",),
+    )
+    say_rest(len(answer.tensors), len(shown), "tensors")
 
 
 def _print(answer: RunLayout, limit: int) -> None:

@@ -13,9 +13,9 @@ from ingest.cli.printing import limited, print_json, print_table, say, say_rest,
 from ingest.cli.tensor_options import Conditions, takes_tensor_options
 
 if TYPE_CHECKING:  # it imports numpy, and --help needs none of it
-    from ingest.questions.localize import DifferingRange
+    from ingest.questions.localize import DifferingPositions, DifferingRange
 
-_COLUMNS = ("name", "shape", "blocks", "differ", "elements")
+_COLUMNS = ("name", "shape", "blocks", "differ", "elements", "positions")
 #: Ranges of one tensor that the table shows.
 _SHOWN = 3
 
@@ -29,9 +29,11 @@ def command(
     limit: Annotated[int, typer.Option(min=0, help="Print at most this many tensors; 0: all.")] = 50,
     json: JsonOption = False,
 ) -> None:
-    """Say where tensors of two steps differ, to 64 KiB, without reading them: also after gc.
+    """Say where tensors of two steps differ, without reading them: also after gc.
 
-    Exits with 5 if any tensor differs.
+    Elements: every one that differs is among these, which are blocks of 64 KiB. Positions: rows, columns or
+    channels that certainly differ, by their sums; others may differ by less than rounding. Exits with 5 if
+    any tensor differs.
 
     [bold]dump-ingest localize run.zarr@0,40 run.zarr@1,40 --role weight[/]
     """
@@ -47,6 +49,7 @@ def command(
                 str(tensor.blocks),
                 str(tensor.differing) if not tensor.reason else "-",
                 tensor.reason or _ranges_text(tensor.ranges),
+                "; ".join(map(_positions_text, tensor.positions)),
             )
             for tensor in shown
         ]
@@ -62,3 +65,10 @@ def _ranges_text(ranges: tuple[DifferingRange, ...]) -> str:
     texts = [f"{list(part.first)} to {list(part.last)}" for part in ranges[:_SHOWN]]
     more = len(ranges) - len(texts)
     return "; ".join(texts) + (f"; and {more} more" if more else "")
+
+
+def _positions_text(along: DifferingPositions) -> str:
+    runs = [str(begin) if end == begin + 1 else f"{begin}-{end - 1}" for begin, end in along.runs[:_SHOWN]]
+    more = len(along.runs) - len(runs)
+    text = ", ".join(runs) or "no position by more than rounding"
+    return f"axis {along.axis}: {text}" + (f", and {more} more" if more else "")

@@ -17,6 +17,7 @@ from ingest.cli.show_report import (
     preview,
     print_anatomy,
     print_context,
+    print_field,
     print_fields,
     print_neighbours,
     print_slice,
@@ -133,7 +134,7 @@ def _show(
     # deferred: numpy takes 0.1 s to import
     from ingest.reader.anatomy.index import parse_index
     from ingest.reader.context.configuration import sample_of
-    from ingest.reader.shown import anatomy_of, check_slice, shown_row
+    from ingest.reader.shown import anatomy_of, check_slice, quantization_of, shown_row
 
     values = None if at is None else tensor[parse_index(at, tensor.shape)]
     if save is not None:
@@ -141,14 +142,28 @@ def _show(
     elif values is not None and at is not None:
         check_slice(values, at)
     anatomy = anatomy_of(tensor, scan=scan)
+    quantization = quantization_of(opened, tensor, scan=scan)
     context = ingest.context_of(opened, tensor.rank)
     sample = sample_of(opened, tensor.rank)
     if json:
-        print_json(shown_row(tensor, context, anatomy, at, values, sample=sample, has_values=save is None))
+        print_json(
+            shown_row(
+                tensor,
+                context,
+                anatomy,
+                at,
+                values,
+                sample=sample,
+                quantization=quantization,
+                has_values=save is None,
+            )
+        )
     else:
         print_fields(tensor, sample)
         print_context(context, tensor, whole_stack=stack)
         print_neighbours(tensor)
+        if quantization is not None:
+            print_field("quantised", str(quantization))
         if anatomy is not None:
             print_anatomy(anatomy)
         elif tensor.is_dumped and not tensor.removed:

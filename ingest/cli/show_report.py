@@ -95,7 +95,7 @@ def _says_nothing(field: str, value: Any, row: Mapping[str, Any]) -> bool:
     if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
         return True
     if field == "declared_dtype":
-        return str(value).lower() == row["dtype"]
+        return str(value).lower() == str(row["dtype"])
     return (field.endswith("_count") and not value) or _USUAL.get(field) == value
 
 
@@ -103,12 +103,16 @@ def print_neighbours(tensor: ingest.Tensor) -> None:
     """Print who wrote what a tensor holds, and who read it."""
     for label, neighbours in (("written_by", tensor.producers), ("read_by", tensor.consumers)):
         for neighbour in neighbours[:_MAX_NEIGHBOURS]:
-            print_field(label, f"{neighbour.tensor.name}{_doubt(neighbour)}")
+            print_field(label, f"{neighbour.tensor.name}{_parts(neighbour)}{_doubt(neighbour)}")
         if rest := len(neighbours[_MAX_NEIGHBOURS:]):
             print_field(label, f"... and {rest} more (--json: all)")
 
 
-def _doubt(neighbour: ingest.Neighbour) -> str:
+def _parts(neighbour: ingest.Neighbour[ingest.Tensor]) -> str:
+    return f"  (fused from {', '.join(neighbour.fused_from)})" if neighbour.fused_from else ""
+
+
+def _doubt(neighbour: ingest.Neighbour[ingest.Tensor]) -> str:
     if neighbour.by == "graph":
         return "  (by the graph; it holds other bytes)"
     return "" if neighbour.is_certain else "  (equal constants: may be by chance)"

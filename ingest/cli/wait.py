@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 import typer
@@ -35,6 +36,12 @@ def command(
     severity: Annotated[
         str, typer.Option(metavar="NAME", help="The lowest severity that counts: info, warning or critical.")
     ] = "critical",
+    new: Annotated[
+        bool,
+        typer.Option(
+            "--new", help="Only incidents of steps that are committed from now on: the job was resumed."
+        ),
+    ] = False,
     idle: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="For idle: how long.")] = 60.0,
     poll: Annotated[float, typer.Option(metavar="SECONDS", min=0.05, help="Look this often.")] = 5.0,
     config: ConfigOption = None,
@@ -59,6 +66,7 @@ def command(
         step=None if number is None else int(number),
         timeout_s=timeout,
         severity=severity,
+        since=time.time() if new else 0.0,
         idle_s=idle,
         poll_s=poll,
     )

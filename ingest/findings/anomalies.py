@@ -15,6 +15,7 @@ from ingest.reader.damage import Damage
 from ingest.reader.ranges import format_ranges
 from ingest.reader.step import Step
 from ingest.reader.step_findings import findings_of
+from ingest.reader.text import counted
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
 from workers.rules.load import load_rules, rules_like
@@ -55,7 +56,7 @@ class Anomalies:
     def _repr_html_(self) -> str:
         columns = ("severity", "rule", "rank", "step", "name", "reason")
         rows = ([getattr(finding, name) for name in columns] for finding in self.findings)
-        title = f"{sum(self.totals.values())} findings: {self.store}"
+        title = f"{counted(sum(self.totals.values()), 'finding')}: {self.store}"
         return notebook.table(title, columns, rows, total=len(self.findings))
 
     def to_dict(self) -> dict[str, Any]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ingest.findings.evidence import CommittedEvidence, CommittedStep
 from ingest.findings.incidents.find import incidents
 from ingest.findings.incidents.incident import Incident
 from ingest.reader.catalog import Catalog, open_catalog
@@ -50,6 +51,7 @@ def wait(
     step: int | None = None,
     timeout_s: float | None = None,
     severity: str = "critical",
+    since: float = 0.0,
     idle_s: float = IDLE_S,
     poll_s: float = POLL_S,
 ) -> Waited:
@@ -61,6 +63,8 @@ def wait(
         step: for `step`: its number.
         timeout_s: how long to wait at most, in seconds; None for ever.
         severity: for `incident`: the mildest that counts.
+        since: for `incident`: a Unix time in seconds. Incidents count whose first step was committed after
+            it: a job that goes on in the same store gives the time of its start.
         idle_s: for `idle`: how long nothing must have been committed, in seconds.
         poll_s: how long to pause between two looks, in seconds; longer if the store is large.
 
@@ -74,6 +78,7 @@ def wait(
         step=step,
         timeout_s=timeout_s,
         severity=severity,
+        since=since,
         idle_s=idle_s,
         poll_s=poll_s,
     )
@@ -86,6 +91,7 @@ def wait_with(
     step: int | None,
     timeout_s: float | None,
     severity: str,
+    since: float = 0.0,
     idle_s: float,
     poll_s: float,
     clock: Callable[[], float] = time.monotonic,
@@ -98,7 +104,7 @@ def wait_with(
         raise UsageError(
             "--until step needs the number of a step", hint="dump-ingest wait STORE --until step 8"
         )
-    looks = _Looks(Until(until), step or 0, severity, idle_s, clock)
+    looks = _Looks(Until(until), step or 0, severity, since, idle_s, clock)
     deadline = None if timeout_s is None else clock() + timeout_s
     store: Catalog | None = None
     while True:
@@ -128,6 +134,7 @@ class _Looks:
     until: Until
     step: int
     severity: str
+    since: float
     idle_s: float
     clock: Callable[[], float]
     _state: Mapping[StepKey, str] | None = None
@@ -140,8 +147,8 @@ class _Looks:
         if store is None:
             return Waited(came=False, reason="there is no store yet")
         if self.until is Until.STEP:
-            return self._reached(newest_steps(store.keys))
-        incident = first_with_evidence(store, self.severity)
+            return self._reached(evidence_in(store).newest)
+        incident = first_with_evidence(store, self.severity, self.since)
         if incident is None:
             return Waited(came=False, reason=f"no {self.severity} incident of which every rank has the step")
         return Waited(came=True, reason=incident.summary, incident=incident)
@@ -166,22 +173,20 @@ class _Looks:
         return Waited(came=False, reason="steps are still committed" if state else "no step is committed")
 
 
-def newest_steps(keys: Iterable[StepKey]) -> dict[int, int]:
-    """Return the newest committed step of each rank."""
-    newest: dict[int, int] = {}
-    for key in keys:
-        if key.step is not None:
-            newest[key.rank] = max(newest.get(key.rank, -1), key.step)
-    return newest
+def evidence_in(store: Catalog) -> CommittedEvidence:
+    """Return what a store has committed."""
+    steps = store.select(damages=[])
+    return CommittedEvidence.of(
+        CommittedStep(step.key.rank, step.key.step, step.commit.record.committed_at_s)
+        for step in steps
+        if step.key.step is not None
+    )
 
 
-def first_with_evidence(store: Catalog, severity: str) -> Incident | None:
+def first_with_evidence(store: Catalog, severity: str, since: float = 0.0) -> Incident | None:
     """Return the worst incident of which every rank has committed the first step; None if there is none."""
     listed = incidents(store, severity=severity).incidents
     if not listed:
         return None
-    newest = newest_steps(store.keys)
-    return next(
-        (incident for incident in listed if all(step >= incident.first_step for step in newest.values())),
-        None,
-    )
+    evidence = evidence_in(store)
+    return next((incident for incident in listed if evidence.has(incident.first_step, since)), None)

@@ -152,7 +152,8 @@ def _check_complete(
         content.problems.append(
             Problem(
                 json_file,
-                f"names {len(missing)} files that do not exist; the first is {missing[0]:.200}",
+                f"names {len(missing)} file{'s' * (len(missing) != 1)} not to be found; "
+                f"the first is {missing[0]:.200}",
                 "msProbe writes no file for a tensor in the NZ format, or if its path is too long.",
             )
         )

@@ -14,9 +14,11 @@ from ingest.page.screen import Asked
 from ingest.page.sheet import window
 from ingest.questions.compare import compare
 from ingest.questions.compare.growth import error_growth
-from ingest.questions.heatmap_rows import heatmap_rows
+from ingest.questions.heatmap_rows import heatmap_rows, value_rows
 from ingest.questions.origin import origin
-from ingest.questions.trend import heatmap
+from ingest.questions.outliers import outliers
+from ingest.questions.precision import precision
+from ingest.questions.trend import heatmap, statistic_named
 from ingest.reader.rows import step_row
 from ingest.reader.shown import shown_tensor
 
@@ -91,6 +93,35 @@ def _heatmap(asked: Asked) -> list[dict[str, Any]]:
     return heatmap_rows(field)
 
 
+def _rank_values(asked: Asked) -> list[dict[str, Any]]:
+    moment, given = asked.moment, asked.arguments
+    statistic = statistic_named(given.text("stat", "l2_norm"))
+    by_step = moment.fields.of(moment.store, moment.generations, given.text("name", "*"), statistic)
+    return value_rows({step: known.of_ranks for step, known in by_step.items()}, statistic)
+
+
+def _precision(asked: Asked) -> dict[str, Any]:
+    given = asked.arguments
+    return precision(
+        asked.moment.store,
+        given.text("name", "*"),
+        rank=given.integer("rank"),
+        step=given.integer("step"),
+        include_partial=True,
+    ).to_dict()
+
+
+def _outliers(asked: Asked) -> dict[str, Any]:
+    given = asked.arguments
+    return outliers(
+        asked.moment.store,
+        given.text("name", "*"),
+        rank=given.integer("rank"),
+        step=given.integer("step"),
+        include_partial=True,
+    ).to_dict()
+
+
 def _matrix(asked: Asked) -> dict[str, Any]:
     moment, given = asked.moment, asked.arguments
     ranks = parse_range(given.text("ranks"), moment.ranks, "ranks")
@@ -127,12 +158,20 @@ def _tensor(asked: Asked) -> dict[str, Any]:
 def _comparison(asked: Asked) -> dict[str, Any]:
     given = asked.arguments
     sides = sides_of(asked, given.text("with"), given.integer("rank"), given.integer("step"))
-    partial = given.flag("partial")
-    return compare(*sides, storage_options=asked.storage_options(), include_partial=partial).to_dict()
+    return compare(
+        *sides,
+        storage_options=asked.storage_options(),
+        include_partial=given.flag("partial"),
+        elements=not given.flag("no_elements"),
+    ).to_dict()
 
 
 def _always(_: Arguments) -> bool:
     return True
+
+
+def _is_of_many_steps(asked: Arguments) -> bool:
+    return asked.integer("rank") is None or asked.integer("step") is None
 
 
 def reads_tensors(asked: Arguments) -> bool:
@@ -200,6 +239,7 @@ QUESTIONS = (
             RANK,
             STEP,
             Parameter("partial", "boolean", "Also compare steps with quarantined or missing files."),
+            Parameter("no_elements", "boolean", "Judge what digests do not decide by statistics alone."),
         ),
         _comparison,
         _always,
@@ -251,6 +291,30 @@ QUESTIONS = (
         (PATTERN, STAT),
         _heatmap,
         _always,
+    ),
+    Question(
+        "rank_values",
+        "A statistic of tensors over ranks and steps, and nothing else.",
+        "heatmap --values-only --json",
+        (PATTERN, STAT),
+        _rank_values,
+        _always,
+    ),
+    Question(
+        "precision",
+        "What casts to narrower formats would lose, the worst first.",
+        "precision --include-partial --json",
+        (PATTERN, RANK, STEP),
+        _precision,
+        _is_of_many_steps,
+    ),
+    Question(
+        "outliers",
+        "Channels and rows of tensors that stand out, are dead or are saturated.",
+        "outliers --include-partial --json",
+        (PATTERN, RANK, STEP),
+        _outliers,
+        _is_of_many_steps,
     ),
     Question(
         "matrix",

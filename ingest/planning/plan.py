@@ -100,6 +100,7 @@ def plan_step(
     leave_out_tensors: str = "",
     rewrites: int = 0,
     sketches: bool = False,
+    marginals: bool = True,
     shared: Shared | None = None,
 ) -> StepPlan:
     """Return the plan for converting one step. The same listing gives the same plan, everywhere.
@@ -113,6 +114,7 @@ def plan_step(
         leave_out_tensors: why the payloads of tensors are not stored; "" if they are.
         rewrites: how often the files were rewritten with the same sizes and times since their first commit.
         sketches: whether histograms of tensors are stored; what is stored besides does not depend on it.
+        marginals: whether marginals are, too, if `sketches` is set.
         shared: what other ranks are expected to have, too; None for nothing.
     """
     listing = inspected.listing
@@ -138,6 +140,7 @@ def plan_step(
             keep_device_layout=grid.keep_device_layout,
             without_tensors=bool(leave_out_tensors),
             sketches=sketches,
+            marginals=marginals,
         ).of(entries)
         for number, segments in enumerate(_segments(rows, arrays, pooled, grid))
     )
@@ -154,6 +157,7 @@ def plan_step(
         rules=rules,
         without_tensors=leave_out_tensors,
         sketches=sketches,
+        marginals=marginals,
         poison=inspected.poison,
         reported={number: row.reported for number, row in enumerate(rows) if row.reported is not None},
     )

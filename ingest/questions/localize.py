@@ -1,9 +1,9 @@
-"""`localize`: where tensors of two steps differ, by the digests of their blocks: no tensor is read."""
+"""`localize`: where tensors of two steps differ, by digests of blocks and marginals: no tensor is read."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -16,8 +16,10 @@ from ingest.reader.catalog import Catalog, open_catalog
 from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.step import Step
 from ingest.reader.step_histograms import read_entries
+from ingest.reader.step_marginals import marginals_of
 from ingest.reader.tensor_filter import FilterFields, TensorFilter, with_pattern
-from workers.arrays.block_digests import BLOCK_NBYTES, SMALL_NBYTES, blocks_of, differing_runs
+from workers.arrays.block_digests import BLOCK_NBYTES, SMALL_NBYTES, blocks_of, differing_runs, runs_of
+from workers.arrays.marginals import Marginal
 from workers.errors import UsageError
 from workers.store import block_digests
 from workers.store.blocks import TensorKey, tensors_of
@@ -47,6 +49,29 @@ class DifferingRange:
 
 
 @dataclass(frozen=True, slots=True)
+class DifferingPositions:
+    """Positions along an axis at which elements differ, by their sums, norms or largest magnitudes.
+
+    They certainly differ there. At other positions they may differ by less than float32 holds of these.
+    """
+
+    axis: int
+    length: int
+    """How many positions the axis has."""
+    runs: tuple[tuple[int, int], ...]
+    """Begin and end of each run of positions next to one another."""
+
+    @property
+    def count(self) -> int:
+        """How many positions these are."""
+        return sum(end - begin for begin, end in self.runs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"axis": self.axis, "length": self.length, "runs": [list(run) for run in self.runs]}
+
+
+@dataclass(frozen=True, slots=True)
 class LocalizedTensor:
     """A tensor that differs, and where."""
 
@@ -61,8 +86,10 @@ class LocalizedTensor:
     """How many of them may differ; 0 if it is not known."""
     ranges: tuple[DifferingRange, ...]
     """Every element that differs is in one of them. A tensor of up to 1 MiB is one range."""
+    positions: tuple[DifferingPositions, ...]
+    """Of each axis of which both sides have marginals: its rows, its columns, its channels."""
     reason: str
-    """Why it is not known where it differs; "" if it is."""
+    """Why it is not known which ranges differ; "" if it is."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -75,6 +102,7 @@ class LocalizedTensor:
             "blocks": self.blocks,
             "differing": self.differing,
             "ranges": [part.to_dict() for part in self.ranges],
+            "positions": [along.to_dict() for along in self.positions],
             "reason": self.reason,
         }
 
@@ -106,10 +134,11 @@ class Localized:
 def localize(
     a: str | Step, b: str | Step, pattern: str | None = None, **conditions: Unpack[FilterFields]
 ) -> Localized:
-    """Return where the tensors of two steps differ, to 64 KiB, without reading them: also after `gc`.
+    """Return where the tensors of two steps differ, without reading them: also after `gc`.
 
     Tensors are compared with those of the same name, bit for bit, by digests: XXH3-128 of the whole, then
-    XXH3-64 of each block. Only what was dumped with its elements is compared.
+    XXH3-64 of each block of 64 KiB. Marginals then say at which positions of an axis they differ by more
+    than rounding. Only what was dumped with its elements is compared.
 
     Args:
         a: `run.zarr@RANK,STEP`, or an open step.
@@ -177,9 +206,11 @@ def _localized(
         block_digests.by_digest(read_entries(step, block_digests.TABLE), step.tables)
         for step in (first, second)
     ]
+    marginals = [marginals_of(step) for step in (first, second)]
     for key, (row, other) in differing.items():
         nbytes = int(first.tables.number("nbytes")[row])
         runs, reason = _runs(first, second, row, other, known)
+        sides = (of_row.get(place, {}) for of_row, place in zip(marginals, (row, other), strict=True))
         yield LocalizedTensor(
             name=key.name,
             net=key.net,
@@ -189,8 +220,20 @@ def _localized(
             blocks=blocks_of(nbytes),
             differing=sum(end - begin for begin, end in runs),
             ranges=tuple(_range(first, row, run) for run in runs),
+            positions=() if reason == _OTHER_FORM else _positions(first.shape(row), *sides),
             reason=reason,
         )
+
+
+def _positions(
+    shape: tuple[int, ...], own: Mapping[int, Marginal], others: Mapping[int, Marginal]
+) -> tuple[DifferingPositions, ...]:
+    """Return at which positions two tensors of one shape differ, from their marginals by axis."""
+    along = []
+    for axis in sorted(own.keys() & others.keys()):
+        differs = own[axis].differs_from(others[axis], math.prod(shape) // shape[axis])
+        along.append(DifferingPositions(axis, shape[axis], tuple(runs_of(differs))))
+    return tuple(along)
 
 
 def _runs(

@@ -301,17 +301,32 @@ def _rank_values_of(snapshot: Snapshot, pattern: str | None, statistic: str) -> 
     left = [step for step in snapshot.steps if step not in known]
     if not left:
         return known
+    read, error = _read_values(snapshot, pattern, statistic, left, rows=False)
+    if error is not None and not known:
+        # Is there no such tensor, or is nothing known of those that are there?
+        read, error = _read_values(snapshot, pattern, statistic, left, rows=True)
+        if error is not None:
+            raise error
+    return known | read
+
+
+def _read_values(
+    snapshot: Snapshot, pattern: str | None, statistic: str, steps: Sequence[int], *, rows: bool
+) -> tuple[dict[int, RankValues], UsageError | None]:
+    """Return a statistic by step from the indexes, or from the cubes; `rows` as for `StepStatistics`.
+
+    The error says that no tensor matches, or without `rows`, that nothing is known of those that do.
+    """
+    statistics = StepStatistics(snapshot, parts_of(statistic), digests=False, rows=rows)
     how = default_aggregate(statistic)
-    statistics = StepStatistics(snapshot, parts_of(statistic), digests=False)
     read = {}
     try:
-        for found in _matching_tensors(statistics, with_pattern(pattern, {}), left):
+        for found in _matching_tensors(statistics, with_pattern(pattern, {}), steps):
             ranks = np.array(found.block.ranks, np.int64)
             read[found.block.step] = RankValues(ranks, aggregated(found.statistic(statistic), how))
-    except UsageError:
-        if not known:
-            raise
-    return known | read
+    except UsageError as exc:
+        return read, exc
+    return read, None
 
 
 def _not_used(snapshot: Snapshot) -> dict[Hashable, list[str]]:

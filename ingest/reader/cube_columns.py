@@ -48,7 +48,12 @@ def aggregates(cubes: CubeReader, statistic: str) -> npt.NDArray[np.float64] | N
 
 
 def narrow_blocks(
-    cubes: CubeReader, places: Sequence[int], fields: tuple[str, ...], tensors: npt.NDArray[np.int64]
+    cubes: CubeReader,
+    places: Sequence[int],
+    fields: tuple[str, ...],
+    tensors: npt.NDArray[np.int64],
+    *,
+    rows: bool = True,
 ) -> list[Block]:
     """Return some tensors of several steps, without digests.
 
@@ -59,18 +64,23 @@ def narrow_blocks(
         places: of the steps.
         fields: the statistics to read.
         tensors: places of the tensors, (n,), ascending.
+        rows: whether to read their places in the index, too. Without these, `row` is 0 if a statistic is
+            known, else -1.
 
     Raises:
         DamagedStore: a cube is damaged.
     """
     if not places:
         return []
-    row = _of_steps(cubes, "row", places, tensors)
-    statistics = np.empty((len(places), *row.shape[1:], len(fields)))
+    statistics = np.empty((len(places), cubes.state.ranks, tensors.size, len(fields)))
     for number, name in enumerate(fields):
         values = _of_steps(cubes, name, places, tensors)
         is_count = values.dtype.kind == "i"
         statistics[..., number] = np.where(values < 0, np.nan, values) if is_count else values
+    if rows:
+        row = _of_steps(cubes, "row", places, tensors)
+    else:
+        row = np.where(np.isnan(statistics).all(axis=-1), -1, 0)
     digest = np.zeros((*row.shape[1:], DIGEST_BYTES), np.uint8)
     ranks = tuple(cubes.ranks.tolist())
     ordered = tuple(sorted(ranks))

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.reader.snapshot import LeftOut
+from ingest.reader.text import counted
 from workers.arrays.aggregate import STATISTICS
 from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.statistics import FIELDS
@@ -198,7 +199,7 @@ class CubeReader:
                 reason = "being written again"
             elif status[place, number] != "complete" and not include_partial:
                 files = int(quarantined[place, number])
-                reason = "partial" + f": {files} files quarantined" * (files > 0)
+                reason = "partial" + f": {counted(files, 'file')} quarantined" * (files > 0)
             if reason:
                 key = StepKey(int(self.ranks[number]), int(self.steps[place]))
                 left_out.append(LeftOut(key, reason))

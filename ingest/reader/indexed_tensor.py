@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ingest.reader.indexed_step import IndexedStep
+from ingest.reader.indexed_step import IndexedStep, StepSource
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS, Statistics
 from workers.store.attributes import attributes_of, record_of
 from workers.store.model import RowKind
@@ -24,6 +24,11 @@ class IndexedTensor:
     def __repr__(self) -> str:
         place = f"rank={self.rank} step={self.step}"
         return f"<{type(self).__name__} {place} {self.name} {self.dtype}{list(self.shape)}>"
+
+    @property
+    def catalog(self) -> StepSource | None:
+        """Where other steps of its store come from; None in a process to which its step was sent."""
+        return self._step.catalog
 
     @property
     def rank(self) -> int:

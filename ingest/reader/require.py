@@ -22,7 +22,7 @@ def require_store(objects: ObjectStore, url: str) -> None:
         DamagedStore: its root is damaged, or missing although it holds commits.
     """
     path = Path(objects.address.url)
-    if objects.is_local and path.is_file():
+    if objects.is_local and _is_file(path):
         raise UsageError(f"{url} is a file, not a store", hint=_hint_for_file(path))
     try:
         if commit.read_root(objects) is not None:
@@ -67,3 +67,11 @@ def _dump_at(path: Path) -> Path | None:
     with suppress(DumpIngestError):
         return find_dump(path).root
     return None
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether a path is a file; not if that may not be known: reading the store says why."""
+    try:
+        return path.is_file()
+    except PermissionError:
+        return False

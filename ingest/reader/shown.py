@@ -11,6 +11,7 @@ from ingest.reader.anatomy.index import parse_index
 from ingest.reader.context import Context, context_of
 from ingest.reader.context.configuration import sample_of
 from ingest.reader.indexed_step import StepSource
+from ingest.reader.quantization import QuantizationError, quantization_error, quantized_pair
 from ingest.reader.tensor import SMALL_NBYTES, Tensor
 from ingest.reader.text import counted, value_text
 from workers.arrays.histogram import Histogram
@@ -49,6 +50,7 @@ def shown_tensor(
         at,
         values,
         sample=sample_of(store, tensor.rank),
+        quantization=quantization_of(store, tensor, scan=scan),
     )
 
 
@@ -56,6 +58,17 @@ def anatomy_of(tensor: Tensor, *, scan: bool = False) -> Anatomy | None:
     """Return what is in a tensor; None if its values are not stored, or it is large and not to be scanned."""
     is_readable = tensor.is_dumped and not tensor.removed
     return tensor.examine() if is_readable and (scan or tensor.nbytes <= SMALL_NBYTES) else None
+
+
+def quantization_of(store: StepSource, tensor: Tensor, *, scan: bool = False) -> QuantizationError | None:
+    """Return what quantisation did to a tensor; None if its step does not have it before and after.
+
+    None also if it is large and not to be scanned.
+    """
+    if scan or tensor.nbytes <= SMALL_NBYTES:
+        pair = quantized_pair(tensor, store.step(tensor.rank, tensor.step).tables)
+        return quantization_error(*pair) if pair is not None else None
+    return None
 
 
 def shown_row(
@@ -66,6 +79,7 @@ def shown_row(
     values: Any | None,
     *,
     sample: int,
+    quantization: QuantizationError | None = None,
     has_values: bool = True,
 ) -> dict[str, Any]:
     """Return what is known of a tensor as plain values.
@@ -76,6 +90,7 @@ def shown_row(
         anatomy: what is in it, if that is known.
         at: the index that was asked for.
         values: the values at that index.
+        quantization: what quantisation did to it, if that is known.
         sample: how many elements of its beginning and its end were dumped; 0 for all.
         has_values: whether values are part of the answer.
     """
@@ -84,6 +99,7 @@ def shown_row(
         **tensor.to_dict(),
         **context_row(context, tensor),
         **neighbours_row(tensor),
+        "quantization": quantization.to_dict() if quantization else None,
         "anatomy": anatomy.to_dict() if anatomy else None,
         "histogram": histogram.to_dict() if (histogram := _histogram(tensor)) else None,
         "at": at,

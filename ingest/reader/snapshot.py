@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from os import PathLike, fspath
 from typing import Any, TypeVar
 
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.damage import Damage
 from ingest.reader.step import Step
+from ingest.reader.text import counted
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
 from workers.store.model import CommitSummary
@@ -163,8 +165,14 @@ def take_snapshot(
         allow_empty: return an empty snapshot of a store without such steps, instead of an error.
 
     Raises:
-        UsageError: one of the ranks or steps is not in the store, or no complete step is left.
+        UsageError: one of the ranks or steps is not in the store, or no complete step is left; `store` is a
+            URL and not a store.
     """
+    if isinstance(store, str | PathLike):
+        raise UsageError(
+            f"{fspath(store)!r} is where a store is, and not a store",
+            hint="Open it with `ingest.open_store`, and pass what that returns.",
+        )
     fresh = store.reopened()
     damages: list[Damage] = []
     selected = fresh.select(rank, step, damages=damages)
@@ -208,5 +216,5 @@ def partial_reason(summary: CommitSummary) -> str:
         "quarantined": summary.quarantined,
         "with names that are not understood": summary.unparsed,
     }
-    parts = [f"{count} files {problem}" for problem, count in counts.items() if count]
+    parts = [f"{counted(count, 'file')} {problem}" for problem, count in counts.items() if count]
     return "partial" + (f": {', '.join(parts)}" if parts else "")

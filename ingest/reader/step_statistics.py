@@ -34,7 +34,14 @@ class StepStatistics:
     Memory: three steps of all ranks, at 116 bytes for each tensor and rank, and the indexes being read.
     """
 
-    def __init__(self, snapshot: Snapshot, fields: tuple[str, ...] = FIELDS, *, digests: bool = True) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        fields: tuple[str, ...] = FIELDS,
+        *,
+        digests: bool = True,
+        rows: bool = True,
+    ) -> None:
         """Use the steps of `snapshot`. Reads the axes of the cubes, but not yet an index.
 
         Args:
@@ -42,9 +49,11 @@ class StepStatistics:
             fields: the statistics that are needed: of the cubes, others are not read, and are not in blocks
                 that come from there.
             digests: whether digests are needed.
+            rows: whether it matters if a tensor is there of which no such statistic is known; see
+                `narrow_blocks`.
         """
         self.snapshot = snapshot
-        self._fields, self._digests = fields, digests
+        self._fields, self._digests, self._rows = fields, digests, rows
         self._cubes = _usable_cubes(snapshot)
         self.axis = TensorAxis(self._cubes.axis.keys if self._cubes else ())
         """All tensors of the blocks that were read so far; a place never changes its meaning."""
@@ -91,7 +100,7 @@ class StepStatistics:
         def read(batch: Sequence[int]) -> dict[int, Block]:
             place_of = held_places(cubes, self.snapshot, batch)
             try:
-                blocks = narrow_blocks(cubes, list(place_of.values()), self._fields, tensors)
+                blocks = narrow_blocks(cubes, list(place_of.values()), self._fields, tensors, rows=self._rows)
                 if not cubes.is_current():
                     return {}
             except DamagedStore:

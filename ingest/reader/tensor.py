@@ -13,6 +13,7 @@ import numpy.typing as npt
 from ingest.reader import notebook
 from ingest.reader.array_like import ArrayLike
 from ingest.reader.indexed_tensor import IndexedTensor
+from ingest.reader.neighbour import Neighbour
 from ingest.reader.pieces import rows_of_ranks
 from ingest.reader.step_histograms import histograms_of
 from ingest.reader.unsharded import UnshardedTensor, unshard
@@ -47,7 +48,7 @@ class Tensor(IndexedTensor, ArrayLike):
     """
 
     @property
-    def producers(self) -> tuple[Neighbour, ...]:
+    def producers(self) -> tuple[Neighbour[Tensor], ...]:
         """The tensors from which its content came, in its own step and rank.
 
         An input comes from the output that wrote its bytes, or from a parameter; a parameter from what wrote
@@ -58,24 +59,31 @@ class Tensor(IndexedTensor, ArrayLike):
         decides. Reads the index of the step, once.
         """
         passing = _flow_of(self).producer(self.row)
-        return () if passing is None else (Neighbour.of(self, passing.source, passing),)
+        return () if passing is None else (self._neighbour(passing.source, passing),)
 
     @property
-    def consumers(self) -> tuple[Neighbour, ...]:
+    def consumers(self) -> tuple[Neighbour[Tensor], ...]:
         """The tensors to which its content passed, in its own step and rank, in order of execution.
 
         Of an output or parameter: the inputs that were read from it. Of an input: those that were read from
         it after its operator had overwritten it in place, as optimizers do. See `producers`.
         """
         passings = _flow_of(self).consumers(self.row)
-        return tuple(Neighbour.of(self, passing.target, passing) for passing in passings)
+        return tuple(self._neighbour(passing.target, passing) for passing in passings)
 
     @property
     def operands(self) -> tuple[Tensor, ...]:
         """All dumped inputs and outputs of its operator in the same call, with itself, in dump order."""
         call = _flow_of(self).call_of[self.row]
         rows = sorted(operand.row for operand in (*call.inputs, *call.outputs))
-        return tuple(Tensor(self._step, row) for row in rows)
+        return tuple(map(self.of_row, rows))
+
+    def _neighbour(self, row: int, passing: Passing) -> Neighbour[Tensor]:
+        return Neighbour(self.of_row(row), passing.by, passing.is_certain)
+
+    def of_row(self, row: int) -> Tensor:
+        """Return the tensor of another row of the same step."""
+        return Tensor(self._step, row)
 
     @property
     def histogram(self) -> Histogram | None:
@@ -352,37 +360,6 @@ def _flow_of(tensor: Tensor) -> StepFlow:
     from ingest.reader.flow.step_flow import flow_of  # deferred: 0.04 s, which most questions do not need
 
     return flow_of(tensor._step)  # noqa: SLF001  (of the class above)
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbour:
-    """A tensor from which, or to which, the content of another one passed."""
-
-    tensor: Tensor
-    by: str
-    """What shows it: `content`, `graph`, or `content and graph`.
-
-    With `graph` alone, the bytes differ: one side was written again after it had been dumped, as parameters
-    are, or bytes changed on the way; see `ingest.divergence`.
-    """
-    is_certain: bool
-    """Whether it cannot be by chance: tensors with a single value often have equal content."""
-
-    @classmethod
-    def of(cls, tensor: Tensor, row: int, passing: Passing) -> Neighbour:
-        """Return the tensor of another row of the same step."""
-        return cls(Tensor(tensor._step, row), passing.by, passing.is_certain)  # noqa: SLF001  (the same module)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a flat dictionary of plain values."""
-        return {
-            "name": self.tensor.name,
-            "graph": self.tensor.graph,
-            "op_type": self.tensor.op_type,
-            "op_name": self.tensor.op_name,
-            "by": self.by,
-            "is_certain": self.is_certain,
-        }
 
 
 def _intervals(length: int, step: int) -> Iterator[tuple[int, int]]:

@@ -79,7 +79,9 @@ class ServiceOptions:
     task_timeout_s: float = 600.0
     """How long a task may run on one worker, besides a second for each MiB that it reads."""
     sketches: bool = False
-    """Whether histograms of tensors are stored."""
+    """Whether histograms of tensors and digests of their blocks are stored."""
+    marginals: bool = True
+    """Whether marginals are, too, if `sketches` is set."""
     pool: bool = False
     """Whether what ranks share is stored once, in the pool of a step."""
     quiet_clock: QuietClock = field(default_factory=QuietClock)
@@ -136,6 +138,7 @@ def build_service(
         options.host,
         options.sketches,
         SharedTensors(patient) if options.pool else None,
+        marginals=options.marginals,
     )
     decider = Decider(planner, committed)
     belonging = Belonging(dump, objects, options.grid, options.host, set(options.continues))

@@ -30,6 +30,8 @@ class Planner:
     """Whether histograms of tensors are stored."""
     shared: SharedTensors | None = None
     """Tells what goes into the pool; None if nothing does."""
+    marginals: bool = True
+    """Whether marginals of tensors are stored, if `sketches` is set."""
 
     def plan(self, inspected: Inspected, leave_out_tensors: str = "", rewrites: int = 0) -> StepPlan:
         """Plan the conversion of one step; see `plan_step`."""
@@ -44,5 +46,6 @@ class Planner:
             leave_out_tensors=leave_out_tensors,
             rewrites=rewrites,
             sketches=self.sketches,
+            marginals=self.marginals,
             shared=None if self.shared is None or leave_out_tensors else self.shared.of(listing.key),
         )

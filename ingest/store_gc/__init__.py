@@ -9,6 +9,7 @@ plan_record.py   the same as it stands in a plan file
 planner.py       from inventory and policy to a plan: arithmetic, no I/O
 execute.py       carries out a plan; reads each step again before touching it
 run.py           both for Python
+recompress.py    encodes the tensors of old steps again
 """
 
 from ingest.store_gc.run import apply_gc, plan_gc

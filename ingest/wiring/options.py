@@ -47,6 +47,7 @@ def options_of(settings: Settings, *, retry_forever: bool = False, dry_run: bool
         task_timeout_s=settings.task_timeout_s,
         pool=settings.pool,
         sketches=settings.sketches,
+        marginals=settings.marginals,
     )
 
 

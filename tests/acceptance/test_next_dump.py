@@ -1,8 +1,8 @@
 """The loop closed: a dump, the configuration of the next one, the same program with it, and the answer.
 
 The second dump of `nan-log-2rank` was made by MindSpore with the configuration that `next` wrote. Where
-there is a Python with
-MindSpore (`DUMP_INGEST_TEST_MINDSPORE` names it), the whole loop runs.
+`make mindspore` has installed it, or `DUMP_INGEST_TEST_MINDSPORE` names a Python that has it, the whole loop
+runs.
 """
 
 import json
@@ -16,7 +16,8 @@ import ingest
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly, plan_all, run
 
-MINDSPORE = os.environ.get("DUMP_INGEST_TEST_MINDSPORE", "")
+ROOT = Path(__file__).parent.parent.parent
+MINDSPORE = os.environ.get("DUMP_INGEST_TEST_MINDSPORE", str(ROOT / ".venv-mindspore/bin/python"))
 PROGRAM = Path(__file__).parent.parent / "nan_program.py"
 
 
@@ -48,7 +49,7 @@ def test_the_second_dump_has_the_origin_and_its_inputs(dumps: DumpLibrary, tmp_p
     assert ingest.missing(store) == []
 
 
-@pytest.mark.skipif(not MINDSPORE, reason="DUMP_INGEST_TEST_MINDSPORE does not name a Python with MindSpore")
+@pytest.mark.skipif(not Path(MINDSPORE).exists(), reason="not installed: MindSpore (make mindspore)")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["log", "sqrt"])
 def test_mindspore_dumps_what_next_asked_for(kind: str, tmp_path: Path) -> None:

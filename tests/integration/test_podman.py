@@ -15,7 +15,8 @@ from tests.servers.containers import Container, Podman, stopped
 from tests.servers.pods import Pods
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-TOUR = Path(__file__).parents[2] / "deploy" / "compose" / "compose.yaml"
+DEPLOY = Path(__file__).parents[2] / "deploy"
+TOUR = DEPLOY / "compose" / "compose.yaml"
 NOT_FINITE = 'count by (alertname) (ALERTS{alertname="DumpIngestNotFinite", alertstate="firing"})'
 #: A user without a name.
 UID = 54321
@@ -144,6 +145,44 @@ def test_the_kernel_ends_what_takes_more_than_its_memory_and_it_starts_again(
     assert site.steps == set()
     enough = podman.start(image, *WATCH, options=[*site.options, "--memory=1g"])
     enough.wait_until(lambda: site.steps == STEPS)
+
+
+def test_systemd_restarts_a_watcher_that_hangs(podman: Podman, image: str, site: Site) -> None:
+    """The units as they are shipped, below a real systemd, and with all that they forbid."""
+    options = [
+        *("--systemd=always", "--privileged", "--network=none", "--user=0"),
+        "--entrypoint=/lib/systemd/systemd",
+        *(f"--volume={DEPLOY}:/deploy:ro", f"--volume={site.dump}:/dump:ro", f"--volume={site.store}:/store"),
+    ]
+    host = podman.start(image, options=options)
+    unit = "dump-ingest-watcher@job"
+
+    def sh(command: str, *, code: int | None = 0) -> str:
+        return podman("exec", "--user=0", host.name, "sh", "-c", command, code=code)
+
+    def main_pid() -> int:
+        return int(sh(f"systemctl show -P MainPID {unit}", code=None) or 0)
+
+    host.wait_until(lambda: sh("systemctl is-system-running", code=None) == "running")
+    sh(f"/deploy/systemd/install.sh --units; useradd --uid {UID} trainer")
+    own = "/etc/systemd/system/dump-ingest-watcher@.service.d"
+    files = {
+        "/etc/default/dump-ingest": "DUMP_INGEST_STORE=/store/run.zarr\nDUMP_INGEST_WORKERS=1\n"
+        "DUMP_INGEST_WORKER_RESOURCES=\nDUMP_INGEST_QUIET_S=0\n",
+        "/etc/default/dump-ingest-watcher@job": "DUMP=/dump/dump\n",
+        # Ten minutes are six seconds.
+        f"{own}/user.conf": "[Service]\nUser=trainer\nReadWritePaths=/store\nWatchdogSec=6s\nRestartSec=1\n",
+    }
+    for path, text in files.items():
+        sh(f"mkdir -p $(dirname {path}); printf '{text}' >{path}")
+    sh(f"systemctl daemon-reload; systemctl start {unit}", code=None)
+    host.wait_until(lambda: site.steps == STEPS and main_pid() > 0)
+    hanging = main_pid()
+    sh(f"kill -STOP {hanging}")
+    host.wait_until(lambda: main_pid() not in {0, hanging})
+    assert "Watchdog timeout (limit 6s)" in sh(f"journalctl -o cat --no-pager -u {unit}")
+    sh(f"systemctl stop {unit}")
+    assert sh(f"systemctl show -P Result {unit}") == "success"
 
 
 @pytest.fixture

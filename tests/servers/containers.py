@@ -39,7 +39,7 @@ _STORAGE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "d
 #: What it has besides what the program needs: systemd, to run the units.
 _PACKAGES = "python3,python3-venv,ca-certificates,systemd"
 _BASE = f"localhost/dump-ingest-test-base:{platform.machine()}-{_PACKAGES.replace(',', '-')}"
-_BUILD_S = 800
+_BUILD_S = 900
 #: Open files, and processes, of a container: Podman would ask for more than this process may have.
 _MOST = 4096
 

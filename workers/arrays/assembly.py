@@ -1,8 +1,9 @@
 """How a whole tensor is put together from the pieces that ranks hold: an expression, and reading through it.
 
 An expression is made of `Piece`, the tensor of one rank; `Joined`, parts one behind the other along an axis,
-whole or in segments; `Summed`, parts added element by element; and `Same`, parts that hold the same. They
-nest: with data and tensor parallelism, a tensor is joined from groups each of which is joined itself.
+whole or in segments; `Summed`, parts added element by element; `Same`, parts that hold the same; and
+`Shaped`, a part with other axes. They nest: with data and tensor parallelism, a tensor is joined from groups
+each of which is joined itself.
 
 Any range of the elements of the whole, in C order, is read without the rest, so memory is bounded by the
 range and not by the tensor.
@@ -179,7 +180,24 @@ class Same:
         return self.parts[0].read(pieces, start, stop)
 
 
-Assembly: TypeAlias = Piece | Joined | Summed | Same
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """One part with the same elements in the same order, and other axes."""
+
+    parts: tuple[Assembly]
+    shape: Shape
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The pieces that are read."""
+        return self.parts[0].numbers
+
+    def read(self, pieces: Sequence[Elements], start: int, stop: int) -> Array:
+        """Return elements `start` to `stop` of the whole, 1-D."""
+        return self.parts[0].read(pieces, start, stop)
+
+
+Assembly: TypeAlias = Piece | Joined | Summed | Same | Shaped
 
 
 def joined(parts: Sequence[Assembly], axis: int, length: int | None = None) -> Joined:
@@ -231,6 +249,8 @@ def replicas(assembly: Assembly) -> list[Assembly]:
         case Summed():
             choices = _aligned([replicas(part) for part in assembly.parts])
             return [Summed(parts, assembly.factor) for parts in choices]
+        case Shaped():
+            return [Shaped((choice,), assembly.shape) for choice in replicas(assembly.parts[0])]
 
 
 def _aligned(of_parts: Sequence[Sequence[Assembly]]) -> list[tuple[Assembly, ...]]:

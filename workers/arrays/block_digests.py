@@ -66,5 +66,10 @@ def differing_runs(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]) 
     if len(first) != len(second):
         message = f"{len(first)} blocks and {len(second)}"
         raise ValueError(message)
-    edges = np.flatnonzero(np.diff(first != second, prepend=False, append=False))
+    return runs_of(first != second)
+
+
+def runs_of(differs: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return the runs of places that differ, as begin and end."""
+    edges = np.flatnonzero(np.diff(differs, prepend=False, append=False))
     return [(int(begin), int(end)) for begin, end in edges.reshape(-1, 2)]

@@ -72,7 +72,7 @@ _Value: TypeAlias = Callable[[Mapping[str, Any]], Any]
 class Filter:
     """A parsed condition."""
 
-    def __init__(self, text: str, columns: frozenset[str], *, said_by: str = "--where") -> None:
+    def __init__(self, text: str, columns: frozenset[str], *, said_by: str = "where") -> None:
         """Parse a condition.
 
         Args:

@@ -14,6 +14,24 @@ from workers.arrays import kernels, marginal_loops
 from workers.arrays.kernels import address
 from workers.arrays.marginal_loops import PLAN_FIELDS, TOTAL, WANTED
 
+#: Memory that nobody uses, and its address: what is done once for each tensor counts.
+_spare: list[tuple[npt.NDArray[np.int64], int]] = []
+#: Numbers in a piece of memory that is kept: at least, and at most.
+_LEAST_SPARE, _MOST_SPARE = 16 * 1024, 64 * 1024
+
+
+def _take_memory(size: int) -> tuple[npt.NDArray[np.int64], int]:
+    """Return memory of at least `size` numbers, which are 0, and its address."""
+    try:
+        memory, place = _spare.pop()
+    except IndexError:
+        memory, place = np.zeros(0, np.int64), 0
+    if memory.size < size:
+        memory = np.zeros(max(size, _LEAST_SPARE), np.int64)
+        return memory, address(memory)
+    memory[:size] = 0
+    return memory, place
+
 
 class Sums:
     """The sums of a tensor whose elements arrive in pieces."""
@@ -25,10 +43,8 @@ class Sums:
             plan: how the tensor is cut, (PLAN_FIELDS,).
             itemsize: of the pieces, 4 or 8.
         """
-        # One piece of memory, whose address is looked up once: what is done once for each tensor counts.
-        self._memory = np.zeros(PLAN_FIELDS + 3 * int(plan[TOTAL]), np.int64)
+        self._memory, self._address = _take_memory(PLAN_FIELDS + 3 * int(plan[TOTAL]))
         self._memory[:PLAN_FIELDS] = plan
-        self._address = address(self._memory)
         self._itemsize = itemsize
 
     def add_piece(self, values: npt.NDArray[Any], start: int) -> None:
@@ -57,11 +73,16 @@ class Sums:
         else:
             sums = self._sums()
             marginal_loops.write_table(self._memory[:PLAN_FIELDS], sums, sums[2].view(f"f{size}"), out)
+        memory = self._memory
+        del self._memory  # the next tensor uses it
+        if memory.size <= _MOST_SPARE:
+            _spare.append((memory, self._address))
         return out
 
     def _sums(self) -> tuple[npt.NDArray[Any], ...]:
         """Return sums, sums of squares, and the bits of the largest magnitudes."""
-        total, own = int(self._memory[TOTAL]), self._memory[PLAN_FIELDS:]
+        total = int(self._memory[TOTAL])
+        own = self._memory[PLAN_FIELDS : PLAN_FIELDS + 3 * total]
         moments = own.view(np.float64)
         largest = own[2 * total :].view(f"i{self._itemsize}")[:total]
         return moments[:total], moments[total : 2 * total], largest

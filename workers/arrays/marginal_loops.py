@@ -254,7 +254,7 @@ def add_piece(x: Any, start: int, plan: Any, into: Any) -> None:
 
 @compiled(_REORDER)
 def _sum_of_columns(columns: Any, last: Any) -> Any:
-    """Return the sum of some columns, and add each of them to the sums of the last axis if these are wanted."""
+    """Return the sum of some columns, and add each to those of the last axis, if wanted."""
     total = 0.0
     for i in range(columns.size):
         total += columns[i]
@@ -325,6 +325,6 @@ def _narrow(values: Any, out: Any) -> None:
     for i in range(out.size):
         value = np.float64(values[i])
         magnitude = abs(value)
-        bounded = magnitude if magnitude < largest else largest
-        raised = bounded if bounded > smallest else smallest
+        bounded = min(largest, magnitude)
+        raised = max(smallest, bounded)
         out[i] = np.float32(math.copysign(raised if magnitude > 0 else 0.0, value))

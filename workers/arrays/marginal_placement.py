@@ -18,7 +18,7 @@ from workers.arrays.marginals import Marginal
 from workers.arrays.placement import Held
 
 #: With an error up to this, a way holds, if that of any other is so many times larger.
-_FIT, _TIMES = 1e-3, 8.0
+FIT, _TIMES = 1e-3, 8.0
 _Sides = Iterator[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]
 
 
@@ -67,7 +67,7 @@ def ways_held(
 
 def held_as(ways: Sequence[MarginalWay]) -> MarginalWay | None:
     """Return the way that holds, from those of `ways_held`; None if none does, or several do."""
-    if not ways or ways[0].error > _FIT:
+    if not ways or ways[0].error > FIT:
         return None
     if len(ways) > 1 and ways[1].error < max(_TIMES * ways[0].error, 1e-6):
         return None

@@ -69,6 +69,23 @@ class Marginal:
             and (np.abs(self.sum.astype(np.float64) - other.sum) <= scale).all()
         )
 
+    def differs_from(self, other: Marginal, elements: int) -> npt.NDArray[np.bool_]:
+        """Return at which positions there are other elements than in a tensor of the same shape, (position,).
+
+        They certainly are where it is true. Elsewhere they may differ by less than can be seen: sums are
+        rounded to float32, and their last bits depend on the order in which `elements` were added up at each
+        position. The latter is at most `elements * 2**-53` of the sum of magnitudes, which is at most the
+        norm times the square root of `elements`.
+        """
+        norm = np.maximum(self.l2_norm, other.l2_norm).astype(np.float64)
+        order = elements * 2.0**-52 * math.sqrt(elements) * norm
+        rounding = 2.0**-23 * np.maximum(np.abs(self.sum), np.abs(other.sum)).astype(np.float64)
+        return np.asarray(
+            (self.abs_max != other.abs_max)
+            | (np.abs(self.l2_norm.astype(np.float64) - other.l2_norm) > 2.0**-22 * norm)
+            | (np.abs(self.sum.astype(np.float64) - other.sum) > order + rounding)
+        )
+
     @classmethod
     def of_table(cls, table: Values) -> Self:
         """Return the marginal of what is stored, (field, position)."""

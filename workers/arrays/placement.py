@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -23,6 +23,7 @@ from workers.arrays.assembly import (
     Piece,
     Same,
     Shape,
+    Shaped,
     Summed,
     interleaved,
     joined,
@@ -30,7 +31,7 @@ from workers.arrays.assembly import (
 )
 
 #: The most dimensions of a mesh that is guessed, and the most ways that are tried for one tensor.
-_MAX_DIMENSIONS = 3
+_MAX_DIMENSIONS = 4
 _MAX_WAYS = 96
 _PLANE = 2
 #: The most blocks that each rank is assumed to hold: queries, keys, values; gate and up.
@@ -47,6 +48,8 @@ class Held(StrEnum):
     """Cut along an axis that an inner dimension of the mesh has cut before: FSDP2 over tensor parallelism."""
     BLOCKS = "blocks"
     """Cut along an axis into several blocks, each of which is cut: fused projections."""
+    FLAT = "flat shard"
+    """Its elements one after the other, as of one axis, are cut: parameters of FSDP1."""
     ZIGZAG = "zigzag"
     """Cut along an axis into twice as many chunks as ranks, an early and a late one for each."""
     PARTIAL_SUM = "partial sum"
@@ -123,7 +126,7 @@ _Way: TypeAlias = tuple[Held, int | None]
 
 
 def grids(count: int) -> list[MeshGrid]:
-    """Return every mesh of at most three dimensions that pieces in the order of their ranks may lie on."""
+    """Return every mesh of at most four dimensions that pieces in the order of their ranks may lie on."""
     numbers = np.arange(count)
     return [
         MeshGrid(("",) * len(sizes), numbers.reshape(sizes))
@@ -151,15 +154,22 @@ def placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape | None) -> 
     """
     if not grid.names:
         piece = Placement((), Piece(0, shapes[0]))
+        if whole is not None and len(shapes[0]) == 1 and shapes[0] == (math.prod(whole),):
+            return [_flat(piece, whole)]
         return [piece] if whole in (None, shapes[0]) else []
     if len({len(shape) for shape in shapes}) > 1:
         return []
+    if whole is not None and len(whole) > 1 and len(shapes[0]) == 1:
+        flat = placements(grid, shapes, (math.prod(whole),))
+        return [_flat(placement, whole) for placement in flat]
     axes = range(len(shapes[0]))
     ways: list[_Way] = [(Held.REPLICATED, None), *((Held.SHARD, axis) for axis in axes)]
     ways += [(Held.PARTIAL_SUM, None), (Held.MEAN, None)]
     known = any(grid.names)
     possible = []
-    for chosen in _combinations(ways, len(grid.names), repeated=known):
+    # On a mesh of many dimensions not all can be tried: sums along most of them are the least likely.
+    combinations = sorted(_combinations(ways, len(grid.names), repeated=known), key=_sums)
+    for chosen in combinations:
         placement = _placement(grid, shapes, chosen, whole)
         if placement is not None:
             possible.append(placement)
@@ -177,6 +187,22 @@ def _combinations(ways: Sequence[_Way], count: int, *, repeated: bool) -> Iterat
         for rest in _combinations(ways, count - 1, repeated=repeated):
             if repeated or not rest or rest[0] != first:
                 yield (first, *rest)
+
+
+def _sums(ways: tuple[_Way, ...]) -> int:
+    """Return along how many dimensions more than one of a mesh pieces are added up."""
+    return max(sum(held in {Held.PARTIAL_SUM, Held.MEAN} for held, _ in ways) - 1, 0)
+
+
+def _flat(placement: Placement, whole: Shape) -> Placement:
+    """Return a placement of all elements along one axis as that of a tensor of this shape."""
+    if placement.assembly.shape == whole:
+        return placement
+    dimensions = tuple(
+        replace(dimension, held=Held.FLAT, axis=None) if dimension.held is Held.SHARD else dimension
+        for dimension in placement.dimensions
+    )
+    return replace(placement, dimensions=dimensions, assembly=Shaped((placement.assembly,), whole))
 
 
 def _placement(

@@ -11,7 +11,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from workers.arrays.agreement import Agreement
-from workers.arrays.assembly import Assembly, Elements, Joined, Piece, Same, Shape, Summed, joined, replicas
+from workers.arrays.assembly import (
+    Assembly,
+    Elements,
+    Joined,
+    Piece,
+    Same,
+    Shape,
+    Shaped,
+    Summed,
+    joined,
+    replicas,
+)
 from workers.arrays.placement import (
     Held,
     MeshGrid,
@@ -31,7 +42,7 @@ _RANGES, _RANGE = 64, 4096
 #: The most pairs of ways that are scored.
 _MAX_PAIRS = 256
 #: The most dimensions of a mesh that is guessed; with an error below this, no further ones are tried.
-_MOST_DIMENSIONS, _GOOD = 3, 1e-3
+_MOST_DIMENSIONS, _GOOD = 4, 1e-3
 #: Ways that are off by more than this are followed by a search for blocks.
 _POOR = 0.05
 #: The most elements of a tensor whose blocks are searched for by content.
@@ -245,6 +256,8 @@ def _with_twins(assembly: Assembly, twins: Sequence[int]) -> Assembly:
             return replace(assembly, number=twins[assembly.number])
         case Joined() | Summed() | Same():
             return replace(assembly, parts=tuple(_with_twins(part, twins) for part in assembly.parts))
+        case Shaped():
+            return replace(assembly, parts=(_with_twins(assembly.parts[0], twins),))
 
 
 def trimmed(assembly: Assembly, other: Assembly) -> Assembly:

@@ -40,8 +40,17 @@ class CpuLimits:
         process may have raised it.
 
         Raises:
-            UsageError: this process may use none of the processors.
+            UsageError: this process may use none of the processors, or may not choose for itself.
         """
+        try:
+            self._apply()
+        except PermissionError as exc:
+            raise UsageError(
+                f"nice, cpus: this process may not change its priority or its processors: {exc.strerror}",
+                hint="Leave both settings out: the service manager can do it (systemd: Nice=, CPUAffinity=).",
+            ) from exc
+
+    def _apply(self) -> None:
         if self.cpus:
             available = os.sched_getaffinity(0)
             if not self.cpus & available:
@@ -50,7 +59,8 @@ class CpuLimits:
                     hint=f"This process may use {format_cpus(available)}.",
                 )
             os.sched_setaffinity(0, self.cpus & available)
-        missing = self.nice - os.nice(0)
+        # `os.nice(0)` asks for a change, too, which `SystemCallFilter=~@resources` of systemd forbids.
+        missing = self.nice - os.getpriority(os.PRIO_PROCESS, 0)
         if self.nice and missing > 0:
             os.nice(missing)
 

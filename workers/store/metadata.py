@@ -109,7 +109,16 @@ def packed_spec(path: str, document: Document) -> ArraySpec:
         raise ValueError("an impossible chunk")
     to_bytes = configuration["codecs"][0]
     big_endian = to_bytes.get("configuration", {}).get("endian") == "big"
-    return ArraySpec(path, data_type, element.itemsize, big_endian, chunk, shard // chunk)
+    return ArraySpec(
+        path, data_type, element.itemsize, big_endian, chunk, shard // chunk, _dense(configuration["codecs"])
+    )
+
+
+def _dense(codecs: Sequence[Document]) -> str:
+    """Return how the chunks of a packed array are shuffled for zstd; "" if they are encoded otherwise."""
+    config = codecs[1].get("configuration", {}) if len(codecs) > 1 else {}
+    is_dense = config.get("cname") == "zstd" and config.get("shuffle") in ("shuffle", "bitshuffle")
+    return str(config["shuffle"]) if is_dense else ""
 
 
 def table_array(

@@ -76,6 +76,8 @@ class ArraySpec:
     chunk: int
     """Elements per inner chunk."""
     chunks_per_shard: int
+    dense: str = ""
+    """How its chunks are shuffled for zstd, `shuffle` or `bitshuffle`; "" for lz4, which steps begin with."""
 
     @property
     def chunk_nbytes(self) -> int:

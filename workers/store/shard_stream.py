@@ -65,6 +65,20 @@ class ShardStream:
                 self._reader.copy(number, chunk, begin, end, out)
             yield out
 
+    def payload(self, start: int, stop: int) -> bytearray | memoryview:
+        """Return the bytes of elements `start` to `stop`; without a copy if they fill half of one chunk.
+
+        So at most twice as many bytes stay in memory as are returned.
+
+        Raises:
+            DamagedStore: one of their chunks is missing or damaged; other ranges can still be read.
+        """
+        spec = self._reader.spec
+        number = start // spec.chunk
+        if stop <= (number + 1) * spec.chunk and 2 * (stop - start) >= spec.chunk:
+            return self._reader.part(number, self._chunk(number, number + 1), start, stop)
+        return next(self.pieces(start, stop, stop - start))
+
     def _chunk(self, number: int, last: int) -> Chunk:
         """Return one chunk of a range that ends before chunk `last`."""
         while number not in self._chunks:

@@ -27,7 +27,7 @@ from numcodecs import Blosc
 from workers.errors import DamagedStore
 from workers.model import MIB, ceil_div
 from workers.store import untrusted
-from workers.store.blosc import BIT_SHUFFLE, NO_SHUFFLE, compressor
+from workers.store.blosc import BIT_SHUFFLE, NO_SHUFFLE, SHUFFLE, compressor
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
 from workers.store.pieces import NewObject
@@ -74,16 +74,22 @@ def bytes_codec(spec: ArraySpec) -> dict[str, Any]:
 def _blosc_config(spec: ArraySpec) -> dict[str, Any]:
     numbers = {"cname": "lz4", "clevel": 5, "shuffle": "bitshuffle"}
     text = {"cname": "zstd", "clevel": 3, "shuffle": "noshuffle"}
+    if spec.dense:
+        numbers = {"cname": "zstd", "clevel": 1, "shuffle": spec.dense}
     # complex128 is two float64: bits are shuffled within each.
     typesize = spec.itemsize // 2 if spec.data_type.startswith("complex") else spec.itemsize
-    return {**(text if spec.path == "files" else numbers), "typesize": typesize, "blocksize": 0}
+    return {
+        **(text if spec.path == "files" else numbers),
+        "typesize": typesize,
+        "blocksize": MIB if spec.dense else 0,
+    }
 
 
 @lru_cache(maxsize=64)
 def _compressor(spec: ArraySpec) -> Blosc:
     config = _blosc_config(spec)
-    shuffle = {"noshuffle": NO_SHUFFLE, "bitshuffle": BIT_SHUFFLE}[config["shuffle"]]
-    return compressor(config["cname"], config["clevel"], shuffle, config["typesize"])
+    shuffle = {"noshuffle": NO_SHUFFLE, "shuffle": SHUFFLE, "bitshuffle": BIT_SHUFFLE}[config["shuffle"]]
+    return compressor(config["cname"], config["clevel"], shuffle, config["typesize"], config["blocksize"])
 
 
 def crc32c(data: bytes) -> bytes:
@@ -280,12 +286,30 @@ class ShardReader:
         Raises:
             DamagedStore: the chunk is damaged.
         """
+        first, itemsize = number * self.spec.chunk, self.spec.itemsize
+        begin, end = max(start, first), min(stop, first + self.spec.chunk)
+        part = self.part(number, chunk, begin, end)
+        out[(begin - start) * itemsize : (end - start) * itemsize] = part
+
+    def part(self, number: int, chunk: Chunk, begin: int, end: int) -> memoryview:
+        """Return elements `begin` to `end`, which one chunk has, as a part of it.
+
+        Raises:
+            DamagedStore: the chunk is damaged.
+        """
         if isinstance(chunk, str):
             raise DamagedStore(chunk)
         first, itemsize = number * self.spec.chunk, self.spec.itemsize
-        begin, end = max(start, first), min(stop, first + self.spec.chunk)
-        part = memoryview(chunk)[(begin - first) * itemsize : (end - first) * itemsize]
-        out[(begin - start) * itemsize : (end - start) * itemsize] = part
+        return memoryview(chunk)[(begin - first) * itemsize : (end - first) * itemsize]
+
+    def written(self, shard: int) -> range:
+        """Return the chunks that a shard holds.
+
+        Raises:
+            DamagedStore: the shard or its index is missing or damaged.
+        """
+        first = shard * self.spec.chunks_per_shard
+        return range(first, first + int(np.count_nonzero(self._index(shard)[:, 0] != _MISSING)))
 
     def runs(self, first: int, last: int) -> Iterator[range]:
         """Cut chunks `first` to `last` into runs for one request each: within one shard, and bounded."""

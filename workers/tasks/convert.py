@@ -235,7 +235,7 @@ class _Conversion:
         digest = digest_of(piece)
         if digest in seen:
             return digest, UNKNOWN
-        entry_statistics = EntryStatistics(entry, len(self._buffer), sketches=self._job.sketches)
+        entry_statistics = self._statistics_of(entry)
         if len(piece):
             entry_statistics.add(piece)
             packer.append(piece)
@@ -246,7 +246,7 @@ class _Conversion:
         self, entry: Entry, file: OpenFile, packer: _AnyPacker, seen: dict[bytes, int], *, is_unique: bool
     ) -> tuple[bytes, Summary]:
         """Convert a payload of several pieces; return its digest, and its statistics unless it is a copy."""
-        entry_statistics = EntryStatistics(entry, len(self._buffer), sketches=self._job.sketches)
+        entry_statistics = self._statistics_of(entry)
         running = new_digest()
         for piece in self._pieces(entry, file):
             running.update(piece)
@@ -287,7 +287,7 @@ class _Conversion:
         self._in_device_layout[place] = stored is payload
         self._nbytes[place] = stored.nbytes
         same_meaning = seen.setdefault(meaning(entry) if stored is payload else header.element.name, {})
-        entry_statistics = EntryStatistics(entry, len(self._buffer), sketches=self._job.sketches)
+        entry_statistics = self._statistics_of(entry)
         start = packer.position
         if digest not in same_meaning:
             entry_statistics.update_host(host)
@@ -312,7 +312,7 @@ class _Conversion:
         """
         header, view = entry.header, entry.view
         assert header is not None and view is not None  # noqa: S101, PT018 (for mypy)
-        entry_statistics = EntryStatistics(entry, len(self._buffer), sketches=self._job.sketches)
+        entry_statistics = self._statistics_of(entry)
         if base >= 0:
             running = new_digest()
             for piece in file.pieces(self._buffer, header.offset, header.nbytes):
@@ -332,6 +332,10 @@ class _Conversion:
             entry_statistics.add(elements)
             packer.append(elements)
         self._record(place, entry, digest, same_meaning, start=start, summary=entry_statistics.summary())
+
+    def _statistics_of(self, entry: Entry) -> EntryStatistics:
+        job = self._job
+        return EntryStatistics(entry, len(self._buffer), sketches=job.sketches, marginals=job.marginals)
 
     def _pieces(self, entry: Entry, file: OpenFile) -> Iterator[memoryview]:
         lead = entry.header.lead if entry.header else b""

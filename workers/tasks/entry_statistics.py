@@ -111,10 +111,13 @@ class Summaries:
 class EntryStatistics:
     """The running statistics of an entry; unknown unless it is a tensor of numbers."""
 
-    def __init__(self, entry: Entry, limit_nbytes: int, *, sketches: bool = False) -> None:
+    def __init__(
+        self, entry: Entry, limit_nbytes: int, *, sketches: bool = False, marginals: bool = True
+    ) -> None:
         """Prepare for an entry. If it is in device layout, each slab takes up to `limit_nbytes`.
 
-        With `sketches`, its histogram, marginals and digests of blocks are computed in the same pass.
+        With `sketches`, its histogram and the digests of its blocks are computed in the same pass, and with
+        `marginals` these, too.
         """
         self._header = header = entry.header
         self._left = 0
@@ -128,11 +131,11 @@ class EntryStatistics:
                 self._slabs = device_format.slabs(header.device, header.shape, header.element, limit_nbytes)
                 countable = self._slabs is not None
             if countable:
-                with_histogram, marginals = sketches and has_histogram(header.element), None
-                if with_histogram and self._slabs is None:
+                with_histogram, summed = sketches and has_histogram(header.element), None
+                if with_histogram and marginals and self._slabs is None:
                     order = header.fortran_order
-                    marginals = running_marginals(header.element, header.shape, fortran_order=order)
-                self._running = RunningStatistics(with_histogram=with_histogram, marginals=marginals)
+                    summed = running_marginals(header.element, header.shape, fortran_order=order)
+                self._running = RunningStatistics(with_histogram=with_histogram, marginals=summed)
         has_blocks = sketches and entry.kind is RowKind.TENSOR and entry.nbytes > SMALL_NBYTES
         self._blocks = RunningBlockDigests() if has_blocks else None
 

@@ -111,7 +111,9 @@ class ShardJob:
     without_tensors: bool = False
     """Whether payloads of tensors are read for their digests and statistics only, and not stored."""
     sketches: bool = False
-    """Whether histograms and marginals of tensors are computed, and digests of their blocks."""
+    """Whether histograms of tensors are computed, and digests of their blocks."""
+    marginals: bool = True
+    """Whether marginals are, too, if `sketches` is set."""
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -156,12 +158,15 @@ class StepPlan:
     without_tensors: str = ""
     """Why the payloads of its tensors are not stored; "" if they are."""
     sketches: bool = False
-    """Whether histograms and marginals of its tensors are stored, and digests of their blocks. They are not
-    part of the fingerprint: they add to a generation."""
+    """Whether histograms of its tensors are stored, and digests of their blocks. They are not part of the
+    fingerprint: they add to a generation."""
+    marginals: bool = True
+    """Whether marginals are, too, if `sketches` is set."""
 
-    def with_sketches(self) -> StepPlan:
-        """Return the plan that also stores sketches."""
-        return replace(self, sketches=True, jobs=tuple(replace(job, sketches=True) for job in self.jobs))
+    def with_sketches(self, *, marginals: bool = True) -> StepPlan:
+        """Return the plan that also stores sketches, with marginals or without."""
+        jobs = tuple(replace(job, sketches=True, marginals=marginals) for job in self.jobs)
+        return replace(self, sketches=True, marginals=marginals, jobs=jobs)
 
 
 @dataclass(frozen=True, slots=True)

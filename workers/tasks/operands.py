@@ -106,7 +106,8 @@ class Operand:
 def read_whole(operands: Sequence[Operand]) -> list[Payload | DamagedStore]:
     """Return the payload of each operand, or the error of a damaged one.
 
-    Memory: all payloads, and what a `ShardStream` keeps. Chunks that several operands share are fetched once.
+    Memory: twice all payloads, and what a `ShardStream` keeps. Chunks that several operands share are fetched
+    once.
 
     Raises:
         StoreError: a store cannot be reached.
@@ -127,8 +128,7 @@ def read_whole(operands: Sequence[Operand]) -> list[Payload | DamagedStore]:
         with ShardStream(reader, [(place.first, place.first + place.size) for place, _ in members]) as stream:
             for place, number in members:
                 try:
-                    stop = place.first + place.size
-                    payloads[number] = b"".join(stream.pieces(place.first, stop, place.size))
+                    payloads[number] = stream.payload(place.first, place.first + place.size)
                 except DamagedStore as exc:
                     payloads[number] = exc
     return payloads

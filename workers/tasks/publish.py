@@ -127,7 +127,7 @@ def _sketches(plan: StepPlan, receipts: Sequence[Receipt], built: Tables) -> Ste
     summed = StepMarginals.joined(receipt.marginals for receipt in receipts if receipt.marginals is not None)
     if built.has_views:
         entries, summed = histograms.without_copies(entries, built), summed.without_copies(built)
-    return StepSketches(entries, summed, has_marginals=plan.sketches)
+    return StepSketches(entries, summed, has_marginals=plan.sketches and plan.marginals)
 
 
 def _evaluate(plan: StepPlan, built: Tables, sketches: StepSketches) -> Evaluated | None:
@@ -156,8 +156,9 @@ def _encode(
         encoded += [
             histograms.TABLE.encode(sketches.histograms),
             block_digests.TABLE.encode(blocks),
-            marginals.encode(sketches.marginals),
         ]
+        if plan.marginals:
+            encoded.append(marginals.encode(sketches.marginals))
     documents: dict[str, metadata.Document] = {}
     chunks: dict[str, bytes] = {}
     for own_documents, own_chunks in encoded:

@@ -66,6 +66,13 @@ once.
 {{- fail "anomalyRules: cannot be combined with existingConfigMap; put rules.yaml into that ConfigMap, and set rules: /etc/dump-ingest/rules.yaml in its config.yaml" -}}
 {{- end -}}
 {{- $store := default "" $v.config.store -}}
+{{- if regexMatch "\\s" $store -}}
+{{- fail (printf "config.store: %q contains a space or a line break; take it out" $store) -}}
+{{- end -}}
+{{- if regexMatch "^(file|local|memory):" $store -}}
+{{- fail (printf "config.store: %s would be inside a container, and be lost with it; write the path of a directory below storage.mountPath, or s3://..." $store) -}}
+{{- end -}}
+{{- include "dump-ingest.validateFormats" . -}}
 {{- if and (hasPrefix "/" $store) (not $v.existingConfigMap) -}}
 {{- if not $v.storage.existingClaim -}}
 {{- fail (printf "config.store: %s is a directory that no container mounts; name its claim in storage.existingClaim" $store) -}}
@@ -85,6 +92,39 @@ once.
 {{- end -}}
 
 {{/* Refuses credentials in nested maps, which would end up in a ConfigMap. Takes (dict "path" ... "value" ...). */}}
+{{/* Values of settings whose form the schema of the settings does not tell: a process would refuse them at its start. */}}
+{{- define "dump-ingest.validateFormats" -}}
+{{- $config := .Values.config -}}
+{{- range $name, $form := dict "cpus" (list "^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$" "0-3,8") "pressure_free" (list "^(100|[0-9]{1,2}(\\.[0-9]+)?)%$|^[0-9]+$|^[0-9]+(\\.[0-9]+)? *[A-Za-z]+$" "10% or 200GB") "mesh" (list "^\\w+=[1-9][0-9]*(, *\\w+=[1-9][0-9]*)*$" "tp=2,dp=4") "rank_map" (list "^[0-9]+=[0-9]+(,[0-9]+=[0-9]+)*$" "0=8,1=9") "layout" (list "\\{(rank|step)\\}" "rank{rank}/step{step}/{module}.{io}.{slot}.pt") -}}
+{{- $given := get $config $name -}}
+{{- if and $given (not (kindIs "map" $given)) (not (regexMatch (first $form) $given)) -}}
+{{- fail (printf "config.%s: %v is not of the right form; write one such as %s" $name $given (last $form)) -}}
+{{- end -}}
+{{- end -}}
+{{- with $config.cpus -}}
+{{- range splitList "," . -}}
+{{- $ends := splitList "-" . -}}
+{{- if gt (int (first $ends)) (int (last $ends)) -}}
+{{- fail (printf "config.cpus: %s ends before it begins; write the lower number first" .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and $config.rank_map (kindIs "string" $config.rank_map) -}}
+{{- $devices := list -}}
+{{- range splitList "," $config.rank_map -}}{{- $devices = append $devices (splitList "=" . | first) -}}{{- end -}}
+{{- if ne (len $devices) (len (uniq $devices)) -}}
+{{- fail (printf "config.rank_map: %s gives two ranks to one device; leave one of them out" $config.rank_map) -}}
+{{- end -}}
+{{- end -}}
+{{- if kindIs "slice" $config.continues -}}
+{{- range $place, $directory := $config.continues -}}
+{{- if not (hasPrefix "/" $directory) -}}
+{{- fail (printf "config.continues[%d]: %s is not an absolute path; write it as `dump-ingest ls --json` shows it in `root`" $place $directory) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "dump-ingest.validateNoSecrets" -}}
 {{- if kindIs "map" .value -}}
 {{- range $key, $value := .value -}}
@@ -276,6 +316,9 @@ fine. Takes (dict "path" ... "mount" ...).
 {{- $zone := ternary " (the time zone belongs into gc.timeZone)" "" (contains "TZ=" $schedule) -}}
 {{- fail (printf "gc.schedule: %q is not a cron line%s; write five fields (minute, hour, day, month, weekday), such as \"17 3 * * *\"" $schedule $zone) -}}
 {{- end -}}
+{{- if regexMatch "(?i)^\\S+ +\\S+ +(0*3[01] +(0*2|FEB)|31 +(0*[469]|11|APR|JUN|SEP|NOV)) +[*?]$" $schedule -}}
+{{- fail (printf "gc.schedule: %q names a day that its month does not have, so gc would never run; choose another day" $schedule) -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Nobody shall see tensors by accident, nor by writing a header. */}}
@@ -373,8 +416,21 @@ fine. Takes (dict "path" ... "mount" ...).
 {{- if hasPrefix "dump-ingest-" $volume.name -}}
 {{- fail (printf "%s.extraVolumes[%d].name: %s begins like the volumes of the chart; choose a name that does not begin with dump-ingest-" $.path $place $volume.name) -}}
 {{- end -}}
+{{- if has $volume.name $volumes -}}
+{{- fail (printf "%s.extraVolumes[%d].name: there is a volume %s already; choose another name" $.path $place $volume.name) -}}
+{{- end -}}
 {{- $volumes = append $volumes $volume.name -}}
 {{- end -}}
+{{- $names := list .path -}}
+{{- range $_, $kind := list "initContainers" "extraContainers" -}}
+{{- range $place, $container := default list (get $.role $kind) -}}
+{{- if or (has $container.name $names) (regexMatch "^(dump-ingest-.*|worker(-[0-9]+)?)$" $container.name) -}}
+{{- fail (printf "%s.%s[%d].name: there is a container %s already; choose another name" $.path $kind $place $container.name) -}}
+{{- end -}}
+{{- $names = append $names $container.name -}}
+{{- end -}}
+{{- end -}}
+{{- include "dump-ingest.validateStrategy" . -}}
 {{- $mounts := list (clean .root.Values.dump.mountPath) -}}
 {{- if .root.Values.storage.existingClaim -}}{{- $mounts = append $mounts (clean .root.Values.storage.mountPath) -}}{{- end -}}
 {{- range $place, $mount := .role.extraVolumeMounts -}}
@@ -386,6 +442,22 @@ fine. Takes (dict "path" ... "mount" ...).
 {{- $mounts = append $mounts (clean $mount.mountPath) -}}
 {{- if not (or (has $mount.name $volumes) (hasPrefix "dump-ingest-" $mount.name)) -}}
 {{- fail (printf "%s.name: there is no volume %s; add it to %s.extraVolumes" $where $mount.name $.path) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* How pods are replaced. Takes (dict "root" $ "path" "watcher" "role" map). */}}
+{{- define "dump-ingest.validateStrategy" -}}
+{{- with .role.updateStrategy -}}
+{{- $isSet := and (eq $.path "watcher") (eq $.root.Values.watcher.mode "daemonset") -}}
+{{- $types := ternary (list "RollingUpdate" "OnDelete") (list "RollingUpdate" "Recreate") $isSet -}}
+{{- if and .type (not (has .type $types)) -}}
+{{- fail (printf "%s.updateStrategy.type: a %s knows no %s; write one of %s" $.path (ternary "DaemonSet" "Deployment" $isSet) .type (join ", " $types)) -}}
+{{- end -}}
+{{- $none := list "0" "0%" -}}
+{{- $rolling := default dict .rollingUpdate -}}
+{{- if and (hasKey $rolling "maxUnavailable") (has (toString $rolling.maxUnavailable) $none) (or $isSet (hasKey $rolling "maxSurge")) (has (toString (default 0 $rolling.maxSurge)) $none) -}}
+{{- fail (printf "%s.updateStrategy.rollingUpdate.maxUnavailable: no pod could ever be replaced; write at least 1, or set maxSurge" $.path) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -424,8 +496,13 @@ fine. Takes (dict "path" ... "mount" ...).
 {{/* Takes (dict "path" ... "env" list). */}}
 {{- define "dump-ingest.validateEnv" -}}
 {{- $own := dict "DUMP_INGEST_CONFIG" "config" "DUMP_INGEST_HOST" "nothing (it is always the name of the node)" "DUMP_INGEST_METRICS" "watcher.metrics" "DUMP_INGEST_CONSOLIDATOR_METRICS" "consolidator.metricsPort" "DUMP_INGEST_RULES" "anomalyRules" "DUMP_INGEST_SCHEDULER" "scheduler.address" "DUMP_INGEST_STORE" "config.store" "DUMP_INGEST_WORKER_RESOURCES" "watcher.nodeLocal" "DUMP_INGEST_EXPECTED_RANKS" "expectedRanks" "DUMP_INGEST_PAGE_URL" "config.page_url" "HOME" "nothing (only /tmp can be written to)" "NODE_NAME" "nothing" "POD_NAME" "nothing" -}}
+{{- $names := list -}}
 {{- range $place, $one := .env -}}
 {{- $where := printf "%s[%d] (%s)" $.path $place $one.name -}}
+{{- if has $one.name $names -}}
+{{- fail (printf "%s: is set twice, and the last one would win; leave one of them out" $where) -}}
+{{- end -}}
+{{- $names = append $names $one.name -}}
 {{- if hasKey $own $one.name -}}
 {{- fail (printf "%s: is set by the chart; use %s" $where (get $own $one.name)) -}}
 {{- end -}}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +31,11 @@ TORCHAIR = (
 )
 _SCENES = ("lite_exception", "aic_err_brief_dump", "aic_err_norm_dump", "aic_err_detail_dump", "watcher")
 _SWITCH = ("on", "off")
+#: What Ascend C kernels print.
+_KERNEL_DATA = frozenset({"all", "printf", "tensor", "assert", "timestamp"})
+_MAX_BLACKLIST = 100
+_POSITION = re.compile(r"(?:input|output)\d+")
+_BLACKLISTS = ("optype_blacklist", "opname_blacklist")
 _STATS = ("Max", "Min", "Avg", "Nan", "Negative Inf", "Positive Inf", "L2norm")
 _FIELDS = (
     ConfigKey("dump_path", Kind.TEXT),
@@ -54,6 +61,8 @@ _OF_MODEL = (
 )
 _MAX_GROUPS = 100
 _MAX_PATH = 512
+#: In scenes of exceptions, in this order.
+_COUNTS_MORE = ("NPU_COLLECT_PATH", "ASCEND_WORK_PATH")
 _NOT_IN_PATH = re.compile(r"[^A-Za-z0-9\-=\[\];\\,./!@#$%^&*()_+{}:?]")
 
 
@@ -124,6 +133,35 @@ def _watched(settings: _AclSettings, key: str) -> Iterator[tuple[dict[str, Any],
 
 def _ranges(settings: _AclSettings) -> list[tuple[dict[str, Any], Any]]:
     return [(model, entry) for model in settings.models for entry in model.get("opname_range", [])]
+
+
+def _blacklists(settings: _AclSettings) -> Iterator[list[Any]]:
+    for model in settings.models:
+        yield from (model[key] for key in _BLACKLISTS if isinstance(model.get(key), list))
+
+
+def _bad_position(settings: _AclSettings) -> str:
+    """Return the first input or output of a blacklist that CANN does not understand."""
+    for entries in _blacklists(settings):
+        for entry in entries:
+            positions = entry.get("pos", []) if isinstance(entry, dict) else []
+            for position in positions if isinstance(positions, list) else [positions]:
+                if not (isinstance(position, str) and _POSITION.fullmatch(position)):
+                    return repr(position)
+    return ""
+
+
+def _empty_entry(settings: _AclSettings) -> bool:
+    return any(
+        not isinstance(entry, dict) or not entry.get("name") or not entry.get("pos")
+        for entries in _blacklists(settings)
+        for entry in entries
+    )
+
+
+def _same_model(settings: _AclSettings) -> str:
+    names = Counter(model.get("model_name") for model in settings.models)
+    return next((repr(name) for name, count in names.items() if name and count > 1), "")
 
 
 def _half_range(settings: _AclSettings) -> bool:
@@ -243,12 +281,50 @@ _RULES: tuple[ConfigRule[_AclSettings], ...] = (
     ),
     refuse("opname_range", "needs begin and end", RUNTIME, _half_range),
     warn(
+        "pos",
+        "{} of a blacklist is neither inputN nor outputN",
+        RUNTIME,
+        _bad_position,
+    ),
+    warn("name", "or pos of an entry of a blacklist is empty: the entry is ignored", RUNTIME, _empty_entry),
+    refuse(
+        "optype_blacklist",
+        f"or opname_blacklist has more than {_MAX_BLACKLIST} entries",
+        RUNTIME,
+        lambda s: any(len(entries) > _MAX_BLACKLIST for entries in _blacklists(s)),
+    ),
+    warn("model_name", "{} is named twice", RUNTIME, _same_model),
+    warn(
+        "dump_kernel_data",
+        "{} is not one of all, printf, tensor, assert, timestamp",
+        RUNTIME,
+        lambda s: next(
+            (
+                repr(name)
+                for name in s.get("dump_kernel_data", "").split(",")
+                if "dump_kernel_data" in s.dump and name.strip() not in _KERNEL_DATA
+            ),
+            "",
+        ),
+    ),
+    refuse(
+        "dump_op_switch",
+        "and dump_debug exclude each other",
+        RUNTIME,
+        lambda s: s.get("dump_debug") == "on" and s.get("dump_op_switch") == "on",
+    ),
+    warn(
+        "dump_list",
+        "and the scene {} exclude each other",
+        RUNTIME,
+        lambda s: s.scene if s.scene not in ("", "watcher") and s.get("dump_list") else "",
+    ),
+    warn(
         "optype_blacklist",
         "and opname_blacklist need dump_level: op, and are ignored",
         RUNTIME,
         lambda s: (
-            s.get("dump_level", "all") != "op"
-            and any({"optype_blacklist", "opname_blacklist"} & model.keys() for model in s.models)
+            s.get("dump_level", "all") != "op" and any(set(_BLACKLISTS) & model.keys() for model in s.models)
         ),
     ),
     warn(
@@ -275,8 +351,12 @@ _RULES: tuple[ConfigRule[_AclSettings], ...] = (
     ),
     warn(
         "dump_path",
-        "is ignored for {} if ASCEND_WORK_PATH is set",
+        "is ignored: {} is set in this environment, and counts more",
         RUNTIME,
-        lambda s: s.scene if s.scene not in ("", "watcher") and s.get("dump_path") else "",
+        lambda s: (
+            next((name for name in _COUNTS_MORE if os.environ.get(name)), "")
+            if s.scene not in ("", "watcher") and s.get("dump_path")
+            else ""
+        ),
     ),
 )

@@ -20,8 +20,7 @@ from ingest.dump_configs.checking.fields import (
 from ingest.dump_configs.model import ConfigFinding
 
 TORCHAIR_CODE = "https://github.com/Ascend/torchair/blob/master/python/torchair/configs/dump_config.py"
-#: Its documents: session configuration, accuracy comparison.
-TENSORFLOW = "https://github.com/Ascend/tensorflow"
+TENSORFLOW = "https://www.hiascend.com/document/detail/zh/TensorFlowCommercial/latest/migration/tfmigr1/tfmigr1_tfadapi_0043.html"
 _OPTIONS = (
     ConfigKey("enable_dump", Kind.SWITCH),
     ConfigKey("dump_path", Kind.TEXT),
@@ -41,11 +40,14 @@ _TENSORFLOW = (
     ConfigKey("enable_dump_debug", Kind.SWITCH),
     ConfigKey("dump_debug_mode", Kind.TEXT, ("aicore_overflow", "atomic_overflow", "all")),
     ConfigKey("quant_dumpable", Kind.TEXT, ("0", "1")),
+    ConfigKey("enable_exception_dump", Kind.COUNT, (0, 1, 2)),
 )
 _TENSORFLOW_TARGET = re.compile(
     r".*parameter_map\[['\"](\w+)['\"]\]\.[sbi]|.*global_options\(\)\.dump_config\.(\w+)"
 )
 _TORCHAIR_TARGET = re.compile(r".*\bdump_config\.(\w+)")
+#: What TensorFlow 1 passes to `NPURunConfig` of an Estimator.
+_CONSTRUCTOR = re.compile(r"(?:.*\.)?DumpConfig")
 #: Options of the session that are not about dumps.
 _NOT_OF_DUMPS = re.compile(r"(?!.*dump)")
 _STEP = re.compile(r"\d+(-\d+)?(\|\d+(-\d+)?)*")
@@ -90,6 +92,12 @@ def options_of(text: str) -> tuple[str, dict[str, Any]] | None:
                 of_tensorflow[match[1] or match[2]] = value
             elif match := _TORCHAIR_TARGET.fullmatch(target):
                 of_torchair[match[1]] = value
+        elif isinstance(node, ast.Call) and _CONSTRUCTOR.fullmatch(ast.unparse(node.func)):
+            of_tensorflow |= {
+                keyword.arg: value
+                for keyword in node.keywords
+                if keyword.arg and (value := _literal(keyword.value)) is not None
+            }
     if of_torchair:
         return "torchair", of_torchair
     return ("tensorflow", of_tensorflow) if of_tensorflow else None
@@ -150,13 +158,32 @@ _TENSORFLOW_RULES: tuple[ConfigRule[Mapping[str, Any]], ...] = (
         "enable_dump",
         "is not True: no option has an effect",
         TENSORFLOW,
-        lambda o: o.get("enable_dump") is not True and o.get("enable_dump_debug") is not True,
+        lambda o: (
+            o.get("enable_dump") is not True
+            and o.get("enable_dump_debug") is not True
+            and not o.get("enable_exception_dump")
+        ),
     ),
     refuse(
         "enable_dump_debug",
         "and enable_dump exclude each other",
         TENSORFLOW,
         lambda o: o.get("enable_dump") is True and o.get("enable_dump_debug") is True,
+    ),
+    warn(
+        "enable_exception_dump",
+        "is 1: of networks with dynamic shapes, nothing but exceptions is dumped",
+        TENSORFLOW,
+        lambda o: (
+            o.get("enable_exception_dump") == 1
+            and (o.get("enable_dump") is True or o.get("enable_dump_debug") is True)
+        ),
+    ),
+    warn(
+        "dump_debug_mode",
+        "has no effect without enable_dump_debug",
+        TENSORFLOW,
+        lambda o: "dump_debug_mode" in o and o.get("enable_dump_debug") is not True,
     ),
     refuse(
         "dump_path",

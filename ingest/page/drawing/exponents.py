@@ -12,13 +12,16 @@ from markupsafe import Markup
 
 from ingest.page.drawing.svg import picture, tag, text
 from ingest.page.words import whole
-from workers.arrays.histogram import LOWEST_EXPONENT, Histogram
+from workers.arrays.histogram import Histogram
+from workers.arrays.histogram_loops import LOWEST_EXPONENT
 
 _WIDTH, _LEFT, _TOP, _BOTTOM = 520.0, 60.0, 14.0, 34.0
 #: The height of what is above the axis; the same below if any element is negative.
 _SIDE = 110.0
 #: The most bars of a sign: more exponents are put together.
 _BARS = 48
+#: The least exponents that are shown, so that a few bars are not blocks.
+_LEAST = 12
 #: The ratio of the greatest to the least count above which heights are logarithmic.
 _LOGARITHMIC = 1000
 
@@ -63,6 +66,13 @@ class ExponentCounts:
         )
         return cls(lowest, positive.tolist(), negative.tolist(), finite.size - usable.size)
 
+    def padded(self, length: int) -> ExponentCounts:
+        """Return the counts of at least this many exponents, with those that are held in the middle."""
+        lack = max(length - len(self.positive), 0)
+        before, after = [0] * (lack // 2), [0] * (lack - lack // 2)
+        positive, negative = ([*before, *side, *after] for side in (self.positive, self.negative))
+        return ExponentCounts(self.lowest - len(before), positive, negative, self.zeros)
+
     @property
     def highest(self) -> int:
         """The exponent of the last count."""
@@ -71,18 +81,20 @@ class ExponentCounts:
 
 def exponents_picture(counts: ExponentCounts, label: str) -> Markup:
     """Return the histogram. Counts far apart have logarithmic heights, so that a single element is seen."""
+    counts = counts.padded(_LEAST)
     every = -(-len(counts.positive) // _BARS)
     sides = [_together(side, every) for side in (counts.positive, counts.negative)]
     height = _Heights.of([count for side in sides for count in side])
-    has_negative = any(sides[1])
-    axis = _TOP + _SIDE
+    has_positive, has_negative = map(any, sides)
+    axis = _TOP + (_SIDE if has_positive else 16)
     bottom = axis + _SIDE * has_negative
     parts = [
         tag("g", *_bars(side, counts.lowest, every, axis, height, sign=sign), class_=css)
         for side, sign, css in zip(sides, ("+", "\u2212"), ("bars", "bars below"), strict=True)
     ]
     parts.append(tag("line", x1=_LEFT, x2=_WIDTH, y1=axis, y2=axis, class_="baseline"))
-    parts.append(text(_LEFT - 6, _TOP + 8, whole(height.most), class_="end"))
+    is_above = height.most in sides[0]
+    parts.append(text(_LEFT - 6, _TOP + 8 if is_above else bottom, whole(height.most), class_="end"))
     if has_negative:
         parts.append(text(_LEFT - 6, axis - 6, "positive", class_="end"))
         parts.append(text(_LEFT - 6, axis + 14, "negative", class_="end"))

@@ -163,8 +163,9 @@ def _over_the_steps(asked: Asked, choice: _RunPair, answer: Comparison, stat: st
     growth = None
     if choice.ranks:
         growth = growth_of(asked, its, choice.ranks[0] if rank is None else rank, stat)
-    overlays = [*overlays_of_roles(asked, its, rank), *([overlay] if overlay is not None else [])]
-    return {"growth": growth, "overlays": overlays}
+    # A single step makes no line.
+    of_roles = overlays_of_roles(asked, its, rank) if len(choice.common) > 1 else []
+    return {"growth": growth, "overlays": [*of_roles, *([overlay] if overlay is not None else [])]}
 
 
 def _differences(asked: Asked, answer: Comparison) -> dict[str, Any]:

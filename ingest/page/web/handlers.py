@@ -99,7 +99,9 @@ class Handler(RequestHandler):
                 for value in values
                 if name != "token"
             ]
-            self.redirect(url_concat(f"{self.site.base}{self.request.path}", rest))
+            # Browsers take `//name` for another site.
+            path = "/" + self.request.path.lstrip("/\\")
+            self.redirect(url_concat(f"{self.site.base}{path}", rest))
             return
         if not access.admits(self.request.headers, self.get_cookie(COOKIE, "") or ""):
             hint = (

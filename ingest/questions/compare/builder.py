@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ingest.questions.compare.beyond_rounding import unexplained
 from ingest.questions.compare.kept_tensors import KeptTensors
 from ingest.questions.compare.matching import MatchedBy
 from ingest.questions.compare.programs import ProgramsBuilder
@@ -16,6 +17,7 @@ from ingest.questions.compare.result import (
     FirstDifference,
     GuessedName,
     NameCounts,
+    Verdict,
 )
 from ingest.questions.compare.runner import PairRunner
 from ingest.questions.compare.sources import Source, StepTensors
@@ -51,6 +53,9 @@ class ComparisonBuilder:
     """A name of A and one of B, for a message."""
     _unused_rules: set[int] | None = None
     """Rules of the mapping that have fit no tensor of A so far; None before the first step."""
+    _unexplained: ComparedTensor | None = None
+    _close_beyond: int = 0
+    """How many tensors are within the fixed limits, though rounding does not explain their difference."""
     _kept: KeptTensors = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,6 +83,7 @@ class ComparisonBuilder:
         self.steps.append(ComparedStep(a.key, b.key, dict(comparison.counts)))
         self._programs.add(comparison.operators, comparison.gaps)
         self._note_first(comparison, tensors)
+        self._note_unexplained(tensors)
         self._kept.add(tensors)
         self._note_names(a, b)
 
@@ -115,6 +121,7 @@ class ComparisonBuilder:
             names=NameCounts.of(*self._names),
             guessed=dict(self.guessed),
             guesses=tuple(self.guesses.values()),
+            unexplained=self._unexplained,
             programs=self._programs.finish(),
         )
 
@@ -125,6 +132,13 @@ class ComparisonBuilder:
         first = comparison.first(tensors)
         if first and (self.first is None or _when(first) < _when(self.first)):
             self.first = first
+
+    def _note_unexplained(self, tensors: list[ComparedTensor]) -> None:
+        """Record the first tensor that rounding does not explain, and how many of these are within limits."""
+        beyond = unexplained(tensors)
+        self._close_beyond += sum(row.verdict is Verdict.CLOSE for row in beyond)
+        if beyond and (self._unexplained is None or _order(beyond[0]) < _order(self._unexplained)):
+            self._unexplained = beyond[0]
 
     def _note_names(self, a: StepTensors, b: StepTensors) -> None:
         """Record which rules of the mapping are still unused, and an example of a name on either side."""
@@ -152,6 +166,8 @@ class ComparisonBuilder:
             )
         if ambiguous := sum(tensor.ambiguous for tensor in tensors):
             notes.append(f"{ambiguous} tensors might as well be matched with others (column `ambiguous`)")
+        if self._close_beyond and self._unexplained:
+            notes.append(_beyond_rounding(self._close_beyond, self._unexplained))
         if programs := self._programs.finish():
             notes.append(str(programs))
         return [*notes, *self._kept.notes]
@@ -181,8 +197,23 @@ class ComparisonBuilder:
 
 
 def _when(first: FirstDifference) -> tuple[int, int, int]:
+    return _order(first.tensor)
+
+
+def _order(tensor: ComparedTensor) -> tuple[int, int, int]:
     """Return a sort key: by step, order of execution, rank."""
-    return first.tensor.key_a.step or 0, first.tensor.number, first.tensor.key_a.rank
+    return tensor.key_a.step or 0, tensor.number, tensor.key_a.rank
+
+
+def _beyond_rounding(close: int, first: ComparedTensor) -> str:
+    """Return how many tensors are within their limits though rounding does not explain it, and the first."""
+    bound = first.bound
+    figures = f"{bound.times:.2g} times the limit {bound.limit:.2g}" if bound else ""
+    where = f"{first.name} in step {first.key_a.step} of rank {first.key_a.rank}"
+    return (
+        f"{close} tensors are within the limits of their types and differ by more than rounding explains; "
+        f"the first that differs so is {where}: {figures}"
+    )
 
 
 def _sample_notes(a: Source, b: Source) -> list[str]:

@@ -14,11 +14,12 @@ def same_content(a: HeldTensors, tensor_a: int, b: HeldTensors, tensor_b: int) -
     digests = {*a.digests(tensor_a), *b.digests(tensor_b)}
     if len(digests) != 1 or not any(next(iter(digests))[0]):
         return None
-    way = ScoredWay(_replicated(a, tensor_a), _replicated(b, tensor_b), 0.0, 1.0, 0.0)
+    way = ScoredWay(replicated_on(a, tensor_a), replicated_on(b, tensor_b), 0.0, 1.0, 0.0)
     return Decision(way, Certainty.CERTAIN, "all pieces have the same digest", search=Search((way,)))
 
 
-def _replicated(side: HeldTensors, tensor: int) -> Placement:
+def replicated_on(side: HeldTensors, tensor: int) -> Placement:
+    """Return the placement of a tensor of which all ranks of a side hold the same."""
     shapes = side.shapes(tensor)
     if len(shapes) == 1:
         return Placement((), Piece(0, shapes[0]))

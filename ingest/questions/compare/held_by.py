@@ -16,7 +16,7 @@ class HeldBy:
     placement: str
     """`replicated`, `shard 0`, `partial sum`, ...; with that of B behind ` | ` if B has several pieces."""
     certainty: str
-    """`certain`, `agreed`, `told`, `mapped`, `by shape`, `likely` or `open`; see
+    """`certain`, `by marginals`, `agreed`, `told`, `mapped`, `by shape`, `likely` or `open`; see
     `ingest.questions.placement.decide.Certainty`."""
     explanation: str
     """What shows that."""

@@ -13,6 +13,7 @@ from ingest.reader.mesh import Coordinates
 from ingest.reader.mesh_grid import grid_of
 from ingest.reader.told_placement import Told, told_placement
 from workers.arrays.digest import DIGEST_BYTES
+from workers.arrays.marginals import Marginal
 from workers.arrays.placement import MeshGrid
 from workers.arrays.placement_search import Pieces
 from workers.arrays.statistics import FIELDS
@@ -70,6 +71,19 @@ class HeldTensors:
     def is_dumped(self, tensor: int) -> bool:
         """Return whether the elements of all pieces were dumped, and not only statistics."""
         return all(bool(self.ranks[rank].dumped[number]) for rank, number in self.holders[tensor])
+
+    def is_removed(self, tensor: int) -> bool:
+        """Return whether the elements of a piece were dumped, and were removed from the store."""
+        return any(number in self.ranks[rank].removed for rank, number in self.holders[tensor])
+
+    def marginals(self, tensor: int, place: int) -> Mapping[int, Marginal]:
+        """Return the marginals of one piece by axis; none if they are not known.
+
+        Raises:
+            DamagedStore: they are damaged.
+        """
+        rank, number = self.holders[tensor][place]
+        return self.ranks[rank].operands.marginals.get(number, {})
 
     def told(self, tensor: int) -> Told:
         """Return what the dump tells about how ranks hold a tensor."""

@@ -30,7 +30,7 @@ def to_html(comparison: Comparison) -> str:
     return environment.from_string(template).render(
         comparison=comparison,
         counts=[(verdict, comparison.counts[verdict]) for verdict in Verdict if comparison.counts[verdict]],
-        verdicts=list(Verdict),
+        verdicts=[verdict for verdict in Verdict if comparison.counts[verdict]],
         good=GOOD,
         metrics=_SHOWN,
         rows=[_row(tensor) for tensor in worst],

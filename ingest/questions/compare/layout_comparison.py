@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ingest.questions.compare.by_content import same_content
+from ingest.questions.compare.by_marginals import confirmed, propose
 from ingest.questions.compare.held_by import HeldBy
 from ingest.questions.compare.held_tensors import HeldTensors
 from ingest.questions.compare.layout_judge import JudgedTensor, LayoutJudge
@@ -15,11 +17,13 @@ from ingest.questions.compare.one_sided import one_sided_row
 from ingest.questions.compare.result import ComparedTensor, FirstDifference, Verdict
 from ingest.questions.compare.runner import PairRunner, answer_each
 from ingest.questions.compare.step_comparison import Choices
+from ingest.questions.compare.thresholds import default_limit
 from ingest.questions.placement.agree import Agreements, is_parameter_gradient, kinds_of, placement_text
 from ingest.questions.placement.decide import Certainty, Decision, decide
 from ingest.questions.placement.layout_map import LayoutMap
 from ingest.questions.placement.told import contradicts, settled_by
 from ingest.reader.told_placement import told_text
+from workers.arrays.comparison import no_difference
 from workers.arrays.placement_search import is_sum
 from workers.model import StepKey
 from workers.tasks.compare import PairComparison
@@ -58,6 +62,8 @@ class LayoutComparison:
         self._only_a = list(matching.only_a)
         self._only_b = list(matching.only_b)
         self._decisions: dict[int, Decision] = {}
+        self._outcomes: dict[int, PairComparison] = {}
+        """By tensor: how far the two sides are apart, where that was measured to decide."""
         self._problems: dict[int, PlacementAnswer] = {}
         self._odd: dict[int, str] = {}
         """By tensor: what shows that its ranks should hold it in another way."""
@@ -78,6 +84,7 @@ class LayoutComparison:
             DumpIngestError: a store or a dump could not be read.
         """
         self._search([pair for pair in self._pairs.values() if self._can_be_read(pair)], runner)
+        self._decide_removed([pair for pair in self._pairs.values() if self._is_removed(pair)])
         self._match_by_content(runner)
         self._settle()
         rows = self._judged(self._metrics(runner))
@@ -91,7 +98,11 @@ class LayoutComparison:
         return self._state.judge.first(rows)
 
     def _can_be_read(self, pair: TensorPair) -> bool:
-        return self._a.is_dumped(pair.a) and self._b.is_dumped(pair.b)
+        is_dumped = self._a.is_dumped(pair.a) and self._b.is_dumped(pair.b)
+        return is_dumped and not self._is_removed(pair)
+
+    def _is_removed(self, pair: TensorPair) -> bool:
+        return self._a.is_removed(pair.a) or self._b.is_removed(pair.b)
 
     def _search(self, pairs: Iterable[TensorPair], runner: PairRunner) -> None:
         """Decide how the ranks of both sides hold each of these tensors, each by itself."""
@@ -101,10 +112,42 @@ class LayoutComparison:
                 self._decisions[pair.a] = decision
             else:
                 open_pairs.append(pair)
+        if not self._state.layout_map.placements:
+            open_pairs = self._without_confirmed(open_pairs, runner)
         questions = [self._question(pair.a, pair.b) for pair in open_pairs]
         answers = answer_each(runner, search_placements, questions)
         for pair, answer in zip(open_pairs, answers, strict=True):
             self._take(pair, answer)
+
+    def _without_confirmed(self, pairs: Sequence[TensorPair], runner: PairRunner) -> list[TensorPair]:
+        """Decide what marginals propose and elements confirm, in one pass over these; return the rest."""
+        proposals = {pair: propose(self._a, pair.a, self._b, pair.b) for pair in pairs}
+        proposed = [(pair, proposal) for pair, proposal in proposals.items() if proposal is not None]
+        jobs = [self._placed(pair, proposal.decision) for pair, proposal in proposed]
+        for (pair, proposal), outcome in zip(
+            proposed, answer_each(runner, compare_placed, jobs), strict=True
+        ):
+            dtypes = self._a.dtype(pair.a), self._b.dtype(pair.b)
+            decision = confirmed(proposal, outcome.metrics, dtypes) if outcome.metrics else None
+            if decision is not None:
+                self._decisions[pair.a] = decision
+                self._outcomes[pair.a] = outcome
+        return [pair for pair in pairs if pair.a not in self._decisions]
+
+    def _decide_removed(self, pairs: Iterable[TensorPair]) -> None:
+        """Decide about tensors that are no longer in a store: by digests, or by marginals alone."""
+        for pair in pairs:
+            if decision := same_content(self._a, pair.a, self._b, pair.b):
+                self._decisions[pair.a] = decision
+                self._outcomes[pair.a] = PairComparison(no_difference(math.prod(self._b.shapes(pair.b)[0])))
+            elif (proposal := propose(self._a, pair.a, self._b, pair.b)) and proposal.is_shown:
+                self._decisions[pair.a] = proposal.decision
+
+    def _placed(self, pair: TensorPair, decision: Decision) -> PlacedPair:
+        way = decision.way
+        assert way is not None  # noqa: S101  (for mypy)
+        operands = self._a.operands(pair.a), self._b.operands(pair.b)
+        return PlacedPair(*operands, way.worst or way.a.assembly, way.b.assembly)
 
     def _take(self, pair: TensorPair, answer: PlacementAnswer) -> None:
         if answer.problem:
@@ -190,19 +233,12 @@ class LayoutComparison:
         """Return by tensor how far the two sides are apart, put together as decided."""
         numbers, jobs = [], []
         for number, decision in self._decisions.items():
-            if decision.way is not None:
-                pair = self._pairs[number]
+            pair = self._pairs[number]
+            if decision.way is not None and number not in self._outcomes and not self._is_removed(pair):
                 numbers.append(number)
-                way = decision.way
-                jobs.append(
-                    PlacedPair(
-                        self._a.operands(number),
-                        self._b.operands(pair.b),
-                        way.worst or way.a.assembly,
-                        way.b.assembly,
-                    )
-                )
-        return dict(zip(numbers, answer_each(runner, compare_placed, jobs), strict=True))
+                jobs.append(self._placed(pair, decision))
+        compared = dict(zip(numbers, answer_each(runner, compare_placed, jobs), strict=True))
+        return self._outcomes | compared
 
     def _judged(self, outcomes: dict[int, PairComparison]) -> list[ComparedTensor]:
         """Return the rows of all pairs, judged in order of execution."""
@@ -218,11 +254,24 @@ class LayoutComparison:
             )
             for number, pair in sorted(self._pairs.items())
         ]
-        return self._state.judge.judge(tensors, self._choices.thresholds)
+        rows = self._state.judge.judge(tensors, self._choices.thresholds)
+        return [self._by_marginals(row) for row in rows]
+
+    def _by_marginals(self, row: ComparedTensor) -> ComparedTensor:
+        """Return a row whose elements are gone as close if marginals agree within the limit of its type."""
+        decision = self._decisions.get(row.number)
+        if decision is None or decision.certainty is not Certainty.BY_MARGINALS or decision.way is None:
+            return row
+        limit = max(default_limit(row.dtype_a), default_limit(row.dtype_b))
+        verdict = Verdict.CLOSE if decision.way.error <= limit else Verdict.UNKNOWN
+        reason = f"elements were removed from the store; {decision.explanation}"
+        return replace(row, verdict=verdict, reason=reason, basis="marginals")
 
     def _problem(self, pair: TensorPair) -> tuple[str, bool]:
         if answer := self._problems.get(pair.a):
             return answer.problem, answer.damaged
+        if self._is_removed(pair):
+            return "elements were removed from the store", False
         return ("", False) if self._can_be_read(pair) else ("elements were not dumped", False)
 
     def _row(self, pair: TensorPair) -> ComparedTensor:

@@ -7,6 +7,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from ingest.questions.compare.result import ComparedInput, ComparedTensor, FirstDifference, Verdict
 from ingest.questions.compare.thresholds import ThresholdRule, Thresholds
@@ -14,8 +15,10 @@ from ingest.questions.compare.tolerance import (
     Judgement,
     Measured,
     ToleranceWalk,
+    is_gradient,
     longest_sum,
     relative_difference,
+    usual_gradient,
 )
 from ingest.questions.placement.decide import Certainty, Decision
 from ingest.questions.placement.explain import explain_difference
@@ -24,8 +27,6 @@ from workers.arrays.comparison import Metrics
 from workers.store.blocks import TensorKey
 from workers.tasks.compare import PairComparison
 
-#: What the names of gradients contain.
-_GRADIENT = "grad"
 #: What the names of parameters contain.
 _PARAMETER = re.compile(r"param|weight|bias")
 #: How close the ratio of a gradient must be to the number of data-parallel ranks.
@@ -66,7 +67,8 @@ class LayoutJudge:
         """
         self._walk.begin_step()
         length = longest_sum([tensor.shape_b for tensor in tensors])
-        usual = _usual_gradient(tensors)
+        outcomes = ((_operator(tensor.key), tensor.outcome) for tensor in tensors)
+        usual = usual_gradient((name, outcome.metrics if outcome else None) for name, outcome in outcomes)
         inputs = _differences_of_inputs(tensors)
         batches = _cuts_of_batches(tensors)
         judged = [
@@ -101,7 +103,7 @@ class LayoutJudge:
             length,
             () if is_input(tensor.key.io) else inputs,
             tensor.decision.way.spread if tensor.decision and tensor.decision.way else 0.0,
-            _is_gradient(tensor.key),
+            is_gradient(_operator(tensor.key)),
             usual,
         )
         judgement = self._walk.judge(measured)
@@ -222,7 +224,7 @@ def _rescaled(tensor: JudgedTensor, batches: frozenset[tuple[int, int]]) -> Judg
     """
     way = tensor.decision.way if tensor.decision else None
     metrics = tensor.outcome.metrics if tensor.outcome else None
-    if way is None or metrics is None or tensor.outcome is None or not _is_gradient(tensor.key):
+    if way is None or metrics is None or tensor.outcome is None or not is_gradient(_operator(tensor.key)):
         return tensor
     sizes = {cut.size for cut in way.a.dimensions if (cut.axis, cut.size) in batches}
     if not any(math.isclose(way.factor, size, rel_tol=_FACTOR) for size in sizes) or _is_parameter(
@@ -240,34 +242,27 @@ def _rescaled(tensor: JudgedTensor, batches: frozenset[tuple[int, int]]) -> Judg
 
 
 def _is_parameter(key: TensorKey) -> bool:
-    return bool(_PARAMETER.search(f"{key.op_type}.{key.op_name}".lower()))
+    return bool(_PARAMETER.search(_operator(key).lower()))
 
 
-def _is_gradient(key: TensorKey) -> bool:
-    return _GRADIENT in f"{key.op_type}.{key.op_name}".lower()
+def _operator(key: TensorKey) -> str:
+    return f"{key.op_type}.{key.op_name}"
 
 
 def _spreads(row: ComparedTensor, rows: Sequence[ComparedTensor]) -> bool:
     """Return whether what was executed next differs, too; `rows` are in order of execution.
 
     If it does not, the tensor was not used as it was dumped: it was dumped before a reduction into it was
-    finished, for instance.
+    finished, for instance. Parameters that are dumped in between are not executed.
     """
     place = bisect_right(rows, row.number, key=lambda other: other.number)
-    return any(other.verdict is Verdict.DIFFERENT for other in rows[place : place + _NEXT])
+    executed = (other for other in islice(rows, place, None) if not _is_held_parameter(other))
+    return any(other.verdict is Verdict.DIFFERENT for other in islice(executed, _NEXT))
 
 
-def _usual_gradient(tensors: Iterable[JudgedTensor]) -> float:
-    """Return the median root mean square of the gradients of a step; NaN if there are none."""
-    sizes = []
-    for tensor in tensors:
-        metrics = tensor.outcome.metrics if tensor.outcome else None
-        if metrics is None or not _is_gradient(tensor.key) or not metrics.relative_euclidean:
-            continue
-        size = metrics.rmse / metrics.relative_euclidean
-        if math.isfinite(size):
-            sizes.append(size)
-    return sorted(sizes)[len(sizes) // 2] if sizes else math.nan
+def _is_held_parameter(row: ComparedTensor) -> bool:
+    """Return whether a tensor is a parameter itself, and not its gradient."""
+    return bool(_PARAMETER.search(row.name_a.lower())) and not is_gradient(row.name_a)
 
 
 def _differences_of_inputs(

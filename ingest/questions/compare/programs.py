@@ -76,7 +76,11 @@ class Programs:
         texts = [f"A ran {self.operators_a} operators, B {self.operators_b}, and {self.common} are the same"]
         for side in ("A", "B"):
             whys = Counter(gap.why for gap in self.gaps if gap.side == side)
-            counts = ", ".join(f"{whys[why]} {_WORDS[why]}" for why in Why if whys[why])
+            counts = ", ".join(
+                f"{whys[why]} {_WORD.get(why, _WORDS[why]) if whys[why] == 1 else _WORDS[why]}"
+                for why in Why
+                if whys[why]
+            )
             texts += [f"only in {side}: {counts}"] * bool(counts)
         return "; ".join(texts)
 
@@ -89,6 +93,8 @@ _WORDS = {
     Why.UNUSED: "that nothing reads",
     Why.UNKNOWN: "others",
 }
+#: The same of one.
+_WORD = {Why.MOVES: "that only moves elements", Why.CONTAINS: "module", Why.UNKNOWN: "other"}
 
 
 @dataclass(slots=True)

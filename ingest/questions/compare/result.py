@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingest.questions.compare.held_by import HeldBy
 from ingest.questions.compare.programs import Programs
+from ingest.questions.compare.tolerance import RoundingBound
 from ingest.reader import notebook
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import number_text
@@ -88,11 +89,13 @@ class ComparedTensor:
     form: str = ""
     """How the tensor of B was taken: `transposed`, `reshaped`; "" as it is."""
     basis: str = ""
-    """What was compared: `digest`, `elements`, `device layout` or `statistics`."""
+    """What was compared: `digest`, `elements`, `device layout`, `statistics` or `marginals`."""
     metrics: Metrics | None = None
     damaged: bool = False
     held: HeldBy | None = None
     """Set if layouts were compared: the tensor was put together from the pieces of several ranks."""
+    bound: RoundingBound | None = None
+    """What rounding explains, if ranks of the same program were compared; `held` has it for whole tensors."""
 
     @property
     def name(self) -> str:
@@ -139,6 +142,7 @@ class ComparedTensor:
             "form": self.form,
             "basis": self.basis,
             **{name: _plain(value) for name, value in metrics.items()},
+            **(self.bound.to_dict() if self.bound else {}),
             **(self.held.to_dict() if self.held else {}),
         }
 
@@ -300,6 +304,9 @@ class Comparison:
     """How many pairs of tensors were guessed, by how; see `ComparedTensor.matched`."""
     guesses: tuple[GuessedName, ...] = field(default=(), repr=False)
     """Guesses where two versions of a framework give other names; `suggested_map` writes them as a file."""
+    unexplained: ComparedTensor | None = None
+    """The first tensor, by step and order of execution, that differs by more than rounding and what was
+    executed before explain, though it may be within the limits; see `ComparedTensor.bound`."""
     programs: Programs | None = field(default=None, repr=False)
     """The operators of both sides, if they ran different ones; see `Programs`."""
     layout: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -339,6 +346,7 @@ class Comparison:
             "verdict": self.verdict,
             **{_field(verdict): self.counts[verdict] for verdict in Verdict},
             "first": self.first.to_dict() if self.first else None,
+            "unexplained": self.unexplained.to_dict() if self.unexplained else None,
             "steps": [step.to_dict() for step in self.steps],
             "only_steps_a": [_step(key) for key in self.only_a],
             "only_steps_b": [_step(key) for key in self.only_b],

@@ -29,11 +29,15 @@ from ingest.reader.mesh import Coordinates
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step import Step
+from ingest.reader.step_marginals import read_marginals
 from ingest.reader.tensor import Tensor
+from ingest.reader.text import counted
 from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.dtypes import ElementType, from_name
+from workers.arrays.marginals import Marginal
 from workers.errors import UsageError
 from workers.model import StepKey
+from workers.store import metadata
 from workers.store.attributes import attributes_of, parse_record, record_of
 from workers.store.blocks import TensorKey, tensors_of
 from workers.store.model import ArraySpec, Grid, Origin, RowKind, StoreAddress
@@ -65,6 +69,8 @@ class StepTensors:
     operands: _StoreOperands | _DumpOperands
     partial: str = ""
     """What the step lacks, if that is known only after reading it."""
+    removed: frozenset[int] = frozenset()
+    """The tensors whose elements were dumped, and are no longer in the store."""
 
     @cached_property
     def names(self) -> list[str]:
@@ -215,7 +221,15 @@ class StoreSource:
             numbers["nbytes"],
             table.number("offset")[rows],
             _StoreOperands(self._snapshot.store, step, rows, table),
+            removed=_removed(step, labels["array"]),
         )
+
+
+def _removed(step: Step, arrays: Sequence[str]) -> frozenset[int]:
+    """Return the tensors whose payloads are not kept, from the array of each."""
+    if step.has_tensors:
+        return frozenset()
+    return frozenset(number for number, path in enumerate(arrays) if metadata.is_of_tensors(path))
 
 
 @dataclass
@@ -258,6 +272,18 @@ class _StoreOperands:
             bool(tensors.meanings[number][3]),
             device,
         )
+
+    @cached_property
+    def marginals(self) -> Mapping[int, Mapping[int, Marginal]]:
+        """By tensor and axis the marginals of those that have any; read once, in two requests.
+
+        Raises:
+            DamagedStore: they are damaged.
+        """
+        with self.step.asking_again():
+            by_row = read_marginals(self.step).by_row(self.tables)
+        numbers = {row: number for number, row in enumerate(self.rows.tolist())}
+        return {numbers[row]: known for row, known in by_row.items() if row in numbers}
 
     @cached_property
     def _places(self) -> list[tuple[str, int, int]]:
@@ -346,7 +372,7 @@ class DumpSource:
             np.array([entry.nbytes for entry in entries], np.int64),
             np.arange(len(rows)),
             _DumpOperands(str(self._dump.root), key, entries),
-            f"partial: {quarantined} files cannot be read" if quarantined else "",
+            f"partial: {counted(quarantined, 'file')} cannot be read" if quarantined else "",
         )
 
 
@@ -375,6 +401,11 @@ class _DumpOperands:
             bool(header and header.fortran_order),
             header.device if header else None,
         )
+
+    @property
+    def marginals(self) -> Mapping[int, Mapping[int, Marginal]]:
+        """Nothing: only a store keeps marginals."""
+        return {}
 
     def line_and_name(self, _: int) -> LineAndName:
         """Return nothing: only a store has its graph files at hand."""

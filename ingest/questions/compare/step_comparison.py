@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ingest.questions.compare.alignment.programs import AlignedPrograms, align_programs, operator_name
+from ingest.questions.compare.beyond_rounding import RankTolerance
 from ingest.questions.compare.first_difference import first_difference
 from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.matching import Form, TensorPair, match_tensors
@@ -42,6 +43,8 @@ class Choices:
     """Which tensors are compared; all without conditions."""
     known_pairs: KnownPairs = field(default_factory=dict)
     """What was guessed in the steps before, of operators of two versions."""
+    tolerances: dict[tuple[int, int], RankTolerance] = field(default_factory=dict)
+    """By ranks of A and B: what their steps have shown of rounding."""
 
 
 class StepComparison:
@@ -79,6 +82,17 @@ class StepComparison:
         self.counts: Counter[Verdict] = Counter()
         """By verdict; filled by `compare`."""
 
+    @property
+    def _is_same_program(self) -> bool:
+        """Whether both sides ran the same operators: then limits can be derived along their order."""
+        return not self.gaps and not self.guessed and self._choices.thresholds.are_fixed
+
+    @property
+    def _tolerance(self) -> RankTolerance:
+        """What was derived for these two ranks in the steps before."""
+        ranks = self._a.key.rank, self._b.key.rank
+        return self._choices.tolerances.setdefault(ranks, RankTolerance())
+
     def compare(self) -> Iterator[ComparedTensor]:
         """Yield what is known of each tensor; equal ones only if these are kept.
 
@@ -92,6 +106,9 @@ class StepComparison:
                 yield self._row(self._pairs[number], Verdict.EQUAL, basis="digest")
         rest = [self._pairs[number] for number in np.flatnonzero(~same).tolist()]
         compared = list(self._compare_pairs(rest))
+        if self._is_same_program:
+            equal = [self._pairs[number].a for number in np.flatnonzero(same).tolist()]
+            compared = self._tolerance.bounded(compared, self._a.keys, equal, self._b.shapes)
         for row in (*(self._with_updates(compared) if self.gaps else compared), *self._unmatched()):
             self.counts[row.verdict] += 1
             yield row
@@ -189,7 +206,12 @@ class StepComparison:
 
     def _have_elements(self, pair: TensorPair) -> bool:
         """Return whether the elements of both are compared, and not their statistics."""
-        return bool(self._choices.elements and self._a.dumped[pair.a] and self._b.dumped[pair.b])
+        are_dumped = bool(self._choices.elements and self._a.dumped[pair.a] and self._b.dumped[pair.b])
+        return are_dumped and not self._are_removed(pair)
+
+    def _are_removed(self, pair: TensorPair) -> bool:
+        """Return whether the elements of one of the two are no longer in its store."""
+        return pair.a in self._a.removed or pair.b in self._b.removed
 
     def _content(self, pair: TensorPair) -> object:
         """Return what decides the metrics of a pair: equal contents are compared once."""
@@ -217,10 +239,11 @@ class StepComparison:
         a = self._a.statistics[[pair.a for pair in pairs]]
         b = self._b.statistics[[pair.b for pair in pairs]]
         # The first is the number of elements, which follows from the shape.
-        are_known = (~np.isnan(a) & ~np.isnan(b))[:, 1:].any(axis=1).tolist()
+        are_known = np.any((~np.isnan(a) & ~np.isnan(b))[:, 1:], axis=1).tolist()
         reasons = limits.broken_by_statistics(a, b)
-        why = "were not dumped" if self._choices.elements else "were not read"
+        unread = "were not dumped" if self._choices.elements else "were not read"
         for pair, is_known, reason in zip(pairs, are_known, reasons, strict=True):
+            why = "were removed from the store" if self._are_removed(pair) else unread
             if not is_known:
                 yield self._row(pair, Verdict.UNKNOWN, f"elements {why}, and no statistic of both is known")
             elif reason:

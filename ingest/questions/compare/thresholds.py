@@ -194,6 +194,11 @@ class Thresholds(BaseModel):
     def _known(self) -> dict[tuple[str, str], ThresholdLimits]:
         return {}
 
+    @property
+    def are_fixed(self) -> bool:
+        """Whether the user gave no limits: those by type count."""
+        return not self.rules and not self.defaults
+
     def limits(self, names: tuple[str, str], dtypes: tuple[str, str]) -> ThresholdLimits:
         """Return the limits for a pair with these names and types in A and B."""
         for rule in self.rules:

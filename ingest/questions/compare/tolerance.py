@@ -24,6 +24,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -40,6 +42,8 @@ GROWTH = 16.0
 DRIFT = 32.0
 #: Replicas may be apart by this many times the base and still be taken for rounding.
 _MAX_SPREAD = 16.0
+#: What the names of gradients contain.
+_GRADIENT = "grad"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,23 @@ class Judgement:
     def is_explained_by(self, before: float) -> bool:
         """Return whether an operator that read differences of this size may have this one, right or wrong."""
         return self.times * self.limit <= self.own + GROWTH * before
+
+
+@dataclass(frozen=True, slots=True)
+class RoundingBound:
+    """How the difference of a tensor compares with what rounding explains."""
+
+    limit: float
+    """The relative Euclidean distance that rounding and what the operator read explain."""
+    times: float
+    """How many times the limit the distance is; infinite if types are exact."""
+    explained: bool
+    """Whether rounding, or what was executed before, explains the distance."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        times = self.times if math.isfinite(self.times) else None
+        return {"limit": self.limit, "times": times, "explained": self.explained}
 
 
 @dataclass(slots=True)
@@ -145,6 +166,28 @@ def longest_sum(shapes: Sequence[tuple[int, ...]]) -> int:
     return max(lengths)
 
 
+def is_gradient(name: str) -> bool:
+    """Return whether a tensor of this name is a gradient."""
+    return _GRADIENT in name.lower()
+
+
+def usual_gradient(tensors: Iterable[tuple[str, Metrics | None]]) -> float:
+    """Return the median root mean square of the gradients of a step; NaN if there are none.
+
+    Args:
+        tensors: names, with the metrics of those that were compared.
+    """
+    sizes = []
+    for name, metrics in tensors:
+        if metrics is None or not is_gradient(name) or not metrics.relative_euclidean:
+            continue
+        size = metrics.rmse / metrics.relative_euclidean
+        if math.isfinite(size):
+            sizes.append(size)
+    return sorted(sizes)[len(sizes) // 2] if sizes else math.nan
+
+
+@lru_cache(maxsize=256)
 def _unit(dtype: str) -> float:
     """Return the unit roundoff of a type: half its epsilon; 0 for types without rounding."""
     try:

@@ -61,6 +61,9 @@ class BrokenLinks:
     """How many edges of graphs were compared; 0 if the dump does not have a graph."""
     left_out: tuple[LeftOut, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<BrokenLinks {len(self.links)} of {counted(self.compared, 'edge')}>"
+
     def _repr_html_(self) -> str:
         columns = ("rank", "step", "input", "source", "differs")
         rows = ((link.rank, link.step, link.input, link.output, link.bits or "") for link in self.links)

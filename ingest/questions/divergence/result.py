@@ -10,6 +10,7 @@ from ingest.reader import notebook
 from ingest.reader.anatomy.bits import BitDifference
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut
+from ingest.reader.text import counted, printable
 from workers.store.blocks import TensorKey
 
 if TYPE_CHECKING:
@@ -176,6 +177,13 @@ class Divergence:
     left_out: tuple[LeftOut, ...] = ()
     broken: tuple[BrokenOperator, ...] = ()
     """Operators with equal inputs and unequal outputs, by step and order of execution."""
+
+    def __repr__(self) -> str:
+        what = "replicas agree" if self.agree else f"{counted(len(self.differences), 'difference')}"
+        more = f", {counted(len(self.broken), 'broken operator')}" if self.broken else ""
+        more += f", {len(self.missing)} missing" if self.missing else ""
+        where = f"ranks {format_ranges(self.ranks)}, steps {format_ranges(self.steps)}"
+        return printable(f"<Divergence {self.store}: {what}{more}, {where}>")
 
     @property
     def agree(self) -> bool:

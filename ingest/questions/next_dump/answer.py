@@ -32,6 +32,8 @@ class DumpEstimate:
     full_nbytes: int
     run_nbytes: int
     """Bytes of graphs and other files that every dump has, as in the store."""
+    seconds_unknown: str = ""
+    """Why the time is not known; "" if it is."""
 
     @property
     def share(self) -> float:
@@ -95,7 +97,8 @@ def _lines(answer: NextDump) -> Iterator[str]:
         yield f"    {suspect.operator.op_type} ({suspect.operator.op_name}): {suspect.why}"
     if len(answer.suspects) > _NAMED:
         yield f"    {len(answer.suspects) - _NAMED} more"
-    seconds = "time not known" if estimate.seconds is None else _time(estimate.seconds)
+    unknown = f"time not known: {estimate.seconds_unknown}" if estimate.seconds_unknown else "time not known"
+    seconds = unknown if estimate.seconds is None else _time(estimate.seconds)
     share = f", {estimate.share:.2%} of a full dump" if estimate.full_nbytes else ""
     yield f"  about {counted(estimate.files, 'file')}, {human_bytes(estimate.nbytes)}{share}; {seconds}"
     if estimate.run_nbytes:

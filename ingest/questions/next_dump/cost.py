@@ -39,6 +39,8 @@ class DumpCost:
     """What is free where the dump goes; None if that is not a directory of this host."""
     unknown: tuple[str, ...]
     """Entries that fit no operator in the store."""
+    seconds_unknown: str = ""
+    """Why the time is not known; "" if it is."""
 
     @property
     def full_disk_after(self) -> int | None:
@@ -77,16 +79,17 @@ def dump_cost(store: Catalog, checked: CheckedConfig) -> DumpCost:
     near = max((key for key in store.keys if key.step is not None), key=lambda key: key.order)
     step = near.step or 0
     amount = _amount(asked, sizes, ranks, step)
-    whole, seconds = sizes.of_all([near.rank], [step]), sizes.seconds_of_step(near.rank, step)
+    whole, took = sizes.of_all([near.rank], [step]), sizes.time_of_step(near.rank, step)
     part = amount.files / max(len(ranks), 1) / max(whole.files, 1)
     return DumpCost(
         amount.files,
         amount.nbytes,
         None if asked.steps is None else len(asked.steps),
         len(ranks),
-        None if seconds is None else seconds * part,
+        None if took.seconds is None else took.seconds * part,
         _free_nbytes(asked.directory),
         tuple(_unknown(asked, sizes, sizes.ranks[0], step)),
+        took.unknown,
     )
 
 
@@ -128,7 +131,8 @@ def _existing(path: Path) -> Path:
 
 def _lines(cost: DumpCost) -> Iterator[str]:
     steps = "each step" if cost.steps is None else f"each of {counted(cost.steps, 'step')}"
-    time = "" if cost.seconds is None else f", about {cost.seconds:.1f} s"
+    unknown = f"; time not known: {cost.seconds_unknown}" if cost.seconds_unknown else ""
+    time = unknown if cost.seconds is None else f", about {cost.seconds:.1f} s"
     yield (
         f"  {steps}: about {counted(cost.files, 'file')}, {human_bytes(cost.nbytes)} on "
         f"{counted(cost.ranks, 'rank')}{time}"

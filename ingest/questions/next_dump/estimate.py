@@ -24,6 +24,8 @@ from workers.store.model import RowKind
 #: Bytes of a file besides the elements of its tensor, by system, where only statistics are known.
 _OVERHEAD_NBYTES = {"mindspore": 128, "msprobe": 1850, "sglang": 2000, "te": 2000}
 _OVERHEAD_OF_DUMP_DATA = 96
+#: The share of files that must not be older than the one before: some systems write in several threads.
+_IN_ORDER = 0.8
 #: Bytes of an element of which the type is not known.
 _USUAL_ITEMSIZE = 4
 
@@ -37,6 +39,15 @@ class Amount:
 
     def __add__(self, other: Amount) -> Amount:
         return Amount(self.files + other.files, self.nbytes + other.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class DumpTime:
+    """How long dumping took."""
+
+    seconds: float | None
+    unknown: str = ""
+    """Why it is not known; "" if it is."""
 
 
 Amounts: TypeAlias = dict[tuple[str, str, str, str], Amount]
@@ -90,16 +101,26 @@ class Sizes:
         near = (self.of_step(rank, step) for rank in ranks for step in wanted)
         return sum((amount for amounts in near for amount in amounts.values()), Amount())
 
-    def seconds_of_step(self, rank: int, step: int) -> float | None:
-        """Return how long the dump of a step took, by the times of its tensors; None if it has none."""
+    def time_of_step(self, rank: int, step: int) -> DumpTime:
+        """Return how long the dump of a step took, from its first tensor to its last."""
         nearest = self._nearest(rank, step)
         if nearest is None:
-            return None
+            return DumpTime(None, "the store has no step")
         tables = self._store.step(*nearest).tables
-        times = tables.number("timestamp")
-        known = times[times > 0]
-        span = float(known.max() - known.min()) / 1e6 if len(known) > 1 else 0.0
-        return span or None
+        rows = np.flatnonzero(tables.label("kind").astype(str) == RowKind.TENSOR.value)
+        if not len(rows):
+            return DumpTime(None, "the store has statistics alone, which do not tell what elements take")
+        stamps = tables.number("timestamp")[rows]
+        if len(known := stamps[stamps > 0]) > 1 and (span := int(known.max() - known.min())):
+            return DumpTime(span / 1e6)
+        times = tables.number("mtime_ns")[rows]
+        span = int(times.max() - times.min())
+        if not span:
+            return DumpTime(None, "the files of a step have the same time, or there is only one")
+        # Rows are in order of execution, and so are the times of files that nobody copied.
+        if np.mean(np.diff(times) >= 0) < _IN_ORDER:
+            return DumpTime(None, "the times of the files are not in order of execution: they were copied")
+        return DumpTime(span / 1e9)
 
     def of_step(self, rank: int, step: int) -> Amounts:
         """Return what each operator dumps in a step: by graph, type, name, and `io`."""

@@ -190,14 +190,16 @@ def _estimate(
     full = sizes.of_all(config.ranks, config.steps)
     # Ranks dump at the same time.
     whole = sizes.of_all([near[0]], [near[1]])
-    of_step = sizes.seconds_of_step(*near)
+    of_step = sizes.time_of_step(*near)
     seconds = None
-    if of_step is not None and whole.files and config.ranks:
+    if of_step.seconds is not None and whole.files and config.ranks:
         part = sizes.of(operators, [near[0]], config.steps)
-        seconds = of_step * max(part.files / whole.files, part.nbytes / max(whole.nbytes, 1))
+        seconds = of_step.seconds * max(part.files / whole.files, part.nbytes / max(whole.nbytes, 1))
     run_nbytes = sum(
         store.step(key.rank, None).commit.summary.raw_bytes
         for key in store.keys
         if key.step is None and key.rank in config.ranks
     )
-    return DumpEstimate(amount.files, amount.nbytes, seconds, full.files, full.nbytes, run_nbytes)
+    return DumpEstimate(
+        amount.files, amount.nbytes, seconds, full.files, full.nbytes, run_nbytes, of_step.unknown
+    )

@@ -177,6 +177,8 @@ class OriginAnswer:
     occurrence: int | None = None
     came_in: str | None = None
     """For `came in`: the name of the bad input, with the parameter that it is, if known."""
+    fused_from: tuple[str, ...] = ()
+    """The operators of the model that a compiler fused into it, as GE's graph or DumpData tell."""
     source: SourceLine | None = None
     """The line of the program that made the operator; None if it is not known."""
     inputs: tuple[OriginTensor, ...] = ()
@@ -238,6 +240,7 @@ class OriginAnswer:
             "how": self.how,
             "what": self.what,
             "came_in": self.came_in,
+            "fused_from": list(self.fused_from),
             "source": source,
             "inputs": [tensor.to_dict() for tensor in self.inputs],
             "outputs": [tensor.to_dict() for tensor in self.outputs],
@@ -268,6 +271,8 @@ def _headline(answer: OriginAnswer) -> Iterator[str]:
         yield _nothing_text(answer.looked_for)
         return
     yield _what_and_where(answer)
+    if answer.fused_from:
+        yield f"  fused from {', '.join(_first(2 * _FEW, answer.fused_from))}"
     if answer.source is not None:
         yield f"  {answer.source.file}:{answer.source.line}  {answer.source.code}"
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ingest.questions.origin.answer import OriginAnswer, OriginLater, OriginOperator, OriginSpread
 from ingest.questions.origin.calls import Call, bad_numbers
-from ingest.questions.origin.wording import source_line, tensors_of
+from ingest.questions.origin.wording import fused_from, source_line, tensors_of
 from ingest.reader.flow.content import key_of
 from ingest.reader.rows import overflow_rows
 from ingest.reader.snapshot import LeftOut, Snapshot
@@ -62,6 +62,7 @@ def _answer(snapshot: Snapshot, records: list[_Record], left_out: tuple[LeftOut,
         op_type=fields["op_type"] or None,
         op_name=fields["op_name"] or None,
         occurrence=call.key.occurrence if call else None,
+        fused_from=fused_from(snapshot, step, call) if call else (),
         source=source_line(snapshot, step, call) if call else None,
         inputs=inputs,
         outputs=outputs,

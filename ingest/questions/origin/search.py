@@ -17,7 +17,7 @@ from ingest.questions.origin.reasons import why_of
 from ingest.questions.origin.roots import CAME_IN, Root, Weight, real_roots, roots_of
 from ingest.questions.origin.spread import alternatives_to, spread_of
 from ingest.questions.origin.suspects import Suspects
-from ingest.questions.origin.wording import name_of_input, source_line, tensors_of
+from ingest.questions.origin.wording import fused_from, name_of_input, source_line, tensors_of
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.flow.content import CallKey
@@ -216,6 +216,7 @@ class OriginSearch:
             op_name=call.op_name,
             occurrence=call.key.occurrence,
             came_in=name_of_input(root),
+            fused_from=fused_from(self.snapshot, step, call),
             source=source_line(self.snapshot, step, call),
             inputs=inputs,
             outputs=outputs,

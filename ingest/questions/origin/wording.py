@@ -90,6 +90,14 @@ def source_line(snapshot: Snapshot, step: Step, call: Call) -> SourceLine | None
         return None
 
 
+def fused_from(snapshot: Snapshot, step: Step, call: Call) -> tuple[str, ...]:
+    """Return the operators of the model that were fused into that of a call; empty if not known."""
+    try:
+        return context_of(snapshot.store, call.rank).original_names(Tensor(step, call.row))
+    except DamagedStore:
+        return ()
+
+
 def sentence(text: str) -> str:
     """Return a text with a capital letter at the start and a full stop at the end.
 

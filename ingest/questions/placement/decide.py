@@ -28,6 +28,7 @@ _LIKELY, _LIKELY_SHARE = 0.7, 0.5
 _SIMPLICITY = {
     Held.REPLICATED: 0,
     Held.SHARD: 1,
+    Held.FLAT: 1,
     Held.STRIDED: 2,
     Held.BLOCKS: 2,
     Held.ZIGZAG: 2,
@@ -43,6 +44,8 @@ class Certainty(StrEnum):
     """The layout map says so."""
     CERTAIN = "certain"
     """The values agree in this way, and in no other."""
+    BY_MARGINALS = "by marginals"
+    """The elements are gone; of all plain ways, the marginals agree in this one."""
     TOLD = "told"
     """Values leave it open, and the dump tells."""
     AGREED = "agreed"

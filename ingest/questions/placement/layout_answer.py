@@ -8,6 +8,7 @@ from typing import Any
 from ingest.reader import notebook
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut
+from ingest.reader.text import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,5 +91,5 @@ class RunLayout:
             for kind in self.kinds[: notebook.MAX_ROWS]
         ]
         columns = ("tensors like", "ranks", "layout", "known by", "tensors")
-        remark = f"{len(self.findings)} findings"
+        remark = counted(len(self.findings), "finding")
         return notebook.table(f"layout of {self.store}", columns, rows, total=len(self.kinds), remark=remark)

@@ -25,7 +25,9 @@ from workers.host.yaml_file import load_model
 
 _HINT = "A layout map holds `placements:`, a list of {name: GLOB, a: PLACEMENT, b: PLACEMENT}."
 _WITH_AXIS = frozenset(held.value for held in (Held.SHARD, Held.STRIDED, Held.BLOCKS, Held.ZIGZAG))
-_WITHOUT_AXIS = frozenset({Held.REPLICATED.value, Held.PARTIAL_SUM.value, Held.MEAN.value, "whole"})
+_WITHOUT_AXIS = frozenset(
+    {*(held.value for held in (Held.REPLICATED, Held.FLAT, Held.PARTIAL_SUM, Held.MEAN)), "whole"}
+)
 
 
 class MappedPlacement(NamePattern):

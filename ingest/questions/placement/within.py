@@ -119,9 +119,12 @@ class _LayoutSearch:
             self.kinds.setdefault(key, _Row(held.keys[number].name, ranks, placement, why))
             self._counts[key] += 1
             self._note_parameter(held, number)
-        self.findings += find_misplaced(held, rows, whole)
+        states = self._states.look(held, rows)
+        explained = {finding.name for finding in states}  # not also as a reduction that is missing
+        misplaced = find_misplaced(held, rows, whole)
+        self.findings += [finding for finding in misplaced if finding.name not in explained]
         self.findings += find_repeated_biases(held, rows)
-        self.findings += self._states.look(held, rows)
+        self.findings += states
 
     def _known(
         self, held: HeldTensors, number: int, by_digests: EqualHolders, whole: dict[int, tuple[int, str]]

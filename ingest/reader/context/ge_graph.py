@@ -18,8 +18,27 @@
       }
     }
 
-`ge_proto_*_Build.txt` is the graph that runs: its operators have the names of the dump. (CANN, environment
-variable `DUMP_GE_GRAPH`; TorchAir, `dump_layer`.)
+`ge_proto_*_Build.txt` is the graph that runs: its operators have the names of the dump.
+`ge_onnx_*_Build.pbtxt` has the same graph as text of an ONNX model, which counts where the other is missing
+(`DUMP_GRAPH_FORMAT=onnx`):
+
+    graph {
+      node {
+        input: "Mul_1:0"
+        name: "Add_1"
+        op_type: "ge:Add"
+        attribute {
+          name: "_datadump_original_op_names"
+          strings: "bert/add"
+          strings: "bert/bias"
+        }
+      }
+      node {                        a subgraph: `attribute { name: "graph"  g { node { ... } } }`
+        op_type: "subgraph"
+        ...
+
+(CANN, environment variables `DUMP_GE_GRAPH` and `DUMP_GRAPH_FORMAT`; TorchAir, `dump_layer`; GraphEngine,
+`ge_ir_utils.cc`.) Bytes other than ASCII are escaped in octal.
 """
 
 from __future__ import annotations
@@ -29,16 +48,23 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ingest.reader.context.kept_files import KeptFiles
+from ingest.reader.context.kept_files import KeptFile, KeptFiles
 from ingest.reader.context.match import flatten
 from ingest.reader.indexed_tensor import IndexedTensor
 from workers.model import MIB
 
-_FILE = re.compile(r"ge_(?:proto|onnx)_.*_Build\.(?:txt|pbtxt)")
-_TEXT = re.compile(r'(name|type|input|key|s)\s*:\s*"((?:[^"\\]|\\.)*)"')
-_ATTR = ["graph", "op", "attr"]
-_OP = _ATTR[:2]
+_FILE = re.compile(r"ge_(?P<kind>proto|onnx)_(?P<graph>.*_Build)\.(?:txt|pbtxt)")
+_TEXT = re.compile(r'(name|type|op_type|input|key|s|strings)\s*:\s*"((?:[^"\\]|\\.)*)"')
+_SLOT = re.compile(r"[0-9]{1,6}")
+_ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)", re.DOTALL)
+_ESCAPED = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
+#: Blocks that are an operator, and an attribute of it; of GE, of ONNX, and of an ONNX subgraph.
+_OPS = frozenset({("graph", "op"), ("graph", "node"), ("graph", "node", "attribute", "g", "node")})
+_ATTRS = frozenset({(*op, {"op": "attr", "node": "attribute"}[op[-1]]) for op in _OPS})
+#: Deeper blocks are counted, and what is in them is passed over: an attribute holds a list of messages.
+_MAX_BLOCKS = 16
 _ORIGINAL = "_datadump_original_op_names"
+_TYPE_OF_GE = "ge:"
 _MAX_NBYTES = 256 * MIB
 _MAX_LINE = 1_000_000
 
@@ -90,41 +116,76 @@ class _Parser:
 
     graph: GeGraph = field(default_factory=GeGraph)
     op: GeOp = field(default_factory=GeOp)
-    blocks: list[str] = field(default_factory=list)
+    blocks: tuple[str, ...] = ()
+    deeper: int = 0
+    """Open blocks below those that are kept."""
     key: str = ""
     """That of the attribute."""
 
     def take(self, line: str) -> None:
         if line.endswith("{"):
-            self.blocks.append(line[:-1].rstrip(": "))
-            if self.blocks == _OP:
-                self.op = GeOp()
-        elif line == "}" and self.blocks:
-            if self.blocks == _OP and self.op.name:
-                self.graph.ops[flatten(self.op.name)] = self.op
-            self.blocks.pop()
-        elif match := _TEXT.match(line):
-            self._take_text(match[1], match[2])
+            self._open(line[:-1].rstrip(": "))
+        elif line == "}":
+            self._close()
+        elif not self.deeper and (match := _TEXT.match(line)):
+            self._take_text(match[1], _unescaped(match[2]))
 
-    def _take_text(self, name: str, text: str) -> None:
-        if self.blocks == _OP[:1] and name == "name":
-            self.graph.name = text
-        elif self.blocks == _OP:
-            self._take_of_op(name, text)
-        elif self.blocks == _ATTR and name == "key":
+    def _open(self, name: str) -> None:
+        if self.deeper or len(self.blocks) == _MAX_BLOCKS:
+            self.deeper += 1
+            return
+        self.blocks = (*self.blocks, name)
+        if self.blocks in _OPS:
+            self.op = GeOp()
+        elif self.blocks in _ATTRS:
+            self.key = ""
+
+    def _close(self) -> None:
+        if self.deeper:
+            self.deeper -= 1
+            return
+        if self.blocks in _OPS and self.op.name:
+            self.graph.ops.setdefault(flatten(self.op.name), self.op)
+            self.op = GeOp()  # the operator around a subgraph has another name, and no edges
+        elif self.blocks in _ATTRS:
+            self.key = ""
+        self.blocks = self.blocks[:-1]
+
+    def _take_text(self, field_name: str, text: str) -> None:
+        if self.blocks == ("graph",) and field_name == "name":
+            # Subgraphs follow the graph, whose name the dump has.
+            self.graph.name = self.graph.name or text
+        elif self.blocks in _OPS:
+            self._take_of_op(field_name, text)
+        elif self.blocks in _ATTRS and field_name in ("key", "name"):
             self.key = text
-        elif self.blocks[: len(_ATTR)] == _ATTR and name == "s" and self.key == _ORIGINAL:
+        elif self.key == _ORIGINAL and field_name in ("s", "strings"):
             self.op.originals.append(text)
 
-    def _take_of_op(self, name: str, text: str) -> None:
-        if name == "name":
+    def _take_of_op(self, field_name: str, text: str) -> None:
+        if field_name == "name":
             self.op.name = text
-        elif name == "type":
-            self.op.op_type = text
-        elif name == "input":
+        elif field_name in ("type", "op_type"):
+            self.op.op_type = text.removeprefix(_TYPE_OF_GE)
+        elif field_name == "input":
             source, _, slot = text.rpartition(":")
             if slot != "-1":
-                self.op.inputs.append(GeEdge(source, int(slot)) if source and slot.isdecimal() else None)
+                is_edge = bool(source) and _SLOT.fullmatch(slot) is not None
+                self.op.inputs.append(GeEdge(source, int(slot)) if is_edge else None)
+
+
+def _unescaped(text: str) -> str:
+    """Return a text of protobuf without its escapes."""
+    if "\\" not in text:
+        return text
+    return _ESCAPE.sub(_plain, text.encode()).decode("utf-8", "replace")
+
+
+def _plain(match: re.Match[bytes]) -> bytes:
+    escaped = match[1]
+    if escaped[:1].isdigit() and escaped[:1] < b"8":
+        return bytes([int(escaped, 8) & 0xFF])
+    return _ESCAPED.get(escaped, escaped)
 
 
 def _lines(pieces: Iterable[bytes | bytearray]) -> Iterator[str]:
@@ -170,6 +231,13 @@ class GeGraphs:
         # Asked for each input of a step: almost all dumps have no such file. Each process writes its own.
         if self._graphs is None:
             kept = self.files.of_step(None).values()
-            files = [file for file in kept if _FILE.fullmatch(file.name) and file.nbytes <= _MAX_NBYTES]
-            self._graphs = [self.files.parse(file, parse_ge_graph) or GeGraph() for file in files]
+            files: dict[str, KeptFile] = {}
+            """By what both spellings of a graph have in common."""
+            for file in kept:
+                match = _FILE.fullmatch(file.name)
+                if match and file.nbytes <= _MAX_NBYTES:
+                    twin = f"{file.source.rpartition('/')[0]}/{match['graph']}"
+                    if match["kind"] == "proto" or twin not in files:
+                        files[twin] = file
+            self._graphs = [self.files.parse(file, parse_ge_graph) or GeGraph() for file in files.values()]
         return self._graphs

@@ -129,6 +129,8 @@ class IrParser:
             self._parse_comment(line.decode("utf-8", "replace"), number)
         elif line.startswith(b":"):
             self._parse_colon(line.decode("utf-8", "replace"))
+        elif self._nodes.goes_on(line):
+            self._inputs = self._nodes.add_more(line) or self._inputs
         elif line:
             self.finish_op()  # the next node, or the end of the graph
             self._inputs = self._nodes.add_line(line)

@@ -100,8 +100,9 @@ def _known_statistics(
     is_known = ~np.isnan(statistics)
     is_enough = is_known[:, FIELDS.index("nan_count") :].sum(axis=1) > 1
     # NaN differs from itself, and None does not.
-    values = np.where(is_known, statistics, None).tolist()
-    for place, of_row, enough in zip(places.tolist(), values, is_enough.tolist(), strict=True):
+    values = statistics.astype(object)
+    values[~is_known] = None
+    for place, of_row, enough in zip(places.tolist(), values.tolist(), is_enough.tolist(), strict=True):
         yield place, tuple(of_row) if enough else None
 
 

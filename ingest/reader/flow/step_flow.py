@@ -109,6 +109,12 @@ def graph_source_of(step: IndexedStep) -> GraphSource | None:
     return lambda row: context.graph_source(IndexedTensor(step, row))
 
 
+def original_names_of(tensor: IndexedTensor) -> tuple[str, ...]:
+    """Return the operators of the model that were fused into that of a tensor; empty if not known."""
+    catalog = tensor.catalog
+    return () if catalog is None else context_of(catalog, tensor.rank).original_names(tensor)
+
+
 _FLOWS: WeakKeyDictionary[IndexedStep, StepFlow] = WeakKeyDictionary()
 
 

@@ -274,6 +274,56 @@ HOSTILE: list[tuple[str, dict[str, Any], str, str]] = [
     ("page", {"page__extraArgs": ["--no-such"]}, "page.extraArgs[0]", "there are --"),
     ("page", {"config__page_url": "https://a:b@host/llama-7b"}, "config.page_url", "leave them out"),
     ("daemonset", {"config__expected_ranks": 4}, "/config", "expected_ranks"),
+    ("daemonset", {"config__store": "file:///tmp/run.zarr"}, "config.store", "storage.mountPath"),
+    ("daemonset", {"config__store": "s3://bucket/run.zarr "}, "config.store", "take it out"),
+    ("daemonset", {"config__pressure_free": "120%"}, "config.pressure_free", "10% or 200GB"),
+    ("daemonset", {"config__cpus": "3-1"}, "config.cpus", "lower number first"),
+    ("daemonset", {"config__cpus": "a"}, "config.cpus", "0-3,8"),
+    ("daemonset", {"config__mesh": "tp=2,dp"}, "config.mesh", "tp=2,dp=4"),
+    ("daemonset", {"config__rank_map": "0=8,0=9"}, "config.rank_map", "leave one of them out"),
+    ("daemonset", {"config__layout": "{module}.pt"}, "config.layout", "rank{rank}/step{step}"),
+    ("daemonset", {"config__continues": ["dumps"]}, "config.continues[0]", "dump-ingest ls --json"),
+    ("daemonset", {"image__tag": "a b"}, "/image/tag", "pattern"),
+    ("daemonset", {"extraManifests": [{"kind": "Secret"}]}, "/extraManifests/0", "apiVersion"),
+    ("daemonset", {"extraEnv": [{"name": "X", "value": 1}]}, "/extraEnv/0/value", "want string"),
+    (
+        "daemonset",
+        {"extraEnv": [{"name": "X", "value": "1"}, {"name": "X", "value": "2"}]},
+        "extraEnv[1] (X)",
+        "leave one of them out",
+    ),
+    (
+        "daemonset",
+        {"watcher__extraVolumes": [{"name": "a", "emptyDir": {}}, {"name": "a", "emptyDir": {}}]},
+        "watcher.extraVolumes[1].name",
+        "choose another name",
+    ),
+    *(
+        ("daemonset", {"watcher__extraContainers": [{"name": name, "image": "x"}]}, path, "another name")
+        for name, path in (
+            ("watcher", "watcher.extraContainers[0].name"),
+            ("worker-0", "watcher.extraContainers[0].name"),
+        )
+    ),
+    (
+        "daemonset",
+        {"watcher__updateStrategy": {"type": "Recreate"}},
+        "watcher.updateStrategy.type",
+        "RollingUpdate, OnDelete",
+    ),
+    (
+        "daemonset",
+        {"watcher__updateStrategy": {"rollingUpdate": {"maxUnavailable": 0}}},
+        "watcher.updateStrategy.rollingUpdate.maxUnavailable",
+        "at least 1",
+    ),
+    ("deployment", {"gc__schedule": "17 3 31 2 *"}, "gc.schedule", "choose another day"),
+    (
+        "monitoring",
+        {"monitoring__prometheusRule__runbookUrlPrefix": "wiki"},
+        "/monitoring/prometheusRule/runbookUrlPrefix",
+        "pattern",
+    ),
     ("daemonset", {"expectedRanks": 0}, "/expectedRanks", "minimum"),
 ]
 
@@ -297,6 +347,11 @@ RIGHT: list[tuple[str, dict[str, Any]]] = [
         ("deployment", {"gc__schedule": line})
         for line in ("*/15 0-6,22 1,15 JAN-Mar mon-fri", "@daily", "0 3 ? * 0")
     ),
+    ("deployment", {"gc__schedule": "17 3 31 1-12 *"}),
+    ("daemonset", {"config__pressure_free": "200GB", "config__cpus": "0-3,8", "config__mesh": "tp=2"}),
+    ("daemonset", {"config__rank_map": {"0": 8, "1": 9}, "config__cpus": "3"}),
+    ("daemonset", {"watcher__updateStrategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}}),
+    ("deployment", {"worker__updateStrategy": {"rollingUpdate": {"maxUnavailable": 0}}}),
     ("deployment", {"gc__extraArgs": ["--older-than", "30d", "--keep-anomalous", "--max-size=2TiB"]}),
     ("deployment", {"consolidator__extraArgs": ["--workers=4"]}),
     *(

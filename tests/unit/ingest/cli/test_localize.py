@@ -9,7 +9,7 @@ def test_tensors_that_differ_are_listed_with_their_place(sketched_store: Path, a
     sides = (f"{sketched_store}@1,2", f"{sketched_store}@0,2")
     done = answer("localize", *sides, "--op-type", "Log", code=5)
     heading, *lines = done.stdout.splitlines()
-    assert heading.split() == ["name", "shape", "blocks", "differ", "elements"]
+    assert heading.split() == ["name", "shape", "blocks", "differ", "elements", "positions"]
     assert [line.split()[-1] for line in lines] == ["3]", "3]"]
     made = answer("localize", *sides, "--op-type", "Log", "--json", code=5).json
     assert [(tensor["blocks"], tensor["ranges"][0]["last"]) for tensor in made["tensors"]] == [

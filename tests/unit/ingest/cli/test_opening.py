@@ -10,6 +10,7 @@ from ingest.cli.opening import (
     open_store,
     refuse_idle_flags,
     store_and,
+    store_and_maybe,
 )
 from tests.cli import Answer
 from workers.errors import UsageError
@@ -69,6 +70,14 @@ def test_a_store_may_be_left_out_where_a_setting_names_it(monkeypatch: pytest.Mo
     with pytest.raises(UsageError, match="PATTERN is missing") as error:
         store_and(None, None, None, placeholder="PATTERN")
     assert "DUMP_INGEST_STORE" in error.value.hint
+
+
+def test_a_store_and_an_argument_may_both_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert store_and_maybe("run.zarr", None, None) == ("run.zarr", None)
+    assert store_and_maybe("run.zarr", "Log.*", None) == ("run.zarr", "Log.*")
+    monkeypatch.setenv("DUMP_INGEST_STORE", "named.zarr")
+    assert store_and_maybe("Log.*", None, None) == (None, "Log.*")
+    assert store_and_maybe(None, None, None) == (None, None)
 
 
 def test_every_command_with_an_argument_takes_the_store_of_the_settings(

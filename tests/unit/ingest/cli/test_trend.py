@@ -15,13 +15,19 @@ LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
 
 def test_a_line_is_drawn_for_each_rank(nan_store: Path, answer: Answer) -> None:
     lines = answer("trend", nan_store, "Log.*.output.0", "--stat", "min").stdout.splitlines()
-    assert lines[0].split() == ["rank", "name", "first", "last", "min", "max", "step", "1", "to", "3"]
-    assert [line.split()[-1] for line in lines[1:]] == ["██▁", "▁!!"]
+    assert lines[0] == "min of Log.*.output.0"
+    assert lines[1].split() == ["rank", "name", "first", "last", "min", "max", "step", "1", "to", "3"]
+    assert [line.split()[-1] for line in lines[2:]] == ["██▁", "▁!!"]
+
+
+def test_the_trend_of_a_loss_is_its_value_and_not_its_norm(nan_store: Path, answer: Answer) -> None:
+    assert answer("trend", nan_store, "--role", "loss").stdout.startswith("mean of role loss\n")
+    assert answer("trend", nan_store, "Log.*").stdout.startswith("l2_norm of Log.*\n")
 
 
 def test_lines_beyond_the_limit_are_counted(nan_store: Path, answer: Answer) -> None:
     done = answer("trend", nan_store, "Log.*", "--limit", 3)
-    assert len(done.stdout.splitlines()) == 1 + 3
+    assert len(done.stdout.splitlines()) == 2 + 3
     assert "4 lines, the first 3 shown (--limit 0: all)" in done.stderr
 
 

@@ -46,10 +46,11 @@ def test_counts_that_are_not_known_are_null_in_json() -> None:
 
 def test_least_and_greatest_value_leave_out_what_is_not_finite(capsys: pytest.CaptureFixture[str]) -> None:
     values = [3, -1, np.inf, np.nan]
-    print_lines(
-        lines_of(frame(*(("a", "0", 0, step, value, 0) for step, value in enumerate(values)))), [0, 3]
-    )
-    assert capsys.readouterr().out.splitlines()[1].split()[:6] == ["0", "a", "3", "-", "-1", "3"]
+    lines = lines_of(frame(*(("a", "0", 0, step, value, 0) for step, value in enumerate(values))))
+    print_lines("max of a", lines, [0, 3])
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "max of a"
+    assert printed[2].split()[:6] == ["0", "a", "3", "-", "-1", "3"]
 
 
 def test_names_run_nothing_in_a_page() -> None:

@@ -1,5 +1,6 @@
 """Waiting for an incident, a step, or silence; by a clock that the test turns."""
 
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import ingest
-from ingest.findings.waiting import Waited, newest_steps, wait, wait_with
+from ingest.findings.waiting import Waited, evidence_in, wait, wait_with
 from ingest.reader.catalog import open_catalog
 from tests.asked_dumps import asked_dump
 from tests.dumps import DumpLibrary
@@ -110,5 +111,16 @@ def test_what_cannot_be_waited_for_is_refused(tmp_path: Path) -> None:
         ingest.wait(str(tmp_path), "step")
 
 
-def test_the_newest_step_of_a_rank_is_not_that_of_its_run_files() -> None:
-    assert newest_steps([StepKey(0, None), StepKey(0, 3), StepKey(1, 1), StepKey(0, 2)]) == {0: 3, 1: 1}
+def test_a_resumed_job_waits_for_incidents_of_its_own(steps: Steps) -> None:
+    store, commit = steps
+    for key in (StepKey(0, 1), StepKey(1, 1), StepKey(0, 2), StepKey(1, 2)):
+        commit[key]()
+    for since, came in ((time.time() - 3600, True), (time.time() + 3600, False)):
+        assert wait(str(store), timeout_s=0, since=since).came is came
+
+
+def test_the_newest_step_of_a_rank_is_not_that_of_its_run_files(steps: Steps) -> None:
+    store, commit = steps
+    for key in (StepKey(0, None), StepKey(0, 3), StepKey(0, 2)):
+        commit[key]()
+    assert evidence_in(open_catalog(str(store))).newest == {0: 3}

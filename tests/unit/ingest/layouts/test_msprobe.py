@@ -155,7 +155,7 @@ def test_file_with_an_entry_is_named_and_its_statistics_point_to_it() -> None:
 def test_entry_without_its_file_keeps_its_statistics_and_is_a_problem() -> None:
     found = describe({"dump.json": LISTED})
     assert (found.named, found.reported[0].tensor, found.unfinished) == ({}, "", "")
-    assert "names 1 files that do not exist; the first is Functional.f.0" in str(found.problems[0])
+    assert "names 1 file not to be found; the first is Functional.f.0" in str(found.problems[0])
 
 
 def test_file_without_an_entry_keeps_the_step_open_and_its_own_name() -> None:

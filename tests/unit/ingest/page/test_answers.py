@@ -62,7 +62,11 @@ def test_what_reads_many_indexes_is_slow() -> None:
         "comparison",
         "growth",
         "heatmap",
+        "outliers",
+        "precision",
+        "rank_values",
     }
+    assert not BY_NAME["outliers"].is_slow(Arguments({"rank": "0", "step": "1"}))
     assert BY_NAME["matrix"].is_slow(Arguments({"stat": "max"}))
 
 
@@ -70,3 +74,17 @@ def test_a_report_compares_with_no_other_run(moment: Moment) -> None:
     asked = Asked(moment, Arguments({}), Links("", "run.zarr"))
     with pytest.raises(UsageError, match="no run"):
         sides_of(asked, "other.zarr", 0, 1)
+
+
+def test_values_of_ranks_are_those_of_the_heatmap(moment: Moment) -> None:
+    given = {"name": "Log.*", "stat": "max"}
+    rows = answer(moment, "rank_values", **given)
+    assert rows == [{name: row[name] for name in rows[0]} for row in answer(moment, "heatmap", **given)]
+
+
+def test_what_needs_sketches_says_so(moment: Moment) -> None:
+    given = {"name": "Log.*", "rank": "0", "step": "1"}
+    with pytest.raises(UsageError, match="histogram"):
+        answer(moment, "precision", **given)
+    with pytest.raises(UsageError, match="marginals"):
+        answer(moment, "outliers", **given)

@@ -58,6 +58,29 @@ def test_every_flipped_bit_is_in_a_block_that_is_named(flipped: tuple[ingest.Dum
     assert (other_type.reason, other_type.ranges) == ("another type or shape", ())
 
 
+def test_flipped_signs_are_found_by_row_and_column_without_any_digest_of_a_block(
+    made: MadeDump, store: Path
+) -> None:
+    # The first has no digests of blocks, because it is small; the second has both.
+    values = np.random.default_rng(6).standard_normal((300, 300), np.float32)
+    large = np.random.default_rng(7).standard_normal((1000, 300), np.float32)
+    other, other_large, lowest = values.copy(), large.copy(), values.copy()
+    other[17, [3, 4, 250]] *= -1
+    other_large[[5, 900], 44] += 0.5
+    lowest.view(np.uint32)[50, 60] ^= 1
+    for rank, tensors in enumerate(((values, large, values), (other, other_large, lowest))):
+        for slot, tensor in enumerate(tensors):
+            made.add(tensor, tensor_name(slot=slot, time=slot + 1), rank=rank)
+    ingest_directly(made.root, store, sketches=True)
+    small, both, invisible = localize(f"{store}@0,0", f"{store}@1,0").tensors
+    runs = {along.axis: along.runs for along in small.positions}
+    assert (small.ranges[0].end, runs) == (90_000, {0: ((17, 18),), 1: ((3, 5), (250, 251))})
+    assert {along.axis: along.runs for along in both.positions} == {0: ((5, 6), (900, 901)), 1: ((44, 45),)}
+    assert [(part.first[0], part.last[0]) for part in both.ranges] == [(0, 54), (873, 928)]
+    # A change below the rounding of the sums is in a range, and at no position.
+    assert (invisible.differing, [along.count for along in invisible.positions]) == (6, [0, 0])
+
+
 def test_the_answer_is_the_same_when_gc_has_removed_the_tensors(
     flipped: tuple[ingest.DumpStore, list[int]],
 ) -> None:

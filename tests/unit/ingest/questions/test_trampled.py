@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 import ingest
+from tests.dump_data_writer import Tensor, dump_data
 from tests.dumps import DumpLibrary
+from tests.guide_configs import WATCHER, acl
 from tests.made_runs import MadeRun, numbers
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
@@ -35,6 +37,23 @@ def test_a_watched_output_that_changed_was_trampled_in_between(made: MadeDump, s
     assert found.difference is not None
     assert (found.difference.elements, found.difference.first[0].index) == (1, (0,))
     assert json.loads(json.dumps(found.to_dict()))["difference"]["elements"] == 1
+
+
+def test_the_watch_mode_of_acl_and_torchair_names_the_operator_that_tramples(
+    tmp_path: Path, store: Path
+) -> None:
+    """DumpData of C when it has run, then again when A and B, which are not watched, have run."""
+    place = tmp_path / "dump/20260101000000/0/net/1/0"
+    place.mkdir(parents=True)
+    files = (("Conv.C", 1), ("Add.D", 7), ("Conv.C", 1), ("Mul.E", 8), ("Conv.C", 5))
+    for index, (name, value) in enumerate(files):
+        content = dump_data([], [Tensor(numbers(value, 2).tobytes(), 1, (2,))], op_name=name.encode())
+        (place / f"{name}.{index}.7.{1_700_000_000_000_000 + index}").write_bytes(content)
+    (tmp_path / "dump/acl.json").write_text(acl(WATCHER, dump_list=[{"watcher_nodes": ["C", "D", "E"]}]))
+    ingest_directly(tmp_path / "dump", store)
+    (found,) = ingest.trampled(ingest.open_store(store))
+    assert (found.name, found.later) == ("Conv.C.output.0#1", "Conv.C.output.0#2")
+    assert (found.kind, found.between) == ("trampled", ("Mul (E)",))
 
 
 def test_inputs_tell_that_the_operator_did_not_run_again(made: MadeDump, store: Path) -> None:

@@ -1,6 +1,7 @@
 """A snapshot has the complete steps of one moment, and names all others."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -73,5 +74,12 @@ def test_reasons_count_the_files() -> None:
     assert partial_reason(summary) == "partial"
     several = replace(summary, quarantined=2, unparsed=1)
     assert (
-        partial_reason(several) == "partial: 2 files quarantined, 1 files with names that are not understood"
+        partial_reason(several) == "partial: 2 files quarantined, 1 file with names that are not understood"
     )
+
+
+def test_a_url_in_the_place_of_a_store_is_told(store: Path) -> None:
+    for text in (store, str(store)):
+        with pytest.raises(UsageError, match="is where a store is, and not a store") as caught:
+            take_snapshot(text)  # type: ignore[arg-type]  # what people type
+        assert "open_store" in caught.value.hint

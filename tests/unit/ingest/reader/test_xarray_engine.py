@@ -142,7 +142,7 @@ def test_a_partial_step_is_refused_unless_it_is_asked_for(made: MadeDump, store:
     made.add(np.zeros(4, np.float32), tensor_name("A.a"))
     made.add(b"\x93NUMPY, but no more", tensor_name("B.b"))
     ingest_directly(made.root, store)
-    with pytest.raises(UsageError, match="rank 0 step 0 is partial: 1 files quarantined"):
+    with pytest.raises(UsageError, match="rank 0 step 0 is partial: 1 file quarantined"):
         opened(store, rank=0, step=0)
     assert list(opened(store, rank=0, step=0, include_partial=True)) == ["A.a.output.0"]
 

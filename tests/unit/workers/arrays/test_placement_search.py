@@ -1,9 +1,12 @@
 """Which way holds, by the values."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from tests.in_memory import InMemory, Values, pieces_of, search_in
+from tests.in_memory import InMemory, Values, elements, pieces_of, search_in
+from workers.arrays.placement import MeshGrid
 from workers.arrays.placement_search import search
 
 RNG = np.random.default_rng(1)
@@ -18,6 +21,10 @@ def rows(*parts: Values) -> Values:
 
 WAYS = {
     "replicated": [WHOLE, WHOLE],
+    "flat shard": np.split(WHOLE.reshape(-1), 2),
+    "flat shard (uneven)": np.split(WHOLE.reshape(-1), [0, 13, 70]),
+    "flat shard (2 positions of padding)": np.split(np.append(WHOLE.reshape(-1), [0, 0]), 2),
+    "replicated, flat shard": np.split(WHOLE.reshape(-1), 2) * 2,
     "shard 0": np.split(WHOLE, 2),
     "shard 1": np.split(WHOLE, 4, axis=1),
     "shard 0 (uneven)": np.array_split(WHOLE, 5),
@@ -48,6 +55,43 @@ def test_a_mean_is_not_a_sum() -> None:
     found = search_in([WHOLE - NOISE, WHOLE + NOISE], [WHOLE])
     assert str(found.ways[0].a) == "mean"
     assert search_in([WHOLE, WHOLE], [WHOLE]).ways[0].a.kind == "replicated"
+
+
+def test_four_dimensions_of_a_mesh_are_guessed() -> None:
+    """Replicated over both outer groups, cut along one axis, replicated, cut along the other."""
+    quarters = [np.split(half, 2, axis=1) for half in np.split(WHOLE, 2)]
+    ranks = [quarters[cp][tp] for _ in range(2) for cp in range(2) for _ in range(2) for tp in range(2)]
+    answer = search_in(ranks, [WHOLE])
+    assert str(answer.ways[0].a) == "replicated, shard 0, replicated, shard 1"
+    assert answer.ways[0].error == 0.0
+
+
+def test_a_mesh_that_is_known_may_have_five_dimensions() -> None:
+    """Stages do not count: dp x cp x ep x tp and a dimension of replicas, over 32 ranks."""
+    names = ("dp", "cp", "replica", "ep", "tp")
+    parts = {
+        (dp, cp, ep, tp): np.split(np.split(np.split(WHOLE, 2)[dp], 2)[cp], 2, axis=1)[ep] * factor
+        for dp in range(2)
+        for cp in range(2)
+        for ep in range(2)
+        for tp, factor in enumerate((np.float32(0.25), np.float32(0.75)))
+    }
+    ranks = [parts[dp, cp, ep, tp] for dp, cp, _, ep, tp in np.ndindex((2,) * 5)]
+    grid = MeshGrid(names, np.arange(32).reshape((2,) * 5))
+    pieces = replace(pieces_of(ranks), grid=grid)
+    answer = search(pieces, pieces_of([WHOLE]), elements(ranks), elements([WHOLE]))
+    assert str(answer.ways[0].a) == (
+        "dp: shard 0, cp: shard 0, replica: replicated, ep: shard 1, tp: partial sum"
+    )
+    assert answer.ways[0].error < 1e-6
+
+
+def test_ragged_shards_on_a_mesh() -> None:
+    """Each replica has shards of four lengths, one of them empty."""
+    shards = np.split(WHOLE, [5, 5, 6])
+    answer = search_in([shard for shard in shards for _ in range(2)], [WHOLE])
+    assert str(answer.ways[0].a) == "shard 0, replicated (uneven)"
+    assert answer.ways[0].error == 0.0
 
 
 @pytest.mark.parametrize(("parts_a", "parts_b"), [(4, 2), (2, 4), (2, 2)])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from workers.errors import UsageError
 from workers.host.cpu import CpuLimits, Throttle, format_cpus, parse_cpus
 
 ROOT = Path(__file__).parents[4]
@@ -59,6 +60,24 @@ def test_a_priority_that_somebody_raised_stays() -> None:
         "print(os.nice(0) - raised)"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT) == "0\n"
+
+
+def test_where_changes_are_forbidden_only_asking_for_one_is_a_mistake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As by the units of systemd: `tests/integration/test_podman.py` runs one."""
+
+    def forbid(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "nice", forbid)
+    monkeypatch.setattr(os, "sched_setaffinity", forbid)
+    monkeypatch.setattr(os, "getpriority", lambda *_: 0)
+    CpuLimits().apply()
+    for limits in (CpuLimits(nice=19), CpuLimits(cpus=frozenset(os.sched_getaffinity(0)))):
+        with pytest.raises(UsageError, match="may not change its priority") as refused:
+            limits.apply()
+        assert "CPUAffinity=" in str(refused.value.hint)
 
 
 def test_a_share_is_divided_among_processes() -> None:

@@ -15,6 +15,14 @@ WRONG = [
     (TORCHAIR + "config.dump_config.dump_config_path = '/c.json'", W, "is of less rank than dump_layer"),
     (TENSORFLOW + 'custom_op.parameter_map["enable_dump_debug"].b = True', R, "exclude each other"),
     ('custom_op.parameter_map["enable_dump"].b = True', R, "dump_path: is missing"),
+    (TENSORFLOW + 'custom_op.parameter_map["enable_exception_dump"].i = 1', W, "nothing but exceptions"),
+    ('custom_op.parameter_map["enable_exception_dump"].i = 3', R, "enable_exception_dump: 3 is not one of"),
+    (
+        TENSORFLOW + 'custom_op.parameter_map["dump_debug_mode"].s = "all"',
+        W,
+        "no effect without enable_dump_debug",
+    ),
+    ('DumpConfig(enable_dump=True, dump_path="/d", dump_step="0,5")', R, "dump_step: '0,5' must be groups"),
 ]
 
 

@@ -41,6 +41,12 @@ def _attribute(element: str, name: str) -> float:
     return float(known[1])
 
 
+def test_a_single_exponent_stands_among_its_neighbours() -> None:
+    drawn = exponents_picture(ExponentCounts(3, [0], [7], 0), "exponents")
+    assert len(re.findall("<rect", drawn)) == 1
+    assert ["2^-2<" in drawn, "2^9<" in drawn] == [True, True]
+
+
 def test_only_positive_elements_need_no_room_below() -> None:
     one, both = (exponents_picture(ExponentCounts(0, [4, 1], [0, n], 0), "exponents") for n in (0, 1))
     assert _attribute(one, "height") < _attribute(both, "height")

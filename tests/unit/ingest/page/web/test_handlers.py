@@ -136,6 +136,8 @@ def test_a_token_is_asked_for_once(nan_log: Path) -> None:
         assert "SameSite=Strict" in cookie
         assert TOKEN not in cookie
         assert own.get(f"{RUN}/live", Cookie=cookie.partition(";")[0]).status == 200
+        for elsewhere in ("//evil.example/", "/\\evil.example/", "///evil.example/"):
+            assert own.get(f"{elsewhere}?token={TOKEN}").headers["Location"] == "/evil.example/"
         assert own.get("/healthz").status == 200
 
 
@@ -271,8 +273,8 @@ def test_of_many_ranks_one_is_compared_at_a_time(tmp_path: Path) -> None:
         shown = own.get(view).text
         assert "Different in step 9, rank 0" in shown
         assert "Rank 0 of 6" in shown
-        assert "<dt>different</dt><dd>2</dd>" in shown
-        assert "<dt>different</dt><dd>12</dd>" in own.get(f"{view}&all=1").text
+        assert "<dt>not compared</dt><dd>2</dd>" in shown
+        assert "<dt>not compared</dt><dd>12</dd>" in own.get(f"{view}&all=1").text
         over = own.get(f"{view}&rank=3&over=1").text
         assert "Relative error of l2_norm over the steps" in over
         assert "MatMul.op0.output.0" in over.partition("differs first")[2]

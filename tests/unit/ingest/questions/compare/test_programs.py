@@ -38,7 +38,7 @@ def test_the_step_with_most_operators_counts_and_each_gap_is_told_once() -> None
     assert programs is not None
     assert programs.gaps == (fused, other)
     assert str(programs) == (
-        "A ran 36 operators, B 16, and 15 are the same; only in A: 1 fused; only in B: 1 others"
+        "A ran 36 operators, B 16, and 15 are the same; only in A: 1 fused; only in B: 1 other"
     )
     assert programs.to_dict() == {
         "operators_a": 36,

@@ -123,7 +123,7 @@ def test_rules_say_what_is_looked_at(made: MadeDump, store: Path) -> None:
 
 def test_without_elements_statistics_decide_what_digests_do_not(made: MadeDump, store: Path) -> None:
     values = np.linspace(-1, 1, 50, dtype=np.float32)
-    store = two_ranks(made, store, values, values[::-1].copy())
+    two_ranks(made, store, values, values[::-1].copy())
     swapped = compare(f"{store}@0", f"{store}@1", elements=False)
     (row,) = swapped.tensors
     assert (row.verdict, row.basis, row.metrics) == (Verdict.CLOSE, "statistics", None)

@@ -1,13 +1,17 @@
 """The sizes of tensors by operator, from the nearest rank and step of the store."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from ingest.api import DumpStore, open_store
 from ingest.questions.next_dump.choice import OperatorId
-from ingest.questions.next_dump.estimate import Amount, Sizes
+from ingest.questions.next_dump.estimate import Amount, DumpTime, Sizes
 from tests.made_runs import MadeRun, numbers
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
+from tests.pt_files import pt_bytes
 from tests.replicas import Replicas
 
 MUL, ADD = OperatorId("Net", "0", "Mul", "m"), OperatorId("Net", "0", "Add", "a")
@@ -53,10 +57,40 @@ def test_what_the_store_lacks_is_as_large_as_the_nearest(
 
 def test_the_time_of_a_step_is_from_its_first_tensor_to_its_last(opened: DumpStore) -> None:
     """Four tensors, each 100 microseconds after the one before."""
-    assert Sizes(opened, "mindspore").seconds_of_step(0, 1) == pytest.approx(300e-6)
+    assert Sizes(opened, "mindspore").time_of_step(0, 1).seconds == pytest.approx(300e-6)
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ((1.0, 2.5, 2.5, 4.0), DumpTime(3.0)),
+        (
+            (4.0, 2.0, 3.0, 1.0),
+            DumpTime(None, "the times of the files are not in order of execution: they were copied"),
+        ),
+        (
+            (1.0, 1.0, 1.0, 1.0),
+            DumpTime(None, "the files of a step have the same time, or there is only one"),
+        ),
+    ],
+)
+def test_files_without_timestamps_tell_by_their_own_times(
+    tmp_path: Path, times: tuple[float, ...], expected: DumpTime
+) -> None:
+    """As those of SGLang's dumper, in the order of its index."""
+    directory = tmp_path / "dump/dump_20260101_000000_000000"
+    directory.mkdir(parents=True)
+    for index, seconds in enumerate(times):
+        path = directory / f"step=0___rank=0___dump_index={index}___name=t{index}.pt"
+        path.write_bytes(pt_bytes(numbers(index, 1)))
+        at = 1_700_000_000_000_000_000 + int(seconds * 1e9)
+        os.utime(path, ns=(at, at))
+    ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
+    assert Sizes(open_store(tmp_path / "run.zarr"), "sglang").time_of_step(0, 0) == expected
 
 
 def test_an_empty_store_knows_no_sizes() -> None:
     sizes = Sizes(Replicas().store, "mindspore")
-    assert (sizes.ranks, sizes.of_step(0, 0), sizes.seconds_of_step(0, 0)) == ([], {}, None)
+    assert (sizes.ranks, sizes.of_step(0, 0)) == ([], {})
+    assert sizes.time_of_step(0, 0) == DumpTime(None, "the store has no step")
     assert sizes.of_all([0], [0]) == Amount()

@@ -176,6 +176,6 @@ def test_partial_steps_are_left_out_and_named(run: MadeRun, made: MadeDump, ask:
     run.op("Log.b", [CLEAN], [BAD], step=1)
     answer = ask()
     assert operator(answer) == (0, 1, "b")
-    assert [(left.key.step, left.reason) for left in answer.left_out] == [(0, "partial: 1 files quarantined")]
+    assert [(left.key.step, left.reason) for left in answer.left_out] == [(0, "partial: 1 file quarantined")]
     assert any("Step 0 was left out" in note for note in answer.notes)
     assert operator(ask(include_partial=True)) == (0, 0, "a")

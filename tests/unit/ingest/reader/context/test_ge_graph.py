@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 import ingest
-from ingest.reader.context.ge_graph import GeEdge, parse_ge_graph
+from ingest.reader.context.ge_graph import GeEdge, _Parser, parse_ge_graph
 from tests.made_runs import MadeRun, numbers
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 
-GRAPH = """graph {
+GE = """name: "ge_default"
+graph {
   name: "Net"
   input: "data:0"
   op {
@@ -52,32 +53,123 @@ GRAPH = """graph {
 """
 
 
+#: As `ge_ir_utils.cc` of GraphEngine writes it: a subgraph is a node with the attribute `graph`.
+ONNX = """ir_version: 6
+producer_name: "model"
+graph {
+  node {
+    input: "data:0"
+    input: ""
+    input: "init:-1"
+    output: "bert/mul:1"
+    name: "bert/mul"
+    op_type: "ge:Mul"
+    attribute {
+      name: "_op_kernel_lib"
+      s: "AIcoreEngine"
+      type: STRING
+    }
+  }
+  node {
+    input: "bert/mul:1"
+    name: "add_bias_fused"
+    op_type: "ge:BiasAdd"
+    attribute {
+      name: "_datadump_original_op_names"
+      strings: "bert/add"
+      strings: "bert/bias"
+      type: STRINGS
+    }
+    attribute {
+      name: "input_desc_dtype:0"
+      s: "DT_FLOAT"
+      type: STRING
+    }
+  }
+  node {
+    name: "then"
+    op_type: "subgraph"
+    attribute {
+      name: "graph"
+      g {
+        node {
+          input: "add_bias_fused:0"
+          name: "then/\\346\\261\\202\\345\\222\\214"
+          op_type: "ge:Sum"
+        }
+        name: "then"
+      }
+      type: GRAPH
+    }
+  }
+  name: "Net"
+  input {
+    name: "data"
+  }
+}
+"""
+
+
 @pytest.mark.parametrize("size", [1, 7, 10_000])
-def test_edges_and_fused_operators_are_read_from_pieces_of_any_size(size: int) -> None:
-    data = GRAPH.encode()
+@pytest.mark.parametrize("text", [GE, ONNX], ids=["ge", "onnx"])
+def test_edges_and_fused_operators_are_read_from_pieces_of_any_size(text: str, size: int) -> None:
+    data = text.encode()
     graph = parse_ge_graph(data[begin : begin + size] for begin in range(0, len(data), size))
-    assert (graph.name, sorted(graph.ops)) == ("Net", ["add_bias_fused", "bert_mul"])
+    assert graph.name == "Net"
+    assert graph.ops["bert_mul"].op_type == "Mul"
     assert graph.ops["bert_mul"].inputs == [GeEdge("data", 0), None]
+    assert graph.ops["bert_mul"].originals == []
     assert graph.ops["add_bias_fused"].inputs == [GeEdge("bert/mul", 1)]
     assert graph.ops["add_bias_fused"].originals == ["bert/add", "bert/bias"]
 
 
-@pytest.mark.parametrize("text", ["", "}\n}\n}", "graph {\n op {\n", '{"graph": 1}', "\xff{\n}"])
+def test_operators_of_subgraphs_are_read_with_their_names() -> None:
+    graph = parse_ge_graph([ONNX.encode()])
+    assert sorted(graph.ops) == ["add_bias_fused", "bert_mul", "then_求和"]
+    assert graph.ops["then_求和"].inputs == [GeEdge("add_bias_fused", 0)]
+    second = parse_ge_graph([GE.encode(), GE.replace("Net", "sub").replace("bert/mul", "sub/mul").encode()])
+    assert (second.name, "sub_mul" in second.ops) == ("Net", True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "}\n}\n}", "graph {\n op {\n", '{"graph": 1}', "\xff{\n}", 'graph {\n op {\n name: "\\\\777"\n'],
+)
 def test_what_is_no_graph_has_no_operators(text: str) -> None:
     assert parse_ge_graph([text.encode("latin-1")]).ops == {}
 
 
-def test_the_graph_tells_who_wrote_an_input_that_holds_other_bytes(made: MadeDump, store: Path) -> None:
+def test_a_million_open_blocks_cost_nothing() -> None:
+    parser = _Parser()
+    for _ in range(1_000_000):
+        parser.take("op {")
+    assert (len(parser.blocks), parser.deeper) == (16, 1_000_000 - 16)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("ge_proto_00000001_graph_0_Build.txt", GE), ("ge_onnx_00000001_graph_0_Build.pbtxt", ONNX)],
+)
+def test_the_graph_tells_who_wrote_an_input_that_holds_other_bytes(
+    made: MadeDump, store: Path, name: str, text: str
+) -> None:
     """Content cannot: the input was changed after it had been written."""
     run = MadeRun(made)
     run.op("Mul.bert_mul", [numbers(1)], [numbers(3, 4), numbers(5, 6)])
-    run.op("BiasAdd.add_bias_fused", [numbers(5, 7)], [numbers(8, 9)])
-    path = made.root / "rank_0" / "graphs" / "ge_proto_00000001_graph_0_Build.txt"
+    run.op("BiasAdd.add_bias_fused", [numbers(5, 7)], [numbers(8, float("nan"))])
+    path = made.root / "rank_0" / "graphs" / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(GRAPH)
+    path.write_text(text)
     ingest_directly(made.root, store)
     opened = ingest.open_store(store)
     (read,) = opened.tensors("BiasAdd.*.input.0")
     (producer,) = read.producers
     assert (producer.tensor.name, producer.by) == ("Mul.bert_mul.output.1", "graph")
+    assert producer.to_dict()["fused_from"] == []
+    (reader,) = producer.tensor.consumers
+    assert reader.fused_from == ("bert/add", "bert/bias")
     assert ingest.context_of(opened, 0).original_names(read) == ("bert/add", "bert/bias")
+    origin = ingest.origin(opened)
+    assert (origin.op_name, origin.fused_from) == ("add_bias_fused", ("bert/add", "bert/bias"))
+    assert "  fused from bert/add, bert/bias" in str(origin).splitlines()
+    assert origin.to_dict()["fused_from"] == ["bert/add", "bert/bias"]

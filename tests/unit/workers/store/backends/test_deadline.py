@@ -77,7 +77,8 @@ def test_supervised_work_makes_its_calls_itself_and_may_take_any_time_between_th
 
 
 def test_supervised_work_that_hangs_in_a_call_is_abandoned_and_ends_with_that_call() -> None:
-    goes_on, made, cleaned_up = threading.Event(), [], threading.Event()
+    goes_on, cleaned_up = threading.Event(), threading.Event()
+    made: list[str] = []
 
     def work() -> None:
         try:

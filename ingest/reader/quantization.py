@@ -1,0 +1,170 @@
+"""By how much quantisation changed a tensor: from a dump that has it before and after.
+
+Which tensors are a pair is known of two kinds of dumps:
+
+- a reference in the vendor's comparison format: the same output of an operator as `.pb` or `.npy`, and as
+  `.quant` (graph `quantized`);
+- an operator that quantises (`AscendQuant`, `QuantizeV2`, ...): its first input, and the integers that it
+  writes.
+
+Integers q stand for scale * q + offset. Neither is in the dump: both are fitted, by least squares over the
+elements that are not saturated. Of a pair of floating-point numbers, the scale is the least difference
+between two values after quantisation.
+
+    SQNR = 10 log10(sum x^2 / sum (x - y)^2) dB
+
+where x is the tensor before and y the numbers that it stands for after. Rounding to the nearest step has an
+error of at most 0.5 steps; more means saturation, or an error. (B. Widrow, I. Kollár, "Quantization Noise",
+2008, chapter 1; `torch.ao.ns.fx.utils.compute_sqnr` has the same definition.)
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.reader.flow.operator_kinds import is_input, is_output
+
+if TYPE_CHECKING:
+    from ingest.reader.tensor import Tensor
+    from workers.store.tables import Tables
+
+_REFERENCE, _QUANTIZED = "Reference", "quantized"
+_QUANTIZES = re.compile(r"(?i)(?!.*dequant).*quant.*")
+#: More values than integers of 16 bits have: it is not quantised.
+_MAX_VALUES = 1 << 16
+
+_Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizationError:
+    """By how much quantisation changed a tensor."""
+
+    before: str
+    """The name of the tensor before."""
+    before_graph: str
+    after: str
+    after_graph: str
+    sqnr_db: float
+    """The ratio of signal to quantisation noise, in decibels; infinite if nothing changed."""
+    largest_error: float
+    """Of an element, in units of the scale; NaN if that is not known."""
+    scale: float
+    """The distance of two neighbouring numbers after quantisation; NaN if it is not known."""
+    offset: float
+    """What the integer 0 stands for; 0 for floating-point numbers."""
+    saturated: int
+    """Elements at the least or greatest integer; 0 for floating-point numbers."""
+    elements: int
+    """Elements that are finite before quantisation."""
+
+    def __str__(self) -> str:
+        """Return one sentence."""
+        largest = "" if math.isnan(self.largest_error) else f", largest error {self.largest_error:.3g} scales"
+        scale = "" if math.isnan(self.scale) else f", scale {self.scale:.6g}"
+        saturated = f", {self.saturated} of {self.elements} elements saturated" if self.saturated else ""
+        return f"{self.before} -> {self.after}: SQNR {self.sqnr_db:.1f} dB{largest}{scale}{saturated}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values; None for what is not known or infinite."""
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in asdict(self).items()
+        }
+
+
+def quantized_pair(tensor: Tensor, tables: Tables) -> tuple[Tensor, Tensor] | None:
+    """Return a tensor before and after quantisation, one of which is `tensor`; None if there is no such pair.
+
+    Args:
+        tensor: one of the two.
+        tables: the index of its step.
+    """
+    if tensor.op_type == _REFERENCE:
+        before, after = _references(tensor, tables)
+    elif _QUANTIZES.fullmatch(tensor.op_type):
+        before = next((other for other in tensor.operands if is_input(other.io) and other.slot == 0), None)
+        after = next((other for other in tensor.operands if is_output(other.io) and other.slot == 0), None)
+    else:
+        return None
+    if before is None or after is None or before.shape != after.shape:
+        return None
+    is_pair = all(part.is_dumped and not part.removed for part in (before, after))
+    return (before, after) if is_pair and tensor.row in (before.row, after.row) else None
+
+
+def _references(tensor: Tensor, tables: Tables) -> tuple[Tensor | None, Tensor | None]:
+    """Return an output of a reference before and after quantisation."""
+    label = tables.label
+    is_same = (label("op_name") == tensor.op_name) & (tables.number("slot") == tensor.slot)
+    rows = np.flatnonzero(is_same & (label("op_type") == _REFERENCE) & (label("io") == tensor.io))
+    same = [tensor.of_row(int(row)) for row in rows]
+    before = next((other for other in same if other.graph != _QUANTIZED), None)
+    return before, next((other for other in same if other.graph == _QUANTIZED), None)
+
+
+def quantization_error(before: Tensor, after: Tensor) -> QuantizationError:
+    """Return by how much quantisation changed a tensor. Reads both.
+
+    Raises:
+        DamagedStore: chunks are missing or damaged.
+    """
+    x = before.read().astype(np.float64).ravel()
+    stored = after.read()
+    is_finite = np.isfinite(x)
+    x, q = x[is_finite], stored.astype(np.float64).ravel()[is_finite]
+    saturated, offset = 0, 0.0
+    if stored.dtype.kind in "iu" or "int" in after.dtype:
+        inner = (q > q.min(initial=math.inf)) & (q < q.max(initial=-math.inf))
+        lowest, highest = _limits(after.dtype)
+        saturated = int(np.count_nonzero((q <= lowest) | (q >= highest)))
+        scale, offset = _fitted(x[inner], q[inner]) if saturated and inner.any() else _fitted(x, q)
+        y = scale * q + offset
+    else:
+        scale, y = _least_step(q), q
+    noise = float(np.square(x - y).sum())
+    signal = float(np.square(x).sum())
+    largest = float(np.abs(x - y).max(initial=0.0))
+    return QuantizationError(
+        before.name,
+        before.graph,
+        after.name,
+        after.graph,
+        10 * math.log10(signal / noise) if signal and noise else (math.inf if not noise else -math.inf),
+        largest / scale if scale > 0 else math.nan,
+        scale,
+        offset,
+        saturated,
+        len(x),
+    )
+
+
+def _limits(dtype: str) -> tuple[int, int]:
+    bits = int(re.sub(r"\D", "", dtype) or 8)
+    return (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def _fitted(x: _Floats, q: _Floats) -> tuple[float, float]:
+    """Return scale and offset of the line through the elements, by least squares."""
+    if not len(q):
+        return math.nan, 0.0
+    deviation = q - q.mean()
+    spread = float(np.square(deviation).sum())
+    if not spread:
+        return math.nan, float(x.mean())
+    scale = float((deviation * (x - x.mean())).sum()) / spread
+    return abs(scale), float(x.mean() - abs(scale) * q.mean())
+
+
+def _least_step(values: _Floats) -> float:
+    """Return the least difference between two values; NaN if there are more than quantised ones have."""
+    distinct = np.unique(values)
+    if not 1 < len(distinct) <= _MAX_VALUES:
+        return math.nan
+    return float(np.diff(distinct).min())
