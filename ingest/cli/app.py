@@ -72,7 +72,7 @@ COMMANDS = (
     CommandSummary(
         "localize",
         _ASK,
-        "Say where tensors of two steps differ, to 64 KiB, without reading them: also after gc.",
+        "Say where tensors of two steps differ, without reading them: also after gc.",
     ),
     CommandSummary(
         "layout",

@@ -20,7 +20,6 @@ from ingest.cli.options import (
     StoreArgument,
 )
 from ingest.cli.printing import print_json, print_line, print_table, print_wrapped, say, say_left_out
-from ingest.questions.origin.answer import TENSOR_COLUMNS
 from ingest.reporting.page_link import place_link
 from workers.errors import UsageError
 
@@ -93,9 +92,9 @@ def _print_answer(answer: ingest.OriginAnswer, graph: str | None) -> None:
     if rows := answer.tensor_rows():
         print_line("")
         print_table(
-            TENSOR_COLUMNS,
+            answer.tensor_columns,
             rows,
-            right=TENSOR_COLUMNS[3:],
+            right=answer.tensor_columns[3:],
             spare=("std", "mean", "dtype", "shape", "-Inf", "+Inf"),
         )
     for line in answer.details():

@@ -143,7 +143,7 @@ def _work(name: str, metrics: _Metrics, *, is_view_kept: bool) -> Check | None:
     if not metrics.one("watcher_last_look_timestamp_seconds"):
         if metrics.age_s <= _YOUNG_S:
             return None
-        hint = "Run `dump-ingest doctor DUMP` on its host with its DUMP: it says why that is no dump."
+        hint = "Run `dump-ingest doctor DUMP` on its host with its DUMP: it says why that is not a dump."
         return _failure(name, f"has seen no dump since it started {metrics.age_s:.0f} s ago", hint)
     lag_s = metrics.one("time_seconds") - metrics.one("watcher_oldest_pending_timestamp_seconds")
     waiting = int(metrics.total("watcher_pending_steps"))
@@ -172,7 +172,7 @@ def _get(address: str) -> tuple[int, str]:
     """Return status and text of a page.
 
     Raises:
-        TimeoutError: there is no answer in time.
+        TimeoutError: no answer came in time.
         OSError: nobody listens.
         HTTPException: what answers does not speak HTTP.
     """

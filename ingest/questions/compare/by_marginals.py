@@ -24,7 +24,7 @@ from workers.arrays.placement_search import ScoredWay, Search
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class MarginalProposal:
     """The only plain way that marginals leave."""
 
     decision: Decision
@@ -34,7 +34,7 @@ class Proposal:
     """Whether the marginals also tell the order of what is cut."""
 
 
-def propose(a: HeldTensors, tensor_a: int, b: HeldTensors, tensor_b: int) -> Proposal | None:
+def propose(a: HeldTensors, tensor_a: int, b: HeldTensors, tensor_b: int) -> MarginalProposal | None:
     """Return the way that marginals leave; None if they are not known, leave several or none.
 
     Of replicas that differ, the worst has to be found by elements; and a mesh of several dimensions has more
@@ -59,10 +59,10 @@ def propose(a: HeldTensors, tensor_a: int, b: HeldTensors, tensor_b: int) -> Pro
     scored = ScoredWay(placement, replicated_on(b, tensor_b), best.error)
     text = f"the marginals agree within {best.error:.1e}; {_beyond(others)}"
     decision = Decision(scored, Certainty.BY_MARGINALS, text, search=Search((scored,)))
-    return Proposal(decision, others, is_shown=best.axis is None or best.axis in of_whole)
+    return MarginalProposal(decision, others, is_shown=best.axis is None or best.axis in of_whole)
 
 
-def confirmed(proposal: Proposal, metrics: Metrics, dtypes: Sequence[str]) -> Decision | None:
+def confirmed(proposal: MarginalProposal, metrics: Metrics, dtypes: Sequence[str]) -> Decision | None:
     """Return the decision that elements confirm; None if they do not agree in the proposed way."""
     error = relative_difference(metrics)
     way = proposal.decision.way

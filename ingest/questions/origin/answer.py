@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from ingest.questions.origin.graph import SpreadGraph
 from ingest.questions.why import WhyAnswer
@@ -29,7 +29,7 @@ _NUMBERS = {
     "std": "std",
 }
 #: The headings of that table.
-TENSOR_COLUMNS = ("tensor", "dtype", "shape", *_NUMBERS)
+_TENSOR_COLUMNS = ("tensor", "dtype", "shape", *_NUMBERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +163,8 @@ class OriginAnswer:
     If there is none, all fields about the operator are None.
     """
 
+    tensor_columns: ClassVar[tuple[str, ...]] = _TENSOR_COLUMNS
+    """Those of `tensor_rows`."""
     cause: str | None
     """`nan`, `inf`, `overflow`, `where`; or None."""
     how: str | None = None
@@ -210,7 +212,7 @@ class OriginAnswer:
         return [*_headline(self)]
 
     def tensor_rows(self) -> list[tuple[str, ...]]:
-        """Return the table of the text, inputs and outputs of the operator, as cells of `TENSOR_COLUMNS`."""
+        """Return the table of the text, inputs and outputs of the operator, as cells of `tensor_columns`."""
         return [*map(_tensor_row, (*self.inputs, *self.outputs))]
 
     def details(self) -> list[str]:
@@ -262,7 +264,7 @@ def _lines(answer: OriginAnswer) -> Iterator[str]:
     yield from _headline(answer)
     if rows := answer.tensor_rows():
         yield ""
-        yield from table_lines(TENSOR_COLUMNS, rows, right=[*_NUMBERS])
+        yield from table_lines(answer.tensor_columns, rows, right=[*_NUMBERS])
     yield from _details(answer)
 
 
