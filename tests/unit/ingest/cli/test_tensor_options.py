@@ -22,7 +22,7 @@ def test_the_trend_of_the_loss_needs_no_name(nan_store: Path, answer: Answer) ->
     rows = json.loads(answer("trend", nan_store, "--role", "loss", "--stat", "mean", "--json").stdout)
     assert {row["name"] for row in rows} == {LOSS}
     (both,) = {
-        answer("trend", nan_store, *words, "--role", "loss").stdout
+        answer("trend", nan_store, *words, "--role", "loss").stdout.partition("\n")[2]
         for words in (["*"], ["--name", "Neg*"], ["--regex", "^Neg"], [])
     }
     assert LOSS in both
