@@ -21,11 +21,11 @@ def test_a_command_has_all_of_them(name: str) -> None:
 def test_the_trend_of_the_loss_needs_no_name(nan_store: Path, answer: Answer) -> None:
     rows = json.loads(answer("trend", nan_store, "--role", "loss", "--stat", "mean", "--json").stdout)
     assert {row["name"] for row in rows} == {LOSS}
-    (both,) = {
+    (table,) = {
         answer("trend", nan_store, *words, "--role", "loss").stdout.partition("\n")[2]
         for words in (["*"], ["--name", "Neg*"], ["--regex", "^Neg"], [])
     }
-    assert LOSS in both
+    assert LOSS in table
     refused = answer("trend", nan_store, "*", "--name", "x", code=2)
     assert "exclude each other" in refused.stderr
     assert "'gradeint' is not a role" in answer("trend", nan_store, "--role", "gradeint", code=2).stderr
