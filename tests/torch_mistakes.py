@@ -80,7 +80,8 @@ def _tensor_parallel(mistake: str, rank: int) -> list[dict[str, Any]]:
     import torch  # deferred: see above
     from torch import distributed  # deferred: see above
 
-    weights, dumped = _weights(), {}
+    weights = _weights()
+    dumped: dict[str, Any] = {}
     x = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(6))
     for layer in range(LAYERS):
         name, is_wrong = f"layers.{layer}", layer == 1

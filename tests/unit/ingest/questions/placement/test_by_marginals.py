@@ -1,5 +1,6 @@
 """How ranks hold the tensors of a reference is told from marginals alone, before and after gc."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -67,9 +68,12 @@ def test_pieces_of_another_name(stores: Path) -> None:
     (pieces,) = (held.name for held in layout_by_marginals(run, reference).tensors[3:4])
     (held,) = layout_by_marginals(run, reference, pieces, of=whole, step=0).tensors
     assert (held.name, held.pieces, held.placement) == (whole, pieces, "partial sum")
-    for mistake in (lambda: layout_by_marginals(run, reference, of="None"),
-                    lambda: layout_by_marginals(run, reference, "None*"),
-                    lambda: layout_by_marginals(run, reference, step=7),
-                    lambda: layout_by_marginals(run, str(stores / "one"))):  # fmt: skip
+    mistakes: list[Callable[[], object]] = [
+        lambda: layout_by_marginals(run, reference, of="None"),
+        lambda: layout_by_marginals(run, reference, "None*"),
+        lambda: layout_by_marginals(run, reference, step=7),
+        lambda: layout_by_marginals(run, str(stores / "one")),
+    ]
+    for mistake in mistakes:
         with pytest.raises(UsageError):
             mistake()
