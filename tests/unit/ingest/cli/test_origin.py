@@ -54,7 +54,7 @@ def test_story_names_the_operator_its_line_and_what_to_type_next(nan_sqrt: Path,
     shown = done.stderr.split("values: dump-ingest ")[1].split("\n")[0].split()
     printed = answer(*shown).stdout
     assert "Sqrt-op0.input.0" in printed
-    assert "nan_count        0" in printed  # it holds none
+    assert "nan_count        0" in printed
 
 
 def test_json_is_one_strict_object(nan_sqrt: Path, answer: Answer) -> None:
