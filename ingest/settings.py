@@ -85,8 +85,8 @@ class Settings(BaseModel):
     """Whether tensors stay in the accelerator's memory layout. Part of every fingerprint."""
     sketches: bool = True
     """Whether histograms of tensors and digests of blocks are stored: answers after the tensors are gone."""
-    marginals: bool = True
-    """Whether marginals are, too: with `sketches`. `dump-ingest sketch` can add them later."""
+    marginals: bool = False
+    """Whether marginals are, too, if `sketches` is set. `dump-ingest sketch` adds them later."""
     pool: bool = True
     """Whether tensors that several ranks share are stored once. It takes `consolidate --follow` beside it."""
     replace: bool = False

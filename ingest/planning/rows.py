@@ -73,7 +73,7 @@ _NOT_UNDERSTOOD = "its name is not understood; kept as a file"
 
 
 def _bad_entry(file: SourceFile, name: TensorName | None, inspection: Inspection, *, is_named: bool) -> Entry:
-    """Return a file that something is wrong with. It is quarantined, unless it may be no tensor at all."""
+    """Return a file that something is wrong with. It is quarantined, unless it may not be a tensor at all."""
     if is_named and name is None and inspection.readable and not inspection.is_poison:
         return Entry(file, RowKind.FILE, TensorName(), problem=_NOT_UNDERSTOOD)
     return Entry(

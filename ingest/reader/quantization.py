@@ -80,7 +80,7 @@ class QuantizationError:
 
 
 def quantized_pair(tensor: Tensor, tables: Tables) -> tuple[Tensor, Tensor] | None:
-    """Return a tensor before and after quantisation, one of which is `tensor`; None if there is no such pair.
+    """Return a tensor before and after quantisation, one of which is `tensor`; None if it is not part of one.
 
     Args:
         tensor: one of the two.

@@ -156,7 +156,7 @@ class Recorder:
                 "no call of the model was seen; record the object that you call, such as what torch.compile "
                 "or DistributedDataParallel returned"
             )
-        elif not self.recorded and is_whole:
+        elif not self.recorded and is_whole and self._choice.last != -1:
             self._add_problem(f"none of the steps that were asked for ran; the last one was {self.step}")
         if self.recorded and not self._has_rows:
             self._add_problem(f"modules={self._choice.modules!r} fits no name of a module or parameter")

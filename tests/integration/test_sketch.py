@@ -23,9 +23,9 @@ OTHER[7, 9] *= -1000
 
 @pytest.fixture
 def older(tmp_path: Path) -> Path:
-    """A store without sketches: two ranks of two steps, of which one has an outlier in the second."""
+    """A store without sketches: two ranks of three steps, of which one has an outlier from the second on."""
     dump, store = MadeDump(tmp_path / "dump"), tmp_path / "run.zarr"
-    for step in range(2):
+    for step in range(3):
         for rank in range(2):
             values = OTHER if rank and step else WEIGHT
             dump.add(values, tensor_name(time=1), step=step, rank=rank)
@@ -52,7 +52,9 @@ def answers(path: Path) -> dict[str, Any]:
 @pytest.mark.dask
 def test_a_cluster_adds_sketches_and_they_outlive_the_tensors(older: Path, cluster: DaskCluster) -> None:
     report = ingest.sketch(older, settings=Settings(scheduler=cluster.address))
-    assert [(step.key.rank, step.key.step) for step in report.added] == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert [(step.key.rank, step.key.step) for step in report.added] == [
+        (rank, step) for step in range(3) for rank in range(2)
+    ]
     age(older)
     before = answers(older)
     assert run("gc", older, "--tensors-around-anomalies", "0", "--apply").code == 0
@@ -61,7 +63,7 @@ def test_a_cluster_adds_sketches_and_they_outlive_the_tensors(older: Path, clust
     assert before["precision"]["without"] == before["quantiles"]["without"] == 0
     outliers = [odd for odd in before["outliers"]["positions"] if odd["kind"] == "outlier"]
     assert {(odd["axis"], *odd["positions"]) for odd in outliers} == {(0, 7), (1, 9)}
-    assert before["where"] == [(1, 1)]
-    (large, _) = before["localize"]["tensors"]
+    assert before["where"] == [(1, 1), (1, 2)]
+    (large,) = before["localize"]["tensors"]
     assert [along["runs"] for along in large["positions"]] == [[[7, 8]], [[9, 10]]]
     assert before["layout"]["tensors"][0]["placement"] == ""

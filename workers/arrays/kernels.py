@@ -99,7 +99,8 @@ def address(array: npt.NDArray[Any]) -> int:
         return place
 
 
-_first_byte_of, _address_of = ctypes.c_char.from_buffer, ctypes.addressof
+_address_of = ctypes.addressof
+_first_byte_of: Any = ctypes.c_char.from_buffer  # its type stub does not know that arrays are buffers
 
 
 class _Scratch(threading.local):

@@ -35,6 +35,7 @@ _COUNTS = {
 _PERCENTILE = re.compile(r"(abs_)?p(\d{1,3}(?:_\d{1,9})?)")
 _LOSS = re.compile(r"(overflow|underflow)_([a-z][a-z0-9_]*)")
 HINT = "The setting `sketches` adds them to new steps, `dump-ingest sketch` to old ones."
+MARGINALS_HINT = "The setting `marginals` adds them to new steps, `dump-ingest sketch` to old ones."
 
 
 class ColumnsWithSketches(frozenset[str]):
@@ -113,7 +114,7 @@ class SketchColumns:
 
     def _counts(self, name: str) -> BoundedColumn:
         if not self._sketches.has_marginals:
-            raise UsageError(f"{self.where}: it has no marginals", hint=HINT)
+            raise UsageError(f"{self.where}: it has no marginals", hint=MARGINALS_HINT)
         counts: npt.NDArray[np.float64] = np.full(len(self.index.labels), math.nan)
         for row, of_axis in self._sketches.marginals.by_row(self.index).items():
             size = int(np.prod(self.index.shape[row, : self.index.number("ndim")[row]]))

@@ -56,7 +56,7 @@ class RankTolerance:
         for row in sorted(rows, key=lambda row: row.number):
             if row.metrics is None or row.verdict not in _JUDGED:
                 continue
-            read = () if is_input(row.io) else inputs.get(keys[row.number].operator, ())
+            read = () if is_input(row.io) else tuple(inputs.get(keys[row.number].operator, ()))
             measured = Measured(
                 (row.dtype_a, row.dtype_b),
                 row.metrics,

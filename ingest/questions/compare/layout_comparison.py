@@ -135,7 +135,7 @@ class LayoutComparison:
         return [pair for pair in pairs if pair.a not in self._decisions]
 
     def _decide_removed(self, pairs: Iterable[TensorPair]) -> None:
-        """Decide about tensors that are no longer in a store: by digests, or by marginals alone."""
+        """Decide about tensors that were removed from a store: by digests, or by marginals alone."""
         for pair in pairs:
             if decision := same_content(self._a, pair.a, self._b, pair.b):
                 self._decisions[pair.a] = decision

@@ -70,7 +70,7 @@ class StepTensors:
     partial: str = ""
     """What the step lacks, if that is known only after reading it."""
     removed: frozenset[int] = frozenset()
-    """The tensors whose elements were dumped, and are no longer in the store."""
+    """The tensors whose elements were dumped, and have been removed from the store."""
 
     @cached_property
     def names(self) -> list[str]:

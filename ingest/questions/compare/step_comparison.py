@@ -210,7 +210,7 @@ class StepComparison:
         return are_dumped and not self._are_removed(pair)
 
     def _are_removed(self, pair: TensorPair) -> bool:
-        """Return whether the elements of one of the two are no longer in its store."""
+        """Return whether the elements of one of the two were removed from its store."""
         return pair.a in self._a.removed or pair.b in self._b.removed
 
     def _content(self, pair: TensorPair) -> object:

@@ -20,7 +20,7 @@ from workers.arrays.channels import ABS_MAX, DEFAULT_FACTOR, MEASURES, Channels,
 from workers.errors import UsageError
 from workers.store.blocks import TensorKey, tensors_of
 from workers.store.prefetch import prefetch
-from workers.store.sketch_columns import HINT
+from workers.store.sketch_columns import MARGINALS_HINT
 from workers.store.sketch_tables import has_all_sketches
 
 #: Steps that are read ahead of need.
@@ -142,7 +142,7 @@ def _ask(
     if not tally.looked_at + tally.too_small + tally.without:
         raise nothing_chosen(condition, list(tally.keys))
     if not tally.looked_at and tally.without:
-        raise UsageError("none of the chosen tensors has marginals", hint=HINT)
+        raise UsageError("none of the chosen tensors has marginals", hint=MARGINALS_HINT)
     return OutliersAnswer(
         snapshot.store.url,
         by,

@@ -229,15 +229,24 @@ def test_commit_with_views_is_of_a_format_that_older_versions_refuse(stores: Map
     assert plain.commit.record.format_version == metadata.FORMAT_VERSION
 
 
-def test_tensor_parallel_dump_with_dtensors_reads_back(tmp_path: Path) -> None:
-    """The whole dumps are beside the checkout, not in it."""
-    dumps = SAMPLES.parent / "torch-dumps" / "sglang-dumper-tp2"
+@pytest.mark.parametrize(
+    ("name", "prefix"),
+    [
+        ("sglang-dumper-dp2", "dump/"),
+        ("sglang-dumper-tp1", "dump/gpt_tp1/"),
+        ("sglang-dumper-tp2", "dump/gpt_tp2/"),
+        ("sglang-dumper-tp2-bias", "dump/gpt_tp2_bias/"),
+    ],
+)
+def test_parallel_dumps_of_sglang_read_back(name: str, prefix: str, tmp_path: Path) -> None:
+    """With DTensors. The whole dumps are beside the checkout, not in it."""
+    dumps = SAMPLES.parent / "torch-dumps" / name
     if not dumps.exists():
-        pytest.skip(f"{dumps} is missing: the packed dumps have no DTensors of SGLang")
+        pytest.skip(f"{dumps} is missing: the packed dumps have one of these, and no DTensors")
     ingest_directly(dumps / "dump", tmp_path / "run.zarr")
     store = open_store(tmp_path / "run.zarr")
     told = {path: file for path, file in truth(dumps).items() if path.startswith("dump/")}
-    assert list(differences(told, "dump/gpt_tp2/", store)) == []
+    assert list(differences(told, prefix, store)) == []
     assert sum(step.commit.summary.tensors for step in store.select()) == len(told)
 
 

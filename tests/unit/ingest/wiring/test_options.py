@@ -44,4 +44,5 @@ def test_settings_become_what_a_service_is_to_do() -> None:
 def test_sketches_are_kept_unless_a_setting_says_otherwise() -> None:
     assert options_of(settings()).sketches
     assert not options_of(settings(sketches=False)).sketches
-    assert not options_of(settings(marginals=not options_of(settings()).marginals)).marginals
+    assert not options_of(settings()).marginals
+    assert options_of(settings(marginals=True)).marginals

@@ -15,6 +15,7 @@ from workers.store import commit, metadata, recompressing
 from workers.store.commit import drop_tensors
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
+from workers.store.pieces import Gathered
 from workers.store.recompressing import is_dense, recompress
 from workers.store.record import WithoutTensors
 from workers.store.shards import ShardPacker
@@ -145,7 +146,7 @@ def test_dense_codecs_take_less_room(dense: str, most: float) -> None:
 
     def stored(spec: ArraySpec) -> int:
         written: list[bytes] = []
-        with ShardPacker(spec, 0, lambda _: recompressing.Gathered(written.append)) as packer:
+        with ShardPacker(spec, 0, lambda _: Gathered(written.append)) as packer:
             packer.append(data)
         return sum(map(len, written))
 

@@ -48,10 +48,10 @@ def test_limits_of_the_user_count_alone(pair: tuple[Path, Path]) -> None:
 
 
 def test_another_order_of_sums_is_explained(tmp_path: Path) -> None:
-    runs = [
+    a, b = (
         write(tmp_path / str(number), simulate(Config(flags=frozenset(flags))))
         for number, flags in enumerate([("reversed sums", "flash attention"), ()])
-    ]
-    answer = run(*runs)
+    )
+    answer = run(a, b)
     assert answer.counts[Verdict.DIFFERENT] == 0
     assert answer.unexplained is None
