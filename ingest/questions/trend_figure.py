@@ -202,7 +202,7 @@ def _label_ends(axes: Any, steps: npt.NDArray[np.int64], chosen: Sequence[tuple[
         lowest = min(max(height, lowest + _LABEL_PITCH), top)
         arrow = {"arrowstyle": "-", "color": color, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0}
         axes.annotate(
-            f"rank {rank}",
+            f"rank {rank}" if point else f"rank {rank}: no finite value",
             point or (1.0, lowest),
             xycoords="data" if point else "axes fraction",
             xytext=(1.03, lowest),
