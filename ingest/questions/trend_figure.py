@@ -138,13 +138,15 @@ def outlying(lines: Sequence[Line]) -> list[int]:
     Far is relative to the median absolute deviation of all lines in the same step. The first NaN or Inf and
     the farthest come first.
     """
-    heights = np.ma.masked_invalid([np.where(line.present, line.heights, np.nan) for line in lines])
-    median = np.ma.median(heights, axis=0)
-    distances = np.ma.abs(heights - median)
-    spread = np.ma.median(distances, axis=0) * _MAD_TO_SIGMA
+    heights = np.array([np.where(line.present, line.heights, np.nan) for line in lines])
+    heights[~np.isfinite(heights)] = np.nan
+    heights[:, np.isnan(heights).all(axis=0)] = 0.0  # no line is far from others there
+    median = np.nanmedian(heights, axis=0)
+    distances = np.abs(heights - median)
+    spread = np.nanmedian(distances, axis=0) * _MAD_TO_SIGMA
     # Where most ranks are equal, any that differs by more than rounding stands out.
-    limit = np.ma.maximum(_OUTLYING * spread, np.ma.abs(median) * _ROUNDING).filled(np.inf)
-    far = distances.filled(0.0)
+    limit = np.maximum(_OUTLYING * spread, np.abs(median) * _ROUNDING)
+    far = np.nan_to_num(distances)
     with np.errstate(divide="ignore", over="ignore"):
         scores = np.divide(far, limit, out=np.zeros_like(far), where=far > limit).max(axis=1)
     bad = np.array([line.bad & line.present for line in lines])
@@ -183,7 +185,7 @@ def _add_scale(axes: Any, lines: Sequence[Line], name: str) -> list[Any]:
     bar = axes.figure.colorbar(scale, ax=axes, pad=0.02, aspect=40)
     bar.ax.yaxis.get_major_locator().set_params(integer=True)
     bar.ax.set_ylabel(f"{name}: rank", fontsize=8).set_parse_math(False)
-    return list(scale.to_rgba(ranks))
+    return list(scale.to_rgba(np.array(ranks)))
 
 
 def _label_ends(axes: Any, steps: npt.NDArray[np.int64], chosen: Sequence[tuple[Line, str]]) -> None:
