@@ -31,7 +31,7 @@ def find_repeated_biases(held: HeldTensors, rows: Mapping[int, EqualHolders]) ->
     Looked at are tensors that the dump tells to be partial sums, or that are named so.
     """
     for number, row in rows.items():
-        if not row.is_distinct or not _is_partial(held, number):
+        if not row.is_distinct or not _is_partial(held, number) or held.is_removed(number):
             continue
         for output in range(number + 1, min(number + 1 + _AHEAD, len(held.keys))):
             if rows[output].is_replicated and held.shapes(output)[0] == held.shapes(number)[0]:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ingest.questions.compare.by_marginals import propose
 from ingest.questions.compare.held_tensors import HeldTensors, hold_together
 from ingest.questions.compare.runner import PairRunner, ThreadRunner, answer_each
 from ingest.questions.compare.selection import Selection
@@ -39,7 +40,8 @@ def layout(store: Catalog, step: int | None = None, *, include_partial: bool = F
     """Return how the ranks of a run hold its tensors, and what looks like a mistake.
 
     Digests decide, and what the dump tells. Of tensors that differ from rank to rank, the elements are read
-    once for each of at most three tensors that they may make up; of large ones, parts.
+    once for each of at most three tensors that they may make up; of large ones, parts. Where `gc` has removed
+    them, marginals tell it, if the step has any: estimated. Biases that ranks repeat are not found then.
 
     Args:
         store: the store.
@@ -74,6 +76,7 @@ def layout(store: Catalog, step: int | None = None, *, include_partial: bool = F
         tuple(search.findings),
         tuple(search.replicas.groups()),
         tuple(left_out),
+        search.removed,
     )
 
 
@@ -105,6 +108,7 @@ class _LayoutSearch:
         self.kinds: dict[tuple[Kind, str], _Row] = {}
         """By kind and placement."""
         self.findings: list[LayoutFinding] = []
+        self.removed = 0
         self._counts: Counter[tuple[Kind, str]] = Counter()
         self._states = OptimizerStates()
 
@@ -136,13 +140,16 @@ class _LayoutSearch:
             return ", ".join(f"{name}: {kind}" for name, kind in told.items()), "told"
         if number in whole:
             other, placement = whole[number]
-            return placement, f"makes up {held.keys[other].name}"
+            by_marginals = ", by marginals: estimated" if _is_removed(held, (number, other)) else ""
+            return placement, f"makes up {held.keys[other].name}{by_marginals}"
         if by_digests.is_replicated:
             return "replicated", "equal bytes"
         if len(by_digests.groups) < len(held.holders[number]):
             texts = [format_ranges(group) for group in by_digests.groups if len(group) > 1]
             return f"replicated in {'; '.join(texts)}", "equal bytes"
-        return _OWN, "bytes differ"
+        is_removed = held.is_removed(number)
+        self.removed += is_removed
+        return _OWN, "bytes differ; its elements were removed" if is_removed else "bytes differ"
 
     def _note_parameter(self, held: HeldTensors, number: int) -> None:
         key = held.keys[number]
@@ -180,6 +187,7 @@ def _made_up(
         if row.is_distinct and held.is_dumped(number) and not held.told(number)
         for other in _next_replicated(held, rows, number)
     ]
+    kept = [pair for pair in pairs if not _is_removed(held, pair)]
     questions = [
         PlacementQuestion(
             held.operands(number),
@@ -187,19 +195,28 @@ def _made_up(
             held.pieces(number),
             held.pieces(other).first,
         )
-        for number, other in pairs
+        for number, other in kept
     ]
     whole: dict[int, tuple[int, str]] = {}
-    for (number, other), answer in zip(pairs, answer_each(runner, search_placements, questions), strict=True):
+    for (number, other), answer in zip(kept, answer_each(runner, search_placements, questions), strict=True):
         decision = decide(answer.search, (held.dtype(number), held.dtype(other)))
-        if number not in whole and (placement := _making_up(decision)):
+        if number not in whole and (placement := _making_up(decision, Certainty.CERTAIN)):
             whole[number] = other, placement
+    for number, other in pairs:
+        if _is_removed(held, (number, other)) and number not in whole:
+            proposal = propose(held, number, held, other)
+            if proposal and (placement := _making_up(proposal.decision, Certainty.BY_MARGINALS)):
+                whole[number] = other, placement
     return whole
 
 
-def _making_up(decision: Decision) -> str:
-    """Return how pieces make up a tensor: cut or summed; "" if that is not certain, or they do not."""
-    if decision.certainty is not Certainty.CERTAIN or decision.way is None:
+def _is_removed(held: HeldTensors, pair: tuple[int, int]) -> bool:
+    return any(map(held.is_removed, pair))
+
+
+def _making_up(decision: Decision, least: Certainty) -> str:
+    """Return how pieces make up a tensor: cut or summed; "" if that is not as certain, or they do not."""
+    if decision.certainty is not least or decision.way is None:
         return ""
     own = decision.way.a
     return str(own) if is_sum(own) or own.kind.startswith("shard") else ""

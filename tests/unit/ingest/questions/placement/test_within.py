@@ -5,8 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import ingest
 from ingest.questions.placement.layout_answer import RunLayout
+from ingest.store_gc.policy import GcPolicy
+from tests.gc_stores import age
 from tests.laid_out import Lay, layout_of
+from tests.pipeline import ingest_directly
+from tests.sharded_net import LAYOUT, Dump, write
 from workers.errors import UsageError
 
 
@@ -47,3 +52,32 @@ def test_mistakes_are_found_without_a_reference(
 def test_a_single_rank_has_no_layout(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="a layout takes several ranks"):
         layout_of(tmp_path, [[{"x": np.ones(3, np.float32)}]])
+
+
+def test_marginals_tell_it_when_gc_has_removed_the_elements(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    whole, total, own = (rng.standard_normal((2, 160, 200)).astype(np.float32) for _ in range(3))
+    ranks: list[Dump] = [
+        {
+            "shard": np.split(whole[0], 2)[rank],
+            "gathered": whole[0],
+            "partial": total[rank],
+            "reduced": total.sum(axis=0),
+            "own": own[rank],
+        }
+        for rank in range(2)
+    ]
+    url = str(tmp_path / "run.zarr")
+    ingest_directly(write(tmp_path / "dump", [ranks, ranks]), url, layout=LAYOUT, sketches=True)
+    before = ingest.layout(ingest.open_store(url), 0)
+    age(tmp_path / "run.zarr")
+    plan = ingest.plan_gc(url, GcPolicy(tensors_around_anomalies=0))
+    assert ingest.apply_gc(url, plan).objects
+    after = ingest.layout(ingest.open_store(url), 0)
+    shown = placements(after)
+    assert shown == placements(before)
+    assert (shown["shard"], shown["partial"]) == ("shard 0", "partial sum")
+    assert (before.removed, after.removed) == (0, 1)
+    known = {kind.name.split(".")[2]: kind.why for kind in after.kinds}
+    assert known["shard"].endswith("gathered.output.0, by marginals: estimated")
+    assert known["own"] == "bytes differ; its elements were removed"
