@@ -38,7 +38,7 @@ _SCALES = (1.0, 2.0**7, 2.0**-9, 3.7)
 def main() -> None:
     """Compare all dumps, and print what was compared."""
     total: Counter[str] = Counter()
-    names: dict[frozenset[bytes], str] = {}
+    names: dict[frozenset[str], str] = {}
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         for number, (name, dump) in enumerate(_dumps(root, list(map(Path, sys.argv[1:])))):
@@ -90,7 +90,7 @@ def _layout_of(dump: Path) -> str:
     return next((LAYOUTS[part] for part in dump.parts if part in LAYOUTS), "")
 
 
-def _digests(store: Path) -> frozenset[bytes]:
+def _digests(store: Path) -> frozenset[str]:
     """Return what identifies the tensors of a store."""
     opened = open_store(store)
     steps = (opened.step(key.rank, key.step) for key in opened.keys)
