@@ -47,9 +47,9 @@ def _is_partial(held: HeldTensors, number: int) -> bool:
 
 
 def _repeated(held: HeldTensors, number: int, output: int, rows: Mapping[int, EqualHolders]) -> str:
-    """Return what is wrong with an output; "" if nothing is, or if it cannot be read."""
+    """Return what is wrong with an output; "" if nothing is, or if it cannot be read or was removed."""
     shape = held.shapes(output)[0]
-    if not shape or math.prod(shape) > _MAX_SIZE:
+    if not shape or math.prod(shape) > _MAX_SIZE or held.is_removed(number) or held.is_removed(output):
         return ""
     try:
         read = elements_of([*held.operands(number), held.operands(output)[0]])
@@ -74,7 +74,7 @@ def _biases(held: HeldTensors, length: int, rows: Mapping[int, EqualHolders]) ->
     for number, key in enumerate(held.keys):
         name = f"{key.op_type}.{key.op_name}".lower()
         is_bias = "bias" in name and "grad" not in name and held.shapes(number)[0] == (length,)
-        if is_bias and rows[number].is_replicated and held.is_dumped(number):
+        if is_bias and rows[number].is_replicated and held.is_dumped(number) and not held.is_removed(number):
             yield number
 
 

@@ -2,7 +2,8 @@
 
 Equal digests show replicas. What differs from rank to rank may be shards, partial sums, or the work of ranks
 on other data; that is told by the dump, or by a tensor soon after it that all ranks have and that the pieces
-make up: a sum that was reduced, or shards that were gathered. What neither shows is left open.
+make up: a sum that was reduced, or shards that were gathered. What neither shows is left open. Of tensors
+that were removed, marginals stand for elements.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ingest.questions.compare.by_marginals import propose
 from ingest.questions.compare.held_tensors import HeldTensors, hold_together
 from ingest.questions.compare.runner import PairRunner, ThreadRunner, answer_each
 from ingest.questions.compare.selection import Selection
@@ -33,13 +35,16 @@ from workers.tasks.placed import PlacementQuestion, search_placements
 #: How many tensors that all ranks have are tried as what pieces make up.
 _AHEAD = 3
 _OWN = "each rank its own"
+#: The certainty of a way that elements or, where they were removed, marginals show.
+_SHOWN = frozenset({Certainty.CERTAIN, Certainty.BY_MARGINALS})
 
 
 def layout(store: Catalog, step: int | None = None, *, include_partial: bool = False) -> RunLayout:
     """Return how the ranks of a run hold its tensors, and what looks like a mistake.
 
     Digests decide, and what the dump tells. Of tensors that differ from rank to rank, the elements are read
-    once for each of at most three tensors that they may make up; of large ones, parts.
+    once for each of at most three tensors that they may make up; of large ones, parts. If they were removed,
+    their marginals decide; without marginals, only digests do.
 
     Args:
         store: the store.
@@ -136,13 +141,14 @@ class _LayoutSearch:
             return ", ".join(f"{name}: {kind}" for name, kind in told.items()), "told"
         if number in whole:
             other, placement = whole[number]
-            return placement, f"makes up {held.keys[other].name}"
+            by_marginals = ", by marginals" * _is_any_removed(held, number, other)
+            return placement, f"makes up {held.keys[other].name}{by_marginals}"
         if by_digests.is_replicated:
             return "replicated", "equal bytes"
         if len(by_digests.groups) < len(held.holders[number]):
             texts = [format_ranges(group) for group in by_digests.groups if len(group) > 1]
             return f"replicated in {'; '.join(texts)}", "equal bytes"
-        return _OWN, "bytes differ"
+        return _OWN, "bytes differ" + "; the elements were removed" * held.is_removed(number)
 
     def _note_parameter(self, held: HeldTensors, number: int) -> None:
         key = held.keys[number]
@@ -180,6 +186,7 @@ def _made_up(
         if row.is_distinct and held.is_dumped(number) and not held.told(number)
         for other in _next_replicated(held, rows, number)
     ]
+    readable = [pair for pair in pairs if not _is_any_removed(held, *pair)]
     questions = [
         PlacementQuestion(
             held.operands(number),
@@ -187,19 +194,34 @@ def _made_up(
             held.pieces(number),
             held.pieces(other).first,
         )
-        for number, other in pairs
+        for number, other in readable
     ]
+    answers = answer_each(runner, search_placements, questions)
+    ways = {
+        (number, other): _making_up(decide(answer.search, (held.dtype(number), held.dtype(other))))
+        for (number, other), answer in zip(readable, answers, strict=True)
+    }
     whole: dict[int, tuple[int, str]] = {}
-    for (number, other), answer in zip(pairs, answer_each(runner, search_placements, questions), strict=True):
-        decision = decide(answer.search, (held.dtype(number), held.dtype(other)))
-        if number not in whole and (placement := _making_up(decision)):
+    for number, other in pairs:
+        placement = ways[number, other] if (number, other) in ways else _by_marginals(held, number, other)
+        if placement and number not in whole:
             whole[number] = other, placement
     return whole
 
 
+def _is_any_removed(held: HeldTensors, *tensors: int) -> bool:
+    return any(map(held.is_removed, tensors))
+
+
+def _by_marginals(held: HeldTensors, number: int, other: int) -> str:
+    """Return how pieces make up a tensor, as marginals show it; "" if they do not."""
+    proposal = propose(held, number, held, other)
+    return _making_up(proposal.decision) if proposal is not None and proposal.is_shown else ""
+
+
 def _making_up(decision: Decision) -> str:
-    """Return how pieces make up a tensor: cut or summed; "" if that is not certain, or they do not."""
-    if decision.certainty is not Certainty.CERTAIN or decision.way is None:
+    """Return how pieces make up a tensor: cut or summed; "" if nothing shows that."""
+    if decision.certainty not in _SHOWN or decision.way is None:
         return ""
     own = decision.way.a
     return str(own) if is_sum(own) or own.kind.startswith("shard") else ""
