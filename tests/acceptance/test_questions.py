@@ -104,6 +104,7 @@ ELEMENT_KEYS = {
     "producers": list,
     "consumers": list,
     "operands": list,
+    "quantization": (dict, type(None)),
     "anatomy": dict,
     "histogram": (dict, type(None)),
     "at": (str, type(None)),

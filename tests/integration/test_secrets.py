@@ -47,7 +47,12 @@ def url(
     return s3_bucket.url
 
 
-_TALKATIVE = {"DUMP_INGEST_LOG_LEVEL": "debug", "DUMP_INGEST_WEBHOOK_TOKEN": CANARY, "COLUMNS": "300"}
+_TALKATIVE = {
+    "DUMP_INGEST_LOG_LEVEL": "debug",
+    "DUMP_INGEST_WEBHOOK_TOKEN": CANARY,
+    "DUMP_INGEST_MARGINALS": "true",
+    "COLUMNS": "300",
+}
 
 
 #: Of a dump by MindSpore, for `check`.

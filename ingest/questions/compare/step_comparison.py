@@ -243,11 +243,13 @@ class StepComparison:
         reasons = limits.broken_by_statistics(a, b)
         unread = "were not dumped" if self._choices.elements else "were not read"
         for pair, is_known, reason in zip(pairs, are_known, reasons, strict=True):
-            why = "were removed from the store" if self._are_removed(pair) else unread
+            is_removed = self._are_removed(pair)
+            why = "were removed from the store" if is_removed else unread
             if not is_known:
                 yield self._row(pair, Verdict.UNKNOWN, f"elements {why}, and no statistic of both is known")
             elif reason:
-                yield self._row(pair, Verdict.DIFFERENT, reason, basis="statistics")
+                differ = f"{reason}; elements {why}" if is_removed else reason
+                yield self._row(pair, Verdict.DIFFERENT, differ, basis="statistics")
             else:
                 agree = f"statistics agree; elements {why}"
                 yield self._row(pair, Verdict.CLOSE, agree, basis="statistics")

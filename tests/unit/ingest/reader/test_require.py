@@ -1,5 +1,6 @@
 """What is not a store is called by its name, with the command that was meant."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from ingest.api import open_store
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
-from workers.errors import UsageError
+from workers.errors import StoreDenied, UsageError
 
 
 def refusal(place: Path) -> UsageError:
@@ -40,3 +41,13 @@ def test_a_part_of_a_store_names_the_store(dumps: DumpLibrary, store: Path) -> N
 def test_anything_else_is_no_store(tmp_path: Path) -> None:
     assert refusal(tmp_path).message == f"{tmp_path}: no dump-ingest store"
     assert refusal(tmp_path / "none").message.endswith("no dump-ingest store")
+
+
+def test_a_store_that_may_not_be_read_is_denied(store: Path, other_user: int) -> None:
+    store.mkdir(mode=0o700)
+    os.seteuid(other_user)
+    try:
+        with pytest.raises(StoreDenied):
+            open_store(store)
+    finally:
+        os.seteuid(0)
