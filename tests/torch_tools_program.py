@@ -10,6 +10,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import shlex
 import sys
 from dataclasses import make_dataclass
 from pathlib import Path
@@ -127,10 +128,19 @@ def tell_truth(directory):
 
 
 def sglang_dumper(directory):
-    """Train with every module, parameter and gradient dumped; a NaN is born in step 2."""
-    switches = ("enable", "enable_grad", "enable_model_value", "enable_model_grad")
-    os.environ |= {f"DUMPER_{name.upper()}": "1" for name in switches}
-    os.environ |= {"DUMPER_DIR": f"{directory}/dump", "DUMPER_NON_INTRUSIVE_MODE": "all"}
+    """Train with what `dumper.env` says, or else every module, parameter and gradient dumped.
+
+    A NaN is born in step 2.
+    """
+    told = Path(directory, "dumper.env")
+    if told.exists():
+        for line in told.read_text().splitlines():
+            name, _, value = shlex.split(line)[1].partition("=")
+            os.environ[name] = value
+    else:
+        switches = ("enable", "enable_grad", "enable_model_value", "enable_model_grad")
+        os.environ |= {f"DUMPER_{name.upper()}": "1" for name in switches}
+        os.environ |= {"DUMPER_DIR": f"{directory}/dump", "DUMPER_NON_INTRUSIVE_MODE": "all"}
     os.environ |= {"DUMPER_ENABLE_OUTPUT_CONSOLE": "0"}
     dumper = of_sglang(
         "dumper",

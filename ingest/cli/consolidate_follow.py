@@ -70,16 +70,29 @@ class Following:
             observers = [metrics.observe, SeriesLog().observe, scrapes.observe]
             observers += [webhook.observe] if webhook else []
             tell_ready()
+            has_held = False
             while not stop.is_set():
-                beat()
-                try:
-                    self._hold(stop, metrics, observers)
-                except (LeaseHeld, StoreUnavailable, ClusterError) as exc:
-                    self._remind(exc)
-                    metrics.lease(held=False)
+                has_held = self._hold_if_free(stop, metrics, observers)
+                if not has_held:
                     stop.wait(_STANDBY_S)
+            if self.settings.finish and not has_held and not is_interrupted(stop):
+                # It was told to stop while it stood by: what has come meanwhile is taken, too.
+                self._hold_if_free(stop, metrics, observers)
         if self.settings.finish:
             scrapes.wait_for_last(left_s(stop, self.settings.drain_s))
+
+    def _hold_if_free(
+        self, stop: threading.Event, metrics: ConsolidatorMetrics, observers: Sequence[Observer]
+    ) -> bool:
+        """Hold the view as `_hold` does; return False if others hold it or the store is away, and say so."""
+        beat()
+        try:
+            self._hold(stop, metrics, observers)
+        except (LeaseHeld, StoreUnavailable, ClusterError) as exc:
+            self._remind(exc)
+            metrics.lease(held=False)
+            return False
+        return True
 
     def _hold(
         self, stop: threading.Event, metrics: ConsolidatorMetrics, observers: Sequence[Observer]

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ingest.cli.printing import print_table, say, step_text
+from ingest.reader.text import counted
 from ingest.store_gc.execute import GcReport
 from ingest.store_gc.plan import GcAction, GcPlan, shortly
 from ingest.units import human_bytes
@@ -49,19 +50,19 @@ def print_removed(report: GcReport) -> None:
             rows.append((noun, *_cells(actions)))
     if rows:
         print_table(("removed", *_COLUMNS), rows, right=_NUMBERS)
-    say(f"{report.objects} objects, {human_bytes(report.nbytes)} removed")
+    say(f"{counted(report.objects, 'object')}, {human_bytes(report.nbytes)} removed")
 
 
 def _cells(actions: Iterable[GcAction]) -> tuple[str, ...]:
     """Return ranks, steps, number, objects and bytes of some actions."""
-    counted = list(actions)
-    of_ranks = [action for action in counted if action.rank is not None]
+    chosen = list(actions)
+    of_ranks = [action for action in chosen if action.rank is not None]
     return (
         _ranges({action.rank for action in of_ranks}),
         _ranges({action.step for action in of_ranks}),
-        str(len(counted)),
-        str(sum(action.objects for action in counted)),
-        human_bytes(sum(action.nbytes for action in counted)),
+        str(len(chosen)),
+        str(sum(action.objects for action in chosen)),
+        human_bytes(sum(action.nbytes for action in chosen)),
     )
 
 

@@ -12,6 +12,7 @@ from ingest.cli.exits import EXIT_DIFFERENT, exit_if_left_out_damaged
 from ingest.cli.opening import open_store
 from ingest.cli.options import ConfigOption, JsonOption, MeshOption, PartialOption, StoreArgument
 from ingest.cli.printing import (
+    counted,
     limited,
     print_json,
     print_line,
@@ -126,6 +127,12 @@ def _print(answer: RunLayout, limit: int) -> None:
     if answer.replicas:
         groups = " ".join(f"--group {format_ranges(group).replace(' ', '')}" for group in answer.replicas)
         say(f"ranks with the same parameters: divergence {answer.store} {groups}")
+    if answer.removed:
+        say(
+            f"{counted(answer.removed, 'tensor')} that differ from rank to rank: their elements are removed. "
+            "--reference STORE@RANK,STEP compares them by marginals with a step that has them whole",
+            label="note",
+        )
     if not answer.findings:
         return
     print_line("")

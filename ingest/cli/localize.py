@@ -11,6 +11,7 @@ from ingest.cli.exits import EXIT_DIFFERENT
 from ingest.cli.options import JsonOption
 from ingest.cli.printing import limited, print_json, print_table, say, say_rest, shape_text, short_name
 from ingest.cli.tensor_options import Conditions, takes_tensor_options
+from ingest.reader.text import counted
 
 if TYPE_CHECKING:  # it imports numpy, and --help needs none of it
     from ingest.questions.localize import DifferingPositions, DifferingRange
@@ -56,7 +57,7 @@ def command(
         if rows:
             print_table(_COLUMNS, rows, right=("blocks", "differ"))
         say_rest(len(answer.tensors), len(shown), "tensors")
-        say(f"{answer.equal} tensors are equal, {answer.only_in_a} are in A alone", label="note")
+        say(f"equal: {counted(answer.equal, 'tensor')}; in A alone: {answer.only_in_a}", label="note")
     if answer.tensors:
         raise typer.Exit(EXIT_DIFFERENT)
 

@@ -37,7 +37,7 @@ def command(
             "-f",
             metavar="FORMAT",
             help="A format: float16, bfloat16, e4m3, e5m2, mxfp8, nvfp4, or bits and bias: e5m7, e4m3b11; "
-            "may be repeated. Default: all with names.",
+            "may be repeated. Default: these six.",
             show_default=False,
         ),
     ] = None,
@@ -92,7 +92,8 @@ def command(
         if shown:
             print_table(_COLUMNS, map(precision_row, shown), right=_RIGHT)
         else:
-            say("no tensor would lose anything", label="note")
+            told = " that has a histogram" if answer.without else ""
+            say(f"no tensor{told} would lose anything", label="note")
         say_rest(len(named), len(shown), "tensors and formats")
     say_without(answer.without)
     say_left_out(answer.left_out)

@@ -64,4 +64,8 @@ def quantiles_row(tensor: TensorQuantiles) -> tuple[str, ...]:
 def say_without(without: int) -> None:
     """Print to stderr how many of the chosen tensors have no histogram, if any."""
     if without:
-        say(f"{counted(without, 'tensor')} without a histogram (see `dump-ingest sketch`)", label="left out")
+        say(
+            f"{counted(without, 'tensor')} without a histogram: `dump-ingest sketch STORE` adds them while "
+            "the elements are there",
+            label="left out",
+        )

@@ -91,6 +91,16 @@ class LocalizedTensor:
     reason: str
     """Why it is not known which ranges differ; "" if it is."""
 
+    @property
+    def exactness(self) -> str:
+        """`bounded`: `positions` certainly differ, and nothing outside `ranges` does. "" if it is not known.
+
+        `exact` if the ranges are the elements that differ: of a tensor with one element.
+        """
+        if self.reason:
+            return ""
+        return "exact" if math.prod(self.shape) == 1 else "bounded"
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return {
@@ -104,6 +114,7 @@ class LocalizedTensor:
             "ranges": [part.to_dict() for part in self.ranges],
             "positions": [along.to_dict() for along in self.positions],
             "reason": self.reason,
+            "exactness": self.exactness,
         }
 
 

@@ -30,6 +30,8 @@ Array = npt.NDArray[Any]
 _LOCAL_AT_ONCE = 2
 #: An object store sends a whole object of this size, before compression, sooner than it answers two requests.
 _WHOLE_NBYTES = 4 * MIB
+#: Reading this much that is not wanted takes less time than a second request, of a directory, too.
+_GAP_NBYTES = MIB // 2
 
 
 def aggregates(cubes: CubeReader, statistic: str) -> npt.NDArray[np.float64] | None:
@@ -74,13 +76,15 @@ def narrow_blocks(
         return []
     statistics = np.empty((len(places), cubes.state.ranks, tensors.size, len(fields)))
     for number, name in enumerate(fields):
-        values = _of_steps(cubes, name, places, tensors)
-        is_count = values.dtype.kind == "i"
-        statistics[..., number] = np.where(values < 0, np.nan, values) if is_count else values
-    if rows:
-        row = _of_steps(cubes, "row", places, tensors)
-    else:
-        row = np.where(np.isnan(statistics).all(axis=-1), -1, 0)
+        for values, target in zip(_steps(cubes, name, places, tensors), statistics, strict=True):
+            target[..., number] = values
+            if values.dtype.kind == "i":
+                target[values < 0, number] = np.nan
+    row = (
+        np.stack(_steps(cubes, "row", places, tensors))
+        if rows
+        else np.where(_known(statistics), np.int32(0), np.int32(-1))
+    )
     digest = np.zeros((*row.shape[1:], DIGEST_BYTES), np.uint8)
     ranks = tuple(cubes.ranks.tolist())
     ordered = tuple(sorted(ranks))
@@ -92,14 +96,22 @@ def narrow_blocks(
     ]
 
 
-def _of_steps(cubes: CubeReader, name: str, places: Sequence[int], tensors: Array) -> Array:
-    """Return some tensors of a cube, (step, rank, tensor)."""
+def _known(statistics: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Return where any statistic is known, without the last axis, which is too short to reduce."""
+    known = ~np.isnan(statistics[..., 0])
+    for number in range(1, statistics.shape[-1]):
+        known |= ~np.isnan(statistics[..., number])
+    return known
+
+
+def _steps(cubes: CubeReader, name: str, places: Sequence[int], tensors: Array) -> list[Array]:
+    """Return some tensors of a cube: of each step, (rank, tensor)."""
     layout = (cubes.cubes.anomalies if name in ANOMALY_FIELDS else cubes.cubes.per_step)[name]
     steps = layout.chunk[0]
     blocks = sorted({place // steps for place in places})
     parts = _CubePart(cubes.objects, layout, cubes.state.ranks, tensors).read(blocks)
     by_block = dict(zip(blocks, parts, strict=True))
-    return np.stack([by_block[place // steps][place % steps] for place in places])
+    return [by_block[place // steps][place % steps] for place in places]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +207,25 @@ class _CubePart:
             if "tensor" in layout.dimensions:
                 return None
             raise DamagedStore(f"{key}: missing", hint=REBUILD_HINT)
-        ranges = layout.inner_ranges(end, key)
+        ranges = [layout.inner_ranges(end, key)[number] for number in numbers]
         chunks = []
-        for start, stop in (ranges[number] for number in numbers):
-            data = end[start:stop] if is_whole else objects.get_range(key, start, stop) or b""
-            chunks.append(layout.decode_inner(data, key, stop - start))
+        for first, last in [(0, len(end))] if is_whole else _near(ranges):
+            data = memoryview(end if is_whole else objects.get_range(key, first, last) or b"")
+            chunks += [
+                layout.decode_inner(bytes(data[start - first : stop - first]), key, stop - start)
+                for start, stop in ranges
+                if first <= start and stop <= last
+            ]
         return chunks
+
+
+def _near(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ascending ranges of an object, with those put together that lie near each other."""
+    first, last = ranges[0]
+    near = []
+    for start, stop in ranges[1:]:
+        if start - last > _GAP_NBYTES:
+            near.append((first, last))
+            first = start
+        last = stop
+    return [*near, (first, last)]

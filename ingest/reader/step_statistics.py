@@ -54,7 +54,7 @@ class StepStatistics:
         """
         self.snapshot = snapshot
         self._fields, self._digests, self._rows = fields, digests, rows
-        self._cubes = _usable_cubes(snapshot)
+        self._cubes = usable_cubes(snapshot)
         self.axis = TensorAxis(self._cubes.axis.keys if self._cubes else ())
         """All tensors of the blocks that were read so far; a place never changes its meaning."""
         self._tensors: npt.NDArray[np.int64] | None = None
@@ -158,7 +158,7 @@ def _is_whole(block: Block, steps: Mapping[int, Step]) -> bool:
     return bool(block.present.sum(axis=1).tolist() == counts)
 
 
-def _usable_cubes(snapshot: Snapshot) -> ConsolidatedCubes | None:
+def usable_cubes(snapshot: Snapshot) -> ConsolidatedCubes | None:
     """Return the cubes of a store with their axes read; None if it has none, or they are damaged."""
     try:
         cubes = open_cubes(snapshot.store.objects)

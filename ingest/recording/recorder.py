@@ -161,7 +161,8 @@ class Recorder:
         if self.recorded and not self._has_rows:
             self._add_problem(f"modules={self._choice.modules!r} fits no name of a module or parameter")
         if self.left_out:
-            self.problems.append(f"{self.left_out} tensors were left out because the queue was full")
+            tensors_were = "tensor was" if self.left_out == 1 else "tensors were"
+            self.problems.append(f"{self.left_out} {tensors_were} left out because the queue was full")
 
     def advance(self) -> None:
         """End the current step and begin the next one; only with `advance="manual"`.

@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ingest.dispatch.outcomes import StepCommitted
+from ingest.reader.text import counted
 from workers.events import Event
 from workers.model import StepKey
 
@@ -44,21 +45,33 @@ class StatusLine:
 
     @property
     def text(self) -> str:
-        """The line."""
-        parts = [f"{self._committed} committed", f"{self._waiting()} not yet", f"{self._under_way()} tasks"]
-        if self._with_findings:
-            parts.append(f"{self._with_findings} with findings")
+        """The whole line."""
+        return self.text_within(None)
+
+    def text_within(self, width: int | None) -> str:
+        """Return the line without the last parts that do not fit into so many columns."""
+        findings = f" ({self._with_findings} with findings)" if self._with_findings else ""
+        text = f"watching: {self._committed} committed{findings}"
+        parts = [f"{self._waiting()} not yet", counted(self._under_way(), "task")]
         if self._last is not None:
             key, at = self._last
             parts.append(f"last: {key}, {self._clock() - at:.0f} s ago")
-        return "watching: " + ", ".join(parts)
+        for part in parts:
+            longer = f"{text}, {part}"
+            if width is not None and len(longer) > width:
+                break
+            text = longer
+        return text
 
     @contextmanager
     def shown(self, console: Console | None = None) -> Iterator[None]:
         """Draw the line for as long as this lasts; what is logged meanwhile goes above it."""
+        screen = console or Console(stderr=True)
         live = Live(
-            console=console or Console(stderr=True),
-            get_renderable=lambda: Text(self.text, "dim", no_wrap=True, overflow="ellipsis"),
+            console=screen,
+            get_renderable=lambda: Text(
+                self.text_within(screen.width), "dim", no_wrap=True, overflow="ellipsis"
+            ),
             refresh_per_second=_RATE,
             redirect_stdout=False,
             transient=True,

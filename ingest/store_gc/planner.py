@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import get_args
 
+from ingest.reader.text import counted
 from ingest.steps.newest import newest_steps
 from ingest.store_gc.inventory import CommitFacts, Extent, Generation, Inventory, StepInventory
 from ingest.store_gc.plan import GcAction, GcPlan, shortly
@@ -224,8 +225,10 @@ class _Planner:
                 yield _action("remains", step.key, "", Extent(), "an empty directory")
         if waiting.objects:
             self.notes.append(
-                f"{waiting.objects} objects ({human_bytes(waiting.nbytes)}) that no commit points to "
-                f"stay until nothing was written next to them for {duration(self.policy.grace_s)}"
+                f"{counted(waiting.objects, 'object')} ({human_bytes(waiting.nbytes)}) "
+                "that no commit points to "
+                f"stay{'s' * (waiting.objects == 1)} until nothing was written next to them for "
+                f"{duration(self.policy.grace_s)}"
             )
 
     def _temporaries(self) -> Iterator[GcAction]:

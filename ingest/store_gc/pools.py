@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from ingest.reader.text import counted
 from ingest.store_gc.inventory import Extent, Inventory, StepInventory
 from ingest.store_gc.plan import GcAction
 from ingest.store_gc.policy import duration
@@ -45,7 +46,8 @@ class Pools:
                 yield GcAction("pool", None, None, "", extent.objects, extent.nbytes, why, path)
         if waiting.objects:
             notes.append(
-                f"{waiting.objects} objects in pools that no commit refers to stay until nothing was written "
+                f"{counted(waiting.objects, 'object')} in pools that no commit refers to "
+                f"stay{'s' * (waiting.objects == 1)} until nothing was written "
                 f"in their step for {duration(self.grace_s)}"
             )
 

@@ -140,6 +140,16 @@ def test_dump_of_sglang_names_the_module_in_which_the_nan_was_born(
     assert store.tensors("Gradient.scores.fc.weight.output.0", step=0)[0].shape == (8, 96)
     origin = ingest.origin(store)
     assert (origin.op_type, origin.op_name, origin.how, origin.step) == ("Module.scores", "scores", "born", 2)
+    answer = ingest.next_dump(store, directory=str(tmp_path / "second/dump"))
+    (tmp_path / "second").mkdir()
+    (tmp_path / "second/dumper.env").write_text(answer.config.text)
+    tool("sglang_dumper", tmp_path / "second")
+    written, full = sizes(tmp_path / "second"), sum(sizes(tmp_path / "dump"))
+    assert sum(written) < 0.02 * full
+    assert 1 / 1.5 < answer.estimate.nbytes / sum(written) < 1.5
+    assert answer.estimate.files == len(written)
+    second = ingest.origin(read_back(tmp_path / "second"))
+    assert (second.op_name, second.how, second.step) == ("scores", "born", 2)
 
 
 def test_passes_of_the_forward_hooks_of_sglang(tool: Callable[[str, Path], None], tmp_path: Path) -> None:

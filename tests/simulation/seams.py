@@ -176,7 +176,7 @@ def simulated() -> Iterator[None]:
         stack.enter_context(patch.object(commit, "parse", lru_cache(maxsize=256)(commit.parse)))
         stack.enter_context(patch.object(Committed, "files_of", _files_of))
         stack.enter_context(patch("ingest.watching.watcher.inspect", _inspect))
-        stack.enter_context(patch.object(bounded, "call_within", lambda _, action: action()))
+        stack.enter_context(patch.object(bounded, "call_within", lambda _, action, **__: action()))
         stack.enter_context(patch.object(patrol, "threading", SimpleNamespace(Thread=InlineThread)))
         stack.enter_context(patch("ingest.store_gc.inventory.ThreadPoolExecutor", InlineThreads))
         stack.enter_context(patch("ingest.store_gc.execute.ThreadPoolExecutor", InlineThreads))

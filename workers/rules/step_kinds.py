@@ -73,7 +73,8 @@ def _not_finite(rule: Rule, columns: StepColumns) -> Iterator[RowHits]:
     def describe(row: int, _: float) -> str:
         parts = [f"{counts[what][row]:.0f} {_NOT_FINITE[what]}" for what in counts if counts[what][row]]
         number = elements[row]
-        return ", ".join(parts) + ("" if math.isnan(number) else f" of {number:.0f} elements")
+        plural = "" if number == 1 else "s"
+        return ", ".join(parts) + ("" if math.isnan(number) else f" of {number:.0f} element{plural}")
 
     yield RowHits(total > rule["count_gt"], total, rule["count_gt"], describe)
 

@@ -90,7 +90,10 @@ class SketchColumns:
         """
         known = histograms.of_tables(self.index, self._sketches.histograms, self.where)
         if missing := len(histograms.counted_rows(self.index)) - len(known):
-            raise UsageError(f"{self.where}: {missing} tensors have no histogram", hint=HINT)
+            raise UsageError(
+                f"{self.where}: {missing} {'tensor has' if missing == 1 else 'tensors have'} no histogram",
+                hint=HINT,
+            )
         return known
 
     def column(self, name: str) -> BoundedColumn:

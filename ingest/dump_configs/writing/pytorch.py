@@ -14,14 +14,20 @@ import shlex
 from ingest.dump_configs.model import DumpRequest, WrittenConfig
 
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9-]")
+#: Tags of a tensor of SGLang, at the end of its name in a store.
+_TAGS = re.compile(r"(?:\.\w+=[^.]*)+$")
 #: What TransformerEngine calls the tensors of a layer.
 _TE_TENSORS = ("activation", "weight", "output", "gradient", "wgrad", "dgrad")
 
 
 def write_sglang(request: DumpRequest) -> WrittenConfig:
     """Return the variables of the environment that make SGLang's dumper dump the requested modules."""
-    names = list(dict.fromkeys(operator.op_name for operator in request.operators))
-    expression = " or ".join(f"{json.dumps(name)} in name" for name in names)
+    # Not `"fc" in name`: that has all modules inside of `fc`, and `fc2`.
+    names = list(dict.fromkeys(re.escape(_TAGS.sub("", operator.op_name)) for operator in request.operators))
+    pattern = f"(?:^|__)(?:{'|'.join(names)})(?:[.](?:inputs|output)(?:[.]|$)|$)"
+    expression = f"search({json.dumps(pattern)}, name)"
+    if "model" in names:  # the outermost module, which has no name there
+        expression += ' or search("__(?:inputs|output)(?:[.]|$)", name)'
     directory, _, experiment = request.directory.rstrip("/").rpartition("/")
     variables = {
         "DUMPER_ENABLE": "1",

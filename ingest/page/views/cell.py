@@ -14,6 +14,7 @@ from ingest.page.arguments import Parameter
 from ingest.page.drawing.ribbon import ribbon_picture
 from ingest.page.drawing.scale import Scale
 from ingest.page.screen import Asked, Screen, lines
+from ingest.page.words import counted
 from ingest.questions.trend import statistic_named
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
@@ -73,7 +74,7 @@ def show(asked: Asked) -> dict[str, Any]:
         "ribbon": ribbon_picture(
             levels,
             [operator.bad > 0 for operator in operators],
-            f"{len(operators)} operators in order of execution, coloured by {stat}",
+            f"{counted(len(operators), 'operator')} in order of execution, coloured by {stat}",
         ),
         "first_bad": first_bad,
         "first_bad_url": _page_of(first_bad, operators, page_url),
@@ -124,8 +125,8 @@ def _operators(step: Step, rows: npt.NDArray[np.int64], stat: str) -> list[_Oper
         np.add.reduceat(which.astype(np.int64), starts)
         for which in (is_bad & (io == "input"), is_bad & is_output, is_output)
     )
-    counted = is_output | np.repeat(outputs == 0, lengths)
-    values = np.fmax.reduceat(np.where(counted, _statistic(step, rows, stat), np.nan), starts)
+    is_shown = is_output | np.repeat(outputs == 0, lengths)
+    values = np.fmax.reduceat(np.where(is_shown, _statistic(step, rows, stat), np.nan), starts)
     columns = (starts, lengths, bad_in, bad_out, values)
     return [
         _OperatorCall(

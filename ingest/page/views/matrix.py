@@ -18,7 +18,7 @@ from ingest.page.answers import (
 from ingest.page.drawing.matrix import legend, matrix_picture
 from ingest.page.matrix import SUMMARIES, Matrix, known_statistics, matrix_of, parse_range
 from ingest.page.screen import Asked, Screen, lines
-from ingest.page.words import number, whole
+from ingest.page.words import counted, number, whole
 from workers.arrays.aggregate import ABOUT_NON_FINITE
 
 #: How many of the greatest cells are listed.
@@ -35,7 +35,7 @@ def show(asked: Asked) -> dict[str, Any]:
     steps = parse_range(arguments.text("steps"), moment.numbers, "steps")
     whole_matrix = matrix_of(moment, what, pattern, ranks, steps)
     matrix = whole_matrix.binned(MATRIX_ROWS, MATRIX_COLUMNS)
-    label = f"{matrix.title} over {len(ranks)} ranks and {len(steps)} steps"
+    label = f"{matrix.title} over {counted(len(ranks), 'rank')} and {counted(len(steps), 'step')}"
     state = {name: arguments.text(name) for name in ("stat", "name", "ranks", "steps")}
     return {
         "picture": matrix_picture(matrix, label),

@@ -72,7 +72,10 @@ class Access:
 
     def knows_host(self, host: str) -> bool:
         """Return whether the page may be called by this name, given as in the header `Host`."""
-        return not self.hosts or (urlsplit(f"//{host}").hostname or "") in self.hosts
+        try:
+            return not self.hosts or (urlsplit(f"//{host}").hostname or "") in self.hosts
+        except ValueError:  # such as `[name`, which no browser sends
+            return False
 
     def admits(self, headers: Mapping[str, str], cookie: str) -> bool:
         """Return whether a request with these headers and this cookie may see the page."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from urllib.parse import unquote
 
 from ingest.page.answers import BESIDE, Question
 from ingest.page.arguments import Arguments
@@ -31,7 +30,7 @@ class Answer(Handler):
 
         async def show() -> None:
             asked = Arguments.of(self.query(), self.question.parameters)
-            run = await asyncio.to_thread(self.site.library.run, unquote(run_name))
+            run = await asyncio.to_thread(self.site.library.run, run_name)
             name = f"api/{self.question.name}"
             library, links = self.site.library, Links(self.site.base, run.name)
             packed = await self.answer(
@@ -57,7 +56,7 @@ class Now(Handler):
         """Answer."""
 
         async def show() -> None:
-            run = await asyncio.to_thread(self.site.library.run, unquote(run_name))
+            run = await asyncio.to_thread(self.site.library.run, run_name)
             moment = await asyncio.to_thread(run.moment)
             watched = await self.watched(run) if self.get_query_argument("watchers", "") else None
             token = moment.token + (watched.token if watched is not None else "")
@@ -76,7 +75,7 @@ class WatchersNow(Handler):
         """Answer."""
 
         async def show() -> None:
-            run = await asyncio.to_thread(self.site.library.run, unquote(run_name))
+            run = await asyncio.to_thread(self.site.library.run, run_name)
             watched = await self.watched(run)
             if watched is None:
                 raise UsageError("the page knows of no watchers", hint="`serve --watchers HOST:PORT,...`")

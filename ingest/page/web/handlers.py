@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import unquote
 
 from tornado.httputil import url_concat
 from tornado.web import RequestHandler
@@ -253,15 +252,14 @@ class View(Handler):
 
     async def get(self, run_name: str, view: str) -> None:
         """Answer."""
-        name = unquote(run_name)
-        links = Links(self.site.base, name)
+        links = Links(self.site.base, run_name)
 
         async def show() -> None:
             screen = SCREENS.get(view)
             if screen is None:
                 raise UsageError(f"no view {view[:80]!r}", hint=f"Views: {', '.join(SCREENS)}.")
             asked = Arguments.of(self.query(), screen.parameters)
-            run = await asyncio.to_thread(self.site.library.run, name)
+            run = await asyncio.to_thread(self.site.library.run, run_name)
             if not await asyncio.to_thread(run.is_ready, self.site.first_paint_s):
                 self.say_that_it_is_read(run, links)
                 return

@@ -1,10 +1,10 @@
 """Which tensor of A is which tensor of B, within one step.
 
 Tensors are matched in this order, each time those that are still unmatched: by the mapping file, because the
-user wrote it; by the exact key; as a reference of another framework (see `references`); by the exact name in
-another network or graph; by the name without the numbers that a compiler gives (`-op12`, `_12`, the number of
-a call), in order of execution among those of one type, scope, input or output and shape; and the same for a
-single tensor on either side whose shape differs.
+user wrote it; by the exact key; as a reference of another framework, or as the same output of the model (see
+`references`); by the exact name in another network or graph; by the name without the numbers that a compiler
+gives (`-op12`, `_12`, the number of a call), in order of execution among those of one type, scope, input or
+output and shape; and the same for a single tensor on either side whose shape differs.
 What is left is for `version_matching`.
 """
 
@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from ingest.questions.compare.mapping import NameMapping
-from ingest.questions.compare.references import reference_pairs
+from ingest.questions.compare.references import model_pairs, reference_pairs
 from ingest.questions.compare.sources import StepTensors
 
 #: Numbers at the end of an operator's name.
@@ -39,6 +39,8 @@ class MatchedBy(StrEnum):
     REFERENCE = "reference"
     """One is an output of an operator of the model in a dump of another framework, the other that of the
     operator that was made of it."""
+    MODEL = "model"
+    """Both were compiled from the same output of the model, as one side says at least."""
     ORDER = "order"
     """They have the same type, scope, slot and shape, and the same place in the order of such tensors."""
     SPELLING = "spelling"
@@ -65,6 +67,7 @@ class MatchedBy(StrEnum):
         return self is MatchedBy.ORDER or self.is_of_versions
 
 
+_CERTAIN = frozenset({MatchedBy.MAPPING, MatchedBy.REFERENCE, MatchedBy.MODEL})
 _OF_VERSIONS = frozenset(
     {
         MatchedBy.SPELLING,
@@ -127,6 +130,8 @@ def match_tensors(a: StepTensors, b: StepTensors, mapping: NameMapping | None = 
         accept(_by_mapping(a, b, mapping))
     accept(_by_key(a, b, left_a, left_b))
     accept([TensorPair(*pair, MatchedBy.REFERENCE) for pair in reference_pairs(a, b, left_a, left_b)])
+    if left_a and left_b:
+        accept([TensorPair(*pair, MatchedBy.MODEL) for pair in model_pairs(a, b, left_a, left_b)])
     for matched_by, group_key in _LOOSER:
         if left_a and left_b:
             accept(_by_group(_grouped(a, left_a, group_key), _grouped(b, left_b, group_key), matched_by))
@@ -197,7 +202,7 @@ def _mark_ambiguous(a: StepTensors, b: StepTensors, pairs: Iterable[TensorPair])
     """Mark the pairs of which one tensor might as well be matched with another."""
     groups: dict[Hashable, list[TensorPair]] = {}
     for pair in pairs:
-        if pair.matched_by in (MatchedBy.MAPPING, MatchedBy.REFERENCE):
+        if pair.matched_by in _CERTAIN:
             yield pair
         else:
             groups.setdefault(_scope(a, pair.a), []).append(pair)

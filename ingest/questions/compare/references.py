@@ -1,9 +1,12 @@
-"""Matches the outputs of a reference dump with those of an Ascend dump.
+"""Matches outputs by the operators of the model that they were made of.
 
 A reference (`ingest.layouts.reference`) names outputs by the operator of the model: `conv1`, output 0. The
-dump of a compiled model has the same operator, or one that several were fused into: `conv1conv1_relu`, whose
-DumpData says that it is output 0 of `conv1_relu` of the model. (CANN, accuracy comparison of whole networks:
-`original_op` in DumpData.) The model counts first, then the name.
+dump of a compiled model has the same operator, or one that several were fused into: `conv1conv1_relu`, of
+which DumpData or the graph of GE says that it is output 0 of `conv1_relu` of the model. (CANN, accuracy
+comparison of whole networks: `original_op` in DumpData, `_datadump_origin_name` in the graph.) The model
+counts first, then the name.
+
+Of two dumps of compiled models, with and without fusion for example, the same is true of either.
 """
 
 from __future__ import annotations
@@ -14,9 +17,9 @@ from typing import Any, TypeAlias
 from ingest.dump_configs.model import flatten
 from ingest.layouts.reference import REFERENCE
 from ingest.questions.compare.sources import StepTensors
+from ingest.reader.context.ge_graph import ModelOutput
 
-_Output: TypeAlias = tuple[str, int]
-"""The name of an operator as files have it, and the slot of its output."""
+_ByModel: TypeAlias = dict[ModelOutput, int]
 
 
 def reference_pairs(
@@ -32,6 +35,28 @@ def reference_pairs(
         yield from ((number, other) for other, number in _pairs(b, a, of_b, of_a))
 
 
+def model_pairs(
+    a: StepTensors, b: StepTensors, numbers_a: Iterable[int], numbers_b: Iterable[int]
+) -> Iterator[tuple[int, int]]:
+    """Yield which output of A is which of B because both are one output of the model; by their numbers.
+
+    At least one side says so; the other may have the operator of the model by its name. References are for
+    `reference_pairs`.
+    """
+    of_a, of_b = list(numbers_a), list(numbers_b)
+    if _is_reference(a, of_a) or _is_reference(b, of_b):
+        return
+    told_a, named_a = _outputs(a, of_a)
+    told_b, named_b = _outputs(b, of_b)
+    taken: set[int] = set()
+    for output, number in {**named_a, **told_a}.items():
+        # Equal names alone are for those who compare types, too.
+        other = told_b.get(output, named_b.get(output) if output in told_a else None)
+        if other is not None and other not in taken:
+            taken.add(other)
+            yield number, other
+
+
 def _is_reference(tensors: StepTensors, numbers: Iterable[int]) -> bool:
     return any(tensors.keys[number].op_type == REFERENCE for number in numbers)
 
@@ -39,28 +64,38 @@ def _is_reference(tensors: StepTensors, numbers: Iterable[int]) -> bool:
 def _pairs(
     reference: StepTensors, dump: StepTensors, wanted: Iterable[int], numbers: Iterable[int]
 ) -> Iterator[tuple[int, int]]:
-    outputs = [number for number in numbers if dump.keys[number].io == "output"]
-    by_model: dict[_Output, int] = {}
-    by_name: dict[_Output, int] = {}
-    for number in outputs:
-        key = dump.keys[number]
-        by_name.setdefault((flatten(key.op_name), key.slot), number)
-        if (original := _original(dump.operands.attributes(number))) is not None:
-            by_model.setdefault(original, number)
+    told, named = _outputs(dump, numbers)
     taken: set[int] = set()
     for number in wanted:
         key = reference.keys[number]
-        name = (key.op_name, key.slot)
-        other = by_model.get(name, by_name.get(name))
+        output = ModelOutput(key.op_name, key.slot)
+        other = told.get(output, named.get(output))
         if key.op_type == REFERENCE and other is not None and other not in taken:
             taken.add(other)
             yield number, other
 
 
-def _original(attributes: dict[str, Any]) -> _Output | None:
+def _outputs(dump: StepTensors, numbers: Iterable[int]) -> tuple[_ByModel, _ByModel]:
+    """Return the outputs by what they are in the model: as the dump tells, and of the others, by name."""
+    told: _ByModel = {}
+    named: _ByModel = {}
+    for number in numbers:
+        key = dump.keys[number]
+        if key.io != "output":
+            continue
+        operands = dump.operands
+        if (output := _told(operands.attributes(number)) or operands.model_output(number)) is not None:
+            told.setdefault(output, number)
+        else:
+            named.setdefault(ModelOutput(flatten(key.op_name), key.slot), number)
+    return told, named
+
+
+def _told(attributes: dict[str, Any]) -> ModelOutput | None:
+    """Return what DumpData says."""
     told = attributes.get("tensor")
     original = told.get("original_op") if isinstance(told, dict) else None
     if not isinstance(original, dict):
         return None
-    name, output = original.get("name"), original.get("output")
-    return (flatten(name), output) if isinstance(name, str) and isinstance(output, int) else None
+    name, slot = original.get("name"), original.get("output")
+    return ModelOutput(flatten(name), slot) if isinstance(name, str) and isinstance(slot, int) else None

@@ -25,6 +25,7 @@ from ingest.questions.compare.selection import Selection
 from ingest.reader.catalog import Catalog, open_catalog
 from ingest.reader.context import context_of
 from ingest.reader.context.configuration import sample_of, sample_of_dump
+from ingest.reader.context.ge_graph import ModelOutput
 from ingest.reader.mesh import Coordinates
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
@@ -301,6 +302,11 @@ class _StoreOperands:
         name = tensor.full_name or (match.name if match else None) or ""
         return LineAndName(name, (PurePath(line.file).name, line.line) if line else None)
 
+    def model_output(self, number: int) -> ModelOutput | None:
+        """Return which output of the model the graph of GE says that a tensor is; None if it says nothing."""
+        tensor = Tensor(Step(self.step.objects, self.step.commit, self.tables), int(self.rows[number]))
+        return context_of(self.store, self.step.key.rank).model_output(tensor)
+
     def attributes(self, number: int) -> dict[str, Any]:
         """Return what its file says of a tensor besides its elements; see `Tensor.attributes`."""
         row = int(self.rows[number])
@@ -410,6 +416,10 @@ class _DumpOperands:
     def line_and_name(self, _: int) -> LineAndName:
         """Return nothing: only a store has its graph files at hand."""
         return LineAndName()
+
+    def model_output(self, _: int) -> ModelOutput | None:
+        """Return nothing, for the same reason."""
+        return None
 
     def attributes(self, number: int) -> dict[str, Any]:
         """Return what its file says of a tensor besides its elements."""

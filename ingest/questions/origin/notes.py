@@ -13,6 +13,7 @@ from ingest.reader.flow.content import CallKey
 from ingest.reader.flow.operator_kinds import is_collective
 from ingest.reader.ranges import format_ranges
 from ingest.reader.step import Step
+from ingest.reader.text import counted
 
 _MEANINGS = {
     Weight.REAL: "An operator looked for it, no parameter has it, and the next step is clean, as where loss "
@@ -60,7 +61,8 @@ def notes_on_search(passed_by: PassedBy, alike: Sequence[int], unknown: int) -> 
     if alike:
         notes.append(f"The same tensors hold harmless infinity in step {format_ranges(alike)}.")
     if unknown:
-        notes.append(f"Of {unknown} tensors it is not known whether they hold NaN or Inf.")
+        they_hold = "it holds" if unknown == 1 else "they hold"
+        notes.append(f"Of {counted(unknown, 'tensor')} it is not known whether {they_hold} NaN or Inf.")
     return notes
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ingest.questions.origin.calls import IsBad, RankTrace, trace_rank
+from ingest.reader.clean_steps import CleanSteps
 from ingest.reader.flow.content import CallKey
 from ingest.reader.snapshot import LeftOut, Snapshot
 from ingest.reader.step import Step
@@ -17,6 +18,10 @@ from workers.store.model import CommitSummary
 
 #: Ranks of one step whose index is read at once; this bounds the memory.
 _RANKS_AT_ONCE = 8
+
+_NAN, _INF = ("nan_count",), ("pos_inf_count", "neg_inf_count")
+#: The counts that are zero in a step without what is searched for, by cause.
+_COUNTS = {"auto": (*_NAN, *_INF), "nan": _NAN, "inf": _INF}
 
 #: The numbers of tensors with NaN, +Inf and -Inf.
 _Totals: TypeAlias = tuple[int, int, int]
@@ -43,16 +48,28 @@ class Suspects:
     """By rank: what steps that turned out to be harmless hold."""
     _traced: tuple[int, dict[int, RankTrace]] = (-1, {})
     """The step that was traced last, and its traces by rank."""
+    _clean: CleanSteps = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Prepare what the cubes know; nothing is read yet."""
+        self._clean = CleanSteps(self.snapshot, _COUNTS.get(self.cause, ()))
 
     def steps(self) -> Iterator[int]:
         """Yield the steps that may hold what is searched for, in order."""
         for step in self.snapshot.steps:
-            if not self.ranks(step):
+            if not self.ranks(step) or self._is_known_clean(step):
                 continue
             if self._is_like_harmless(step):
                 self.alike.append(step)
                 continue
             yield step
+
+    def _is_known_clean(self, step: int) -> bool:
+        """Return whether the cubes know that a step holds nothing, although the totals of its commits do not.
+
+        Its index would tell the same: no tensor is bad, and none may be.
+        """
+        return self.cause != "where" and not self.certain_ranks(step) and step in self._clean
 
     def steps_in_a_row(self, first: int) -> Iterator[int]:
         """Yield the steps after a bad one, up to one that holds nothing, or no more than a harmless one."""

@@ -73,6 +73,8 @@ class RunLayout:
     replicas: tuple[tuple[int, ...], ...]
     """Ranks that hold the same parameters; `divergence` takes them as its groups."""
     left_out: tuple[LeftOut, ...] = field(default=(), repr=False)
+    removed: int = 0
+    """Tensors, counted in each step, that stay open because their elements were removed from the store."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -83,6 +85,7 @@ class RunLayout:
             "replicas": [list(group) for group in self.replicas],
             "kinds": [kind.to_dict() for kind in self.kinds],
             "findings": [finding.to_dict() for finding in self.findings],
+            "removed": self.removed,
         }
 
     def _repr_html_(self) -> str:

@@ -31,7 +31,7 @@ def find_repeated_biases(held: HeldTensors, rows: Mapping[int, EqualHolders]) ->
     Looked at are tensors that the dump tells to be partial sums, or that are named so.
     """
     for number, row in rows.items():
-        if not row.is_distinct or not _is_partial(held, number):
+        if not row.is_distinct or not _is_partial(held, number) or held.is_removed(number):
             continue
         for output in range(number + 1, min(number + 1 + _AHEAD, len(held.keys))):
             if rows[output].is_replicated and held.shapes(output)[0] == held.shapes(number)[0]:
@@ -47,9 +47,9 @@ def _is_partial(held: HeldTensors, number: int) -> bool:
 
 
 def _repeated(held: HeldTensors, number: int, output: int, rows: Mapping[int, EqualHolders]) -> str:
-    """Return what is wrong with an output; "" if nothing is, or if it cannot be read or was removed."""
+    """Return what is wrong with an output; "" if nothing is, or if it cannot be read."""
     shape = held.shapes(output)[0]
-    if not shape or math.prod(shape) > _MAX_SIZE or held.is_removed(number) or held.is_removed(output):
+    if not shape or math.prod(shape) > _MAX_SIZE:
         return ""
     try:
         read = elements_of([*held.operands(number), held.operands(output)[0]])
@@ -74,7 +74,7 @@ def _biases(held: HeldTensors, length: int, rows: Mapping[int, EqualHolders]) ->
     for number, key in enumerate(held.keys):
         name = f"{key.op_type}.{key.op_name}".lower()
         is_bias = "bias" in name and "grad" not in name and held.shapes(number)[0] == (length,)
-        if is_bias and rows[number].is_replicated and held.is_dumped(number) and not held.is_removed(number):
+        if is_bias and rows[number].is_replicated and held.is_dumped(number):
             yield number
 
 

@@ -2,8 +2,7 @@
 
 Equal digests show replicas. What differs from rank to rank may be shards, partial sums, or the work of ranks
 on other data; that is told by the dump, or by a tensor soon after it that all ranks have and that the pieces
-make up: a sum that was reduced, or shards that were gathered. What neither shows is left open. Of tensors
-that were removed, marginals stand for elements.
+make up: a sum that was reduced, or shards that were gathered. What neither shows is left open.
 """
 
 from __future__ import annotations
@@ -35,16 +34,14 @@ from workers.tasks.placed import PlacementQuestion, search_placements
 #: How many tensors that all ranks have are tried as what pieces make up.
 _AHEAD = 3
 _OWN = "each rank its own"
-#: The certainty of a way that elements or, where they were removed, marginals show.
-_SHOWN = frozenset({Certainty.CERTAIN, Certainty.BY_MARGINALS})
 
 
 def layout(store: Catalog, step: int | None = None, *, include_partial: bool = False) -> RunLayout:
     """Return how the ranks of a run hold its tensors, and what looks like a mistake.
 
     Digests decide, and what the dump tells. Of tensors that differ from rank to rank, the elements are read
-    once for each of at most three tensors that they may make up; of large ones, parts. If they were removed,
-    their marginals decide; without marginals, only digests do.
+    once for each of at most three tensors that they may make up; of large ones, parts. Where `gc` has removed
+    them, marginals tell it, if the step has any: estimated. Biases that ranks repeat are not found then.
 
     Args:
         store: the store.
@@ -79,6 +76,7 @@ def layout(store: Catalog, step: int | None = None, *, include_partial: bool = F
         tuple(search.findings),
         tuple(search.replicas.groups()),
         tuple(left_out),
+        search.removed,
     )
 
 
@@ -110,6 +108,7 @@ class _LayoutSearch:
         self.kinds: dict[tuple[Kind, str], _Row] = {}
         """By kind and placement."""
         self.findings: list[LayoutFinding] = []
+        self.removed = 0
         self._counts: Counter[tuple[Kind, str]] = Counter()
         self._states = OptimizerStates()
 
@@ -141,14 +140,16 @@ class _LayoutSearch:
             return ", ".join(f"{name}: {kind}" for name, kind in told.items()), "told"
         if number in whole:
             other, placement = whole[number]
-            by_marginals = ", by marginals" * _is_any_removed(held, number, other)
+            by_marginals = ", by marginals: estimated" if _is_removed(held, (number, other)) else ""
             return placement, f"makes up {held.keys[other].name}{by_marginals}"
         if by_digests.is_replicated:
             return "replicated", "equal bytes"
         if len(by_digests.groups) < len(held.holders[number]):
             texts = [format_ranges(group) for group in by_digests.groups if len(group) > 1]
             return f"replicated in {'; '.join(texts)}", "equal bytes"
-        return _OWN, "bytes differ" + "; the elements were removed" * held.is_removed(number)
+        is_removed = held.is_removed(number)
+        self.removed += is_removed
+        return _OWN, "bytes differ; its elements were removed" if is_removed else "bytes differ"
 
     def _note_parameter(self, held: HeldTensors, number: int) -> None:
         key = held.keys[number]
@@ -186,7 +187,7 @@ def _made_up(
         if row.is_distinct and held.is_dumped(number) and not held.told(number)
         for other in _next_replicated(held, rows, number)
     ]
-    readable = [pair for pair in pairs if not _is_any_removed(held, *pair)]
+    kept = [pair for pair in pairs if not _is_removed(held, pair)]
     questions = [
         PlacementQuestion(
             held.operands(number),
@@ -194,34 +195,28 @@ def _made_up(
             held.pieces(number),
             held.pieces(other).first,
         )
-        for number, other in readable
+        for number, other in kept
     ]
-    answers = answer_each(runner, search_placements, questions)
-    ways = {
-        (number, other): _making_up(decide(answer.search, (held.dtype(number), held.dtype(other))))
-        for (number, other), answer in zip(readable, answers, strict=True)
-    }
     whole: dict[int, tuple[int, str]] = {}
-    for number, other in pairs:
-        placement = ways[number, other] if (number, other) in ways else _by_marginals(held, number, other)
-        if placement and number not in whole:
+    for (number, other), answer in zip(kept, answer_each(runner, search_placements, questions), strict=True):
+        decision = decide(answer.search, (held.dtype(number), held.dtype(other)))
+        if number not in whole and (placement := _making_up(decision, Certainty.CERTAIN)):
             whole[number] = other, placement
+    for number, other in pairs:
+        if _is_removed(held, (number, other)) and number not in whole:
+            proposal = propose(held, number, held, other)
+            if proposal and (placement := _making_up(proposal.decision, Certainty.BY_MARGINALS)):
+                whole[number] = other, placement
     return whole
 
 
-def _is_any_removed(held: HeldTensors, *tensors: int) -> bool:
-    return any(map(held.is_removed, tensors))
+def _is_removed(held: HeldTensors, pair: tuple[int, int]) -> bool:
+    return any(map(held.is_removed, pair))
 
 
-def _by_marginals(held: HeldTensors, number: int, other: int) -> str:
-    """Return how pieces make up a tensor, as marginals show it; "" if they do not."""
-    proposal = propose(held, number, held, other)
-    return _making_up(proposal.decision) if proposal is not None and proposal.is_shown else ""
-
-
-def _making_up(decision: Decision) -> str:
-    """Return how pieces make up a tensor: cut or summed; "" if nothing shows that."""
-    if decision.certainty not in _SHOWN or decision.way is None:
+def _making_up(decision: Decision, least: Certainty) -> str:
+    """Return how pieces make up a tensor: cut or summed; "" if that is not as certain, or they do not."""
+    if decision.certainty is not least or decision.way is None:
         return ""
     own = decision.way.a
     return str(own) if is_sum(own) or own.kind.startswith("shard") else ""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ingest.reader.text import value_text
+from ingest.reader.text import counted, value_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class WhyAnswer:
     def summary(self) -> str:
         """The reasons with their numbers of elements, in one line; "" if none is known."""
         known = [
-            f"{reason.reason} ({reason.elements} of {self.examined} elements)"
+            f"{reason.reason} ({reason.elements} of {counted(self.examined, 'element')})"
             for reason in self.reasons
             if reason.reason
         ]
@@ -102,9 +102,9 @@ class WhyAnswer:
 
     def lines(self, elements: int) -> Iterator[str]:
         """Yield the reasons, then the first elements with what the inputs held at their places."""
-        yield self.summary or f"{self.bad} of {self.examined} elements of {self.tensor}"
+        yield self.summary or f"{self.bad} of {counted(self.examined, 'element')} of {self.tensor}"
         if self.examined < self.size:
-            yield f"the first {self.examined} of {self.size} elements were looked at"
+            yield f"the first {self.examined} of {counted(self.size, 'element')} were looked at"
         for element in self.elements[:elements]:
             yield _element_line(element, is_output=bool(self.inputs))
         if self.bad > elements:

@@ -15,6 +15,16 @@
             }
           }
         }
+        output_desc {               once for each output, in order
+          attr {
+            key: "_datadump_origin_name"
+            value { s: "bert/bias" }                 each on a line of its own, as above
+          }
+          attr {
+            key: "_datadump_origin_output_index"
+            value { i: 0 }
+          }
+        }
       }
     }
 
@@ -32,13 +42,22 @@
           strings: "bert/add"
           strings: "bert/bias"
         }
+        attribute {
+          name: "output_desc_attr__datadump_origin_name:0"
+          s: "bert/bias"
+        }
+        attribute {
+          name: "output_desc_attr__datadump_origin_output_index:0"
+          i: 0
+        }
       }
       node {                        a subgraph: `attribute { name: "graph"  g { node { ... } } }`
         op_type: "subgraph"
         ...
 
 (CANN, environment variables `DUMP_GE_GRAPH` and `DUMP_GRAPH_FORMAT`; TorchAir, `dump_layer`; GraphEngine,
-`ge_ir_utils.cc`.) Bytes other than ASCII are escaped in octal.
+`ge_ir_utils.cc`, `ge_attr_define.h`: `ATTR_NAME_DATA_DUMP_ORIGIN_NAME`. As text of an ONNX model, names are
+there only with `DUMP_GE_GRAPH=1`.) Bytes other than ASCII are escaped in octal.
 """
 
 from __future__ import annotations
@@ -56,14 +75,20 @@ from workers.model import MIB
 _FILE = re.compile(r"ge_(?P<kind>proto|onnx)_(?P<graph>.*_Build)\.(?:txt|pbtxt)")
 _TEXT = re.compile(r'(name|type|op_type|input|key|s|strings)\s*:\s*"((?:[^"\\]|\\.)*)"')
 _SLOT = re.compile(r"[0-9]{1,6}")
+_INTEGER = re.compile(r"i\s*:\s*([0-9]{1,6})")
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)", re.DOTALL)
 _ESCAPED = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 #: Blocks that are an operator, and an attribute of it; of GE, of ONNX, and of an ONNX subgraph.
 _OPS = frozenset({("graph", "op"), ("graph", "node"), ("graph", "node", "attribute", "g", "node")})
 _ATTRS = frozenset({(*op, {"op": "attr", "node": "attribute"}[op[-1]]) for op in _OPS})
+_OUTPUT = ("graph", "op", "output_desc")
+_ATTR_OF_OUTPUT = (*_OUTPUT, "attr")
 #: Deeper blocks are counted, and what is in them is passed over: an attribute holds a list of messages.
 _MAX_BLOCKS = 16
 _ORIGINAL = "_datadump_original_op_names"
+_MODEL_NAME, _MODEL_SLOT = "_datadump_origin_name", "_datadump_origin_output_index"
+#: How ONNX spells an attribute of an output.
+_OF_OUTPUT = re.compile(r"output_desc_attr_(\w+):([0-9]{1,6})")
 _TYPE_OF_GE = "ge:"
 _MAX_NBYTES = 256 * MIB
 _MAX_LINE = 1_000_000
@@ -78,6 +103,14 @@ class GeEdge(NamedTuple):
     """The slot of its output."""
 
 
+class ModelOutput(NamedTuple):
+    """An output of an operator of the model, before it was compiled."""
+
+    op_name: str
+    """As the model spells it."""
+    slot: int
+
+
 @dataclass(slots=True)
 class GeOp:
     """One operator of a graph."""
@@ -88,6 +121,15 @@ class GeOp:
     """By slot; None for an input that is not connected. Control edges are left out."""
     originals: list[str] = field(default_factory=list)
     """The operators of the model that were fused into it."""
+    model_names: dict[int, str] = field(default_factory=dict)
+    model_slots: dict[int, int] = field(default_factory=dict)
+    """By slot of an output, the operator and slot of the model whose output it is."""
+
+    def model_output(self, slot: int) -> ModelOutput | None:
+        """Return which output of the model an output is; None if the graph does not tell both parts."""
+        if slot not in self.model_names or slot not in self.model_slots:
+            return None
+        return ModelOutput(self.model_names[slot], self.model_slots[slot])
 
 
 @dataclass(slots=True)
@@ -120,15 +162,21 @@ class _Parser:
     deeper: int = 0
     """Open blocks below those that are kept."""
     key: str = ""
-    """That of the attribute."""
+    """That of the attribute, as GE spells it."""
+    output: int = -1
+    """The slot of the output that the attribute is about; -1 before the first."""
 
     def take(self, line: str) -> None:
         if line.endswith("{"):
             self._open(line[:-1].rstrip(": "))
         elif line == "}":
             self._close()
-        elif not self.deeper and (match := _TEXT.match(line)):
+        elif self.deeper:
+            return
+        elif match := _TEXT.match(line):
             self._take_text(match[1], _unescaped(match[2]))
+        elif self.key == _MODEL_SLOT and (match := _INTEGER.fullmatch(line)):
+            self.op.model_slots[self.output] = int(match[1])
 
     def _open(self, name: str) -> None:
         if self.deeper or len(self.blocks) == _MAX_BLOCKS:
@@ -137,8 +185,15 @@ class _Parser:
         self.blocks = (*self.blocks, name)
         if self.blocks in _OPS:
             self.op = GeOp()
-        elif self.blocks in _ATTRS:
+            self.output = -1
+        elif self.blocks == _OUTPUT:
+            self.output += 1
+        elif self._is_attr:
             self.key = ""
+
+    @property
+    def _is_attr(self) -> bool:
+        return self.blocks in _ATTRS or self.blocks == _ATTR_OF_OUTPUT
 
     def _close(self) -> None:
         if self.deeper:
@@ -147,7 +202,7 @@ class _Parser:
         if self.blocks in _OPS and self.op.name:
             self.graph.ops.setdefault(flatten(self.op.name), self.op)
             self.op = GeOp()  # the operator around a subgraph has another name, and no edges
-        elif self.blocks in _ATTRS:
+        elif self._is_attr:
             self.key = ""
         self.blocks = self.blocks[:-1]
 
@@ -157,10 +212,17 @@ class _Parser:
             self.graph.name = self.graph.name or text
         elif self.blocks in _OPS:
             self._take_of_op(field_name, text)
-        elif self.blocks in _ATTRS and field_name in ("key", "name"):
-            self.key = text
+        elif self._is_attr and field_name in ("key", "name"):
+            self._take_key(text)
         elif self.key == _ORIGINAL and field_name in ("s", "strings"):
             self.op.originals.append(text)
+        elif self.key == _MODEL_NAME and field_name == "s":
+            self.op.model_names[self.output] = text
+
+    def _take_key(self, text: str) -> None:
+        self.key = text
+        if match := _OF_OUTPUT.fullmatch(text):
+            self.key, self.output = match[1], int(match[2])
 
     def _take_of_op(self, field_name: str, text: str) -> None:
         if field_name == "name":
@@ -218,6 +280,12 @@ class GeGraphs:
         """Return the operators of the model that were fused into that of a tensor; empty if not known."""
         op = self._op(tensor)
         return () if op is None else tuple(op.originals)
+
+    def model_output(self, tensor: IndexedTensor) -> ModelOutput | None:
+        """Return which output of the model an output is, by the name of files; None if that is not known."""
+        op = self._op(tensor) if tensor.io == "output" else None
+        output = None if op is None else op.model_output(tensor.slot)
+        return None if output is None else ModelOutput(flatten(output.op_name), output.slot)
 
     def _op(self, tensor: IndexedTensor) -> GeOp | None:
         """Return the operator of a tensor, in a graph with the name of its net, or else in the only graph."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from ingest.reader.context.execution_order import parse_history, parse_order
 from ingest.reader.context.frames import Frame, best_frame, told_frame
-from ingest.reader.context.ge_graph import GeGraphs
+from ingest.reader.context.ge_graph import GeGraphs, ModelOutput
 from ingest.reader.context.graph_files import GraphFiles
 from ingest.reader.context.ir import IrOp
 from ingest.reader.context.ir_nodes import IrSource
@@ -217,6 +217,10 @@ class Context:
         last = (str(told.get("name")),) if isinstance(told, dict) else ()
         last = () if last == (tensor.full_name or tensor.op_name,) else last
         return self._ge_graphs.originals(tensor) or last
+
+    def model_output(self, tensor: IndexedTensor) -> ModelOutput | None:
+        """Return which output of the model an output is, as GE's graph says; None if that is not known."""
+        return self._ge_graphs.model_output(tensor)
 
     def kernel_args(self, tensor: IndexedTensor) -> dict[str, str] | None:
         """Return the arguments of a tensor's operator (`save_kernel_args`); None if the dump has none."""

@@ -127,7 +127,7 @@ def test_rendered_scheduler_worker_and_client_work_together(cluster: RenderedClu
     checks = run("doctor", "--store", tmp_path / "run.zarr", "--json", env=watcher).json
     assert [one for one in checks if not one["ok"]] == []
     (scheduler,) = (one["detail"] for one in checks if one["check"] == "scheduler")
-    assert "1 workers, 1 threads, encrypted" in scheduler
+    assert "1 worker, 1 thread, encrypted" in scheduler
     # Its own metrics before any task, and Dask's.
     metrics = http_get(cluster.ports["http-0"], "/metrics")[1].decode()
     assert "dump_ingest_convert_attempts_total" in metrics

@@ -138,9 +138,10 @@ def test_the_dump_is_read_as_its_user_and_the_store_written_as_the_same() -> Non
 def test_values_are_only_values() -> None:
     """What looks like YAML or like a template stays what it is."""
     strange = 'a: b # "c" {{ .Values }}\n- d'
+    store = 's3://bucket/a#"c"{{.Values}}'
     values = changed(
         quick("daemonset"),
-        config__store=f"s3://{strange}",
+        config__store=store,
         dump__hostPath=f"/{strange}",
         dump__mountPath=f"/{strange}",
         storage__region=strange,
@@ -154,7 +155,7 @@ def test_values_are_only_values() -> None:
     found = objects(values)
     watcher = find(found, "DaemonSet", "-watcher")["spec"]["template"]["spec"]
     container = watcher["containers"][0]
-    assert yaml.safe_load(data(found, "-config")["config.yaml"])["store"] == f"s3://{strange}"
+    assert yaml.safe_load(data(found, "-config")["config.yaml"])["store"] == store
     assert container["args"] == [
         "watch",
         f"/{strange}",
@@ -224,7 +225,7 @@ def test_every_role_takes_the_same_keys() -> None:
         "tolerations": [{"key": "marked"}],
         "topologySpreadConstraints": [{"topologyKey": "marked"}],
         "terminationGracePeriodSeconds": 321,
-        "updateStrategy": {"type": "marked"},
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 3}},
         "lifecycle": {"postStart": {"exec": {"command": ["marked"]}}},
     }
     probes = {"livenessProbe", "readinessProbe", "startupProbe"}
@@ -247,7 +248,7 @@ def test_every_role_takes_the_same_keys() -> None:
         assert main["lifecycle"] == extras["lifecycle"]
         assert metadata["annotations"]["marked"] == "a"
         assert metadata["labels"]["marked"] == "l"
-        assert deployment["strategy"] == {"type": "marked"}
+        assert deployment["strategy"] == extras["updateStrategy"]
 
 
 def test_rules_are_rendered_for_those_who_evaluate_them() -> None:

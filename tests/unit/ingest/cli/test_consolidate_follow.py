@@ -89,3 +89,16 @@ def test_at_its_end_it_takes_what_a_rank_has_not_committed_if_asked_for(
     cubes = open_cubes(open_objects(resolve(str(store))))
     assert cubes is not None
     assert len(cubes.steps) == steps
+
+
+def test_at_its_end_it_takes_what_came_while_it_stood_by(
+    nan_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(consolidate_follow, "_STANDBY_S", 3600)
+    store, said = tmp_path / "run.zarr", ""
+    with following(store, finish=True):
+        while "waiting: " not in said:
+            threading.Event().wait(0.05)
+            said += capsys.readouterr().err
+        shutil.copytree(nan_store, store)
+    wait_for_steps(store, 3)

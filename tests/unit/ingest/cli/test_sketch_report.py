@@ -36,4 +36,4 @@ def test_tensors_without_a_histogram_are_counted_if_there_are_any(
     say_without(0)
     assert capsys.readouterr().err == ""
     say_without(2)
-    assert "2 tensors without a histogram (see `dump-ingest sketch`)" in capsys.readouterr().err
+    assert "2 tensors without a histogram: `dump-ingest sketch STORE` adds them" in capsys.readouterr().err

@@ -56,6 +56,7 @@ def test_every_flipped_bit_is_in_a_block_that_is_named(flipped: tuple[ingest.Dum
     assert middle.first == tuple(map(int, np.unravel_index(2 * BLOCK, SHAPE)))
     assert (small.blocks, small.differing, small.ranges[0].end) == (1, 1, 600)
     assert (other_type.reason, other_type.ranges) == ("another type or shape", ())
+    assert [tensor.to_dict()["exactness"] for tensor in answer.tensors] == ["bounded", "bounded", ""]
 
 
 def test_flipped_signs_are_found_by_row_and_column_without_any_digest_of_a_block(

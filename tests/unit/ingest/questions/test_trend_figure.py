@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ingest.questions import plot
-from ingest.questions.trend_figure import Line
+from ingest.questions.trend_figure import Line, outlying
 
 STEPS = range(4)
 LONG = "MatMul.Default_network-TrainOneStepCell_network-WithLossCell_layer-{}-attention_MatMul-op0.output.0"
@@ -39,10 +39,53 @@ def test_fifty_names_differ_in_text_and_look() -> None:
 
 
 def test_ranks_of_one_tensor_differ_in_text_and_look() -> None:
-    axes = axes_of(*(line(rank, "Loss.output.0") for rank in range(64)))
-    assert labels(axes) == [f"rank {rank}" for rank in range(64)]
+    axes = axes_of(*(line(rank, "Loss.output.0") for rank in range(10)))
+    assert labels(axes) == [f"rank {rank}" for rank in range(10)]
     assert axes.get_legend().get_title().get_text() == "Loss.output.0"
-    assert len(looks(axes)) == 64
+    assert len(looks(axes)) == 10
+
+
+def test_many_ranks_have_a_scale_of_colours() -> None:
+    figure = plot.trend_figure(
+        "title", STEPS, [line(rank, "a", rank, rank, 1, 2) for rank in range(64)], "mean"
+    )
+    axes, scale = figure.axes
+    assert axes.get_legend() is None
+    assert scale.get_ylabel() == "a: rank"
+    assert len({str(drawn.get_color()) for drawn in axes.get_lines() if len(drawn.get_xdata())}) == 64
+
+
+def test_ranks_that_stand_out_have_labels_and_the_others_are_grey() -> None:
+    lines = [line(rank, "a", *(1 + rank / 1000,) * 4) for rank in range(64)]
+    lines[7] = line(7, "a", 1, 1, 5, 1)
+    lines[9] = line(9, "a", 1, np.nan, np.nan, np.nan, bad=(1, 2, 3))
+    lines[5] = line(5, "a", *(np.nan,) * 4, bad=(0, 1, 2, 3))
+    assert outlying(lines) == [5, 9, 7]
+    axes = axes_of(*lines)
+    assert labels(axes) == ["the other 61 ranks"]
+    assert {text.get_text() for text in axes.texts} >= {"rank 5: no finite value", "rank 7", "rank 9"}
+    heights = sorted(text.get_position()[1] for text in axes.texts if text.get_text().startswith("rank"))
+    assert np.diff(heights).min() > 0.04
+
+
+def test_a_rank_that_differs_from_equal_ones_stands_out() -> None:
+    assert outlying([line(rank, "a", *(float(rank == 2),) * 4) for rank in range(16)]) == [2]
+    assert outlying([line(rank, "a", *(2.0,) * 4) for rank in range(16)]) == []
+
+
+def test_more_ranks_that_stand_out_than_labels_are_counted() -> None:
+    nan = (np.nan,) * 4
+    axes = axes_of(
+        *(line(rank, "a", *(nan if rank < 20 else ()), bad=(0,) if rank < 20 else ()) for rank in range(64))
+    )
+    assert labels(axes) == ["the other 56 ranks, 12 of which stand out, too"]
+
+
+def test_of_many_ranks_of_several_tensors_those_that_stand_out_have_numbers() -> None:
+    lines = [line(rank, name) for name in "ab" for rank in range(16)]
+    lines[3] = line(3, "a", 9, 9, 9, 9)
+    markers = {drawn.get_marker() for drawn in axes_of(*lines).get_lines()}
+    assert {marker for marker in markers if "$" in marker} == {"$3$"}
 
 
 def test_numbers_on_lines_are_their_ranks() -> None:

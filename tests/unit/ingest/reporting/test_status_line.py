@@ -31,7 +31,7 @@ def test_line_counts_commits_and_what_waits(committed: StepCommitted) -> None:
     status.observe(replace(committed, summary=replace(committed.summary, findings={"nan": 1})))
     now[0] = 25.0
     assert status.text == (
-        "watching: 2 committed, 7 not yet, 2 tasks, 1 with findings, last: rank 0 step 0, 15 s ago"
+        "watching: 2 committed (1 with findings), 7 not yet, 2 tasks, last: rank 0 step 0, 15 s ago"
     )
 
 

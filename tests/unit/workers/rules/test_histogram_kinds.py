@@ -57,7 +57,7 @@ def test_a_step_without_histograms_fails_the_rule_and_no_other(made: MadeDump, s
     made.add(VALUES, tensor_name(time=1), step=0)
     chosen = only(kind="percentile", percent=50, gt=1)
     (summary,) = ingest_directly(made.root, store, rules=chosen)
-    assert "1 tensors have no histogram" in summary.failed_rules["mine"]
+    assert "1 tensor has no histogram" in summary.failed_rules["mine"]
     (result,) = backtest(ingest.open_store(store), chosen).rules
     assert "no histogram" in result.failed[0]
 

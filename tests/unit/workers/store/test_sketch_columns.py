@@ -70,7 +70,7 @@ def test_rules_are_evaluated_at_the_commit(made: MadeDump, store: Path) -> None:
 def test_steps_without_sketches_are_named(made: MadeDump, store: Path) -> None:
     made.add(VALUES, tensor_name(time=1), step=0)
     ingest_directly(made.root, store)
-    for where, what in (("p50 > 1", "1 tensors have no histogram"), ("dead_channels > 1", "no marginals")):
+    for where, what in (("p50 > 1", "1 tensor has no histogram"), ("dead_channels > 1", "no marginals")):
         with pytest.raises(UsageError, match=what) as raised:
             ingest.open_store(store).tensors(where=where)
         assert "dump-ingest sketch" in (raised.value.hint or "")

@@ -1,5 +1,6 @@
 """What SGLang's dumper and TransformerEngine are given."""
 
+import re
 import shlex
 from dataclasses import replace
 
@@ -14,7 +15,28 @@ def test_variables_of_sglang_are_shell_and_their_filter_is_python() -> None:
     values = dict(shlex.split(line)[1].split("=", 1) for line in text.splitlines())
     assert (values["DUMPER_DIR"], values["DUMPER_EXP_NAME"]) == ("/data", "dump_next")
     expression = compile(values["DUMPER_FILTER"], "filter", "eval")
-    assert eval(expression, {"name": "non_intrusive__layers.1.attn.output"})  # noqa: S307  (as SGLang does)
+    chosen = [
+        name
+        for name in (
+            *("non_intrusive__layers.1.attn.output", "non_intrusive__layers.1.attn.inputs.x"),
+            *("non_intrusive__layers.1.attn.qkv.output", "non_intrusive__layers.11.attn.output"),
+            *("grad__non_intrusive__layers.1.attn.output.0", "param__layers.1.attn.weight", "layers.1.attn"),
+        )
+        if eval(expression, {"name": name, "search": re.search})  # noqa: S307  (as SGLang does)
+    ]
+    assert chosen == [
+        *("non_intrusive__layers.1.attn.output", "non_intrusive__layers.1.attn.inputs.x"),
+        *("grad__non_intrusive__layers.1.attn.output.0", "layers.1.attn"),
+    ]
+
+
+def test_neither_tags_nor_the_outermost_module_are_in_the_names_that_sglang_filters_by() -> None:
+    operators = (replace(LAYER, op_name="q.layer_id=3"),)
+    text = write_config("sglang", replace(REQUEST, operators=operators)).text
+    assert "(?:q)" in text
+    assert "__(?:inputs|output)" not in text
+    text = write_config("sglang", replace(REQUEST, operators=(replace(LAYER, op_name="model"),))).text
+    assert "__(?:inputs|output)" in text
 
 
 def test_transformer_engine_is_told_layers_and_steps() -> None:

@@ -54,7 +54,7 @@ def test_loopback_is_called_by_its_names() -> None:
     access = access_for(LOOPBACK, None, None, "https://page.example/dumps", is_open=False)
     known = [
         host
-        for host in ("localhost:8000", "127.0.0.1", "[::1]:8000", "page.example", "evil")
+        for host in ("localhost:8000", "127.0.0.1", "[::1]:8000", "page.example", "evil", "[evil")
         if access.knows_host(host)
     ]
     assert known == ["localhost:8000", "127.0.0.1", "[::1]:8000", "page.example"]

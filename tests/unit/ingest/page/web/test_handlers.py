@@ -123,6 +123,14 @@ def test_a_foreign_name_is_refused_on_loopback(nan_log: Path) -> None:
         assert own.get(f"{RUN}/live", Host="evil.example").status == 421
 
 
+def test_the_name_of_a_run_is_decoded_once(nan_log: Path, tmp_path: Path) -> None:
+    (tmp_path / "a%41.zarr").symlink_to(nan_log)
+    with RunningPage(tmp_path) as own:
+        for path in ("/runs/{}/live", "/api/v1/runs/{}/steps"):
+            assert own.get(path.format("a%2541.zarr")).status == 200
+            assert own.get(path.format("a%41.zarr")).status == 404
+
+
 def test_a_token_is_asked_for_once(nan_log: Path) -> None:
     with RunningPage(nan_log, access=Access(token=TOKEN)) as own:
         assert own.get(f"{RUN}/live").status == 401

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from ingest.questions.compare import Verdict, compare, kept_tensors
+from tests.asked_dumps import asked_dump, store_of
+from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from tests.two_ranks import ADD, TIME
@@ -54,3 +56,17 @@ def test_an_answer_about_nothing_is_refused(made: MadeDump, tmp_path: Path) -> N
         compare(made.root, other.root)
     assert f"('{ADD}.output.0' and 'MatMul.other-op9.output.0', for instance)" in refusal.value.message
     assert "--map" in refusal.value.hint
+
+
+def test_a_comparison_of_samples_says_that_it_is_one(dumps: DumpLibrary, tmp_path: Path) -> None:
+    """On both sides, of a store and of a dump where it lies: what is between was never compared."""
+    dump = asked_dump(dumps, tmp_path / "dump")
+    sampled = store_of(dump, tmp_path / "s", e2e={"sample_mode": 1, "sample_num": 100})
+    told = compare(f"{sampled.url}@0,2", f"{dump}@1,2")
+    about = "of each tensor, its dump has the first and the last 100 elements"
+    assert [note.partition(". ")[0] for note in told.notes if "sample" in note] == [
+        f"{side} is a sample: {about}" for side in "AB"
+    ]
+    whole = store_of(dump, tmp_path / "w", e2e={"sample_mode": 0})
+    (note,) = (note for note in compare(f"{whole.url}@0,2", f"{sampled.url}@0,2").notes if "sample" in note)
+    assert note.startswith("B is a sample")

@@ -1,6 +1,7 @@
 """Which tensor is which: exactly, in another graph, under other numbers, by a mapping file."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ def tensors(*keys: TensorKey, shapes: list[tuple[int, ...]] | None = None) -> St
         np.ones(n, bool),
         np.zeros(n, np.int64),
         np.arange(n),
-        None,  # type: ignore[arg-type]
+        SimpleNamespace(attributes=lambda _: {}, model_output=lambda _: None),  # type: ignore[arg-type]
     )
 
 

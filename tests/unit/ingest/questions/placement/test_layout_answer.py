@@ -28,6 +28,7 @@ def test_an_answer_is_json() -> None:
                 "text": "ranks 0-1 hold the same bytes",
             }
         ],
+        "removed": 0,
     }
 
 

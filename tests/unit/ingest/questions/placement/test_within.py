@@ -7,15 +7,12 @@ import pytest
 
 import ingest
 from ingest.questions.placement.layout_answer import RunLayout
+from ingest.store_gc.policy import GcPolicy
+from tests.gc_stores import age
 from tests.laid_out import Lay, layout_of
 from tests.pipeline import ingest_directly
-from tests.sharded_net import LAYOUT, write
+from tests.sharded_net import LAYOUT, Dump, write
 from workers.errors import UsageError
-from workers.model import StepKey
-from workers.store import commit
-from workers.store.model import StoreAddress
-from workers.store.opening import open_objects
-from workers.store.record import WithoutTensors
 
 
 def placements(layout: RunLayout) -> dict[str, str]:
@@ -57,34 +54,30 @@ def test_a_single_rank_has_no_layout(tmp_path: Path) -> None:
         layout_of(tmp_path, [[{"x": np.ones(3, np.float32)}]])
 
 
-@pytest.mark.parametrize("marginals", [True, False], ids=["marginals", "digests alone"])
-def test_what_remains_of_removed_tensors_answers(tmp_path: Path, marginals: bool) -> None:
-    rng = np.random.default_rng(3)
-    total, part, cut = (rng.normal(size=(384, 400)).astype(np.float32) for _ in range(3))
-    halves = np.split(cut, 2)
-    ranks = [
-        {"partial": held, "total": total, "shard": half, "gathered": cut, "own": noise[:7]}
-        for held, half, noise in zip((part, total - part), halves, (part, cut), strict=True)
+def test_marginals_tell_it_when_gc_has_removed_the_elements(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    whole, total, own = (rng.standard_normal((2, 160, 200)).astype(np.float32) for _ in range(3))
+    ranks: list[Dump] = [
+        {
+            "shard": np.split(whole[0], 2)[rank],
+            "gathered": whole[0],
+            "partial": total[rank],
+            "reduced": total.sum(axis=0),
+            "own": own[rank],
+        }
+        for rank in range(2)
     ]
-    store = tmp_path / "store"
-    ingest_directly(write(tmp_path / "dump", [ranks]), store, layout=LAYOUT, sketches=marginals)
-    before = ingest.layout(ingest.open_store(store))
-    objects = open_objects(StoreAddress(str(store)))
-    for rank in (0, 1):
-        committed = commit.read(objects, StepKey(rank, 0))
-        assert committed is not None
-        commit.drop_tensors(objects, committed, WithoutTensors("2026-01-02T03:04:05+00:00", "gc", "old"))
-
-    after = ingest.layout(ingest.open_store(store))
-
-    if marginals:
-        assert placements(after) == placements(before)
-        assert placements(after)["partial"] == "partial sum"
-        assert placements(after)["shard"] == "shard 0"
-    why = {kind.name.split(".")[2]: kind.why for kind in after.kinds}
-    gone = "bytes differ; the elements were removed"
-    assert why["own"] == gone
-    assert why["gathered"] == "equal bytes"
-    total_name, cut_name = (f"Module..{name}.output.0" for name in ("total", "gathered"))
-    assert why["partial"] == (f"makes up {total_name}, by marginals" if marginals else gone)
-    assert why["shard"] == (f"makes up {cut_name}, by marginals" if marginals else gone)
+    url = str(tmp_path / "run.zarr")
+    ingest_directly(write(tmp_path / "dump", [ranks, ranks]), url, layout=LAYOUT, sketches=True)
+    before = ingest.layout(ingest.open_store(url), 0)
+    age(tmp_path / "run.zarr")
+    plan = ingest.plan_gc(url, GcPolicy(tensors_around_anomalies=0))
+    assert ingest.apply_gc(url, plan).objects
+    after = ingest.layout(ingest.open_store(url), 0)
+    shown = placements(after)
+    assert shown == placements(before)
+    assert (shown["shard"], shown["partial"]) == ("shard 0", "partial sum")
+    assert (before.removed, after.removed) == (0, 1)
+    known = {kind.name.split(".")[2]: kind.why for kind in after.kinds}
+    assert known["shard"].endswith("gathered.output.0, by marginals: estimated")
+    assert known["own"] == "bytes differ; its elements were removed"

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ingest
-from ingest.reader.context.ge_graph import GeEdge, _Parser, parse_ge_graph
+from ingest.reader.context.ge_graph import GeEdge, ModelOutput, _Parser, parse_ge_graph
 from tests.made_runs import MadeRun, numbers
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
@@ -41,6 +42,36 @@ graph {
           s: "bert/add"
           s: "bert/bias"
           val_type: VT_LIST_STRING
+        }
+      }
+    }
+    output_desc {
+      name: "y"
+      dtype: DT_FLOAT
+      attr {
+        key: "_datadump_origin_name"
+        value {
+          s: "bert/mask"
+        }
+      }
+    }
+    output_desc {
+      attr {
+        key: "_datadump_origin_name"
+        value {
+          s: "bert/bias"
+        }
+      }
+      attr {
+        key: "_datadump_origin_output_index"
+        value {
+          i: 2
+        }
+      }
+      attr {
+        key: "_reuse"
+        value {
+          i: 7
         }
       }
     }
@@ -85,6 +116,21 @@ graph {
       s: "DT_FLOAT"
       type: STRING
     }
+    attribute {
+      name: "output_desc_attr__datadump_origin_name:0"
+      s: "bert/mask"
+      type: STRING
+    }
+    attribute {
+      name: "output_desc_attr__datadump_origin_output_index:1"
+      i: 2
+      type: INT
+    }
+    attribute {
+      name: "output_desc_attr__datadump_origin_name:1"
+      s: "bert/bias"
+      type: STRING
+    }
   }
   node {
     name: "then"
@@ -121,6 +167,9 @@ def test_edges_and_fused_operators_are_read_from_pieces_of_any_size(text: str, s
     assert graph.ops["bert_mul"].originals == []
     assert graph.ops["add_bias_fused"].inputs == [GeEdge("bert/mul", 1)]
     assert graph.ops["add_bias_fused"].originals == ["bert/add", "bert/bias"]
+    # The graph does not say which output of `bert/mask` the output 0 is.
+    outputs = [graph.ops["add_bias_fused"].model_output(slot) for slot in range(3)]
+    assert outputs == [None, ModelOutput("bert/bias", 2), None]
 
 
 def test_operators_of_subgraphs_are_read_with_their_names() -> None:
@@ -173,3 +222,32 @@ def test_the_graph_tells_who_wrote_an_input_that_holds_other_bytes(
     assert (origin.op_name, origin.fused_from) == ("add_bias_fused", ("bert/add", "bert/bias"))
     assert "  fused from bert/add, bert/bias" in str(origin).splitlines()
     assert origin.to_dict()["fused_from"] == ["bert/add", "bert/bias"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("ge_proto_00000001_graph_0_Build.txt", GE), ("ge_onnx_00000001_graph_0_Build.pbtxt", ONNX)],
+)
+def test_outputs_are_compared_by_what_the_graph_says_they_are_in_the_model(
+    made: MadeDump, tmp_path: Path, name: str, text: str
+) -> None:
+    """With a reference, and with the same network compiled without fusion."""
+    run = MadeRun(made)
+    run.op("BiasAdd.add_bias_fused", [numbers(5, 7)], [numbers(8), numbers(9, 10)])
+    path = made.root / "rank_0" / "graphs" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    ingest_directly(made.root, tmp_path / "fused.zarr")
+    reference = tmp_path / "reference"
+    reference.mkdir()
+    np.save(reference / "bert_bias.2.1610000000000000.npy", numbers(9, 10))
+    (row,) = (
+        row
+        for row in ingest.compare(reference, tmp_path / "fused.zarr", keep_equal=True).tensors
+        if row.name_a
+    )
+    assert (row.name_b, row.matched, row.verdict) == (
+        "BiasAdd.add_bias_fused.output.1",
+        "reference",
+        "equal",
+    )
