@@ -71,3 +71,4 @@ def test_pieces_of_two_ranks_are_put_together_on_a_cluster(
 
     assert comparison.verdict == "equal"
     assert comparison.layout == {("shard 1", "certain"): 1}
+    assert comparison.to_dict() == compare(*stores, keep_equal=True).to_dict()

@@ -1,4 +1,4 @@
-"""`layout` of real gloo runs in which a rank holds or does what it should not; without a reference."""
+"""`layout` and `divergence` of real gloo runs in which a rank does what it should not."""
 
 from pathlib import Path
 
@@ -23,9 +23,17 @@ def dumps(torch: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_mistake_is_found_where_it_is(dumps: Path, tmp_path: Path, number: int) -> None:
     store = tmp_path / "run.zarr"
     ingest_directly(dumps / str(number), store, layout=LAYOUT)
-    findings = [
-        (finding.kind, finding.name.removeprefix("Module..").removesuffix(".output.0"))
-        for finding in ingest.layout(ingest.open_store(store)).findings
-    ]
-    expected = list(MISTAKES.values())[number]
+    opened = ingest.open_store(store)
+    findings = [(finding.kind, short(finding.name)) for finding in ingest.layout(opened).findings]
+    mistake, expected = list(MISTAKES.items())[number]
     assert findings[:1] == ([expected] if expected else [])
+    # Of these, only a state differs between replicas; it is the first, and nothing else does.
+    diverged = ingest.divergence(opened)
+    assert [group.ranks for group in diverged.groups] == [(0, 1)]
+    is_of_replicas = mistake == "a rank has an old state"
+    names = [short(row.name) for row in diverged.differences]
+    assert names == ([expected[1]] if expected and is_of_replicas else [])
+
+
+def short(name: str) -> str:
+    return name.removeprefix("Module..").removesuffix(".output.0")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ingest.questions.compare.held_tensors import HeldTensors, hold_together
@@ -25,8 +27,12 @@ from ingest.questions.placement.decide import Certainty
 from ingest.questions.placement.layout_map import LayoutMap
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut
+from ingest.reader.text import counted
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
+
+#: What FSDP1 calls the parameters of a unit, joined and cut, without `use_orig_params`.
+_FLAT = re.compile(r"(?:^|[._/])_?flat_param(?:[._/]|$)")
 
 
 def are_cut_differently(a: SideSteps, b: SideSteps, wanted: bool | None) -> bool:  # noqa: FBT001  (a choice of the user)
@@ -193,7 +199,18 @@ def _notes(steps_a: SideSteps, steps_b: SideSteps, outcome: _Outcome) -> list[st
         notes.append(
             f"{outcome.guessed.total()} tensors were paired by their values, because their names differ"
         )
-    return notes
+    return [*notes, *_flat_parameters(outcome)]
+
+
+def _flat_parameters(outcome: _Outcome) -> Iterator[str]:
+    """Yield why flat parameters are not compared, for each side that has some."""
+    for side, verdict in (("A", Verdict.ONLY_A), ("B", Verdict.ONLY_B)):
+        own = {row.name for row in outcome.tensors if row.verdict is verdict and _FLAT.search(row.name)}
+        if own:
+            yield (
+                f"{counted(len(own), 'flat parameter')} of {side} (FSDP1) holds several parameters and has "
+                "no counterpart: with use_orig_params=True, the parameters themselves are dumped"
+            )
 
 
 def _paired_steps(a: SideSteps, b: SideSteps) -> list[tuple[int, int]]:

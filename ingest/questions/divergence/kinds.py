@@ -19,7 +19,7 @@ class SlotKind(IntEnum):
     OTHER = 0
     """Its name gives no reason: it counts only after it agreed in several steps."""
     PARAMETER = 1
-    """A weight, or anything else that the dump calls a parameter: batches, for instance."""
+    """A weight, its state in an optimizer, or anything else that the dump calls a parameter: batches, too."""
     OPTIMIZER = 2
     """Read by an optimizer: weights, states, reduced gradients, learning rates."""
     COLLECTIVE = 3
@@ -52,11 +52,16 @@ _OPTIMIZER = re.compile(
     r"sgd\w*|gradientdescent\w*|rmsprop\w*|ftrl\w*|lamb|lambupdate\w*|lambapply\w*|lambnext\w*|lars\w*|lion|"
     r"muon|proximal\w*|rprop|asgd)$"
 )
+#: How names of parameters, and of states of optimizers, begin where a dump has no operators.
+_STATE_NAME = re.compile(
+    r"[._/]*(?:param(?:eter)?s?|(?:max_)?exp_avg\w*|moments?\d?|momentum_buffer|adam_?[mv]\d?)[._/]"
+)
 
 
 def kind_of(key: TensorKey) -> SlotKind:
     """Return why replicas should agree on a tensor, judged by its name."""
-    if key.op_type == "Parameter" or key.io.startswith("parameters."):
+    is_parameter = key.op_type == "Parameter" or key.io.startswith("parameters.")
+    if is_parameter or (_STATE_NAME.match(key.op_name) and "grad" not in key.op_name):
         return SlotKind.PARAMETER
     return _kind_of_operator(key.op_type, key.io == "output", key.io == "input")
 

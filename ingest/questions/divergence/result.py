@@ -179,7 +179,8 @@ class Divergence:
     """Operators with equal inputs and unequal outputs, by step and order of execution."""
 
     def __repr__(self) -> str:
-        what = "replicas agree" if self.agree else f"{counted(len(self.differences), 'difference')}"
+        same = "replicas agree" if self.groups else "nothing could be compared"
+        what = same if self.agree else counted(len(self.differences), "difference")
         more = f", {counted(len(self.broken), 'broken operator')}" if self.broken else ""
         more += f", {len(self.missing)} missing" if self.missing else ""
         where = f"ranks {format_ranges(self.ranks)}, steps {format_ranges(self.steps)}"

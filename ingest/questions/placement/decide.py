@@ -135,6 +135,10 @@ def _up_to_a_factor(search: Search, limit: float) -> Decision | None:
 
 def _not_fitting(search: Search, best: ScoredWay) -> Decision:
     off = f"the values are off by {best.error:.1e}"
+    if _is_another_order(search, best):
+        text = "the pieces make up the tensor in an order of no known way"
+        text += ", such as that of sequences which are cut one by one"
+        return Decision(None, Certainty.OPEN, text, search=search)
     if decision := _by_shape(search, best, off):
         return decision
     others = [way.error for way in search.ways if way.kinds != best.kinds]
@@ -142,6 +146,14 @@ def _not_fitting(search: Search, best: ScoredWay) -> Decision:
         return Decision(best, Certainty.LIKELY, f"{off}, every other way by more", search=search)
     names = ", ".join(dict.fromkeys(describe(way) for way in search.ways))
     return Decision(None, Certainty.OPEN, f"{off} in the closest of the ways: {names}", search=search)
+
+
+def _is_another_order(search: Search, best: ScoredWay) -> bool:
+    """Return whether the pieces have every position of the tensor once, some of them in several stretches."""
+    order = search.order
+    if order is None or all(len(stretches) == 1 for stretches in order.stretches):
+        return False  # whole shards in another order are a mistake
+    return bool(order.segments(best.b.assembly.shape[order.axis]))
 
 
 def _by_shape(search: Search, best: ScoredWay, off: str) -> Decision | None:

@@ -59,7 +59,8 @@ def find_misplaced(
     for number, row in rows.items():
         if len(held.holders[number]) > 1 and not is_constant(held, number):
             findings += _told_otherwise(held, number, row) or _unlike_its_kind(held, number, row, usual)
-    return [*findings, *_unreduced(held, rows, whole)]
+    named = {finding.name for finding in findings}
+    return [*findings, *(finding for finding in _unreduced(held, rows, whole) if finding.name not in named)]
 
 
 def _told_otherwise(held: HeldTensors, number: int, row: EqualHolders) -> list[LayoutFinding]:

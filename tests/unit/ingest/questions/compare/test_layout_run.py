@@ -250,6 +250,50 @@ def test_a_layout_map_settles_what_is_open(tmp_path: Path) -> None:
     assert any("the layout map says shard 0" in row.reason for row in found.tensors)
 
 
+def test_sequences_that_are_cut_one_by_one_are_open(tmp_path: Path) -> None:
+    """Packed sequences of 8, 16 and 24 tokens (THD), each cut in zigzag over two ranks."""
+    tokens = np.random.default_rng(1).normal(size=(48, 4)).astype(np.float32)
+    chunks = [np.split(sequence, 4) for sequence in np.split(tokens, [8, 24])]
+    ranks: list[Dump] = [
+        {"out": np.concatenate([part for cut in chunks for part in (cut[rank], cut[3 - rank])])}
+        for rank in (0, 1)
+    ]
+    write(tmp_path / "a", [ranks])
+    write(tmp_path / "b", [[{"out": tokens}]])
+    (row,) = compare(tmp_path / "a", tmp_path / "b", layout=LAYOUT, keep_equal=True).tensors
+    assert row.held is not None
+    assert (row.verdict, row.held.certainty) == (Verdict.UNKNOWN, "open")
+    assert "sequences which are cut one by one" in row.reason
+
+
+def test_flat_parameters_that_hold_several_have_no_counterpart(tmp_path: Path) -> None:
+    """FSDP1 without `use_orig_params` joins the parameters of a unit, and cuts the result."""
+    rng = np.random.default_rng(2)
+    whole: Dump = {
+        "param.fc.weight": rng.normal(size=(6, 5)).astype(np.float32),
+        "param.fc.bias": rng.normal(size=6).astype(np.float32),
+        "out.fc": rng.normal(size=(4, 6)).astype(np.float32),
+    }
+    flat = np.concatenate([whole["param.fc.weight"].ravel(), whole["param.fc.bias"]])
+    ranks: list[Dump] = [
+        {"param.fc._flat_param": part, "out.fc": whole["out.fc"]} for part in np.split(flat, 2)
+    ]
+    write(tmp_path / "a", [ranks])
+    write(tmp_path / "b", [[whole]])
+    found = compare(tmp_path / "a", tmp_path / "b", layout=LAYOUT, keep_equal=True)
+    rows = {short(row.name_a or row.name_b): row for row in found.tensors}
+    assert {name: row.verdict for name, row in rows.items()} == {
+        "param.fc._flat_param": Verdict.ONLY_A,
+        "param.fc.weight": Verdict.ONLY_B,
+        "param.fc.bias": Verdict.ONLY_B,
+        "out.fc": Verdict.EQUAL,
+    }
+    assert rows["param.fc._flat_param"].held is None
+    (note,) = (note for note in found.notes if "flat" in note)
+    assert "1 flat parameter of A" in note
+    assert "use_orig_params=True" in note
+
+
 def test_ranks_are_compared_by_number_on_request(against_one: Compare) -> None:
     found = against_one(2, 1, across_layouts=False)
     assert not found.layout

@@ -42,3 +42,18 @@ from workers.store.blocks import TensorKey
 )
 def test_names_of_every_vendor_tell_what_replicas_share(op_type: str, io: str, kind: SlotKind) -> None:
     assert kind_of(TensorKey("", "0", op_type, "op", io, 0)) is kind
+
+
+@pytest.mark.parametrize(
+    ("op_name", "kind"),
+    [
+        (".param.layers.1.fc1.weight", SlotKind.PARAMETER),
+        ("parameters/embed", SlotKind.PARAMETER),
+        ("exp_avg_sq.layers.1.fc1.weight", SlotKind.PARAMETER),
+        ("param.layers.1.fc1.weight.grad", SlotKind.OTHER),
+        ("layers.1.param", SlotKind.OTHER),
+        ("paramount.layer", SlotKind.OTHER),
+    ],
+)
+def test_parameters_and_states_are_told_by_how_their_names_begin(op_name: str, kind: SlotKind) -> None:
+    assert kind_of(TensorKey("", "0", "Module", op_name, "output", 0)) is kind
