@@ -57,7 +57,8 @@ def command(
         if rows:
             print_table(_COLUMNS, rows, right=("blocks", "differ"))
         say_rest(len(answer.tensors), len(shown), "tensors")
-        say(f"equal: {counted(answer.equal, 'tensor')}; in A alone: {answer.only_in_a}", label="note")
+        verb = "is" if answer.equal == 1 else "are"
+        say(f"{counted(answer.equal, 'tensor')} {verb} equal, {answer.only_in_a} in A alone", label="note")
     if answer.tensors:
         raise typer.Exit(EXIT_DIFFERENT)
 
