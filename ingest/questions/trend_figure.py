@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -305,9 +306,12 @@ def _set_scale(axes: Any, lines: Sequence[Line]) -> None:
         least = max(float(known.min()), float(known.max()) * 1e-60)
         least = 10.0 ** math.floor(math.log10(least))  # where a label is
         # High enough that it does not overlap with the label of zero.
-        height = max(1.0, math.log10(float(known.max()) / least) / _LABELS_IN_HEIGHT)
+        decades = math.log10(float(known.max()) / least)
+        height = max(1.0, decades / _LABELS_IN_HEIGHT)
         axes.set_yscale("symlog", linthresh=least, linscale=height)
         if not (values < 0).any():
-            axes.set_ylim(bottom=-least / 2)
+            # The lines are drawn later, so both limits are needed. The margin is matplotlib's, a twentieth.
+            top = min(float(known.max()) * 10 ** (decades / 20), sys.float_info.max)
+            axes.set_ylim(-least / 2, top)
     else:
         axes.yaxis.set_major_formatter("{x:.6g}")
