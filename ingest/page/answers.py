@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ingest.findings.anomalies import anomalies
@@ -16,8 +17,8 @@ from ingest.questions.compare import compare
 from ingest.questions.compare.growth import error_growth
 from ingest.questions.heatmap_rows import heatmap_rows, value_rows
 from ingest.questions.origin import origin
-from ingest.questions.outliers import outliers
-from ingest.questions.precision import precision
+from ingest.questions.outliers import OutliersAnswer, outliers
+from ingest.questions.precision import PrecisionAnswer, precision
 from ingest.questions.trend import heatmap, statistic_named
 from ingest.reader.rows import step_row
 from ingest.reader.shown import shown_tensor
@@ -100,20 +101,9 @@ def _rank_values(asked: Asked) -> list[dict[str, Any]]:
     return value_rows({step: known.of_ranks for step, known in by_step.items()}, statistic)
 
 
-def _precision(asked: Asked) -> dict[str, Any]:
+def _of_sketches(ask: Callable[..., OutliersAnswer | PrecisionAnswer], asked: Asked) -> dict[str, Any]:
     given = asked.arguments
-    return precision(
-        asked.moment.store,
-        given.text("name", "*"),
-        rank=given.integer("rank"),
-        step=given.integer("step"),
-        include_partial=True,
-    ).to_dict()
-
-
-def _outliers(asked: Asked) -> dict[str, Any]:
-    given = asked.arguments
-    return outliers(
+    return ask(
         asked.moment.store,
         given.text("name", "*"),
         rank=given.integer("rank"),
@@ -305,7 +295,7 @@ QUESTIONS = (
         "What casts to narrower formats would lose, the worst first.",
         "precision --include-partial --json",
         (PATTERN, RANK, STEP),
-        _precision,
+        partial(_of_sketches, precision),
         _is_of_many_steps,
     ),
     Question(
@@ -313,7 +303,7 @@ QUESTIONS = (
         "Channels and rows of tensors that stand out, are dead or are saturated.",
         "outliers --include-partial --json",
         (PATTERN, RANK, STEP),
-        _outliers,
+        partial(_of_sketches, outliers),
         _is_of_many_steps,
     ),
     Question(
