@@ -96,14 +96,13 @@ def store_and(
     Raises:
         UsageError: the argument is missing.
     """
-    if argument is not None:
-        return store, argument
-    if store is None or load_settings(config).settings.store is None:
+    store, argument = store_and_maybe(store, argument, config)
+    if argument is None:
         raise UsageError(
             f"{placeholder} is missing",
             hint=f"Arguments: STORE {placeholder}. You may omit STORE if DUMP_INGEST_STORE names it.",
         )
-    return None, store
+    return store, argument
 
 
 def store_and_maybe(

@@ -17,7 +17,7 @@ from workers.events import Event
 _LATE = 1.5
 #: What is taken for the interval after the first scrape, and the longest one that is waited for, in seconds.
 _LONGEST_INTERVAL_S = 60.0
-#: The interval is the longest one between so many scrapes: two servers may scrape, one just after the other.
+#: How many scrapes are remembered. Two servers may scrape, so the interval is the longest one between them.
 _REMEMBERED = 5
 
 

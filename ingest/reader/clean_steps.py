@@ -1,4 +1,4 @@
-"""Steps of which the consolidated cubes know that they hold no NaN or Inf: their indexes need not be read."""
+"""Skips the indexes of steps that hold no NaN or Inf, as the consolidated cubes tell."""
 
 from __future__ import annotations
 

@@ -108,11 +108,10 @@ def _read(
         if len(in_blocks) == len(statistics):
             yield places, {name: values[places - first] for name, values in counts.items()}
             continue
+        by_step = [name for name in statistics if name not in counts]
         for place in places.tolist():
-            values = {
-                name: counts[name][place - first] if name in counts else cubes.cube(name, place)
-                for name in statistics
-            }
+            values = {name: block[place - first] for name, block in counts.items()}
+            values |= zip(by_step, cubes.cubes_of_step(by_step, place), strict=True)
             yield np.array([place]), {name: cube[None] for name, cube in values.items()}
 
 

@@ -49,7 +49,7 @@ class StatusLine:
         return self.text_within(None)
 
     def text_within(self, width: int | None) -> str:
-        """Return the line without the last parts that do not fit into so many columns."""
+        """Return the line, without the last parts that `width` columns cannot hold (None: all of it)."""
         findings = f" ({self._with_findings} with findings)" if self._with_findings else ""
         text = f"watching: {self._committed} committed{findings}"
         parts = [f"{self._waiting()} not yet", counted(self._under_way(), "task")]

@@ -75,7 +75,7 @@ def test_shards_of_fsdp_are_recorded_as_each_rank_has_them(shards: Path, tmp_pat
 
 
 def test_placements_of_dtensors_are_told(shards: Path, tmp_path: Path) -> None:
-    """Cut, replicated and not added up yet: `layout` need not infer it, and pieces are put together by it."""
+    """`layout` takes from the dump what is cut, replicated or not yet added up, and joins pieces by it."""
     ingest_directly(shards / "tensor-parallel", tmp_path / "run.zarr")
     store = ingest.open_store(tmp_path / "run.zarr")
     placed = {kind.name: (kind.placement, kind.why) for kind in ingest.layout(store).kinds}

@@ -116,7 +116,7 @@ def _import_ahead() -> None:
         environment().get_template(screen.template)
     for name in ("pandas", "xarray"):
         import_module(name)
-    gc.freeze()  # modules stay: collections need not visit them
+    gc.freeze()  # modules are never freed, so collections skip them
 
 
 @contextmanager

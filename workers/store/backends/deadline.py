@@ -163,7 +163,7 @@ def call_within(
         timeout_s: how long the call may go on without progress, see `made_progress`, in seconds.
         action: what to call.
         arguments: of the action.
-        late: called with `timeout_s` if there was no progress for that long; returns what is raised then, by
+        late: makes the exception that is raised after `timeout_s` without progress, which is its argument. By
             default `NoAnswer`. The action goes on in its thread.
     """
     work = _CURRENT.get()
