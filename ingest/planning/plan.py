@@ -121,7 +121,8 @@ def plan_step(
     listing = inspected.listing
     rows = plan_rows(inspected)
     entries = tuple(row.entry for row in rows)
-    pooled = [] if leave_out_tensors else pool_groups(entries, shared or {}, grid)
+    samples = [row.sample for row in rows]
+    pooled = [] if leave_out_tensors else pool_groups(entries, samples, shared or {}, grid)
     in_pool = {row for group in pooled for row in group.rows}
     arrays = _arrays([entry for row, entry in enumerate(entries) if row not in in_pool], grid)
     name = fingerprint(listing.files, origin.layout, grid, inspected.unreadable, inspected.undecoded)
