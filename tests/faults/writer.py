@@ -30,7 +30,7 @@ _SHARED_SIZE = 1_100_000
 #: Files of a hostile rank: as if they were in the pool, or in the dump or the store of another rank.
 _HOSTILE_NAMES = (
     "pool.step_1.zarr.json",
-    tensor_name("Parameter.weight0%2f..%2f..%2f..%2f..%2frank_0", time=0),
+    tensor_name("Parameter.weight0-..-..-..-rank_0-LeNet-0-1", time=0),
     tensor_name("Parameter.pool_step_1_float32_c_0", time=0),
 )
 #: In every fifth step, the last rank has a copy that differs in one element.
