@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from ingest.page.drawing.scale import LEVELS, ONLY_LEVEL, Scale
 from ingest.page.drawing.svg import picture, tag, text
-from ingest.page.matrix import DAMAGED, MISSING, PARTIAL, Matrix
 from ingest.page.words import number, whole
+from ingest.questions.matrix import DAMAGED, MISSING, PARTIAL, Matrix
 
 _WIDTH, _LEFT, _TOP, _BOTTOM = 1080, 64, 8, 34
 _MAX_TICKS = 12

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from ingest.page.drawing.matrix import legend, matrix_picture
-from ingest.page.matrix import KNOWN, Matrix
 from ingest.page.moment import Moment
 from ingest.page.screen import Asked
 from ingest.questions.compare.growth import ErrorGrowth, error_growth
+from ingest.questions.matrix import KNOWN, Matrix
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore, UsageError
 

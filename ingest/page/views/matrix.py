@@ -7,18 +7,17 @@ from typing import Any
 import numpy as np
 
 from ingest.page.answers import (
-    MATRIX_COLUMNS,
-    MATRIX_ROWS,
     PATTERN,
     RANKS,
     STAT,
     STEPS,
     reads_tensors,
 )
+from ingest.page.cells import matrix_asked
 from ingest.page.drawing.matrix import legend, matrix_picture
-from ingest.page.matrix import SUMMARIES, Matrix, known_statistics, matrix_of, parse_range
 from ingest.page.screen import Asked, Screen, lines
 from ingest.page.words import counted, number, whole
+from ingest.questions.matrix import MOST_CELLS, SUMMARIES, Matrix, known_statistics
 from workers.arrays.aggregate import ABOUT_NON_FINITE
 
 #: How many of the greatest cells are listed.
@@ -31,11 +30,10 @@ def show(asked: Asked) -> dict[str, Any]:
     """Return the matrix, its legend, and its greatest cells."""
     moment, arguments = asked.moment, asked.arguments
     what, pattern = arguments.text("stat", "non_finite"), arguments.text("name", "*")
-    ranks = parse_range(arguments.text("ranks"), moment.ranks, "ranks")
-    steps = parse_range(arguments.text("steps"), moment.numbers, "steps")
-    whole_matrix = matrix_of(moment, what, pattern, ranks, steps)
-    matrix = whole_matrix.binned(MATRIX_ROWS, MATRIX_COLUMNS)
-    label = f"{matrix.title} over {counted(len(ranks), 'rank')} and {counted(len(steps), 'step')}"
+    whole_matrix = matrix_asked(moment, arguments)
+    matrix = whole_matrix.binned(*MOST_CELLS)
+    rows, columns = whole_matrix.values.shape
+    label = f"{matrix.title} over {counted(rows, 'rank')} and {counted(columns, 'step')}"
     state = {name: arguments.text(name) for name in ("stat", "name", "ranks", "steps")}
     return {
         "picture": matrix_picture(matrix, label),

@@ -8,8 +8,9 @@ import pytest
 import ingest
 from bench.steps import CountingStore, commit_tables, make_tables
 from ingest.page import kept_fields as module
+from ingest.page.arguments import Arguments
+from ingest.page.cells import matrix_asked
 from ingest.page.kept_fields import KeptFields
-from ingest.page.matrix import matrix_of
 from ingest.page.moment import Moment
 from workers.model import StepKey
 from workers.store.objects import ObjectStore
@@ -27,15 +28,15 @@ def test_only_new_steps_are_read(store: Path) -> None:
     objects = CountingStore(open_objects(resolve(str(store))))
     commit_steps(objects, 0, 1)
     moment = Moment.of(ingest.DumpStore(objects))
-    first = matrix_of(moment, "max", "*", [0, 1], [0, 1])
+    first = matrix_asked(moment, Arguments({"stat": "max"}))
     objects.requests = 0
-    closer = matrix_of(moment, "max", "*", [1], [1])
+    closer = matrix_asked(moment, Arguments({"stat": "max", "ranks": "1", "steps": "1"}))
     assert objects.requests == 0
     assert closer.values.tolist() == [[first.values[1, 1]]]
     commit_steps(objects, 2)
     commit_steps(objects, 1, seed=1)
     later = moment.later()
-    second = matrix_of(later, "max", "*", [0, 1], [0, 1, 2])
+    second = matrix_asked(later, Arguments({"stat": "max"}))
     assert later.fields is moment.fields
     np.testing.assert_array_equal(second.values[:, 0], first.values[:, 0])
     assert (second.values[:, 1] != first.values[:, 1]).all()
