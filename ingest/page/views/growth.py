@@ -19,11 +19,15 @@ _ROWS, _COLUMNS = 60, 240
 _LISTED = 12
 
 
+def growing(stat: str) -> str:
+    """Return the statistic whose error is shown: this one, unless it is a sum of several."""
+    return stat if stat in FIELDS else "l2_norm"
+
+
 def growth_of(asked: Asked, its: Moment, rank: int, stat: str) -> dict[str, Any] | None:
     """Return the picture of the error and what differs first; None if there is nothing to show."""
-    statistic = stat if stat in FIELDS else "l2_norm"
     try:
-        growth = error_growth(asked.moment.store, its.store, rank, statistic)
+        growth = error_growth(asked.moment.store, its.store, rank, growing(stat))
     except (UsageError, DamagedStore):
         return None
     matrix = _matrix(growth).binned(_ROWS, _COLUMNS)
