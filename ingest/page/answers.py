@@ -96,7 +96,7 @@ def _heatmap(asked: Asked) -> list[dict[str, Any]]:
 def _rank_values(asked: Asked) -> list[dict[str, Any]]:
     moment, given = asked.moment, asked.arguments
     statistic = statistic_named(given.text("stat", "l2_norm"))
-    by_step = moment.fields.of(moment.store, moment.generations, given.text("name", "*"), statistic)
+    by_step = moment.fields.of(moment.snapshot, moment.generations, given.text("name", "*"), statistic)
     return value_rows({step: known.of_ranks for step, known in by_step.items()}, statistic)
 
 

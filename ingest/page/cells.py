@@ -23,7 +23,7 @@ def matrix_asked(moment: Moment, asked: Arguments) -> Matrix:
     pattern = asked.text("name", "*")
 
     def values_of(statistic: str) -> dict[int, RankValues]:
-        kept = moment.fields.of(moment.store, moment.generations, pattern, statistic)
+        kept = moment.fields.of(moment.snapshot, moment.generations, pattern, statistic)
         return {step: field.of_ranks for step, field in kept.items()}
 
     wanted = WantedCells(asked.text("stat", "non_finite"), pattern, ranks, steps)

@@ -127,14 +127,23 @@ def aggregated_steps(
         chunks_of_parts = (part.chunks(wanted) for part, wanted in zip(parts, job[1], strict=True))
         # One of them may never have been written: then the sum is unknown.
         for chunks in zip(*chunks_of_parts, strict=False):
-            first, *others = map(_with_nan, chunks)
-            total = joined(total, aggregated(sum(others, start=first), how), how)
+            total = joined(total, _aggregated_sum(chunks, how), how)
         return total
 
     for (block, alike), total in zip(jobs, _in_threads(cubes.objects, together, jobs), strict=True):
         answer = answers[block][:, alike[0].ranks]
         answer[...] = joined(answer, total[:, : answer.shape[1]], how)
     return np.array([answers[place // steps][place % steps] for place in places])
+
+
+def _aggregated_sum(parts: Sequence[Array], how: str) -> npt.NDArray[np.float64]:
+    """Return the aggregate over tensors, (...), of the sum of arrays, (..., tensor), as cubes have them."""
+    if all(part.dtype.kind == "i" and part.size and part.min() >= 0 for part in parts):
+        # Counts that are all known, nearly always: summed as they are, which takes a third of the time.
+        counts: Array = sum((part.sum(axis=-1) for part in parts[1:]), start=parts[0].sum(axis=-1))
+        return counts.astype(np.float64)
+    first, *others = map(_with_nan, parts)
+    return aggregated(sum(others, start=first), how)
 
 
 def _with_nan(values: Array) -> npt.NDArray[np.float64]:

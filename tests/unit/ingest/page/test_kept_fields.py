@@ -50,11 +50,11 @@ def test_what_was_not_asked_for_the_longest_is_dropped(
     monkeypatch.setattr(module, "_MOST", 13)  # two ranks and three steps twice, and one more
     fields, moment = KeptFields(), Moment.of(ingest.open_store(nan_log))
     for name in ("max", "min", "max", "mean"):
-        fields.of(moment.store, moment.generations, "Log.*", name)
+        fields.of(moment.snapshot, moment.generations, "Log.*", name)
     assert [name for _, name in fields._kept] == ["max", "mean"]
 
 
 def test_names_that_nothing_has_are_an_error(nan_log: Path) -> None:
     moment = Moment.of(ingest.open_store(nan_log))
     with pytest.raises(ingest.UsageError, match="no tensor"):
-        moment.fields.of(moment.store, moment.generations, "absent", "max")
+        moment.fields.of(moment.snapshot, moment.generations, "absent", "max")
