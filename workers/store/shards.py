@@ -28,6 +28,7 @@ from workers.errors import DamagedStore
 from workers.model import MIB, ceil_div
 from workers.store import untrusted
 from workers.store.blosc import BIT_SHUFFLE, NO_SHUFFLE, SHUFFLE, compressor
+from workers.store.chunk_encoder import encoder_of
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
 from workers.store.pieces import NewObject
@@ -122,7 +123,7 @@ class ShardPacker:
         """Bytes of each shard that is written, by its number."""
         self._spec = spec
         self._create = create
-        self._codec = _compressor(spec)
+        self._encoder = encoder_of(_compressor(spec), _blosc_config(spec), spec.chunk_nbytes)
         self._shard = first_shard
         self._buffer = memoryview(bytearray(spec.chunk_nbytes))
         self._filled = 0
@@ -176,12 +177,11 @@ class ShardPacker:
             self._finish_shard(self._object)
 
     def _encode(self, chunk: memoryview) -> None:
-        encoded = self._codec.encode(chunk)
+        encoded = self._encoder.encode(chunk)
         if self._object is None:
             self._object = self._create(self._shard)
         self._object.write(encoded)
-        self._object.write(crc32c(encoded))
-        self._lengths.append(len(encoded) + _CRC_BYTES)
+        self._lengths.append(len(encoded))
         if len(self._lengths) == self._spec.chunks_per_shard:
             self._finish_shard(self._object)
 
