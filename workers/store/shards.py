@@ -123,13 +123,13 @@ def crc32c(data: bytes) -> bytes:
     return int(google_crc32c.value(data)).to_bytes(_CRC_BYTES, "little")
 
 
-def without_crc32c(data: bytes, where: str) -> bytes:
+def without_crc32c(data: bytes | memoryview, where: str) -> bytes:
     """Return `data` without the checksum at its end.
 
     Raises:
         DamagedStore: the checksum does not match; `where` names the object.
     """
-    body = data[:-_CRC_BYTES]
+    body = bytes(data[:-_CRC_BYTES])
     if len(data) < _CRC_BYTES or crc32c(body) != data[-_CRC_BYTES:]:
         raise DamagedStore(f"{where}: crc32c does not match")
     return body
@@ -381,17 +381,18 @@ class ShardReader:
         data = small[start:stop] if small is not None else self._objects.get_range(key, start, stop)
         if data is None or len(data) != stop - start:
             raise DamagedStore(f"{key}: bytes {start} to {stop} are missing")
+        encoded = memoryview(data)
         return [
             missing
             if offset == _MISSING
-            else self._decode(data[offset - start : offset - start + nbytes], f"{key} chunk {number}")
+            else self._decode(encoded[offset - start : offset - start + nbytes], f"{key} chunk {number}")
             for number, (offset, nbytes) in zip(run, entries.tolist(), strict=True)
         ]
 
     def _key(self, shard: int) -> str:
         return f"{self._prefix}/c/{shard}"
 
-    def _decode(self, encoded: bytes, where: str) -> Chunk:
+    def _decode(self, encoded: memoryview, where: str) -> Chunk:
         try:
             body = without_crc32c(encoded, where)
             if not untrusted.blosc_is(body, self.spec.chunk_nbytes):
