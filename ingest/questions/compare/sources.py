@@ -183,47 +183,55 @@ class StoreSource:
         Raises:
             DamagedStore: the index is damaged.
         """
-        step = self._snapshot.chosen[key]
-        table = step.tables
-        rows, keys = tensors_of(table)
-        labels = {
-            name: table.label(name)[rows].tolist()
-            for name in ("kind", "dtype", "array", "layout", "format", "device_shape")
-        }
-        numbers = {name: table.number(name)[rows] for name in ("nbytes", "ndim", "fortran_order", "groups")}
-        shapes = [
-            tuple(lengths[:ndim])
-            for lengths, ndim in zip(table.shape[rows].tolist(), numbers["ndim"].tolist(), strict=True)
-        ]
-        turned = [
-            (form, device, groups) if layout == "device" else None
-            for layout, form, device, groups in zip(
-                labels["layout"],
-                labels["format"],
-                labels["device_shape"],
-                numbers["groups"].tolist(),
-                strict=True,
-            )
-        ]
-        fortran = (numbers["fortran_order"] == 1).tolist()
-        # The last part of a path tells types apart, wherever the array is.
-        arrays = [path.rpartition("/")[2] for path in labels["array"]]
-        meanings = list(zip(labels["dtype"], arrays, turned, fortran, shapes, strict=True))
-        step.forget_tables()
-        return StepTensors(
-            key,
-            keys,
-            labels["dtype"],
-            shapes,
-            meanings,
-            table.digest[rows],
-            table.statistics[rows],
-            np.array([kind == RowKind.TENSOR.value for kind in labels["kind"]], bool),
-            numbers["nbytes"],
-            table.number("offset")[rows],
-            _StoreOperands(self._snapshot.store, step, rows, table),
-            removed=_removed(step, labels["array"]),
+        return load_step(self._snapshot.store, self._snapshot.chosen[key])
+
+
+def load_step(store: Catalog, step: Step) -> StepTensors:
+    """Read the index of a step of a store. It is held as long as the result.
+
+    Raises:
+        DamagedStore: the index is damaged.
+    """
+    table = step.tables
+    rows, keys = tensors_of(table)
+    labels = {
+        name: table.label(name)[rows].tolist()
+        for name in ("kind", "dtype", "array", "layout", "format", "device_shape")
+    }
+    numbers = {name: table.number(name)[rows] for name in ("nbytes", "ndim", "fortran_order", "groups")}
+    shapes = [
+        tuple(lengths[:ndim])
+        for lengths, ndim in zip(table.shape[rows].tolist(), numbers["ndim"].tolist(), strict=True)
+    ]
+    turned = [
+        (form, device, groups) if layout == "device" else None
+        for layout, form, device, groups in zip(
+            labels["layout"],
+            labels["format"],
+            labels["device_shape"],
+            numbers["groups"].tolist(),
+            strict=True,
         )
+    ]
+    fortran = (numbers["fortran_order"] == 1).tolist()
+    # The last part of a path tells types apart, wherever the array is.
+    arrays = [path.rpartition("/")[2] for path in labels["array"]]
+    meanings = list(zip(labels["dtype"], arrays, turned, fortran, shapes, strict=True))
+    step.forget_tables()
+    return StepTensors(
+        step.key,
+        keys,
+        labels["dtype"],
+        shapes,
+        meanings,
+        table.digest[rows],
+        table.statistics[rows],
+        np.array([kind == RowKind.TENSOR.value for kind in labels["kind"]], bool),
+        numbers["nbytes"],
+        table.number("offset")[rows],
+        _StoreOperands(store, step, rows, table),
+        removed=_removed(step, labels["array"]),
+    )
 
 
 def _removed(step: Step, arrays: Sequence[str]) -> frozenset[int]:
@@ -294,6 +302,10 @@ class _StoreOperands:
         first, size = (table.number(name)[rows].tolist() for name in ("offset", "size"))
         return list(zip(paths, first, size, strict=True))
 
+    @cached_property
+    def _has_records(self) -> bool:
+        return bool((self.tables.label("record") != "").any())
+
     def line_and_name(self, number: int) -> LineAndName:
         """Return what the graph files say about the operator of a tensor."""
         context = context_of(self.store, self.step.key.rank)
@@ -309,6 +321,8 @@ class _StoreOperands:
 
     def attributes(self, number: int) -> dict[str, Any]:
         """Return what its file says of a tensor besides its elements; see `Tensor.attributes`."""
+        if not self._has_records:
+            return {}
         row = int(self.rows[number])
         own = record_of(self.tables, row)
         # Most files hold one tensor, whose row has everything. Others are looked for in the whole index.
