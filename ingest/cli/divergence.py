@@ -79,8 +79,8 @@ def command(
 ) -> None:
     """Find tensors on which replicas disagree: the first step and tensor, and the odd rank.
 
-    It compares digests. If these suggest that ranks hold a tensor as they should not (a wrong shard, a missing
-    reduction, a bias on every rank, an optimizer state out of step), it reads a few tensors of these steps.
+    It compares digests. If these suggest that ranks hold a tensor as they should not (a wrong shard, a
+    missing reduction, a bias on every rank, an optimizer state out of step), it reads some tensors of it.
 
     Exits with 5 if something differs, is missing, or is held wrongly.
 
