@@ -28,6 +28,7 @@ from workers.errors import DamagedStore
 from workers.model import MIB, ceil_div
 from workers.store import untrusted
 from workers.store.blosc import BIT_SHUFFLE, NO_SHUFFLE, SHUFFLE, compressor
+from workers.store.chunk_encoder import ByBlosc, encoder_of
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
 from workers.store.pieces import NewObject
@@ -124,13 +125,13 @@ def crc32c(data: bytes) -> bytes:
     return int(google_crc32c.value(data)).to_bytes(_CRC_BYTES, "little")
 
 
-def without_crc32c(data: bytes, where: str) -> bytes:
+def without_crc32c(data: bytes | memoryview, where: str) -> bytes:
     """Return `data` without the checksum at its end.
 
     Raises:
         DamagedStore: the checksum does not match; `where` names the object.
     """
-    body = data[:-_CRC_BYTES]
+    body = bytes(data[:-_CRC_BYTES])
     if len(data) < _CRC_BYTES or crc32c(body) != data[-_CRC_BYTES:]:
         raise DamagedStore(f"{where}: crc32c does not match")
     return body
@@ -149,7 +150,7 @@ class ShardPacker:
         """Bytes of each shard that is written, by its number."""
         self._spec = spec
         self._create = create
-        self._codec = _compressor(spec)
+        self._encoder = encoder_of(_compressor(spec), _blosc_config(spec), spec.chunk_nbytes)
         self._shard = first_shard
         self._buffer = memoryview(bytearray(spec.chunk_nbytes))
         self._filled = 0
@@ -204,16 +205,15 @@ class ShardPacker:
 
     def _encode(self, chunk: memoryview, filled: int) -> None:
         """Encode a chunk, `filled` bytes of which are payload."""
-        codec, typesize = self._codec, _typesize(self._spec)
+        encoder, typesize = self._encoder, _typesize(self._spec)
         # Blosc says in each chunk how it was encoded, so readers need not know which way was taken.
         if self._spec.sparse and _is_sparse(chunk[:filled], typesize):
-            codec = _sparse_compressor(typesize)
-        encoded = codec.encode(chunk)
+            encoder = ByBlosc(_sparse_compressor(typesize))
+        encoded = encoder.encode(chunk)
         if self._object is None:
             self._object = self._create(self._shard)
         self._object.write(encoded)
-        self._object.write(crc32c(encoded))
-        self._lengths.append(len(encoded) + _CRC_BYTES)
+        self._lengths.append(len(encoded))
         if len(self._lengths) == self._spec.chunks_per_shard:
             self._finish_shard(self._object)
 
@@ -383,17 +383,18 @@ class ShardReader:
         data = small[start:stop] if small is not None else self._objects.get_range(key, start, stop)
         if data is None or len(data) != stop - start:
             raise DamagedStore(f"{key}: bytes {start} to {stop} are missing")
+        encoded = memoryview(data)
         return [
             missing
             if offset == _MISSING
-            else self._decode(data[offset - start : offset - start + nbytes], f"{key} chunk {number}")
+            else self._decode(encoded[offset - start : offset - start + nbytes], f"{key} chunk {number}")
             for number, (offset, nbytes) in zip(run, entries.tolist(), strict=True)
         ]
 
     def _key(self, shard: int) -> str:
         return f"{self._prefix}/c/{shard}"
 
-    def _decode(self, encoded: bytes, where: str) -> Chunk:
+    def _decode(self, encoded: memoryview, where: str) -> Chunk:
         try:
             body = without_crc32c(encoded, where)
             if not untrusted.blosc_is(body, self.spec.chunk_nbytes):
