@@ -19,7 +19,7 @@ from workers.dump.paths import to_text
 from workers.model import MIB
 from workers.store.blocks import TENSOR_KINDS, TensorKey
 from workers.store.model import ArraySpec, Grid, RowKind
-from workers.store.shards import has_sparse_chunks
+from workers.store.sparse_chunks import has_sparse_chunks
 from workers.tasks.model import Entry
 
 #: A class of ranks is pooled if what it shares of one type comes to this many bytes: it takes two requests.

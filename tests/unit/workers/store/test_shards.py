@@ -257,8 +257,3 @@ def test_the_zeros_that_fill_a_chunk_do_not_make_it_sparse(tmp_path: Path) -> No
     pack(tmp_path / "b", replace(spec, sparse=False), [part])
     first, second = ((tmp_path / name / spec.path / "c/0").read_bytes() for name in "ab")
     assert first == second
-
-
-def test_real_numbers_may_be_sparse() -> None:
-    names = ["float32", "bfloat16", "float8_e5m2", "complex64", "int32", "uint8", "bool"]
-    assert [shards.has_sparse_chunks(name) for name in names] == [True] * 4 + [False] * 3
