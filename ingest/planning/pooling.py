@@ -80,7 +80,9 @@ def shared_tensors(
     units: dict[tuple[bytes, bytes], list[int]] = {}
     for column in columns:
         units.setdefault((classes[column], own[column].tobytes()), []).append(column)
-    unsure = _unsure_kinds(keys, digest.any(axis=2), same, {classes[column]: column for column in columns})
+    unsure = _unsure_kinds(
+        keys, np.asarray(digest.any(axis=2)), same, {classes[column]: column for column in columns}
+    )
     return {
         keys[column]: tensor
         for (ranks, _), members in units.items()
