@@ -26,7 +26,7 @@ def written(root: Path, nbytes: int, lead: bytes = LEAD) -> tuple[Entry, bytes]:
     path.write_bytes(LEAD + payload)
     source = SourceFile("file", path.stat().st_size, path.stat().st_mtime_ns)
     header = TensorHeader(from_name("uint8"), (nbytes,), len(LEAD), nbytes, lead)
-    return Entry(source, RowKind.TENSOR, TensorName("Add", "output", 0), header), payload
+    return Entry(source, RowKind.TENSOR, TensorName(op_type="Add", io="output", slot=0), header), payload
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, PART_NBYTES, PART_NBYTES + 1, 3 * PART_NBYTES - 5])
