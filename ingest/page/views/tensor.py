@@ -24,8 +24,9 @@ from ingest.page.screen import Asked, Line, Screen, lines
 from ingest.page.sheet import Sheet
 from ingest.page.views.sketches import sketches_of
 from ingest.page.words import number
-from ingest.questions.trend import statistic_named, trend
+from ingest.questions.trend import statistic_named, trend_of
 from ingest.reader.context import context_of
+from ingest.reader.snapshot import ask_of_undamaged
 from ingest.reader.tensor import SMALL_NBYTES, Tensor
 from workers.errors import DamagedStore, UsageError
 
@@ -191,7 +192,10 @@ def _over(asked: Asked, tensor: Tensor, stat: str) -> Any:
     if len(ranks) * len(moment.numbers) > _AT_ONCE and not asked.arguments.flag("over"):
         return None
     try:
-        frame = trend(moment.store, glob.escape(tensor.name), stat, rank=ranks, include_partial=True)
+        frame = ask_of_undamaged(
+            moment.snapshot().only(ranks=ranks),
+            lambda readable: trend_of(readable, {"name": glob.escape(tensor.name)}, stat),
+        )
     except UsageError:
         return None
     series = series_by_rank(frame[frame["graph"] == tensor.graph])
@@ -200,6 +204,7 @@ def _over(asked: Asked, tensor: Tensor, stat: str) -> Any:
         "picture": picture,
         "names": [line.name for line in series],
         "has_bad": any(any(line.bad) for line in series),
+        "is_known": bool(frame["value"].notna().any()),
     }
 
 
