@@ -35,6 +35,7 @@ from ingest.reader.consolidated import ConsolidatedCubes
 from ingest.reader.context import Context, SourceLine, context_of
 from ingest.reader.damage import DamagedStepWarning
 from ingest.reader.dump_store import DumpStore, open_store
+from ingest.reader.export_unsharded import ExportedWhole, export_unsharded
 from ingest.reader.listing import Tensors
 from ingest.reader.neighbour import Neighbour
 from ingest.reader.rank_statistics import RankValues
@@ -89,6 +90,7 @@ __all__ = [
     "DumpIngestError",
     "DumpStore",
     "ErrorGrowth",
+    "ExportedWhole",
     "GcPlan",
     "GcPolicy",
     "GcReport",
@@ -141,6 +143,7 @@ __all__ = [
     "divergence",
     "dump_cost",
     "error_growth",
+    "export_unsharded",
     "heatmap",
     "incidents",
     "ingest_dump",

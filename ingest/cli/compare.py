@@ -51,6 +51,14 @@ def command(
             readable=False,
         ),
     ] = None,
+    fixed_limits: Annotated[
+        bool,
+        typer.Option(
+            "--fixed-limits",
+            help="Judge by one limit for each type, instead of limits that are derived for each tensor.",
+            show_default=False,
+        ),
+    ] = False,
     suggest_map: Annotated[
         Path | None,
         typer.Option(
@@ -129,7 +137,7 @@ def command(
 ) -> None:
     """Compare two steps, ranks, runs or dumps, tensor by tensor.
 
-    B is the reference. Exits with 0 if every tensor is within its thresholds, and with 5 if not.
+    B is the reference. Exits with 0 if every tensor is within its limits, and with 5 if not.
 
     [bold]dump-ingest compare run.zarr@0,2 run.zarr@1,2[/]      two ranks, in step 2
     [bold]dump-ingest compare new.zarr s3://b/old.zarr[/]       all ranks and steps
@@ -165,6 +173,7 @@ def command(
             include_partial=include_partial,
             ignore_unmatched=ignore_unmatched,
             keep_equal=all_tensors,
+            fixed_limits=fixed_limits,
             elements=elements,
             client=client,
             layout=settings.layout,
