@@ -20,7 +20,7 @@ from ingest.page.drawing.charts import bars, series_by_rank, series_picture
 from ingest.page.drawing.exponents import ExponentCounts, exponents_picture
 from ingest.page.drawing.png import Image, as_matrix, image_of
 from ingest.page.moment import Moment
-from ingest.page.screen import Asked, Line, Screen, lines
+from ingest.page.screen import AnswerLine, Asked, Screen, lines
 from ingest.page.sheet import Sheet
 from ingest.page.views.sketches import sketches_of
 from ingest.page.words import number
@@ -75,13 +75,13 @@ def show(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _line(asked: Asked, tensor: Tensor) -> Line:
+def _line(asked: Asked, tensor: Tensor) -> AnswerLine:
     """Return the line that shows the same tensor."""
     step = () if tensor.step is None else ("--step", tensor.step)
     graph = ("--graph", tensor.graph) if tensor.graph else ()
     given = f", graph={tensor.graph!r}" if tensor.graph else ""
     name = glob.escape(tensor.name)
-    return Line.of(
+    return AnswerLine.of(
         ("show", asked.url, tensor.name, "--rank", tensor.rank, *step, *graph),
         f"store.tensors(rank={tensor.rank}, step={tensor.step}, name={name!r}{given})[0]",
     )
