@@ -21,6 +21,7 @@ WHOLE = np.random.default_rng(12).normal(size=(6, 6)).astype(np.float32)
         ([WHOLE[3:], WHOLE[:3]], "piece 0 holds positions 3 to 5 of axis 0 instead of 0 to 2"),
         ([WHOLE[:3], WHOLE[:3]], "several ranks hold the same part"),
         ([WHOLE + 1, WHOLE + 1], ""),
+        ([WHOLE, WHOLE * (np.arange(6) < 3)], "its ranks do not hold the same: replicas drifted apart, or"),
     ],
 )
 def test_factors_and_parts(parts: list[Values], text: str) -> None:
