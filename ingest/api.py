@@ -18,6 +18,7 @@ from ingest.questions.compare.growth import ErrorGrowth, error_growth
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.divergence.broken_links import BrokenLinks, broken_links
 from ingest.questions.localize import Localized, localize
+from ingest.questions.matrix import Matrix, matrix
 from ingest.questions.missing import MissingItem, MissingItems, missing
 from ingest.questions.next_dump import DumpCost, NextDump, dump_cost, next_dump
 from ingest.questions.origin import OriginAnswer, origin
@@ -97,6 +98,7 @@ __all__ = [
     "Incidents",
     "LayoutByMarginals",
     "Localized",
+    "Matrix",
     "MissingItem",
     "MissingItems",
     "Neighbour",
@@ -151,6 +153,7 @@ __all__ = [
     "load_mapping",
     "load_thresholds",
     "localize",
+    "matrix",
     "missing",
     "next_dump",
     "open_store",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.page.drawing.png import Image, as_matrix, image_of
-from ingest.page.screen import Asked
-from ingest.page.words import command
+from ingest.page.screen import Asked, Line
 from ingest.reader.tensor import SMALL_NBYTES, Tensor
 from ingest.reader.unsharded import UnshardedTensor
 from workers.errors import DamagedStore, UsageError
@@ -23,8 +23,8 @@ class WholeTensor:
 
     url: str
     """Of the screen that shows it."""
-    command: str
-    """That prints the same."""
+    line: Line
+    """That gives the same."""
     tensor: UnshardedTensor | None = None
     """None if it is not asked for, or cannot be put together."""
     image: Image | None = None
@@ -44,11 +44,7 @@ def whole_of(asked: Asked, tensor: Tensor, state: dict[str, Any]) -> WholeTensor
     if len(ranks) < 2 or tensor.step is None:
         return None
     placement = asked.arguments.text("placement")
-    words = ("--placement", placement) if placement else ("--unsharded",)
-    link = WholeTensor(
-        asked.links.view("tensor", **state, whole=1),
-        command("show", asked.url, tensor.name, "--step", tensor.step, *words),
-    )
+    link = WholeTensor(asked.links.view("tensor", **state, whole=1), _line(asked, tensor, placement))
     if not asked.arguments.flag("whole") and not placement:
         return link
     try:
@@ -56,8 +52,21 @@ def whole_of(asked: Asked, tensor: Tensor, state: dict[str, Any]) -> WholeTensor
         size = math.prod(whole.shape)
         image = image_of(as_matrix(as_float(whole.read()))) if 1 < size <= SMALL_NBYTES // 8 else None
     except (UsageError, DamagedStore) as exc:
-        return WholeTensor(link.url, link.command, problem=exc.message)
-    return WholeTensor(link.url, link.command, whole, image)
+        return WholeTensor(link.url, link.line, problem=exc.message)
+    return WholeTensor(link.url, link.line, whole, image)
+
+
+def _line(asked: Asked, tensor: Tensor, placement: str) -> Line:
+    """Return the line that puts a tensor together."""
+    graph = ("--graph", tensor.graph) if tensor.graph else ()
+    given = f", graph={tensor.graph!r}" if tensor.graph else ""
+    words = ("--placement", placement) if placement else ("--unsharded",)
+    name = glob.escape(tensor.name)
+    piece = f"store.tensors(rank={tensor.rank}, step={tensor.step}, name={name!r}{given})[0]"
+    return Line.of(
+        ("show", asked.url, tensor.name, "--rank", tensor.rank, "--step", tensor.step, *graph, *words),
+        f"{piece}.unsharded({placement!r})",
+    )
 
 
 def as_float(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

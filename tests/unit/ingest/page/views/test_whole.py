@@ -34,12 +34,15 @@ def test_pieces_are_put_together_if_that_is_asked_for(moment: Moment) -> None:
     shown = SCREEN.show(asked(moment, "same"))
     assert shown["whole"].tensor is None
     assert "whole=1" in shown["whole"].url
+    assert "unsharded" not in shown["lines"].shell
+    shown = SCREEN.show(asked(moment, "same", whole="1"))
+    whole = shown["whole"]
     assert "--step 0 --unsharded" in shown["lines"].shell
-    whole = SCREEN.show(asked(moment, "same", whole="1"))["whole"]
+    assert "[0].unsharded('')" in shown["lines"].python
     assert (whole.tensor.shape, str(whole.tensor.placement)) == ((6, 4), "replicated")
     cut = SCREEN.show(asked(moment, "cut", placement="shard 0"))["whole"]
     assert (cut.image.height, cut.image.width, cut.problem) == (6, 4, "")
-    assert "--placement 'shard 0'" in cut.command
+    assert "--placement 'shard 0'" in cut.line.shell
 
 
 def test_an_open_layout_is_told(moment: Moment) -> None:
