@@ -15,6 +15,7 @@ from ingest.cli.opening import load_settings
 from ingest.cli.options import ConfigOption, JsonOption, LayoutOption, PartialOption, SchedulerOption
 from ingest.cli.printing import print_json
 from ingest.cli.tensor_options import Conditions, takes_tensor_options
+from workers.errors import UsageError
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -50,6 +51,14 @@ def command(
             readable=False,
         ),
     ] = None,
+    fixed_limits: Annotated[
+        bool,
+        typer.Option(
+            "--fixed-limits",
+            help="Judge by one limit for each type, instead of limits that are derived for each tensor.",
+            show_default=False,
+        ),
+    ] = False,
     suggest_map: Annotated[
         Path | None,
         typer.Option(
@@ -73,6 +82,14 @@ def command(
             show_default=False,
         ),
     ] = False,
+    stat: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="With --over-steps: the statistic: max, std, mean, ... Default: l2_norm.",
+            show_default=False,
+        ),
+    ] = None,
     elements: Annotated[
         bool,
         typer.Option(
@@ -120,7 +137,7 @@ def command(
 ) -> None:
     """Compare two steps, ranks, runs or dumps, tensor by tensor.
 
-    B is the reference. Exits with 0 if every tensor is within its thresholds, and with 5 if not.
+    B is the reference. Exits with 0 if every tensor is within its limits, and with 5 if not.
 
     [bold]dump-ingest compare run.zarr@0,2 run.zarr@1,2[/]      two ranks, in step 2
     [bold]dump-ingest compare new.zarr s3://b/old.zarr[/]       all ranks and steps
@@ -138,9 +155,11 @@ def command(
     settings = load_settings(config, layout=layout, scheduler=scheduler, workers=workers).settings
     shown = None if all_tensors else top
     if over_steps:
-        growth = growth_between(a, b, chosen, settings.store_options)
+        growth = growth_between(a, b, chosen, settings.store_options, stat)
         print_growth(growth, top=shown, as_json=json)
         raise typer.Exit(EXIT_DIFFERENT if growth.by_onset() else 0)
+    if stat is not None:
+        raise UsageError("--stat is about the error over the steps", hint="Add --over-steps.")
     names = _loaded(mapping, load_mapping)
     limits = _loaded(thresholds, load_thresholds)
     placements = _loaded(layout_map, load_layout_map)
@@ -154,6 +173,7 @@ def command(
             include_partial=include_partial,
             ignore_unmatched=ignore_unmatched,
             keep_equal=all_tensors,
+            fixed_limits=fixed_limits,
             elements=elements,
             client=client,
             layout=settings.layout,

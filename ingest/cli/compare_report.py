@@ -106,6 +106,7 @@ def _print_tensors(tensors: Sequence[ComparedTensor]) -> None:
             "dtype",
             "shape",
             *_METRICS,
+            "times",
             "reason",
         ),
         (
@@ -121,12 +122,23 @@ def _print_tensors(tensors: Sequence[ComparedTensor]) -> None:
                     number_text(getattr(tensor.metrics, field) if tensor.metrics else None)
                     for field in _METRICS.values()
                 ),
+                _times(tensor),
                 tensor.reason,
             )
             for tensor in tensors
         ),
-        right=tuple(_METRICS),
-        spare=("in 1/1000", "dtype", "max rel", "cosine", "shape", "layout", "max abs", "rel Euclid"),
+        right=(*_METRICS, "times"),
+        spare=(
+            "times",
+            "in 1/1000",
+            "dtype",
+            "max rel",
+            "cosine",
+            "shape",
+            "layout",
+            "max abs",
+            "rel Euclid",
+        ),
     )
 
 
@@ -177,6 +189,14 @@ def _layout(tensor: ComparedTensor) -> str:
     if held is None:
         return ""
     return held.placement if held.certainty == Certainty.CERTAIN else f"{held.placement} ({held.certainty})"
+
+
+def _times(tensor: ComparedTensor) -> str:
+    """Return how many times the derived limit the difference is, and whether what came before explains it."""
+    bound = tensor.held or tensor.bound
+    if bound is None or bound.times is None or tensor.metrics is None:
+        return ""
+    return f"{bound.times:.2g}" + " (explained)" * (bound.explained and bound.times > 1)
 
 
 def _both(a: object, b: object) -> str:

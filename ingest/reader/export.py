@@ -131,7 +131,7 @@ class _File:
         """Return whether there is a file already where it will be."""
         return self.target.check(self._parts, self.relative.name)
 
-    def write(self, step: StoredStep, row: int, pieces: Iterator[bytearray]) -> None:
+    def write(self, step: StoredStep, row: int, pieces: Iterator[bytes]) -> None:
         """Write the part of one row; set `problem` if it is damaged."""
         self._temporary = self._temporary or f".{uuid.uuid4().hex}.tmp"
         try:

@@ -226,7 +226,7 @@ def _verify_sketches(step: Step) -> tuple[dict[int, _RowSketches], list[Damage]]
 def _payload_damage(
     step: Step,
     row: int,
-    pieces: Iterator[bytearray],
+    pieces: Iterator[bytes],
     sketches: _RowSketches | None = None,
 ) -> str:
     """Return how the payload of a row contradicts digest, statistics or sketches; "" if it does not."""

@@ -97,9 +97,10 @@ class TensorAxis:
 def tensors_of(tables: Tables) -> tuple[npt.NDArray[np.int64], list[TensorKey]]:
     """Return the rows of a step that are tensors, in order of execution, and the key of each."""
     rows = np.flatnonzero(np.isin(tables.label("kind"), TENSOR_KINDS))
-    labels = (tables.label(name)[rows] for name in ("net", "graph", "op_type", "op_name", "io"))
+    labels = (tables.label(name)[rows].tolist() for name in ("net", "graph", "op_type", "op_name", "io"))
     numbers = (tables.number(name)[rows].tolist() for name in ("slot", "occurrence"))
-    keys = [TensorKey(*column) for column in zip(*labels, *numbers, strict=True)]
+    columns = (*labels, *numbers, [0] * len(rows))
+    keys = list(map(TensorKey._make, zip(*columns, strict=True)))
     if len(set(keys)) < len(keys):
         seen: dict[TensorKey, int] = {}
         for place, key in enumerate(keys):

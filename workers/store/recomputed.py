@@ -34,7 +34,7 @@ class RecomputedStatistics:
                 summed = running_marginals(self._element, step.shape(row), fortran_order=self._is_fortran)
             self._running = RunningStatistics(with_histogram=with_histogram, marginals=summed)
 
-    def update(self, piece: bytearray) -> None:
+    def update(self, piece: bytes) -> None:
         """Add a piece of the payload."""
         if self._running is None:
             return

@@ -50,7 +50,7 @@ class ShardStream:
         """Cancel what is being fetched."""
         self._threads.shutdown(cancel_futures=True)
 
-    def pieces(self, start: int, stop: int, piece: int) -> Iterator[bytearray]:
+    def pieces(self, start: int, stop: int, piece: int) -> Iterator[bytes]:
         """Yield the bytes of elements `start` to `stop` in pieces of at most `piece` elements.
 
         Raises:
@@ -59,13 +59,17 @@ class ShardStream:
         size = self._reader.spec.chunk
         for begin in range(start, stop, piece):
             end = min(begin + piece, stop)
-            out = bytearray((end - begin) * self._reader.spec.itemsize)
-            for number in range(begin // size, ceil_div(end, size)):
-                chunk = self._chunk(number, ceil_div(stop, size))
-                self._reader.copy(number, chunk, begin, end, out)
-            yield out
+            yield b"".join(
+                self._reader.part(
+                    number,
+                    self._chunk(number, ceil_div(stop, size)),
+                    max(begin, number * size),
+                    min(end, (number + 1) * size),
+                )
+                for number in range(begin // size, ceil_div(end, size))
+            )
 
-    def payload(self, start: int, stop: int) -> bytearray | memoryview:
+    def payload(self, start: int, stop: int) -> bytes | memoryview:
         """Return the bytes of elements `start` to `stop`; without a copy if they fill half of one chunk.
 
         So at most twice as many bytes stay in memory as are returned.

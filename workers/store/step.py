@@ -155,7 +155,7 @@ class StoredStep:
         with self.asking_again():
             return reader.read(first + start // itemsize, first + stop // itemsize)
 
-    def payloads(self, rows: Iterable[int], piece_nbytes: int) -> Iterator[tuple[int, Iterator[bytearray]]]:
+    def payloads(self, rows: Iterable[int], piece_nbytes: int) -> Iterator[tuple[int, Iterator[bytes]]]:
         """Yield each row with its payload in pieces, in the order of the store: each chunk is read once.
 
         Chunks are fetched ahead of need, some tens of MiB. Consume the pieces before the next row; they raise
@@ -184,7 +184,7 @@ class StoredStep:
                         ),
                     )
 
-    def _with_asking_again(self, pieces: Iterator[bytearray]) -> Iterator[bytearray]:
+    def _with_asking_again(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         with self.asking_again():
             yield from pieces
 

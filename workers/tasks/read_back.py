@@ -178,7 +178,7 @@ def _check_whole(step: StoredStep, rows: Iterable[int], file: SourceFile) -> Non
         raise DamagedStore(f"{step.key}: {file.path}: the store has {at} of its {file.size} bytes")
 
 
-def _compare(step: StoredStep, row: int, payload: Iterable[bytearray], file: SourceFile, root: Path) -> int:
+def _compare(step: StoredStep, row: int, payload: Iterable[bytes], file: SourceFile, root: Path) -> int:
     """Compare what the store has of a row with the file, and return the ctime of the file."""
     at = begin_of(step, row)
     end = at + nbytes_of(step, row)

@@ -8,6 +8,7 @@ from ingest.questions.compare.result import (
     ComparedTensor,
     Comparison,
     FirstDifference,
+    Limits,
     Verdict,
 )
 from ingest.questions.compare.run import compare
@@ -22,6 +23,7 @@ __all__ = [
     "FirstDifference",
     "HeldBy",
     "LayoutMap",
+    "Limits",
     "NameMapping",
     "ThresholdLimits",
     "ThresholdRule",

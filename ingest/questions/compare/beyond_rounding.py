@@ -1,29 +1,53 @@
-"""Which tensors of two runs of the same program differ by more than rounding explains, rank by rank.
+"""Which differences between ranks of the same program rounding explains, and what was executed before.
 
-The verdict on a tensor follows the fixed limit of its type, or the limits of the user. Besides, the
-difference is measured against the derived limit of `tolerance`, which is far lower where little was computed
-before.
+Each difference is measured against the derived limit of `tolerance`. Where little was computed before, that
+is far lower than the fixed limit of its type.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
 
-from ingest.questions.compare.result import ComparedTensor, Verdict
+from ingest.questions.compare.result import ComparedTensor
 from ingest.questions.compare.tolerance import (
+    Judgement,
     Measured,
     RoundingBound,
     ToleranceWalk,
     is_gradient,
+    is_held_parameter,
     longest_sum,
     relative_difference,
     usual_gradient,
 )
 from ingest.reader.flow.operator_kinds import is_input
+from workers.arrays.comparison import Metrics
 from workers.store.blocks import TensorKey
 
-_JUDGED = frozenset({Verdict.EQUAL, Verdict.CLOSE, Verdict.DIFFERENT})
+#: A difference spreads if one of this many tensors that were executed next differs, too.
+_NEXT = 3
+
+_Operator: TypeAlias = tuple[str, str, str, str, int]
+
+
+class MeasuredTensor(NamedTuple):
+    """A tensor of A whose elements were compared."""
+
+    number: int
+    name: str
+    dtypes: tuple[str, str]
+    metrics: Metrics
+
+
+class Bounded(NamedTuple):
+    """Whether the difference of a tensor is rounding."""
+
+    judgement: Judgement
+    bound: RoundingBound
 
 
 @dataclass(slots=True)
@@ -32,58 +56,110 @@ class RankTolerance:
 
     _walk: ToleranceWalk = field(default_factory=ToleranceWalk)
 
-    def bounded(
+    def judge(
         self,
-        rows: Sequence[ComparedTensor],
+        measured: Iterable[MeasuredTensor],
         keys: Sequence[TensorKey],
         equal: Iterable[int],
         shapes: Iterable[tuple[int, ...]],
-    ) -> list[ComparedTensor]:
-        """Return rows of one step with the bounds of those whose elements were compared, in their order.
+    ) -> dict[int, Bounded]:
+        """Return what rounding explains in one step, by the numbers of the tensors that were measured.
 
         Args:
-            rows: the pairs that digests do not decide.
+            measured: the tensors that digests do not show to be equal.
             keys: all tensors of A, by number.
             equal: the numbers of those that digests show to be equal.
             shapes: those of all tensors of the step.
         """
         self._walk.begin_step()
+        tensors = sorted(measured, key=lambda tensor: tensor.number)
+        if not tensors:
+            return {}
         length = longest_sum(list(set(shapes)))
-        usual = usual_gradient((row.name, row.metrics) for row in rows)
-        inputs = _input_differences(rows, keys, equal)
-        largest = 0.0
-        bounds = {}
-        for row in sorted(rows, key=lambda row: row.number):
-            if row.metrics is None or row.verdict not in _JUDGED:
-                continue
-            read = () if is_input(row.io) else tuple(inputs.get(keys[row.number].operator, ()))
-            measured = Measured(
-                (row.dtype_a, row.dtype_b),
-                row.metrics,
-                length,
-                read,
-                is_gradient=is_gradient(row.name),
-                usual=usual,
+        usual = usual_gradient((tensor.name, tensor.metrics) for tensor in tensors)
+        inputs = _input_differences(tensors, keys, equal)
+        judgements = {}
+        for tensor in tensors:
+            read = _read_by(keys[tensor.number], inputs)
+            is_of_gradient = is_gradient(tensor.name)
+            judgements[tensor.number] = self._walk.judge(
+                Measured(tensor.dtypes, tensor.metrics, length, read, is_gradient=is_of_gradient, usual=usual)
             )
-            judgement = self._walk.judge(measured)
-            is_explained = judgement.within or judgement.is_explained_by(max(read, default=largest))
-            bounds[row.number] = RoundingBound(judgement.limit, judgement.times, is_explained)
-            largest = max(largest, relative_difference(row.metrics))
-        return [replace(row, bound=bounds.get(row.number)) for row in rows]
-
-
-def _input_differences(
-    rows: Sequence[ComparedTensor], keys: Sequence[TensorKey], equal: Iterable[int]
-) -> Mapping[tuple[str, str, str, str, int], list[float]]:
-    """Return by operator how far its inputs are apart."""
-    differences: dict[tuple[str, str, str, str, int], list[float]] = {}
-    known = [(row.number, relative_difference(row.metrics)) for row in rows if row.metrics is not None]
-    for number, difference in (*known, *((number, 0.0) for number in equal)):
-        if is_input(keys[number].io):
-            differences.setdefault(keys[number].operator, []).append(difference)
-    return differences
+        return _with_explanations(tensors, judgements, keys, inputs)
 
 
 def unexplained(rows: Iterable[ComparedTensor]) -> list[ComparedTensor]:
     """Return the tensors that neither rounding nor what was executed before explains."""
     return [row for row in rows if row.bound is not None and not row.bound.explained]
+
+
+def _spreads(number: int, keys: Sequence[TensorKey], different: AbstractSet[int]) -> bool:
+    """Return whether what was executed next differs, too.
+
+    If it does not, the tensor was not used as it was dumped: it was dumped before a reduction into it was
+    finished, for instance. Parameters that are dumped in between are not executed.
+
+    Args:
+        number: of the tensor.
+        keys: all tensors of its step, by number.
+        different: the numbers of those that differ by more than their limits.
+    """
+    seen = 0
+    for place in range(number + 1, len(keys)):
+        if is_held_parameter(keys[place].name):
+            continue
+        if place in different:
+            return True
+        seen += 1
+        if seen == _NEXT:
+            break
+    return False
+
+
+def _with_explanations(
+    tensors: Sequence[MeasuredTensor],
+    judgements: Mapping[int, Judgement],
+    keys: Sequence[TensorKey],
+    inputs: Mapping[_Operator, list[float]],
+) -> dict[int, Bounded]:
+    """Return each judgement with whether differences before explain it.
+
+    What differs and does not spread explains nothing.
+    """
+    different = {number for number, judgement in judgements.items() if not judgement.within}
+    largest = 0.0
+    bounds = {}
+    for tensor in tensors:
+        judgement = judgements[tensor.number]
+        read = _read_by(keys[tensor.number], inputs)
+        is_explained = judgement.within or judgement.is_explained_by(max(read, default=largest))
+        bound = RoundingBound(judgement.limit, judgement.times, is_explained)
+        bounds[tensor.number] = Bounded(judgement, bound)
+        difference = relative_difference(tensor.metrics)
+        is_noise = judgement.within and judgement.times > 1
+        if difference > largest and not is_noise and math.isfinite(difference):
+            explains = judgement.within or _spreads(tensor.number, keys, different)
+            largest = difference if explains else largest
+    return bounds
+
+
+def _read_by(key: TensorKey, inputs: Mapping[_Operator, list[float]]) -> tuple[float, ...]:
+    """Return how far the inputs of the operator of an output are apart; nothing for an input."""
+    return () if is_input(key.io) else tuple(inputs.get(key.operator, ()))
+
+
+def _input_differences(
+    tensors: Iterable[MeasuredTensor], keys: Sequence[TensorKey], equal: Iterable[int]
+) -> dict[_Operator, list[float]]:
+    """Return by operator how far its inputs are apart."""
+    differences: dict[_Operator, list[float]] = {}
+    for tensor in tensors:
+        key = keys[tensor.number]
+        if is_input(key.io):
+            differences.setdefault(key.operator, []).append(relative_difference(tensor.metrics))
+    judged = {keys[tensor.number].operator for tensor in tensors}
+    for number in equal:
+        key = keys[number]
+        if is_input(key.io) and key.operator in judged:
+            differences.setdefault(key.operator, []).append(0.0)
+    return differences

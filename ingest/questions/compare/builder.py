@@ -16,6 +16,7 @@ from ingest.questions.compare.result import (
     Comparison,
     FirstDifference,
     GuessedName,
+    Limits,
     NameCounts,
     Verdict,
 )
@@ -26,7 +27,9 @@ from ingest.questions.compare.step_pairing import StepPairing
 from ingest.questions.compare.tensor_choice import COLUMNS
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.tensor_filter import TensorFilter
+from ingest.reader.text import counted
 from workers.errors import DamagedStore, UsageError
+from workers.store.blocks import TensorKey
 
 
 @dataclass(slots=True)
@@ -47,8 +50,10 @@ class ComparisonBuilder:
     guesses: dict[str, GuessedName] = field(default_factory=dict)
     """By pattern over the names of A."""
     _programs: ProgramsBuilder = field(default_factory=ProgramsBuilder)
-    _names: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
-    """All names of A and of B."""
+    _keys: tuple[set[TensorKey], set[TensorKey]] = field(default_factory=lambda: (set(), set()))
+    """All tensors of A and of B."""
+    _underived: dict[str, int] = field(default_factory=dict)
+    """Why limits could not be derived, and in how many steps."""
     _examples: tuple[str, str] = ("", "")
     """A name of A and one of B, for a message."""
     _unused_rules: set[int] | None = None
@@ -82,6 +87,8 @@ class ComparisonBuilder:
             self.guesses.setdefault(pattern, guess)
         self.steps.append(ComparedStep(a.key, b.key, dict(comparison.counts)))
         self._programs.add(comparison.operators, comparison.gaps)
+        if comparison.underived:
+            self._underived[comparison.underived] = self._underived.get(comparison.underived, 0) + 1
         self._note_first(comparison, tensors)
         self._note_unexplained(tensors)
         self._kept.add(tensors)
@@ -118,10 +125,11 @@ class ComparisonBuilder:
             notes=(*pairing.notes, *self._notes(tensors), *_sample_notes(a, b)),
             unmatched_matter=unmatched_matter,
             damaged=self._kept.damaged,
-            names=NameCounts.of(*self._names),
+            names=self._name_counts(),
             guessed=dict(self.guessed),
             guesses=tuple(self.guesses.values()),
             unexplained=self._unexplained,
+            limits=self._limits,
             programs=self._programs.finish(),
         )
 
@@ -142,14 +150,18 @@ class ComparisonBuilder:
 
     def _note_names(self, a: StepTensors, b: StepTensors) -> None:
         """Record which rules of the mapping are still unused, and an example of a name on either side."""
-        for names, side in zip(self._names, (a, b), strict=True):
-            names.update(side.names)
-        if a.names and b.names and not self._examples[0]:
-            self._examples = a.names[0], b.names[0]
+        for keys, side in zip(self._keys, (a, b), strict=True):
+            keys.update(side.keys)
+        if a.keys and b.keys and not self._examples[0]:
+            self._examples = a.keys[0].name, b.keys[0].name
         mapping = self.choices.mapping
         if self._unused_rules != set() and mapping.rules:
             unused = set(mapping.unused(a.names))
             self._unused_rules = unused if self._unused_rules is None else self._unused_rules & unused
+
+    def _name_counts(self) -> NameCounts:
+        names_a, names_b = ({key.name for key in keys} for keys in self._keys)
+        return NameCounts.of(names_a, names_b)
 
     def _notes(self, tensors: Sequence[ComparedTensor]) -> list[str]:
         """Return what a reader of the figures should know besides them."""
@@ -159,18 +171,29 @@ class ComparisonBuilder:
         ]
         if of_versions := sum(n for how, n in self.guessed.items() if MatchedBy(how).is_of_versions):
             ways = ", ".join(f"{n} by {how}" for how, n in self.guessed.items())
-            notes.append(f"{NameCounts.of(*self._names)}: they seem to be of two versions or programs")
+            notes.append(f"{self._name_counts()}: they seem to be of two versions or programs")
             notes.append(
                 f"{of_versions} pairs of tensors are guesses ({ways}); --suggest-map FILE writes them as a "
                 "mapping file"
             )
         if ambiguous := sum(tensor.ambiguous for tensor in tensors):
             notes.append(f"{ambiguous} tensors might as well be matched with others (column `ambiguous`)")
+        if self._limits is Limits.FIXED and not self.choices.fixed_limits:
+            notes += [
+                f"the limits of {counted(count, 'step')} are the fixed ones of types, not derived: {why}"
+                for why, count in self._underived.items()
+            ]
         if self._close_beyond and self._unexplained:
             notes.append(_beyond_rounding(self._close_beyond, self._unexplained))
         if programs := self._programs.finish():
             notes.append(str(programs))
         return [*notes, *self._kept.notes]
+
+    @property
+    def _limits(self) -> Limits:
+        """Which limits decided; the fixed ones if they did so in one step at least."""
+        limits = self.choices.limits
+        return Limits.FIXED if limits is Limits.DERIVED and self._underived else limits
 
     def _check(self, a: str, b: str) -> None:
         damaged = [step for _, step in self.left_out if step.is_damaged]

@@ -25,6 +25,8 @@ def first_difference(
 ) -> FirstDifference | None:
     """Return the first tensor that differs, and the inputs of its operator; None if all agree.
 
+    If limits were derived, that is the first whose difference nothing executed before explains.
+
     Args:
         a: the tensors of A.
         b: the tensors of B.
@@ -38,7 +40,8 @@ def first_difference(
     different = [tensor for tensor in tensors if tensor.verdict in _BAD]
     if not different:
         return None
-    first = min(different, key=lambda tensor: tensor.number)
+    grown = [tensor for tensor in different if tensor.bound is None or not tensor.bound.explained]
+    first = min(grown or different, key=lambda tensor: tensor.number)
     compared = _by_number(tensors)
     inputs = _inputs(a, first.number)
     in_place = _written_in_place(a, inputs)

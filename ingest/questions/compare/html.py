@@ -37,10 +37,12 @@ def to_html(comparison: Comparison) -> str:
         more=len(comparison.tensors) - len(worst),
         first=comparison.first,
         across=any(tensor.held for tensor in worst),
+        bounded=any(tensor.held or tensor.bound for tensor in worst),
     )
 
 
 def _row(tensor: ComparedTensor) -> dict[str, Any]:
+    bound = tensor.held or tensor.bound
     figures = []
     for name in _SHOWN:
         value = getattr(tensor.metrics, name) if tensor.metrics else math.nan
@@ -58,7 +60,15 @@ def _row(tensor: ComparedTensor) -> dict[str, Any]:
         "other": tensor.name_b if tensor.name_a and tensor.name_b != tensor.name_a else "",
         "class": "good" if tensor.verdict in GOOD else "bad",
         "figures": figures,
+        "limit": _figure(bound.limit if bound else None),
+        "times": _figure(bound.times if bound else None),
+        "explained": "" if bound is None else "yes" if bound.explained else "no",
     }
+
+
+def _figure(value: float | None) -> tuple[str, str]:
+    """Return a figure as text, and as a number to sort by."""
+    return ("", "") if value is None else (f"{value:.3g}", repr(value))
 
 
 def _ranks(tensor: ComparedTensor) -> str:

@@ -254,7 +254,7 @@ class LayoutComparison:
             )
             for number, pair in sorted(self._pairs.items())
         ]
-        rows = self._state.judge.judge(tensors, self._choices.thresholds)
+        rows = self._state.judge.judge(tensors, self._choices.thresholds, fixed=self._choices.fixed_limits)
         return [self._by_marginals(row) for row in rows]
 
     def _by_marginals(self, row: ComparedTensor) -> ComparedTensor:

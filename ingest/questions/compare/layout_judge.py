@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,8 @@ from ingest.questions.compare.tolerance import (
     Measured,
     ToleranceWalk,
     is_gradient,
+    is_held_parameter,
+    is_of_parameter,
     longest_sum,
     relative_difference,
     usual_gradient,
@@ -27,8 +28,6 @@ from workers.arrays.comparison import Metrics
 from workers.store.blocks import TensorKey
 from workers.tasks.compare import PairComparison
 
-#: What the names of parameters contain.
-_PARAMETER = re.compile(r"param|weight|bias")
 #: How close the ratio of a gradient must be to the number of data-parallel ranks.
 _FACTOR = 1e-3
 #: A difference spreads if one of this many tensors that were executed next differs, too.
@@ -58,12 +57,15 @@ class LayoutJudge:
 
     _walk: ToleranceWalk = field(default_factory=ToleranceWalk)
 
-    def judge(self, tensors: Sequence[JudgedTensor], thresholds: Thresholds) -> list[ComparedTensor]:
+    def judge(
+        self, tensors: Sequence[JudgedTensor], thresholds: Thresholds, *, fixed: bool = False
+    ) -> list[ComparedTensor]:
         """Return the rows with their verdicts.
 
         Args:
             tensors: the pairs of one step, in order of execution.
             thresholds: limits of the user; those that fit a tensor count instead of derived ones.
+            fixed: the limits of types count instead of derived ones.
         """
         self._walk.begin_step()
         length = longest_sum([tensor.shape_b for tensor in tensors])
@@ -73,7 +75,12 @@ class LayoutJudge:
         batches = _cuts_of_batches(tensors)
         judged = [
             self._row(
-                _rescaled(tensor, batches), thresholds, length, usual, inputs.get(tensor.key.operator, ())
+                _rescaled(tensor, batches),
+                thresholds,
+                length,
+                usual,
+                inputs.get(tensor.key.operator, ()),
+                fixed=fixed,
             )
             for tensor in tensors
         ]
@@ -86,6 +93,8 @@ class LayoutJudge:
         length: int,
         usual: float,
         inputs: tuple[float, ...],
+        *,
+        fixed: bool,
     ) -> _Judged:
         row, outcome = tensor.row, tensor.outcome
         if outcome is None or outcome.metrics is None:
@@ -107,7 +116,7 @@ class LayoutJudge:
             usual,
         )
         judgement = self._walk.judge(measured)
-        if thresholds.rules or thresholds.defaults:
+        if fixed or not thresholds.are_empty:
             reason = limits.broken(metrics)
             judgement = replace(judgement, within=not reason, reason=reason)
         return _Judged(
@@ -227,8 +236,8 @@ def _rescaled(tensor: JudgedTensor, batches: frozenset[tuple[int, int]]) -> Judg
     if way is None or metrics is None or tensor.outcome is None or not is_gradient(_operator(tensor.key)):
         return tensor
     sizes = {cut.size for cut in way.a.dimensions if (cut.axis, cut.size) in batches}
-    if not any(math.isclose(way.factor, size, rel_tol=_FACTOR) for size in sizes) or _is_parameter(
-        tensor.key
+    if not any(math.isclose(way.factor, size, rel_tol=_FACTOR) for size in sizes) or is_of_parameter(
+        _operator(tensor.key)
     ):
         return tensor
     size = round(way.factor)
@@ -239,10 +248,6 @@ def _rescaled(tensor: JudgedTensor, batches: frozenset[tuple[int, int]]) -> Judg
     )
     note = f"{size} times B, as each of {size} ranks averages the loss over its share of the batch"
     return replace(tensor, outcome=replace(tensor.outcome, metrics=rest), note=note)
-
-
-def _is_parameter(key: TensorKey) -> bool:
-    return bool(_PARAMETER.search(_operator(key).lower()))
 
 
 def _operator(key: TensorKey) -> str:
@@ -256,13 +261,8 @@ def _spreads(row: ComparedTensor, rows: Sequence[ComparedTensor]) -> bool:
     finished, for instance. Parameters that are dumped in between are not executed.
     """
     place = bisect_right(rows, row.number, key=lambda other: other.number)
-    executed = (other for other in islice(rows, place, None) if not _is_held_parameter(other))
+    executed = (other for other in islice(rows, place, None) if not is_held_parameter(other.name_a))
     return any(other.verdict is Verdict.DIFFERENT for other in islice(executed, _NEXT))
-
-
-def _is_held_parameter(row: ComparedTensor) -> bool:
-    """Return whether a tensor is a parameter itself, and not its gradient."""
-    return bool(_PARAMETER.search(row.name_a.lower())) and not is_gradient(row.name_a)
 
 
 def _differences_of_inputs(

@@ -135,6 +135,7 @@ class LayoutRun:
             damaged=sum(row.damaged for row in outcome.tensors),
             names=NameCounts.of(*outcome.names),
             guessed=dict(outcome.guessed),
+            limits=self.choices.limits,
             layout=dict(outcome.layout),
         )
 

@@ -40,6 +40,17 @@ class Verdict(StrEnum):
     """A rule of the thresholds says so."""
 
 
+class Limits(StrEnum):
+    """Which limits decided whether tensors are close."""
+
+    DERIVED = "derived"
+    """From types, lengths of sums and what was executed before; see `tolerance`."""
+    FIXED = "fixed"
+    """One for each type, because the user wanted that, or nothing could be derived."""
+    GIVEN = "given"
+    """Those of the user."""
+
+
 #: Verdicts that do not count as a difference.
 GOOD = frozenset({Verdict.EQUAL, Verdict.CLOSE, Verdict.IGNORED})
 UNMATCHED = frozenset({Verdict.ONLY_A, Verdict.ONLY_B})
@@ -306,7 +317,9 @@ class Comparison:
     """Guesses where two versions of a framework give other names; `suggested_map` writes them as a file."""
     unexplained: ComparedTensor | None = None
     """The first tensor, by step and order of execution, that differs by more than rounding and what was
-    executed before explain, though it may be within the limits; see `ComparedTensor.bound`."""
+    executed before explain, though it may be within fixed limits; see `ComparedTensor.bound`."""
+    limits: Limits = Limits.DERIVED
+    """Which limits decided."""
     programs: Programs | None = field(default=None, repr=False)
     """The operators of both sides, if they ran different ones; see `Programs`."""
     layout: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -346,6 +359,7 @@ class Comparison:
             "verdict": self.verdict,
             **{_field(verdict): self.counts[verdict] for verdict in Verdict},
             "first": self.first.to_dict() if self.first else None,
+            "limits": self.limits.value,
             "unexplained": self.unexplained.to_dict() if self.unexplained else None,
             "steps": [step.to_dict() for step in self.steps],
             "only_steps_a": [_step(key) for key in self.only_a],

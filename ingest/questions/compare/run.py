@@ -42,6 +42,7 @@ def compare(
     include_partial: bool = False,
     ignore_unmatched: bool = False,
     keep_equal: bool = False,
+    fixed_limits: bool = False,
     elements: bool = True,
     client: Client | Callable[[], Client] | None = None,
     layout: str = "",
@@ -64,10 +65,12 @@ def compare(
             a dump directory of any known format, a `Catalog`, or a `Step`.
         b: what it is compared with.
         mapping: names of B by names of A, from `load_mapping`.
-        thresholds: how much tensors may differ, from `load_thresholds`; default: by type.
+        thresholds: how much tensors may differ, from `load_thresholds`; default: derived from types, lengths
+            of sums and what was executed before, or fixed ones by type where nothing can be derived.
         include_partial: compare steps with quarantined or missing files, too.
         ignore_unmatched: do not count what only one of the two has as a difference.
         keep_equal: list tensors that are equal, too.
+        fixed_limits: judge by the fixed limits of types, without `thresholds`.
         elements: read elements where digests differ; False: judge by statistics, which takes no more than
             the indexes. Not where layouts are compared.
         client: of a Dask cluster, whose workers see A and B under the same names; or a function that connects
@@ -94,6 +97,7 @@ def compare(
         mapping or NameMapping(),
         thresholds or Thresholds(),
         keep_equal=keep_equal,
+        fixed_limits=fixed_limits,
         include_partial=include_partial,
         elements=elements,
         chosen=conditions,

@@ -22,6 +22,7 @@ from ingest.planning.inspection import inspect
 from ingest.planning.plan import plan_step
 from ingest.questions.compare.dump_rows import keys_of, statistics_of, types_and_shapes
 from ingest.questions.compare.selection import Selection
+from ingest.questions.compare.stored_forms import LazyList, StoredForms
 from ingest.reader.catalog import Catalog, open_catalog
 from ingest.reader.context import context_of
 from ingest.reader.context.configuration import sample_of, sample_of_dump
@@ -42,7 +43,7 @@ from workers.store import metadata
 from workers.store.attributes import attributes_of, parse_record, record_of
 from workers.store.blocks import TensorKey, tensors_of
 from workers.store.model import ArraySpec, Grid, Origin, RowKind, StoreAddress
-from workers.store.tables import Tables
+from workers.store.tables import LABELS, NUMBERS, Tables
 from workers.tasks.model import Entry
 from workers.tasks.operands import InFile, Operand, Stored
 
@@ -54,7 +55,7 @@ class StepTensors:
     key: StepKey
     keys: list[TensorKey]
     dtypes: list[str]
-    shapes: list[tuple[int, ...]]
+    shapes: Sequence[tuple[int, ...]]
     meanings: Sequence[tuple[Any, ...]]
     """What decides about a tensor besides its bytes: with equal digests and meanings, tensors are equal."""
     digests: npt.NDArray[np.uint8]
@@ -72,6 +73,9 @@ class StepTensors:
     """What the step lacks, if that is known only after reading it."""
     removed: frozenset[int] = frozenset()
     """The tensors whose elements were dumped, and have been removed from the store."""
+    forms: npt.NDArray[np.object_] | None = None
+    """(tensor, field): tensors of which these are equal have equal meanings, but not only they; None if that
+    is not known."""
 
     @cached_property
     def names(self) -> list[str]:
@@ -183,47 +187,34 @@ class StoreSource:
         Raises:
             DamagedStore: the index is damaged.
         """
-        step = self._snapshot.chosen[key]
-        table = step.tables
-        rows, keys = tensors_of(table)
-        labels = {
-            name: table.label(name)[rows].tolist()
-            for name in ("kind", "dtype", "array", "layout", "format", "device_shape")
-        }
-        numbers = {name: table.number(name)[rows] for name in ("nbytes", "ndim", "fortran_order", "groups")}
-        shapes = [
-            tuple(lengths[:ndim])
-            for lengths, ndim in zip(table.shape[rows].tolist(), numbers["ndim"].tolist(), strict=True)
-        ]
-        turned = [
-            (form, device, groups) if layout == "device" else None
-            for layout, form, device, groups in zip(
-                labels["layout"],
-                labels["format"],
-                labels["device_shape"],
-                numbers["groups"].tolist(),
-                strict=True,
-            )
-        ]
-        fortran = (numbers["fortran_order"] == 1).tolist()
-        # The last part of a path tells types apart, wherever the array is.
-        arrays = [path.rpartition("/")[2] for path in labels["array"]]
-        meanings = list(zip(labels["dtype"], arrays, turned, fortran, shapes, strict=True))
-        step.forget_tables()
-        return StepTensors(
-            key,
-            keys,
-            labels["dtype"],
-            shapes,
-            meanings,
-            table.digest[rows],
-            table.statistics[rows],
-            np.array([kind == RowKind.TENSOR.value for kind in labels["kind"]], bool),
-            numbers["nbytes"],
-            table.number("offset")[rows],
-            _StoreOperands(self._snapshot.store, step, rows, table),
-            removed=_removed(step, labels["array"]),
-        )
+        return load_step(self._snapshot.store, self._snapshot.chosen[key])
+
+
+def load_step(store: Catalog, step: Step) -> StepTensors:
+    """Read the index of a step of a store. It is held as long as the result.
+
+    Raises:
+        DamagedStore: the index is damaged.
+    """
+    table = step.tables
+    rows, keys = tensors_of(table)
+    forms = StoredForms(table, rows)
+    step.forget_tables()
+    return StepTensors(
+        step.key,
+        keys,
+        forms.dtypes,
+        LazyList(forms.shapes),
+        LazyList(forms.meanings),
+        table.digest[rows],
+        table.statistics[rows],
+        table.label("kind")[rows] == RowKind.TENSOR.value,
+        table.number("nbytes")[rows],
+        table.number("offset")[rows],
+        _StoreOperands(store, step, rows, table),
+        removed=_removed(step, forms.arrays),
+        forms=forms.fields,
+    )
 
 
 def _removed(step: Step, arrays: Sequence[str]) -> frozenset[int]:
@@ -231,6 +222,9 @@ def _removed(step: Step, arrays: Sequence[str]) -> frozenset[int]:
     if step.has_tensors:
         return frozenset()
     return frozenset(number for number, path in enumerate(arrays) if metadata.is_of_tensors(path))
+
+
+_LAYOUT, _FORTRAN = LABELS.index("layout"), NUMBERS.index("fortran_order")
 
 
 @dataclass
@@ -261,8 +255,9 @@ class _StoreOperands:
             place = Stored(self.address, step.commit.place_of(path), self._arrays[path], first, size)
         big_endian = path.endswith("_big_endian")
         device = None
-        if tensors.meanings[number][2] is not None:
-            device = Step(step.objects, step.commit, self.tables).device(int(self.rows[number]))
+        row = int(self.rows[number])
+        if self.tables.labels[row, _LAYOUT] == "device":
+            device = Step(step.objects, step.commit, self.tables).device(row)
         return Operand(
             self.label,
             from_name(tensors.dtypes[number], big_endian=big_endian),
@@ -270,7 +265,7 @@ class _StoreOperands:
             nbytes,
             place,
             tensors.digests[number].tobytes(),
-            bool(tensors.meanings[number][3]),
+            bool(self.tables.numbers[row, _FORTRAN] == 1),
             device,
         )
 
@@ -294,6 +289,10 @@ class _StoreOperands:
         first, size = (table.number(name)[rows].tolist() for name in ("offset", "size"))
         return list(zip(paths, first, size, strict=True))
 
+    @cached_property
+    def _has_records(self) -> bool:
+        return bool((self.tables.label("record") != "").any())
+
     def line_and_name(self, number: int) -> LineAndName:
         """Return what the graph files say about the operator of a tensor."""
         context = context_of(self.store, self.step.key.rank)
@@ -309,6 +308,8 @@ class _StoreOperands:
 
     def attributes(self, number: int) -> dict[str, Any]:
         """Return what its file says of a tensor besides its elements; see `Tensor.attributes`."""
+        if not self._has_records:
+            return {}
         row = int(self.rows[number])
         own = record_of(self.tables, row)
         # Most files hold one tensor, whose row has everything. Others are looked for in the whole index.

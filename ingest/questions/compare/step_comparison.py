@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ingest.questions.compare.alignment.programs import AlignedPrograms, align_programs, operator_name
-from ingest.questions.compare.beyond_rounding import RankTolerance
+from ingest.questions.compare.beyond_rounding import Bounded, MeasuredTensor, RankTolerance
 from ingest.questions.compare.first_difference import first_difference
 from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.matching import Form, TensorPair, match_tensors
 from ingest.questions.compare.one_sided import one_sided_row
 from ingest.questions.compare.operator_origins import OperatorKey
-from ingest.questions.compare.result import ComparedTensor, FirstDifference, Verdict, shape_text
+from ingest.questions.compare.result import ComparedTensor, FirstDifference, Limits, Verdict, shape_text
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.sources import StepTensors
 from ingest.questions.compare.suggested_map import guessed_names
 from ingest.questions.compare.tensor_choice import only_chosen
 from ingest.questions.compare.thresholds import ThresholdLimits, ThresholdRule, Thresholds
+from ingest.questions.compare.tolerance import RoundingBound
 from ingest.questions.compare.version_matching import KnownPairs, are_of_versions, with_guesses
 from ingest.reader.flow.operator_kinds import is_input, is_parameter
 from ingest.reader.tensor_filter import FilterFields
@@ -37,6 +40,8 @@ class Choices:
     thresholds: Thresholds
     keep_equal: bool
     include_partial: bool
+    fixed_limits: bool = False
+    """Whether the fixed limits of types decide, and not derived ones."""
     elements: bool = True
     """Whether elements are read where digests differ; else, statistics decide."""
     chosen: FilterFields = field(default_factory=FilterFields)
@@ -45,6 +50,22 @@ class Choices:
     """What was guessed in the steps before, of operators of two versions."""
     tolerances: dict[tuple[int, int], RankTolerance] = field(default_factory=dict)
     """By ranks of A and B: what their steps have shown of rounding."""
+
+    @property
+    def limits(self) -> Limits:
+        """Which limits decide, where some can be derived."""
+        if not self.thresholds.are_empty:
+            return Limits.GIVEN
+        return Limits.FIXED if self.fixed_limits else Limits.DERIVED
+
+
+class _MeasuredPair(NamedTuple):
+    """A pair of tensors whose elements were to be compared."""
+
+    pair: TensorPair
+    limits: ThresholdLimits
+    """The fixed ones, or those of the user."""
+    outcome: PairComparison
 
 
 class StepComparison:
@@ -73,19 +94,30 @@ class StepComparison:
         matching = aligned.matching
         self.guesses = guessed_names(a, b, matching.pairs)
         """What was guessed of two versions, by pattern over the names of A."""
-        self._partners = _partners(a, b, matching.pairs)
+        self._all_pairs = matching.pairs
         matching = only_chosen(matching, a, b, choices.chosen)
         self._pairs, self._only_a, self._only_b = matching.pairs, matching.only_a, matching.only_b
         self.matched = len(matching.pairs)
-        self.guessed = Counter(pair.matched_by.value for pair in matching.pairs if pair.matched_by.is_guess)
+        ways = Counter(pair.matched_by for pair in matching.pairs)
+        self.guessed = Counter({how.value: count for how, count in ways.items() if how.is_guess})
         """The numbers of pairs that were guessed, by how."""
+        self._are_of_versions = any(how.is_of_versions for how in ways)
         self.counts: Counter[Verdict] = Counter()
         """By verdict; filled by `compare`."""
 
     @property
-    def _is_same_program(self) -> bool:
-        """Whether both sides ran the same operators: then limits can be derived along their order."""
-        return not self.gaps and not self.guessed and self._choices.thresholds.are_fixed
+    def underived(self) -> str:
+        """Why limits cannot be derived along the order of execution; "" if they can."""
+        if self.gaps or self._are_of_versions:
+            return "the two sides ran different operators"
+        if self._choices.chosen:
+            return "what was executed before the chosen tensors is not compared"
+        return ""
+
+    @cached_property
+    def _partners(self) -> dict[tuple[str, OperatorKey], OperatorKey]:
+        """The counterpart of each operator, by side."""
+        return _partners(self._a, self._b, self._all_pairs)
 
     @property
     def _tolerance(self) -> RankTolerance:
@@ -105,10 +137,12 @@ class StepComparison:
             for number in np.flatnonzero(same).tolist():
                 yield self._row(self._pairs[number], Verdict.EQUAL, basis="digest")
         rest = [self._pairs[number] for number in np.flatnonzero(~same).tolist()]
-        compared = list(self._compare_pairs(rest))
-        if self._is_same_program:
+        decided, measured = self._measure(rest)
+        bounds: Mapping[int, Bounded] = {}
+        if self._choices.thresholds.are_empty and not self.underived:
             equal = [self._pairs[number].a for number in np.flatnonzero(same).tolist()]
-            compared = self._tolerance.bounded(compared, self._a.keys, equal, self._b.shapes)
+            bounds = self._bounds(measured, equal)
+        compared = [*decided, *(self._judge(known, bounds.get(known.pair.a)) for known in measured)]
         for row in (*(self._with_updates(compared) if self.gaps else compared), *self._unmatched()):
             self.counts[row.verdict] += 1
             yield row
@@ -154,33 +188,58 @@ class StepComparison:
         digests = a.digests[numbers_a]
         same = (digests == b.digests[numbers_b]).all(axis=1) & digests.any(axis=1)
         same &= a.dumped[numbers_a] & b.dumped[numbers_b]
-        for number in np.flatnonzero(same).tolist():
-            pair = pairs[number]
-            same[number] = a.meanings[pair.a] == b.meanings[pair.b] and pair.form is not Form.TRANSPOSED
+        doubtful = same & ~self._have_same_forms(numbers_a, numbers_b)
+        for number in np.flatnonzero(doubtful).tolist():
+            same[number] = a.meanings[pairs[number].a] == b.meanings[pairs[number].b]
+        turned = [number for number, pair in enumerate(pairs) if pair.form is Form.TRANSPOSED]
+        same[turned] = False
         return np.asarray(same)
 
-    def _compare_pairs(self, pairs: Sequence[TensorPair]) -> Iterator[ComparedTensor]:
-        """Yield what is known of pairs that digests do not decide."""
+    def _have_same_forms(
+        self, numbers_a: npt.NDArray[np.int64], numbers_b: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.bool_]:
+        """Return which pairs have equal bytes only if they are equal, (pair,); False if that is not known."""
+        forms_a, forms_b = self._a.forms, self._b.forms
+        if forms_a is None or forms_b is None or forms_a.shape[1] != forms_b.shape[1]:
+            return np.zeros(len(numbers_a), bool)
+        return np.asarray((forms_a[numbers_a] == forms_b[numbers_b]).all(axis=1), bool)
+
+    def _measure(self, pairs: Sequence[TensorPair]) -> tuple[list[ComparedTensor], list[_MeasuredPair]]:
+        """Return what is known without elements of pairs that digests do not decide; and the other pairs."""
+        rows: list[ComparedTensor] = []
         by_content: dict[object, list[tuple[TensorPair, ThresholdLimits]]] = {}
         by_limits: dict[int, tuple[ThresholdLimits, list[TensorPair]]] = {}
         for pair in pairs:
             limits = self._limits(pair)
             if row := self._undecidable(pair, limits):
-                yield row
+                rows.append(row)
             elif self._have_elements(pair):
                 by_content.setdefault(self._content(pair), []).append((pair, limits))
             else:
                 by_limits.setdefault(id(limits), (limits, []))[1].append(pair)
         for limits, members in by_limits.values():
-            yield from self._judge_statistics(members, limits)
+            rows += self._judge_statistics(members, limits)
         # In the order in which A is stored, so that its chunks are read once.
         groups = sorted(by_content.values(), key=lambda group: self._place(group[0][0]))
         jobs = [self._operands(group[0][0]) for group in groups]
         runner = self._runner
         outcomes = (outcome for batch in runner.run(batched(jobs, runner.parts)) for outcome in batch)
-        for group, outcome in zip(groups, outcomes, strict=True):
-            for pair, limits in group:
-                yield self._judge(pair, limits, outcome)
+        measured = [
+            _MeasuredPair(pair, limits, outcome)
+            for group, outcome in zip(groups, outcomes, strict=True)
+            for pair, limits in group
+        ]
+        return rows, measured
+
+    def _bounds(self, measured: Sequence[_MeasuredPair], equal: Sequence[int]) -> dict[int, Bounded]:
+        """Return what rounding explains, by the numbers of the tensors of A that were measured."""
+        a, b = self._a, self._b
+        tensors = (
+            MeasuredTensor(pair.a, a.names[pair.a], (a.dtypes[pair.a], b.dtypes[pair.b]), outcome.metrics)
+            for pair, _, outcome in measured
+            if outcome.metrics is not None
+        )
+        return self._tolerance.judge(tensors, a.keys, equal, b.shapes)
 
     def _operands(self, pair: TensorPair) -> Pair:
         a, b = self._a.operand(pair.a), self._b.operand(pair.b)
@@ -224,13 +283,22 @@ class StepComparison:
     def _place(self, pair: TensorPair) -> tuple[str, int]:
         return self._a.dtypes[pair.a], int(self._a.places[pair.a])
 
-    def _judge(self, pair: TensorPair, limits: ThresholdLimits, outcome: PairComparison) -> ComparedTensor:
+    def _judge(self, known: _MeasuredPair, bounded: Bounded | None) -> ComparedTensor:
+        """Return the verdict by the derived limit, if there is one that is wanted, or else by a fixed one."""
+        pair, limits, outcome = known
         metrics = outcome.metrics
         if metrics is None:
             return self._row(pair, Verdict.UNKNOWN, outcome.problem, damaged=outcome.damaged)
-        reason = "" if metrics.bit_equal else limits.broken(metrics)
-        verdict = Verdict.EQUAL if metrics.bit_equal else Verdict.DIFFERENT if reason else Verdict.CLOSE
-        return self._row(pair, verdict, reason, basis=outcome.basis, metrics=metrics)
+        if metrics.bit_equal:
+            is_within, reason = True, ""
+        elif bounded is not None and not self._choices.fixed_limits:
+            is_within, reason = bounded.judgement.within, bounded.judgement.reason
+        else:
+            reason = limits.broken(metrics)
+            is_within = not reason
+        verdict = Verdict.EQUAL if metrics.bit_equal else Verdict.CLOSE if is_within else Verdict.DIFFERENT
+        bound = bounded.bound if bounded else None
+        return self._row(pair, verdict, reason, basis=outcome.basis, metrics=metrics, bound=bound)
 
     def _judge_statistics(
         self, pairs: Sequence[TensorPair], limits: ThresholdLimits
@@ -284,6 +352,7 @@ class StepComparison:
         basis: str = "",
         damaged: bool = False,
         metrics: Metrics | None = None,
+        bound: RoundingBound | None = None,
     ) -> ComparedTensor:
         a, b = self._a, self._b
         key = a.keys[pair.a]
@@ -309,6 +378,7 @@ class StepComparison:
             basis=basis,
             metrics=metrics,
             damaged=damaged,
+            bound=bound,
         )
 
     def _unmatched_row(self, side: StepTensors, number: int, verdict: Verdict) -> ComparedTensor:

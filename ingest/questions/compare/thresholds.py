@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -195,8 +195,8 @@ class Thresholds(BaseModel):
         return {}
 
     @property
-    def are_fixed(self) -> bool:
-        """Whether the user gave no limits: those by type count."""
+    def are_empty(self) -> bool:
+        """Whether the user gave no limits."""
         return not self.rules and not self.defaults
 
     def limits(self, names: tuple[str, str], dtypes: tuple[str, str]) -> ThresholdLimits:
@@ -214,6 +214,7 @@ class Thresholds(BaseModel):
         return self._known[dtypes]
 
 
+@lru_cache(maxsize=256)
 def default_limit(dtype: str) -> float:
     """Return the largest relative Euclidean distance that counts as rounding, by type of elements.
 

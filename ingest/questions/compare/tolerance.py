@@ -22,6 +22,7 @@ the gradients of the step usually are.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -44,6 +45,8 @@ DRIFT = 32.0
 _MAX_SPREAD = 16.0
 #: What the names of gradients contain.
 _GRADIENT = "grad"
+#: What the names of parameters contain.
+_PARAMETER = re.compile(r"param|weight|bias")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,12 @@ class Judgement:
     reason: str = ""
 
     def is_explained_by(self, before: float) -> bool:
-        """Return whether an operator that read differences of this size may have this one, right or wrong."""
+        """Return whether an operator that read differences of this size may have this one, right or wrong.
+
+        Of exact types, such as indices, any difference may follow from what was read, if that differs.
+        """
+        if not self.limit:
+            return before > 0
         return self.times * self.limit <= self.own + GROWTH * before
 
 
@@ -144,7 +152,8 @@ def relative_difference(metrics: Metrics) -> float:
     return math.inf if math.isnan(distance) else distance
 
 
-def rounding(dtypes: Iterable[str], length: int) -> float:
+@lru_cache(maxsize=256)
+def rounding(dtypes: tuple[str, ...], length: int) -> float:
     """Return the relative difference that rounding makes between two correct runs; 0 for exact types.
 
     Args:
@@ -169,6 +178,16 @@ def longest_sum(shapes: Sequence[tuple[int, ...]]) -> int:
 def is_gradient(name: str) -> bool:
     """Return whether a tensor of this name is a gradient."""
     return _GRADIENT in name.lower()
+
+
+def is_of_parameter(name: str) -> bool:
+    """Return whether a tensor of this name is a parameter, or the gradient of one."""
+    return bool(_PARAMETER.search(name.lower()))
+
+
+def is_held_parameter(name: str) -> bool:
+    """Return whether a tensor of this name is a parameter itself, and not its gradient."""
+    return is_of_parameter(name) and not is_gradient(name)
 
 
 def usual_gradient(tensors: Iterable[tuple[str, Metrics | None]]) -> float:

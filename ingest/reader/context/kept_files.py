@@ -85,7 +85,7 @@ class KeptFiles:
             return None
         return self.parse(file, b"".join)
 
-    def parse(self, file: KeptFile, parse: Callable[[Iterable[bytearray]], _T]) -> _T | None:
+    def parse(self, file: KeptFile, parse: Callable[[Iterable[bytes]], _T]) -> _T | None:
         """Return what `parse` returns for the content in pieces; None, and a problem, if it is damaged."""
         try:
             for _, pieces in file.step.payloads([file.row], _PIECE_NBYTES):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ingest.questions.compare.alignment.align import AlignedCalls, Alignment, Because, align
 from ingest.questions.compare.alignment.calls import OperatorCall, Value, classes_of
@@ -284,14 +284,14 @@ def _with_forms(tensors: _Tensors, pairs: Sequence[TensorPair], runner: PairRunn
                 form = Form.TRANSPOSED
             if a.dumped[pair.a] and b.dumped[pair.b] and _may_be_turned(tensors, pair):
                 doubtful.append(len(formed))
-        formed.append(replace(pair, form=form))
+        formed.append(pair._replace(form=form))
     jobs = [Pair(a.operand(formed[place].a), b.operand(formed[place].b)) for place in doubtful]
     answers = (answer for batch in runner.map(are_turned, batched(jobs, runner.parts)) for answer in batch)
     for place, is_turned in zip(doubtful, answers, strict=True):
         if is_turned:
-            formed[place] = replace(formed[place], form=Form.TRANSPOSED)
+            formed[place] = formed[place]._replace(form=Form.TRANSPOSED)
         elif formed[place].form is Form.TRANSPOSED and _classes_agree(tensors, formed[place]):
-            formed[place] = replace(formed[place], form=Form.RESHAPED)
+            formed[place] = formed[place]._replace(form=Form.RESHAPED)
     return formed
 
 

@@ -13,70 +13,11 @@ import pytest
 from ingest.questions.compare import Comparison, LayoutMap, Verdict, compare
 from ingest.questions.compare.html import to_html
 from tests.dumps import unpack
+from tests.sharded_cases import BUGS, HARMLESS, short
 from tests.sharded_net import LAYOUT, Config, Dump, simulate, write
 from workers.errors import UsageError
 
 Compare = Callable[..., Comparison]
-
-#: Mistake, tensor parallelism, data parallelism, and the first tensor that shows it.
-BUGS = [
-    ("BUG no mask in the embedding", 2, 1, 0, "embed"),
-    ("BUG fused blocks are cut as one", 2, 1, 0, "layers.0.context"),
-    ("BUG scale of the scores", 2, 1, 0, "layers.1.context"),
-    ("BUG mask sees one token ahead", 2, 1, 0, "layers.1.context"),
-    ("BUG epsilon of a norm", 2, 1, 0, "layers.1.norm1"),
-    ("BUG residual on every rank", 2, 1, 0, "layers.1.proj.partial"),
-    ("BUG activation before the reduction", 2, 1, 0, "layers.1.proj.partial"),
-    ("BUG missing reduction", 2, 1, 0, "layers.1.proj"),
-    ("BUG two ranks load one shard", 2, 1, 0, "layers.1.act"),
-    ("BUG one dropout seed on all ranks", 2, 1, 0, "layers.1.act"),
-    ("BUG shards are swapped", 2, 1, 0, "layers.1.fc2.partial"),
-    ("BUG bias on every rank", 2, 1, 0, "layers.1.fc2.partial"),
-    ("BUG reduces in 8 bits", 2, 1, 0, "embed"),
-    ("BUG loss of one shard", 2, 1, 0, "loss"),
-    ("BUG padding in the loss", 2, 1, 0, "loss"),
-    ("BUG sign of a gradient", 2, 1, 0, "grad.norm"),
-    ("BUG gradients are summed", 1, 2, 0, "grad.param.layers.2.fc1.weight"),
-    ("BUG gradients are averaged twice", 1, 2, 0, "grad.param.layers.2.fc1.weight"),
-    ("BUG a gradient is not reduced", 1, 2, 0, "grad.param.layers.2.fc2.weight"),
-    ("BUG replicas drift apart", 1, 2, 0, "param.layers.2.fc2.bias"),
-    ("BUG a rank is not updated", 2, 1, 1, "param.layers.2.fc1.weight"),
-    ("BUG weight decay", 2, 1, 1, "layers.2.act"),
-    ("BUG a rank reads other tokens", 2, 1, 0, "input_ids"),
-    ("BUG a token on the border of shards is lost", 2, 1, 0, "embed"),
-    ("BUG keys of another rank", 2, 1, 0, "layers.1.context"),
-    ("BUG tokens attend to their own chunk", 2, 1, 0, "layers.1.context"),
-    ("BUG read before the reduction is finished", 2, 1, 0, "layers.1.proj"),
-    ("BUG sums in bfloat16", 2, 1, 0, "layers.1.fc2.partial"),
-    ("BUG recomputation drops others", 2, 1, 0, "grad.layers.2.act"),
-    ("BUG each rank clips by its own norm", 2, 1, 0, "grad.param.layers.2.fc1.weight"),
-]
-#: Tensor parallelism, data parallelism, and what else is different without being wrong.
-HARMLESS = [
-    (2, 1, ()),
-    (4, 1, ()),
-    (1, 2, ()),
-    (1, 4, ()),
-    (2, 2, ()),
-    (2, 1, ("reversed sums",)),
-    (2, 1, ("blocked sums",)),
-    (2, 1, ("float64 sums",)),
-    (2, 1, ("reversed ranks", "reversed sums")),
-    (2, 1, ("other norm kernel",)),
-    (2, 1, ("other softmax kernel",)),
-    (2, 1, ("recomputation",)),
-    (2, 1, ("sequence parallel",)),
-    (2, 1, ("padded vocabulary",)),
-    (1, 2, ("fully sharded",)),
-    (1, 4, ("fully sharded", "blocked sums")),
-    (2, 1, ("bfloat16", "reversed sums")),
-    (2, 1, ("flash attention",)),
-    (2, 1, ("powers of 2",)),
-    (2, 1, ("micro-batches",)),
-    (4, 1, ("ring reduction",)),
-    (1, 4, ("micro-batches", "ring reduction")),
-    (2, 1, ("bfloat16", "flash attention", "micro-batches")),
-]
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +37,6 @@ def against_one(tmp_path_factory: pytest.TempPathFactory) -> Compare:
         return compare(run_root, references[key], **given)  # type: ignore[arg-type]  # options of tests
 
     return run
-
-
-def short(name: str) -> str:
-    return name.removeprefix("Module..").removesuffix(".output.0")
 
 
 @pytest.mark.parametrize("case", BUGS, ids=[bug[0] for bug in BUGS])
