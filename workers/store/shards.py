@@ -247,11 +247,11 @@ class ShardReader:
         self._small: dict[int, bytes] = {}
         self._last: tuple[int, bytes] | None = None
 
-    def read(self, start: int, stop: int, run_nbytes: int = _RUN_NBYTES) -> bytearray:
+    def read(self, start: int, stop: int, run_nbytes: int = 0) -> bytearray:
         """Return the bytes of elements `start` to `stop`.
 
-        Requests: one for the index of each shard that was not read before, and one for each `run_nbytes` of
-        chunks, `_RUNS_AT_ONCE` at a time. Memory: the result, and these runs twice.
+        Requests: one for the index of each shard that was not read before, and one for each `run_nbytes`
+        (or `_RUN_NBYTES`) of chunks, `_RUNS_AT_ONCE` at a time. Memory: the result, and these runs twice.
 
         Raises:
             DamagedStore: a shard or chunk is missing, or its checksum does not match.
@@ -311,9 +311,9 @@ class ShardReader:
         first = shard * self.spec.chunks_per_shard
         return range(first, first + int(np.count_nonzero(self._index(shard)[:, 0] != _MISSING)))
 
-    def runs(self, first: int, last: int, run_nbytes: int = _RUN_NBYTES) -> Iterator[range]:
+    def runs(self, first: int, last: int, run_nbytes: int = 0) -> Iterator[range]:
         """Cut chunks `first` to `last` into runs for one request each: within one shard, and bounded."""
-        longest = max(run_nbytes // self.spec.chunk_nbytes, 1)
+        longest = max((run_nbytes or _RUN_NBYTES) // self.spec.chunk_nbytes, 1)
         while first < last:
             end_of_shard = (first // self.spec.chunks_per_shard + 1) * self.spec.chunks_per_shard
             end = min(last, end_of_shard, first + longest)

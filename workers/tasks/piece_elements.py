@@ -95,7 +95,8 @@ class RangedElements:
         begin, size = self._begin(number), self._operand.size
         if count > 1 and self._chunks:
             # What lies in the next shard takes another request: it begins the next read.
-            count = max(min(count, (self._chunks.shard_end(begin) - begin) // _WINDOW), 1)
+            end = (self._chunks.shard_end(begin) + self._phase) // _WINDOW
+            count = max(min(count, end - number), 1)
         values = _read_range(self._operand, begin, min(self._begin(number + count), size))
         self._next = number + count
         for place in range(number, number + count):

@@ -1,7 +1,7 @@
 """What decides about the tensors of a step besides their bytes: types, shapes and layouts, from its index.
 
-Nothing is made for a tensor before it is asked for: objects for all take longer than reading the index, and are
-enough to set off a full garbage collection, which takes longer still.
+Nothing is made for a tensor before it is asked for: objects for all take longer than reading the index, and
+are enough to set off a full garbage collection, which takes longer still.
 """
 
 from __future__ import annotations

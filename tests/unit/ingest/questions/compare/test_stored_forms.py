@@ -22,7 +22,7 @@ def test_items_are_made_for_places() -> None:
 def test_fields_that_are_equal_have_equal_meanings(dumps: DumpLibrary, tmp_path: Path) -> None:
     ingest_directly(dumps["cann-bin-synthetic"] / "torchair", tmp_path / "run.zarr")
     store = open_store(tmp_path / "run.zarr")
-    step = store.step(store.ranks[0], store.steps()[0])
+    step = store.step(store.ranks[0], store.steps[0])
     tables = step.tables
     rows, _ = tensors_of(tables)
     forms = StoredForms(tables, rows)
