@@ -18,6 +18,7 @@ from ingest.questions.compare.growth import ErrorGrowth, error_growth
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.divergence.broken_links import BrokenLinks, broken_links
 from ingest.questions.localize import Localized, localize
+from ingest.questions.matrix import Matrix, matrix
 from ingest.questions.missing import MissingItem, MissingItems, missing
 from ingest.questions.next_dump import DumpCost, NextDump, dump_cost, next_dump
 from ingest.questions.origin import OriginAnswer, origin
@@ -34,6 +35,7 @@ from ingest.reader.consolidated import ConsolidatedCubes
 from ingest.reader.context import Context, SourceLine, context_of
 from ingest.reader.damage import DamagedStepWarning
 from ingest.reader.dump_store import DumpStore, open_store
+from ingest.reader.export_unsharded import ExportedWhole, export_unsharded
 from ingest.reader.listing import Tensors
 from ingest.reader.neighbour import Neighbour
 from ingest.reader.rank_statistics import RankValues
@@ -88,6 +90,7 @@ __all__ = [
     "DumpIngestError",
     "DumpStore",
     "ErrorGrowth",
+    "ExportedWhole",
     "GcPlan",
     "GcPolicy",
     "GcReport",
@@ -95,6 +98,7 @@ __all__ = [
     "Incidents",
     "LayoutByMarginals",
     "Localized",
+    "Matrix",
     "MissingItem",
     "MissingItems",
     "Neighbour",
@@ -139,6 +143,7 @@ __all__ = [
     "divergence",
     "dump_cost",
     "error_growth",
+    "export_unsharded",
     "heatmap",
     "incidents",
     "ingest_dump",
@@ -148,6 +153,7 @@ __all__ = [
     "load_mapping",
     "load_thresholds",
     "localize",
+    "matrix",
     "missing",
     "next_dump",
     "open_store",

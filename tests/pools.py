@@ -27,7 +27,7 @@ from workers.tasks.model import StepPlan
 from workers.tasks.publish import publish
 
 RANKS = 3
-_TIME = 1_795_220_037_870_000
+TIME = 1_795_220_037_870_000
 #: Elements of a tensor. A few of them are an array in the pool, which is then several chunks.
 SIZE = 1500
 GRID = Grid(chunk_nbytes=4096, shard_nbytes=64 * 1024, job_nbytes=64 * 1024)
@@ -64,7 +64,7 @@ class PooledRun:
     def add(self, rank: int, step: int, contents: Contents) -> None:
         """Dump a step of a rank."""
         for number, (name, content) in enumerate(contents.items()):
-            file = tensor_name(f"Add.net_{name}-op{number}", time=_TIME + 1000 * step + number)
+            file = tensor_name(f"Add.net_{name}-op{number}", time=TIME + 1000 * step + number)
             self.dump.add(values_of(content), file, step=step, rank=rank)
 
     def plan(self, rank: int, step: int, *, pooled: bool = True) -> StepPlan:

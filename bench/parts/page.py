@@ -161,6 +161,7 @@ def views(where: Place, number: int) -> dict[str, str]:
         "incidents": f"{run}/incidents?step={step}",
         "matrix of a count": f"{run}/matrix?stat=findings&steps={number}-{steps - 1}",
         "matrix of one tensor": f"{run}/matrix?stat={stat}&name={name}",
+        "matrix of a thousand tensors": f"{run}/matrix?stat={stat}&name=*layer1*",
         "matrix of all tensors": f"{run}/matrix?stat={stat}",
         "the cell under the pointer": f"/api/v1{run}/matrix?stat=findings&steps={number}-{steps - 1}",
         "operators of a rank and step": f"{run}/cell?rank={rank}&step={step}",

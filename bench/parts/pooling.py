@@ -158,7 +158,7 @@ class _Run:
         tree = find_dump(self._dump)
         listing = next(found for found in tree.scan({}).listings if found.key == StepKey(rank, step))
         inspected = inspect(tree.root, listing, tree.describe(listing))
-        with _counted() as requests:
+        with counted() as requests:
             plan = plan_step(
                 inspected,
                 Origin(listing.layout, "bench", str(tree.root), listing.rank_from),
@@ -172,7 +172,7 @@ class _Run:
 
 
 @contextmanager
-def _counted() -> Iterator[Counter[str]]:
+def counted() -> Iterator[Counter[str]]:
     """Yield a counter of the requests of this process, by kind; one for each object that is asked for."""
     counter: Counter[str] = Counter()
     methods = {name: getattr(ObservedObjects, name) for name in ("put", "create", "get_many", *_SINGLE)}

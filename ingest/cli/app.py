@@ -259,10 +259,22 @@ def _top(
         raise typer.Exit
 
 
+#: By command, options that it does not have, and the hint to what does the same.
+_ELSEWHERE = {
+    "consolidate": (
+        frozenset({"--fingerprints", "--sketches", "--sketch", "--histograms", "--marginals"}),
+        "`dump-ingest sketch STORE` adds histograms and marginals to old steps, on Dask with --scheduler.",
+    )
+}
+
+
 def _explained(error: Any) -> UsageError:
     """Return what is wrong with the words of the command line, as all other errors are told."""
     message, _, advice = error.format_message().partition(". ")
     command = "dump-ingest" if error.ctx is None else error.ctx.command_path
+    options, elsewhere = _ELSEWHERE.get(command.rpartition(" ")[2], (frozenset(), ""))
+    if getattr(error, "option_name", None) in options:
+        advice = elsewhere
     hint = f"`{command} --help` lists arguments and options."
     return UsageError(message[:1].lower() + message[1:].rstrip("."), hint=f"{advice} {hint}".lstrip())
 

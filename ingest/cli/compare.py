@@ -15,6 +15,7 @@ from ingest.cli.opening import load_settings
 from ingest.cli.options import ConfigOption, JsonOption, LayoutOption, PartialOption, SchedulerOption
 from ingest.cli.printing import print_json
 from ingest.cli.tensor_options import Conditions, takes_tensor_options
+from workers.errors import UsageError
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -81,6 +82,14 @@ def command(
             show_default=False,
         ),
     ] = False,
+    stat: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="With --over-steps: the statistic: max, std, mean, ... Default: l2_norm.",
+            show_default=False,
+        ),
+    ] = None,
     elements: Annotated[
         bool,
         typer.Option(
@@ -146,9 +155,11 @@ def command(
     settings = load_settings(config, layout=layout, scheduler=scheduler, workers=workers).settings
     shown = None if all_tensors else top
     if over_steps:
-        growth = growth_between(a, b, chosen, settings.store_options)
+        growth = growth_between(a, b, chosen, settings.store_options, stat)
         print_growth(growth, top=shown, as_json=json)
         raise typer.Exit(EXIT_DIFFERENT if growth.by_onset() else 0)
+    if stat is not None:
+        raise UsageError("--stat is about the error over the steps", hint="Add --over-steps.")
     names = _loaded(mapping, load_mapping)
     limits = _loaded(thresholds, load_thresholds)
     placements = _loaded(layout_map, load_layout_map)

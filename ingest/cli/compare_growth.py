@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 _COLUMNS = 8
 
 
-def growth_between(a: str, b: str, conditions: dict[str, Any], options: dict[str, Any]) -> ErrorGrowth:
+def growth_between(
+    a: str, b: str, conditions: dict[str, Any], options: dict[str, Any], stat: str | None = None
+) -> ErrorGrowth:
     """Return how far two stores are apart.
 
     Args:
@@ -23,6 +25,7 @@ def growth_between(a: str, b: str, conditions: dict[str, Any], options: dict[str
         b: the reference, in the same form.
         conditions: which tensors; a name alone.
         options: for fsspec.
+        stat: the statistic; None for `l2_norm`.
 
     Raises:
         UsageError: a side is not a rank of a store, or there are other conditions.
@@ -42,7 +45,9 @@ def growth_between(a: str, b: str, conditions: dict[str, Any], options: dict[str
         ranks = set(stores[0].ranks) & set(stores[1].ranks)
     if len(ranks) != 1:
         raise UsageError("--over-steps is about one rank of both runs", hint="Write STORE@RANK.")
-    return error_growth(stores[0], stores[1], ranks.pop(), name=conditions.get("name", "*"))
+    return error_growth(
+        stores[0], stores[1], ranks.pop(), stat or "l2_norm", name=conditions.get("name", "*")
+    )
 
 
 def print_growth(growth: ErrorGrowth, *, top: int | None, as_json: bool) -> None:

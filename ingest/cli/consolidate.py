@@ -58,6 +58,7 @@ def command(
 
     `ingest` does this at its end. Next to `watch`, run it with --follow, one process for all hosts. The view
     holds nothing that is not in the steps themselves: you may stop, kill or restart this at any time.
+    Histograms and marginals are added to old steps by [bold]dump-ingest sketch[/], not here.
 
     Exits with 3 if a step is damaged.
 

@@ -37,8 +37,11 @@ from workers.errors import UsageError
 
 if TYPE_CHECKING:
     from ingest.questions.divergence import BrokenOperator, Difference, Missing, Odd
+    from ingest.questions.placement.layout_answer import LayoutFinding
 
 _MAX_VALUES = 4
+#: Further tensors that are named with a finding of `layout`.
+_MAX_ALSO = 3
 #: Statistics to print, the most telling first.
 _TELLING = ("nan_count", "pos_inf_count", "neg_inf_count", "count", "l2_norm", "max", "min", "mean", "std")
 
@@ -76,7 +79,10 @@ def command(
 ) -> None:
     """Find tensors on which replicas disagree: the first step and tensor, and the odd rank.
 
-    It compares digests and reads no tensor. Exits with 5 if something differs or is missing.
+    It compares digests. If these suggest that ranks hold a tensor as they should not (a wrong shard, a
+    missing reduction, a bias on every rank, an optimizer state out of step), it reads some tensors of it.
+
+    Exits with 5 if something differs, is missing, or is held wrongly.
 
     [bold]dump-ingest divergence run.zarr[/]
     [bold]dump-ingest divergence run.zarr --group 0-3 --group 4-7[/]
@@ -146,6 +152,7 @@ def _print_answer(answer: ingest.Divergence, limit: int) -> None:
         print_wrapped(
             f"replicas agree: ranks {format_ranges(answer.ranks)}, steps {format_ranges(answer.steps)}"
         )
+    _print_misplaced(answer, limit)
     for broken in limited(answer.broken, limit):
         _print_broken(broken)
     say_rest(len(answer.broken), len(limited(answer.broken, limit)), "operators that broke")
@@ -161,6 +168,24 @@ def _print_answer(answer: ingest.Divergence, limit: int) -> None:
     if answer.groups:
         print_line("")
         _print_groups(answer, limit)
+
+
+def _print_misplaced(answer: ingest.Divergence, limit: int) -> None:
+    """Print what ranks hold and should not, once for each reason, and the command that shows the layout."""
+    by_reason: dict[tuple[str, str], list[LayoutFinding]] = {}
+    for finding in answer.misplaced:
+        by_reason.setdefault((finding.kind, finding.text), []).append(finding)
+    reasons = [*by_reason.values()]
+    shown = limited(reasons, limit)
+    for first, *others in shown:
+        print_wrapped(str(first))
+        print_wrapped(f"  why     {first.text}")
+        if others:
+            names = ", ".join(f"{other.name} (step {other.step})" for other in others[:_MAX_ALSO])
+            print_wrapped(f"  also    {names}{', ...' * (len(others) > _MAX_ALSO)}")
+    if shown:
+        print_line(f"  see     dump-ingest layout {answer.store} --step {answer.misplaced[0].step}")
+    say_rest(len(reasons), len(shown), "findings of layout")
 
 
 def _print_broken(broken: BrokenOperator) -> None:

@@ -10,12 +10,13 @@ import typer
 
 import ingest
 from ingest.cli.exits import EXIT_DAMAGE, EXIT_PARTLY, exit_if_damaged, say_damaged
+from ingest.cli.export_unsharded import export_whole
 from ingest.cli.opening import open_store, store_and
-from ingest.cli.options import ConfigOption, JsonOption, RanksOption, StepOption, StoreArgument
+from ingest.cli.options import ConfigOption, JsonOption, MeshOption, RanksOption, StepOption, StoreArgument
 from ingest.cli.printing import counted, print_json, say
 from ingest.cli.tensor_options import Conditions, takes_tensor_options
 from ingest.units import human_bytes
-from workers.errors import DamagedStore
+from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
 
 if TYPE_CHECKING:
@@ -38,24 +39,58 @@ def command(
     *,
     chosen: Conditions,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
+    unsharded: Annotated[
+        bool,
+        typer.Option(
+            "--unsharded",
+            help="Write whole tensors, put together from all ranks: DIRECTORY/step{N}.safetensors.",
+            show_default=False,
+        ),
+    ] = False,
+    placement: Annotated[
+        str,
+        typer.Option(
+            metavar="PLACEMENT",
+            help="How ranks hold them, such as 'shard 0'; implies --unsharded. Default: as the dump tells.",
+            show_default=False,
+        ),
+    ] = "",
+    layout_map: Annotated[
+        Path | None,
+        typer.Option(
+            "--layout-map",
+            metavar="FILE",
+            help="YAML file that says how ranks hold tensors; implies --unsharded.",
+            show_default=False,
+            readable=False,
+        ),
+    ] = None,
+    mesh: MeshOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Write the original files back, byte for byte, under the paths they had in the dump.
 
-    Options that choose tensors export these, and no other files.
+    Options that choose tensors export these, and no other files. With --unsharded, whole tensors are written
+    instead, put together from the pieces of all ranks.
 
     Exits with 3 if a file or a step is damaged in the store, and with 4 if files were removed from the store
-    by gc.
+    by gc, or if it is not known how ranks hold a tensor.
 
     [bold]dump-ingest export run.zarr out/ --rank 1 --step 2 --where "nan_count > 0"[/]
+    [bold]dump-ingest export run.zarr out/ --step 2 --name "Parameter.*" --unsharded[/]
     """
     # deferred: numpy, numba and zarr take 0.4 s to import
     from ingest.reader.damage import Damage
     from ingest.reader.export import export
 
     store, target = store_and(store, directory, config, placeholder="DIRECTORY")
-    opened = open_store(store, config)
+    opened = open_store(store, config, mesh=mesh)
+    if unsharded or placement or layout_map is not None:
+        if rank is not None:
+            raise UsageError("--unsharded takes all ranks", hint="Omit --rank.")
+        export_whole(opened, target, step, chosen, placement, layout_map, overwrite=overwrite, json=json)
+        return
     files: list[Exported] = []
     removed: dict[StepKey, str] = {}
     damages: list[Damage] = []

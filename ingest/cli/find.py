@@ -72,6 +72,12 @@ def command(
             show_default=False,
         ),
     ] = None,
+    undecided: Annotated[
+        bool,
+        typer.Option(
+            "--undecided", help="Those that may fulfil --where instead: bounds of sketches do not decide it."
+        ),
+    ] = False,
     mesh: MeshOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -91,7 +97,7 @@ def command(
     limit = limit_of(limit, _MAX_TENSORS, as_json=json)
     opened = open_store(store, config, mesh=mesh)
     if consolidated:
-        if chosen.keys() != {"where"} or rank is not None:
+        if chosen.keys() != {"where"} or rank is not None or undecided:
             raise UsageError(
                 "--consolidated takes --where and --step alone",
                 hint="Put the rest into the condition: "
@@ -113,14 +119,24 @@ def command(
     order = [] if sort is None else parse_order(sort, TENSOR_COLUMNS)
     damages: list[Damage] = []
     tensors = opened.tensors(rank=rank, step=step, **chosen, damages=damages)
+    others = tensors.undecided
+    if undecided:
+        tensors, others = ingest.Tensors(others), ()
     shown = limited(in_order(tensors, order), limit)
     if shown_columns is None:
-        print_tensors(shown, json=json)
+        exactness = ("bounded" if undecided else "exact") if undecided or others else ""
+        print_tensors(shown, json=json, exactness=exactness)
     else:
         _print_columns(shown, shown_columns, json=json)
     if not json:
         say(_total(len(tensors), len(shown)))
-    if not tensors:
+    if others:
+        say(
+            f"bounded: these certainly fulfil the condition, and {counted(len(others), 'other')} may: "
+            "--undecided lists what bounds of sketches do not decide",
+            label="note",
+        )
+    if not tensors and not others:
         for hint in hints(opened, rank, step, chosen):
             say(hint, label="hint")
     say_damaged(damages)
@@ -179,10 +195,11 @@ def _cell(value: float | str) -> str:
     return number_text(value) if isinstance(value, float) else str(value)
 
 
-def print_tensors(tensors: Sequence[ingest.Tensor], *, json: bool) -> None:
-    """Print tensors with their statistics."""
+def print_tensors(tensors: Sequence[ingest.Tensor], *, json: bool, exactness: str = "") -> None:
+    """Print tensors with their statistics; JSON with how sure it is that they were meant, if that is said."""
     if json:
-        print_json([tensor.to_dict() for tensor in tensors])
+        more = {"exactness": exactness} if exactness else {}
+        print_json([tensor.to_dict() | more for tensor in tensors])
         return
     numbers = ("NaN", "+Inf", "-Inf", "min", "max", "mean", "std")
     print_table(

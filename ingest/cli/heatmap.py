@@ -57,6 +57,15 @@ def command(
             show_default=False,
         ),
     ] = False,
+    cells: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ROWSxCOLUMNS",
+            help="Put ranks and steps together to at most so many cells, each the worst in it, as the page "
+            "does, with partial steps; --stat is then non_finite, findings, overflows, ... or a statistic.",
+            show_default=False,
+        ),
+    ] = None,
     include_partial: PartialOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -70,16 +79,33 @@ def command(
     [bold]dump-ingest heatmap run.zarr 'AllReduce.*' --stat norm --aggregate mean --png norms.png[/]
     """
     # deferred: numba, numpy and pandas take 0.5 s to import
-    from ingest.cli import heatmap_field, heatmap_values
+    from ingest.cli import heatmap_cells, heatmap_field, heatmap_values
     from ingest.questions.heatmap_rows import heatmap_rows
     from ingest.questions.trend import statistic_for
 
     if not chosen:
         store, pattern = store_and_maybe(store, pattern, config)
+    if cells is not None:
+        heatmap_values.refuse_beside(
+            "--cells",
+            {
+                "--aggregate": aggregate,
+                "--png": png,
+                "--html": html,
+                "--csv": csv,
+                "--values-only": values_only,
+                "conditions": chosen,
+            },
+        )
+        heatmap_cells.print_cells(
+            open_store(store, config), pattern, stat, cells, as_json=json, rank=rank, step=step
+        )
+        return
     statistic = statistic_for(stat, chosen)  # a wrong name is reported before anything is read
     if values_only:
-        heatmap_values.refuse_beside_values(
-            {"--aggregate": aggregate, "--png": png, "--html": html, "--csv": csv, "conditions": chosen}
+        heatmap_values.refuse_beside(
+            "--values-only",
+            {"--aggregate": aggregate, "--png": png, "--html": html, "--csv": csv, "conditions": chosen},
         )
         heatmap_values.print_values(
             open_store(store, config),

@@ -12,19 +12,18 @@ from ingest.reader.catalog import Catalog
 from workers.errors import UsageError
 
 
-def refuse_beside_values(given: Mapping[str, object]) -> None:
-    """Refuse what values alone cannot do.
+def refuse_beside(option: str, given: Mapping[str, object]) -> None:
+    """Refuse what an option cannot do.
 
     Args:
+        option: `--values-only` or `--cells`.
         given: by option, what was given for it; None or empty for nothing.
 
     Raises:
         UsageError: one of the options is given.
     """
     if names := [name for name, value in given.items() if value]:
-        raise UsageError(
-            f"--values-only does not go with {', '.join(names)}", hint="Leave out --values-only."
-        )
+        raise UsageError(f"{option} does not go with {', '.join(names)}", hint=f"Leave out {option}.")
 
 
 def print_values(

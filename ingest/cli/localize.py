@@ -57,6 +57,11 @@ def command(
         if rows:
             print_table(_COLUMNS, rows, right=("blocks", "differ"))
         say_rest(len(answer.tensors), len(shown), "tensors")
+        if any(tensor.exactness == "bounded" for tensor in shown):
+            say(
+                "bounded: all that differs is among the elements, and the positions certainly differ",
+                label="note",
+            )
         verb = "is" if answer.equal == 1 else "are"
         say(f"{counted(answer.equal, 'tensor')} {verb} equal, {answer.only_in_a} in A alone", label="note")
     if answer.tensors:

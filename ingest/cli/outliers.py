@@ -34,7 +34,10 @@ from ingest.cli.tensor_options import Conditions, takes_tensor_options
 if TYPE_CHECKING:  # it imports numpy, and --help needs none of it
     from ingest.questions.outliers import OddPositions
 
-_COLUMNS = ("kind", "axis", "position", "times", "value", "rank", "step", "since", "steps", "ranks", "name")
+_COLUMNS = (
+    *("kind", "axis", "position", "times", "value", "known", "rank", "step", "since", "steps", "ranks"),
+    "name",
+)
 _RIGHT = ("axis", "times", "value", "rank", "step", "since", "steps")
 
 
@@ -69,7 +72,8 @@ def command(
 
     From sums, norms and largest magnitudes along the axes of tensors, so also after [bold]gc[/]. An outlier
     is [bold]times[/] the median over its axis, a dead position has only zeros, and all elements of a
-    saturated one have nearly the same magnitude. [bold]since[/] is the first step in which it is so.
+    saturated one have nearly the same magnitude. [bold]since[/] is the first step in which it is so,
+    [bold]known[/] how far the value may be from the truth, as a share of it.
 
     [bold]dump-ingest outliers run.zarr --role activation --factor 20[/]
     """
@@ -114,6 +118,7 @@ def _row(odd: OddPositions) -> tuple[str, ...]:
         places if len(places) <= 24 else f"{len(odd.positions)} positions",
         f"{odd.ratio:.3g}" if odd.kind == "outlier" else "",
         number_text(odd.value) if odd.kind != "dead" else "",
+        f"±{odd.error:.1g}" if odd.error else odd.exactness,
         str(odd.rank),
         str(odd.step),
         str(odd.first_step),

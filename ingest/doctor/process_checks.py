@@ -7,13 +7,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from ingest.doctor.check import Check
 from ingest.reader.text import counted
-from workers.errors import UsageError
+from ingest.service.process_address import FROM_HINT, process_address
 
 _ANSWER_S = 5.0
 #: How long a process may do nothing before it hangs, by its heartbeat, in seconds.
@@ -23,7 +22,6 @@ _MAX_LAG_S = 900.0
 #: A process that is younger may have been restarted again and again, in seconds.
 _YOUNG_S = 120.0
 _READY = "/ready"
-_FROM_HINT = "Name where it serves its metrics (the setting metrics, or consolidator_metrics): --from http://HOST:PORT."
 _GONE_HINT = (
     "Look why it ended or was never started: `systemctl status`, `kubectl get pods` (Pending, Evicted, "
     "CrashLoopBackOff), `squeue`; its last log lines say the rest. Exit code 137: raise its memory limit. "
@@ -86,24 +84,24 @@ def check_process(url: str, store: str, *, is_view_kept: bool) -> Check:
     Raises:
         UsageError: the URL is not one of a web server.
     """
-    origin = _origin(url)
+    address = process_address(url)
     try:
-        status, page = _get(f"{origin}/metrics")
+        status, page = _get(f"{address}/metrics")
         metrics = _Metrics.parse(page if status == http.client.OK else "")
-        ready, reason = _get(f"{origin}{_READY}")
+        ready, reason = _get(f"{address}{_READY}")
     except TimeoutError:
-        detail = f"{origin} accepts connections, and gives no answer in {_ANSWER_S:g} s: it hangs"
+        detail = f"{address} accepts connections, and gives no answer in {_ANSWER_S:g} s: it hangs"
         return Check("process", ok=False, detail=detail, hint=_HANGS_HINT)
     except (OSError, http.client.HTTPException) as exc:
-        detail = f"nobody answers at {origin}: {getattr(exc, 'reason', None) or exc}"
+        detail = f"nobody answers at {address}: {getattr(exc, 'reason', None) or exc}"
         return Check("process", ok=False, detail=detail, hint=_GONE_HINT)
     except ValueError:
         metrics = _Metrics({}, "")
     if not metrics.role:
         return Check(
-            "process", ok=False, detail=f"{origin} is not a watcher or consolidator", hint=_FROM_HINT
+            "process", ok=False, detail=f"{address} is not a watcher or consolidator", hint=FROM_HINT
         )
-    name = f"{metrics.role} at {origin}"
+    name = f"{metrics.role} at {address}"
     if ready != http.client.OK:
         hint = "Run `dump-ingest doctor DUMP` as its user: it says what to change."
         return _failure(name, reason.strip(), hint)
@@ -185,18 +183,3 @@ def _get(address: str) -> tuple[int, str]:
         if isinstance(exc.reason, TimeoutError):
             raise exc.reason from exc
         raise
-
-
-def _origin(url: str) -> str:
-    """Return scheme, host and port.
-
-    Raises:
-        UsageError: the URL is not one of a web server.
-    """
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        parts = urlsplit("")
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise UsageError(f"{url!r} is not the address of a watcher or consolidator", hint=_FROM_HINT)
-    return f"{parts.scheme}://{parts.netloc}"

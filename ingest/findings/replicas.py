@@ -65,7 +65,7 @@ class ComparedReplicas:
             StoreUnavailable: the store did not answer.
         """
         try:
-            answer = divergence(catalog, step=[*before, step])
+            answer = divergence(catalog, step=[*before, step], layout=False)
             fulfil = _fulfilling(catalog, step, conditions) if conditions else {}
         except UsageError:
             return cls()  # a single rank, or no complete step: nothing to compare

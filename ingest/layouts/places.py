@@ -110,17 +110,19 @@ class _FilePlaces:
         self._root = root
         self._path = directory.path
         self._begins_like = begins_like
-        self._matches = [match for match in directory.matches if match.is_at_files]
-        self._names: dict[tuple[int, tuple[tuple[str, str], ...]], list[str]] = {}
+        matches = [match for match in directory.matches if match.is_at_files]
+        # What is needed of a pattern for each name of a file, of which there may be many.
+        self._levels = [(match, match.pattern.levels[match.level], _told_by(match)) for match in matches]
+        self._names: dict[tuple[int, tuple[str, ...]], list[str]] = {}
 
-    def add(self, name: str) -> tuple[_Match, Mapping[str, str]] | None:
-        """Add a file; return its match and the fields of its name; None if it does not belong to a place."""
-        for number, match in enumerate(self._matches):
-            fields = match.pattern.match(match.level, name)
-            if fields is not None and self._is_like(match.layout, name):
-                told = tuple(item for item in fields.items() if item[0] in FIELDS)
-                self._names.setdefault((number, told), []).append(name)
-                return match, fields
+    def add(self, name: str) -> tuple[_Match, re.Match[str]] | None:
+        """Add a file; return its match, and that of its name; None if it does not belong to a place."""
+        for number, (match, level, told) in enumerate(self._levels):
+            matched = level.fullmatch(name)
+            if matched is not None and self._is_like(match.layout, name):
+                values = tuple([matched[field] for field in told])
+                self._names.setdefault((number, values), []).append(name)
+                return match, matched
         return None
 
     def _is_like(self, layout: Layout, name: str) -> bool:
@@ -129,11 +131,17 @@ class _FilePlaces:
 
     def places(self) -> Iterator[LayoutPlace]:
         """Yield the places."""
-        for (number, told), names in self._names.items():
-            match = self._matches[number]
-            fields = {**match.layout.implied, **match.fields, **dict(told)}
-            virtual = ",".join(f"{name}={value}" for name, value in told)
+        for (number, values), names in self._names.items():
+            match, _, told = self._levels[number]
+            of_names = dict(zip(told, values, strict=True))
+            fields = {**match.layout.implied, **match.fields, **of_names}
+            virtual = ",".join(f"{name}={value}" for name, value in of_names.items())
             yield LayoutPlace(match.layout, Place(f"{self._path}/{virtual}", fields, tuple(sorted(names))))
+
+
+def _told_by(match: _Match) -> tuple[str, ...]:
+    """Return the fields that the names of files tell of their place, in the order of the pattern."""
+    return tuple(field for field in match.pattern.levels[match.level].groupindex if field in FIELDS)
 
 
 class PlaceSearch:
@@ -185,8 +193,9 @@ class PlaceSearch:
                     discovery.outside_of(owner).add_file(entry, path)
             elif matched[0].layout.step_of_line is not None:
                 # What it has of each step belongs to that; as a file, it belongs to the rank.
-                match, told = matched
-                discovery.outside_of(Owner(PathRank.of({**match.fields, **told}))).add_file(entry, path)
+                match, of_name = matched
+                rank = PathRank.of({**match.fields, **of_name.groupdict()})
+                discovery.outside_of(Owner(rank)).add_file(entry, path)
         discovery.places += of_files.places()
 
     def _enter(

@@ -9,13 +9,14 @@ from typing import Any
 
 from ingest.findings.anomalies import anomalies
 from ingest.page.arguments import Arguments, Parameter
+from ingest.page.cells import matrix_asked
 from ingest.page.choice import tensor_of
-from ingest.page.matrix import SUMMARIES, matrix_of, parse_range
 from ingest.page.screen import Asked
 from ingest.page.sheet import window
 from ingest.questions.compare import compare
 from ingest.questions.compare.growth import error_growth
 from ingest.questions.heatmap_rows import heatmap_rows, value_rows
+from ingest.questions.matrix import MOST_CELLS, SUMMARIES, parse_cells
 from ingest.questions.origin import origin
 from ingest.questions.outliers import OutliersAnswer, outliers
 from ingest.questions.precision import PrecisionAnswer, precision
@@ -38,8 +39,6 @@ THE_TENSOR = (
 )
 #: The parameter that names another run.
 BESIDE = "with"
-#: What a picture of a matrix has at most.
-MATRIX_ROWS, MATRIX_COLUMNS = 88, 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,7 @@ def _heatmap(asked: Asked) -> list[dict[str, Any]]:
 def _rank_values(asked: Asked) -> list[dict[str, Any]]:
     moment, given = asked.moment, asked.arguments
     statistic = statistic_named(given.text("stat", "l2_norm"))
-    by_step = moment.fields.of(moment.store, moment.generations, given.text("name", "*"), statistic)
+    by_step = moment.fields.of(moment.snapshot, moment.generations, given.text("name", "*"), statistic)
     return value_rows({step: known.of_ranks for step, known in by_step.items()}, statistic)
 
 
@@ -113,11 +112,9 @@ def _of_sketches(ask: Callable[..., OutliersAnswer | PrecisionAnswer], asked: As
 
 
 def _matrix(asked: Asked) -> dict[str, Any]:
-    moment, given = asked.moment, asked.arguments
-    ranks = parse_range(given.text("ranks"), moment.ranks, "ranks")
-    steps = parse_range(given.text("steps"), moment.numbers, "steps")
-    whole = matrix_of(moment, given.text("stat", "non_finite"), given.text("name", "*"), ranks, steps)
-    return whole.binned(MATRIX_ROWS, MATRIX_COLUMNS).to_dict()
+    cells = asked.arguments.text("cells")
+    most = parse_cells(cells) if cells else MOST_CELLS
+    return matrix_asked(asked.moment, asked.arguments).binned(*most).to_dict()
 
 
 def _incidents(asked: Asked) -> list[dict[str, Any]]:
@@ -308,9 +305,17 @@ QUESTIONS = (
     ),
     Question(
         "matrix",
-        "A statistic or a count over ranks and steps, aggregated to the cells of the picture.",
-        "",
-        (STAT, PATTERN, RANKS, STEPS),
+        "A count of commits or a statistic of tensors over ranks and steps, put together to cells, each the "
+        "worst of its ranks and steps. `ranks` and `steps` are the first and last of each row and column; "
+        "`state` is 0 for missing, 1 for complete, 2 for partial, 3 for damaged; `missing` counts.",
+        "heatmap --cells --json",
+        (
+            Parameter("stat", "string", "As for `heatmap --cells --stat`; non_finite if left out."),
+            PATTERN,
+            RANKS,
+            STEPS,
+            Parameter("cells", "string", "The most rows and columns; 88x240 if left out."),
+        ),
         _matrix,
         reads_tensors,
     ),

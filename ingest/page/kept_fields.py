@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ingest.questions.trend import rank_values
-from ingest.reader.dump_store import DumpStore
+from ingest.questions.trend import rank_values_of
 from ingest.reader.rank_statistics import RankValues
+from ingest.reader.snapshot import Snapshot, ask_of_undamaged
 from workers.errors import UsageError
 
 #: The most numbers that are kept, of all statistics together; each takes 8 bytes.
@@ -36,13 +36,17 @@ class KeptFields:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def of(
-        self, store: DumpStore, generations: Mapping[int, str], pattern: str, statistic: str
+        self,
+        snapshot: Callable[[], Snapshot],
+        generations: Mapping[int, str],
+        pattern: str,
+        statistic: str,
     ) -> dict[int, StepField]:
         """Return a statistic by step. Reads the steps that are not known in their generation.
 
         Args:
-            store: the store.
-            generations: of all its steps.
+            snapshot: returns all steps, partial ones among them; called only if some have to be read.
+            generations: of all steps.
             pattern: a glob for the names of tensors.
             statistic: the name of the statistic.
 
@@ -53,10 +57,12 @@ class KeptFields:
         with self._lock:
             known = dict(self._kept.get((pattern, statistic), {}))
         by_step = {step: known[step] for step in generations if self._is_current(known, step, generations)}
-        due = [step for step in generations if step not in by_step]
+        due = {step for step in generations if step not in by_step}
         if due:
             try:
-                read = rank_values(store, pattern, statistic, step=due, include_partial=True)
+                read = ask_of_undamaged(
+                    snapshot().only(due), lambda readable: rank_values_of(readable, pattern, statistic)
+                )
             except UsageError:
                 if not by_step:
                     raise

@@ -20,7 +20,7 @@ from ingest.findings.stored import SERIES, generation_of
 from ingest.page.kept_fields import KeptFields
 from ingest.reader.damage import Damage
 from ingest.reader.dump_store import DumpStore
-from ingest.reader.snapshot import take_snapshot
+from ingest.reader.snapshot import Snapshot, take_snapshot
 from ingest.reader.step import Step
 from workers.errors import DumpIngestError, StoreUnavailable, UsageError
 from workers.model import StepKey
@@ -104,6 +104,8 @@ class Moment:
     """Of the run: those of the moments before are used again."""
     _incidents: FoundIncidents | None = None
     _search_lock: threading.Lock = field(default_factory=threading.Lock)
+    _snapshot: Snapshot | None = None
+    _snapshot_lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def of(cls, store: DumpStore) -> Moment:
@@ -178,9 +180,15 @@ class Moment:
         """
         with self._search_lock:
             if self._incidents is None:
-                snapshot = take_snapshot(self.store, include_partial=True, allow_empty=True)
-                self._incidents = FoundIncidents.of(snapshot)
+                self._incidents = FoundIncidents.of(self.snapshot())
         return self._incidents.chosen(rank, step, severity=severity)
+
+    def snapshot(self) -> Snapshot:
+        """Return all steps, partial ones among them. Taken once: it takes as long as reading a statistic."""
+        with self._snapshot_lock:
+            if self._snapshot is None:
+                self._snapshot = take_snapshot(self.store, include_partial=True, allow_empty=True)
+        return self._snapshot
 
     def prepare(self, before: Moment | None) -> None:
         """Search for incidents if viewers look at them, or this is the first moment: then they need not wait.

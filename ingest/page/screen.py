@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,8 +53,21 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class Line:
+    """A command line, and the Python expression on `store`, that give the same answer."""
+
+    shell: str
+    python: str
+
+    @classmethod
+    def of(cls, words: tuple[object, ...], python: str) -> Line:
+        """Return a command, of its words without `dump-ingest`, and an expression."""
+        return cls(command(*words), python)
+
+
+@dataclass(frozen=True, slots=True)
 class Lines:
-    """The command line and the Python that give the same answer as a view."""
+    """The command lines and the Python that give the same answers as a view."""
 
     shell: str
     python: str
@@ -76,7 +89,7 @@ class Screen:
     """Whether it has `watched`, and follows it."""
 
 
-def lines(asked: Asked, shell: tuple[object, ...], python: str, *, also: Sequence[str] = ()) -> Lines:
-    """Return the lines for a store: a command, others for `also`, and an expression on `store`."""
+def lines(asked: Asked, *same: Line) -> Lines:
+    """Return the lines for a store, one for each answer of a view."""
     opening = f"import ingest\nstore = ingest.open_store({asked.url!r})\n"
-    return Lines("\n".join([command(*shell), *also]), opening + python)
+    return Lines("\n".join(line.shell for line in same), opening + "\n".join(line.python for line in same))

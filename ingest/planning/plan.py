@@ -20,6 +20,7 @@ from workers.model import SourceFile
 from workers.rules.values import RuleSet
 from workers.store.model import ArraySpec, Grid, Origin, RowKind, StoreAddress
 from workers.store.pool import without_pool
+from workers.store.shards import has_sparse_chunks
 from workers.tasks.model import CONVERTER_VERSION, Entry, Segment, ShardJob, StepPlan
 
 
@@ -120,7 +121,8 @@ def plan_step(
     listing = inspected.listing
     rows = plan_rows(inspected)
     entries = tuple(row.entry for row in rows)
-    pooled = [] if leave_out_tensors else pool_groups(entries, shared or {}, grid)
+    samples = [row.sample for row in rows]
+    pooled = [] if leave_out_tensors else pool_groups(entries, samples, shared or {}, grid)
     in_pool = {row for group in pooled for row in group.rows}
     arrays = _arrays([entry for row, entry in enumerate(entries) if row not in in_pool], grid)
     name = fingerprint(listing.files, origin.layout, grid, inspected.unreadable, inspected.undecoded)
@@ -187,6 +189,7 @@ def _arrays(entries: Sequence[Entry], grid: Grid) -> dict[str, ArraySpec]:
             big_endian=bool(element and element.is_native and element.big_endian),
             chunk=chunk,
             chunks_per_shard=min(chunks, max(grid.shard_nbytes // (chunk * itemsize), 1)),
+            sparse=element is not None and has_sparse_chunks(element.stored_name),
         )
     return specs
 

@@ -7,7 +7,7 @@ they share. See docs/design/016-shared-shards.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -19,6 +19,7 @@ from workers.dump.paths import to_text
 from workers.model import MIB
 from workers.store.blocks import TENSOR_KINDS, TensorKey
 from workers.store.model import ArraySpec, Grid, RowKind
+from workers.store.shards import has_sparse_chunks
 from workers.tasks.model import Entry
 
 #: A class of ranks is pooled if what it shares of one type comes to this many bytes: it takes two requests.
@@ -34,9 +35,19 @@ class SharedTensor(NamedTuple):
     """Stands for the set of the ranks that had the same digest under the same name."""
     unit: str
     """The least name of the tensors of the rank that were equal to it, and shared by the same ranks."""
+    kind: str = ""
+    """What its unit is packed with: "" for what is surely shared, else a kind of tensors that not all are."""
+    is_firm: bool = True
+    """Whether it belongs to its unit; otherwise only if it is still equal to one that does."""
 
 
 Shared: TypeAlias = Mapping[TensorKey, SharedTensor]
+#: What is packed together: a set of ranks, the array of a type, and a kind.
+_Place: TypeAlias = tuple[bytes, str, str]
+#: By name of a unit, the rows that are equal.
+_Units: TypeAlias = dict[str, list[int]]
+#: In place of a kind: all of which there is too little.
+_OTHERS = "\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +64,7 @@ def shared_tensors(
 ) -> dict[TensorKey, SharedTensor]:
     """Return which tensors of a rank other ranks had, too, in one step.
 
-    Every rank of such a set of ranks gets the same sets and the same units.
+    Every rank of such a set of ranks gets the same sets, units and kinds.
 
     Args:
         keys: the tensors.
@@ -66,41 +77,124 @@ def shared_tensors(
     # Sets of places would depend on the order of the ranks; it is the same for all who see the same cubes.
     sets = np.packbits(same, axis=0)
     classes = {column: sets[:, column].tobytes() for column in columns}
-    units: dict[tuple[bytes, bytes], str] = {}
+    units: dict[tuple[bytes, bytes], list[int]] = {}
     for column in columns:
-        unit = (classes[column], own[column].tobytes())
-        name = _text(keys[column])
-        units[unit] = min(units.get(unit, name), name)
+        units.setdefault((classes[column], own[column].tobytes()), []).append(column)
+    unsure = _unsure_kinds(keys, digest.any(axis=2), same, {classes[column]: column for column in columns})
     return {
-        keys[column]: SharedTensor(classes[column], units[classes[column], own[column].tobytes()])
-        for column in columns
+        keys[column]: tensor
+        for (ranks, _), members in units.items()
+        for column, tensor in _unit(keys, members, ranks, unsure[ranks])
     }
+
+
+def _unsure_kinds(
+    keys: Sequence[TensorKey],
+    present: npt.NDArray[np.bool_],
+    same: npt.NDArray[np.bool_],
+    examples: Mapping[bytes, int],
+) -> dict[bytes, set[str]]:
+    """Return for each set of ranks the kinds of which these ranks have tensors that not just they share.
+
+    Args:
+        keys: the tensors.
+        present: (rank, tensor), whether a rank has a tensor.
+        same: (rank, tensor), whether it is that of the rank that asks.
+        examples: by set of ranks, the column of a tensor that they share.
+    """
+    names: dict[str, int] = {}
+    kinds = np.array([names.setdefault(_kind(key), len(names)) for key in keys], np.int64)
+    texts = list(names)
+    return {
+        ranks: {
+            texts[kind]
+            for kind in np.unique(
+                kinds[present[same[:, column]].any(axis=0) & (same != same[:, [column]]).any(axis=0)]
+            ).tolist()
+        }
+        for ranks, column in examples.items()
+    }
+
+
+def _unit(
+    keys: Sequence[TensorKey], members: Sequence[int], ranks: bytes, unsure: Collection[str]
+) -> Iterator[tuple[int, SharedTensor]]:
+    """Yield the tensors of a unit; it goes with the surest of them.
+
+    Outputs are less sure than inputs: an operator may write them in place, before or after they are dumped.
+    """
+    kinds = {column: _kind(keys[column]) for column in members}
+    homes = {column: kind if kind in unsure else "" for column, kind in kinds.items()}
+    home = homes[min(members, key=lambda n: (homes[n] != "", keys[n].io != "input", _text(keys[n])))]
+    name = min(_text(keys[column]) for column in members)
+    for column in members:
+        yield column, SharedTensor(ranks, name, home, homes[column] == home)
 
 
 def _text(key: TensorKey) -> str:
     return "\0".join(map(str, key))
 
 
-def pool_groups(entries: Sequence[Entry], shared: Shared, grid: Grid) -> list[PoolGroup]:
+def _kind(key: TensorKey) -> str:
+    return f"{key.op_type}\0{key.io}"
+
+
+def pool_groups(
+    entries: Sequence[Entry], samples: Sequence[int | None], shared: Shared, grid: Grid
+) -> list[PoolGroup]:
     """Return what of a step goes into the pool.
 
     Args:
         entries: the rows of its index.
+        samples: of each row, what equal payloads have in common; None if that is not known.
         shared: what is expected to be shared.
         grid: sizes of chunks and shards.
     """
     if not shared:
         return []
-    sets: dict[tuple[bytes, str], dict[str, list[int]]] = {}
+    sets: dict[_Place, _Units] = {}
+    perhaps: list[tuple[int, _Place, str]] = []
     for row, key in _candidates(entries, grid):
-        if (expected := shared.get(key)) is not None:
-            units = sets.setdefault((expected.ranks, entries[row].array), {})
-            units.setdefault(expected.unit, []).append(row)
+        if (expected := shared.get(key)) is None:
+            continue
+        place = (expected.ranks, entries[row].array, expected.kind)
+        if expected.is_firm:
+            sets.setdefault(place, {}).setdefault(expected.unit, []).append(row)
+        else:
+            perhaps.append((row, place, expected.unit))
+    for row, place, unit in perhaps:
+        rows = sets.get(place, {}).get(unit, [])
+        # After the firm rows, so that it changes nothing if it is equal to one, as it seems.
+        if rows and samples[row] is not None and samples[row] in {samples[firm] for firm in rows}:
+            rows.append(row)
     return [
         PoolGroup(_spec(entries[rows[0]], grid), rows)
-        for _, units in sorted(sets.items())
+        for _, units in sorted(_without_small(sets, entries).items())
         for rows in _arrays(units, entries, grid)
     ]
+
+
+def _without_small(sets: Mapping[_Place, _Units], entries: Sequence[Entry]) -> dict[_Place, _Units]:
+    """Put those that are too small for an array of their own together, with the smallest that is not.
+
+    None is put to what is surely shared, which it might spoil.
+    """
+    merged: dict[_Place, _Units] = {}
+    sizes = {place: _nbytes(units, entries) for place, units in sets.items()}
+    for place in sorted(sets):
+        ranks, array, _ = place
+        beside = [other for other in sets if other[:2] == place[:2] and other[2]]
+        large = [(sizes[other], other) for other in beside if sizes[other] >= _FEWEST_NBYTES]
+        if sizes[place] < _FEWEST_NBYTES:
+            place_of_all = min(large)[1] if large else (ranks, array, _OTHERS)
+            merged.setdefault(place_of_all, {}).update(sets[place])
+        else:
+            merged.setdefault(place, {}).update(sets[place])
+    return merged
+
+
+def _nbytes(units: _Units, entries: Sequence[Entry]) -> int:
+    return sum(entries[rows[0]].nbytes for rows in units.values())
 
 
 def packing_digest(groups: Sequence[PoolGroup]) -> str:
@@ -136,20 +230,23 @@ def _keys(entries: Iterable[Entry]) -> Iterator[tuple[int, TensorKey]]:
             yield row, key._replace(copy=copy) if copy else key
 
 
-def _arrays(
-    units: Mapping[str, Sequence[int]], entries: Sequence[Entry], grid: Grid
-) -> Iterator[tuple[int, ...]]:
+def _arrays(units: _Units, entries: Sequence[Entry], grid: Grid) -> Iterator[tuple[int, ...]]:
     """Distribute units over arrays, and yield the rows of each array."""
-    nbytes = {unit: entries[rows[0]].nbytes for unit, rows in units.items()}
-    total = sum(nbytes.values())
+    total = _nbytes(units, entries)
     if total < _FEWEST_NBYTES:
         return
-    arrays = 1 << math.ceil(math.log2(max(total / min(_MEAN_NBYTES, grid.shard_nbytes), 1)))
+    arrays = _count(total / min(_MEAN_NBYTES, grid.shard_nbytes))
     members: dict[int, list[str]] = {}
     for unit in sorted(units):
         members.setdefault(xxhash.xxh3_64_intdigest(unit.encode()) % arrays, []).append(unit)
     for _, names in sorted(members.items()):
         yield tuple(row for unit in names for row in units[unit])
+
+
+def _count(least: float) -> int:
+    """Return 2^n or 3 * 2^n, so that a few bytes more or less seldom change it, and where everything goes."""
+    power = 1 << math.ceil(math.log2(max(least, 1)))
+    return power // 4 * 3 if power >= 4 and power // 4 * 3 >= least else power
 
 
 def _spec(entry: Entry, grid: Grid) -> ArraySpec:
@@ -163,4 +260,5 @@ def _spec(entry: Entry, grid: Grid) -> ArraySpec:
         big_endian=bool(element and element.is_native and element.big_endian),
         chunk=chunk,
         chunks_per_shard=max(grid.shard_nbytes // (chunk * itemsize), 1),
+        sparse=element is not None and has_sparse_chunks(element.stored_name),
     )

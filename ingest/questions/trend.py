@@ -14,7 +14,7 @@ from ingest.questions.nothing_chosen import nothing_chosen
 from ingest.reader.block_filter import BlockFilter
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
-from ingest.reader.rank_statistics import RankValues, of_all_tensors
+from ingest.reader.rank_statistics import RankValues, of_all_tensors, of_named_tensors
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.tensor_filter import FilterFields, TensorFilter, with_pattern
@@ -293,40 +293,40 @@ def rank_values(
     """
     snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
     name = statistic_for(stat, {})
-    return ask_of_undamaged(snapshot, lambda readable: _rank_values_of(readable, pattern, name))
+    return ask_of_undamaged(snapshot, lambda readable: rank_values_of(readable, pattern, name))
 
 
-def _rank_values_of(snapshot: Snapshot, pattern: str | None, statistic: str) -> dict[int, RankValues]:
-    known = of_all_tensors(snapshot, statistic) if pattern in (None, "*") else {}
+def rank_values_of(snapshot: Snapshot, pattern: str | None, statistic: str) -> dict[int, RankValues]:
+    """Return the values of a statistic of a snapshot by step; see `rank_values`."""
+    if pattern in (None, "*"):
+        known = of_all_tensors(snapshot, statistic)
+    else:
+        known = of_named_tensors(snapshot, statistic, pattern)
     left = [step for step in snapshot.steps if step not in known]
-    if not left:
-        return known
-    read, error = _read_values(snapshot, pattern, statistic, left, rows=False)
-    if error is not None and not known:
-        # Is there no such tensor, or is nothing known of those that are there?
-        read, error = _read_values(snapshot, pattern, statistic, left, rows=True)
-        if error is not None:
-            raise error
-    return known | read
+    return known | _read_values(snapshot, pattern, statistic, left, is_required=not known)
 
 
 def _read_values(
-    snapshot: Snapshot, pattern: str | None, statistic: str, steps: Sequence[int], *, rows: bool
-) -> tuple[dict[int, RankValues], UsageError | None]:
-    """Return a statistic by step from the indexes, or from the cubes; `rows` as for `StepStatistics`.
+    snapshot: Snapshot, pattern: str | None, statistic: str, left: Sequence[int], *, is_required: bool
+) -> dict[int, RankValues]:
+    """Return a statistic of these steps, tensor by tensor.
 
-    The error says that no tensor matches, or without `rows`, that nothing is known of those that do.
+    Raises:
+        UsageError: no tensor of these steps matches, and one is required.
     """
-    statistics = StepStatistics(snapshot, parts_of(statistic), digests=False, rows=rows)
+    if not left:
+        return {}
+    statistics = StepStatistics(snapshot, parts_of(statistic), digests=False)
     how = default_aggregate(statistic)
     read = {}
     try:
-        for found in _matching_tensors(statistics, with_pattern(pattern, {}), steps):
+        for found in _matching_tensors(statistics, with_pattern(pattern, {}), left):
             ranks = np.array(found.block.ranks, np.int64)
             read[found.block.step] = RankValues(ranks, aggregated(found.statistic(statistic), how))
-    except UsageError as exc:
-        return read, exc
-    return read, None
+    except UsageError:
+        if is_required:
+            raise
+    return read
 
 
 def _not_used(snapshot: Snapshot) -> dict[Hashable, list[str]]:

@@ -319,7 +319,9 @@ class Catalog:
             op_type: the operator type, exactly.
             io: `input` or `output`.
             role: `loss`, `gradient`, `weight`, `optimizer_state` or `activation`; see `Tensor.role`.
-            where: a condition on columns and statistics, such as `"nan_count > 0 and max > 10"`.
+            where: a condition on columns and statistics, such as `"nan_count > 0 and max > 10"`. What it asks
+                of sketches may be known between bounds only: the tensors that are returned fulfil it
+                certainly, and `Tensors.undecided` has those that may.
             damages: receives the steps whose commit or index is damaged. Without it, they are named in a
                 `DamagedStepWarning`.
 
@@ -338,16 +340,20 @@ class Catalog:
         chosen = self.select(rank, step, damages=damaged)
         unread = len(damaged)
         fitting: list[Tensor] = []
+        undecided: list[Tensor] = []
         for opened in with_tables(chosen, damaged):
-            tensors = [Tensor(opened, row) for row in opened.rows(condition)]
+            tensors, may_fit = (
+                [Tensor(opened, row) for row in rows] for rows in opened.decided_rows(condition)
+            )
             fitting += tensors
-            if not tensors and len(chosen) > _TABLES_KEPT:
+            undecided += may_fit
+            if not tensors and not may_fit and len(chosen) > _TABLES_KEPT:
                 opened.forget_tables()
         if damages is None:
             warn_of(damaged, has_others=len(chosen) + unread > len(damaged))
         else:
             damages += damaged
-        return Tensors(fitting)
+        return Tensors(fitting, undecided)
 
     def reopened(self) -> Self:
         """Return the same store with nothing read yet, so that it shows what is committed now."""

@@ -104,6 +104,19 @@ class IndexedStep(StoredStep):
             mask &= where.mask(self._columns(where.names), len(mask))
         return [int(row) for row in np.flatnonzero(mask)]
 
+    def decided_rows(self, where: TensorFilter) -> tuple[list[int], list[int]]:
+        """Return the rows of the tensors that fulfil a condition, and of those that may.
+
+        The latter are tensors of which sketches tell too little: the condition holds for one bound of what it
+        asks for, and not for another.
+        """
+        columns, mask = self._columns(where.names), self._is_tensor()
+        certain = mask & where.mask(columns, len(mask))
+        possible = certain
+        if any(map(is_sketch_column, where.names)):
+            possible = mask & where.may(columns, len(mask))
+        return np.flatnonzero(certain).tolist(), np.flatnonzero(possible & ~certain).tolist()
+
     def _is_tensor(self) -> npt.NDArray[np.bool_]:
         kinds = self.tables.label("kind")
         return np.asarray((kinds == RowKind.TENSOR.value) | (kinds == RowKind.STATISTICS.value))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex, TypeVar, overload
 
 from ingest.reader import notebook
@@ -66,6 +66,17 @@ class Tensors(TableList[Tensor]):
     columns = (*TENSOR_FIELDS, *FIELDS)
     shown = ("rank", "step", "name", "dtype", "shape", "nan_count", "min", "max", "mean")
     noun = "tensor"
+
+    def __init__(self, tensors: Iterable[Tensor] = (), undecided: Iterable[Tensor] = ()) -> None:
+        """Make a list of tensors; `undecided` are others that may fulfil the condition of the search."""
+        super().__init__(tensors)
+        self.undecided: tuple[Tensor, ...] = tuple(undecided)
+        """Those of which sketches tell too little: the condition holds for one bound, not for the other."""
+
+    @property
+    def exactness(self) -> str:
+        """`exact`; or `bounded`: these certainly fulfil the condition, and none but `undecided` may, too."""
+        return "bounded" if self.undecided else "exact"
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield `Tensor.to_dict` of each tensor."""

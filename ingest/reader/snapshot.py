@@ -6,7 +6,7 @@ only. They name the steps that they leave out, with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from os import PathLike, fspath
@@ -95,6 +95,13 @@ class Snapshot:
     def of_step(self, step: int) -> dict[int, Step]:
         """Return one step of every rank that has it, by rank."""
         return dict(self._by_step.get(step, {}))
+
+    def only(self, steps: Collection[int]) -> Snapshot:
+        """Return these of its steps, with all that is left out; itself if they are all."""
+        if len(steps) == len(self._by_step) and all(step in self._by_step for step in steps):
+            return self
+        chosen = {key: opened for key, opened in self.chosen.items() if key.step in steps}
+        return Snapshot(self.store, chosen, self.left_out)
 
     def step(self, rank: int, step: int) -> Step | None:
         """Return one step of one rank; None if the snapshot does not have it."""

@@ -40,7 +40,6 @@ class StepStatistics:
         fields: tuple[str, ...] = FIELDS,
         *,
         digests: bool = True,
-        rows: bool = True,
     ) -> None:
         """Use the steps of `snapshot`. Reads the axes of the cubes, but not yet an index.
 
@@ -49,11 +48,9 @@ class StepStatistics:
             fields: the statistics that are needed: of the cubes, others are not read, and are not in blocks
                 that come from there.
             digests: whether digests are needed.
-            rows: whether it matters if a tensor is there of which no such statistic is known; see
-                `narrow_blocks`.
         """
         self.snapshot = snapshot
-        self._fields, self._digests, self._rows = fields, digests, rows
+        self._fields, self._digests = fields, digests
         self._cubes = usable_cubes(snapshot)
         self.axis = TensorAxis(self._cubes.axis.keys if self._cubes else ())
         """All tensors of the blocks that were read so far; a place never changes its meaning."""
@@ -100,7 +97,7 @@ class StepStatistics:
         def read(batch: Sequence[int]) -> dict[int, Block]:
             place_of = held_places(cubes, self.snapshot, batch)
             try:
-                blocks = narrow_blocks(cubes, list(place_of.values()), self._fields, tensors, rows=self._rows)
+                blocks = narrow_blocks(cubes, list(place_of.values()), self._fields, tensors)
                 if not cubes.is_current():
                     return {}
             except DamagedStore:

@@ -77,19 +77,27 @@ class TensorFilter:
         """Return for each row whether it is chosen, (row,)."""
         return self.evaluate(columns, (rows,))
 
-    def evaluate(self, columns: Mapping[str, Any], shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+    def may(self, columns: Mapping[str, Any], rows: int) -> npt.NDArray[np.bool_]:
+        """Return for each row whether it may be chosen: what is known between bounds does not exclude it."""
+        return self.evaluate(columns, (rows,), possible=True)
+
+    def evaluate(
+        self, columns: Mapping[str, Any], shape: tuple[int, ...], *, possible: bool = False
+    ) -> npt.NDArray[np.bool_]:
         """Return which tensors are chosen. Names are compared last, and only where it matters.
 
         Args:
             columns: those that it uses; each broadcasts to the shape. Names are one for each place of the
                 last axis.
             shape: of the answer.
+            possible: whether those that may fulfil the condition are chosen, too; see `Filter.decide`.
         """
         mask = np.ones(shape, bool)
         for label, value in self._equal.items():
             mask &= columns[label] == value
         if self._where is not None:
-            mask &= self._where.evaluate(columns)
+            decided = self._where.decide(columns)
+            mask &= decided.possible if possible else decided.certain
         if self._is_named is not None:
             any_of = mask.reshape(-1, shape[-1]).any(axis=0)
             names = columns["name"]

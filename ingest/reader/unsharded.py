@@ -110,7 +110,7 @@ class UnshardedTensor(ArrayLike):
             UsageError: only statistics of a piece were dumped.
             DamagedStore: chunks of a piece are missing or damaged.
         """
-        return self._elements(0, math.prod(self.shape)).reshape(self.shape)
+        return self.elements(0, math.prod(self.shape)).reshape(self.shape)
 
     def block(self, axis: int, begin: int, end: int) -> npt.NDArray[Any]:
         """Return positions `begin` to `end` of the first axis.
@@ -121,16 +121,22 @@ class UnshardedTensor(ArrayLike):
         if axis != self.slowest_axis:
             raise UsageError(f"{self.name}: blocks along axis {axis} cannot be read", hint="Use tensor[...].")
         row = math.prod(self.shape[1:])
-        return self._elements(begin * row, end * row).reshape(end - begin, *self.shape[1:])
+        return self.elements(begin * row, end * row).reshape(end - begin, *self.shape[1:])
 
     def parts(self) -> Iterator[npt.NDArray[Any]]:
         """Yield all elements, 1-D, in the order of the axes, in pieces of about 4 MiB."""
         size = math.prod(self.shape)
         step = max(_PIECE_NBYTES // 8, 1)
         for start in range(0, size, step):
-            yield self._elements(start, min(start + step, size))
+            yield self.elements(start, min(start + step, size))
 
-    def _elements(self, start: int, stop: int) -> npt.NDArray[Any]:
+    def elements(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return elements `start` to `stop`, 1-D, in the order of the axes.
+
+        Raises:
+            UsageError: only statistics of a piece were dumped, or its elements were removed.
+            DamagedStore: chunks of a piece are missing or damaged.
+        """
         elements: Sequence[Elements] = [_Elements(piece) for piece in self.pieces]
         return np.asarray(self.placement.assembly.read(elements, start, stop))
 
@@ -157,6 +163,11 @@ def unshard(
     told = told_placement(pieces[0].attributes)
     choice = _choice(pieces, wanted, told if known else {})
     chosen = [way for way in candidates if choice is not None and choice.fits(way)]
+    if not wanted and chosen and chosen[0].kind == "replicated" and not _are_equal(pieces):
+        raise UsageError(
+            f"{pieces[0].name}: the dump tells {told_text(told)}, and ranks hold different bytes",
+            hint='`dump-ingest layout` tells more; placement "replicated" takes the piece of the first rank.',
+        )
     if choice is None or not chosen:
         raise UsageError(f"{pieces[0].name}: {_problem(wanted, told, candidates)}", hint=_HINT)
     return UnshardedTensor(tuple(pieces), chosen[0], choice.why)
@@ -175,9 +186,13 @@ def _choice(pieces: Sequence[PieceTensor], wanted: str, told: Told) -> _ChosenWa
         return _ChosenWay(lambda way: way.kind == wanted, "given")
     if told:
         return _ChosenWay(lambda way: is_told(way, told), f"told: {told_text(told)}")
-    if len({(piece.digest, piece.shape) for piece in pieces}) == 1:
+    if _are_equal(pieces):
         return _ChosenWay(lambda way: way.kind == "replicated", "equal bytes")
     return None
+
+
+def _are_equal(pieces: Sequence[PieceTensor]) -> bool:
+    return len({(piece.digest, piece.shape) for piece in pieces}) == 1
 
 
 def _grids(known: MeshGrid | None, pieces: int) -> Sequence[MeshGrid]:

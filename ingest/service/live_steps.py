@@ -7,11 +7,11 @@ import json
 import time
 import urllib.request
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
+from ingest.service.process_address import FROM_HINT, process_address
 from ingest.service.service import Service
 from ingest.steps.explain import StepRow, explain_table
-from workers.errors import DumpIngestError, UsageError
+from workers.errors import DumpIngestError
 
 #: Where the page is, next to `/metrics`.
 PATH = "/steps"
@@ -61,8 +61,8 @@ def fetch_steps(url: str, timeout_s: float = _TIMEOUT_S) -> list[StepRow]:
     try:
         return [StepRow.from_dict(row) for row in json.loads(page)["steps"]]
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
-        address = f"{_origin(url)}{PATH}"
-        raise DumpIngestError(f"{address} is not served by a watcher", hint=_FROM_HINT) from exc
+        address = f"{process_address(url)}{PATH}"
+        raise DumpIngestError(f"{address} is not served by a watcher", hint=FROM_HINT) from exc
 
 
 def fetch_page(url: str, path: str, timeout_s: float) -> bytes:
@@ -72,24 +72,10 @@ def fetch_page(url: str, path: str, timeout_s: float) -> bytes:
         UsageError: the URL is not one of a web server.
         DumpIngestError: nobody answers there.
     """
-    address = f"{_origin(url)}{path}"
+    address = f"{process_address(url)}{path}"
     try:
         with urllib.request.urlopen(address, timeout=timeout_s) as answer:  # noqa: S310 (http or https)
             return bytes(answer.read())
     except (OSError, http.client.HTTPException) as exc:
         reason = getattr(exc, "reason", None) or exc
-        raise DumpIngestError(f"no watcher answers at {address}: {reason}", hint=_FROM_HINT) from exc
-
-
-def _origin(url: str) -> str:
-    """Return scheme, host and port."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        parts = urlsplit("")
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise UsageError(f"{url!r} is not the address of a watcher", hint=_FROM_HINT)
-    return f"{parts.scheme}://{parts.netloc}"
-
-
-_FROM_HINT = "Name where it serves its metrics (`watch --metrics HOST:PORT`): --from http://HOST:PORT."
+        raise DumpIngestError(f"no watcher answers at {address}: {reason}", hint=FROM_HINT) from exc

@@ -11,9 +11,11 @@ then written to `crash-...`.
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import lru_cache, partial
 from pathlib import Path
+from unittest.mock import patch
 
 import atheris
 
@@ -82,20 +84,45 @@ def read_npy(content: bytes) -> None:
     # With the magic bytes and a length before the input, the decoder reads more of it.
     framed = npy.MAGIC + b"\x01\x00" + min(len(content), 65535).to_bytes(2, "little") + content
     for variant in (content, framed):
-        try:
-            headers = npy.read_headers(reader(variant), len(variant))
-        except UnreadableTensor:
-            continue
-        assert joined(variant, headers) == variant
+        read = partial(npy.read_headers, reader(variant), len(variant))
+        with suppress(UnreadableTensor):
+            assert joined(variant, read()) == variant
+        same_alone(read, read)
+
+
+#: What the decoders do without remembering anything of earlier inputs.
+FORGETFUL = {
+    (module, name): lru_cache(maxsize=0)(getattr(module, name).__wrapped__)
+    for module, name in ((pt, "_described"), (safetensors, "_headers_of_alike"), (npy, "_parse_header_text"))
+}
+
+
+@contextmanager
+def remembering_nothing() -> Iterator[None]:
+    with ExitStack() as patches:
+        for (module, name), function in FORGETFUL.items():
+            patches.enter_context(patch.object(module, name, function))
+        yield
+
+
+def same_alone(read_headers: Callable[[], Sequence[TensorHeader]], alone: Callable[[], object]) -> None:
+    """Check that a file is readable and the same with and without what is remembered, or is neither."""
+    headers: object = None
+    with suppress(UnreadableTensor):
+        headers = read_headers()
+    expected: object = None
+    with remembering_nothing(), suppress(UnreadableTensor):
+        expected = alone()
+    assert headers == expected
 
 
 def read_pt(content: bytes) -> None:
-    read = reader(content)
+    read, nbytes = reader(content), len(content)
     with suppress(UnreadableTensor):
-        headers = pt.read_headers(read, len(content))
-        assert joined(content, headers) == content
-        # The same without what is remembered of earlier inputs.
-        assert headers == assemble(*pt.place_tensors(read, len(content)), read, len(content))
+        assert joined(content, pt.read_headers(read, nbytes)) == content
+    same_alone(
+        lambda: pt.read_headers(read, nbytes), lambda: assemble(*pt.place_tensors(read, nbytes), read, nbytes)
+    )
 
 
 def read_distcp(content: bytes) -> None:
@@ -137,8 +164,10 @@ def read_safetensors(content: bytes) -> None:
     # The first bytes are rarely a valid length.
     framed = len(content).to_bytes(8, "little") + content
     for variant in (content, framed, framed + bytes(64)):
+        read = partial(safetensors.read_headers, reader(variant), len(variant))
         with suppress(UnreadableTensor):
-            assert joined(variant, safetensors.read_headers(reader(variant), len(variant))) == variant
+            assert joined(variant, read()) == variant
+        same_alone(read, read)
 
 
 def read_npz(content: bytes) -> None:

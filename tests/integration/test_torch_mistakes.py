@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import ingest
+from tests.in_process import run_here
 from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT
 from tests.torch_mistakes import MISTAKES, run
@@ -27,12 +28,18 @@ def test_a_mistake_is_found_where_it_is(dumps: Path, tmp_path: Path, number: int
     findings = [(finding.kind, short(finding.name)) for finding in ingest.layout(opened).findings]
     mistake, expected = list(MISTAKES.items())[number]
     assert findings[:1] == ([expected] if expected else [])
-    # Of these, only a state differs between replicas; it is the first, and nothing else does.
+    # Whoever asks for divergence gets them, too, and the difference between replicas, if it is one.
     diverged = ingest.divergence(opened)
     assert [group.ranks for group in diverged.groups] == [(0, 1)]
+    assert diverged.misplaced == ingest.layout(opened).findings
+    assert diverged.agree == (expected is None)
     is_of_replicas = mistake == "a rank has an old state"
     names = [short(row.name) for row in diverged.differences]
     assert names == ([expected[1]] if expected and is_of_replicas else [])
+    asked = run_here("divergence", store, code=5 if expected else 0)
+    if expected:
+        assert asked.stdout.startswith(expected[0])
+        assert f"see     dump-ingest layout {store} --step" in asked.stdout
 
 
 def short(name: str) -> str:

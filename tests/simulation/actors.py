@@ -33,6 +33,7 @@ from workers.events import Event
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.model import Grid
+from workers.store.recompressing import recompress
 
 if TYPE_CHECKING:
     from distributed import Client as DaskClient
@@ -291,12 +292,14 @@ class Consolidator:
 
 @dataclass(slots=True)
 class Collector:
-    """Plans a gc, and carries the plan out: at once or later."""
+    """Plans a gc, and carries the plan out: at once or later; or encodes the tensors of all steps again."""
 
     bucket: Bucket
     faults: Faults
     judge: Judge
     runs: int
+    recompresses: bool = False
+    """Whether it does the latter, too: as often as the former."""
     ended: int = 0
     clock_s: float = 0.0
     process: Process | None = None
@@ -308,8 +311,9 @@ class Collector:
             kernel.sleep((20.0, 1.2 * GRACE_S)[kernel.choices.pick(2)])
             self.process = process = Process("gc", kernel, self.clock_s)
             objects = SimulatedObjects(process, self.bucket, self.faults)
+            do = self._recompress if self.recompresses and kernel.choices.pick(2) else self._collect
             try:
-                self._collect(process, objects)
+                do(process, objects)
             except (StoreError, UsageError) as exc:
                 process.note(f"fails: {exc.message}")
             except Killed:
@@ -321,6 +325,14 @@ class Collector:
         plan = make_plan(take_inventory(objects), policy, process.wall())
         process.sleep((0.0, 30.0)[process.kernel.choices.pick(2)])
         Execution(objects, plan, clock=process.wall).run()
+
+    def _recompress(self, process: Process, objects: SimulatedObjects) -> None:
+        """Do what `recompress_store` does with steps of any age; it was planned now, or a while ago."""
+        keys = sorted(self.judge.visible, key=lambda key: key.order)
+        process.sleep((0.0, 30.0)[process.kernel.choices.pick(2)])
+        for key in keys:
+            done = recompress(objects, key)
+            process.note(f"recompress {key}: {done.left or 'done'}")
 
 
 @dataclass(slots=True)

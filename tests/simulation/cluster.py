@@ -15,7 +15,7 @@ import numpy as np
 from tests.simulation.dump import Content, SimulatedDump
 from tests.simulation.faults import OF_FILES, OF_TASKS, Faults
 from tests.simulation.kernel import Kernel, Killed, Process
-from tests.simulation.objects import INDEX, SHARD, Bucket, SimulatedObjects
+from tests.simulation.objects import INDEX, SHARD, TENSORS, Bucket, SimulatedObjects
 from workers.errors import DamagedStore, DumpIngestError, SourceChanged, SourceDiffers, as_error
 from workers.model import SourceFile, StepKey
 from workers.store import commit, metadata, pool
@@ -34,8 +34,8 @@ _MAX_DEATHS = 3
 _NO_COUNTS: dict[str, Any] = {
     name: 0 for name in Totals.__dataclass_fields__ if name not in {"status", "rules"}
 } | {"findings": {}, "severities": {}, "failed_rules": {}}
-_NODES = {"": metadata.group()}
-_POOLED = ArraySpec("tensors/float32", "float32", 4, big_endian=False, chunk=16, chunks_per_shard=1)
+_TENSORS = ArraySpec(TENSORS, "float32", 4, big_endian=False, chunk=16, chunks_per_shard=1)
+_NODES = {"": metadata.group(), TENSORS: metadata.packed_array(_TENSORS, 16)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +302,7 @@ class Worker:
     def _pack(self, job: ShardJob, contents: Mapping[str, Content]) -> dict[str, PooledArray]:
         """Put something into the pool that other ranks, and other generations, may well have, too."""
         shared = [job.key.step or 0, job.number, sum(content.size for content in contents.values()) % 2]
-        with PoolPacker(_POOLED, job.key, self.objects, self.process.wall) as packer:
+        with PoolPacker(_TENSORS, job.key, self.objects, self.process.wall) as packer:
             packer.append(memoryview(np.array(shared, "<f4").tobytes()))
         return {packed.path: packed.array for packed in packer.arrays}
 

@@ -18,7 +18,8 @@ from workers.store.record import LEAF
 
 ADDRESS = StoreAddress("/store")
 #: Of a generation: which files it has, with size and time; and what is in them. Relative to it.
-INDEX, SHARD = "index/c/0", "files/c"
+INDEX, TENSORS = "index/c/0", "tensors/float32"
+SHARD = f"{TENSORS}/c"
 
 
 class Watches(Protocol):

@@ -21,7 +21,7 @@ from ingest.store_gc.planner import _Planner
 from ingest.store_gc.pools import Pools
 from tests.simulation.cluster import Worker
 from tests.simulation.world import Cast
-from workers.store import commit
+from workers.store import commit, recompressing
 from workers.tasks.read_back import ReadBack, ReadBackVerdict
 
 
@@ -148,12 +148,18 @@ def _uncounted(stack: ExitStack) -> None:
     stack.enter_context(patch.object(Execution, "_read_users", lambda *_: {}))
 
 
+def _bare_again(stack: ExitStack) -> None:
+    """A step that is encoded again has its tensors, and nothing else that it had."""
+    stack.enter_context(patch.object(recompressing, "_copy", lambda *_: None))
+
+
 BUGS = (
     Planted("commit before its objects", "ingest", "no half step is visible", _commit_first),
     Planted("generations under one name", "ingest", "no mixture is visible", _one_generation),
     Planted("lease without a fence", "lease", "one holder writes", _no_fence),
     Planted("lease without an end", "lease", "nothing is late", _no_expiry),
     Planted("gc that does not count over ranks", "pool", "nothing reachable is removed", _uncounted),
+    Planted("encoded again in part", "recompress", "no half step is visible", _bare_again),
     Planted("gc without grace", "gc", "nothing in progress is removed", _no_grace),
     Planted(
         "deletion without reading back",

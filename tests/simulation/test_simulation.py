@@ -25,11 +25,17 @@ def test_no_invariant_is_violated() -> None:
     assert played.schedules == SCHEDULES
 
 
-def test_no_invariant_is_violated_by_ranks_that_share() -> None:
-    assert play(range(1, POOL_SCHEDULES + 1), Setting("pool")).found == []
+@pytest.mark.parametrize("cast", ["pool", "recompress"])
+def test_no_invariant_is_violated_by_ranks_that_share(cast: Cast) -> None:
+    assert play(range(1, POOL_SCHEDULES + 1), Setting(cast)).found == []
 
 
-@pytest.mark.parametrize("cast", ["ingest", "watchers", "delete", "gc", "lease", "all", "pool"])
+def test_steps_are_encoded_again() -> None:
+    lines = [line for seed in range(1, 6) for line in trace(seed, Setting("recompress"))[0]]
+    assert any("recompress" in line and line.endswith(": done") for line in lines)
+
+
+@pytest.mark.parametrize("cast", ["ingest", "watchers", "delete", "gc", "lease", "all", "pool", "recompress"])
 def test_a_seed_replays(cast: Cast) -> None:
     first, second = trace(7, Setting(cast)), trace(7, Setting(cast))
     assert first[0] == second[0]

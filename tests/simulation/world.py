@@ -19,8 +19,9 @@ from workers.model import StepKey
 from workers.store import pool
 from workers.store.model import Grid
 
-Cast: TypeAlias = Literal["ingest", "watchers", "delete", "gc", "lease", "all", "pool"]
-#: How often each cast is drawn. `pool`, which is `gc` with several ranks that share, is played by its name.
+Cast: TypeAlias = Literal["ingest", "watchers", "delete", "gc", "lease", "all", "pool", "recompress"]
+#: How often each cast is drawn. Played by their names are `pool`, which is `gc` with ranks that share, and
+#: `recompress`, which is `pool` with a gc that also encodes steps again.
 CASTS: tuple[Cast, ...] = (
     "ingest", "ingest", "ingest", "watchers", "delete", "delete", "gc", "gc", "lease", "lease", "lease", "all"
 )  # fmt: skip
@@ -28,6 +29,7 @@ CASTS: tuple[Cast, ...] = (
 _FAULTS_END_S = 200.0
 #: In the time of a schedule, in which the grace period is half an hour.
 _REUSE_S = 200.0
+_SHARING = ("pool", "recompress")
 _RATES = (0.0, 0.01, 0.03, 0.1)
 
 
@@ -78,7 +80,7 @@ class World:
             self._add_consolidators(2 + pick(2))
         else:
             self._add_ingest()
-        if self.cast in ("gc", "all", "pool"):
+        if self.cast in ("gc", "all", *_SHARING):
             self._add_gc()
         self._without()
         if pick(3) == 1:
@@ -104,11 +106,11 @@ class World:
             self.judge,
             steps=1 + pick(3),
             files=1 + pick(2),
-            actions=pick(5) + 3 * (self.cast == "pool"),
-            ranks=2 if self.cast == "pool" else 1,
+            actions=pick(5) + 3 * (self.cast in _SHARING),
+            ranks=2 if self.cast in _SHARING else 1,
         )
         kernel.spawn(self.job.run)
-        cluster = Cluster(kernel, self.dump, self.bucket, self.faults, pools=self.cast == "pool")
+        cluster = Cluster(kernel, self.dump, self.bucket, self.faults, pools=self.cast in _SHARING)
         grid = Grid(job_nbytes=(1000, 60)[pick(2)])
         for number in range(2 if self.cast in ("watchers", "all") else 1):
             watcher = Watcher(
@@ -126,7 +128,7 @@ class World:
             kernel.spawn(watcher.run)
         for number in range(1 + pick(2)):
             kernel.spawn(partial(cluster.work, f"worker-{number}"))
-        if self.cast in ("gc", "watchers", "all", "pool") and pick(2):
+        if self.cast in ("gc", "watchers", "all", *_SHARING) and pick(2):
             kernel.spawn(Reader(self.bucket, self.dump, self.judge, 6).run)
 
     def _add_consolidators(self, count: int) -> None:
@@ -137,7 +139,9 @@ class World:
 
     def _add_gc(self) -> None:
         self.judge.keep_last = (None, 1)[self.choices.pick(2)]
-        self.collector = Collector(self.bucket, self.faults, self.judge, 1 + self.choices.pick(2))
+        recompresses = self.cast == "recompress"
+        runs = 1 + self.choices.pick(2) + 2 * recompresses
+        self.collector = Collector(self.bucket, self.faults, self.judge, runs, recompresses)
         self.kernel.spawn(self.collector.run)
 
     def _without(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -22,6 +21,8 @@ STATISTICS = (*FIELDS, *SUMS)
 #: Those that count elements.
 COUNTS = (*COUNT_FIELDS, *SUMS)
 AGGREGATES = ("max", "min", "sum", "mean")
+#: Of two numbers, that which is not NaN counts.
+_EXTREMES = {"max": np.fmax, "min": np.fmin}
 
 
 def parts_of(statistic: str) -> tuple[str, ...]:
@@ -37,25 +38,40 @@ def default_aggregate(statistic: str) -> str:
 
 
 def aggregated(values: npt.NDArray[np.float64], how: str) -> npt.NDArray[np.float64]:
-    """Return one number for each rank, (rank,), over the tensors with known values; NaN if there are none.
+    """Return one number, (...), over the tensors with known values; NaN if there are none.
 
     Args:
-        values: (rank, tensor); NaN for what is not known.
+        values: (..., tensor); NaN for what is not known.
         how: one of `AGGREGATES`.
     """
+    if how in _EXTREMES:
+        if not values.shape[-1]:
+            return np.full(values.shape[:-1], np.nan)
+        extreme: npt.NDArray[np.float64] = _EXTREMES[how].reduce(values, axis=-1)
+        return extreme
     known = ~np.isnan(values)
-    count = known.sum(axis=1)
-    if how in ("max", "min"):
-        # Those of two numbers that are not NaN; NaN if both are.
-        reduce = np.fmax if how == "max" else np.fmin
-        edge = -math.inf if how == "max" else math.inf
-        extreme: npt.NDArray[np.float64] = reduce.reduce(values, axis=1, initial=edge)
-        return np.where(count > 0, extreme, np.nan)
+    count = known.sum(axis=-1)
     with np.errstate(over="ignore"):
-        total = np.where(known, values, 0).sum(axis=1)
+        total = np.where(known, values, 0).sum(axis=-1)
     if how == "mean":
         total = total / np.maximum(count, 1)
     return np.where(count > 0, total, np.nan)
+
+
+def joined(
+    first: npt.NDArray[np.float64], second: npt.NDArray[np.float64], how: str
+) -> npt.NDArray[np.float64]:
+    """Return the aggregate over two groups of tensors from those of each, element by element.
+
+    Args:
+        first: the aggregates of one group; NaN where it has no known values.
+        second: those of the other group.
+        how: `max`, `min` or `sum`.
+    """
+    if how in _EXTREMES:
+        extreme: npt.NDArray[np.float64] = _EXTREMES[how](first, second)
+        return extreme
+    return np.where(np.isnan(first), second, np.where(np.isnan(second), first, first + second))
 
 
 def of_all_tensors(

@@ -8,6 +8,7 @@ tanh have at its end. Largest magnitudes are exact (see `workers.arrays.marginal
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +26,8 @@ LEAST_POSITIONS: Final = 8
 LEAST_ELEMENTS: Final = 16
 #: A position is saturated if its root mean square is at least this share of its largest magnitude.
 _SATURATED = 0.999
+#: The range of float32 in which numbers are rounded by a share of themselves.
+_SMALLEST_NORMAL, _LARGEST = 2.0**-126, float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,3 +72,23 @@ def channels_of(
         mask = is_alive & (root_mean_square >= _SATURATED * largest)
         saturated = nothing if mask.all() else np.flatnonzero(mask)
     return Channels(values, median, outlying, dead, saturated)
+
+
+def relative_error(measure: str, value: float, elements: int, *, is_rounded: bool) -> float:
+    """Return how far a measure of a position may be from the truth, as a share of it; 0 if it is exact.
+
+    Magnitudes are exact unless float32 rounds them, by 2**-24 at most. A norm is rounded, too, and comes
+    from a sum of squares in float64, in any order, whose error is at most `elements * 2**-53` of it. At the
+    ends of the range of float32, where marginals are cut off, nothing is known: infinity.
+
+    Args:
+        measure: one of `MEASURES`.
+        value: the measure.
+        elements: how many elements the position has.
+        is_rounded: whether elements of this type are wider than float32.
+    """
+    if measure == ABS_MAX and not is_rounded:
+        return 0.0
+    if not _SMALLEST_NORMAL <= value < _LARGEST:
+        return math.inf
+    return 2.0**-24 + (elements * 2.0**-53 if measure == L2_NORM else 0.0)

@@ -12,6 +12,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
+from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -66,6 +67,15 @@ class BoundedColumn(NamedTuple):
     high: npt.NDArray[np.float64]
 
 
+class Decided(NamedTuple):
+    """Where a condition holds, and where it may; the same unless it asks for bounded columns."""
+
+    certain: npt.NDArray[np.bool_]
+    possible: npt.NDArray[np.bool_]
+
+
+#: Bounded columns of one condition, which is evaluated for all choices of their bounds.
+_MOST_BOUNDED = 6
 _Value: TypeAlias = Callable[[Mapping[str, Any]], Any]
 
 
@@ -106,16 +116,33 @@ class Filter:
     def evaluate(self, columns: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
         """Return whether the condition holds, in the shape to which the columns broadcast.
 
-        It holds for bounded columns if it does for all lower and for all upper bounds.
+        It holds for bounded columns if it does for every choice of their lower and upper bounds.
         """
-        bounded = [name for name in self.names if isinstance(columns[name], BoundedColumn)]
+        return self.decide(columns).certain
+
+    def decide(self, columns: Mapping[str, Any]) -> Decided:
+        """Return where the condition holds, and where it may: for some choice of bounds of bounded columns.
+
+        Between bounds, what is compared is taken to rise or fall all the way, as it does by `<`, `>` and
+        arithmetic with one column; `!=` is true of bounds that do not meet the number.
+        """
+        bounded = [name for name in sorted(self.names) if isinstance(columns[name], BoundedColumn)]
         if not bounded:
-            return self._evaluate(columns)
+            certain = self._evaluate(columns)
+            return Decided(certain, certain)
+        if len(bounded) > _MOST_BOUNDED:
+            raise self._error(
+                f"asks for {len(bounded)} values that are known between bounds",
+                f"At most {_MOST_BOUNDED}: make two conditions of it.",
+            )
         used = {name: columns[name] for name in self.names}
-        low, high = (
-            self._evaluate({**used, **{name: used[name][side] for name in bounded}}) for side in (0, 1)
-        )
-        return low & high
+        masks = [
+            self._evaluate(
+                {**used, **{name: used[name][side] for name, side in zip(bounded, sides, strict=True)}}
+            )
+            for sides in product((0, 1), repeat=len(bounded))
+        ]
+        return Decided(reduce(np.logical_and, masks), reduce(np.logical_or, masks))
 
     def _evaluate(self, columns: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
         with np.errstate(all="ignore"):

@@ -5,14 +5,15 @@ Importing this module imports numba.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 from numba import types
+from numba.core.registry import cpu_target
 
-from workers.arrays import histogram_loops, kernel_loops, marginal_loops
+from workers.arrays import bitshuffle_code, histogram_loops, kernel_loops, marginal_loops
 from workers.arrays.lazy_compile import compile_now
 
 carray: Any = vars(numba)["carray"]  # the type stubs of numba lack it
@@ -45,6 +46,7 @@ def compile_all() -> list[MadeEntry]:
         _made("histogram_f4", _histogram_f4(), "ana"),
         _made("histogram_f8", _histogram_f8(), "anaa"),
         _made("histogram_sparse", _histogram_sparse(), "aanna"),
+        *_bitshuffles(),
     ]
 
 
@@ -63,6 +65,14 @@ def _made(name: str, function: Callable[..., None], arguments: str) -> MadeEntry
     library = overload.library
     code = library.codegen._tm.emit_object(library._final_module)  # noqa: SLF001  (numba has no other way)
     return MadeEntry(name, overload.fndesc.llvm_func_name, len(arguments), code)
+
+
+def _bitshuffles() -> Iterator[MadeEntry]:
+    """Yield what shuffles bits; all of it is in the code of the first."""
+    code = bitshuffle_code.compile_entries(cpu_target.target_context.codegen()._tm)  # noqa: SLF001  (as in `_made`)
+    for size in bitshuffle_code.ITEMSIZES:
+        yield MadeEntry(f"bitshuffle{size}", bitshuffle_code.symbol(size), 3, code)
+        code = b""
 
 
 def _floats(size: int) -> Callable[..., None]:

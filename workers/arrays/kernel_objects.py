@@ -29,7 +29,7 @@ Entry: TypeAlias = Callable[..., None]
 #: What the code of the entries depends on.
 _SOURCES: Final = (
     *("kernel_loops.py", "histogram_loops.py", "marginal_loops.py"),
-    *("kernel_entries.py", "kernel_objects.py"),
+    *("bitshuffle_code.py", "kernel_entries.py", "kernel_objects.py"),
 )
 #: Functions of numba that object code may name and never calls: nothing is allocated, so nothing is freed.
 _NEVER_CALLED: Final = ("NRT_MemInfo_call_dtor",)
@@ -64,7 +64,9 @@ def make() -> bool:
     from workers.arrays import kernel_entries  # deferred: numba takes 0.5 s to import
 
     made = kernel_entries.compile_all()
-    kept = _Kept([entry.code for entry in made], {e.name: (e.symbol, e.arguments) for e in made})
+    kept = _Kept(
+        [entry.code for entry in made if entry.code], {e.name: (e.symbol, e.arguments) for e in made}
+    )
     content = msgspec.msgpack.encode(kept)
     for path in _paths():
         with suppress(OSError):

@@ -25,8 +25,10 @@ _BLOCK = 1024 * 1024
 _CLOSE = 0.05
 #: Neighbours in the order of a random projection that are looked at.
 _NEIGHBOURS = 6
-#: More stretches than this, for each piece, are not an order.
+#: More stretches than this, for each piece, are not an order, unless their mean length is `_LENGTH`.
 _MAX_STRETCHES = 16
+#: Sequences are longer, and values that match by chance do not follow one another.
+_LENGTH = 8
 #: The share of the positions of a piece that have to be found.
 _SHARE = 0.9
 
@@ -83,7 +85,8 @@ def match_order(
     for piece, own_shape in zip(pieces, shapes, strict=True):
         stretches = _stretches(_nearest(_profile(piece, own_shape, axis), of_whole))
         covered = sum(stretch.length for stretch in stretches)
-        if len(stretches) > _MAX_STRETCHES or covered < _SHARE * own_shape[axis]:
+        most = max(_MAX_STRETCHES, own_shape[axis] // _LENGTH)
+        if len(stretches) > most or covered < _SHARE * own_shape[axis]:
             return None
         by_piece.append(tuple(stretches))
     return MatchedOrder(axis, tuple(by_piece))

@@ -22,6 +22,9 @@ Document: TypeAlias = dict[str, Any]
 ATTRIBUTE = "dump_ingest"
 #: The attribute of a packed array that names the type of its elements, if that is not the data type.
 LOGICAL_DTYPE = "logical_dtype"
+#: The attribute of a packed array whose chunks may be sparse: the codec of those that are.
+SPARSE_CHUNKS = "sparse_chunks"
+_ZSTD = "zstd"
 #: The most that the compressor accepts.
 _MAX_CHUNK_NBYTES = 2**31
 #: Raised when an older version could no longer read a store.
@@ -84,7 +87,9 @@ def packed_array(spec: ArraySpec, length: int) -> Document:
     core_name = dtypes.core_name(spec.data_type)
     document = _array((length,), core_name, (spec.shard,), shards.codecs(spec), (f"{name}_element",))
     if core_name != spec.data_type:
-        document["attributes"] = {LOGICAL_DTYPE: spec.data_type}
+        document["attributes"][LOGICAL_DTYPE] = spec.data_type
+    if spec.sparse:
+        document["attributes"][SPARSE_CHUNKS] = _ZSTD
     return document
 
 
@@ -101,7 +106,8 @@ def packed_spec(path: str, document: Document) -> ArraySpec:
     if not all(type(n) is int and 0 < n < 2**62 for n in (chunk, shard)) or shard % chunk:
         raise ValueError("an impossible grid")
     # Without the attribute, also of stores that name the type as their data type.
-    data_type = document.get("attributes", {}).get(LOGICAL_DTYPE, document["data_type"])
+    attributes = document.get("attributes", {})
+    data_type = attributes.get(LOGICAL_DTYPE, document["data_type"])
     element = dtypes.from_name(data_type)
     if document["data_type"] not in (data_type, dtypes.core_name(data_type)):
         raise ValueError(f"{data_type} is not stored as {document['data_type']}")
@@ -110,7 +116,14 @@ def packed_spec(path: str, document: Document) -> ArraySpec:
     to_bytes = configuration["codecs"][0]
     big_endian = to_bytes.get("configuration", {}).get("endian") == "big"
     return ArraySpec(
-        path, data_type, element.itemsize, big_endian, chunk, shard // chunk, _dense(configuration["codecs"])
+        path,
+        data_type,
+        element.itemsize,
+        big_endian,
+        chunk,
+        shard // chunk,
+        dense=_dense(configuration["codecs"]),
+        sparse=attributes.get(SPARSE_CHUNKS) == _ZSTD,
     )
 
 

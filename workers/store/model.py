@@ -78,6 +78,8 @@ class ArraySpec:
     chunks_per_shard: int
     dense: str = ""
     """How its chunks are shuffled for zstd, `shuffle` or `bitshuffle`; "" for lz4, which steps begin with."""
+    sparse: bool = False
+    """Whether chunks with many zeros are encoded by zstd, with shuffled bytes, however the others are."""
 
     @property
     def chunk_nbytes(self) -> int:

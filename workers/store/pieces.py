@@ -9,7 +9,7 @@ from typing import Protocol
 class NewObject(Protocol):
     """An object that is being written."""
 
-    def write(self, piece: bytes | bytearray) -> None:
+    def write(self, piece: bytes | bytearray | memoryview) -> None:
         """Add a piece; the caller may change it when this has returned."""
 
     def close(self) -> None:
@@ -27,7 +27,7 @@ class Gathered:
         self._put = put
         self._pieces: list[bytes] = []
 
-    def write(self, piece: bytes | bytearray) -> None:
+    def write(self, piece: bytes | bytearray | memoryview) -> None:
         """Add a piece."""
         self._pieces.append(bytes(piece))
 

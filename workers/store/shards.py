@@ -28,6 +28,7 @@ from workers.errors import DamagedStore
 from workers.model import MIB, ceil_div
 from workers.store import untrusted
 from workers.store.blosc import BIT_SHUFFLE, NO_SHUFFLE, SHUFFLE, compressor
+from workers.store.chunk_encoder import ByBlosc, encoder_of
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
 from workers.store.pieces import NewObject
@@ -42,6 +43,9 @@ _TAIL_NBYTES = 64 * 1024
 _RUN_NBYTES = 16 * MIB
 #: Requests of one large read that are on their way at once.
 _RUNS_AT_ONCE = 4
+#: In an array whose chunks may be sparse: the share of zeros from which on a chunk is, and which elements are
+#: looked at, one in so many. A prime: rows of a matrix, or columns that are zero, do not fall in with it.
+_SPARSE, _LOOKED_AT = 1 / 8, 61
 
 
 def codecs(spec: ArraySpec) -> list[dict[str, Any]]:
@@ -76,13 +80,25 @@ def _blosc_config(spec: ArraySpec) -> dict[str, Any]:
     text = {"cname": "zstd", "clevel": 3, "shuffle": "noshuffle"}
     if spec.dense:
         numbers = {"cname": "zstd", "clevel": 1, "shuffle": spec.dense}
-    # complex128 is two float64: bits are shuffled within each.
-    typesize = spec.itemsize // 2 if spec.data_type.startswith("complex") else spec.itemsize
     return {
         **(text if spec.path == "files" else numbers),
-        "typesize": typesize,
+        "typesize": _typesize(spec),
         "blocksize": MIB if spec.dense else 0,
     }
+
+
+def _typesize(spec: ArraySpec) -> int:
+    # complex128 is two float64: bits are shuffled within each.
+    return spec.itemsize // 2 if spec.data_type.startswith("complex") else spec.itemsize
+
+
+def has_sparse_chunks(data_type: str) -> bool:
+    """Return whether chunks of a new array may be sparse: if it holds real or complex numbers.
+
+    Where zeros lie between others at random, as ReLU and dropout leave them, they do not show once bits are
+    shuffled. Integers and booleans take no more room in the usual way.
+    """
+    return data_type.startswith(("float", "bfloat", "complex"))
 
 
 @lru_cache(maxsize=64)
@@ -90,6 +106,16 @@ def _compressor(spec: ArraySpec) -> Blosc:
     config = _blosc_config(spec)
     shuffle = {"noshuffle": NO_SHUFFLE, "shuffle": SHUFFLE, "bitshuffle": BIT_SHUFFLE}[config["shuffle"]]
     return compressor(config["cname"], config["clevel"], shuffle, config["typesize"], config["blocksize"])
+
+
+@lru_cache(maxsize=16)
+def _sparse_compressor(typesize: int) -> Blosc:
+    return compressor("zstd", 1, SHUFFLE, typesize, MIB)
+
+
+def _is_sparse(elements: memoryview, typesize: int) -> bool:
+    sample = np.frombuffer(elements, f"u{typesize}")[::_LOOKED_AT]
+    return bool(sample.size - np.count_nonzero(sample) >= max(_SPARSE * sample.size, 1))
 
 
 def crc32c(data: bytes) -> bytes:
@@ -122,7 +148,7 @@ class ShardPacker:
         """Bytes of each shard that is written, by its number."""
         self._spec = spec
         self._create = create
-        self._codec = _compressor(spec)
+        self._encoder = encoder_of(_compressor(spec), _blosc_config(spec), spec.chunk_nbytes)
         self._shard = first_shard
         self._buffer = memoryview(bytearray(spec.chunk_nbytes))
         self._filled = 0
@@ -155,7 +181,7 @@ class ShardPacker:
         size = self._spec.chunk_nbytes
         while len(payload):
             if not self._filled and len(payload) >= size:
-                self._encode(payload[:size])
+                self._encode(payload[:size], size)
                 payload = payload[size:]
                 continue
             fitting = min(size - self._filled, len(payload))
@@ -163,25 +189,29 @@ class ShardPacker:
             self._filled += fitting
             payload = payload[fitting:]
             if self._filled == size:
-                self._encode(self._buffer)
+                self._encode(self._buffer, size)
                 self._filled = 0
 
     def close(self) -> None:
         """Write the rest as the last shard, its last chunk filled up with zeros."""
         if self._filled:
             self._buffer[self._filled :] = bytes(len(self._buffer) - self._filled)
-            self._encode(self._buffer)
+            self._encode(self._buffer, self._filled)
             self._filled = 0
         if self._object is not None:
             self._finish_shard(self._object)
 
-    def _encode(self, chunk: memoryview) -> None:
-        encoded = self._codec.encode(chunk)
+    def _encode(self, chunk: memoryview, filled: int) -> None:
+        """Encode a chunk, `filled` bytes of which are payload."""
+        encoder, typesize = self._encoder, _typesize(self._spec)
+        # Blosc says in each chunk how it was encoded, so readers need not know which way was taken.
+        if self._spec.sparse and _is_sparse(chunk[:filled], typesize):
+            encoder = ByBlosc(_sparse_compressor(typesize))
+        encoded = encoder.encode(chunk)
         if self._object is None:
             self._object = self._create(self._shard)
         self._object.write(encoded)
-        self._object.write(crc32c(encoded))
-        self._lengths.append(len(encoded) + _CRC_BYTES)
+        self._lengths.append(len(encoded))
         if len(self._lengths) == self._spec.chunks_per_shard:
             self._finish_shard(self._object)
 

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, overload
 
 from workers.dump.model import TensorName
 from workers.model import SourceFile
+from workers.tasks.headers import Headers
 from workers.tasks.model import Entry
 
 _source = attrgetter(*SourceFile.__match_args__)
@@ -19,8 +20,8 @@ _PAYLOAD = [*(f"source.{name}" for name in SourceFile.__match_args__), "kind", "
 _REST = ["problem", "record", *(f"name.{name}" for name in TensorName._fields)]
 _NO_NAME = TensorName()
 
-#: A tuple for each field, all of the same length. Empty for no entries.
-Columns: TypeAlias = list[tuple[Any, ...]]
+#: A sequence for each field, all of the same length. Empty for no entries.
+Columns: TypeAlias = list[Sequence[Any]]
 
 
 class EntryColumns(Sequence[Entry]):
@@ -70,6 +71,11 @@ class EntryColumns(Sequence[Entry]):
         """Return one field of all entries: `kind`, `source.path`, `name.op_type`..."""
         return self._columns[_PLACES[field]] if self._columns else ()
 
+    @property
+    def headers(self) -> Headers:
+        """The header of each entry."""
+        return Headers.of(self.column("header"))
+
 
 _PLACES = {field: place for place, field in enumerate([*_PAYLOAD, *_REST])}
 
@@ -77,7 +83,7 @@ _PLACES = {field: place for place, field in enumerate([*_PAYLOAD, *_REST])}
 def payload_columns(entries: Iterable[Entry]) -> Columns:
     """Return the columns that are needed to read the payloads of at least one entry."""
     sources, kinds, _, headers, _, readable, _ = zip(*entries, strict=True)
-    return [*zip(*map(_source, sources), strict=True), kinds, headers, readable]
+    return [*zip(*map(_source, sources), strict=True), kinds, Headers.of(headers), readable]
 
 
 def payload_entries(columns: Columns) -> list[Entry]:

@@ -20,6 +20,7 @@ from workers.store.model import RowKind
 from workers.store.problems import with_disagreement
 from workers.store.tables import LABELS, NUMBERS, Tables
 from workers.tasks.columns import EntryColumns
+from workers.tasks.headers import Headers
 from workers.tasks.model import Receipt, array_of, payload_nbytes
 from workers.tasks.reported_vs_computed import disagreements
 
@@ -36,11 +37,10 @@ def build_tables(
         reported: by row, the statistics that the dump itself reports.
         receipts: those of all jobs.
     """
-    kinds, headers = entries.column("kind"), _Headers(entries.column("header"))
+    kinds, headers = entries.column("kind"), entries.headers
+    alike = headers.alike
     n = len(entries)
-    source_nbytes = np.fromiter(
-        map(payload_nbytes, kinds, headers.rows, entries.column("source.size")), np.int64, n
-    )
+    source_nbytes = np.fromiter(map(payload_nbytes, kinds, alike, entries.column("source.size")), np.int64, n)
     offsets, nbytes = np.full(n, -1, np.int64), source_nbytes.copy()
     in_device_layout = np.zeros(n, np.bool_)
     # A view has a payload in the store and none in its file.
@@ -54,7 +54,7 @@ def build_tables(
         statistics[receipt.rows] = receipt.statistics
     shapes = [
         header.shape if header else _shape_without_header(reported, row, kinds[row], file_nbytes)
-        for row, (header, file_nbytes) in enumerate(zip(headers.rows, source_nbytes.tolist(), strict=True))
+        for row, (header, file_nbytes) in enumerate(zip(alike, source_nbytes.tolist(), strict=True))
     ]
     numbers: dict[str, _Column] = _numbers(entries, headers) | {
         "offset": offsets,
@@ -63,7 +63,7 @@ def build_tables(
         "source_nbytes": source_nbytes,
         "ndim": [len(shape) for shape in shapes],
     }
-    arrays = list(map(array_of, kinds, headers.rows))
+    arrays = list(map(array_of, kinds, alike))
     for pooled in (pooled for receipt in receipts for pooled in receipt.pooled):
         for row in pooled.rows:
             arrays[row] = pooled.path
@@ -85,26 +85,6 @@ def build_tables(
     return built
 
 
-class _Headers:
-    """The headers of all rows. Few of them differ, so what derives from each of them is computed once."""
-
-    def __init__(self, rows: Sequence[TensorHeader | None]) -> None:
-        self.rows = rows
-        places: dict[int, int] = {}
-        self._distinct: list[TensorHeader | None] = []
-        for header in rows:
-            # By identity: comparing them takes longer than computing twice.
-            if places.setdefault(id(header), len(self._distinct)) == len(self._distinct):
-                self._distinct.append(header)
-        self._which = np.fromiter((places[id(header)] for header in rows), np.intp, len(rows))
-
-    def column(self, derived: Callable[[TensorHeader | None], object]) -> npt.NDArray[Any]:
-        """Return what derives from the header of each row."""
-        values = np.empty(len(self._distinct), object)
-        values[:] = [derived(header) for header in self._distinct]
-        return values[self._which]
-
-
 def _from_header(derived: Callable[[TensorHeader], object], missing: object) -> Callable[[Any], object]:
     return lambda header: derived(header) if header else missing
 
@@ -123,12 +103,12 @@ def _shape_without_header(
     return reported[row].shape if kind is RowKind.STATISTICS else (nbytes,)
 
 
-def _layouts(headers: _Headers, in_device_layout: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+def _layouts(headers: Headers, in_device_layout: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
     has_device = headers.column(_from_device(lambda _: True, missing=False)).astype(np.bool_)
     return np.where(has_device, np.where(in_device_layout, "device", "host"), "").astype(object)
 
 
-def _labels(entries: EntryColumns, headers: _Headers) -> dict[str, _Column]:
+def _labels(entries: EntryColumns, headers: Headers) -> dict[str, _Column]:
     """Return the text columns of the index that do not depend on the conversion."""
     # Parts of file names may hold any bytes. Most of them repeat.
     text = cache(paths.to_text)
@@ -144,14 +124,14 @@ def _labels(entries: EntryColumns, headers: _Headers) -> dict[str, _Column]:
         "dtype": headers.column(_from_header(lambda header: header.element.name, "")),
         "device_shape": headers.column(_from_device(lambda device: ",".join(map(str, device.shape)), "")),
         "source": list(map(paths.to_text, entries.column("source.path"))),
-        "lead": headers.column(_from_header(lambda header: header.lead.decode("latin-1"), "")),
-        "tail": headers.column(_from_header(lambda header: header.tail.decode("latin-1"), "")),
+        "lead": headers.leads,
+        "tail": headers.tails,
         "record": entries.column("record"),
         "problem": entries.column("problem"),
     }
 
 
-def _numbers(entries: EntryColumns, headers: _Headers) -> dict[str, _Column]:
+def _numbers(entries: EntryColumns, headers: Headers) -> dict[str, _Column]:
     """Return the integer columns of the index that do not depend on the conversion."""
     names = ("slot", "occurrence", "task", "stream", "timestamp", "sequence")
     numbers: dict[str, _Column] = {name: entries.column(f"name.{name}") for name in names}

@@ -8,8 +8,8 @@ from typing import Any
 from ingest.page.answers import BESIDE, RANK, STAT, STEP, sides_of
 from ingest.page.arguments import Parameter
 from ingest.page.moment import Moment
-from ingest.page.screen import Asked, Lines, Screen, lines
-from ingest.page.views.growth import growth_of
+from ingest.page.screen import Asked, Line, Lines, Screen, lines
+from ingest.page.views.growth import growing, growth_of
 from ingest.page.views.overlays import overlay_of_tensor, overlays_of_roles
 from ingest.page.views.pairing import pairing_of
 from ingest.questions.compare import Comparison, compare
@@ -52,6 +52,11 @@ class _RunPair:
     has_elements: bool
     """Whether elements are read where digests differ; else, statistics decide."""
 
+    @property
+    def rank_over_steps(self) -> int:
+        """The rank whose error over the steps is shown."""
+        return self.ranks[0] if self.rank is None else self.rank
+
 
 def show(asked: Asked) -> dict[str, Any]:
     """Return the other runs to choose from; with one of them, the comparison of a step."""
@@ -84,16 +89,23 @@ def show(asked: Asked) -> dict[str, Any]:
         **_over_the_steps(asked, choice, answer, stat),
         **_differences(asked, answer),
         "pairing": pairing_of(asked, answer, other),
-        "lines": _lines(asked, sides, choice),
+        "lines": _lines(asked, sides, choice, stat),
     }
 
 
-def _lines(asked: Asked, sides: tuple[str, str], choice: _RunPair) -> Lines:
+def _lines(asked: Asked, sides: tuple[str, str], choice: _RunPair, stat: str) -> Lines:
     """Return the lines that compare the same."""
     options = ("--include-partial",) if choice.has_elements else ("--include-partial", "--no-elements")
     given = "include_partial=True" if choice.has_elements else "include_partial=True, elements=False"
-    shell = ("compare", *sides, *options)
-    return lines(asked, shell, f"ingest.compare({sides[0]!r}, {sides[1]!r}, {given})")
+    same = [
+        Line.of(("compare", *sides, *options), f"ingest.compare({sides[0]!r}, {sides[1]!r}, {given})"),
+    ]
+    if choice.is_over and choice.ranks:
+        rank, its = choice.rank_over_steps, choice.its.store.url
+        words = ("compare", f"{asked.url}@{rank}", f"{its}@{rank}", "--over-steps", "--stat", growing(stat))
+        python = f"ingest.error_growth(store, ingest.open_store({its!r}), {rank}, {growing(stat)!r}).rows()"
+        same.append(Line.of(words, python))
+    return lines(asked, *same)
 
 
 def _compared(asked: Asked, choice: _RunPair, sides: tuple[str, str]) -> Comparison:
@@ -162,7 +174,7 @@ def _over_the_steps(asked: Asked, choice: _RunPair, answer: Comparison, stat: st
     overlay = overlay_of_tensor(asked, its, first, stat, rank)
     growth = None
     if choice.ranks:
-        growth = growth_of(asked, its, choice.ranks[0] if rank is None else rank, stat)
+        growth = growth_of(asked, its, choice.rank_over_steps, stat)
     # A single step makes no line.
     of_roles = overlays_of_roles(asked, its, rank) if len(choice.common) > 1 else []
     return {"growth": growth, "overlays": [*of_roles, *([overlay] if overlay is not None else [])]}

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from ingest.page.drawing.matrix import legend, matrix_picture
-from ingest.page.matrix import KNOWN, Matrix
 from ingest.page.moment import Moment
 from ingest.page.screen import Asked
 from ingest.questions.compare.growth import ErrorGrowth, error_growth
+from ingest.questions.matrix import KNOWN, Matrix
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore, UsageError
 
@@ -19,11 +19,15 @@ _ROWS, _COLUMNS = 60, 240
 _LISTED = 12
 
 
+def growing(stat: str) -> str:
+    """Return the statistic whose error is shown: this one, unless it is a sum of several."""
+    return stat if stat in FIELDS else "l2_norm"
+
+
 def growth_of(asked: Asked, its: Moment, rank: int, stat: str) -> dict[str, Any] | None:
     """Return the picture of the error and what differs first; None if there is nothing to show."""
-    statistic = stat if stat in FIELDS else "l2_norm"
     try:
-        growth = error_growth(asked.moment.store, its.store, rank, statistic)
+        growth = error_growth(asked.moment.store, its.store, rank, growing(stat))
     except (UsageError, DamagedStore):
         return None
     matrix = _matrix(growth).binned(_ROWS, _COLUMNS)

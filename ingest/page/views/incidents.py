@@ -9,7 +9,7 @@ from ingest.findings.incidents import Incident
 from ingest.page.arguments import Parameter
 from ingest.page.drawing.spread import spread_picture
 from ingest.page.drawing.timeline import timeline_picture
-from ingest.page.screen import Asked, Screen, lines
+from ingest.page.screen import Asked, Line, Screen, lines
 from ingest.questions.origin import OriginTensor
 
 #: Cards on the page; the rest are named in a table.
@@ -36,12 +36,15 @@ def show(asked: Asked) -> dict[str, Any]:
         "not_evaluated": answer.not_evaluated,
         "steps": asked.moment.numbers,
         "ranks": asked.moment.ranks,
-        "lines": lines(
-            asked,
-            ("anomalies", asked.url, *(word for name in place for word in (f"--{name}", place[name]))),
-            f"ingest.incidents(store{''.join(f', {name}={number}' for name, number in place.items())})",
-        ),
+        "lines": lines(asked, _line(asked, place)),
     }
+
+
+def _line(asked: Asked, place: dict[str, int]) -> Line:
+    """Return the line for the incidents of a rank and step, or of all; that of an id is among them."""
+    options = (word for name, number in place.items() for word in (f"--{name}", number))
+    given = "".join(f", {name}={number}" for name, number in place.items())
+    return Line.of(("anomalies", asked.url, *options), f"ingest.incidents(store{given}).incidents")
 
 
 def card(asked: Asked, incident: Incident) -> dict[str, Any]:

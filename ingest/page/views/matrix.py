@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ingest.page.answers import (
-    MATRIX_COLUMNS,
-    MATRIX_ROWS,
     PATTERN,
     RANKS,
     STAT,
     STEPS,
     reads_tensors,
 )
+from ingest.page.cells import matrix_asked
 from ingest.page.drawing.matrix import legend, matrix_picture
-from ingest.page.matrix import SUMMARIES, Matrix, known_statistics, matrix_of, parse_range
-from ingest.page.screen import Asked, Screen, lines
-from ingest.page.words import counted, number, whole
+from ingest.page.screen import Asked, Line, Screen, lines
+from ingest.page.words import command, counted, number, whole
+from ingest.questions.matrix import MOST_CELLS, SUMMARIES, Matrix, known_statistics
 from workers.arrays.aggregate import ABOUT_NON_FINITE
 
 #: How many of the greatest cells are listed.
@@ -31,11 +31,10 @@ def show(asked: Asked) -> dict[str, Any]:
     """Return the matrix, its legend, and its greatest cells."""
     moment, arguments = asked.moment, asked.arguments
     what, pattern = arguments.text("stat", "non_finite"), arguments.text("name", "*")
-    ranks = parse_range(arguments.text("ranks"), moment.ranks, "ranks")
-    steps = parse_range(arguments.text("steps"), moment.numbers, "steps")
-    whole_matrix = matrix_of(moment, what, pattern, ranks, steps)
-    matrix = whole_matrix.binned(MATRIX_ROWS, MATRIX_COLUMNS)
-    label = f"{matrix.title} over {counted(len(ranks), 'rank')} and {counted(len(steps), 'step')}"
+    whole_matrix = matrix_asked(moment, arguments)
+    matrix = whole_matrix.binned(*MOST_CELLS)
+    rows, columns = whole_matrix.values.shape
+    label = f"{matrix.title} over {counted(rows, 'rank')} and {counted(columns, 'step')}"
     state = {name: arguments.text(name) for name in ("stat", "name", "ranks", "steps")}
     return {
         "picture": matrix_picture(matrix, label),
@@ -52,7 +51,7 @@ def show(asked: Asked) -> dict[str, Any]:
         "state": state,
         "is_brushed": bool(state["ranks"] or state["steps"]),
         "data_url": asked.links.api("matrix", **state),
-        "lines": _lines(asked, what, pattern),
+        "lines": lines(asked, _line(asked, whole_matrix, what, pattern)),
     }
 
 
@@ -78,15 +77,37 @@ def _worst(asked: Asked, matrix: Matrix, what: str) -> list[dict[str, Any]]:
     return cells
 
 
-def _lines(asked: Asked, what: str, pattern: str) -> Any:
-    if what in SUMMARIES and what != "non_finite":
-        return lines(asked, ("ls", asked.url), "for step in store.select():\n    print(step.commit.summary)")
-    stat = "non_finite_count" if what == "non_finite" else what
-    return lines(
-        asked,
-        ("heatmap", asked.url, pattern, "--stat", stat),
-        f"ingest.heatmap(store, {pattern!r}, {stat!r})",
-    )
+def _line(asked: Asked, whole: Matrix, what: str, pattern: str) -> Line:
+    """Return the line for what is shown."""
+    rows, columns = MOST_CELLS
+    words = ("heatmap", asked.url, *([] if what in SUMMARIES else [pattern]))
+    options = ("--stat", what, "--cells", f"{rows}x{columns}")
+    given = "" if what in SUMMARIES else f", {pattern!r}"
+    braces = ""
+    for name, ends in (("rank", whole.ranks), ("step", whole.steps)):
+        if asked.arguments.text(f"{name}s"):
+            numbers = [first for first, _ in ends]
+            braces += f" --{name}={_in_braces(numbers)}"
+            given += f", {name}={_as_python(numbers)}"
+    python = f"ingest.matrix(store, {what!r}{given}, cells={MOST_CELLS!r})"
+    return Line(command(*words, *options) + braces, python)
+
+
+def _is_dense(numbers: Sequence[int]) -> bool:
+    return len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1
+
+
+def _in_braces(numbers: Sequence[int]) -> str:
+    """Return numbers so that a shell repeats the word before them for each: `{3..9}`."""
+    if len(numbers) == 1:
+        return str(numbers[0])
+    inside = f"{numbers[0]}..{numbers[-1]}" if _is_dense(numbers) else ",".join(map(str, numbers))
+    return "{" + inside + "}"
+
+
+def _as_python(numbers: Sequence[int]) -> str:
+    """Return numbers as an expression: `range(3, 10)`."""
+    return f"range({numbers[0]}, {numbers[-1] + 1})" if _is_dense(numbers) else repr(list(numbers))
 
 
 SCREEN = Screen("matrix", "Matrix", "matrix.html.j2", (STAT, PATTERN, RANKS, STEPS), show, reads_tensors)

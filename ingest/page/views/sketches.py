@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import glob
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from markupsafe import Markup
 
 from ingest.page.drawing.exponents import ExponentCounts, exponents_picture
-from ingest.page.screen import Asked
-from ingest.page.words import command
-from ingest.questions.outliers import OddPositions, outliers
-from ingest.questions.precision import FormatLosses, precision
+from ingest.page.screen import Asked, Line
+from ingest.questions.outliers import OddPositions, OutliersAnswer, outliers
+from ingest.questions.precision import FormatLosses, PrecisionAnswer, precision
 from ingest.reader.ranges import format_ranges
 from ingest.reader.tensor import Tensor
-from ingest.reader.tensor_filter import FilterFields
 from workers.errors import DamagedStore, UsageError
 
 #: Odd positions that are listed.
 _LISTED = 12
+_Answer = TypeVar("_Answer", PrecisionAnswer, OutliersAnswer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,8 @@ class ShownSketches:
     has_marginals: bool = False
     more_odd: int = 0
     """How many of these are not listed."""
-    commands: tuple[str, ...] = ()
-    """The commands that answer the same."""
+    lines: tuple[Line, ...] = ()
+    """Those that give the same answers."""
 
     @staticmethod
     def positions(odd: OddPositions) -> str:
@@ -49,28 +50,45 @@ def sketches_of(asked: Asked, tensor: Tensor) -> ShownSketches:
     if tensor.step is None:
         return ShownSketches()
     exponents, zeros = _exponents(tensor)
-    losses = _losses(asked, tensor)
-    odd = _odd(asked, tensor)
-    place = ("--rank", tensor.rank, "--step", tensor.step)
-    questions = [*["precision"] * bool(losses), *["outliers"] * (odd is not None)]
+    losses, odd = _answered(precision, asked, tensor), _answered(outliers, asked, tensor)
+    positions = () if odd is None else odd.positions
+    has_marginals = odd is not None and odd.looked_at > 0
+    asked_too = [*["precision"] * bool(losses and losses.rows), *["outliers"] * has_marginals]
     return ShownSketches(
         exponents,
         zeros,
-        losses,
-        (odd or ())[:_LISTED],
-        odd is not None,
-        max(len(odd or ()) - _LISTED, 0),
-        tuple(command(question, asked.url, _pattern(tensor), *place) for question in questions),
+        () if losses is None else losses.rows,
+        positions[:_LISTED],
+        has_marginals,
+        max(len(positions) - _LISTED, 0),
+        tuple(_line(asked, tensor, question) for question in asked_too),
     )
 
 
-def _pattern(tensor: Tensor) -> str:
-    return glob.escape(tensor.name)
+def _answered(ask: Callable[..., _Answer], asked: Asked, tensor: Tensor) -> _Answer | None:
+    """Return what a question over sketches answers of one tensor; None if it has no such sketch."""
+    try:
+        return ask(
+            asked.moment.store,
+            glob.escape(tensor.name),
+            rank=tensor.rank,
+            step=tensor.step,
+            include_partial=True,
+            **({"graph": tensor.graph} if tensor.graph else {}),
+        )
+    except (UsageError, DamagedStore):
+        return None
 
 
-def _graph(tensor: Tensor) -> FilterFields:
-    """Return the condition that tells tensors of one name in several graphs apart."""
-    return {"graph": tensor.graph} if tensor.graph else {}
+def _line(asked: Asked, tensor: Tensor, question: str) -> Line:
+    """Return the line that asks a question over sketches of one tensor; see `_answered`."""
+    pattern, graph = glob.escape(tensor.name), ("--graph", tensor.graph) if tensor.graph else ()
+    place = ("--rank", tensor.rank, "--step", tensor.step, "--include-partial")
+    given = f"rank={tensor.rank}, step={tensor.step}, include_partial=True"
+    given += f", graph={tensor.graph!r}" if tensor.graph else ""
+    return Line.of(
+        (question, asked.url, pattern, *place, *graph), f"ingest.{question}(store, {pattern!r}, {given})"
+    )
 
 
 def _exponents(tensor: Tensor) -> tuple[Markup | None, int]:
@@ -82,34 +100,3 @@ def _exponents(tensor: Tensor) -> tuple[Markup | None, int]:
     if counts is None:
         return None, 0
     return exponents_picture(counts, f"Signs and binary exponents of {tensor.name}"), counts.zeros
-
-
-def _losses(asked: Asked, tensor: Tensor) -> tuple[FormatLosses, ...]:
-    try:
-        answer = precision(
-            asked.moment.store,
-            _pattern(tensor),
-            rank=tensor.rank,
-            step=tensor.step,
-            include_partial=True,
-            **_graph(tensor),
-        )
-    except (UsageError, DamagedStore):
-        return ()
-    return answer.rows
-
-
-def _odd(asked: Asked, tensor: Tensor) -> tuple[OddPositions, ...] | None:
-    """Return the odd positions; None if the tensor has no marginals."""
-    try:
-        answer = outliers(
-            asked.moment.store,
-            _pattern(tensor),
-            rank=tensor.rank,
-            step=tensor.step,
-            include_partial=True,
-            **_graph(tensor),
-        )
-    except (UsageError, DamagedStore):
-        return None
-    return answer.positions if answer.looked_at else None

@@ -20,7 +20,7 @@ from ingest.page.drawing.charts import bars, series_by_rank, series_picture
 from ingest.page.drawing.exponents import ExponentCounts, exponents_picture
 from ingest.page.drawing.png import Image, as_matrix, image_of
 from ingest.page.moment import Moment
-from ingest.page.screen import Asked, Screen, lines
+from ingest.page.screen import Asked, Line, Screen, lines
 from ingest.page.sheet import Sheet
 from ingest.page.views.sketches import sketches_of
 from ingest.page.words import number
@@ -70,20 +70,20 @@ def show(asked: Asked) -> dict[str, Any]:
         "over_url": asked.links.view("tensor", **state, stat=asked.arguments.text("stat"), over=1),
         "stat": stat,
         "state": state,
-        "lines": lines(
-            asked,
-            (
-                "show",
-                asked.url,
-                tensor.name,
-                "--rank",
-                tensor.rank,
-                *(() if tensor.step is None else ("--step", tensor.step)),
-            ),
-            f"store.tensors(rank={tensor.rank}, step={tensor.step}, name={glob.escape(tensor.name)!r})[0]",
-            also=sketches.commands,
-        ),
+        "lines": lines(asked, _line(asked, tensor), *sketches.lines),
     }
+
+
+def _line(asked: Asked, tensor: Tensor) -> Line:
+    """Return the line that shows the same tensor."""
+    step = () if tensor.step is None else ("--step", tensor.step)
+    graph = ("--graph", tensor.graph) if tensor.graph else ()
+    given = f", graph={tensor.graph!r}" if tensor.graph else ""
+    name = glob.escape(tensor.name)
+    return Line.of(
+        ("show", asked.url, tensor.name, "--rank", tensor.rank, *step, *graph),
+        f"store.tensors(rank={tensor.rank}, step={tensor.step}, name={name!r}{given})[0]",
+    )
 
 
 _SHOWN = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -135,7 +135,7 @@ class Handler(RequestHandler):
     def send_packed(self, packed: bytes, kind: str) -> None:
         """Answer with what `answer` returned: as it is, unless the viewer does not take gzip."""
         self.set_header("Content-Type", f"{kind}; charset=utf-8")
-        if "gzip" in self.request.headers.get("Accept-Encoding", ""):
+        if _takes_gzip(self.request.headers.get("Accept-Encoding", "")):
             self.set_header("Content-Encoding", "gzip")  # Tornado then leaves it as it is, and sets `Vary`
             self.finish(packed)
         else:
@@ -188,8 +188,25 @@ class Handler(RequestHandler):
             return await site.answers.answer(question, made, is_slow=is_slow)
 
     def query(self) -> dict[str, str]:
-        """Return the parameters of the URL."""
-        return {name: self.get_query_argument(name) for name in self.request.query_arguments}
+        """Return the parameters of the URL as they are: a name may hold spaces and control characters.
+
+        Raises:
+            UsageError: one is given twice, or is not UTF-8.
+        """
+        query = {}
+        for name, values in self.request.query_arguments.items():
+            if len(values) > 1:
+                raise UsageError(f"the parameter {name[:80]!r} is given {len(values)} times")
+            try:
+                query[name] = values[0].decode()
+            except UnicodeDecodeError as exc:
+                raise UsageError(f"the parameter {name[:80]!r} is not UTF-8") from exc
+        return query
+
+    async def head(self, *words: str) -> None:
+        """Answer as `get` does; Tornado leaves the body out."""
+        answer: Callable[..., Awaitable[None]] = self.get
+        await answer(*words)
 
     def write_error(self, status_code: int, **_details: Any) -> None:
         """Answer with what went wrong, without a traceback."""
@@ -203,6 +220,14 @@ class Handler(RequestHandler):
         except DumpIngestError as exc:
             self.site.metrics.failed(exc.reason)
             self.refuse(status_of(exc), exc.message, exc.hint, links)
+
+
+def _takes_gzip(accepted: str) -> bool:
+    """Return whether a viewer who sends this `Accept-Encoding` takes gzip (RFC 9110, section 12.5.3)."""
+    codings = [coding.replace(" ", "").lower().partition(";q=") for coding in accepted.split(",")]
+    return any(
+        coding == "gzip" and (not sign or bool(weight.strip("0."))) for coding, sign, weight in codings
+    )
 
 
 def status_of(error: DumpIngestError) -> HTTPStatus:

@@ -187,26 +187,34 @@ class StoreSource:
         Raises:
             DamagedStore: the index is damaged.
         """
-        step = self._snapshot.chosen[key]
-        table = step.tables
-        rows, keys = tensors_of(table)
-        forms = StoredForms(table, rows)
-        step.forget_tables()
-        return StepTensors(
-            key,
-            keys,
-            forms.dtypes,
-            forms.shapes,
-            forms.meanings,
-            table.digest[rows],
-            table.statistics[rows],
-            table.label("kind")[rows] == RowKind.TENSOR.value,
-            table.number("nbytes")[rows],
-            table.number("offset")[rows],
-            _StoreOperands(self._snapshot.store, step, rows, table),
-            removed=_removed(step, forms.arrays),
-            forms=forms.fields,
-        )
+        return load_step(self._snapshot.store, self._snapshot.chosen[key])
+
+
+def load_step(store: Catalog, step: Step) -> StepTensors:
+    """Read the index of a step of a store. It is held as long as the result.
+
+    Raises:
+        DamagedStore: the index is damaged.
+    """
+    table = step.tables
+    rows, keys = tensors_of(table)
+    forms = StoredForms(table, rows)
+    step.forget_tables()
+    return StepTensors(
+        step.key,
+        keys,
+        forms.dtypes,
+        forms.shapes,
+        forms.meanings,
+        table.digest[rows],
+        table.statistics[rows],
+        table.label("kind")[rows] == RowKind.TENSOR.value,
+        table.number("nbytes")[rows],
+        table.number("offset")[rows],
+        _StoreOperands(store, step, rows, table),
+        removed=_removed(step, forms.arrays),
+        forms=forms.fields,
+    )
 
 
 def _removed(step: Step, arrays: Sequence[str]) -> frozenset[int]:
@@ -275,6 +283,10 @@ class _StoreOperands:
         numbers = {row: number for number, row in enumerate(self.rows.tolist())}
         return {numbers[row]: known for row, known in by_row.items() if row in numbers}
 
+    @cached_property
+    def _has_records(self) -> bool:
+        return bool((self.tables.label("record") != "").any())
+
     def line_and_name(self, number: int) -> LineAndName:
         """Return what the graph files say about the operator of a tensor."""
         context = context_of(self.store, self.step.key.rank)
@@ -290,6 +302,8 @@ class _StoreOperands:
 
     def attributes(self, number: int) -> dict[str, Any]:
         """Return what its file says of a tensor besides its elements; see `Tensor.attributes`."""
+        if not self._has_records:
+            return {}
         row = int(self.rows[number])
         own = record_of(self.tables, row)
         # Most files hold one tensor, whose row has everything. Others are looked for in the whole index.

@@ -1,9 +1,10 @@
 """Where replicas stop agreeing.
 
-kinds, patterns, observation   who agrees with whom on each tensor, and why replicas should
+patterns, observation          who agrees with whom on each tensor, and why replicas should
 partitions, expectations       which ranks must agree on it
 disagreements, onsets          which ranks do not, and where each began
 broken_operators, broken_bits  which operators have equal inputs and unequal outputs
+layout_groups, layout_screen   what the layout of the run tells: groups, and steps with a mistake in it
 absent                         what some ranks have and others do not
 find                           puts them together
 """

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ingest.questions.divergence.expectations import Expectations, TensorHistory
-from ingest.questions.divergence.kinds import WORDS
 from ingest.questions.divergence.observation import Observation
 from ingest.questions.divergence.partitions import BlockVerdict, Partition
 from ingest.questions.divergence.result import Difference
+from ingest.questions.placement.slot_kinds import WORDS
 
 
 @dataclass(slots=True)

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from ingest.questions.divergence.kinds import SlotKind
 from ingest.questions.divergence.partitions import BlockVerdict, Partition, judge, partition_of, within
 from ingest.questions.divergence.patterns import Labels
+from ingest.questions.placement.slot_kinds import SlotKind
 
 Operator: TypeAlias = tuple[str, str, str, str, int]
 """`TensorKey.operator`."""

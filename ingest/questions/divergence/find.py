@@ -15,13 +15,16 @@ from ingest.questions.divergence.chosen import chosen_tensors
 from ingest.questions.divergence.disagreements import DifferingTensor, DisagreementFinder
 from ingest.questions.divergence.expectations import Expectations, TensorHistory
 from ingest.questions.divergence.groups import checked_groups
-from ingest.questions.divergence.kinds import SlotKind, kind_of
 from ingest.questions.divergence.layout_groups import LayoutGroups
+from ingest.questions.divergence.layout_screen import LayoutScreen
 from ingest.questions.divergence.observation import Observation, observe
 from ingest.questions.divergence.onsets import OnsetFinder
 from ingest.questions.divergence.partitions import Partition
 from ingest.questions.divergence.patterns import Patterns
 from ingest.questions.divergence.result import Divergence, Group, Missing
+from ingest.questions.placement.layout_answer import LayoutFinding
+from ingest.questions.placement.mistakes import find_mistakes
+from ingest.questions.placement.slot_kinds import SlotKind, kind_of
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.mesh import replica_groups
@@ -35,6 +38,8 @@ from workers.store.blocks import Block, TensorKey
 #: Inferred groups backed by less than this share of the largest group's tensors are not checked for missing
 #: tensors.
 _SUPPORT = 0.1
+#: Steps at which `layout` looks if many are suspected: a mistake of the program is in all of them.
+_SUSPECTS = 2
 #: Names that a note spells out.
 _SHOWN = 3
 #: Kinds of tensors that replicas should share judging by the name alone.
@@ -48,6 +53,7 @@ def divergence(
     rank: Choice = None,
     step: Choice = None,
     include_partial: bool = False,
+    layout: bool = True,
     **conditions: Unpack[FilterFields],
 ) -> Divergence:
     """Find tensors that replicas should agree on and do not, by their digests.
@@ -56,7 +62,12 @@ def divergence(
     inputs that hold the bytes of one; and any other tensor that agreed in the three steps before. Activations
     come from other data on each rank, and are never expected to agree.
 
-    Memory: what `StepStatistics` takes, and 9 bytes for each tensor and step.
+    Where digests and means suggest that ranks hold a tensor as they should not, `layout` looks at the first
+    of these steps, and its findings are part of the answer: a wrong shard, a missing reduction, a bias on
+    every rank, an optimizer state out of step. Only then are elements read.
+
+    Memory: what `StepStatistics` takes, and 10 bytes for each tensor and step; for `layout`, one step of all
+    ranks.
 
     Args:
         store: the store.
@@ -66,6 +77,7 @@ def divergence(
         rank: one rank, or several; default: all.
         step: one step, or several; default: all.
         include_partial: use steps with quarantined or missing files, too.
+        layout: whether to look for tensors that ranks hold wrongly, too.
         conditions: what the tensors of the answer fulfil in any step of any rank: `name`, `role="weight"`,
             `op_type`, `io`, `graph`, `where`; see `FilterFields`.
 
@@ -76,12 +88,20 @@ def divergence(
     given = None if groups is None else checked_groups(groups)
     chosen = take_snapshot(store, rank, step, include_partial=include_partial)
     return ask_of_undamaged(
-        chosen, lambda snapshot: _divergence_in(snapshot, given, conditions, missed_ranks=rank is None)
+        chosen,
+        lambda snapshot: _divergence_in(
+            snapshot, given, conditions, missed_ranks=rank is None, layout=layout
+        ),
     )
 
 
 def _divergence_in(
-    snapshot: Snapshot, given: list[list[int]] | None, conditions: FilterFields, *, missed_ranks: bool
+    snapshot: Snapshot,
+    given: list[list[int]] | None,
+    conditions: FilterFields,
+    *,
+    missed_ranks: bool,
+    layout: bool,
 ) -> Divergence:
     if len(snapshot.ranks) < 2:
         raise UsageError(
@@ -90,7 +110,9 @@ def _divergence_in(
             hint="--include-partial uses partial steps, too." if snapshot.left_out else "",
         )
     groups = _groups_of(snapshot) if given is None else _Groups("given", given)
-    return _DivergenceSearch(StepStatistics(snapshot), groups).run(conditions, missed_ranks=missed_ranks)
+    return _DivergenceSearch(StepStatistics(snapshot), groups).run(
+        conditions, missed_ranks=missed_ranks, layout=layout
+    )
 
 
 class _Groups(NamedTuple):
@@ -129,22 +151,25 @@ class _DivergenceSearch:
         self.how, self.replicas = groups.how, groups.ranks
         self.notes = [groups.note] if groups.note else []
 
-    def run(self, conditions: FilterFields, *, missed_ranks: bool) -> Divergence:
+    def run(self, conditions: FilterFields, *, missed_ranks: bool, layout: bool) -> Divergence:
         """Return the answer for the tensors that fulfil conditions.
 
         Args:
             conditions: what a tensor of the answer fulfils.
             missed_ranks: look for ranks that are missing, too.
+            layout: look for tensors that ranks hold wrongly, too.
         """
         operators = BrokenOperatorFinder(self.survey.axis)
-        layout = LayoutGroups(self.ranks, self.survey.axis)
+        parameters = LayoutGroups(self.ranks, self.survey.axis)
+        screen = LayoutScreen(self.survey)
 
         def look(block: Block) -> None:
             operators.look(block)
-            layout.look(block)
+            parameters.look(block)
+            screen.look(block)
 
         seen = observe(self.survey, self.ranks, Patterns(len(self.ranks)), look)
-        if self.replicas is None and (groups := layout.groups()):
+        if self.replicas is None and (groups := parameters.groups()):
             self.how, self.replicas = "layout", groups
         partition = None if self.replicas is None else self._partition(self.replicas)
         chosen = chosen_tensors(self.survey, conditions, seen.keys)
@@ -158,6 +183,7 @@ class _DivergenceSearch:
         tensors, notes = absent_tensors(self._presence(seen), blocks, seen.keys, chosen)
         broken, notes_on_operators = operators.broken(chosen)
         self.notes += notes + notes_on_operators
+        misplaced = self._misplaced(screen.suspects(seen), seen, chosen) if layout else ()
         return Divergence(
             self.snapshot.store.url,
             self.ranks,
@@ -169,7 +195,24 @@ class _DivergenceSearch:
             tuple(self.notes),
             self.snapshot.left_out,
             with_bits(broken, self.snapshot),
+            misplaced,
         )
+
+    def _misplaced(
+        self, suspects: Sequence[int], seen: Observation, chosen: npt.NDArray[np.bool_]
+    ) -> tuple[LayoutFinding, ...]:
+        """Return what `layout` finds in the first of the steps that are suspected."""
+        looked_at = suspects[:_SUSPECTS]
+        # A state out of step may be that of the step before.
+        before = [step for step in self.steps if looked_at and step < looked_at[0]][-1:]
+        findings = find_mistakes(self.snapshot, [*before, *looked_at]) if looked_at else []
+        names = {seen.keys[tensor].name for tensor in np.flatnonzero(chosen).tolist()}
+        if findings and len(suspects) > len(looked_at):
+            self.notes.append(
+                f"layout looked at steps {format_ranges(looked_at)} alone; {len(suspects) - len(looked_at)} "
+                f"more look alike: dump-ingest layout {self.snapshot.store.url}"
+            )
+        return tuple(finding for finding in findings if finding.name in names)
 
     def _partition(self, given: list[list[int]]) -> Partition:
         """Return the given groups by the places of their ranks."""

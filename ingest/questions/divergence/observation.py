@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.divergence.expectations import TensorHistory
-from ingest.questions.divergence.kinds import SlotKind, kind_of
 from ingest.questions.divergence.patterns import ABSENT, Patterns, StepPatterns, patterns_of
+from ingest.questions.placement.slot_kinds import SlotKind, kind_of
 from ingest.reader.step_statistics import StepStatistics
 from workers.store.blocks import Block, TensorAxis, TensorKey
 

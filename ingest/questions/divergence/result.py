@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.reader import notebook
 from ingest.reader.anatomy.bits import BitDifference
 from ingest.reader.ranges import format_ranges
@@ -177,19 +178,22 @@ class Divergence:
     left_out: tuple[LeftOut, ...] = ()
     broken: tuple[BrokenOperator, ...] = ()
     """Operators with equal inputs and unequal outputs, by step and order of execution."""
+    misplaced: tuple[LayoutFinding, ...] = ()
+    """What ranks hold and should not, as `layout` finds it, by step and order of execution."""
 
     def __repr__(self) -> str:
         same = "replicas agree" if self.groups else "nothing could be compared"
         what = same if self.agree else counted(len(self.differences), "difference")
         more = f", {counted(len(self.broken), 'broken operator')}" if self.broken else ""
+        more += f", {counted(len(self.misplaced), 'layout finding')}" if self.misplaced else ""
         more += f", {len(self.missing)} missing" if self.missing else ""
         where = f"ranks {format_ranges(self.ranks)}, steps {format_ranges(self.steps)}"
         return printable(f"<Divergence {self.store}: {what}{more}, {where}>")
 
     @property
     def agree(self) -> bool:
-        """Whether all replicas hold the same, nothing is missing, and no operator broke."""
-        return not self.differences and not self.missing and not self.broken
+        """Whether all replicas hold the same, nothing is missing or misplaced, and no operator broke."""
+        return not (self.differences or self.missing or self.broken or self.misplaced)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as one dictionary of plain values."""
@@ -203,6 +207,7 @@ class Divergence:
             "differences": [difference.to_dict() for difference in self.differences],
             "missing": [missing.to_dict() for missing in self.missing],
             "broken": [broken.to_dict() for broken in self.broken],
+            "misplaced": [finding.to_dict() for finding in self.misplaced],
             "notes": list(self.notes),
             "left_out": [left.to_dict() for left in self.left_out],
         }
@@ -214,6 +219,7 @@ class Divergence:
             f"{call.op_type} ({call.op_name}) broke in step {call.step} on rank {format_ranges(call.ranks)}"
             for call in self.broken[:3]
         )
+        misplaced = "; ".join(str(finding) for finding in self.misplaced[:3])
         rows = (
             (
                 format_ranges(difference.ranks),
@@ -230,7 +236,8 @@ class Divergence:
             ("rank", "tensor", "why", "first step", "last step", "steps"),
             rows,
             total=len(self.differences),
-            remark=f"{broke or 'groups of ranks: ' + (groups or 'none')}; {len(self.missing)} missing",
+            remark=f"{broke or misplaced or 'groups of ranks: ' + (groups or 'none')}; "
+            f"{len(self.missing)} missing",
         )
 
     def to_pandas(self) -> pd.DataFrame:

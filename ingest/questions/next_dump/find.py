@@ -114,7 +114,7 @@ def _choose(store: Catalog, purpose: str, names: list[str], rank: Any, step: Any
     if names:
         raise UsageError(f"--for {purpose} takes no names", hint="Names of tensors belong to --for tensor.")
     if purpose == "divergence":
-        return choose_divergence(store, divergence(store, rank=rank, step=step))
+        return choose_divergence(store, divergence(store, rank=rank, step=step, layout=False))
     return choose_origin(store, origin(store, rank, step))
 
 

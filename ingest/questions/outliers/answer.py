@@ -40,7 +40,9 @@ class OddPositions:
     """In how many steps the marginals of the tensor are known."""
     ranks: tuple[int, ...]
     exactness: str
-    """`exact`, or `bounded` if what it is compared by is rounded to float32."""
+    """`exact`, or `bounded` by `error` if what it is compared by is rounded to float32."""
+    error: float = 0.0
+    """How far `value`, and `median`, may be from the truth, as a share of it: 0 if it is exact."""
 
     @property
     def ratio(self) -> float:
@@ -69,6 +71,7 @@ class OddPositions:
             "of_steps": self.of_steps,
             "ranks": list(self.ranks),
             "exactness": self.exactness,
+            "error": self.error,
         }
 
 

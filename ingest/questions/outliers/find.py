@@ -16,7 +16,15 @@ from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step import Step
 from ingest.reader.step_marginals import marginals_of
 from ingest.reader.tensor_filter import FilterFields, TensorFilter, with_pattern
-from workers.arrays.channels import ABS_MAX, DEFAULT_FACTOR, MEASURES, Channels, channels_of
+from workers.arrays.channels import (
+    ABS_MAX,
+    DEFAULT_FACTOR,
+    L2_NORM,
+    MEASURES,
+    Channels,
+    channels_of,
+    relative_error,
+)
 from workers.errors import UsageError
 from workers.store.blocks import TensorKey, tensors_of
 from workers.store.prefetch import prefetch
@@ -226,7 +234,11 @@ def _positions(tally: _Tally, by: str) -> Iterator[OddPositions]:
         key, dtype, shape, number = axis
         _, value, median, rank, step = max(place.worst for _, place in members)
         place = members[0][1]
-        is_exact = kind == DEAD or (kind == OUTLIER and by == ABS_MAX and dtype not in _ROUNDED)
+        error = 0.0
+        if kind != DEAD:
+            measure = L2_NORM if kind == SATURATED else by
+            elements = math.prod(shape) // shape[number]
+            error = relative_error(measure, value, elements, is_rounded=dtype in _ROUNDED)
         yield OddPositions(
             kind=kind,
             name=key.name,
@@ -245,7 +257,8 @@ def _positions(tally: _Tally, by: str) -> Iterator[OddPositions]:
             steps=len(place.steps),
             of_steps=len(tally.steps[axis]),
             ranks=tuple(sorted(place.ranks)),
-            exactness="exact" if is_exact else "bounded",
+            exactness="bounded" if error else "exact",
+            error=error,
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from ingest.questions.placement.decide import Decision
+from workers.arrays.placement import Held
 from workers.arrays.placement_search import ScoredWay
 from workers.arrays.segment_match import MatchedOrder
 
@@ -18,7 +19,19 @@ def explain_difference(decision: Decision) -> str:
     """Return what a difference looks like; "" if it looks like nothing known."""
     if decision.search.order is not None and (text := _wrong_parts(decision.search.order)):
         return text
-    return _factor(decision.way) if decision.way is not None else ""
+    if decision.way is None:
+        return ""
+    return _factor(decision.way) or _unequal_replicas(decision.way)
+
+
+def _unequal_replicas(way: ScoredWay) -> str:
+    """Return that what should be the same on all ranks is not; "" if it is, or if shards are involved."""
+    if way.a.kind != Held.REPLICATED or way.spread <= _REST:
+        return ""
+    return (
+        "its ranks do not hold the same: replicas drifted apart, or a reduction is missing, or was not finished "
+        "when it was dumped"
+    )
 
 
 def _factor(way: ScoredWay) -> str:

@@ -48,6 +48,11 @@ class LayoutFinding:
     """`wrong shard`, `missing reduction`, `bias on every rank` or `optimizer state out of step`."""
     text: str
 
+    def __str__(self) -> str:
+        """Return what is wrong with which tensor, where: one line."""
+        several = "s" * (len(self.ranks) != 1)
+        return f"{self.kind} in step {self.step} on rank{several} {format_ranges(self.ranks)}: {self.name}"
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return {

@@ -71,7 +71,7 @@ class LayoutMap(BaseModel):
 
     def apply(self, name: str, decision: Decision) -> Decision:
         """Return a decision as the map wants it; a way that the shapes do not allow leaves it open."""
-        mapped = next((mapped for mapped in self.placements if mapped.fits(name)), None)
+        mapped = self._mapped(name)
         if mapped is None:
             return decision
         wanted = mapped.a if mapped.b is None else f"{mapped.a} | {mapped.b}"
@@ -88,6 +88,18 @@ class LayoutMap(BaseModel):
             return replace(decision, way=None, certainty=Certainty.OPEN, explanation=text, also=())
         text = f"the layout map says so; relative error {ways[0].error:.1e}"
         return replace(decision, way=ways[0], certainty=Certainty.MAPPED, explanation=text, also=())
+
+    def placement_of(self, name: str) -> str:
+        """Return how the ranks of A hold a tensor of this name; "" if the map does not say.
+
+        Raises:
+            UsageError: a regular expression of the map takes too long.
+        """
+        mapped = self._mapped(name)
+        return "" if mapped is None else mapped.a
+
+    def _mapped(self, name: str) -> MappedPlacement | None:
+        return next((mapped for mapped in self.placements if mapped.fits(name)), None)
 
 
 def load_layout_map(path: Path) -> LayoutMap:

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from ingest.questions.compare.held_tensors import HeldTensors
-from ingest.questions.placement.agree import Kind, is_parameter_gradient, kind_of
+from ingest.questions.placement.agree import PARAMETER, Kind, is_parameter_gradient, kind_of
 from ingest.questions.placement.layout_answer import LayoutFinding
+from ingest.questions.placement.slot_kinds import SlotKind
+from ingest.questions.placement.slot_kinds import kind_of as slot_kind_of
 from ingest.reader.ranges import format_ranges
 from workers.arrays.statistics import FIELDS
+from workers.store.blocks import TensorKey
 
 #: So many tensors of a kind must be held alike for another one to be odd.
-_MANY = 2
+MANY = 2
 _WHY = ": a reduction is missing, or was not finished when it was dumped"
-_MIN, _MAX = FIELDS.index("min"), FIELDS.index("max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,14 @@ class EqualHolders:
 
     groups: tuple[tuple[int, ...], ...]
     """Ranks with equal bytes, in order."""
+
+    @classmethod
+    def of(cls, held: HeldTensors, number: int) -> Self:
+        """Return those of a tensor. Of unknown bytes, no two ranks hold the same."""
+        groups: dict[object, list[int]] = {}
+        for holder, digest in zip(held.holders[number], held.digests(number), strict=True):
+            groups.setdefault(digest if any(digest[0]) else holder, []).append(holder.rank)
+        return cls(tuple(tuple(group) for group in groups.values()))
 
     @property
     def is_replicated(self) -> bool:
@@ -79,10 +91,15 @@ def _told_otherwise(held: HeldTensors, number: int, row: EqualHolders) -> list[L
 def _unlike_its_kind(
     held: HeldTensors, number: int, row: EqualHolders, usual: Mapping[Kind, Counter[tuple[int, ...]]]
 ) -> Iterator[LayoutFinding]:
-    """Yield that a tensor is held in another way than the same one of most other layers."""
+    """Yield that a tensor is held in another way than the same one of most other layers.
+
+    Outputs of optimizers may be whatever was in their buffers.
+    """
+    if slot_kind_of(held.keys[number]) is SlotKind.OPTIMIZER_OUTPUT:
+        return
     counts = usual[kind_of(held.keys[number], len(held.shapes(number)[0]))]
     (pattern, most), *others = counts.most_common(2)
-    if pattern == row.pattern or most < _MANY or most < 2 * sum(count for _, count in others):
+    if pattern == row.pattern or most < MANY or most < 2 * sum(count for _, count in others):
         return
     if len(set(pattern)) == 1 and not row.is_replicated:
         ranks = format_ranges(_ranks(held, number))
@@ -92,35 +109,52 @@ def _unlike_its_kind(
         yield _finding(held, number, row, "wrong shard", _same_shard(row))
 
 
+class Gradients(NamedTuple):
+    """Gradients of parameters that all ranks hold alike, by their numbers."""
+
+    replicated: list[int]
+    """Those that all ranks hold alike, too."""
+    differing: list[int]
+
+    @property
+    def are_suspect(self) -> bool:
+        """Whether some differ, and most do not."""
+        return bool(self.differing) and len(self.replicated) >= MANY * len(self.differing)
+
+
+def gradients_of(held: HeldTensors, rows: Mapping[int, EqualHolders]) -> Gradients:
+    """Return the gradients of the parameters that all ranks hold alike."""
+    gradients = Gradients([], [])
+    numbers = {key: number for number, key in enumerate(held.keys)}
+    for number, row in rows.items():
+        key = held.keys[number]
+        if not is_parameter_gradient(key) or len(_ranks(held, number)) < 2:
+            continue
+        parameter = next((numbers[other] for other in parameters_of(key) if other in numbers), None)
+        if parameter is None or not rows[parameter].is_replicated or is_constant(held, number):
+            continue
+        (gradients.replicated if row.is_replicated else gradients.differing).append(number)
+    return gradients
+
+
+def parameters_of(gradient: TensorKey) -> list[TensorKey]:
+    """Return what the parameter of a gradient may be called."""
+    names = (gradient.op_name.replace(mark, "", 1) for mark in ("grad.", "grad__"))
+    candidates = [gradient._replace(op_type=PARAMETER), *(gradient._replace(op_name=name) for name in names)]
+    return [key for key in candidates if key != gradient]
+
+
 def _unreduced(
     held: HeldTensors, rows: Mapping[int, EqualHolders], whole: Mapping[int, tuple[int, str]]
 ) -> Iterator[LayoutFinding]:
     """Yield gradients that differ between ranks which hold the same parameter, if most others do not."""
-    replicated: list[int] = []
-    distinct: list[int] = []
-    for number, row in rows.items():
-        if not is_parameter_gradient(held.keys[number]) or number in whole or len(_ranks(held, number)) < 2:
-            continue
-        parameter = _parameter_of(held, number)
-        if parameter is None or not rows[parameter].is_replicated or is_constant(held, number):
-            continue
-        (replicated if row.is_replicated else distinct).append(number)
-    if len(replicated) < _MANY * len(distinct):
+    gradients = gradients_of(held, rows)
+    differing = [number for number in gradients.differing if number not in whole]
+    if not Gradients(gradients.replicated, differing).are_suspect:
         return
-    for number in distinct:
+    for number in differing:
         text = "all ranks hold the same parameter, and different gradients of it: they were not averaged"
         yield _finding(held, number, rows[number], "missing reduction", text)
-
-
-def _parameter_of(held: HeldTensors, number: int) -> int | None:
-    """Return the parameter of which a tensor is the gradient; None if it is not known."""
-    key = held.keys[number]
-    candidates = {
-        key._replace(op_type="Parameter"),
-        key._replace(op_name=key.op_name.replace("grad.", "", 1)),
-        key._replace(op_name=key.op_name.replace("grad__", "", 1)),
-    } - {key}
-    return next((other for other, known in enumerate(held.keys) if known in candidates), None)
 
 
 def _usual(held: HeldTensors, rows: Mapping[int, EqualHolders]) -> dict[Kind, Counter[tuple[int, ...]]]:
@@ -135,12 +169,16 @@ def _usual(held: HeldTensors, rows: Mapping[int, EqualHolders]) -> dict[Kind, Co
 
 
 def is_constant(held: HeldTensors, number: int) -> bool:
-    """Return whether all elements are the same: biases of zero are equal on every rank by chance."""
-    for rank, own in held.holders[number]:
-        statistics = held.ranks[rank].statistics[own]
-        if not np.isfinite(statistics[_MIN]) or statistics[_MIN] != statistics[_MAX]:
-            return False
-    return True
+    """Return whether all elements are the same, or none is finite: such tensors are equal by chance."""
+    return all(tells_nothing(held.ranks[rank].statistics[own]).all() for rank, own in held.holders[number])
+
+
+def tells_nothing(statistics: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Return for statistics, (..., len(FIELDS)), whether all elements are the same, or none is finite."""
+    by_name = dict(zip(FIELDS, np.moveaxis(statistics, -1, 0), strict=True))
+    is_one = np.isfinite(by_name["min"]) & (by_name["min"] == by_name["max"])
+    not_finite = by_name["nan_count"] + by_name["pos_inf_count"] + by_name["neg_inf_count"]
+    return np.asarray(is_one | ((by_name["count"] > 0) & (not_finite == by_name["count"])))
 
 
 def _ranks(held: HeldTensors, number: int) -> tuple[int, ...]:

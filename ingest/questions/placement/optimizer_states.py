@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from ingest.questions.compare.held_tensors import HeldTensors
 from ingest.questions.placement.agree import is_parameter, is_parameter_gradient
@@ -37,12 +37,12 @@ class OptimizerStates:
         A state must be the same on ranks that hold the same parameter of its shape; a counter, on all ranks.
         Optimizers that are cut by rank have states of other shapes, or each on one rank.
         """
-        parameters = _parameters(held)
+        parameters = parameters_by_name(held.keys)
         findings = []
         for number, row in rows.items():
             key = held.keys[number]
             if len(row.groups) > 1 and not is_constant_everywhere(held, number):
-                findings += list(self._finding(held, number, row, _parameter_of(key, parameters), rows))
+                findings += list(self._finding(held, number, row, parameter_of_state(key, parameters), rows))
         self._remember(held)
         return findings
 
@@ -55,11 +55,11 @@ class OptimizerStates:
         rows: Mapping[int, EqualHolders],
     ) -> Iterator[LayoutFinding]:
         key = held.keys[number]
-        if _COUNTER.search(key.op_name):
+        if is_counter(key):
             ranks = [holder.rank for holder in held.holders[number]]
             yield self._of(held, number, row, ranks, "ranks of a job count the same steps")
             return
-        if parameter is None or not _STATE.search(key.op_name) or is_parameter_gradient(key):
+        if parameter is None or not is_state(key):
             return
         shape = held.shapes(parameter)[0]
         for group in rows[parameter].groups:
@@ -93,7 +93,7 @@ class OptimizerStates:
 
     def _remember(self, held: HeldTensors) -> None:
         for number, key in enumerate(held.keys):
-            if _STATE.search(key.op_name) or _COUNTER.search(key.op_name):
+            if _STATE.search(key.op_name) or is_counter(key):
                 known = self._before.setdefault(key, {})
                 for digest, _ in held.digests(number):
                     known[digest] = held.step
@@ -104,11 +104,21 @@ def is_constant_everywhere(held: HeldTensors, number: int) -> bool:
     return is_constant(held, number) and len(held.shapes(number)[0]) > 0
 
 
-def _parameters(held: HeldTensors) -> dict[str, int]:
-    """Return parameters by the names that states of them contain."""
+def is_counter(key: TensorKey) -> bool:
+    """Return whether a tensor counts steps, by its name."""
+    return bool(_COUNTER.search(key.op_name))
+
+
+def is_state(key: TensorKey) -> bool:
+    """Return whether a tensor is a state of an optimizer, by its name."""
+    return bool(_STATE.search(key.op_name)) and not is_parameter_gradient(key)
+
+
+def parameters_by_name(keys: Sequence[TensorKey]) -> dict[str, int]:
+    """Return the numbers of parameters by the names that states of them contain."""
     named = {}
-    for number, key in enumerate(held.keys):
-        if is_parameter(key) and not _STATE.search(key.op_name) and not _COUNTER.search(key.op_name):
+    for number, key in enumerate(keys):
+        if is_parameter(key) and not _STATE.search(key.op_name) and not is_counter(key):
             named[_plain(key.op_name)] = number
     return named
 
@@ -117,7 +127,7 @@ def _plain(name: str) -> str:
     return name.lstrip("._/").removeprefix(_PREFIX)
 
 
-def _parameter_of(key: TensorKey, parameters: Mapping[str, int]) -> int | None:
+def parameter_of_state(key: TensorKey, parameters: Mapping[str, int]) -> int | None:
     """Return the parameter whose name is a part of the name of a state."""
     name = _plain(key.op_name)
     for match in _SEPARATOR.finditer(name):

@@ -11,8 +11,10 @@ import numpy.typing as npt
 from ingest.questions.compare.held_tensors import HeldTensors
 from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.questions.placement.misplaced import EqualHolders
+from ingest.reader.told_placement import Told
 from workers.arrays.assembly import widened
 from workers.errors import DamagedStore
+from workers.store.blocks import TensorKey
 from workers.tasks.piece_elements import elements_of
 
 #: The most elements of an output that is looked at.
@@ -20,7 +22,7 @@ _MAX_SIZE = 4 * 1024 * 1024
 #: How far the rest may be from a bias, relative to it.
 _CLOSE = 1e-3
 #: How many tensors behind a partial sum are tried as its reduction.
-_AHEAD = 4
+AHEAD = 4
 
 _Values = npt.NDArray[np.float64]
 
@@ -31,9 +33,13 @@ def find_repeated_biases(held: HeldTensors, rows: Mapping[int, EqualHolders]) ->
     Looked at are tensors that the dump tells to be partial sums, or that are named so.
     """
     for number, row in rows.items():
-        if not row.is_distinct or not _is_partial(held, number) or held.is_removed(number):
+        if (
+            not row.is_distinct
+            or not is_partial(held.keys[number], held.told(number))
+            or held.is_removed(number)
+        ):
             continue
-        for output in range(number + 1, min(number + 1 + _AHEAD, len(held.keys))):
+        for output in range(number + 1, min(number + 1 + AHEAD, len(held.keys))):
             if rows[output].is_replicated and held.shapes(output)[0] == held.shapes(number)[0]:
                 if text := _repeated(held, number, output, rows):
                     ranks = tuple(holder.rank for holder in held.holders[output])
@@ -42,8 +48,15 @@ def find_repeated_biases(held: HeldTensors, rows: Mapping[int, EqualHolders]) ->
                 break
 
 
-def _is_partial(held: HeldTensors, number: int) -> bool:
-    return "partial sum" in held.told(number).values() or "partial" in held.keys[number].op_name
+def is_partial(key: TensorKey, told: Told) -> bool:
+    """Return whether ranks hold partial sums: the dump tells it, or its name does."""
+    return "partial sum" in told.values() or "partial" in key.op_name
+
+
+def is_bias(key: TensorKey) -> bool:
+    """Return whether a tensor is a bias, by its name."""
+    name = f"{key.op_type}.{key.op_name}".lower()
+    return "bias" in name and "grad" not in name
 
 
 def _repeated(held: HeldTensors, number: int, output: int, rows: Mapping[int, EqualHolders]) -> str:
@@ -72,9 +85,8 @@ def _repeated(held: HeldTensors, number: int, output: int, rows: Mapping[int, Eq
 
 def _biases(held: HeldTensors, length: int, rows: Mapping[int, EqualHolders]) -> Iterator[int]:
     for number, key in enumerate(held.keys):
-        name = f"{key.op_type}.{key.op_name}".lower()
-        is_bias = "bias" in name and "grad" not in name and held.shapes(number)[0] == (length,)
-        if is_bias and rows[number].is_replicated and held.is_dumped(number):
+        is_fitting = is_bias(key) and held.shapes(number)[0] == (length,)
+        if is_fitting and rows[number].is_replicated and held.is_dumped(number):
             yield number
 
 

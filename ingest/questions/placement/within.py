@@ -12,27 +12,21 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ingest.questions.compare.by_marginals import propose
 from ingest.questions.compare.held_tensors import HeldTensors, hold_together
-from ingest.questions.compare.runner import PairRunner, ThreadRunner, answer_each
+from ingest.questions.compare.runner import PairRunner, ThreadRunner
 from ingest.questions.compare.selection import Selection
 from ingest.questions.compare.sources import StepTensors, StoreSource
 from ingest.questions.placement.agree import Kind, is_parameter, kind_of
-from ingest.questions.placement.decide import Certainty, Decision, decide
 from ingest.questions.placement.layout_answer import LayoutFinding, PlacedKind, RunLayout
-from ingest.questions.placement.misplaced import EqualHolders, find_misplaced, is_constant
-from ingest.questions.placement.optimizer_states import OptimizerStates
-from ingest.questions.placement.repeated_bias import find_repeated_biases
+from ingest.questions.placement.made_up import is_removed, made_up
+from ingest.questions.placement.misplaced import EqualHolders, is_constant
+from ingest.questions.placement.mistakes import MistakeSearch, equal_holders
 from ingest.questions.placement.replicas import ReplicaCounts
 from ingest.reader.catalog import Catalog
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut
-from workers.arrays.placement_search import is_sum
 from workers.errors import DamagedStore, UsageError
-from workers.tasks.placed import PlacementQuestion, search_placements
 
-#: How many tensors that all ranks have are tried as what pieces make up.
-_AHEAD = 3
 _OWN = "each rank its own"
 
 
@@ -110,12 +104,12 @@ class _LayoutSearch:
         self.findings: list[LayoutFinding] = []
         self.removed = 0
         self._counts: Counter[tuple[Kind, str]] = Counter()
-        self._states = OptimizerStates()
+        self._mistakes = MistakeSearch()
 
     def add(self, held: HeldTensors, runner: PairRunner) -> None:
         """Take in one step over all ranks."""
-        rows = {number: _by_digests(held, number) for number in range(len(held.keys))}
-        whole = _made_up(held, rows, runner)
+        rows = equal_holders(held)
+        whole = made_up(held, rows, runner)
         for number in range(len(held.keys)):
             ranks = tuple(holder.rank for holder in held.holders[number])
             placement, why = self._known(held, number, rows[number], whole)
@@ -123,12 +117,7 @@ class _LayoutSearch:
             self.kinds.setdefault(key, _Row(held.keys[number].name, ranks, placement, why))
             self._counts[key] += 1
             self._note_parameter(held, number)
-        states = self._states.look(held, rows)
-        explained = {finding.name for finding in states}  # not also as a reduction that is missing
-        misplaced = find_misplaced(held, rows, whole)
-        self.findings += [finding for finding in misplaced if finding.name not in explained]
-        self.findings += find_repeated_biases(held, rows)
-        self.findings += states
+        self.findings += self._mistakes.look(held, rows, whole)
 
     def _known(
         self, held: HeldTensors, number: int, by_digests: EqualHolders, whole: dict[int, tuple[int, str]]
@@ -140,16 +129,16 @@ class _LayoutSearch:
             return ", ".join(f"{name}: {kind}" for name, kind in told.items()), "told"
         if number in whole:
             other, placement = whole[number]
-            by_marginals = ", by marginals: estimated" if _is_removed(held, (number, other)) else ""
+            by_marginals = ", by marginals: estimated" if is_removed(held, (number, other)) else ""
             return placement, f"makes up {held.keys[other].name}{by_marginals}"
         if by_digests.is_replicated:
             return "replicated", "equal bytes"
         if len(by_digests.groups) < len(held.holders[number]):
             texts = [format_ranges(group) for group in by_digests.groups if len(group) > 1]
             return f"replicated in {'; '.join(texts)}", "equal bytes"
-        is_removed = held.is_removed(number)
-        self.removed += is_removed
-        return _OWN, "bytes differ; its elements were removed" if is_removed else "bytes differ"
+        removed = held.is_removed(number)
+        self.removed += removed
+        return _OWN, "bytes differ; its elements were removed" if removed else "bytes differ"
 
     def _note_parameter(self, held: HeldTensors, number: int) -> None:
         key = held.keys[number]
@@ -167,69 +156,3 @@ class _LayoutSearch:
         """Yield each kind with the number of its tensors."""
         for key, row in self.kinds.items():
             yield PlacedKind(row.name, row.ranks, row.placement, row.why, self._counts[key])
-
-
-def _by_digests(held: HeldTensors, number: int) -> EqualHolders:
-    """Return which ranks hold the same bytes of a tensor."""
-    groups: dict[object, list[int]] = {}
-    for holder, digest in zip(held.holders[number], held.digests(number), strict=True):
-        groups.setdefault(digest if any(digest[0]) else holder, []).append(holder.rank)
-    return EqualHolders(tuple(tuple(group) for group in groups.values()))
-
-
-def _made_up(
-    held: HeldTensors, rows: dict[int, EqualHolders], runner: PairRunner
-) -> dict[int, tuple[int, str]]:
-    """Return by tensor which tensor of all ranks its pieces make up, and how."""
-    pairs = [
-        (number, other)
-        for number, row in rows.items()
-        if row.is_distinct and held.is_dumped(number) and not held.told(number)
-        for other in _next_replicated(held, rows, number)
-    ]
-    kept = [pair for pair in pairs if not _is_removed(held, pair)]
-    questions = [
-        PlacementQuestion(
-            held.operands(number),
-            held.operands(other)[:1],
-            held.pieces(number),
-            held.pieces(other).first,
-        )
-        for number, other in kept
-    ]
-    whole: dict[int, tuple[int, str]] = {}
-    for (number, other), answer in zip(kept, answer_each(runner, search_placements, questions), strict=True):
-        decision = decide(answer.search, (held.dtype(number), held.dtype(other)))
-        if number not in whole and (placement := _making_up(decision, Certainty.CERTAIN)):
-            whole[number] = other, placement
-    for number, other in pairs:
-        if _is_removed(held, (number, other)) and number not in whole:
-            proposal = propose(held, number, held, other)
-            if proposal and (placement := _making_up(proposal.decision, Certainty.BY_MARGINALS)):
-                whole[number] = other, placement
-    return whole
-
-
-def _is_removed(held: HeldTensors, pair: tuple[int, int]) -> bool:
-    return any(map(held.is_removed, pair))
-
-
-def _making_up(decision: Decision, least: Certainty) -> str:
-    """Return how pieces make up a tensor: cut or summed; "" if that is not as certain, or they do not."""
-    if decision.certainty is not least or decision.way is None:
-        return ""
-    own = decision.way.a
-    return str(own) if is_sum(own) or own.kind.startswith("shard") else ""
-
-
-def _next_replicated(held: HeldTensors, rows: dict[int, EqualHolders], number: int) -> list[int]:
-    """Return the next tensors that all ranks have alike, with as many axes as this one."""
-    shape = held.shapes(number)[0]
-    fitting = []
-    for other in range(number + 1, len(held.keys)):
-        if rows[other].is_replicated and held.is_dumped(other):
-            if len(held.shapes(other)[0]) == len(shape) > 0:
-                fitting.append(other)
-            if len(fitting) == _AHEAD or other > number + 4 * _AHEAD:
-                break
-    return fitting

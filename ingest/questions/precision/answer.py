@@ -10,7 +10,7 @@ from typing import Any
 from ingest.reader.snapshot import LeftOut
 from workers.arrays.histogram import Bounds
 
-EXACT, BOUNDED = "exact", "bounded"
+EXACT, BOUNDED, ESTIMATED = "exact", "bounded", "estimated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,7 @@ class TensorPrecision:
             "last_headroom_bits": self.headroom_bits,
             "bits_per_step": self.bits_per_step,
             "overflows_at": self.overflows_at,
+            "overflows_at_exactness": "" if self.overflows_at is None else ESTIMATED,
         }
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.parts.pooling import counted
 from ingest.api import apply_gc, open_store, plan_gc
 from ingest.layouts.detect import find_dump
 from ingest.planning import plan as planning
@@ -15,7 +16,8 @@ from ingest.service.planner import Planner
 from ingest.service.shared_tensors import SharedTensors
 from tests import checker
 from tests.gc_stores import age
-from tests.pools import RANKS, PooledRun, replicas, run, small_pools
+from tests.npy_files import tensor_name
+from tests.pools import RANKS, TIME, PooledRun, replicas, run, small_pools, values_of
 from tests.servers.ceph import S3Bucket
 from workers.model import StepKey
 from workers.store import pool
@@ -31,6 +33,51 @@ def test_replicas_share_what_they_shared_before(pooled: PooledRun) -> None:
     stored = sum(sum(pooled.objects.sizes(f"rank_{rank}/step_1").values()) for rank in range(RANKS))
     assert stored + sum(pooled.pool(1).values()) < 0.75 * sum(alone)
     assert pooled.is_whole()
+
+
+def test_the_pool_takes_few_requests(pooled: PooledRun) -> None:
+    """At most 15 more for a rank and step: three for an array that is written, one for one that is there."""
+    for rank in range(RANKS):
+        pooled.add(rank, 1, replicas(1)(rank))
+    requests = []
+    for rank, is_pooled in ((2, False), (0, True), (1, True)):
+        plan = pooled.plan(rank, 1, pooled=is_pooled)
+        with counted() as counter:
+            run(plan)
+        requests.append(counter.total())
+    plain, first, replica = requests
+    arrays = len(pooled.commit(0, 1).record.pool)
+    assert arrays > 1
+    assert first <= plain + 3 * arrays
+    assert replica <= plain + arrays + 2
+    assert first <= plain + 15
+
+
+def test_what_is_written_in_place_spoils_nothing(pooled: PooledRun) -> None:
+    """Some outputs of an operator are dumped before it writes them, and others after; on each rank others."""
+    names = [f"state{number}" for number in range(6)]
+
+    def contents(step: int, late: int, seen: set[int]) -> dict[str, tuple[str, int]]:
+        inputs = {f"{name}.in": ("input", 100 * step + n) for n, name in enumerate(names)}
+        outputs = {f"{name}.out": ("output", 100 * (step + (n in seen)) + n) for n, name in enumerate(names)}
+        return inputs | outputs | {"own.in": ("output", 100 * step + 50 + late)}
+
+    for step, seen in ((0, [{0, 1}, {1, 2}]), (1, [{0, 2, 3}, {1, 4}]), (2, [set[int](), {5}])):
+        for rank in range(2):
+            _add_update(pooled, rank, step + 10, contents(step + 10, rank, seen[rank]))
+            pooled.ingest(rank, step + 10)
+        if not step:
+            pooled.consolidate()
+        else:
+            arrays = [set(pooled.commit(rank, step + 10).record.pool) for rank in range(2)]
+            assert arrays[0] & arrays[1], "the inputs are shared all the same"
+    assert not list(verify(open_store(str(pooled.store))))
+
+
+def _add_update(pooled: PooledRun, rank: int, step: int, contents: dict[str, tuple[str, int]]) -> None:
+    for number, (name, (io, content)) in enumerate(contents.items()):
+        file = tensor_name(f"Adam.net_{name.partition('.')[0]}", io, time=TIME + number)
+        pooled.dump.add(values_of(content), file, step=step, rank=rank)
 
 
 def test_a_tensor_that_differs_spoils_one_array(pooled: PooledRun) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from workers.arrays.dtypes import ElementType, from_name
@@ -173,7 +173,7 @@ def _record(tensor: PlacedTensor, view: StridedView | None) -> str:
 
 def _with_attributes(header: TensorHeader, attributes: Mapping[str, Any]) -> TensorHeader:
     record = json.loads(header.record) if header.record else {}
-    return replace(header, record=json.dumps({**record, "file": dict(attributes)}))
+    return header._replace(record=json.dumps({**record, "file": dict(attributes)}))
 
 
 def is_viewable(tensor: PlacedTensor) -> bool:

@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from workers.arrays.device_format import DeviceLayout
 from workers.arrays.dtypes import ElementType
 from workers.arrays.strided import StridedView
 from workers.errors import UnreadableTensor
-from workers.model import Positional
 
 ReadAt: TypeAlias = Callable[[int, int], bytes]
 """`read(offset, nbytes)` returns that many bytes of a file, fewer only at its end."""
@@ -62,9 +60,12 @@ class HoldsNoTensor(UnreadableTensor):
         """What the file holds instead, as JSON, if that is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class TensorHeader(Positional):
-    """One tensor of a dump file: where its bytes are, what they mean, and the bytes around them."""
+class TensorHeader(NamedTuple):
+    """One tensor of a dump file: where its bytes are, what they mean, and the bytes around them.
+
+    A tuple, because there is one for each of many small files, and a frozen dataclass takes five times as
+    long to make.
+    """
 
     element: ElementType
     shape: tuple[int, ...]

@@ -4,15 +4,17 @@ The files of a dump are written by the same program. Most of them differ in thei
 and the name of the file, which is the first part of the names of members, and in nothing else. A file is
 alike if all of this is equal, bit for bit: its size, the directory of its archive without times, checksums
 and that name, the headers of the members that hold tensors, their pickle and their byte order. Then its
-tensors lie where those of the first one do. Comparing takes a quarter of the time of reading.
+tensors lie where those of the first one do. All of this stands around the payloads, and those bytes are cut
+out in any case: comparing takes a few slices.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeAlias
 
 from workers.dump.formats.header import ReadAt, TensorHeader
 from workers.dump.formats.zip_archive import (
@@ -32,41 +34,58 @@ _MAX_KNOWN, _MAX_PICKLES = 256, 16
 #: Where an entry of a directory has time, date and checksum.
 _VARYING = slice(12, 20)
 #: Where the header of a member has its magic, and the lengths of what follows.
-_MAGIC, _LENGTHS = slice(4), slice(26, LOCAL_NBYTES)
+_MAGIC, _LENGTHS = slice(0, 4), slice(26, LOCAL_NBYTES)
 _NAME_LENGTHS = struct.Struct("<3H")
 
-
-class _Known(NamedTuple):
-    """The headers of a file, and where the bytes around its payloads are."""
-
-    headers: tuple[TensorHeader, ...]
-    rest: tuple[tuple[Any, ...], ...]
-    """Of each header, all fields behind `tail`."""
+_Range: TypeAlias = tuple[int, int]
+"""Where some bytes begin and end."""
+_Cut: TypeAlias = Callable[[bytes], tuple[bytes, ...]]
 
 
-@dataclass(slots=True)
-class _Structure:
-    """What files that are alike have in common."""
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A file, and what another one of the same size and pickle must have in common with it to be alike."""
 
-    mask: int
-    """Has the bits of the end of a file, from the directory on, that must be equal."""
-    end: int
-    """These bits."""
-    stems: tuple[slice, ...]
-    """Where the name of the file stands in that end, once for each member."""
-    members: tuple[tuple[int, bytes, bytes], ...]
-    """For each member that is read: where its header is, its magic, and the lengths in it."""
+    around: tuple[_Range, ...]
+    """Offset and length of the bytes before each payload, then of those behind the last one."""
+    nbytes: int
+    """Their total length."""
+    equal: _Cut
+    """Cuts out of these bytes, joined, what must be equal."""
+    expected: tuple[bytes, ...]
+    """How it reads."""
+    stems: _Cut
+    """Cuts out of them the name of the file, once for each member."""
+    headers: tuple[tuple[tuple[Any, ...], tuple[Any, ...]], ...]
+    """Of the header of each payload, the fields before `lead`, and those behind `tail`."""
+    views: tuple[TensorHeader, ...]
+    """The headers of what has no payload of its own."""
+
+    def headers_of(self, read: ReadAt) -> tuple[TensorHeader, ...] | None:
+        """Return the parts of a file; None if it is not alike."""
+        around = [read(offset, nbytes) for offset, nbytes in self.around]
+        joined = b"".join(around)
+        if len(joined) != self.nbytes or self.equal(joined) != self.expected:
+            return None
+        stems = self.stems(joined)
+        # If there is a slash in the name, the pickle is not where torch puts it.
+        if stems.count(stems[0]) != len(stems) or b"/" in stems[0]:
+            return None
+        tails = [b""] * (len(self.headers) - 1) + around[-1:]
+        payloads = [
+            TensorHeader._make((*before, lead, tail, *behind))
+            for (before, behind), lead, tail in zip(self.headers, around, tails, strict=False)
+        ]
+        return (*payloads, *self.views)
+
+
+class _Structure(NamedTuple):
+    """What is known of files of one size with the same end."""
+
     pickle: tuple[int, int]
     """Where the pickle begins, and its length."""
-    order: tuple[int, bytes]
-    """Where the byte order stands, and how it reads; nothing for none."""
-    known: dict[bytes, _Known] = field(default_factory=dict)
+    known: dict[bytes, _Known]
     """By pickle."""
-
-    @property
-    def common(self) -> tuple[object, ...]:
-        """All but what is known of single pickles."""
-        return self.mask, self.end, self.stems, self.members, self.pickle, self.order
 
 
 class AlikeFiles:
@@ -79,25 +98,10 @@ class AlikeFiles:
         """Return the parts of a file that is like one that was remembered; None for any other."""
         end_record = read(file_size - END_NBYTES, END_NBYTES) if file_size > END_NBYTES else b""
         structure = self._structures.get((file_size, end_record))
-        if structure is None or read(0, len(LOCAL_MAGIC)) != LOCAL_MAGIC:
+        if structure is None:
             return None
-        begin = end_places(end_record)[0]
-        end = read(begin, file_size - begin)
-        if int.from_bytes(end, "little") & structure.mask != structure.end:
-            return None
-        stem = end[structure.stems[0]]
-        for place in structure.stems:
-            if end[place] != stem:
-                return None
-        for offset, magic, lengths in structure.members:
-            header = read(offset, LOCAL_NBYTES)
-            if header[_LENGTHS] != lengths or header[_MAGIC] != magic:
-                return None
-        offset, order = structure.order
         known = structure.known.get(read(*structure.pickle))
-        if known is None or read(offset, len(order)) != order:
-            return None
-        return tuple(map(_moved, known.headers, known.rest, [read] * len(known.headers)))
+        return None if known is None else known.headers_of(read)
 
     def remember(
         self,
@@ -127,68 +131,102 @@ class AlikeFiles:
         end_record = read(file_size - END_NBYTES, END_NBYTES)
         if end_places(end_record)[0] != archive.directory_offset:
             return  # a zip64, or one with a comment
-        made = _structure(read, file_size, archive, used)
-        if made is None:
+        known = _known(read, file_size, archive, used, headers)
+        if known is None:
             return
-        key = (file_size, end_record)
+        key, pickle = (file_size, end_record), archive.place(read, pickled)
         structure = self._structures.get(key)
-        if structure is None or structure.common != made.common or len(structure.known) >= _MAX_PICKLES:
+        if structure is None or structure.pickle != pickle or len(structure.known) >= _MAX_PICKLES:
             if len(self._structures) >= _MAX_KNOWN:
                 self._structures.clear()
-            structure = self._structures[key] = made
-        rest = tuple(tuple(getattr(h, name) for name in TensorHeader.__match_args__[6:]) for h in headers)
-        structure.known[read(*structure.pickle)] = _Known(headers, rest)
+            structure = self._structures[key] = _Structure(pickle, {})
+        structure.known[read(*pickle)] = known
 
 
-def _moved(header: TensorHeader, rest: tuple[Any, ...], read: ReadAt) -> TensorHeader:
-    """Return a header with the bytes around it that this file has."""
-    if header.view is not None:
-        return header
-    offset, end, lead_n = header.offset, header.offset + header.nbytes, len(header.lead)
-    tail = read(end, len(header.tail)) if header.tail else b""
-    lead = read(offset - lead_n, lead_n)
-    return TensorHeader(header.element, header.shape, offset, header.nbytes, lead, tail, *rest)
-
-
-def _structure(read: ReadAt, file_size: int, archive: Archive, used: Sequence[Member]) -> _Structure | None:
-    """Return the structure of a file; None if the names of its members do not begin with the same one."""
+def _known(
+    read: ReadAt, file_size: int, archive: Archive, used: Sequence[Member], headers: Sequence[TensorHeader]
+) -> _Known | None:
+    """Return what there is to know of a file; None if another one could not be compared with it."""
     begin = archive.directory_offset
-    end = read(begin, file_size - begin)
-    mask = bytearray(b"\xff" * len(end))
-    stems: list[slice] = []
-    stem = b""
-    for at, name in _entries(end, len(archive.members)):
-        stem = stem or name[: name.find(b"/") + 1]
-        if not stem or not name.startswith(stem):
-            return None
-        mask[at + _VARYING.start : at + _VARYING.stop] = bytes(_VARYING.stop - _VARYING.start)
-        place = slice(at + ENTRY_NBYTES, at + ENTRY_NBYTES + len(stem) - 1)
-        mask[place] = bytes(len(stem) - 1)
-        stems.append(place)
-    bits = int.from_bytes(mask, "little")
-    members = []
-    for member in used:
-        header = read(member.header_offset, LOCAL_NBYTES)
-        members.append((member.header_offset, header[_MAGIC], header[_LENGTHS]))
-    order = (0, b"")
-    if len(used) > 1 and used[1].name.endswith("/byteorder"):
-        offset, nbytes = archive.place(read, used[1])
-        order = (offset, read(offset, nbytes))
-    return _Structure(
-        mask=bits,
-        end=int.from_bytes(end, "little") & bits,
-        stems=tuple(stems),
-        members=tuple(members),
-        pickle=archive.place(read, used[0]),
-        order=order,
+    directory = read(begin, file_size - begin)
+    stems = _stems(directory, len(archive.members))
+    # One member alone is no file of torch.save, and `itemgetter` would return it without a tuple.
+    if len(stems) < 2:
+        return None
+    equal = [(0, len(LOCAL_MAGIC)), *_members(read, archive, used)]
+    equal += [(begin + first, begin + last) for first, last in _unvarying(directory, stems)]
+    payloads = [header for header in headers if header.view is None]
+    around = [(header.offset - len(header.lead), len(header.lead)) for header in payloads]
+    around.append((payloads[-1].offset + payloads[-1].nbytes, len(payloads[-1].tail)))
+    stem_ranges = [(begin + first, begin + last) for _, first, last in stems]
+    cut_equal, cut_stems = (_cut(ranges, around) for ranges in (equal, stem_ranges))
+    if cut_equal is None or cut_stems is None:
+        return None
+    return _Known(
+        around=tuple(around),
+        nbytes=sum(nbytes for _, nbytes in around),
+        equal=cut_equal,
+        expected=tuple(read(first, last - first) for first, last in equal),
+        stems=cut_stems,
+        headers=tuple((header[:_LEAD], header[_LEAD + 2 :]) for header in payloads),
+        views=tuple(header for header in headers if header.view is not None),
     )
 
 
-def _entries(directory: bytes, count: int) -> Iterator[tuple[int, bytes]]:
-    """Yield where the entry of each member begins, and its name."""
+#: Where a header has its lead; its tail is next.
+_LEAD = TensorHeader._fields.index("lead")
+
+
+def _members(read: ReadAt, archive: Archive, used: Sequence[Member]) -> Iterator[_Range]:
+    """Yield what must be equal in the headers of members; and the byte order, if it stands in the file."""
+    for member in used:
+        for part in (_MAGIC, _LENGTHS):
+            yield member.header_offset + part.start, member.header_offset + part.stop
+    if len(used) > 1 and used[1].name.endswith("/byteorder"):
+        offset, nbytes = archive.place(read, used[1])
+        yield offset, offset + nbytes
+
+
+def _stems(directory: bytes, count: int) -> list[tuple[int, int, int]]:
+    """Return for each entry of a directory where it begins, and where the name of the file is in it.
+
+    Nothing is returned if the names of the members do not begin with the same one.
+    """
+    stems = []
+    stem = b""
     at = 0
     for _ in range(count):
         name_n, extra_n, comment_n = _NAME_LENGTHS.unpack_from(directory, at + 28)
-        name = at + ENTRY_NBYTES
-        yield at, directory[name : name + name_n]
-        at = name + name_n + extra_n + comment_n
+        first = at + ENTRY_NBYTES
+        name = directory[first : first + name_n]
+        stem = stem or name[: name.find(b"/") + 1]
+        if not stem or not name.startswith(stem):
+            return []
+        stems.append((at, first, first + len(stem) - 1))
+        at = first + name_n + extra_n + comment_n
+    return stems
+
+
+def _unvarying(directory: bytes, stems: Sequence[tuple[int, int, int]]) -> Iterator[_Range]:
+    """Yield the parts of a directory between what varies: times, checksums and the name of the file."""
+    begin = 0
+    for entry, first, last in stems:
+        yield begin, entry + _VARYING.start
+        yield entry + _VARYING.stop, first
+        begin = last
+    yield begin, len(directory)
+
+
+def _cut(ranges: Sequence[_Range], around: Sequence[_Range]) -> _Cut | None:
+    """Return what cuts ranges of a file out of the bytes around its payloads; None if one is not there."""
+    slices = []
+    for first, last in ranges:
+        at = 0
+        for offset, nbytes in around:
+            if offset <= first and last <= offset + nbytes:
+                slices.append(slice(at + first - offset, at + last - offset))
+                break
+            at += nbytes
+        else:
+            return None
+    return itemgetter(*slices)

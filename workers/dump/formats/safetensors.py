@@ -31,7 +31,8 @@ MAX_HEADER_NBYTES = 32 * 1024 * 1024
 #: The longest header that is remembered: most files of a dump have that of others.
 _MAX_KNOWN_NBYTES = 2048
 _METADATA = "__metadata__"
-_DTYPES = {
+#: The types, by the codes of the format.
+DTYPES = {
     "BOOL": "bool",
     "U8": "uint8",
     "I8": "int8",
@@ -132,8 +133,8 @@ def _placed(name: str, fields: Any, begin: int) -> PlacedTensor:
 
 def _element(dtype: str, name: str) -> tuple[ElementType, str]:
     """Return the element type, and the name in the file of one that is kept as bytes."""
-    if dtype in _DTYPES:
-        return from_name(_DTYPES[dtype]), ""
+    if dtype in DTYPES:
+        return from_name(DTYPES[dtype]), ""
     if dtype in ("F4", "F6_E2M3", "F6_E3M2"):
         return from_npy_descr(
             "|V1"

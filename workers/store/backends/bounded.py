@@ -174,7 +174,7 @@ class _BoundedNewObject:
         self._nbytes = 0
         self._inner = objects._ask("write", key, lambda: objects._inner.create(key))  # noqa: SLF001 (a part of it)
 
-    def write(self, piece: bytes | bytearray) -> None:
+    def write(self, piece: bytes | bytearray | memoryview) -> None:
         self._nbytes += len(piece)
         self._bounded(lambda: self._inner.write(piece), len(piece))
 

@@ -160,7 +160,7 @@ class _NewLocalObject:
         with self._errors():
             self._file = NewFile(path)
 
-    def write(self, piece: bytes | bytearray) -> None:
+    def write(self, piece: bytes | bytearray | memoryview) -> None:
         with self._errors():
             self._file.write(piece)
 

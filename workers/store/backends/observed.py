@@ -132,7 +132,7 @@ class _ObservedNewObject:
         self._spent_s = 0.0
         self._inner = self._timed(begin)
 
-    def write(self, piece: bytes | bytearray) -> None:
+    def write(self, piece: bytes | bytearray | memoryview) -> None:
         self._timed(lambda: self._inner.write(piece))
 
     def close(self) -> None:

@@ -116,6 +116,9 @@ def test_over_steps_the_tensors_that_differ_first_come_first(tmp_path: Path, ans
     assert "1 of 2 tensors differ" in shown.stderr
     rows = answer("compare", *sides, "--over-steps", "--json", code=5).json
     assert [row["error"] for row in rows] == [0, 0, 0, 0, 0.25, 0.5]
+    of_max = answer("compare", *sides, "--over-steps", "--stat", "max", "--json", code=5).json
+    assert [row["error"] for row in of_max] != [row["error"] for row in rows]
+    assert "Add --over-steps" in answer("compare", *sides, "--stat", "max", code=2).stderr
     assert "all bytes are equal" in answer("compare", sides[0], sides[0], "--over-steps").stdout
     for words, problem in (
         ((tmp_path / "a.zarr@0,1", sides[1]), "about all steps"),

@@ -106,3 +106,15 @@ def test_nothing_found_has_a_hint(nan_store: Path, answer: Answer, options: list
 )
 def test_mistakes_are_explained(nan_store: Path, answer: Answer, options: list[str], message: str) -> None:
     assert message in answer("find", nan_store, *options, code=2).stderr
+
+
+def test_what_bounds_do_not_decide_is_listed_on_demand(sketched_store: Path, answer: Answer) -> None:
+    options = ("find", sketched_store, "--name", "Log.*.output.0", "--rank", 1, "--where", "p50 > -0.6")
+    told = answer(*options, "--json")
+    assert told.json == []
+    assert "and 2 others may" in told.stderr
+    undecided = answer(*options, "--undecided", "--json").json
+    assert [(tensor["step"], tensor["exactness"]) for tensor in undecided] == [(1, "bounded"), (2, "bounded")]
+    certain = answer(*options[:-1], "p50 > -1", "--json")
+    assert len(certain.json) == 3
+    assert "may" not in certain.stderr

@@ -18,6 +18,8 @@ def test_odd_channels_are_shown_and_written(made: MadeDump, store: Path, answer:
     heading, outlier, dead = answer("outliers", store).stdout.splitlines()
     assert heading.split()[:4] == ["kind", "axis", "position", "times"]
     assert outlier.split()[:3] == ["outlier", "1", "100"]
+    assert outlier.split()[5] == "exact"
+    assert "±6e-08" in answer("outliers", store, "--by", "l2_norm").stdout
     assert dead.split()[:3] == ["dead", "1", "200-203"]
     assert "1 of 1" in dead
     made_of = answer("outliers", store, "--kind", "dead", "--json").json

@@ -1,13 +1,50 @@
 """`dump-ingest serve` as it is typed: what it refuses before it listens; its API against other commands."""
 
+import html
+import json
+import re
 import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import pytest
 
+from ingest.reader.rows import step_row
+from ingest.reader.step import Step
+from ingest.reader.tensor import Tensor
 from tests.cli import Answer
+from tests.npy_files import MadeDump, tensor_name
 from tests.page_server import RunningPage
+from tests.pipeline import ingest_directly
+from workers.store import strict_json
+
+LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
+#: Views, and what the API calls the answers that they show.
+VIEWS = (
+    ("incidents", ["incidents"]),
+    ("incidents?rank=1&step=2", ["incidents?rank=1&step=2"]),
+    ("matrix", ["matrix"]),
+    ("matrix?stat=findings&ranks=1", ["matrix?stat=findings&ranks=1"]),
+    (
+        "matrix?stat=max&name=*Log*&steps=2-3&ranks=0-1",
+        ["matrix?stat=max&name=*Log*&steps=2-3&ranks=0-1"],
+    ),
+    ("cell?rank=1&step=2", ["tensors?rank=1&step=2"]),
+    (
+        f"tensor?rank=1&step=2&name={LOG}",
+        [f"tensor?rank=1&step=2&name={LOG}", f"precision?rank=1&step=2&name={LOG}"],
+    ),
+    ("live", ["steps"]),
+    ("compare?with=b.zarr", ["comparison?with=b.zarr&step=3&partial=1", "growth?with=b.zarr&rank=0"]),
+    (
+        "compare?with=b.zarr&rank=1&step=2&stat=max",
+        ["comparison?with=b.zarr&rank=1&step=2&partial=1", "growth?with=b.zarr&rank=1&stat=max"],
+    ),
+)
 
 
 @pytest.mark.parametrize(
@@ -35,12 +72,11 @@ def test_the_api_answers_what_commands_print(nan_store: Path, tmp_path: Path, an
     root = tmp_path / "runs"
     for run in ("a.zarr", "b.zarr"):
         shutil.copytree(nan_store, root / run)
-    name = "Log.Default_net-LogLoss_Log-op0.output.0"
     with RunningPage(root) as page:
         api = "/api/v1/runs/a.zarr"
         for at in ((), ("--at", "0,:2")):
-            shown = answer("show", root / "a.zarr", name, "--rank", "1", "--step", "2", *at, "--json").json
-            query = f"rank=1&step=2&name={name}" + (f"&at={quote(at[1])}" if at else "")
+            shown = answer("show", root / "a.zarr", LOG, "--rank", "1", "--step", "2", *at, "--json").json
+            query = f"rank=1&step=2&name={LOG}" + (f"&at={quote(at[1])}" if at else "")
             assert page.get(f"{api}/tensor?{query}").json == shown
         sides = [f"{root}/a.zarr@rank=1,step=2", f"{root}/b.zarr@rank=1,step=2"]
         compared = answer("compare", *sides, "--json").json
@@ -48,5 +84,76 @@ def test_the_api_answers_what_commands_print(nan_store: Path, tmp_path: Path, an
         whole = answer("compare", root / "a.zarr", root / "b.zarr", "--include-partial", "--json").json
         assert page.get(f"{api}/comparison?with=b.zarr&partial=true").json == whole
         assert page.get(f"{api}/comparison?with=..%2Fb.zarr").status == 404
-        wrong = page.get(f"{api}/tensor?rank=1&step=2&name={name}&at=x")
+        wrong = page.get(f"{api}/tensor?rank=1&step=2&name={LOG}&at=x")
         assert (wrong.status, "x" in wrong.json["error"]["message"]) == (404, True)
+
+
+@pytest.fixture(scope="module")
+def runs(sketched_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningPage]:
+    """The page of the same run twice, and of one with a channel that stands out."""
+    root = tmp_path_factory.mktemp("runs")
+    for run in ("a.zarr", "b.zarr"):
+        (root / run).symlink_to(sketched_store)
+    dump = MadeDump(tmp_path_factory.mktemp("dump"))
+    values = np.random.default_rng(0).standard_normal((300, 260)).astype("<f4")
+    values[:, 100] *= 1e6
+    dump.add(values, tensor_name("Mul.m[1]"))
+    ingest_directly(dump.root, root / "odd.zarr", sketches=True)
+    with RunningPage(root) as page:
+        yield page
+
+
+def shown_lines(page: RunningPage, view: str) -> tuple[list[str], list[str]]:
+    """Return the command lines below a view, and the lines of Python."""
+    got = page.get(view)
+    assert got.status == 200, got.text
+    section = got.text.partition('<section class="lines"')[2]
+    shell, python = (html.unescape(text) for text in re.findall(r"<pre[^>]*>(.*?)</pre>", section, re.DOTALL))
+    return shell.splitlines(), python.splitlines()
+
+
+def words_of(line: str) -> list[str]:
+    """Return the words that a shell makes of a line, without the first one."""
+    done = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, text=True, check=True
+    )
+    return done.stdout.split("\0")[1:-1]
+
+
+def as_json(value: Any) -> Any:
+    """Return what Python answered as JSON has it."""
+    if isinstance(value, list | tuple):
+        plain: Any = [as_json(member) for member in value]
+    elif isinstance(value, Step):
+        plain = step_row(value)
+    else:
+        plain = value.to_dict() if hasattr(value, "to_dict") else value
+    return json.loads(strict_json.dumps(plain))
+
+
+def assert_lines_answer(page: RunningPage, answer: Answer, run: str, view: str, questions: list[str]) -> None:
+    """Run every line below a view, and compare what it gives with the answers of the API."""
+    shell, python = shown_lines(page, f"/runs/{run}/{view}")
+    names: dict[str, Any] = {}
+    exec("\n".join(python[:2]), names)  # noqa: S102  (as a reader of the page does)
+    for line, expression, question in zip(shell, python[2:], questions, strict=True):
+        expected = page.get(f"/api/v1/runs/{run}/{question}").json
+        assert answer(*words_of(line), "--json").json == expected, line
+        value = eval(expression, names)  # noqa: S307  (as above)
+        if isinstance(value, Tensor):
+            expected = {name: expected[name] for name in value.to_dict()}
+        assert as_json(value) == expected, expression
+
+
+@pytest.mark.parametrize(("view", "questions"), VIEWS, ids=[view for view, _ in VIEWS])
+def test_the_lines_below_a_view_give_its_answer(
+    runs: RunningPage, answer: Answer, view: str, questions: list[str]
+) -> None:
+    assert_lines_answer(runs, answer, "a.zarr", view, questions)
+
+
+def test_the_lines_of_a_tensor_name_its_channels(runs: RunningPage, answer: Answer) -> None:
+    place = f"rank=0&step=0&name={quote('Mul.m[1].output.0')}"
+    glob = place.replace(quote("[1]"), quote("[[]1]"))
+    questions = [f"tensor?{place}", f"precision?{glob}", f"outliers?{glob}"]
+    assert_lines_answer(runs, answer, "odd.zarr", f"tensor?{place}", questions)

@@ -8,8 +8,9 @@ import pytest
 import ingest
 from bench.steps import CountingStore, commit_tables, make_tables
 from ingest.page import kept_fields as module
+from ingest.page.arguments import Arguments
+from ingest.page.cells import matrix_asked
 from ingest.page.kept_fields import KeptFields
-from ingest.page.matrix import matrix_of
 from ingest.page.moment import Moment
 from workers.model import StepKey
 from workers.store.objects import ObjectStore
@@ -27,15 +28,15 @@ def test_only_new_steps_are_read(store: Path) -> None:
     objects = CountingStore(open_objects(resolve(str(store))))
     commit_steps(objects, 0, 1)
     moment = Moment.of(ingest.DumpStore(objects))
-    first = matrix_of(moment, "max", "*", [0, 1], [0, 1])
+    first = matrix_asked(moment, Arguments({"stat": "max"}))
     objects.requests = 0
-    closer = matrix_of(moment, "max", "*", [1], [1])
+    closer = matrix_asked(moment, Arguments({"stat": "max", "ranks": "1", "steps": "1"}))
     assert objects.requests == 0
     assert closer.values.tolist() == [[first.values[1, 1]]]
     commit_steps(objects, 2)
     commit_steps(objects, 1, seed=1)
     later = moment.later()
-    second = matrix_of(later, "max", "*", [0, 1], [0, 1, 2])
+    second = matrix_asked(later, Arguments({"stat": "max"}))
     assert later.fields is moment.fields
     np.testing.assert_array_equal(second.values[:, 0], first.values[:, 0])
     assert (second.values[:, 1] != first.values[:, 1]).all()
@@ -49,11 +50,11 @@ def test_what_was_not_asked_for_the_longest_is_dropped(
     monkeypatch.setattr(module, "_MOST", 13)  # two ranks and three steps twice, and one more
     fields, moment = KeptFields(), Moment.of(ingest.open_store(nan_log))
     for name in ("max", "min", "max", "mean"):
-        fields.of(moment.store, moment.generations, "Log.*", name)
+        fields.of(moment.snapshot, moment.generations, "Log.*", name)
     assert [name for _, name in fields._kept] == ["max", "mean"]
 
 
 def test_names_that_nothing_has_are_an_error(nan_log: Path) -> None:
     moment = Moment.of(ingest.open_store(nan_log))
     with pytest.raises(ingest.UsageError, match="no tensor"):
-        moment.fields.of(moment.store, moment.generations, "absent", "max")
+        moment.fields.of(moment.snapshot, moment.generations, "absent", "max")

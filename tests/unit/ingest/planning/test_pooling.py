@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.planning.pooling import SharedTensor, packing_digest, pool_groups, shared_tensors
+from ingest.planning import pooling
+from ingest.planning.pooling import (
+    PoolGroup,
+    Shared,
+    SharedTensor,
+    packing_digest,
+    pool_groups,
+    shared_tensors,
+)
 from workers.arrays.dtypes import from_name
 from workers.dump.formats.header import TensorHeader
 from workers.dump.model import TensorName
@@ -15,10 +23,11 @@ from workers.store.model import Grid, RowKind
 from workers.tasks.model import Entry
 
 GRID = Grid()
+KINDS = ["input", "output", "input", "input", "output", "output"]
 
 
-def key(name: str, copy: int = 0) -> TensorKey:
-    return TensorKey("Net", "0", "Add", name, "output", 0, 0, copy)
+def key(name: str, copy: int = 0, op_type: str = "Add", io: str = "output") -> TensorKey:
+    return TensorKey("Net", "0", op_type, name, io, 0, 0, copy)
 
 
 def digests(*ranks: list[int]) -> np.ndarray:
@@ -37,6 +46,12 @@ def entry(name: str, nbytes: int = 8 * MIB, dtype: str = "float32", kind: RowKin
 
 def names(entries: list[Entry], rows: tuple[int, ...]) -> list[str]:
     return [entries[row].name.op_name for row in rows]
+
+
+def groups_of(entries: list[Entry], shared: Shared, grid: Grid) -> list[PoolGroup]:
+    """Plan with payloads that are equal if their files have the same name before a hyphen."""
+    samples = [hash(entry.source.path.partition("-")[0]) for entry in entries]
+    return pool_groups(entries, samples, shared, grid)
 
 
 def test_a_class_is_the_ranks_with_the_same_digest() -> None:
@@ -59,7 +74,7 @@ def test_equal_tensors_are_one_unit_if_the_same_ranks_share_them() -> None:
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=5))
 def test_all_ranks_of_a_class_see_the_same(contents: list[list[int]]) -> None:
-    keys = [key(name) for name in "abcdef"]
+    keys = [key(name, op_type=op, io=io) for name, op, io in zip("abcdef", "AABBCC", KINDS, strict=True)]
     digest = digests(*contents)
     seen: dict[bytes, dict[TensorKey, SharedTensor]] = {}
     for rank in range(len(contents)):
@@ -69,15 +84,68 @@ def test_all_ranks_of_a_class_see_the_same(contents: list[list[int]]) -> None:
             assert seen.setdefault(ranks, own) == own
 
 
+def test_a_kind_of_which_not_all_are_shared_is_apart() -> None:
+    keys = [key("a", op_type="Cast"), key("b", op_type="Cast"), key("c"), key("d"), key("e", io="input")]
+    shared = shared_tensors(keys, digests([1, 2, 3, 4, 3], [1, 2, 3, 5, 3]), 0)
+    assert [shared[k].kind for k in keys[:2]] == ["", ""]
+    assert keys[3] not in shared
+    # An output of an unsure kind, equal to an input of a sure one.
+    assert shared[keys[4]].unit == shared[keys[2]].unit
+    assert [(shared[k].kind, shared[k].is_firm) for k in (keys[4], keys[2])] == [("", True), ("", False)]
+
+
+def test_a_unit_of_unsure_kinds_goes_with_an_input() -> None:
+    keys = [key("a"), key("b", io="input"), key("c"), key("d", io="input")]
+    shared = shared_tensors(keys, digests([1, 1, 2, 3], [1, 1, 4, 5]), 0)
+    assert shared[keys[0]].kind == shared[keys[1]].kind == "Add\0input"
+    assert [shared[k].is_firm for k in keys[:2]] == [False, True]
+
+
+def test_a_tensor_that_is_not_firm_is_pooled_only_if_it_seems_equal() -> None:
+    """What an operator writes in place is dumped before or after that: it must not spoil what is shared."""
+    shared = {
+        key("a"): SharedTensor(b"\3", "a"),
+        key("b"): SharedTensor(b"\3", "a", is_firm=False),
+        key("c"): SharedTensor(b"\3", "c", is_firm=False),
+    }
+    entries = [entry("b"), entry("a"), entry("c")]
+    equal, differs = [7, 7, 7], [6, 7, 7]
+    assert [group.rows for group in pool_groups(entries, equal, shared, GRID)] == [(1, 0)]
+    assert [group.rows for group in pool_groups(entries, differs, shared, GRID)] == [(1,)]
+    assert pool_groups(entries[:1], [None], shared, GRID) == []
+
+
+def test_kinds_of_which_there_is_little_go_together_and_not_to_what_is_sure() -> None:
+    kinds = {"a": "", "b": "p", "c": "q", "d": "r"}
+    shared = {key(name): SharedTensor(b"\3", name, kind) for name, kind in kinds.items()}
+
+    def packed(*sizes: int) -> list[str]:
+        entries = [entry(name, nbytes * MIB) for name, nbytes in zip("abcd", sizes, strict=True)]
+        return ["".join(names(entries, group.rows)) for group in groups_of(entries, shared, GRID)]
+
+    assert packed(8, 8, 8, 8) == ["a", "b", "c", "d"]
+    assert packed(8, 8, 6, 1) == ["a", "b", "cd"]
+    assert packed(8, 2, 2, 2) == ["a", "bcd"]
+    assert packed(8, 1, 1, 1) == ["a"]
+    assert packed(2, 1, 1, 1) == ["abcd"]
+
+
+@pytest.mark.parametrize(
+    ("least", "arrays"), [(0.1, 1), (2, 2), (2.1, 3), (3.5, 4), (5, 6), (6.1, 8), (10, 12)]
+)
+def test_how_many_arrays(least: float, arrays: int) -> None:
+    assert pooling._count(least) == arrays
+
+
 def test_nothing_is_pooled_without_an_expectation() -> None:
-    assert pool_groups([entry("a")], {}, GRID) == []
+    assert groups_of([entry("a")], {}, GRID) == []
     assert packing_digest([]) != ""
 
 
 def test_only_expected_tensors_are_pooled_whatever_else_a_rank_has() -> None:
     shared = {key(name): SharedTensor(b"\3", name) for name in "abcdef"}
     steps = [[entry(name) for name in "abxcdef"], [entry(name) for name in "yfedcbaz"]]
-    packed = [[names(step, group.rows) for group in pool_groups(step, shared, GRID)] for step in steps]
+    packed = [[names(step, group.rows) for group in groups_of(step, shared, GRID)] for step in steps]
     assert packed[0] == packed[1]
     assert sorted(name for group in packed[0] for name in group) == list("abcdef")
 
@@ -87,10 +155,10 @@ def test_a_tensor_that_a_rank_lacks_changes_one_array() -> None:
     whole = [entry(str(n)) for n in range(40)]
     lacking = whole[:17] + whole[18:]
     packed = [
-        {tuple(names(entries, g.rows)) for g in pool_groups(entries, shared, GRID)}
+        {tuple(names(entries, g.rows)) for g in groups_of(entries, shared, GRID)}
         for entries in (whole, lacking)
     ]
-    assert 8 < len(packed[0]) <= 16  # 320 MiB in 2^n arrays of at most 32 MiB on average
+    assert 8 < len(packed[0]) <= 16  # 320 MiB in arrays of at most 32 MiB on average
     assert len(packed[0] - packed[1]) == 1
 
 
@@ -100,7 +168,7 @@ def test_classes_and_types_are_packed_apart() -> None:
     entries = [entry("a"), entry("b", dtype="int8"), entry("c"), entry("d")]
     kinds = [
         {(ranks[entries[row].name.op_name], entries[row].array) for row in group.rows}
-        for group in pool_groups(entries, shared, GRID)
+        for group in groups_of(entries, shared, GRID)
     ]
     assert all(len(kind) == 1 for kind in kinds)
     assert len(set.union(*kinds)) == 3
@@ -108,13 +176,13 @@ def test_classes_and_types_are_packed_apart() -> None:
 
 def test_a_class_that_is_too_small_to_pay_stays_where_it_is() -> None:
     shared = {key(name): SharedTensor(b"\3", name) for name in "ab"}
-    assert not pool_groups([entry("a", 2 * MIB - 4), entry("b", 2 * MIB)], shared, GRID)
-    assert pool_groups([entry("a", 2 * MIB), entry("b", 2 * MIB)], shared, GRID)
+    assert not groups_of([entry("a", 2 * MIB - 4), entry("b", 2 * MIB)], shared, GRID)
+    assert groups_of([entry("a", 2 * MIB), entry("b", 2 * MIB)], shared, GRID)
 
 
 def test_copies_count_once() -> None:
     shared = {key(name): SharedTensor(b"\3", "a") for name in "abc"}
-    assert not pool_groups([entry(name, 2 * MIB) for name in "abc"], shared, GRID)
+    assert not groups_of([entry(name, 2 * MIB) for name in "abc"], shared, GRID)
 
 
 @pytest.mark.parametrize(
@@ -129,19 +197,19 @@ def test_copies_count_once() -> None:
 )
 def test_what_cannot_be_shared_stays_where_it_is(other: Entry) -> None:
     shared = {key(name): SharedTensor(b"\3", name) for name in "ab"}
-    groups = pool_groups([other, entry("b")], shared, GRID)
+    groups = groups_of([other, entry("b")], shared, GRID)
     assert [group.rows for group in groups] == [(1,)]
 
 
 def test_tensors_of_the_same_name_are_told_apart_as_in_the_view() -> None:
     shared = {key("a", 1): SharedTensor(b"\3", "a")}
-    (group,) = pool_groups([entry("a"), entry("a")], shared, GRID)
+    (group,) = groups_of([entry("a"), entry("a")], shared, GRID)
     assert group.rows == (1,)
 
 
 def test_the_grid_of_small_shards_bounds_an_array() -> None:
     grid = replace(GRID, shard_nbytes=8 * MIB)
     shared = {key(str(n)): SharedTensor(b"\3", str(n)) for n in range(16)}
-    groups = pool_groups([entry(str(n), 4 * MIB) for n in range(16)], shared, grid)
+    groups = groups_of([entry(str(n), 4 * MIB) for n in range(16)], shared, grid)
     assert len(groups) > 4
     assert groups[0].spec.shard_nbytes == 8 * MIB

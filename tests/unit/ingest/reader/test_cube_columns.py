@@ -9,9 +9,10 @@ import ingest
 from ingest.api import DumpStore, open_store, trend
 from ingest.questions.trend import rank_values
 from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
-from ingest.reader.cube_columns import aggregates, narrow_blocks
+from ingest.reader.cube_columns import aggregated_steps, aggregates, narrow_blocks
 from tests.cube_stores import NAMES, once, put
 from tests.dumps import unpack
+from workers.arrays.aggregate import STATISTICS, aggregated, default_aggregate, parts_of
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore
 from workers.store import commit, cubes
@@ -45,6 +46,21 @@ def test_some_tensors_are_those_of_the_whole_block(tensors: list[int], view: Con
         np.testing.assert_array_equal(narrow.statistics, whole.statistics[:, chosen])
 
 
+@pytest.mark.parametrize("tensors", [[0], [3, 4, 5], [0, 5], [0, 1, 2, 3, 4, 5]])
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_some_tensors_together_are_those_of_the_blocks(
+    statistic: str, tensors: list[int], view: ConsolidatedCubes
+) -> None:
+    places = [6, 0, 3, 4]
+    together = aggregated_steps(view, places, statistic, np.array(tensors))
+    order = [view.ranks.tolist().index(rank) for rank in sorted(view.ranks.tolist())]
+    for number, place in enumerate(places):
+        block = view.block(place)
+        values = sum(block.statistic(part)[:, tensors] for part in parts_of(statistic))
+        expected = aggregated(np.asarray(values), default_aggregate(statistic))
+        np.testing.assert_array_equal(together[number][order], expected)
+
+
 def test_a_damaged_inner_chunk_is_named_and_others_are_read(view: ConsolidatedCubes) -> None:
     key = Path(view.objects.address.url) / "consolidated/max/c/0/0/0"
     content = bytearray(key.read_bytes())
@@ -55,7 +71,10 @@ def test_a_damaged_inner_chunk_is_named_and_others_are_read(view: ConsolidatedCu
         key.write_bytes(damaged)
         with pytest.raises(DamagedStore, match="consolidated/max/c/0/0/0"):
             narrow_blocks(view, [0], ("max",), np.array([0]))
+        with pytest.raises(DamagedStore, match="consolidated/max/c/0/0/0"):
+            aggregated_steps(view, [0], "max", np.array([0]))
     key.unlink()
+    assert np.isnan(aggregated_steps(view, [0], "max", np.array([0]))[0, :2]).all()
     assert np.isnan(narrow_blocks(view, [0], ("max",), np.array([0]))[0].statistics[:2]).all()
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from workers.arrays.channels import ABS_MAX, L2_NORM, channels_of
+from workers.arrays.channels import ABS_MAX, L2_NORM, channels_of, relative_error
 from workers.arrays.marginals import marginals_of
 
 RNG = np.random.default_rng(3)
@@ -44,3 +44,22 @@ def test_what_is_odd_everywhere_is_not_odd() -> None:
     channels = channels_of(few, 300)
     assert np.isnan(channels.median)
     assert not channels.outlying.size
+
+
+@pytest.mark.parametrize("by", [ABS_MAX, L2_NORM])
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_measures_are_within_their_errors(by: str, scale: float) -> None:
+    values = RNG.standard_normal((5000, 30)) * scale
+    truth = (
+        np.abs(values).max(axis=0) if by == ABS_MAX else np.sqrt(np.square(values.astype("g")).sum(axis=0))
+    )
+    told = channels_of(marginals_of(values, [1])[1], 5000, by=by).values
+    errors = [relative_error(by, value, 5000, is_rounded=True) for value in told.tolist()]
+    assert (np.abs(told - truth) <= np.array(errors) * truth).all()
+    assert max(errors) < 1e-7
+
+
+def test_nothing_is_known_at_the_ends_of_the_range() -> None:
+    assert relative_error(ABS_MAX, 1e-40, 9, is_rounded=True) == np.inf
+    assert relative_error(L2_NORM, float(np.finfo("f4").max), 9, is_rounded=False) == np.inf
+    assert relative_error(ABS_MAX, 1e-40, 9, is_rounded=False) == 0

@@ -28,3 +28,22 @@ def test_nothing_is_said_of_equal_positions_and_of_other_values() -> None:
     assert match_order(elements([same[:2]]), [(2, 3)], InMemory(same), (4, 3), 0) is None
     other = np.random.default_rng(3).normal(size=(3, 5, 4)).astype(np.float32)
     assert match_order(elements([other]), [(3, 5, 4)], InMemory(WHOLE), WHOLE.shape, 1) is None
+
+
+def test_packed_sequences_are_found_if_they_are_not_short() -> None:
+    """Each of 40 sequences is cut into four chunks, of which a rank has an early and a late one."""
+    rng = np.random.default_rng(4)
+    for length, is_clear in ((40, True), (12, False)):
+        whole = rng.normal(size=(40 * length, 6)).astype(np.float32)
+        chunks = whole.reshape(40, 4, length // 4, 6)
+        parts = [chunks[:, [rank, 3 - rank]].reshape(-1, 6) for rank in range(2)]
+        found = match_order(elements(parts), [part.shape for part in parts], InMemory(whole), whole.shape, 0)
+        assert (found is not None) == is_clear
+        assert found is None or bool(found.segments(len(whole)))
+
+
+def test_values_in_random_order_are_not_an_order() -> None:
+    whole = np.random.default_rng(5).normal(size=(512, 6)).astype(np.float32)
+    mixed = whole[np.random.default_rng(6).permutation(512)]
+    parts = np.split(mixed, 2)
+    assert match_order(elements(parts), [(256, 6)] * 2, InMemory(whole), whole.shape, 0) is None

@@ -53,6 +53,19 @@ def test_searches_find_what_is_certain(filled: ingest.DumpStore, where: str, slo
     assert [tensor.slot for tensor in filled.tensors(where=where)] == sorted(slots)
 
 
+def test_what_bounds_do_not_decide_is_told(filled: ingest.DumpStore) -> None:
+    undecided = filled.tensors(where="abs_p60 > 1.2 and abs_p60 < 2.5")
+    assert (list(undecided), [tensor.slot for tensor in undecided.undecided]) == ([], [0])
+    assert undecided.exactness == "bounded"
+    # Both percentiles lie in (1, 2]: neither is certainly the larger one, nor that the difference is small.
+    both = filled.tensors(where="abs(abs_p60 - abs_p70) < 0.1")
+    assert not [tensor for tensor in both if tensor.slot == 0]
+    assert 0 in [tensor.slot for tensor in both.undecided]
+    assert filled.tensors(where="p100 == 512").exactness == "exact"
+    with pytest.raises(UsageError, match="7 values that are known between bounds"):
+        filled.tensors(where=" + ".join(f"p{percent}" for percent in range(7)) + " > 1")
+
+
 @pytest.mark.parametrize(("where", "slots"), CASES)
 def test_rules_find_the_same(filled: ingest.DumpStore, where: str, slots: list[int]) -> None:
     (result,) = backtest(filled, only(kind="condition", where=where)).rules

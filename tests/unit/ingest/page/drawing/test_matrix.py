@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ingest.page.drawing.matrix import legend, matrix_picture
-from ingest.page.matrix import DAMAGED, KNOWN, MISSING, PARTIAL, Matrix
+from ingest.questions.matrix import DAMAGED, KNOWN, MISSING, PARTIAL, Matrix
 
 
 def made(values: list[list[float]], state: list[list[int]] | None = None, *, is_count: bool = True) -> Matrix:

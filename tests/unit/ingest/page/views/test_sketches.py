@@ -44,7 +44,7 @@ def test_exponents_losses_and_channels_come_from_sketches(sketched: Moment) -> N
     assert by_format["float16"].overflow.low > 0
     assert by_format["bfloat16"].overflow.high == 0
     assert [(odd.kind, shown.positions(odd)) for odd in shown.odd] == [("outlier", "100")]
-    assert [line.split()[1] for line in shown.commands] == ["precision", "outliers"]
+    assert [line.shell.split()[1] for line in shown.lines] == ["precision", "outliers"]
 
 
 def test_the_view_shows_them_with_their_commands(sketched: Moment) -> None:

@@ -26,7 +26,7 @@ def test_fields_that_are_equal_have_equal_meanings(dumps: DumpLibrary, tmp_path:
     tables = step.tables
     rows, _ = tensors_of(tables)
     forms = StoredForms(tables, rows)
-    assert [tuple(shape) for shape in forms.shapes] == [tensor.shape for tensor in step.tensors]
+    assert [tuple(shape) for shape in forms.shapes] == [tensor.shape for tensor in step.tensors()]
     assert len({meaning[0] for meaning in forms.meanings}) > 1
     for one in range(len(rows)):
         for other in range(len(rows)):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import ingest
 from ingest.questions.divergence import divergence
-from ingest.questions.divergence.kinds import SlotKind, kind_of
+from ingest.questions.placement.slot_kinds import SlotKind, kind_of
 from tests.cli import run
 from tests.diverging import NORM, REDUCED, STATE, WEIGHT, absent, on_a_mesh, replicas, summary
 from tests.dumps import DumpLibrary

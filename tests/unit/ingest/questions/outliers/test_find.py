@@ -46,6 +46,7 @@ def test_the_worst_comes_first_with_its_time_and_ranks(odd: Path) -> None:
     assert (dead.kind, dead.positions, dead.ranks, dead.steps) == ("dead", tuple(range(200, 205)), (0, 1), 3)
     assert (saturated.kind, saturated.positions) == ("saturated", (250,))
     assert [position.exactness for position in answer.positions] == ["exact", "exact", "bounded"]
+    assert [position.error for position in answer.positions] == [0, 0, pytest.approx(2**-24, rel=1e-5)]
     assert (answer.looked_at, answer.too_small, answer.without) == (6, 6, 0)
 
 

@@ -67,6 +67,7 @@ def test_file_with_another_name_and_other_elements_is_alike() -> None:
         FILE[:-1] + b"\1",
         named("layers.1", SECOND).replace(b"layers.1/byteorder", b"layers.2/byteorder"),
         named("layers.1", SECOND).replace(b"little", b"middle"),
+        named("layers/1", SECOND),
         b"??" + named("layers.1", SECOND)[2:],
     ],
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.questions.divergence.kinds import SlotKind, kind_of
+from ingest.questions.placement.slot_kinds import SlotKind, kind_of
 from workers.store.blocks import TensorKey
 
 

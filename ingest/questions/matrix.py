@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ingest.page.moment import Moment
-from ingest.questions.trend import statistic_named
+from ingest.questions.trend import rank_values_of, statistic_named
+from ingest.reader.catalog import Catalog
+from ingest.reader.choice import Choice
+from ingest.reader.rank_statistics import RankValues
+from ingest.reader.snapshot import ask_of_undamaged, take_snapshot
+from ingest.reader.step import Step
 from workers.arrays.aggregate import COUNTS, STATISTICS, default_aggregate
 from workers.errors import UsageError
 from workers.model import StepKey
@@ -28,9 +32,13 @@ SUMMARIES: dict[str, tuple[str, Callable[[CommitSummary], float]]] = {
     "tensors": ("tensors", lambda of: of.tensors + of.statistics_only),
     "stored_bytes": ("bytes in the store", lambda of: of.stored_bytes),
 }
+_SIZE = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,3})", re.ASCII)
+#: What a picture of a matrix has at most: rows and columns.
+MOST_CELLS = (88, 240)
 _RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?", re.ASCII)
 #: The states of a cell.
 MISSING, KNOWN, PARTIAL, DAMAGED = 0, 1, 2, 3
+STATES = ("missing", "complete", "partial", "damaged")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +61,7 @@ class Matrix:
     is_count: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return it as JSON has it: with `gaps` as `missing`, and `bad` as `not_finite`."""
         return {
             "title": self.title,
             "ranks": [list(ends) for ends in self.ranks],
@@ -89,33 +97,95 @@ class Matrix:
         )
 
 
-def matrix_of(moment: Moment, what: str, pattern: str, ranks: Sequence[int], steps: Sequence[int]) -> Matrix:
-    """Return a number for each of these ranks and steps.
+def matrix(
+    store: Catalog,
+    stat: str = "non_finite",
+    pattern: str | None = None,
+    *,
+    rank: Choice = None,
+    step: Choice = None,
+    cells: tuple[int, int] | None = None,
+) -> Matrix:
+    """Return a number for each rank and step, put together to at most as many cells as are wanted.
+
+    Steps with quarantined or missing files are taken, and say so. What commits say costs nothing more; a
+    statistic reads what `rank_values` does.
 
     Args:
-        moment: the run.
-        what: one of `SUMMARIES`, or a statistic of tensors.
-        pattern: for a statistic, a glob for the names of the tensors.
-        ranks: the ranks, in order.
-        steps: the steps, in order.
+        store: the store.
+        stat: one of `SUMMARIES`, or a statistic of tensors.
+        pattern: for a statistic, a glob for the names of the tensors; all if None.
+        rank: one rank, or several; all if None.
+        step: one step, or several; all if None.
+        cells: the most rows and columns; None for a cell for each rank and step.
 
     Raises:
-        UsageError: `what` is neither, or no tensor matches.
+        UsageError: `stat` is neither, or no tensor matches.
         DamagedStore: no step can be read.
     """
+    snapshot = take_snapshot(store, rank, step, include_partial=True)
+    damaged = [left.key for left in snapshot.left_out if left.is_damaged]
+    keys = [*snapshot.chosen, *damaged]
+    wanted = WantedCells(
+        stat,
+        pattern or "*",
+        sorted({key.rank for key in keys}),
+        sorted({key.step for key in keys if key.step is not None}),
+    )
+    whole = matrix_of_steps(
+        snapshot.chosen.values(),
+        damaged,
+        wanted,
+        lambda name: ask_of_undamaged(snapshot, lambda readable: rank_values_of(readable, pattern, name)),
+    )
+    return whole if cells is None else whole.binned(*cells)
+
+
+@dataclass(frozen=True, slots=True)
+class WantedCells:
+    """Which numbers a matrix has."""
+
+    stat: str
+    """One of `SUMMARIES`, or a statistic of tensors."""
+    pattern: str
+    """For a statistic, a glob for the names of the tensors."""
+    ranks: Sequence[int]
+    """In order."""
+    steps: Sequence[int]
+    """In order."""
+
+
+def matrix_of_steps(
+    opened: Iterable[Step],
+    damaged: Iterable[StepKey],
+    wanted: WantedCells,
+    values_of: Callable[[str], Mapping[int, RankValues]],
+) -> Matrix:
+    """Return a number for each of the wanted ranks and steps.
+
+    Args:
+        opened: the committed steps.
+        damaged: the steps that cannot be read.
+        wanted: what the numbers are.
+        values_of: returns a statistic of the tensors by step.
+
+    Raises:
+        UsageError: the statistic is unknown.
+    """
+    what, ranks, steps = wanted.stat, wanted.ranks, wanted.steps
     cells = _Cells(
         {rank: place for place, rank in enumerate(ranks)}, {step: place for place, step in enumerate(steps)}
     )
     values = np.full(cells.shape, np.nan)
     state = np.full(cells.shape, MISSING, np.int64)
     bad = np.zeros(cells.shape, bool)
-    summaries = _summaries(moment, cells)
+    summaries = {cell: step.commit.summary for step in opened if (cell := cells.cell(step.key))}
     for cell, summary in summaries.items():
         state[cell] = KNOWN if summary.status == "complete" else PARTIAL
         bad[cell] = summary.anomalous_tensors > 0
-    for damage in moment.damages:
-        if damaged := cells.cell(damage.key):
-            state[damaged] = DAMAGED
+    for key in damaged:
+        if cell := cells.cell(key):
+            state[cell] = DAMAGED
     if what in SUMMARIES:
         title, get = SUMMARIES[what]
         is_count = True
@@ -123,8 +193,8 @@ def matrix_of(moment: Moment, what: str, pattern: str, ranks: Sequence[int], ste
             values[cell] = get(summary)
     else:
         statistic = statistic_named(what)
-        title = _title(statistic, pattern)
-        is_count = _fill(moment, cells, statistic=statistic, pattern=pattern, values=values)
+        title, is_count = _title(statistic, wanted.pattern), statistic in COUNTS
+        cells.fill(values, values_of(statistic))
     return Matrix(
         title,
         tuple(zip(ranks, ranks, strict=True)),
@@ -165,29 +235,32 @@ class _Cells:
             return None
         return self.rows[key.rank], self.columns[key.step]
 
-
-def _summaries(moment: Moment, cells: _Cells) -> dict[tuple[int, int], CommitSummary]:
-    """Return by cell what its commit says."""
-    return {cell: step.commit.summary for step in moment.steps if (cell := cells.cell(step.key))}
-
-
-def _fill(
-    moment: Moment, cells: _Cells, *, statistic: str, pattern: str, values: npt.NDArray[np.float64]
-) -> bool:
-    """Write a statistic of tensors to its places; return whether it is a count."""
-    by_step = moment.fields.of(moment.store, moment.generations, pattern, statistic)
-    for step, column in cells.columns.items():
-        if (kept := by_step.get(step)) is not None:
-            known = kept.of_ranks
-            rows = [cells.rows.get(rank, -1) for rank in known.ranks.tolist()]
-            chosen = [number for number, row in enumerate(rows) if row >= 0]
-            values[[rows[number] for number in chosen], column] = known.values[chosen]
-    return statistic in COUNTS
+    def fill(self, values: npt.NDArray[np.float64], by_step: Mapping[int, RankValues]) -> None:
+        """Write a statistic of steps to its places."""
+        for step, column in self.columns.items():
+            if (known := by_step.get(step)) is not None:
+                rows = [self.rows.get(rank, -1) for rank in known.ranks.tolist()]
+                chosen = [number for number, row in enumerate(rows) if row >= 0]
+                values[[rows[number] for number in chosen], column] = known.values[chosen]
 
 
 def known_statistics() -> tuple[str, ...]:
     """Return what a matrix can show: what commits say first, then the statistics of tensors."""
     return (*SUMMARIES, *(name for name in STATISTICS if name not in SUMMARIES))
+
+
+def parse_cells(words: str) -> tuple[int, int]:
+    """Return the most rows and columns that a text such as `88x240` means.
+
+    Raises:
+        UsageError: it is not such a text.
+    """
+    size = _SIZE.fullmatch(words)
+    if size is None:
+        raise UsageError(
+            f"cells {words[:80]!r} is not a size", hint="ROWSxCOLUMNS, such as 88x240; up to 9999x9999."
+        )
+    return int(size[1]), int(size[2])
 
 
 def parse_range(words: str, known: Sequence[int], what: str) -> list[int]:

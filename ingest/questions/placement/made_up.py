@@ -1,0 +1,88 @@
+"""Which later tensor the pieces of ranks make up: a sum that was reduced, or shards that were gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+from ingest.questions.compare.by_marginals import propose
+from ingest.questions.compare.held_tensors import HeldTensors
+from ingest.questions.compare.runner import PairRunner, answer_each
+from ingest.questions.placement.decide import Certainty, Decision, decide
+from ingest.questions.placement.misplaced import EqualHolders
+from workers.arrays.placement_search import is_sum
+from workers.tasks.placed import PlacementQuestion, search_placements
+
+#: How many tensors that all ranks have are tried as what pieces make up.
+_AHEAD = 3
+
+
+def made_up(
+    held: HeldTensors,
+    rows: Mapping[int, EqualHolders],
+    runner: PairRunner,
+    asked: Container[int] | None = None,
+) -> dict[int, tuple[int, str]]:
+    """Return by tensor which tensor of all ranks its pieces make up, and how.
+
+    Args:
+        held: the tensors of a step.
+        rows: by tensor, which ranks hold the same bytes.
+        runner: reads elements.
+        asked: the numbers of the tensors that are tried; default: all.
+    """
+    pairs = [
+        (number, other)
+        for number, row in rows.items()
+        if (asked is None or number in asked)
+        and row.is_distinct
+        and held.is_dumped(number)
+        and not held.told(number)
+        for other in _next_replicated(held, rows, number)
+    ]
+    kept = [pair for pair in pairs if not is_removed(held, pair)]
+    questions = [
+        PlacementQuestion(
+            held.operands(number),
+            held.operands(other)[:1],
+            held.pieces(number),
+            held.pieces(other).first,
+        )
+        for number, other in kept
+    ]
+    whole: dict[int, tuple[int, str]] = {}
+    for (number, other), answer in zip(kept, answer_each(runner, search_placements, questions), strict=True):
+        decision = decide(answer.search, (held.dtype(number), held.dtype(other)))
+        if number not in whole and (placement := _making_up(decision, Certainty.CERTAIN)):
+            whole[number] = other, placement
+    for number, other in pairs:
+        if is_removed(held, (number, other)) and number not in whole:
+            proposal = propose(held, number, held, other)
+            if proposal and (placement := _making_up(proposal.decision, Certainty.BY_MARGINALS)):
+                whole[number] = other, placement
+    return whole
+
+
+def is_removed(held: HeldTensors, pair: tuple[int, int]) -> bool:
+    """Return whether the elements of one of two tensors were removed from the store."""
+    return any(map(held.is_removed, pair))
+
+
+def _making_up(decision: Decision, least: Certainty) -> str:
+    """Return how pieces make up a tensor: cut or summed; "" if that is not as certain, or they do not."""
+    if decision.certainty is not least or decision.way is None:
+        return ""
+    own = decision.way.a
+    return str(own) if is_sum(own) or own.kind.startswith("shard") else ""
+
+
+def _next_replicated(held: HeldTensors, rows: Mapping[int, EqualHolders], number: int) -> list[int]:
+    """Return the next tensors that all ranks have alike, with as many axes as this one."""
+    shape = held.shapes(number)[0]
+    fitting = []
+    for other in range(number + 1, len(held.keys)):
+        if rows[other].is_replicated and held.is_dumped(other):
+            if len(held.shapes(other)[0]) == len(shape) > 0:
+                fitting.append(other)
+            if len(fitting) == _AHEAD or other > number + 4 * _AHEAD:
+                break
+    return fitting

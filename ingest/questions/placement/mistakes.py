@@ -1,0 +1,74 @@
+"""What looks like a mistake in how ranks hold tensors, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ingest.questions.compare.held_tensors import HeldTensors, hold_together
+from ingest.questions.compare.runner import ThreadRunner
+from ingest.questions.compare.sources import load_step
+from ingest.questions.placement.layout_answer import LayoutFinding
+from ingest.questions.placement.made_up import made_up
+from ingest.questions.placement.misplaced import EqualHolders, find_misplaced, gradients_of
+from ingest.questions.placement.optimizer_states import OptimizerStates
+from ingest.questions.placement.repeated_bias import find_repeated_biases
+from ingest.reader.snapshot import Snapshot
+
+
+class MistakeSearch:
+    """Looks at one step after the other."""
+
+    def __init__(self) -> None:
+        self._states = OptimizerStates()
+
+    def look(
+        self, held: HeldTensors, rows: Mapping[int, EqualHolders], whole: Mapping[int, tuple[int, str]]
+    ) -> list[LayoutFinding]:
+        """Return what looks like a mistake in a step, in order of execution.
+
+        Args:
+            held: the tensors of the step.
+            rows: by tensor, which ranks hold the same bytes.
+            whole: by tensor, which tensor of all ranks its pieces make up, and how.
+        """
+        states = self._states.look(held, rows)
+        explained = {finding.name for finding in states}  # not also as a reduction that is missing
+        misplaced = find_misplaced(held, rows, whole)
+        findings = [
+            *(finding for finding in misplaced if finding.name not in explained),
+            *find_repeated_biases(held, rows),
+            *states,
+        ]
+        places = {key.name: place for place, key in reversed([*enumerate(held.keys)])}
+        return sorted(findings, key=lambda finding: places[finding.name])
+
+
+def equal_holders(held: HeldTensors) -> dict[int, EqualHolders]:
+    """Return by tensor which ranks hold the same bytes."""
+    return {number: EqualHolders.of(held, number) for number in range(len(held.keys))}
+
+
+def find_mistakes(snapshot: Snapshot, steps: Sequence[int]) -> list[LayoutFinding]:
+    """Return what looks like a mistake in some steps, by step and in order of execution.
+
+    Elements are read of gradients that differ, and of partial sums; see `layout`.
+
+    Raises:
+        DamagedStore: the index of a step is damaged.
+    """
+    search = MistakeSearch()
+    coordinates = snapshot.store.coordinates(snapshot.ranks)
+    findings: list[LayoutFinding] = []
+    with ThreadRunner() as runner:
+        for step in steps:
+            loaded = {
+                rank: load_step(snapshot.store, opened) for rank, opened in snapshot.of_step(step).items()
+            }
+            if len(loaded) < 2:
+                continue
+            held = hold_together(step, loaded, coordinates)
+            rows = equal_holders(held)
+            gradients = gradients_of(held, rows)
+            asked = gradients.differing if gradients.are_suspect else ()
+            findings += search.look(held, rows, made_up(held, rows, runner, asked))
+    return findings

@@ -1,0 +1,40 @@
+"""`dump-ingest heatmap --cells` as it is typed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import ingest
+from tests.cli import Answer
+from workers.store import strict_json
+
+
+@pytest.mark.parametrize("words", [("--stat", "findings"), ("*Log*", "--stat", "max", "--rank", "1")])
+def test_cells_are_those_of_the_library(nan_store: Path, answer: Answer, words: tuple[str, ...]) -> None:
+    pattern, rank = ("*Log*", 1) if "*Log*" in words else (None, None)
+    stat = "max" if pattern else "findings"
+    expected = ingest.matrix(ingest.open_store(nan_store), stat, pattern, rank=rank, cells=(1, 2)).to_dict()
+    asked = ("heatmap", nan_store, *words, "--cells", "1x2")
+    assert answer(*asked, "--json").json == json.loads(strict_json.dumps(expected))
+
+
+def test_the_table_names_ranks_steps_and_states(nan_store: Path, answer: Answer) -> None:
+    lines = answer("heatmap", nan_store, "--cells", "1x2").stdout.splitlines()
+    assert lines[0].split() == ["ranks", "steps", "NaN", "and", "Inf", "state", "missing", "NaN", "or", "Inf"]
+    assert [line.split()[:4] for line in lines[1:]] == [
+        ["0-1", "1-2", "7", "complete"],
+        ["0-1", "3", "7", "complete"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--cells", "1x2", "--values-only"), "--cells does not go with --values-only"),
+        (("--cells", "0x2"), "is not a size"),
+        (("--cells", "1x2", "--stat", "nonsense"), "is not a statistic"),
+    ],
+)
+def test_what_is_wrong_is_named(nan_store: Path, answer: Answer, words: tuple[str, ...], said: str) -> None:
+    assert said in answer("heatmap", nan_store, *words, code=2).stderr

@@ -1,0 +1,104 @@
+"""Ranks by steps, and their aggregation."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ingest
+from ingest.questions.matrix import DAMAGED, KNOWN, MISSING, Matrix, matrix, parse_cells, parse_range
+from workers.errors import UsageError
+
+
+def made(values: list[list[float]], state: list[list[int]]) -> Matrix:
+    rows, columns = np.shape(values)
+    return Matrix(
+        "made",
+        tuple((rank, rank) for rank in range(rows)),
+        tuple((step, step) for step in range(columns)),
+        np.array(values, float),
+        np.array(state),
+        (np.array(state) == MISSING).astype(np.int64),
+        np.array(values, float) > 5,
+        is_count=True,
+    )
+
+
+def test_counts_of_a_run_come_from_its_commits(nan_log: Path) -> None:
+    counts = matrix(ingest.open_store(nan_log))
+    assert counts.values.tolist() == [[0, 0, 0], [0, 7, 7]]
+    assert (counts.state == KNOWN).all()
+    assert counts.bad.tolist() == [[False] * 3, [False, True, True]]
+    assert (counts.title, counts.ranks, counts.steps) == (
+        "NaN and Inf",
+        ((0, 0), (1, 1)),
+        ((1, 1), (2, 2), (3, 3)),
+    )
+
+
+def test_statistics_come_from_the_tensors(nan_log: Path) -> None:
+    statistic = ingest.matrix(ingest.open_store(nan_log), "nan", "Log.*output*", rank=1, step=[2, 3])
+    assert statistic.values.tolist() == [[2, 2]]
+    assert statistic.title == "sum of nan_count of Log.*output*"
+
+
+def test_a_damaged_step_is_a_damaged_cell(nan_log: Path, tmp_path: Path) -> None:
+    shutil.copytree(nan_log, tmp_path / "run.zarr")
+    commit = tmp_path / "run.zarr/rank_1/step_3/zarr.json"
+    commit.write_bytes(commit.read_bytes()[:-9])
+    store = ingest.open_store(tmp_path / "run.zarr")
+    for stat in ("non_finite", "max"):
+        states = matrix(store, stat).state.tolist()
+        assert states == [[KNOWN, KNOWN, KNOWN], [KNOWN, KNOWN, DAMAGED]]
+    assert matrix(store, cells=(1, 2)).state.tolist() == [[KNOWN, DAMAGED]]
+
+
+def test_cells_together_are_as_bad_as_the_worst_of_them() -> None:
+    nan = np.nan
+    whole = made([[0, nan, 1], [9, nan, nan], [0, 0, nan]], [[1, 0, 1], [1, 0, DAMAGED], [1, 1, 0]])
+    binned = whole.binned(2, 2)
+    assert binned.ranks == ((0, 1), (2, 2))
+    assert binned.steps == ((0, 1), (2, 2))
+    np.testing.assert_array_equal(binned.values, [[9, 1], [0, nan]])
+    assert binned.state.tolist() == [[KNOWN, DAMAGED], [KNOWN, MISSING]]
+    assert binned.gaps.tolist() == [[2, 0], [0, 1]]
+    assert binned.bad.tolist() == [[True, False], [False, False]]
+
+
+def test_ten_million_cells_become_as_many_as_fit() -> None:
+    ranks, steps = 10_000, 1_000
+    values = np.zeros((ranks, steps))
+    values[7_777, 333] = 3
+    binned = Matrix(
+        "many",
+        tuple((rank, rank) for rank in range(ranks)),
+        tuple((step, step) for step in range(steps)),
+        values,
+        np.ones(values.shape, np.int64),
+        np.zeros(values.shape, np.int64),
+        values > 0,
+        is_count=True,
+    ).binned(88, 240)
+    assert binned.values.shape[0] <= 88
+    assert binned.values.shape[1] <= 240
+    assert binned.values.max() == 3
+    assert binned.bad.sum() == 1
+
+
+@pytest.mark.parametrize(("words", "chosen"), [("", [0, 2, 5]), ("2", [2]), ("1-9", [2, 5])])
+def test_ranges_choose_from_what_there_is(words: str, chosen: list[int]) -> None:
+    assert parse_range(words, [0, 2, 5], "steps") == chosen
+
+
+@pytest.mark.parametrize("words", ["x", "3-", "-3", "1-2-3", "7", "²", "1-²", "٣", "9" * 5000])
+def test_wrong_ranges_are_named(words: str) -> None:
+    with pytest.raises(UsageError, match="steps"):
+        parse_range(words, [0, 2, 5], "steps")
+
+
+@pytest.mark.parametrize("words", ["", "x", "0x2", "2x", "88 x 240", "99999x1", "²x2"])
+def test_a_wrong_size_is_named(words: str) -> None:
+    assert parse_cells("88x240") == (88, 240)
+    with pytest.raises(UsageError, match="is not a size"):
+        parse_cells(words)
