@@ -78,11 +78,8 @@ def _blosc_config(spec: ArraySpec) -> dict[str, Any]:
     text = {"cname": "zstd", "clevel": 3, "shuffle": "noshuffle"}
     if spec.dense:
         numbers = {"cname": "zstd", "clevel": 1, "shuffle": spec.dense}
-    return {
-        **(text if spec.path == "files" else numbers),
-        "typesize": spec.typesize,
-        "blocksize": MIB if spec.dense else 0,
-    }
+    chosen = text if spec.path == "files" else numbers
+    return {**chosen, "typesize": spec.typesize, "blocksize": MIB if spec.dense else 0}
 
 
 @lru_cache(maxsize=64)
@@ -177,10 +174,8 @@ class ShardPacker:
 
     def _encode(self, chunk: memoryview, filled: int) -> None:
         """Encode a chunk, `filled` bytes of which are payload."""
-        encoder, typesize = self._encoder, self._spec.typesize
-        if self._spec.sparse and is_sparse(chunk[:filled], typesize):
-            encoder = encoder_of_sparse(typesize)
-        encoded = encoder.encode(chunk)
+        is_other = self._spec.sparse and is_sparse(chunk[:filled], self._spec.typesize)
+        encoded = (encoder_of_sparse(self._spec.typesize) if is_other else self._encoder).encode(chunk)
         if self._object is None:
             self._object = self._create(self._shard)
         self._object.write(encoded)
