@@ -14,14 +14,14 @@ that the command imports when it runs: `gc_run.py`, `gc_report.py` and so on.
 from __future__ import annotations
 
 import signal
-from gc import get_threshold, set_threshold  # `gc` is a module of this package, once it is imported
+from gc import freeze, get_threshold, set_threshold  # `gc` is a module of this package, once it is imported
 
 __all__ = ["main"]
 
 
 #: Objects that are made before the garbage collector looks at them (700 by default): an import, a plan and an
-#: index make hundreds of thousands, which stay, and looking at them took a tenth of a command.
-_GC_OBJECTS = 50_000
+#: index make a hundred thousand each, which stay, and looking at them took a tenth of a command.
+_GC_OBJECTS = 200_000
 
 
 def main() -> None:
@@ -32,4 +32,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from ingest.cli.app import main as run  # deferred: 0.2 s, in which Ctrl-C may be pressed
 
-    run()
+    try:
+        run()
+    finally:
+        freeze()  # the interpreter would look for garbage once more before it ends

@@ -140,6 +140,8 @@ class Submitter:
         step = OfferedStep(plan, state, state.offer(len(plan.jobs)), self.clock())
         self._offered.add(step)
         numbers = [WHOLE] if len(plan.jobs) < 2 else [job.number for job in plan.jobs]
+        # What takes longest first, so that at the end no worker waits long for another.
+        numbers.sort(key=step.cost, reverse=True)
         parts = [TaskPart(step, number, step.nbytes(number)) for number in numbers]
         step.unread_nbytes = sum(part.nbytes for part in parts)
         self._ready += parts

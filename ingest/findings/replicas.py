@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from ingest.findings.conditions import Tensor, fulfilled, names_of
 from ingest.questions.divergence import Divergence, divergence
@@ -26,12 +27,16 @@ from workers.store.model import Finding
 _REASON = 500
 
 
+#: For words that thousands of tensors share; names differ.
+_is_chosen_word = lru_cache(maxsize=4096)(is_chosen)
+
+
 def chooses(selector: Selector, key: TensorKey) -> bool:
     """Return whether a rule with this selector is about a tensor, on a rank that it is about."""
     return (
-        is_chosen(selector.op_type, selector.exclude_op_type, key.op_type)
-        and is_chosen(selector.io, (), key.io)
-        and is_chosen(selector.graph, (), key.graph)
+        _is_chosen_word(selector.op_type, selector.exclude_op_type, key.op_type)
+        and _is_chosen_word(selector.io, (), key.io)
+        and _is_chosen_word(selector.graph, (), key.graph)
         and is_chosen(selector.include, selector.exclude, key.name)
     )
 

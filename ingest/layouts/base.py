@@ -258,9 +258,18 @@ class DumpScan:
     expected_steps: frozenset[int] | None = None
     """The steps that the dump's configuration asks for; None if it does not say, or asks for all."""
     unlisted: frozenset[StepKey] = frozenset()
-    """Steps that exist, but were not listed because the caller deferred them."""
+    """Steps that exist, but were not listed: the caller deferred them, or they are after the beginning."""
     expected_ranks: int | None = None
     """How many ranks the rank tables in the dump name; None without a rank table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The part of a dump that is listed first, so that work on it begins before the rest is listed."""
+
+    files: int
+    """Further steps are not listed once those that are listed have this many files."""
+    newest_first: bool = False
 
 
 #: Given the steps of a dump, returns those that do not have to be listed now.
@@ -272,13 +281,19 @@ class Dump(Protocol):
 
     root: Path
 
-    def scan(self, known: Mapping[StepKey, Listing], defer: Defer = lambda _: ()) -> DumpScan:
+    def scan(
+        self,
+        known: Mapping[StepKey, Listing],
+        defer: Defer = lambda _: (),
+        beginning: Beginning | None = None,
+    ) -> DumpScan:
         """List every step now. Reads directories only.
 
         Args:
             known: listings that may be returned again if their directories have not changed since.
             defer: called when all names are known, before any file is listed. It is also given the run files
                 of each rank, which are always listed.
+            beginning: what to list of the steps that are neither known nor deferred; None for all of them.
         """
 
     def describe(self, listing: Listing) -> Description:

@@ -7,6 +7,7 @@ run files of a rank.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from ingest.layouts.base import (
+    Beginning,
     Defer,
     Description,
     DumpScan,
@@ -74,7 +76,12 @@ class DumpTree:
         self._rank_map = dict(rank_map or {})
         self._logs = SectionedLogs(root)
 
-    def scan(self, known: Mapping[StepKey, Listing], defer: Defer = lambda _: ()) -> DumpScan:
+    def scan(
+        self,
+        known: Mapping[StepKey, Listing],
+        defer: Defer = lambda _: (),
+        beginning: Beginning | None = None,
+    ) -> DumpScan:
         """List every step now; see `Dump.scan`."""
         discovery = PlaceSearch(self.root, self._layouts, self._below).run()
         discovery.places, of_logs = self._logs.expand(discovery.places)
@@ -84,7 +91,8 @@ class DumpTree:
         # later step was seen.
         overtaken = self._overtaken(steps)
         deferred = set(defer({*steps, *_run_keys(discovery, ranks)})) - known.keys()
-        unlisted = frozenset(key for key in steps if key in deferred and key.step is not None)
+        unlisted = {key for key in steps if key in deferred and key.step is not None}
+        to_list = [key for key in _in_order(steps, beginning) if key not in unlisted]
         all_places = {located.place.path for located in discovery.places}
 
         def listed(key: StepKey, known_listing: Listing | None) -> Listing:
@@ -99,7 +107,14 @@ class DumpTree:
                 known=known_listing,
             )
 
-        listings = {key: listed(key, known.get(key)) for key in steps if key not in unlisted}
+        listings: dict[StepKey, Listing] = {}
+        files_left = sys.maxsize if beginning is None else beginning.files
+        for key in to_list:
+            if files_left <= 0 and key.step is not None and key not in known:
+                unlisted.add(key)
+            else:
+                listings[key] = listed(key, known.get(key))
+                files_left -= len(listings[key].files)
         until = time.monotonic() + _AGED_S
         for aged_listing in aged(listings.values(), time.time()):
             listings[aged_listing.key] = listed(aged_listing.key, None)
@@ -112,7 +127,7 @@ class DumpTree:
             tuple(listings[key] for key in sorted(listings, key=lambda key: key.order)),
             (*discovery.unowned.problems, *ranks.problems, *of_logs),
             self._expected_steps(run_listings.values()),
-            unlisted,
+            frozenset(unlisted),
             ranks.expected,
         )
 
@@ -199,6 +214,13 @@ def _by_step(places: Iterable[LayoutPlace], ranks: Ranks) -> dict[StepKey, _Step
         step.places.append(located)
         step.rank_sources.add(source)
     return steps
+
+
+def _in_order(steps: Collection[StepKey], beginning: Beginning | None) -> Collection[StepKey]:
+    """Return steps in the order in which they are listed."""
+    if beginning is None:
+        return steps
+    return sorted(steps, key=lambda key: key.order, reverse=beginning.newest_first)
 
 
 def _rank_of(owner: Owner, ranks: Ranks) -> int | None:

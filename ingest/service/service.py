@@ -42,6 +42,9 @@ if TYPE_CHECKING:  # importing it takes 0.03 s, and most dumps are kept
 _TICK_S = 0.25
 #: The same while dumps are deleted, or read again for somebody who waits, and nothing else is to be done.
 _SHORT_TICK_S = 0.05
+#: The first look lists the steps that come first, until they have this many files (0.03 s): workers begin
+#: with these while the next look lists the rest.
+_FIRST_FILES = 4096
 #: How long what is under way may take to finish after Ctrl-C, in seconds.
 INTERRUPTED_DRAIN_S = 2.0
 
@@ -86,7 +89,7 @@ class Service:
         if self.schedule.is_due:
             self.scan()
         # New steps first: what the store has of the others is asked for while they are converted.
-        has_more = self.offering.offer(self.current_policy)
+        has_more = self.offering.offer(self.current_policy) or bool(self.view and self.view.postponed)
         is_asking = self._ask_store()
         outcomes = self._settle(self._idle(wake, has_more=has_more, is_asking=is_asking))
         self._delete()
@@ -108,7 +111,8 @@ class Service:
         started = self.clock()
         self.disk.look()
         try:
-            view = self.watcher.look(self.committed, self.current_policy)
+            first_files = _FIRST_FILES if self.view is None else 0
+            view = self.watcher.look(self.committed, self.current_policy, first_files=first_files)
             self.check_ranks({key.rank for key in view.there})
             self.view = view
         except StoreError as exc:
@@ -125,6 +129,8 @@ class Service:
             self._report_all(self.retention.see())
         # Now: a slow answer of the store to what follows must not delay the next look.
         self.schedule.record_look(started, failed=False)
+        if self.view.postponed:
+            self.schedule.look_soon()
         self._report_all([CommitReverted(key) for key in self.commits.recheck()])
 
     def check_ranks(self, ranks: Collection[int], *, explains: bool = False) -> None:

@@ -48,6 +48,8 @@ class StepState:
     # What the dump has, by the looks of the watcher.
     listing: Listing | None = None
     """The step as the last look saw it; None if it was not listed, or has no files."""
+    is_postponed: bool = False
+    """Whether it was there at the last look, which did not list it."""
     is_listing_reusable: bool = False
     """Whether the next look may use the listing again where no directory has changed."""
     quiet_since: float = 0.0

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ingest.layouts.base import Dump, DumpScan, Listing, Problem
+from ingest.layouts.base import Beginning, Dump, DumpScan, Listing, Problem
 from ingest.planning.inspection import inspect
 from ingest.planning.plan import fingerprint, rewritten, times_rewritten
 from ingest.steps.completeness import waits_for_time
@@ -48,10 +48,12 @@ class DumpState(Event):
     problems: tuple[Problem, ...]
     expected_steps: frozenset[int] | None = None
     unlisted: frozenset[StepKey] = frozenset()
-    """Steps of which the store has something, and is still to be asked what: they were not listed yet, and
-    are neither `present` nor `pending`."""
+    """Steps that were not listed yet, and are neither `present` nor `pending`: the store has something of
+    them, and is still to be asked what; or they are `postponed`."""
     expected_ranks: int | None = None
     """How many ranks the rank tables in the dump name; None without a rank table."""
+    postponed: frozenset[StepKey] = frozenset()
+    """Those of `unlisted` that the next look lists."""
 
     @property
     def there(self) -> frozenset[StepKey]:
@@ -73,21 +75,38 @@ class Watcher:
     _looked_at: float | None = None
     """By the monotonic clock: when the dump was looked at last."""
 
-    def look(self, stored: StoredSteps, policy: StepPolicy) -> DumpState:
+    def look(self, stored: StoredSteps, policy: StepPolicy, *, first_files: int = 0) -> DumpState:
         """List the dump now.
+
+        Args:
+            stored: the store.
+            policy: in which order steps are taken, and when they are complete.
+            first_files: list only the steps that come first, until they have this many files; 0 for all.
 
         Raises:
             StoreError: the store refused; call again.
         """
-        scan = self.dump.scan(self.table.reusable_listings(), stored.expect)
+        newest_first = policy.order == "newest"
+        beginning = Beginning(first_files, newest_first) if first_files else None
+        deferred: Collection[StepKey] = ()
+
+        def defer(keys: Collection[StepKey]) -> Collection[StepKey]:
+            nonlocal deferred
+            deferred = stored.expect(keys)
+            return deferred
+
+        scan = self.dump.scan(self.table.reusable_listings(), defer, beginning)
         # Without files there is nothing to wait for: a job that is killed leaves an empty directory behind.
         present = {
             listing.key: listing for listing in scan.listings if listing.files or _denied(listing.problems)
         }
         self._to_examine.clear()
         self._see(present)
+        postponed = scan.unlisted.difference(deferred)
+        for key in postponed:
+            self.table.ensure(key).is_postponed = True
         pending = [state for state in self.table.present() if not self._compare(state, stored, policy)]
-        pending.sort(key=lambda state: state.key.order, reverse=policy.order == "newest")
+        pending.sort(key=lambda state: state.key.order, reverse=newest_first)
         # What the store is still to be asked for are run files: they are always listed.
         self._to_examine = deque(state for state in pending if not state.is_unchecked)
         return DumpState(
@@ -97,6 +116,7 @@ class Watcher:
             scan.expected_steps,
             scan.unlisted,
             scan.expected_ranks,
+            postponed,
         )
 
     def next_complete(self, policy: StepPolicy, now: float) -> StepState | None:
@@ -119,8 +139,8 @@ class Watcher:
     def _see(self, present: dict[StepKey, Listing]) -> None:
         """Record the listings of a look, and that the other steps have no files."""
         now = self.clock.monotonic()
-        # At the first look, only the times of files tell for how long a step has been quiet. One that comes
-        # later was not there at the look before, however wrong the clocks of this host and of its disk are.
+        # When a step is listed first, only the times of files tell for how long it has been quiet. One that
+        # was not there at the look before has come since, however wrong the clocks of host and disk are.
         since_last_s = math.inf if self._looked_at is None else now - self._looked_at
         states = [(self.table.ensure(key), listing) for key, listing in present.items()]
         reached = 0.0
@@ -128,7 +148,9 @@ class Watcher:
             newest_change = max(listing.newest_change for listing in present.values())
             reached = self.clock.reached(self.dump.root, newest_change)
         for state, listing in states:
-            state.see(listing, now=now, reached=reached, at_most_s=since_last_s)
+            at_most_s = math.inf if state.is_postponed else since_last_s
+            state.is_postponed = False
+            state.see(listing, now=now, reached=reached, at_most_s=at_most_s)
         self._looked_at = now
         if len(present) < len(self.table):
             for state in self.table:

@@ -5,23 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingest.dispatch.local_workers import LocalWorkers
+from ingest.dispatch.outcomes import JobConverted
 from ingest.layouts.base import Dump
 from ingest.layouts.detect import find_dump
 from ingest.service.build import build_service
 from ingest.service.one_shot import ingest_once
 from ingest.service.report import Report
-from ingest.service.service import Service
+from ingest.service.service import Service, without_old_objects
 from ingest.service.stopping import StopRequest
 from ingest.settings import Settings, load
-from ingest.wiring.consolidation import consolidate_after
 from ingest.wiring.options import options_of
 from ingest.wiring.stores import place_of_store, refuse_another_dump
 from workers.errors import StoreSilent
-from workers.events import Observer
+from workers.events import Event, Observer
 from workers.rules.ready import rules_of
 from workers.store import commit
 from workers.store.backends.bounded import BoundedObjects
@@ -140,13 +141,25 @@ def ingest_with(
 ) -> Report:
     """Do the same with workers from `start_workers`, or with its own; `chosen.store` is the store."""
     tree = find_dump(Path(dump), rank_map=chosen.rank_map, layout=chosen.layout)
+    # Whoever has a scheduler has other hosts, too, and one consolidator for all of them.
+    consolidates = chosen.consolidate and chosen.scheduler is None
     with open_service(tree, chosen, workers=workers, dry_run=dry_run) as service:
         service.observers += observers
+        if consolidates:
+            service.observers.append(_load_consolidator)
         if isinstance(stop, StopRequest):
             stop.under_way = service.submitter.count_inflight
         report = ingest_once(service, stop)
         objects = service.committed.objects
-    # Whoever has a scheduler has other hosts, too, and one consolidator for all of them.
-    if chosen.consolidate and chosen.scheduler is None and report.commits and not stop.is_set():
-        consolidate_after(report, objects, rules_of(chosen.rules))
+    if consolidates and report.commits and not stop.is_set():
+        from ingest.wiring.consolidation import consolidate_after  # deferred: see `_load_consolidator`
+
+        with without_old_objects():
+            consolidate_after(report, objects, rules_of(chosen.rules))
     return report
+
+
+def _load_consolidator(event: Event) -> None:
+    """Import what the end of a run takes, in 0.1 s, when its first job is done: workers are busy then."""
+    if isinstance(event, JobConverted):
+        import_module("ingest.wiring.consolidation")

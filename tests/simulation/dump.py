@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from ingest.layouts.base import Defer, Description, DumpScan, Listing
+from ingest.layouts.base import Beginning, Defer, Description, DumpScan, Listing
 from ingest.layouts.listings import TRUST_S
 from ingest.planning.inspection import Inspected, Inspection
 from tests.simulation.kernel import EPOCH, Kernel, Process
@@ -178,10 +178,18 @@ class DumpView:
     process: Process
     root: Path = ROOT
 
-    def scan(self, known: Mapping[StepKey, Listing], defer: Defer = lambda _: ()) -> DumpScan:
-        """List every step now."""
+    def scan(
+        self,
+        known: Mapping[StepKey, Listing],
+        defer: Defer = lambda _: (),
+        beginning: Beginning | None = None,
+    ) -> DumpScan:
+        """List every step now; of a beginning, the first."""
         keys = self.dump.present()
         deferred = set(defer(keys))
+        if beginning is not None:
+            listed = sorted(set(keys) - deferred, key=lambda key: key.order, reverse=beginning.newest_first)
+            deferred.update(listed[1:])
         newest = max((key.step or 0 for key in keys), default=0)
         listings = []
         for key in keys:

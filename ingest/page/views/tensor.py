@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from markupsafe import Markup
 
 from ingest.page.answers import STAT, THE_RANK, THE_TENSOR
@@ -23,6 +21,7 @@ from ingest.page.moment import Moment
 from ingest.page.screen import AnswerLine, Asked, Screen, lines
 from ingest.page.sheet import Sheet
 from ingest.page.views.sketches import sketches_of
+from ingest.page.views.whole import as_float, whole_of
 from ingest.page.words import number
 from ingest.questions.trend import statistic_named, trend_of
 from ingest.reader.context import context_of
@@ -54,6 +53,7 @@ def show(asked: Asked) -> dict[str, Any]:
     statistics, sketches = tensor.statistics, sketches_of(asked, tensor)
     sheet = Sheet.of(tensor.shape)
     state = {"rank": tensor.rank, "step": tensor.step, "name": tensor.name, "graph": tensor.graph}
+    whole = whole_of(asked, tensor, state)
     return {
         "tensor": tensor,
         "statistics": [(field, getattr(statistics, field)) for field in _SHOWN],
@@ -71,7 +71,13 @@ def show(asked: Asked) -> dict[str, Any]:
         "over_url": asked.links.view("tensor", **state, stat=asked.arguments.text("stat"), over=1),
         "stat": stat,
         "state": state,
-        "lines": lines(asked, _line(asked, tensor), *sketches.lines),
+        "whole": whole,
+        "lines": lines(
+            asked,
+            _line(asked, tensor),
+            *sketches.lines,
+            *((whole.line,) if whole is not None and whole.tensor is not None else ()),
+        ),
     }
 
 
@@ -113,7 +119,7 @@ def _content(tensor: Tensor) -> tuple[_Content | None, str]:
     if tensor.nbytes > SMALL_NBYTES:
         return _Content(None, None, None, None), ""
     try:
-        values = _as_float(tensor.read())
+        values = as_float(tensor.read())
         anatomy = tensor.examine(bins=32)
     except DamagedStore as exc:
         return None, exc.message
@@ -128,14 +134,6 @@ def _content(tensor: Tensor) -> tuple[_Content | None, str]:
     exponents = None if counts is None else exponents_picture(counts, title)
     image = image_of(as_matrix(values)) if values.size > 1 else None
     return _Content(image, anatomy, histogram, exponents), ""
-
-
-def _as_float(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Return values as float64; of complex numbers, their absolute values."""
-    if values.dtype.kind == "c":
-        values = np.abs(values)
-    converted: npt.NDArray[np.float64] = np.asarray(values).astype(np.float64)
-    return converted
 
 
 def _neighbour(asked: Asked, neighbour: Any) -> dict[str, Any]:
@@ -223,7 +221,9 @@ SCREEN = Screen(
         *THE_TENSOR,
         STAT,
         Parameter("over", "boolean", "Draw the lines over the steps, however many they are."),
+        Parameter("whole", "boolean", "Put the tensor together from the pieces of all ranks."),
+        Parameter("placement", "string", "How ranks hold it, such as `shard 0`; else as the dump tells."),
     ),
     show,
-    is_slow=lambda asked: asked.flag("over"),
+    is_slow=lambda asked: asked.flag("over") or asked.flag("whole") or bool(asked.text("placement")),
 )

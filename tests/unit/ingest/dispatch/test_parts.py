@@ -71,3 +71,9 @@ def test_no_two_attempts_have_the_same_key(step: OfferedStep) -> None:
         keys.append(key_suffix(part(step, 0)))
     assert len(set(keys)) == 2
     assert all(key[0].isdigit() and "3-40-0" in key for key in keys)
+
+
+def test_a_job_of_many_files_takes_longer_than_one_of_as_many_bytes(step: OfferedStep) -> None:
+    costs = [step.cost(job.number) for job in step.plan.jobs]
+    assert min(costs) > max(job.nbytes for job in step.plan.jobs)
+    assert step.cost(WHOLE) == step.cost(PUBLISH) == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.layouts.base import Listing
+from ingest.layouts.base import Beginning, Listing
 from ingest.layouts.detect import find_dump
 from workers.model import StepKey
 
@@ -130,3 +130,14 @@ def test_old_listings_are_made_anew_a_few_at_each_look_so_that_no_look_takes_lon
     for listed_again in range(1, 7):
         known = {listing.key: listing for listing in tree.scan(known).listings}
         assert sum(listing.nbytes > 1 for listing in known.values()) == listed_again
+
+
+def test_beginning_is_what_comes_first_and_what_is_known(tmp_path: Path) -> None:
+    _make(tmp_path, *(f"rank_0/Net/0/{step}/{_FILE}" for step in range(5)), "rank_0/graphs/g.ir")
+    tree = find_dump(tmp_path)
+    scan = tree.scan({}, beginning=Beginning(2))
+    assert [listing.key.step for listing in scan.listings] == [None, 0, 1]
+    assert {key.step for key in scan.unlisted} == {2, 3, 4}
+    known = {listing.key: listing for listing in scan.listings}
+    scan = tree.scan(known, beginning=Beginning(1, newest_first=True))
+    assert {key.step for key in scan.unlisted} == {2, 3}

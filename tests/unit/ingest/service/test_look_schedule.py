@@ -21,9 +21,9 @@ def test_changes_in_a_dump_that_takes_long_to_list_do_not_bring_looks_forward(
     running, heard = observed_service(filled, store, clock=lambda: now[0])
     look = Watcher.look
 
-    def slow(self: Watcher, *arguments: Any) -> DumpState:
+    def slow(self: Watcher, *arguments: Any, **options: Any) -> DumpState:
         now[0] += 2.0
-        return look(self, *arguments)
+        return look(self, *arguments, **options)
 
     monkeypatch.setattr(Watcher, "look", slow)
 

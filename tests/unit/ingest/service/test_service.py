@@ -92,3 +92,17 @@ def test_a_service_that_tries_for_ever_waits_for_the_store_from_its_first_look_o
 
 def _unavailable(*_: object) -> None:
     raise StoreUnavailable("away")
+
+
+def test_workers_begin_before_all_of_a_dump_is_listed(
+    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingest.service.service._FIRST_FILES", 1)
+    running, _ = observed_service(filled, store)
+    running.tick()
+    assert running.view is not None
+    assert running.view.postponed
+    assert running.schedule.is_due
+    _tick_until(running, lambda: running.view is not None and not running.view.pending)
+    assert not running.view.unlisted
+    assert set(open_store(str(store)).keys) == running.view.there

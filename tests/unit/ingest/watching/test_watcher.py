@@ -413,3 +413,19 @@ def test_a_file_that_grows_while_its_step_waits_for_its_turn_is_seen(bench: Benc
     assert bench.take(after=5) == {}
     (inspected,) = bench.take(after=5).values()
     assert [file.size for file in inspected.listing.files] == [len(content)]
+
+
+@pytest.mark.parametrize(("order", "first"), [("oldest", 0), ("newest", 2)])
+def test_first_look_lists_a_beginning_and_the_next_one_the_rest(order: Any, first: int, bench: Bench) -> None:
+    """The rest was there all the time: it does not have to be quiet for longer than the beginning."""
+    for step in range(3):
+        bench.made.add(WHOLE, step=step)
+    bench.policy = replace(POLICY, order=order)
+    bench.watcher.clock = QuietClock(monotonic=lambda: bench.now, files=lambda _: time.time() + 3600)
+    view = bench.watcher.look(bench.stored, bench.policy, first_files=1)
+    rest = {StepKey(0, step) for step in range(3) if step != first}
+    assert (view.present.keys(), view.postponed, view.unlisted) == ({StepKey(0, first)}, rest, rest)
+    assert [state.key.step for state in bench.complete()] == [first]
+    view = bench.look()
+    assert (view.there, view.postponed) == (rest | {StepKey(0, first)}, frozenset())
+    assert {state.key for state in bench.complete()} == rest | {StepKey(0, first)}
