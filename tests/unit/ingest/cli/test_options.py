@@ -22,6 +22,7 @@ DIFFERENT = {
     "--poll": "`consolidate` knows it with --follow only",
     "--rank": "`show` takes one",
     "--severity": "`wait` knows it with --until incident only",
+    "--stat": "of the error over the steps, which has a default of its own",
     "--step": "`show` takes one",
     "--unsharded": "`show` prints a whole tensor; `export` writes a file of them",
     "--where": "a cause in `origin`",
