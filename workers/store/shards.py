@@ -28,10 +28,11 @@ from workers.errors import DamagedStore
 from workers.model import MIB, ceil_div
 from workers.store import untrusted
 from workers.store.blosc import BIT_SHUFFLE, NO_SHUFFLE, SHUFFLE, compressor
-from workers.store.chunk_encoder import ByBlosc, encoder_of
+from workers.store.chunk_encoder import encoder_of
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
 from workers.store.pieces import NewObject
+from workers.store.sparse_chunks import encoder_of_sparse, is_sparse
 
 _MISSING = 2**64 - 1
 _CRC_BYTES = 4
@@ -43,9 +44,6 @@ _TAIL_NBYTES = 64 * 1024
 _RUN_NBYTES = 16 * MIB
 #: Requests of one large read that are on their way at once.
 _RUNS_AT_ONCE = 4
-#: In an array whose chunks may be sparse: the share of zeros from which on a chunk is, and which elements are
-#: looked at, one in so many. A prime: rows of a matrix, or columns that are zero, do not fall in with it.
-_SPARSE, _LOOKED_AT = 1 / 8, 61
 
 
 def codecs(spec: ArraySpec) -> list[dict[str, Any]]:
@@ -82,23 +80,9 @@ def _blosc_config(spec: ArraySpec) -> dict[str, Any]:
         numbers = {"cname": "zstd", "clevel": 1, "shuffle": spec.dense}
     return {
         **(text if spec.path == "files" else numbers),
-        "typesize": _typesize(spec),
+        "typesize": spec.typesize,
         "blocksize": MIB if spec.dense else 0,
     }
-
-
-def _typesize(spec: ArraySpec) -> int:
-    # complex128 is two float64: bits are shuffled within each.
-    return spec.itemsize // 2 if spec.data_type.startswith("complex") else spec.itemsize
-
-
-def has_sparse_chunks(data_type: str) -> bool:
-    """Return whether chunks of a new array may be sparse: if it holds real or complex numbers.
-
-    Where zeros lie between others at random, as ReLU and dropout leave them, they do not show once bits are
-    shuffled. Integers and booleans take no more room in the usual way.
-    """
-    return data_type.startswith(("float", "bfloat", "complex"))
 
 
 @lru_cache(maxsize=64)
@@ -106,16 +90,6 @@ def _compressor(spec: ArraySpec) -> Blosc:
     config = _blosc_config(spec)
     shuffle = {"noshuffle": NO_SHUFFLE, "shuffle": SHUFFLE, "bitshuffle": BIT_SHUFFLE}[config["shuffle"]]
     return compressor(config["cname"], config["clevel"], shuffle, config["typesize"], config["blocksize"])
-
-
-@lru_cache(maxsize=16)
-def _sparse_compressor(typesize: int) -> Blosc:
-    return compressor("zstd", 1, SHUFFLE, typesize, MIB)
-
-
-def _is_sparse(elements: memoryview, typesize: int) -> bool:
-    sample = np.frombuffer(elements, f"u{typesize}")[::_LOOKED_AT]
-    return bool(sample.size - np.count_nonzero(sample) >= max(_SPARSE * sample.size, 1))
 
 
 def crc32c(data: bytes) -> bytes:
@@ -203,10 +177,9 @@ class ShardPacker:
 
     def _encode(self, chunk: memoryview, filled: int) -> None:
         """Encode a chunk, `filled` bytes of which are payload."""
-        encoder, typesize = self._encoder, _typesize(self._spec)
-        # Blosc says in each chunk how it was encoded, so readers need not know which way was taken.
-        if self._spec.sparse and _is_sparse(chunk[:filled], typesize):
-            encoder = ByBlosc(_sparse_compressor(typesize))
+        encoder, typesize = self._encoder, self._spec.typesize
+        if self._spec.sparse and is_sparse(chunk[:filled], typesize):
+            encoder = encoder_of_sparse(typesize)
         encoded = encoder.encode(chunk)
         if self._object is None:
             self._object = self._create(self._shard)

@@ -10,7 +10,7 @@ from ingest.findings.incidents.incident import IncidentKind
 from ingest.page.arguments import Parameter
 from ingest.page.drawing.spread import spread_picture
 from ingest.page.drawing.timeline import timeline_picture
-from ingest.page.screen import Asked, Line, Screen, lines
+from ingest.page.screen import AnswerLine, Asked, Screen, lines
 from ingest.questions.divergence import divergence
 from ingest.questions.origin import OriginTensor
 from ingest.questions.placement.layout_answer import LayoutFinding
@@ -47,11 +47,11 @@ def show(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _line(asked: Asked, place: dict[str, int]) -> Line:
+def _line(asked: Asked, place: dict[str, int]) -> AnswerLine:
     """Return the line for the incidents of a rank and step, or of all; that of an id is among them."""
     options = (word for name, number in place.items() for word in (f"--{name}", number))
     given = "".join(f", {name}={number}" for name, number in place.items())
-    return Line.of(("anomalies", asked.url, *options), f"ingest.incidents(store{given}).incidents")
+    return AnswerLine.of(("anomalies", asked.url, *options), f"ingest.incidents(store{given}).incidents")
 
 
 def card(asked: Asked, incident: Incident) -> dict[str, Any]:

@@ -18,13 +18,14 @@ from ingest.page.drawing.charts import bars, series_by_rank, series_picture
 from ingest.page.drawing.exponents import ExponentCounts, exponents_picture
 from ingest.page.drawing.png import Image, as_matrix, image_of
 from ingest.page.moment import Moment
-from ingest.page.screen import Asked, Line, Screen, lines
+from ingest.page.screen import AnswerLine, Asked, Screen, lines
 from ingest.page.sheet import Sheet
 from ingest.page.views.sketches import sketches_of
 from ingest.page.views.whole import as_float, whole_of
 from ingest.page.words import number
-from ingest.questions.trend import statistic_named, trend
+from ingest.questions.trend import statistic_named, trend_of
 from ingest.reader.context import context_of
+from ingest.reader.snapshot import ask_of_undamaged
 from ingest.reader.tensor import SMALL_NBYTES, Tensor
 from workers.errors import DamagedStore, UsageError
 
@@ -80,13 +81,13 @@ def show(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _line(asked: Asked, tensor: Tensor) -> Line:
+def _line(asked: Asked, tensor: Tensor) -> AnswerLine:
     """Return the line that shows the same tensor."""
     step = () if tensor.step is None else ("--step", tensor.step)
     graph = ("--graph", tensor.graph) if tensor.graph else ()
     given = f", graph={tensor.graph!r}" if tensor.graph else ""
     name = glob.escape(tensor.name)
-    return Line.of(
+    return AnswerLine.of(
         ("show", asked.url, tensor.name, "--rank", tensor.rank, *step, *graph),
         f"store.tensors(rank={tensor.rank}, step={tensor.step}, name={name!r}{given})[0]",
     )
@@ -189,7 +190,10 @@ def _over(asked: Asked, tensor: Tensor, stat: str) -> Any:
     if len(ranks) * len(moment.numbers) > _AT_ONCE and not asked.arguments.flag("over"):
         return None
     try:
-        frame = trend(moment.store, glob.escape(tensor.name), stat, rank=ranks, include_partial=True)
+        frame = ask_of_undamaged(
+            moment.snapshot().only(ranks=ranks),
+            lambda readable: trend_of(readable, {"name": glob.escape(tensor.name)}, stat),
+        )
     except UsageError:
         return None
     series = series_by_rank(frame[frame["graph"] == tensor.graph])
@@ -198,6 +202,7 @@ def _over(asked: Asked, tensor: Tensor, stat: str) -> Any:
         "picture": picture,
         "names": [line.name for line in series],
         "has_bad": any(any(line.bad) for line in series),
+        "is_known": bool(frame["value"].notna().any()),
     }
 
 

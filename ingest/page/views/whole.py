@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.page.drawing.png import Image, as_matrix, image_of
-from ingest.page.screen import Asked, Line
+from ingest.page.screen import AnswerLine, Asked
 from ingest.reader.tensor import SMALL_NBYTES, Tensor
 from ingest.reader.unsharded import UnshardedTensor
 from workers.errors import DamagedStore, UsageError
@@ -23,7 +23,7 @@ class WholeTensor:
 
     url: str
     """Of the screen that shows it."""
-    line: Line
+    line: AnswerLine
     """That gives the same."""
     tensor: UnshardedTensor | None = None
     """None if it is not asked for, or cannot be put together."""
@@ -56,14 +56,14 @@ def whole_of(asked: Asked, tensor: Tensor, state: dict[str, Any]) -> WholeTensor
     return WholeTensor(link.url, link.line, whole, image)
 
 
-def _line(asked: Asked, tensor: Tensor, placement: str) -> Line:
+def _line(asked: Asked, tensor: Tensor, placement: str) -> AnswerLine:
     """Return the line that puts a tensor together."""
     graph = ("--graph", tensor.graph) if tensor.graph else ()
     given = f", graph={tensor.graph!r}" if tensor.graph else ""
     words = ("--placement", placement) if placement else ("--unsharded",)
     name = glob.escape(tensor.name)
     piece = f"store.tensors(rank={tensor.rank}, step={tensor.step}, name={name!r}{given})[0]"
-    return Line.of(
+    return AnswerLine.of(
         ("show", asked.url, tensor.name, "--rank", tensor.rank, "--step", tensor.step, *graph, *words),
         f"{piece}.unsharded({placement!r})",
     )
