@@ -54,6 +54,7 @@ chaos: setup ## Kill, stop, starve and confuse all of it, and compare store and 
 simulate: setup ## Play schedules of the decisions on a virtual clock and store; SEED=1 SCHEDULES=100000
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) --schedules $(or $(SCHEDULES),100000)
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) --schedules $(or $(SCHEDULES),10000) --cast pool
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) --schedules $(or $(SCHEDULES),10000) --cast recompress
 
 casts: setup ## Cast every tensor of real dumps to other formats, and compare with what histograms say; DUMPS="..."
 	@$(BIN)/python -m tests.casts $(DUMPS)

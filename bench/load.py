@@ -13,7 +13,7 @@ import json
 import lzma
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -237,8 +237,47 @@ def build_alike(directory: Path, *, files: int, size: int, suffix: str) -> Load:
     return Load(directory, files, nbytes, nbytes)
 
 
+#: The layout of what `build_alike` and `build_as` write as safetensors.
+DECLARED = "rank{rank}/{module}-{io}.{slot}.safetensors"
+#: The types of a profile as safetensors names them.
+_SAFETENSORS_TYPES = {
+    "f4": "F32",
+    "f2": "F16",
+    "i4": "I32",
+    "i8": "I64",
+    "u8": "U64",
+    "b1": "BOOL",
+    "f8": "F64",
+}
+
+
+def build_as(load: Load, directory: Path, suffix: str) -> Load:
+    """Write each tensor of a dump of MindSpore as a file of torch.save or of safetensors: of one rank."""
+    target = directory / "rank0"
+    target.mkdir(parents=True)
+    nbytes = 0
+    for number, path in enumerate(sorted(load.directory.rglob("*.npy"))):
+        values = np.load(path)
+        content = pt_bytes(values) if suffix == "pt" else _safetensors(values)
+        (target / f"{number}.Add-output.0.{suffix}").write_bytes(content)
+        nbytes += len(content)
+    return Load(directory, load.files, nbytes, load.distinct_nbytes)
+
+
+def _safetensors(values: npt.NDArray[Any]) -> bytes:
+    tensor = {
+        "dtype": _SAFETENSORS_TYPES[values.dtype.str[1:]],
+        "shape": values.shape,
+        "data_offsets": [0, values.nbytes],
+    }
+    return _safetensors_head(tensor) + values.tobytes()
+
+
 def _safetensors_header(size: int) -> bytes:
-    tensor = {"dtype": "F32", "shape": [size], "data_offsets": [0, 4 * size]}
+    return _safetensors_head({"dtype": "F32", "shape": [size], "data_offsets": [0, 4 * size]})
+
+
+def _safetensors_head(tensor: Mapping[str, object]) -> bytes:
     text = json.dumps({"output": tensor}).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text

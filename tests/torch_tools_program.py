@@ -33,8 +33,8 @@ class Scores(nn.Module):
         super().__init__()
         self.fc = nn.Linear(WIDTH, 8)
 
-    def forward(self, x):
-        return torch.log(torch.sigmoid(self.fc(x)) + self.shift)  # the planted line
+    def forward(self, x, *, scale):
+        return torch.log(torch.sigmoid(self.fc(x)) * scale + self.shift)  # the planted line
 
 
 class Net(nn.Module):
@@ -46,7 +46,7 @@ class Net(nn.Module):
     def forward(self, x):
         for layer in self.stem:
             x = nn.functional.gelu(layer(x)) + x
-        return self.scores(x)
+        return self.scores(x, scale=torch.ones(8))
 
 
 def msprobe(config):

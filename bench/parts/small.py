@@ -11,7 +11,7 @@ from pathlib import Path
 
 from distributed import Client
 
-from bench.load import build_alike, build_small
+from bench.load import DECLARED, build_alike, build_small
 from bench.measure import Measure, Ratio, in_turns, seconds, seconds_each
 from bench.setting import WORKERS, Setting, ingest, workers
 from ingest.api import open_store
@@ -23,7 +23,6 @@ _FILES_OF_RANK = 200
 _LINEAR = 1.25
 #: How fast `.pt` and safetensors files are at least, against npy.
 _OF_NPY = 0.8
-_DECLARED = "rank{rank}/{module}-{io}.{slot}.safetensors"
 
 
 def measure(setting: Setting) -> Iterator[Measure]:
@@ -60,7 +59,7 @@ def _containers(setting: Setting, client: Client) -> Iterator[Measure]:
             {
                 "npy": lambda: _ingest(setting, client, dumps["npy"]),
                 "pt": lambda: _ingest(setting, client, dumps["pt"]),
-                "safetensors": lambda: _ingest(setting, client, dumps["safetensors"], layout=_DECLARED),
+                "safetensors": lambda: _ingest(setting, client, dumps["safetensors"], layout=DECLARED),
             },
         )
     for suffix in ("pt", "safetensors"):

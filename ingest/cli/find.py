@@ -124,23 +124,32 @@ def command(
         tensors, others = ingest.Tensors(others), ()
     shown = limited(in_order(tensors, order), limit)
     if shown_columns is None:
-        exactness = ("bounded" if undecided else "exact") if undecided or others else ""
-        print_tensors(shown, json=json, exactness=exactness)
+        print_tensors(shown, json=json, exactness=_exactness(others, undecided=undecided))
     else:
         _print_columns(shown, shown_columns, json=json)
     if not json:
         say(_total(len(tensors), len(shown)))
+    _say_undecided(len(others))
+    for hint in hints(opened, rank, step, chosen) if not tensors and not others else ():
+        say(hint, label="hint")
+    say_damaged(damages)
+    exit_if_damaged(damages)
+
+
+def _say_undecided(others: int) -> None:
     if others:
         say(
-            f"bounded: these certainly fulfil the condition, and {counted(len(others), 'other')} may: "
+            f"bounded: these certainly fulfil the condition, and {counted(others, 'other')} may: "
             "--undecided lists what bounds of sketches do not decide",
             label="note",
         )
-    if not tensors and not others:
-        for hint in hints(opened, rank, step, chosen):
-            say(hint, label="hint")
-    say_damaged(damages)
-    exit_if_damaged(damages)
+
+
+def _exactness(others: Sequence[ingest.Tensor], *, undecided: bool) -> str:
+    """Return how sure it is that tensors fulfil the condition; "" if it leaves nothing undecided."""
+    if undecided:
+        return "bounded"
+    return "exact" if others else ""
 
 
 def _total(tensors: int, shown: int) -> str:

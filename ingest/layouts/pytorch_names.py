@@ -23,7 +23,8 @@ _SGLANG_TAGS = frozenset(
     ["step", "rank", "dump_index", "name", "recompute_status"]
     + [f"{axis}_rank" for axis in ("pp", "tp", "cp", "ep", "etp", "dp", "sp", "edp", "vpp")]
 )
-_INPUT = re.compile(r"(?P<module>.*?)\.?inputs\.(?P<slot>\d{1,9})")
+#: A positional argument by its number; a keyword, or a member of a sequence or of a batch, by its name.
+_INPUT = re.compile(r"(?:(?P<module>.*?)\.)?inputs\.(?:(?P<slot>\d{1,9})|(?P<name>\w+(?:\.\w+)?))")
 _OUTPUT = re.compile(r"(?P<module>.*?)\.?output(?:\.(?P<slot>\d{1,9}))?")
 _TRT_LLM = re.compile(
     r"(?P<path>\d{1,9}\.[^-]+(?:-\d{1,9}\.[^-]+)*)-(?P<io>input|output)\.(?P<slot>.+)", re.DOTALL
@@ -102,9 +103,16 @@ def _sglang_tensor(text: str, tags: Mapping[str, str]) -> TensorName:
 
 
 def module_tensor(text: str) -> TensorName:
-    """Return the name of an input or output of a module: `layers.0.inputs.1`, `layers.0.output`."""
+    """Return the name of an input or output of a module.
+
+    >>> module_tensor("layers.0.inputs.1").slot, module_tensor("layers.0.inputs.mask").io
+    (1, 'input.mask')
+    """
     match = _INPUT.fullmatch(text)
     io = "input" if match else "output"
+    if match is not None and match["name"]:
+        module = match["module"] or "model"
+        return TensorName(op_type=module_type(module), op_name=module, io=f"input.{match['name']}", slot=0)
     match = match or _OUTPUT.fullmatch(text)
     if match is None:
         return TensorName(op_type=module_type(text), op_name=text, io="output", slot=0)

@@ -61,7 +61,7 @@ class KeptFields:
         if due:
             try:
                 read = ask_of_undamaged(
-                    snapshot().only(due), lambda readable: rank_values_of(readable, pattern, statistic)
+                    snapshot().only(steps=due), lambda readable: rank_values_of(readable, pattern, statistic)
                 )
             except UsageError:
                 if not by_step:

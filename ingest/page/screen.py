@@ -53,14 +53,14 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class AnswerLine:
     """A command line, and the Python expression on `store`, that give the same answer."""
 
     shell: str
     python: str
 
     @classmethod
-    def of(cls, words: tuple[object, ...], python: str) -> Line:
+    def of(cls, words: tuple[object, ...], python: str) -> AnswerLine:
         """Return a command, of its words without `dump-ingest`, and an expression."""
         return cls(command(*words), python)
 
@@ -89,7 +89,7 @@ class Screen:
     """Whether it has `watched`, and follows it."""
 
 
-def lines(asked: Asked, *same: Line) -> Lines:
+def lines(asked: Asked, *same: AnswerLine) -> Lines:
     """Return the lines for a store, one for each answer of a view."""
     opening = f"import ingest\nstore = ingest.open_store({asked.url!r})\n"
     return Lines("\n".join(line.shell for line in same), opening + "\n".join(line.python for line in same))

@@ -20,7 +20,7 @@ from workers.model import SourceFile
 from workers.rules.values import RuleSet
 from workers.store.model import ArraySpec, Grid, Origin, RowKind, StoreAddress
 from workers.store.pool import without_pool
-from workers.store.shards import has_sparse_chunks
+from workers.store.sparse_chunks import has_sparse_chunks
 from workers.tasks.model import CONVERTER_VERSION, Entry, Segment, ShardJob, StepPlan
 
 

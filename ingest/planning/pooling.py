@@ -19,7 +19,7 @@ from workers.dump.paths import to_text
 from workers.model import MIB
 from workers.store.blocks import TENSOR_KINDS, TensorKey
 from workers.store.model import ArraySpec, Grid, RowKind
-from workers.store.shards import has_sparse_chunks
+from workers.store.sparse_chunks import has_sparse_chunks
 from workers.tasks.model import Entry
 
 #: A class of ranks is pooled if what it shares of one type comes to this many bytes: it takes two requests.
@@ -80,7 +80,9 @@ def shared_tensors(
     units: dict[tuple[bytes, bytes], list[int]] = {}
     for column in columns:
         units.setdefault((classes[column], own[column].tobytes()), []).append(column)
-    unsure = _unsure_kinds(keys, digest.any(axis=2), same, {classes[column]: column for column in columns})
+    unsure = _unsure_kinds(
+        keys, np.asarray(digest.any(axis=2)), same, {classes[column]: column for column in columns}
+    )
     return {
         keys[column]: tensor
         for (ranks, _), members in units.items()

@@ -132,7 +132,9 @@ def trend_of(snapshot: Snapshot, chosen: FilterFields, stat: str) -> pd.DataFram
     import pandas as pd  # deferred: takes 0.4 s to import
 
     statistic = statistic_named(stat)
-    statistics = _statistics_for(snapshot, chosen, statistic)
+    # Numbers of elements tell roles apart, and are no part of the answer.
+    others = ("count",) if chosen.get("role") else ()
+    statistics = _statistics_for(snapshot, chosen, (statistic, *others))
     columns = _trend_columns(statistics, chosen, statistic)
     order = np.lexsort((columns["step"], columns["rank"], columns["tensor"]))
     places = columns.pop("tensor")[order].astype(np.int64)
@@ -233,7 +235,7 @@ def heatmap_of(
     non_finite, elements = np.full(values.shape, np.nan), np.full(values.shape, np.nan)
     tensors = np.zeros(values.shape, np.int64)
     distinct: set[int] = set()
-    statistics = _statistics_for(snapshot, chosen, name)
+    statistics = _statistics_for(snapshot, chosen, (name, "count"))
     for number, found in enumerate(_matching_tensors(statistics, chosen)):
         rows = np.searchsorted(ranks, found.block.ranks)
         distinct |= set(found.places.tolist())
@@ -361,9 +363,9 @@ def _of_places(values: npt.NDArray[Any], places: npt.NDArray[np.int64]) -> npt.N
     return values if places.size == values.shape[1] else values[:, places]
 
 
-def _statistics_for(snapshot: Snapshot, chosen: FilterFields, statistic: str) -> StepStatistics:
-    """Return the statistics of a snapshot, with those alone that a question about one of them needs."""
-    named = {*parts_of(statistic), *SUMS["non_finite_count"], "count"}
+def _statistics_for(snapshot: Snapshot, chosen: FilterFields, wanted: Sequence[str]) -> StepStatistics:
+    """Return the wanted statistics of a snapshot, and those that a choice or non-finite counts need."""
+    named = {part for name in wanted for part in parts_of(name)} | set(SUMS["non_finite_count"])
     named |= TensorFilter(chosen, BLOCK_COLUMNS).names
     return StepStatistics(snapshot, tuple(name for name in FIELDS if name in named), digests=False)
 

@@ -339,8 +339,7 @@ class Catalog:
         damaged: list[Damage] = []
         chosen = self.select(rank, step, damages=damaged)
         unread = len(damaged)
-        fitting: list[Tensor] = []
-        undecided: list[Tensor] = []
+        fitting, undecided = list[Tensor](), list[Tensor]()
         for opened in with_tables(chosen, damaged):
             tensors, may_fit = (
                 [Tensor(opened, row) for row in rows] for rows in opened.decided_rows(condition)

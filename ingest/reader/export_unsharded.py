@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
 from ingest.reader.choice import Choice
 from ingest.reader.damage import Damage
@@ -34,6 +33,7 @@ from workers.store.blocks import TensorKey, tensors_of
 
 _CODES = {name: code for code, name in DTYPES.items()}
 _ALIGNMENT = 8
+_UNKNOWN = np.dtype(np.void)
 
 #: How ranks hold the tensor of a name; "" to go by the dump, or by equal bytes.
 PlacementOf = Callable[[str], str]
@@ -161,7 +161,7 @@ class _Whole:
     name: str
     pieces: Sequence[Tensor]
     whole: UnshardedTensor | None = None
-    dtype: npt.DTypeLike = None
+    dtype: np.dtype[Any] = _UNKNOWN
     """Of the elements in the file."""
     problem: str = ""
     is_damaged: bool = False
@@ -169,7 +169,7 @@ class _Whole:
     @property
     def nbytes(self) -> int:
         """How many bytes it takes in the file."""
-        return 0 if self.whole is None else math.prod(self.whole.shape) * np.dtype(self.dtype).itemsize
+        return 0 if self.whole is None else math.prod(self.whole.shape) * self.dtype.itemsize
 
     def failed(self, exc: UsageError | DamagedStore) -> _Whole:
         """Return it as one that is not written."""
@@ -227,7 +227,7 @@ def _write(target: TargetDirectory, path: Path, step: int, wholes: list[_Whole])
             tuple(piece.rank for piece in written.pieces),
             str(whole.placement) if whole is not None else "",
             whole.why if whole is not None else "",
-            np.dtype(written.dtype).name if whole is not None else first.dtype,
+            written.dtype.name if whole is not None else first.dtype,
             whole.shape if whole is not None else (),
             written.nbytes,
             written.problem,
@@ -240,7 +240,7 @@ def _is_written(target: TargetDirectory, name: str, wholes: list[_Whole]) -> boo
     # The largest elements first, so that all are aligned.
     order = sorted(
         (place for place, written in enumerate(wholes) if written.whole is not None),
-        key=lambda place: -np.dtype(wholes[place].dtype).itemsize,
+        key=lambda place: -wholes[place].dtype.itemsize,
     )
     if not order:
         return True
@@ -267,7 +267,7 @@ def _header(wholes: Sequence[_Whole]) -> bytes:
     end = 0
     for written in wholes:
         shape = [*written.whole.shape] if written.whole is not None else []
-        code = _CODES[np.dtype(written.dtype).name]
+        code = _CODES[written.dtype.name]
         header[written.name] = {"dtype": code, "shape": shape, "data_offsets": [end, end + written.nbytes]}
         end += written.nbytes
     text = json.dumps(header).encode()

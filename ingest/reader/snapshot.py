@@ -96,11 +96,20 @@ class Snapshot:
         """Return one step of every rank that has it, by rank."""
         return dict(self._by_step.get(step, {}))
 
-    def only(self, steps: Collection[int]) -> Snapshot:
-        """Return these of its steps, with all that is left out; itself if they are all."""
-        if len(steps) == len(self._by_step) and all(step in self._by_step for step in steps):
+    def only(self, *, ranks: Collection[int] | None = None, steps: Collection[int] | None = None) -> Snapshot:
+        """Return its steps of these ranks and steps, with all that is left out; itself if they are all.
+
+        None stands for all ranks, or all steps.
+        """
+        has_all_ranks = ranks is None or set(self._ranks) <= set(ranks)
+        has_all_steps = steps is None or self._by_step.keys() <= set(steps)
+        if has_all_ranks and has_all_steps:
             return self
-        chosen = {key: opened for key, opened in self.chosen.items() if key.step in steps}
+        chosen = {
+            key: opened
+            for key, opened in self.chosen.items()
+            if (has_all_ranks or key.rank in (ranks or ())) and (has_all_steps or key.step in (steps or ()))
+        }
         return Snapshot(self.store, chosen, self.left_out)
 
     def step(self, rank: int, step: int) -> Step | None:

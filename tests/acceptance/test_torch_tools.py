@@ -138,6 +138,12 @@ def test_dump_of_sglang_names_the_module_in_which_the_nan_was_born(
     (loss,) = store.tensors("dump.loss.output.0", step=1)
     assert loss.attributes["meta"]["dims"] == "# dp:partial"
     assert store.tensors("Gradient.scores.fc.weight.output.0", step=0)[0].shape == (8, 96)
+    # A keyword argument is an input, not the output of an operator without inputs.
+    assert [tensor.io for tensor in store.tensors("Module.scores.*", step=0)] == [
+        "input",
+        "input.scale",
+        "output",
+    ]
     origin = ingest.origin(store)
     assert (origin.op_type, origin.op_name, origin.how, origin.step) == ("Module.scores", "scores", "born", 2)
     answer = ingest.next_dump(store, directory=str(tmp_path / "second/dump"))

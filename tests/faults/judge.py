@@ -52,6 +52,8 @@ class Verdict:
     """Files that arrived after the others of their step were deleted. They are in the dump only."""
     pooled: int = 0
     """Steps of one rank that refer to tensors in the pool."""
+    forged: int = 0
+    """Files of a hostile rank that are in the store as that rank wrote them."""
     generations: int = 0
     """All generations that ever existed, of all steps."""
     lost: list[str] = field(default_factory=list)
@@ -131,6 +133,7 @@ def _compare_files(
         file = stored[source][1] if source in stored else None
         if file is not None and file.digest == content:
             verdict.deleted += dumped is None
+            verdict.forged += source in writer.forged
             _count_stored(verdict, file, is_torn=source in writer.torn)
         elif file is not None and not _was_dumped(file, writer.written.get(source, set())):
             verdict.wrong.append(f"{source} differs from all that was dumped")

@@ -78,6 +78,7 @@ def _rows_of_totals(result: Result) -> list[str]:
         "|---|---:|",
         f"| Steps (of one rank) compared | {verdict.steps} |",
         f"| Of them, sharing tensors in the pool | {verdict.pooled} |",
+        f"| Files of a hostile rank | {verdict.forged} |",
         f"| Generations of them | {verdict.generations} |",
         f"| Tensors compared, byte for byte | {verdict.tensors} |",
         f"| Files quarantined, each named | {verdict.quarantined} |",

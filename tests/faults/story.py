@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -25,6 +25,8 @@ class Op(StrEnum):
     """Remove the file."""
     SNEAK = "sneak"
     """Write other values of the same size into the file, and put its modification time back."""
+    FORGE = "forge"
+    """Write other values with the digests of those that other ranks write; or a file whose name deceives."""
 
 
 class Manner(StrEnum):
@@ -43,6 +45,7 @@ class Manner(StrEnum):
     AGAIN = "dumped again"
     FEWER = "dumped again with fewer files"
     SNEAK = "a file that is rewritten under its old time"
+    HOSTILE = "a hostile rank"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -72,6 +75,8 @@ class Job:
     """The number of further, large files that all ranks have in common, as replicas have weights."""
     every_s: float = 6.0
     """The time from one step to the next."""
+    hostile_files: int = 3
+    """The number of further files that a hostile rank writes, with names made to deceive."""
     odd: float = 0.6
     """The share of steps of a rank that are not written in the manner PLAIN."""
     restart_every: int = 8
@@ -104,7 +109,8 @@ def story(seed: int, duration_s: float, job: Job) -> list[Action]:
     actions: list[Action] = []
     steps = int(duration_s / job.every_s)
     for (rank, step), manner in manners(seed, duration_s, job).items():
-        actions += _actions_of_step(rng, job, rank, step, manner)
+        of_step = list(_actions_of_step(rng, job, rank, step, manner))
+        actions += _as_a_hostile_rank(of_step, job) if manner is Manner.HOSTILE else of_step
     for last in range(job.restart_every, steps, job.restart_every):
         # The whole job restarts: every rank writes the last two steps again, with other values.
         for rank in range(job.ranks):
@@ -114,6 +120,14 @@ def story(seed: int, duration_s: float, job: Job) -> list[Action]:
                     Action(round(at_s, 3), rank, step, n, Op.WRITE, attempt=2) for n in range(job.file_count)
                 ]
     return sorted(actions)
+
+
+def _as_a_hostile_rank(actions: list[Action], job: Job) -> Iterator[Action]:
+    """Yield the actions by which a hostile rank writes a step, given how it would write it otherwise."""
+    for action in actions:
+        yield replace(action, op=Op.FORGE) if action.file >= job.files else action
+    for number in range(job.hostile_files):
+        yield replace(actions[-1], file=job.file_count + number, op=Op.FORGE)
 
 
 def _actions_of_step(rng: random.Random, job: Job, rank: int, step: int, manner: Manner) -> Iterator[Action]:

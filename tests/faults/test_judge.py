@@ -30,6 +30,7 @@ def compared(
         final={SOURCE: digest(final)},
         written={SOURCE: {digest(final), digest(b"early")}},
         torn=set(),
+        forged=set(),
     )
     verdict = Verdict()
     _compare_files(

@@ -73,7 +73,10 @@ def test_every_file_of_every_step_is_begun(seed: int, ranks: int) -> None:
     assert actions == story(seed, 40, job)
     assert actions == sorted(actions)
     begun = {(a.rank, a.step, a.file) for a in actions}
-    assert begun == {(r, s, f) for r in range(ranks) for s in range(1, 21) for f in range(job.file_count)}
+    own = {(r, s, f) for r, s, f in begun if f < job.file_count}
+    assert own == {(r, s, f) for r in range(ranks) for s in range(1, 21) for f in range(job.file_count)}
+    hostile = {step for step, manner in manners(seed, 40, job).items() if manner is Manner.HOSTILE}
+    assert {(r, s) for r, s, f in begun - own} == hostile
     # A file that grows is complete after four quarters.
     grown = Counter((a.rank, a.step, a.file) for a in actions if a.op is Op.GROW)
     assert set(grown.values()) <= {4}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import random
 import shutil
@@ -19,12 +20,19 @@ import numpy.typing as npt
 
 from tests.faults.story import Action, Job, Op
 from tests.npy_files import tensor_name
+from tests.xxh3_forgery import forged
 
 #: The dump whose files are written repeatedly: one rank and iteration of it serves all ranks and steps.
 RECORDED = "lenet-4rank"
 _ITERATION = "rank_0/LeNet/0/1"
 #: Elements (float32) of a file that all ranks share: just over 4 MiB, from which on the pool takes it.
 _SHARED_SIZE = 1_100_000
+#: Files of a hostile rank: as if they were in the pool, or in the dump or the store of another rank.
+_HOSTILE_NAMES = (
+    "pool.step_1.zarr.json",
+    tensor_name("Parameter.weight0-..-..-..-rank_0-LeNet-0-1", time=0),
+    tensor_name("Parameter.pool_step_1_float32_c_0", time=0),
+)
 #: In every fifth step, the last rank has a copy that differs in one element.
 _SPOILED_EVERY = 5
 
@@ -50,6 +58,8 @@ class Writer:
     """Files that will never be complete."""
     vanished: set[str] = field(default_factory=set)
     """Files that were removed."""
+    forged: set[str] = field(default_factory=set)
+    """Files that a hostile rank wrote, and that nobody wrote again."""
     error: BaseException | None = None
     """The error that ended a thread of the job, if any."""
 
@@ -61,7 +71,7 @@ class Writer:
         self._shared_names = [
             tensor_name(f"Parameter.weight{number}", time=number) for number in range(self.job.shared_files)
         ]
-        self._names += self._shared_names
+        self._names += [*self._shared_names, *_HOSTILE_NAMES]
 
     def prepare(self, ranks: int) -> None:
         """Write the files that belong to no step: graphs and execution order."""
@@ -101,13 +111,16 @@ class Writer:
         if action.op is Op.SNEAK:
             self._sneak(relative, path, content)
             return
+        self.forged.discard(relative)
         if action.op is not Op.TEAR:
             self.written.setdefault(relative, set()).add(digest(content))
         match action.op:
-            case Op.WRITE | Op.SHRINK:
+            case Op.WRITE | Op.SHRINK | Op.FORGE:
                 self.torn.discard(relative)
                 self._write(path, content)
                 self.final[relative] = digest(content)
+                if action.op is Op.FORGE:
+                    self.forged.add(relative)
             case Op.RENAME:
                 self.torn.discard(relative)
                 temporary = path.with_name(f"{path.name}.part")
@@ -136,8 +149,11 @@ class Writer:
     def content(self, action: Action) -> bytes:
         """Return what an action writes: a recorded tensor with a few elements that identify the action."""
         name = self._names[action.file]
+        if name in _HOSTILE_NAMES:
+            return _hostile_content(name)
         if name in self._shared_names:
-            return self._shared_content(action, name)
+            genuine = self._shared_content(action, name)
+            return _forged(genuine) if action.op is Op.FORGE else genuine
         values = self._values[name].copy()
         number = blake2b(
             f"{self.seed} {action.rank} {action.step} {action.attempt} {name}".encode(), digest_size=8
@@ -203,6 +219,18 @@ class Writer:
         if quarter == 3:
             os.close(self._open.pop(path))
             path.chmod(0o400)
+
+
+def _forged(content: bytes) -> bytes:
+    """Return a file whose tensor has the digests of that of another file, and other values."""
+    header_nbytes = len(content) - 4 * _SHARED_SIZE
+    return content[:header_nbytes] + forged(content[header_nbytes:])
+
+
+def _hostile_content(name: str) -> bytes:
+    if not name.endswith(".npy"):
+        return json.dumps({"zarr_format": 3, "node_type": "array", "shape": [_SHARED_SIZE]}).encode()
+    return _npy(np.full(7, len(name), np.float32))
 
 
 def _npy(values: npt.NDArray[Any]) -> bytes:

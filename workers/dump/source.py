@@ -95,12 +95,7 @@ class OpenFile:
         Raises:
             SourceChanged: the bytes before them are not `lead`, or the file ends early.
         """
-        lead_now = bytearray(len(lead))
-        piece = buffer[:nbytes]
-        # Header and payload of a small file arrive in one system call.
-        self._read([lead_now, piece], offset - len(lead), len(lead) + len(piece))
-        if lead_now != lead:
-            raise SourceChanged(f"{self._where}: {self._source.path} has a different header now")
+        piece = self.first_piece(buffer, offset, nbytes, lead)
         end = offset + nbytes
         while len(piece):
             yield piece
@@ -108,6 +103,20 @@ class OpenFile:
             offset += len(piece)
             piece = buffer[: end - offset]
             self._read([piece], offset, len(piece))
+
+    def first_piece(self, buffer: memoryview, offset: int, nbytes: int, lead: bytes = b"") -> memoryview:
+        """Return the first of `pieces`, which is all of a payload that fits into `buffer`; empty for none.
+
+        Raises:
+            SourceChanged: the bytes before it are not `lead`, or the file ends early.
+        """
+        lead_now = bytearray(len(lead))
+        piece = buffer[:nbytes]
+        # Header and payload of a small file arrive in one system call.
+        self._read([lead_now, piece], offset - len(lead), len(lead) + len(piece))
+        if lead_now != lead:
+            raise SourceChanged(f"{self._where}: {self._source.path} has a different header now")
+        return piece
 
     def _read(self, buffers: Sequence[bytearray | memoryview], position: int, nbytes: int) -> None:
         """Fill buffers, which have `nbytes` in total."""

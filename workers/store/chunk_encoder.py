@@ -74,7 +74,7 @@ class ShuffledLz4:
         self._blocks = chunk_nbytes // self._block
         planes = np.empty(self._block, np.uint8)
         encoded = np.empty(_HEADER.size + chunk_nbytes + _CRC_BYTES, np.uint8)
-        self._planes, self._encoded = memoryview(planes), memoryview(encoded)
+        self._planes, self._encoded = planes.data, encoded.data
         self._planes_at, self._encoded_at = kernels.address(planes), kernels.address(encoded)
         self._starts = struct.Struct(f"<{self._blocks}I")
 
@@ -146,8 +146,8 @@ def _is_exact(itemsize: int) -> bool:
     if loops is None or _lz4() is None:
         return False
     nbytes = _STREAM_NBYTES * itemsize
-    # Bytes of a small range, so that some planes can be compressed; half of a block.
-    sample = memoryview(np.random.default_rng(0).integers(0, 8, nbytes, np.uint8))
+    # Bytes of a small range, so that some planes can be compressed; one block.
+    sample = np.random.default_rng(0).integers(0, 8, nbytes, np.uint8).data
     by_blosc = ByBlosc(compressor("lz4", LEVEL, BIT_SHUFFLE, itemsize)).encode(sample)
     return ShuffledLz4(nbytes, itemsize, loops[f"bitshuffle{itemsize}"]).encode(sample) == by_blosc
 

@@ -82,6 +82,11 @@ class ArraySpec:
     """Whether chunks with many zeros are encoded by zstd, with shuffled bytes, however the others are."""
 
     @property
+    def typesize(self) -> int:
+        """Bytes of a number that is shuffled as a whole: complex128 is two float64."""
+        return self.itemsize // 2 if self.data_type.startswith("complex") else self.itemsize
+
+    @property
     def chunk_nbytes(self) -> int:
         """Bytes of one inner chunk before compression."""
         return self.chunk * self.itemsize

@@ -115,7 +115,7 @@ def _decoded(reader: ShardReader, number: int) -> bytes:
     (chunk,) = reader.chunks(range(number, number + 1))
     if isinstance(chunk, str):
         raise DamagedStore(chunk)
-    return chunk
+    return bytes(chunk)
 
 
 def _size(spec: ArraySpec, chunks: list[bytes]) -> int:

@@ -50,7 +50,7 @@ def view_of(step: StoredStep, row: int) -> StridedView | None:
         return None
 
 
-def part(step: StoredStep, row: int, payload: Iterable[bytes]) -> Iterator[bytes | bytearray | memoryview]:
+def part(step: StoredStep, row: int, payload: Iterable[bytes]) -> Iterator[bytes | memoryview]:
     """Yield the part of a source file that a row has: bytes before the payload, the payload, bytes after it.
 
     The digest of the payload is compared when its last piece has been read.
@@ -73,7 +73,7 @@ def _bytes(text: object) -> bytes:
     return str(text).encode("latin-1")
 
 
-def _checked(pieces: Iterable[bytes], digest: bytes) -> Iterator[bytearray]:
+def _checked(pieces: Iterable[bytes], digest: bytes) -> Iterator[bytes]:
     """Pass the pieces on; at their end, compare their digest."""
     running = new_digest()
     for piece in pieces:
@@ -83,7 +83,7 @@ def _checked(pieces: Iterable[bytes], digest: bytes) -> Iterator[bytearray]:
         raise DamagedStore("the digest does not match")
 
 
-def _as_in_source(step: StoredStep, row: int, pieces: Iterator[bytes]) -> Iterator[bytearray | memoryview]:
+def _as_in_source(step: StoredStep, row: int, pieces: Iterator[bytes]) -> Iterator[bytes | memoryview]:
     """Yield the payload as the file had it: in device layout, if it was brought into host layout."""
     if is_view(step, row):
         for _ in pieces:

@@ -28,10 +28,11 @@ from workers.errors import DamagedStore
 from workers.model import MIB, ceil_div
 from workers.store import untrusted
 from workers.store.blosc import BIT_SHUFFLE, NO_SHUFFLE, SHUFFLE, compressor
-from workers.store.chunk_encoder import ByBlosc, encoder_of
+from workers.store.chunk_encoder import encoder_of
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
 from workers.store.pieces import NewObject
+from workers.store.sparse_chunks import encoder_of_sparse, is_sparse
 
 _MISSING = 2**64 - 1
 _CRC_BYTES = 4
@@ -43,9 +44,6 @@ _TAIL_NBYTES = 64 * 1024
 _RUN_NBYTES = 16 * MIB
 #: Requests of one large read that are on their way at once.
 _RUNS_AT_ONCE = 4
-#: In an array whose chunks may be sparse: the share of zeros from which on a chunk is, and which elements are
-#: looked at, one in so many. A prime: rows of a matrix, or columns that are zero, do not fall in with it.
-_SPARSE, _LOOKED_AT = 1 / 8, 61
 
 
 def codecs(spec: ArraySpec) -> list[dict[str, Any]]:
@@ -82,23 +80,9 @@ def _blosc_config(spec: ArraySpec) -> dict[str, Any]:
         numbers = {"cname": "zstd", "clevel": 1, "shuffle": spec.dense}
     return {
         **(text if spec.path == "files" else numbers),
-        "typesize": _typesize(spec),
+        "typesize": spec.typesize,
         "blocksize": MIB if spec.dense else 0,
     }
-
-
-def _typesize(spec: ArraySpec) -> int:
-    # complex128 is two float64: bits are shuffled within each.
-    return spec.itemsize // 2 if spec.data_type.startswith("complex") else spec.itemsize
-
-
-def has_sparse_chunks(data_type: str) -> bool:
-    """Return whether chunks of a new array may be sparse: if it holds real or complex numbers.
-
-    Where zeros lie between others at random, as ReLU and dropout leave them, they do not show once bits are
-    shuffled. Integers and booleans take no more room in the usual way.
-    """
-    return data_type.startswith(("float", "bfloat", "complex"))
 
 
 @lru_cache(maxsize=64)
@@ -106,16 +90,6 @@ def _compressor(spec: ArraySpec) -> Blosc:
     config = _blosc_config(spec)
     shuffle = {"noshuffle": NO_SHUFFLE, "shuffle": SHUFFLE, "bitshuffle": BIT_SHUFFLE}[config["shuffle"]]
     return compressor(config["cname"], config["clevel"], shuffle, config["typesize"], config["blocksize"])
-
-
-@lru_cache(maxsize=16)
-def _sparse_compressor(typesize: int) -> Blosc:
-    return compressor("zstd", 1, SHUFFLE, typesize, MIB)
-
-
-def _is_sparse(elements: memoryview, typesize: int) -> bool:
-    sample = np.frombuffer(elements, f"u{typesize}")[::_LOOKED_AT]
-    return bool(sample.size - np.count_nonzero(sample) >= max(_SPARSE * sample.size, 1))
 
 
 def crc32c(data: bytes) -> bytes:
@@ -203,10 +177,9 @@ class ShardPacker:
 
     def _encode(self, chunk: memoryview, filled: int) -> None:
         """Encode a chunk, `filled` bytes of which are payload."""
-        encoder, typesize = self._encoder, _typesize(self._spec)
-        # Blosc says in each chunk how it was encoded, so readers need not know which way was taken.
-        if self._spec.sparse and _is_sparse(chunk[:filled], typesize):
-            encoder = ByBlosc(_sparse_compressor(typesize))
+        encoder, typesize = self._encoder, self._spec.typesize
+        if self._spec.sparse and is_sparse(chunk[:filled], typesize):
+            encoder = encoder_of_sparse(typesize)
         encoded = encoder.encode(chunk)
         if self._object is None:
             self._object = self._create(self._shard)
@@ -256,8 +229,8 @@ class ShardCounter(nullcontext[None]):
 Packer: TypeAlias = ShardPacker | ShardCounter
 
 
-#: A decoded chunk as bytes; or, as text, what is wrong with it.
-Chunk: TypeAlias = bytes | str
+#: A decoded chunk; or, as text, what is wrong with it. The chunks of one run lie in one buffer.
+Chunk: TypeAlias = bytes | memoryview | str
 
 
 class ShardReader:
@@ -277,11 +250,11 @@ class ShardReader:
         self._small: dict[int, bytes] = {}
         self._last: tuple[int, bytes] | None = None
 
-    def read(self, start: int, stop: int) -> bytearray:
+    def read(self, start: int, stop: int, run_nbytes: int = 0) -> bytearray:
         """Return the bytes of elements `start` to `stop`.
 
-        Requests: one for the index of each shard that was not read before, and one for each `_RUN_NBYTES` of
-        chunks, `_RUNS_AT_ONCE` at a time. Memory: the result, and these runs twice.
+        Requests: one for the index of each shard that was not read before, and one for each `run_nbytes`
+        (or `_RUN_NBYTES`) of chunks, `_RUNS_AT_ONCE` at a time. Memory: the result, and these runs twice.
 
         Raises:
             DamagedStore: a shard or chunk is missing, or its checksum does not match.
@@ -296,7 +269,7 @@ class ShardReader:
         except MemoryError as exc:
             nbytes = (stop - start) * self.spec.itemsize
             raise DamagedStore(f"{self._prefix}: {nbytes} bytes do not fit into memory") from exc
-        runs = list(self.runs(start // self.spec.chunk, ceil_div(stop, self.spec.chunk)))
+        runs = list(self.runs(start // self.spec.chunk, ceil_div(stop, self.spec.chunk), run_nbytes))
 
         def fill(run: range) -> None:
             for number, chunk in zip(run, self.chunks(run), strict=True):
@@ -341,9 +314,9 @@ class ShardReader:
         first = shard * self.spec.chunks_per_shard
         return range(first, first + int(np.count_nonzero(self._index(shard)[:, 0] != _MISSING)))
 
-    def runs(self, first: int, last: int) -> Iterator[range]:
+    def runs(self, first: int, last: int, run_nbytes: int = 0) -> Iterator[range]:
         """Cut chunks `first` to `last` into runs for one request each: within one shard, and bounded."""
-        longest = max(_RUN_NBYTES // self.spec.chunk_nbytes, 1)
+        longest = max((run_nbytes or _RUN_NBYTES) // self.spec.chunk_nbytes, 1)
         while first < last:
             end_of_shard = (first // self.spec.chunks_per_shard + 1) * self.spec.chunks_per_shard
             end = min(last, end_of_shard, first + longest)
@@ -363,8 +336,8 @@ class ShardReader:
             decoded = self._fetch(run)
         except DamagedStore as exc:
             return [exc.message] * len(run)
-        if isinstance(decoded[-1], bytes):
-            self._last = (run[-1], decoded[-1])
+        if not isinstance(decoded[-1], str):
+            self._last = (run[-1], bytes(decoded[-1]))  # not a view, which would keep the whole run
         return decoded
 
     def _fetch(self, run: range) -> list[Chunk]:
@@ -382,29 +355,34 @@ class ShardReader:
         if data is None or len(data) != stop - start:
             raise DamagedStore(f"{key}: bytes {start} to {stop} are missing")
         encoded = memoryview(data)
+        size = self.spec.chunk_nbytes
+        decoded = memoryview(np.empty(len(run) * size, np.uint8))  # type: ignore[arg-type]  # it has a buffer
+        places = range(0, len(decoded), size)
         return [
             missing
             if offset == _MISSING
-            else self._decode(encoded[offset - start : offset - start + nbytes], f"{key} chunk {number}")
-            for number, (offset, nbytes) in zip(run, entries.tolist(), strict=True)
+            else self._decode(
+                encoded[offset - start : offset - start + nbytes],
+                decoded[place : place + size],
+                f"{key} chunk {number}",
+            )
+            for number, place, (offset, nbytes) in zip(run, places, entries.tolist(), strict=True)
         ]
 
     def _key(self, shard: int) -> str:
         return f"{self._prefix}/c/{shard}"
 
-    def _decode(self, encoded: memoryview, where: str) -> Chunk:
+    def _decode(self, encoded: memoryview, into: memoryview, where: str) -> Chunk:
         try:
             body = without_crc32c(encoded, where)
             if not untrusted.blosc_is(body, self.spec.chunk_nbytes):
                 return f"{where}: its header states another size than {self.spec.chunk_nbytes} bytes"
-            decoded = bytes(_compressor(self.spec).decode(body))
+            _compressor(self.spec).decode(body, into)
         except DamagedStore as exc:
             return exc.message
         except (RuntimeError, ValueError, MemoryError) as exc:
             return f"{where}: cannot be decompressed: {exc}"
-        if len(decoded) != self.spec.chunk_nbytes:
-            return f"{where}: {len(decoded)} bytes instead of {self.spec.chunk_nbytes}"
-        return decoded
+        return into.toreadonly()
 
     def _index(self, shard: int) -> npt.NDArray[np.uint64]:
         # One at a time: threads that read the same shard at once need its index once.

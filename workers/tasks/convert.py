@@ -40,18 +40,19 @@ from workers.tasks.entry_statistics import (
 )
 from workers.tasks.events import Converted, ConvertFailed, ConvertStarted
 from workers.tasks.model import Entry, PooledRows, Receipt, Segment, ShardJob
+from workers.tasks.payload_buffer import PART_NBYTES, PayloadBuffer
 
 _AnyPacker: TypeAlias = Packer | PoolPacker
-#: Files are read in pieces of this many bytes. Most files are a single piece.
+#: A payload of up to this many bytes is held in memory until it is known whether it is a copy.
 PIECE_BYTES = 16 * MIB
 
 
 def convert(job: ShardJob, run: Callable[[ShardJob], Receipt] | None = None) -> Receipt:
     """Read the files of a job once, write whole shards, and report digests, statistics and places.
 
-    Payloads of equal type and digest are stored once. Memory: one piece and two inner chunks (about 20 MiB
-    with the default grid), whatever the size of the tensors; twice the size of a tensor in device layout of
-    up to `MAX_CONVERTED_BYTES`; and, if the store is not a directory, one encoded shard, twice, and what
+    Payloads of equal type and digest are stored once. Memory: `PIECE_BYTES` and three inner chunks (about 20
+    MiB with the default grid), whatever the size of the tensors; twice the size of a tensor in device layout
+    of up to `MAX_CONVERTED_BYTES`; and, if the store is not a directory, one encoded shard, twice, and what
     `Uploads` holds.
 
     Args:
@@ -117,7 +118,7 @@ class _Conversion:
         # arrays take longer.
         self._place = {row: place for place, row in enumerate(job.entries)}
         self._nbytes = [entry.nbytes for entry in job.entries.values()]
-        self._buffer = memoryview(bytearray(min(PIECE_BYTES, max(*self._nbytes, 1))))
+        self._buffer = PayloadBuffer(min(PIECE_BYTES, max(*self._nbytes, 1)))
         n = len(job.entries)
         self._offsets = [-1] * n
         self._digests = [bytes(DIGEST_BYTES)] * n
@@ -168,12 +169,16 @@ class _Conversion:
         sizes = Counter(self._nbytes[place] for place in places)
         root, where = self._job.root, str(self._job.key)
         bases: dict[tuple[str, int], int] = {}
-        # Views come last: then it is known where the payloads are that they are a part of.
-        for row, place in sorted(
-            zip(segment.rows, places, strict=True),
-            key=lambda each: self._job.entries[each[0]].view is not None,
-        ):
-            entry, nbytes = self._job.entries[row], self._nbytes[place]
+        entries = [self._job.entries[row] for row in segment.rows]
+        has_view = [entry.view is not None for entry in entries]
+        has_views = any(has_view)
+        order: Iterable[int] = range(len(entries))
+        if has_views:
+            # Views come last: then it is known where the payloads are that they are a part of.
+            order = sorted(order, key=has_view.__getitem__)
+        for number in order:
+            row, place, entry = segment.rows[number], places[number], entries[number]
+            nbytes = self._nbytes[place]
             if self._begin is not None:
                 self._begin(row)
             if isinstance(packer, PoolPacker):
@@ -182,7 +187,7 @@ class _Conversion:
             try:
                 with OpenFile(root, entry.source, where) as file:
                     self._bytes_read += nbytes
-                    if entry.view is not None:
+                    if has_view[number] and entry.view is not None:
                         base = bases.get((entry.source.path, entry.view.base), -1)
                         self._convert_view(place, entry, file, packer, seen, base=base)
                     elif to_convert(entry):
@@ -191,7 +196,8 @@ class _Conversion:
                         same_meaning = seen.setdefault(meaning(entry), {})
                         is_unique = sizes[nbytes] == 1
                         self._convert(place, entry, file, packer, same_meaning, is_unique=is_unique)
-                        bases[entry.source.path, entry.offset] = self._offsets[place]
+                        if has_views:
+                            bases[entry.source.path, entry.offset] = self._offsets[place]
                     file.check_unchanged()
             except OSError as exc:
                 if exc.errno != errno.EIO:
@@ -220,26 +226,27 @@ class _Conversion:
             is_unique: whether no other payload has its size, so that it cannot be a copy.
         """
         start = packer.position
-        if self._nbytes[place] <= len(self._buffer):
-            digest, summary = self._convert_whole(entry, file, packer, seen)
+        nbytes = self._nbytes[place]
+        if nbytes <= len(self._buffer) and (nbytes <= PART_NBYTES or not is_unique):
+            digest, summary = self._convert_held(entry, nbytes, file, packer, seen)
         else:
             digest, summary = self._convert_in_pieces(entry, file, packer, seen, is_unique=is_unique)
         self._in_device_layout[place] = entry.header is not None and entry.header.device is not None
         self._record(place, entry, digest, seen, start=start, summary=summary)
 
-    def _convert_whole(
-        self, entry: Entry, file: OpenFile, packer: _AnyPacker, seen: dict[bytes, int]
+    def _convert_held(
+        self, entry: Entry, nbytes: int, file: OpenFile, packer: _AnyPacker, seen: dict[bytes, int]
     ) -> tuple[bytes, Summary]:
-        """Convert a payload of a single piece; return its digest, and its statistics unless it is a copy."""
-        piece = next(self._pieces(entry, file), self._buffer[:0])
-        digest = digest_of(piece)
+        """Convert a payload that fits into memory; return its digest, and statistics unless it is a copy."""
+        digest, parts = self._buffer.hold(entry, nbytes, file)
         if digest in seen:
             return digest, UNKNOWN
         entry_statistics = self._statistics_of(entry)
-        if len(piece):
-            entry_statistics.add(piece)
-            packer.append(piece)
-        entry_statistics.update_slabs(lambda ranges: self._ranges(entry, file, ranges))
+        for part in parts:
+            if len(part):
+                entry_statistics.add(part)
+                packer.append(part)
+        entry_statistics.update_slabs(lambda ranges: self._buffer.ranges(entry, file, ranges))
         return digest, entry_statistics.summary()
 
     def _convert_in_pieces(
@@ -248,7 +255,7 @@ class _Conversion:
         """Convert a payload of several pieces; return its digest, and its statistics unless it is a copy."""
         entry_statistics = self._statistics_of(entry)
         running = new_digest()
-        for piece in self._pieces(entry, file):
+        for piece in self._buffer.pieces(entry, file):
             running.update(piece)
             if is_unique:
                 entry_statistics.add(piece)
@@ -257,10 +264,10 @@ class _Conversion:
         if digest in seen:
             return digest, UNKNOWN
         # A payload that may be a copy is read twice: only the digest of the whole tells.
-        for piece in self._pieces(entry, file) if not is_unique else ():
+        for piece in self._buffer.pieces(entry, file) if not is_unique else ():
             entry_statistics.add(piece)
             packer.append(piece)
-        entry_statistics.update_slabs(lambda ranges: self._ranges(entry, file, ranges))
+        entry_statistics.update_slabs(lambda ranges: self._buffer.ranges(entry, file, ranges))
         return digest, entry_statistics.summary()
 
     def _convert_from_device(
@@ -276,7 +283,7 @@ class _Conversion:
         assert header is not None and header.device is not None  # noqa: S101, PT018 (for mypy)
         payload = np.empty(entry.nbytes, np.uint8)
         at = 0
-        for piece in self._pieces(entry, file):
+        for piece in self._buffer.pieces(entry, file):
             payload[at : at + len(piece)] = piece
             at += len(piece)
         host = device_format.to_host(payload, header.device, header.shape, header.element)
@@ -315,7 +322,7 @@ class _Conversion:
         entry_statistics = self._statistics_of(entry)
         if base >= 0:
             running = new_digest()
-            for piece in file.pieces(self._buffer, header.offset, header.nbytes):
+            for piece in self._buffer.pieces(entry, file):
                 running.update(piece)
                 entry_statistics.update(piece)
             self._digests[place] = running.digest()
@@ -336,18 +343,6 @@ class _Conversion:
     def _statistics_of(self, entry: Entry) -> EntryStatistics:
         job = self._job
         return EntryStatistics(entry, len(self._buffer), sketches=job.sketches, marginals=job.marginals)
-
-    def _pieces(self, entry: Entry, file: OpenFile) -> Iterator[memoryview]:
-        lead = entry.header.lead if entry.header else b""
-        return file.pieces(self._buffer, entry.offset, entry.nbytes, lead)
-
-    def _ranges(self, entry: Entry, file: OpenFile, ranges: Iterable[tuple[int, int]]) -> memoryview:
-        """Return ranges of a payload, (offset, nbytes), one after the other."""
-        at = 0
-        for offset, nbytes in ranges:
-            for _ in file.pieces(self._buffer[at : at + nbytes], entry.offset + offset, nbytes):
-                at += nbytes
-        return self._buffer[:at]
 
     def _record(
         self,

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from workers.dump.formats.header import TensorHeader
 
 _LEAD, _TAIL = (TensorHeader._fields.index(name) for name in ("lead", "tail"))
-_BEHIND = slice(_TAIL + 1, None)
 
 
 class Headers(Sequence[TensorHeader | None]):
@@ -62,8 +61,8 @@ class Headers(Sequence[TensorHeader | None]):
 
     def __iter__(self) -> Iterator[TensorHeader | None]:
         distinct = [
-            alike and TensorHeader._make((*alike[:_LEAD], *around, *alike[_BEHIND]))
-            for alike, around in zip(self._of(self._alike, self._which), self._around, strict=True)
+            alike and TensorHeader._make((*alike[:_LEAD], lead, tail, *alike[_TAIL + 1 :]))
+            for alike, (lead, tail) in zip(self._of(self._alike, self._which), self._around, strict=True)
         ]
         return iter(self._of(distinct, self._place))
 
@@ -75,7 +74,7 @@ class Headers(Sequence[TensorHeader | None]):
         if isinstance(row, slice):
             return Headers(self._alike, self._which, self._around, self._place[row])
         place = self._place[row]
-        alike = self._alike[self._which[place]]
+        alike: TensorHeader | None = self._alike[self._which[place]]
         lead, tail = self._around[place]
         return alike and alike._replace(lead=lead, tail=tail)
 
@@ -125,11 +124,14 @@ def _compared(
             rest = None
             around.append((b"", b""))
         else:
-            rest = (*header[:_LEAD], *header[_BEHIND])
+            rest = (*header[:_LEAD], *header[_TAIL + 1 :])
             around.append((header.lead, header.tail))
         # Comparing two that are made of the same objects is quick, and hashing them is not.
         if rest != last:
             number, last = alike.setdefault(rest, len(alike)), rest
         which.append(number)
-    made = [rest and TensorHeader._make((*rest[:_LEAD], b"", b"", *rest[_LEAD:])) for rest in alike]
+    made = [
+        None if rest is None else TensorHeader._make((*rest[:_LEAD], b"", b"", *rest[_LEAD:]))
+        for rest in alike
+    ]
     return made, np.array(which, np.int32), around

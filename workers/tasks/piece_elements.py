@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,9 @@ MAX_REORDERED_NBYTES = 256 * MIB
 #: Elements of a window of a large operand, and how many windows of it are kept at least.
 _WINDOW, _WINDOWS = 256 * 1024, 4
 #: The most that is read ahead of operands that are read in order, together; and windows of one.
-_AHEAD_NBYTES, _MOST_AHEAD = 64 * MIB, 16
+_AHEAD_NBYTES, _MOST_AHEAD = 96 * MIB, 32
+#: Chunks of a range that are fetched with one request, in bytes before compression.
+_RUN_NBYTES = 32 * MIB
 
 
 class WholeElements:
@@ -54,13 +56,22 @@ class RangedElements:
     payload is not checked: a range does not have one. Chunks of a store have checksums.
     """
 
-    def __init__(self, operand: Operand, ahead: int = 1) -> None:
-        """Read from where the operand is; when in order, so many windows at a time."""
+    def __init__(self, operand: Operand, ahead: int = 1, *, in_order: bool = False) -> None:
+        """Read from where the operand is; when in order, so many windows at a time.
+
+        Args:
+            operand: what is read.
+            ahead: how many windows are read at once, if they are read one after the other.
+            in_order: they will be, from the first one on.
+        """
         self._operand = operand
         self._ahead = ahead
-        self._next = -1
+        self._next = 0 if in_order else -1
         """The window behind the last one that was read."""
         self._windows: OrderedDict[int, Array] = OrderedDict()
+        self._chunks = _StoredChunks.of(operand)
+        self._phase = self._chunks.phase if self._chunks else 0
+        """How many elements the first window has less than the others, which begin as chunks do."""
 
     def read(self, start: int, stop: int) -> Array:
         """Return elements `start` to `stop`, 1-D.
@@ -70,8 +81,9 @@ class RangedElements:
             DumpError: a file of a dump changed, or cannot be read.
         """
         blocks = []
-        for number in range(start // _WINDOW, max(-(-stop // _WINDOW), start // _WINDOW + 1)):
-            begin = number * _WINDOW
+        first, last = (start + self._phase) // _WINDOW, -(-(stop + self._phase) // _WINDOW)
+        for number in range(first, max(last, first + 1)):
+            begin = self._begin(number)
             blocks.append(self._window(number)[max(start - begin, 0) : max(stop - begin, 0)])
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
@@ -80,20 +92,64 @@ class RangedElements:
             self._windows.move_to_end(number)
             return self._windows[number]
         count = self._ahead if number == self._next else 1
-        begin, size = number * _WINDOW, self._operand.size
-        values = _read_range(self._operand, begin, min(begin + count * _WINDOW, size))
+        begin, size = self._begin(number), self._operand.size
+        if count > 1 and self._chunks:
+            # What lies in the next shard takes another request: it begins the next read.
+            end = (self._chunks.shard_end(begin) + self._phase) // _WINDOW
+            count = max(min(count, end - number), 1)
+        values = _read_range(self._operand, begin, min(self._begin(number + count), size))
         self._next = number + count
-        for place in range(max(-(-values.size // _WINDOW), 1)):
-            self._windows[number + place] = values[place * _WINDOW : (place + 1) * _WINDOW]
+        for place in range(number, number + count):
+            window = slice(self._begin(place) - begin, self._begin(place + 1) - begin)
+            if window.start < max(values.size, 1):
+                self._windows[place] = values[window]
         while len(self._windows) > max(_WINDOWS, self._ahead):
             self._windows.popitem(last=False)
         return self._windows[number]
 
+    def _begin(self, number: int) -> int:
+        """Return the first element of a window."""
+        return max(number * _WINDOW - self._phase, 0)
 
-def elements_of(operands: Sequence[Operand]) -> list[Elements]:
+
+@dataclass(frozen=True, slots=True)
+class _StoredChunks:
+    """Where the chunks and shards of a store cut an operand, in its elements."""
+
+    first: int
+    """Its first element in the array."""
+    shard: int
+    """Elements of a shard."""
+
+    @classmethod
+    def of(cls, operand: Operand) -> _StoredChunks | None:
+        """Return those of an operand in a store; None of another, or if elements lie across chunks."""
+        place = operand.place
+        if not isinstance(place, Stored):
+            return None
+        each = operand.element.itemsize // place.array.itemsize
+        if not each or place.first % each or place.array.chunk % each:
+            return None
+        return cls(place.first // each, place.array.shard // each)
+
+    @property
+    def phase(self) -> int:
+        """How many elements lie before the operand since the last place where a window could begin."""
+        return self.first % _WINDOW
+
+    def shard_end(self, element: int) -> int:
+        """Return the first element of the operand that lies in the next shard."""
+        return ((self.first + element) // self.shard + 1) * self.shard - self.first
+
+
+def elements_of(operands: Sequence[Operand], *, in_order: bool = False) -> list[Elements]:
     """Return the elements of operands: together small ones are read now, and large ones by range.
 
-    Memory: `WHOLE_NBYTES`; or 64 MiB, and some windows of 256 Ki elements for each operand.
+    Args:
+        operands: what is read.
+        in_order: all elements of large ones will be read, from the first one on.
+
+    Memory: `WHOLE_NBYTES`; or 96 MiB, and some windows of 256 Ki elements for each operand.
 
     Raises:
         DamagedStore: a chunk is missing or damaged, or a digest differs.
@@ -110,7 +166,7 @@ def elements_of(operands: Sequence[Operand]) -> list[Elements]:
     for number, operand in enumerate(operands):
         if number not in payloads:
             share = _AHEAD_NBYTES // len(operands) // (_WINDOW * operand.element.itemsize)
-            elements.append(RangedElements(operand, min(max(share, 1), _MOST_AHEAD)))
+            elements.append(RangedElements(operand, min(max(share, 1), _MOST_AHEAD), in_order=in_order))
             continue
         payload = payloads[number]
         if isinstance(payload, DamagedStore):
@@ -149,7 +205,7 @@ def _read_range(operand: Operand, start: int, stop: int) -> Array:
         case Stored() as place:
             reader: ShardReader = reader_of(place)
             each = itemsize // reader.spec.itemsize
-            payload = reader.read(place.first + start * each, place.first + stop * each)
+            payload = reader.read(place.first + start * each, place.first + stop * each, _RUN_NBYTES)
         case InFile() as place:
             nbytes = (stop - start) * itemsize
             with OpenFile(Path(place.root), place.source, operand.where) as file:

@@ -103,7 +103,7 @@ def compare_placed(pairs: Sequence[PlacedPair]) -> list[PairComparison]:
 def _compare(pair: PlacedPair) -> PairComparison:
     running = RunningComparison()
     try:
-        elements = elements_of([*pair.a, *pair.b])
+        elements = elements_of([*pair.a, *pair.b], in_order=True)
         count = len(pair.a)
         a, b = trimmed(pair.assembly_a, pair.assembly_b), trimmed(pair.assembly_b, pair.assembly_a)
         size = math.prod(b.shape)

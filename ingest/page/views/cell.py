@@ -13,7 +13,7 @@ from ingest.page.answers import PATTERN, STAT, THE_RANK, THE_STEP
 from ingest.page.arguments import Parameter
 from ingest.page.drawing.ribbon import ribbon_picture
 from ingest.page.drawing.scale import Scale
-from ingest.page.screen import Asked, Line, Screen, lines
+from ingest.page.screen import AnswerLine, Asked, Screen, lines
 from ingest.page.words import counted
 from ingest.questions.trend import statistic_named
 from ingest.reader.step import Step
@@ -86,7 +86,7 @@ def show(asked: Asked) -> dict[str, Any]:
         "neighbours": _neighbours(asked, rank, step),
         "lines": lines(
             asked,
-            Line.of(
+            AnswerLine.of(
                 ("ls", asked.url, "--rank", rank, "--step", step, "--tensors"),
                 f"store.step({rank}, {step}).tensors()",
             ),

@@ -8,7 +8,7 @@ from typing import Any
 from ingest.page.answers import BESIDE, RANK, STAT, STEP, sides_of
 from ingest.page.arguments import Parameter
 from ingest.page.moment import Moment
-from ingest.page.screen import Asked, Line, Lines, Screen, lines
+from ingest.page.screen import AnswerLine, Asked, Lines, Screen, lines
 from ingest.page.views.growth import growing, growth_of
 from ingest.page.views.overlays import overlay_of_tensor, overlays_of_roles
 from ingest.page.views.pairing import pairing_of
@@ -98,13 +98,13 @@ def _lines(asked: Asked, sides: tuple[str, str], choice: _RunPair, stat: str) ->
     options = ("--include-partial",) if choice.has_elements else ("--include-partial", "--no-elements")
     given = "include_partial=True" if choice.has_elements else "include_partial=True, elements=False"
     same = [
-        Line.of(("compare", *sides, *options), f"ingest.compare({sides[0]!r}, {sides[1]!r}, {given})"),
+        AnswerLine.of(("compare", *sides, *options), f"ingest.compare({sides[0]!r}, {sides[1]!r}, {given})"),
     ]
     if choice.is_over and choice.ranks:
         rank, its = choice.rank_over_steps, choice.its.store.url
         words = ("compare", f"{asked.url}@{rank}", f"{its}@{rank}", "--over-steps", "--stat", growing(stat))
         python = f"ingest.error_growth(store, ingest.open_store({its!r}), {rank}, {growing(stat)!r}).rows()"
-        same.append(Line.of(words, python))
+        same.append(AnswerLine.of(words, python))
     return lines(asked, *same)
 
 

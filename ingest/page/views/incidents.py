@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from ingest.findings.incidents import Incident
+from ingest.findings.incidents.incident import IncidentKind
 from ingest.page.arguments import Parameter
 from ingest.page.drawing.spread import spread_picture
 from ingest.page.drawing.timeline import timeline_picture
-from ingest.page.screen import Asked, Line, Screen, lines
+from ingest.page.screen import AnswerLine, Asked, Screen, lines
+from ingest.questions.divergence import divergence
 from ingest.questions.origin import OriginTensor
+from ingest.questions.placement.layout_answer import LayoutFinding
+from workers.errors import DamagedStore, UsageError
 
 #: Cards on the page; the rest are named in a table.
 _CARDS = 12
@@ -27,7 +31,10 @@ def show(asked: Asked) -> dict[str, Any]:
     return {
         "wanted": wanted,
         "seen": ", ".join(f"{name} {number}" for name, number in place.items()),
-        "cards": [card(asked, incident) for incident in listed[:_CARDS]],
+        "cards": [
+            card(asked, incident) | {"misplaced": _misplaced(asked, incident) if wanted else ()}
+            for incident in listed[:_CARDS]
+        ],
         "rest": listed[_CARDS:],
         "total": len(answer.incidents),
         "by_severity": answer.by_severity,
@@ -40,11 +47,11 @@ def show(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _line(asked: Asked, place: dict[str, int]) -> Line:
+def _line(asked: Asked, place: dict[str, int]) -> AnswerLine:
     """Return the line for the incidents of a rank and step, or of all; that of an id is among them."""
     options = (word for name, number in place.items() for word in (f"--{name}", number))
     given = "".join(f", {name}={number}" for name, number in place.items())
-    return Line.of(("anomalies", asked.url, *options), f"ingest.incidents(store{given}).incidents")
+    return AnswerLine.of(("anomalies", asked.url, *options), f"ingest.incidents(store{given}).incidents")
 
 
 def card(asked: Asked, incident: Incident) -> dict[str, Any]:
@@ -54,6 +61,7 @@ def card(asked: Asked, incident: Incident) -> dict[str, Any]:
     steps = asked.moment.numbers
     return {
         "incident": incident,
+        "misplaced": (),
         "origin": answer,
         "before": [_tensor(asked, incident, tensor) for tensor in answer.inputs] if answer else [],
         "after": [_tensor(asked, incident, tensor) for tensor in answer.outputs] if answer else [],
@@ -73,6 +81,17 @@ def card(asked: Asked, incident: Incident) -> dict[str, Any]:
             else asked.links.view("matrix", steps=f"{incident.first_step}-{incident.last_step}")
         ),
     }
+
+
+def _misplaced(asked: Asked, incident: Incident) -> tuple[LayoutFinding, ...]:
+    """Return what ranks hold and should not in the first step of a divergence, as `layout` finds it."""
+    if incident.kind is not IncidentKind.DIVERGENCE:
+        return ()
+    try:
+        answer = divergence(asked.moment.store, step=incident.first_step, include_partial=True)
+    except (UsageError, DamagedStore):  # a single rank of it is left; the card tells the rest
+        return ()
+    return answer.misplaced
 
 
 def _tensor(asked: Asked, incident: Incident, tensor: OriginTensor) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ingest.findings.stored import read_series
 from ingest.page.moment import Moment
-from ingest.page.screen import Asked, Line, Lines, Screen, lines
+from ingest.page.screen import AnswerLine, Asked, Lines, Screen, lines
 from ingest.page.watchers import Watched
 from ingest.page.words import command
 from ingest.reader.rows import summary_row
@@ -48,7 +48,7 @@ def _watched(asked: Asked) -> dict[str, Any]:
     """Return what watchers answer, and the commands that say the same."""
     watched = asked.watched
     answering = [] if watched is None else [watcher for watcher in watched.watchers if not watcher.problem]
-    shown = lines(asked, Line.of(("ls", asked.url), "store.select()"))
+    shown = lines(asked, AnswerLine.of(("ls", asked.url), "store.select()"))
     asking = [command("watch", "--explain", "--from", watcher.url) for watcher in answering[:1]]
     return {
         "watched": watched,

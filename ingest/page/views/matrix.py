@@ -16,7 +16,7 @@ from ingest.page.answers import (
 )
 from ingest.page.cells import matrix_asked
 from ingest.page.drawing.matrix import legend, matrix_picture
-from ingest.page.screen import Asked, Line, Screen, lines
+from ingest.page.screen import AnswerLine, Asked, Screen, lines
 from ingest.page.words import command, counted, number, whole
 from ingest.questions.matrix import MOST_CELLS, SUMMARIES, Matrix, known_statistics
 from workers.arrays.aggregate import ABOUT_NON_FINITE
@@ -77,7 +77,7 @@ def _worst(asked: Asked, matrix: Matrix, what: str) -> list[dict[str, Any]]:
     return cells
 
 
-def _line(asked: Asked, whole: Matrix, what: str, pattern: str) -> Line:
+def _line(asked: Asked, whole: Matrix, what: str, pattern: str) -> AnswerLine:
     """Return the line for what is shown."""
     rows, columns = MOST_CELLS
     words = ("heatmap", asked.url, *([] if what in SUMMARIES else [pattern]))
@@ -90,7 +90,7 @@ def _line(asked: Asked, whole: Matrix, what: str, pattern: str) -> Line:
             braces += f" --{name}={_in_braces(numbers)}"
             given += f", {name}={_as_python(numbers)}"
     python = f"ingest.matrix(store, {what!r}{given}, cells={MOST_CELLS!r})"
-    return Line(command(*words, *options) + braces, python)
+    return AnswerLine(command(*words, *options) + braces, python)
 
 
 def _is_dense(numbers: Sequence[int]) -> bool:

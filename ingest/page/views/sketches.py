@@ -10,7 +10,7 @@ from typing import TypeVar
 from markupsafe import Markup
 
 from ingest.page.drawing.exponents import ExponentCounts, exponents_picture
-from ingest.page.screen import Asked, Line
+from ingest.page.screen import AnswerLine, Asked
 from ingest.questions.outliers import OddPositions, OutliersAnswer, outliers
 from ingest.questions.precision import FormatLosses, PrecisionAnswer, precision
 from ingest.reader.ranges import format_ranges
@@ -36,7 +36,7 @@ class ShownSketches:
     has_marginals: bool = False
     more_odd: int = 0
     """How many of these are not listed."""
-    lines: tuple[Line, ...] = ()
+    lines: tuple[AnswerLine, ...] = ()
     """Those that give the same answers."""
 
     @staticmethod
@@ -80,13 +80,13 @@ def _answered(ask: Callable[..., _Answer], asked: Asked, tensor: Tensor) -> _Ans
         return None
 
 
-def _line(asked: Asked, tensor: Tensor, question: str) -> Line:
+def _line(asked: Asked, tensor: Tensor, question: str) -> AnswerLine:
     """Return the line that asks a question over sketches of one tensor; see `_answered`."""
     pattern, graph = glob.escape(tensor.name), ("--graph", tensor.graph) if tensor.graph else ()
     place = ("--rank", tensor.rank, "--step", tensor.step, "--include-partial")
     given = f"rank={tensor.rank}, step={tensor.step}, include_partial=True"
     given += f", graph={tensor.graph!r}" if tensor.graph else ""
-    return Line.of(
+    return AnswerLine.of(
         (question, asked.url, pattern, *place, *graph), f"ingest.{question}(store, {pattern!r}, {given})"
     )
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from markupsafe import Markup
 
 from ingest.page.answers import STAT, THE_RANK, THE_TENSOR
@@ -20,12 +18,14 @@ from ingest.page.drawing.charts import bars, series_by_rank, series_picture
 from ingest.page.drawing.exponents import ExponentCounts, exponents_picture
 from ingest.page.drawing.png import Image, as_matrix, image_of
 from ingest.page.moment import Moment
-from ingest.page.screen import Asked, Line, Screen, lines
+from ingest.page.screen import AnswerLine, Asked, Screen, lines
 from ingest.page.sheet import Sheet
 from ingest.page.views.sketches import sketches_of
+from ingest.page.views.whole import as_float, whole_of
 from ingest.page.words import number
-from ingest.questions.trend import statistic_named, trend
+from ingest.questions.trend import statistic_named, trend_of
 from ingest.reader.context import context_of
+from ingest.reader.snapshot import ask_of_undamaged
 from ingest.reader.tensor import SMALL_NBYTES, Tensor
 from workers.errors import DamagedStore, UsageError
 
@@ -53,6 +53,7 @@ def show(asked: Asked) -> dict[str, Any]:
     statistics, sketches = tensor.statistics, sketches_of(asked, tensor)
     sheet = Sheet.of(tensor.shape)
     state = {"rank": tensor.rank, "step": tensor.step, "name": tensor.name, "graph": tensor.graph}
+    whole = whole_of(asked, tensor, state)
     return {
         "tensor": tensor,
         "statistics": [(field, getattr(statistics, field)) for field in _SHOWN],
@@ -70,17 +71,23 @@ def show(asked: Asked) -> dict[str, Any]:
         "over_url": asked.links.view("tensor", **state, stat=asked.arguments.text("stat"), over=1),
         "stat": stat,
         "state": state,
-        "lines": lines(asked, _line(asked, tensor), *sketches.lines),
+        "whole": whole,
+        "lines": lines(
+            asked,
+            _line(asked, tensor),
+            *sketches.lines,
+            *((whole.line,) if whole is not None and whole.tensor is not None else ()),
+        ),
     }
 
 
-def _line(asked: Asked, tensor: Tensor) -> Line:
+def _line(asked: Asked, tensor: Tensor) -> AnswerLine:
     """Return the line that shows the same tensor."""
     step = () if tensor.step is None else ("--step", tensor.step)
     graph = ("--graph", tensor.graph) if tensor.graph else ()
     given = f", graph={tensor.graph!r}" if tensor.graph else ""
     name = glob.escape(tensor.name)
-    return Line.of(
+    return AnswerLine.of(
         ("show", asked.url, tensor.name, "--rank", tensor.rank, *step, *graph),
         f"store.tensors(rank={tensor.rank}, step={tensor.step}, name={name!r}{given})[0]",
     )
@@ -112,7 +119,7 @@ def _content(tensor: Tensor) -> tuple[_Content | None, str]:
     if tensor.nbytes > SMALL_NBYTES:
         return _Content(None, None, None, None), ""
     try:
-        values = _as_float(tensor.read())
+        values = as_float(tensor.read())
         anatomy = tensor.examine(bins=32)
     except DamagedStore as exc:
         return None, exc.message
@@ -127,14 +134,6 @@ def _content(tensor: Tensor) -> tuple[_Content | None, str]:
     exponents = None if counts is None else exponents_picture(counts, title)
     image = image_of(as_matrix(values)) if values.size > 1 else None
     return _Content(image, anatomy, histogram, exponents), ""
-
-
-def _as_float(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Return values as float64; of complex numbers, their absolute values."""
-    if values.dtype.kind == "c":
-        values = np.abs(values)
-    converted: npt.NDArray[np.float64] = np.asarray(values).astype(np.float64)
-    return converted
 
 
 def _neighbour(asked: Asked, neighbour: Any) -> dict[str, Any]:
@@ -191,7 +190,10 @@ def _over(asked: Asked, tensor: Tensor, stat: str) -> Any:
     if len(ranks) * len(moment.numbers) > _AT_ONCE and not asked.arguments.flag("over"):
         return None
     try:
-        frame = trend(moment.store, glob.escape(tensor.name), stat, rank=ranks, include_partial=True)
+        frame = ask_of_undamaged(
+            moment.snapshot().only(ranks=ranks),
+            lambda readable: trend_of(readable, {"name": glob.escape(tensor.name)}, stat),
+        )
     except UsageError:
         return None
     series = series_by_rank(frame[frame["graph"] == tensor.graph])
@@ -200,6 +202,7 @@ def _over(asked: Asked, tensor: Tensor, stat: str) -> Any:
         "picture": picture,
         "names": [line.name for line in series],
         "has_bad": any(any(line.bad) for line in series),
+        "is_known": bool(frame["value"].notna().any()),
     }
 
 
@@ -218,7 +221,9 @@ SCREEN = Screen(
         *THE_TENSOR,
         STAT,
         Parameter("over", "boolean", "Draw the lines over the steps, however many they are."),
+        Parameter("whole", "boolean", "Put the tensor together from the pieces of all ranks."),
+        Parameter("placement", "string", "How ranks hold it, such as `shard 0`; else as the dump tells."),
     ),
     show,
-    is_slow=lambda asked: asked.flag("over"),
+    is_slow=lambda asked: asked.flag("over") or asked.flag("whole") or bool(asked.text("placement")),
 )

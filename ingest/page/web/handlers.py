@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -205,8 +205,9 @@ class Handler(RequestHandler):
 
     async def head(self, *words: str) -> None:
         """Answer as `get` does; Tornado leaves the body out."""
-        answer: Callable[..., Awaitable[None]] = self.get
-        await answer(*words)
+        answering = self.get(*words)
+        if answering is not None:
+            await answering
 
     def write_error(self, status_code: int, **_details: Any) -> None:
         """Answer with what went wrong, without a traceback."""

@@ -22,7 +22,7 @@ from ingest.planning.inspection import inspect
 from ingest.planning.plan import plan_step
 from ingest.questions.compare.dump_rows import keys_of, statistics_of, types_and_shapes
 from ingest.questions.compare.selection import Selection
-from ingest.questions.compare.stored_forms import LazyList, StoredForms
+from ingest.questions.compare.stored_forms import StoredForms
 from ingest.reader.catalog import Catalog, open_catalog
 from ingest.reader.context import context_of
 from ingest.reader.context.configuration import sample_of, sample_of_dump
@@ -204,8 +204,8 @@ def load_step(store: Catalog, step: Step) -> StepTensors:
         step.key,
         keys,
         forms.dtypes,
-        LazyList(forms.shapes),
-        LazyList(forms.meanings),
+        forms.shapes,
+        forms.meanings,
         table.digest[rows],
         table.statistics[rows],
         table.label("kind")[rows] == RowKind.TENSOR.value,
@@ -224,7 +224,9 @@ def _removed(step: Step, arrays: Sequence[str]) -> frozenset[int]:
     return frozenset(number for number, path in enumerate(arrays) if metadata.is_of_tensors(path))
 
 
-_LAYOUT, _FORTRAN = LABELS.index("layout"), NUMBERS.index("fortran_order")
+_ARRAY, _LAYOUT, _FORTRAN = LABELS.index("array"), LABELS.index("layout"), NUMBERS.index("fortran_order")
+#: Where a tensor begins in its array, and how many elements it has there.
+_PLACE = [NUMBERS.index("offset"), NUMBERS.index("size")]
 
 
 @dataclass
@@ -245,8 +247,9 @@ class _StoreOperands:
         self.label = f"{self.step.key} of {self.address.url}"
 
     def operand(self, number: int, tensors: StepTensors) -> Operand:
-        step = self.step
-        path, first, size = self._places[number]
+        step, row = self.step, int(self.rows[number])
+        path = self.tables.labels[row, _ARRAY]
+        first, size = self.tables.numbers[row, _PLACE].tolist()
         nbytes = int(tensors.nbytes[number])
         place: Stored | None = None
         if first >= 0 and nbytes:  # if all tensors of a type are empty, they have no array
@@ -255,7 +258,6 @@ class _StoreOperands:
             place = Stored(self.address, step.commit.place_of(path), self._arrays[path], first, size)
         big_endian = path.endswith("_big_endian")
         device = None
-        row = int(self.rows[number])
         if self.tables.labels[row, _LAYOUT] == "device":
             device = Step(step.objects, step.commit, self.tables).device(row)
         return Operand(
@@ -280,14 +282,6 @@ class _StoreOperands:
             by_row = read_marginals(self.step).by_row(self.tables)
         numbers = {row: number for number, row in enumerate(self.rows.tolist())}
         return {numbers[row]: known for row, known in by_row.items() if row in numbers}
-
-    @cached_property
-    def _places(self) -> list[tuple[str, int, int]]:
-        """For each tensor its array, its first element there, and how many it has."""
-        table, rows = self.tables, self.rows
-        paths = table.label("array")[rows].tolist()
-        first, size = (table.number(name)[rows].tolist() for name in ("offset", "size"))
-        return list(zip(paths, first, size, strict=True))
 
     @cached_property
     def _has_records(self) -> bool:

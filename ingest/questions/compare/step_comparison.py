@@ -15,7 +15,7 @@ from ingest.questions.compare.alignment.programs import AlignedPrograms, align_p
 from ingest.questions.compare.beyond_rounding import Bounded, MeasuredTensor, RankTolerance
 from ingest.questions.compare.first_difference import first_difference
 from ingest.questions.compare.mapping import NameMapping
-from ingest.questions.compare.matching import Form, TensorPair, match_tensors
+from ingest.questions.compare.matching import Form, MatchedBy, TensorPair, match_tensors
 from ingest.questions.compare.one_sided import one_sided_row
 from ingest.questions.compare.operator_origins import OperatorKey
 from ingest.questions.compare.result import ComparedTensor, FirstDifference, Limits, Verdict, shape_text
@@ -235,7 +235,7 @@ class StepComparison:
         """Return what rounding explains, by the numbers of the tensors of A that were measured."""
         a, b = self._a, self._b
         tensors = (
-            MeasuredTensor(pair.a, a.names[pair.a], (a.dtypes[pair.a], b.dtypes[pair.b]), outcome.metrics)
+            MeasuredTensor(pair.a, a.keys[pair.a].name, (a.dtypes[pair.a], b.dtypes[pair.b]), outcome.metrics)
             for pair, _, outcome in measured
             if outcome.metrics is not None
         )
@@ -251,8 +251,9 @@ class StepComparison:
 
     def _limits(self, pair: TensorPair) -> ThresholdLimits:
         a, b = self._a, self._b
-        names = a.names[pair.a], b.names[pair.b]
-        return self._choices.thresholds.limits(names, (a.dtypes[pair.a], b.dtypes[pair.b]))
+        thresholds = self._choices.thresholds
+        names = (a.names[pair.a], b.names[pair.b]) if thresholds.rules else ("", "")
+        return thresholds.limits(names, (a.dtypes[pair.a], b.dtypes[pair.b]))
 
     def _undecidable(self, pair: TensorPair, limits: ThresholdLimits) -> ComparedTensor | None:
         """Return what is known of a pair that is not to be compared, or cannot be; None if it can."""
@@ -356,12 +357,13 @@ class StepComparison:
     ) -> ComparedTensor:
         a, b = self._a, self._b
         key = a.keys[pair.a]
+        name = key.name
         return ComparedTensor(
             key_a=a.key,
             key_b=b.key,
             number=pair.a,
-            name_a=a.names[pair.a],
-            name_b=b.names[pair.b],
+            name_a=name,
+            name_b=name if pair.matched_by is MatchedBy.EXACT else b.keys[pair.b].name,
             graph=key.graph,
             op_type=key.op_type,
             io=key.io,

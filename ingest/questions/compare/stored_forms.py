@@ -1,7 +1,7 @@
 """What decides about the tensors of a step besides their bytes: types, shapes and layouts, from its index.
 
-Lists with an object for each tensor take longer to make than the index takes to read, and equal tensors do
-not need them.
+Nothing is made for a tensor before it is asked for: objects for all take longer than reading the index, and
+are enough to set off a full garbage collection, which takes longer still.
 """
 
 from __future__ import annotations
@@ -14,34 +14,36 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from workers.store.tables import Tables
+from workers.store.tables import LABELS, NUMBERS, Tables
 
 _LABELS = ("dtype", "array", "layout", "format", "device_shape")
 _NUMBERS = ("ndim", "fortran_order", "groups")
+_LABEL_PLACES = [LABELS.index(name) for name in _LABELS]
+_NUMBER_PLACES = [NUMBERS.index(name) for name in _NUMBERS]
+_NDIM = NUMBERS.index("ndim")
 
 _Item = TypeVar("_Item")
 
 
-class LazyList(Sequence[_Item]):
-    """A list that is made when an item is first asked for."""
+class MadeItems(Sequence[_Item]):
+    """A list whose items are made when they are asked for, and not kept."""
 
-    def __init__(self, make: Callable[[], list[_Item]]) -> None:
-        """Begin without items; `make` returns them."""
+    def __init__(self, count: int, make: Callable[[int], _Item]) -> None:
+        """Begin with the number of items; `make` returns the item at a place."""
+        self._places = range(count)
         self._make = make
 
-    @cached_property
-    def _items(self) -> list[_Item]:
-        return self._make()
-
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._places)
 
     @overload
     def __getitem__(self, place: int) -> _Item: ...
     @overload
     def __getitem__(self, place: slice) -> list[_Item]: ...
     def __getitem__(self, place: int | slice) -> _Item | list[_Item]:
-        return self._items[place]
+        if isinstance(place, slice):
+            return [self._make(number) for number in self._places[place]]
+        return self._make(self._places[place])
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,27 +80,30 @@ class StoredForms:
         fields[:, len(_LABELS)] = packed.view(f"V{packed.itemsize * packed.shape[1]}").ravel().tolist()
         return fields[:, : len(_LABELS) + 1]
 
-    def shapes(self) -> list[tuple[int, ...]]:
-        """Return the lengths of the axes of each tensor."""
-        lengths, ndims = self.tables.shape[self.rows].tolist(), self.tables.number("ndim")[self.rows].tolist()
-        return [tuple(axes[:ndim]) for axes, ndim in zip(lengths, ndims, strict=True)]
+    @property
+    def shapes(self) -> Sequence[tuple[int, ...]]:
+        """The lengths of the axes of each tensor."""
+        return MadeItems(len(self.rows), self._shape)
 
-    def meanings(self) -> list[tuple[Any, ...]]:
-        """Return what decides about each tensor besides its bytes.
+    @property
+    def meanings(self) -> Sequence[tuple[Any, ...]]:
+        """What decides about each tensor besides its bytes.
 
         That is the type, the array, the layout on the accelerator (None in that of the host), whether the
         first axis changes fastest, and the shape.
         """
-        labels = (
-            self.tables.label(name)[self.rows].tolist() for name in ("layout", "format", "device_shape")
-        )
-        groups = self.tables.number("groups")[self.rows].tolist()
-        turned = [
-            (form, device, count) if layout == "device" else None
-            for layout, form, device, count in zip(*labels, groups, strict=True)
-        ]
-        fortran = (self.tables.number("fortran_order")[self.rows] == 1).tolist()
-        return list(zip(self.dtypes, self._array_names(), turned, fortran, self.shapes(), strict=True))
+        return MadeItems(len(self.rows), self._meaning)
+
+    def _shape(self, place: int) -> tuple[int, ...]:
+        row = self.rows[place]
+        return tuple(self.tables.shape[row].tolist()[: self.tables.numbers[row, _NDIM]])
+
+    def _meaning(self, place: int) -> tuple[Any, ...]:
+        row = self.rows[place]
+        dtype, path, layout, form, device = self.tables.labels[row, _LABEL_PLACES].tolist()
+        _, fortran, groups = self.tables.numbers[row, _NUMBER_PLACES].tolist()
+        turned = (form, device, groups) if layout == "device" else None
+        return dtype, path.rpartition("/")[2], turned, fortran == 1, self._shape(place)
 
     def _array_names(self) -> list[str]:
         names = {path: path.rpartition("/")[2] for path in set(self.arrays)}

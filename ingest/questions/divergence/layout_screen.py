@@ -102,7 +102,7 @@ class _Fact:
 def _facts_of(snapshot: Snapshot, seen: Observation) -> dict[TensorKey, _Fact]:
     """Return what the step with the most tensors tells, from the fewest ranks that have them all."""
     has = np.array([labels != -1 for labels in seen.patterns.all]).reshape(-1, seen.patterns.ranks)
-    number = int(has.any(axis=1)[seen.content].sum(axis=1).argmax())
+    number = int(np.asarray(has.any(axis=1))[seen.content].sum(axis=1).argmax())
     by_rank = has[seen.content[number]]
     steps = snapshot.of_step(snapshot.steps[number])
     facts: dict[TensorKey, _Fact] = {}

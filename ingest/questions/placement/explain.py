@@ -28,10 +28,8 @@ def _unequal_replicas(way: ScoredWay) -> str:
     """Return that what should be the same on all ranks is not; "" if it is, or if shards are involved."""
     if way.a.kind != Held.REPLICATED or way.spread <= _REST:
         return ""
-    return (
-        "its ranks do not hold the same: replicas drifted apart, or a reduction is missing, or was not finished "
-        "when it was dumped"
-    )
+    cause = "replicas drifted apart, or a reduction is missing, or was not finished when it was dumped"
+    return f"its ranks do not hold the same: {cause}"
 
 
 def _factor(way: ScoredWay) -> str:

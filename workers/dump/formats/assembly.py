@@ -26,6 +26,7 @@ MAX_VIEW_NBYTES = 256 * MIB
 #: expanded to any number.
 _MAX_EXPANSION = 16
 _MIN_EXPANDED_NBYTES = 64 * MIB
+_MAX_NAMES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,11 @@ def assemble(
         UnreadableTensor: its views are far larger than the file.
     """
     payloads, views = _separate(tensors)
+    # Elements over those of another type would be stored once more.
+    again = [number for number, view in views.items() if view.base < 0 and tensors[number].view is None]
+    if too_large := [number for number in again if not is_viewable(tensors[number])]:
+        views = {number: view for number, view in views.items() if number not in too_large}
+        attributes = {**attributes, "not_taken_out": names_of([tensors[number] for number in too_large])}
     _check_expansion([tensors[number] for number in views], file_size)
     headers: list[TensorHeader] = []
     end = 0
@@ -177,7 +183,12 @@ def _with_attributes(header: TensorHeader, attributes: Mapping[str, Any]) -> Ten
 
 
 def is_viewable(tensor: PlacedTensor) -> bool:
-    """Return whether a tensor with strides is small enough to be taken out of its storage."""
+    """Return whether a tensor is small enough to be taken out of its storage, if it must be."""
     strides = tensor.view.strides if tensor.view else None
     span = tensor.nbytes if strides is None else span_nbytes(tensor.shape, strides, tensor.element.itemsize)
     return max(tensor.nbytes, span) <= MAX_VIEW_NBYTES
+
+
+def names_of(tensors: Sequence[PlacedTensor]) -> list[str]:
+    """Return the names of the first tensors, for the attribute that says which ones were not taken out."""
+    return [".".join(tensor.path) for tensor in tensors[:_MAX_NAMES]]

@@ -16,7 +16,8 @@ from typing import Any, ClassVar, TypeAlias
 from workers.dump.formats.pickle_values import Function, Global, Instance, Storage, describe_value, is_key
 from workers.errors import UnreadableTensor
 
-#: The largest number of bytes in an integer; sizes and strides have 8.
+#: The largest number of bytes in an integer; sizes and strides have 8. In the place of a larger one stands a
+#: text, so that no arithmetic with it can take long.
 _MAX_INT_NBYTES = 24  # 128 bits and a sign, as in the state of a random generator of numpy
 _STOP = ord(".")
 #: The longest name of a module, a class or a function.
@@ -143,9 +144,11 @@ class Machine:
         self._long(self._read_int(4))
 
     def _long(self, nbytes: int) -> None:
-        if nbytes > _MAX_INT_NBYTES:
-            raise UnreadableTensor(f"its pickle has an integer of {nbytes} bytes")
-        self._stack.append(self._read_int(nbytes, signed=True))
+        if nbytes <= _MAX_INT_NBYTES:
+            self._stack.append(self._read_int(nbytes, signed=True))
+        else:
+            self._read(nbytes)
+            self._stack.append(f"an integer of {nbytes} bytes")
 
     def _binfloat(self) -> None:
         self._stack.append(struct.unpack(">d", self._read(8))[0])

@@ -16,15 +16,23 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from workers.arrays.dtypes import ElementType, from_npy_descr
 from workers.arrays.strided import StridedView, can_resolve, span_nbytes
-from workers.dump.formats.assembly import PlacedTensor, assemble, is_viewable
+from workers.dump.formats.assembly import PlacedTensor, assemble, is_viewable, names_of
 from workers.dump.formats.header import HoldsNoTensor, ReadAt, TensorHeader, Truncated, read_exactly
 from workers.dump.formats.pt_alike import AlikeFiles
-from workers.dump.formats.pt_elements import UNTYPED_STORAGE, check_size, element_of, is_dense
+from workers.dump.formats.pt_elements import (
+    UNTYPED_STORAGE,
+    check_size,
+    element_of,
+    is_dense,
+    is_known,
+    type_name,
+)
 from workers.dump.formats.pt_legacy import LEGACY_MAGIC, read_legacy
 from workers.dump.formats.pt_pickle import RebuiltTensor, unpickle
 from workers.dump.formats.pt_tree import Contents, FoundTensor, InlineTensor, contents
@@ -53,7 +61,7 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
     Raises:
         Truncated: the file ends before the zip does: still being written, or its writer died.
         HoldsNoTensor: it is whole, and holds other values only.
-        UnreadableTensor: it is damaged, or an element type is not known.
+        UnreadableTensor: it is damaged.
     """
     headers = _ALIKE.headers_of(read, file_size)
     if headers is None:
@@ -106,12 +114,13 @@ def _parse(read: ReadAt, file_size: int) -> _Parsed:
 
 def _place_all(described: _Described, place: _PlaceStorage) -> tuple[list[PlacedTensor], dict[str, Any]]:
     placed = [_placed(tensor, place) for tensor in described.tensors]
-    viewable = [tensor for tensor in placed if is_viewable(tensor)]
+    # One whose elements lie one after the other is read in pieces, however large it is.
+    too_large = [tensor for tensor in placed if tensor.view is not None and not is_viewable(tensor)]
     attributes = dict(described.attributes)
-    if len(viewable) < len(placed):
-        names = [".".join(tensor.path) for tensor in placed if not is_viewable(tensor)]
-        attributes["not_taken_out"] = names[:100]
-    return viewable, attributes
+    if not too_large:
+        return placed, attributes
+    attributes["not_taken_out"] = names_of(too_large)
+    return [tensor for tensor in placed if tensor.view is None or is_viewable(tensor)], attributes
 
 
 class _DescribedTensor(NamedTuple):
@@ -121,7 +130,8 @@ class _DescribedTensor(NamedTuple):
     """As if its storage began the file."""
     key: str = ""
     """Its storage; "" for one in the pickle."""
-    storage_nbytes: int = 0
+    storage_nbytes: int | None = 0
+    """None if only the archive tells."""
     end: int = 0
     """The byte of the storage after its last element."""
 
@@ -210,6 +220,8 @@ def _placed(described: _DescribedTensor, place: _PlaceStorage) -> PlacedTensor:
     if not described.key:
         return tensor
     offset, nbytes = place(described.key)
+    if described.storage_nbytes is None:
+        return replace(tensor, offset=offset, shape=(nbytes,), nbytes=nbytes)
     if described.storage_nbytes != nbytes:
         raise UnreadableTensor(
             f"its storage has {nbytes} bytes, but its pickle announces {described.storage_nbytes}"
@@ -236,6 +248,8 @@ def _describe_tensor(found: FoundTensor, *, big_endian: bool) -> _DescribedTenso
     if isinstance(found.tensor, InlineTensor):
         return _DescribedTensor(_inline(found, found.tensor))
     tensor = found.tensor
+    if not is_known(tensor):
+        return _DescribedTensor(_storage_of(found, tensor), tensor.key, None)
     element, declared_dtype = element_of(tensor, big_endian=big_endian)
     check_size(tensor, element.itemsize)
     storage_nbytes = tensor.storage_size * (1 if tensor.storage == UNTYPED_STORAGE else element.itemsize)
@@ -255,6 +269,24 @@ def _describe_tensor(found: FoundTensor, *, big_endian: bool) -> _DescribedTenso
         attributes=found.attributes,
     )
     return _DescribedTensor(placed, tensor.key, storage_nbytes, first + span if span else 0)
+
+
+def _storage_of(found: FoundTensor, tensor: RebuiltTensor) -> PlacedTensor:
+    """Return the whole storage of a tensor as bytes, because its element type is not known."""
+    return PlacedTensor(
+        element=from_npy_descr("|V1"),
+        shape=(),
+        offset=0,
+        nbytes=0,
+        path=found.path,
+        declared_dtype=type_name(tensor),
+        attributes={
+            **found.attributes,
+            "shape": [str(n) if abs(n) >= 2**63 else n for n in tensor.size],
+            "strides": [str(n) if abs(n) >= 2**63 else n for n in tensor.stride],
+            "storage_offset": str(tensor.offset) if abs(tensor.offset) >= 2**63 else tensor.offset,
+        },
+    )
 
 
 def _extent(tensor: RebuiltTensor, strides: tuple[int, ...], itemsize: int) -> tuple[int, int]:

@@ -33,9 +33,14 @@ _QUANTIZED = {
     "torch.QInt8Storage": "torch.qint8",
     "torch.QUInt8Storage": "torch.quint8",
 }
+_MAX_TYPE_NAME = 40
 UNTYPED_STORAGE = "torch.storage.UntypedStorage"
 #: Bytes per element of the types that torch saves in an untyped storage and names next to it.
 _NAMED_DTYPES = {
+    "torch.bits16": 2,
+    "torch.bits1x8": 1,
+    "torch.bits2x4": 1,
+    "torch.bits4x2": 1,
     "torch.bits8": 1,
     "torch.complex32": 4,
     "torch.float4_e2m1fn_x2": 1,
@@ -50,16 +55,32 @@ _NAMED_DTYPES = {
 }
 
 
-def element_of(tensor: RebuiltTensor, *, big_endian: bool) -> tuple[ElementType, str]:
-    """Return the element type of a tensor, and torch's name for it if that is another.
+def is_known(tensor: RebuiltTensor) -> bool:
+    """Return whether it is known where each element of a tensor is in its storage.
 
-    Raises:
-        UnreadableTensor: the type is not known.
+    It is not for `quint4x2` and `quint2x4`, whose elements share bytes, and for types of a later torch.
     """
     if tensor.storage == UNTYPED_STORAGE:
+        return tensor.dtype in _NAMED_DTYPES
+    return tensor.storage in _STORAGES and not tensor.dtype
+
+
+def type_name(tensor: RebuiltTensor) -> str:
+    """Return torch's name for the element type of a tensor for which `is_known` is false.
+
+    >>> type_name(RebuiltTensor("torch.QUInt4x2Storage", "0", 8, 0, (4, 4), (4, 1)))
+    'torch.quint4x2'
+    """
+    if tensor.dtype or tensor.storage == UNTYPED_STORAGE:
+        return tensor.dtype[:_MAX_TYPE_NAME]
+    module, _, storage = tensor.storage.rpartition(".")
+    return f"{module}.{storage.removesuffix('Storage').lower()}"[:_MAX_TYPE_NAME]
+
+
+def element_of(tensor: RebuiltTensor, *, big_endian: bool) -> tuple[ElementType, str]:
+    """Return the element type of a tensor that `is_known` holds for, and torch's name if that is another."""
+    if tensor.storage == UNTYPED_STORAGE:
         return _named_element(tensor.dtype, big_endian=big_endian)
-    if tensor.storage not in _STORAGES or tensor.dtype:
-        raise UnreadableTensor(f"its storage {tensor.storage:.40} is not known")
     name = _STORAGES[tensor.storage]
     element, declared = from_name(name), _QUANTIZED.get(tensor.storage, "")
     if not big_endian or element.itemsize == 1:
@@ -72,8 +93,6 @@ def element_of(tensor: RebuiltTensor, *, big_endian: bool) -> tuple[ElementType,
 
 def _named_element(dtype: str, *, big_endian: bool) -> tuple[ElementType, str]:
     """Return the same for elements in an untyped storage, whose type is named next to it."""
-    if dtype not in _NAMED_DTYPES:
-        raise UnreadableTensor(f"its element type {dtype or 'without a name':.40} is not known")
     itemsize = _NAMED_DTYPES[dtype]
     try:
         return from_name(dtype.removeprefix("torch."), big_endian=big_endian and itemsize > 1), ""

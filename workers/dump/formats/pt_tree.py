@@ -15,7 +15,7 @@ from workers.errors import UnreadableTensor
 _Value: TypeAlias = Any
 _Path: TypeAlias = tuple[str, ...]
 
-#: Deeper nesting, and more values, are those of a file that was made to fill memory: a list may hold itself.
+#: Deeper nesting, and more values, are those of a file that was made to fill memory.
 _MAX_DEPTH = 64
 _MAX_VALUES = 1_000_000
 #: Attributes of a file that take more than this as JSON are left out, the last first, and named.
@@ -76,6 +76,8 @@ class _Tensor:
 
 
 _TENSOR = _Tensor()
+#: In the place of a value that holds itself.
+_ITSELF = "what holds this"
 
 
 class _Walk:
@@ -83,26 +85,36 @@ class _Walk:
         self.tensors: list[FoundTensor] = []
         self.foreign: list[str] = []
         self._left = _MAX_VALUES
+        self._open: list[_Value] = []
+        """The values that hold the one that is visited."""
 
     def visit(self, value: _Value, path: _Path) -> _Value:
         """Collect the tensors in a value; return the rest as plain values, or `_TENSOR` if there is none."""
         self._left -= 1
         if len(path) > _MAX_DEPTH or self._left < 0:
             raise UnreadableTensor(f"holds values nested more than {_MAX_DEPTH} deep, or too many of them")
+        if isinstance(value, RebuiltTensor):
+            self.tensors.append(FoundTensor(path, value))
+            return _TENSOR
+        if not isinstance(value, Composite | Instance | dict | list | tuple):
+            return _plain(value)
+        if any(value is holder for holder in self._open):
+            return _ITSELF
+        self._open.append(value)
+        rest = self._holder(value, path)
+        self._open.pop()
+        return rest
+
+    def _holder(self, value: _Value, path: _Path) -> _Value:
         match value:
-            case RebuiltTensor():
-                self.tensors.append(FoundTensor(path, value))
-                return _TENSOR
             case Composite():
                 return self._composite(value, path)
             case dict():
                 return self._members(value.items(), path)
             case list() | tuple():
                 return self._sequence(value, path)
-            case Instance():
-                return self._instance(value, path)
             case _:
-                return _plain(value)
+                return self._instance(value, path)
 
     def _members(self, items: Iterable[tuple[_Value, _Value]], path: _Path) -> _Value:
         rest: dict[str, _Value] = {}

@@ -7,7 +7,7 @@ import pytest
 from ingest.page.arguments import Arguments
 from ingest.page.links import Links
 from ingest.page.moment import Moment
-from ingest.page.screen import Asked, Line, lines
+from ingest.page.screen import AnswerLine, Asked, lines
 from workers.errors import UsageError
 
 
@@ -20,7 +20,7 @@ def test_a_report_has_one_run_and_no_other(moment: Moment) -> None:
 
 def test_lines_can_be_pasted(moment: Moment) -> None:
     asked = Asked(moment, Arguments({}), Links("", "run.zarr"))
-    shown = lines(asked, Line.of(("show", asked.url, "Default/a b'c"), "store.ranks"))
+    shown = lines(asked, AnswerLine.of(("show", asked.url, "Default/a b'c"), "store.ranks"))
     assert shlex.split(shown.shell) == ["dump-ingest", "show", asked.url, "Default/a b'c"]
     names: dict[str, object] = {}
     opening, expression = shown.python.rsplit("\n", 1)

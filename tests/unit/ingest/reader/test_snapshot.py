@@ -33,6 +33,14 @@ def test_complete_steps_are_taken_and_others_named() -> None:
     assert (damaged.key, damaged.reason.split(":")[0]) == (StepKey(0, 7), "damaged")
 
 
+def test_a_part_of_a_snapshot_has_the_chosen_ranks_and_steps() -> None:
+    snapshot = take_snapshot(made().store)
+    assert snapshot.only(ranks=[1]).keys == [StepKey(1, 0), StepKey(1, 2)]
+    assert snapshot.only(ranks=[0, 1], steps={2, 9}).keys == [StepKey(0, 2), StepKey(1, 2)]
+    assert snapshot.only(steps=[0]).left_out == snapshot.left_out
+    assert snapshot.only() is snapshot.only(ranks=[1, 0], steps=range(3)) is snapshot
+
+
 def test_partial_steps_are_taken_on_request() -> None:
     snapshot = take_snapshot(made().store, include_partial=True)
     assert len(snapshot.keys) == 6

@@ -4,7 +4,7 @@ import ctypes
 
 import numpy as np
 import pytest
-from llvmlite import binding
+from llvmlite import binding  # type: ignore[import-untyped]
 
 from workers.arrays import bitshuffle_code, kernels
 from workers.arrays.bitshuffle_code import ITEMSIZES, LANES

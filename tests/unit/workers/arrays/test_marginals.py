@@ -6,7 +6,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workers.arrays.dtypes import from_name
@@ -39,6 +39,9 @@ def made(shape: tuple[int, ...], dtype: Any, *, finite: bool = True) -> np.ndarr
     if not finite:
         values.reshape(-1)[[5, 50, -1]] = np.nan, np.inf, -np.inf
     return values.astype(dtype)
+
+
+RANKS = made((40, 20, 30), "f4")
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -88,6 +91,18 @@ def running_marginals_of(
     for piece in np.split(values.reshape(-1), sorted(cuts)):
         running.update(np.ascontiguousarray(piece), finite=True)
     return running.result().by_axis()
+
+
+@given(cuts=st.lists(st.integers(1, 39), max_size=5, unique=True), axis=st.integers(0, 2))
+@settings(max_examples=30, deadline=None)
+def test_any_split_over_ranks_adds_up_along_the_other_axes(cuts: list[int], axis: int) -> None:
+    values = np.moveaxis(RANKS, 0, axis)
+    others = [other for other in range(3) if other != axis]
+    whole = marginals_of(values, others)
+    shards = np.split(values, sorted(cuts), axis=axis)
+    parts = [marginals_of(np.ascontiguousarray(shard), others) for shard in shards]
+    for other in others:
+        assert Marginal.added(part[other] for part in parts).agrees_with(whole[other])
 
 
 def test_shards_along_one_axis_add_up_along_the_others() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,11 @@ def test_an_empty_table_has_a_chunk_that_is_not(tmp_path: Path) -> None:
     assert (array.shape, array.chunks, array.attrs["fields"]) == ((0, 3), (1, 3), ["a", "b", "c"])
 
 
-def test_a_packed_grid_comes_back() -> None:
-    assert metadata.packed_spec("tensors/float32", metadata.packed_array(SPEC, 100)) == SPEC
+@pytest.mark.parametrize(
+    "spec", [SPEC, replace(SPEC, sparse=True), replace(SPEC, dense="shuffle", sparse=True)]
+)
+def test_a_packed_grid_comes_back(spec: ArraySpec) -> None:
+    assert metadata.packed_spec("tensors/float32", metadata.packed_array(spec, 100)) == spec
 
 
 @pytest.mark.parametrize(

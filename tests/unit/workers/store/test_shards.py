@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -214,3 +215,45 @@ def test_one_index_is_asked_for_once_by_many_threads(packed: tuple[Path, ArraySp
     with ThreadPoolExecutor(8) as threads:
         contents = threads.map(lambda start: reader.read(start, start + 5), range(70))
         assert [bytes(data) for data in contents] == [payload[4 * n : 4 * n + 20] for n in range(70)]
+
+
+def sparse_spec(descr: str, chunk: int = 4096) -> ArraySpec:
+    return replace(spec_of(descr, chunk=chunk), sparse=True)
+
+
+def numbers_with_zeros(descr: str, size: int, share: float) -> bytes:
+    """Return normally distributed numbers, some of which are zero, at random."""
+    rng = np.random.default_rng(1)
+    values = rng.standard_normal(size).astype(from_npy_descr(descr).to_numpy())
+    values[rng.random(size) < share] = 0
+    return values.tobytes()
+
+
+@pytest.mark.parametrize("descr", ["<f4", ">f4", "<f2", "<f8", "<c8", "<E2"])
+def test_chunks_with_many_zeros_are_smaller_and_any_library_reads_them(tmp_path: Path, descr: str) -> None:
+    """Between chunks without zeros: the codec in the metadata is that of most chunks."""
+    spec = sparse_spec(descr)
+    parts = [numbers_with_zeros(descr, 4096, share) for share in (0, 0.5, 0)]
+    pack(tmp_path / "sparse", spec, parts)
+    pack(tmp_path / "plain", replace(spec, sparse=False), parts)
+    sizes = [
+        sum(path.stat().st_size for path in (tmp_path / name).rglob("c/*")) for name in ("sparse", "plain")
+    ]
+    assert sizes[0] < 0.96 * sizes[1]
+    assert reader_of(tmp_path / "sparse", spec).read(0, 3 * 4096) == b"".join(parts)
+    path = str(tmp_path / "sparse" / spec.path)
+    native = np.frombuffer(b"".join(parts), from_npy_descr(descr).to_numpy())
+    wanted = native.astype(native.dtype.newbyteorder("=")).tobytes()
+    assert np.asarray(zarr.open_array(path, mode="r")[:]).tobytes() == wanted
+    with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
+        assert np.asarray(zarr.open_array(path, mode="r")[:]).tobytes() == wanted
+    opened = tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": path}}).result()
+    assert np.asarray(opened.read().result()).tobytes() == wanted
+
+
+def test_the_zeros_that_fill_a_chunk_do_not_make_it_sparse(tmp_path: Path) -> None:
+    spec, part = sparse_spec("<f4"), numbers_with_zeros("<f4", 2048, 0)
+    pack(tmp_path / "a", spec, [part])
+    pack(tmp_path / "b", replace(spec, sparse=False), [part])
+    first, second = ((tmp_path / name / spec.path / "c/0").read_bytes() for name in "ab")
+    assert first == second

@@ -29,8 +29,12 @@ def test_rows_come_back(rows: list[TensorHeader | None]) -> None:
 def test_what_derives_from_headers_that_are_alike_is_computed_once() -> None:
     asked: list[TensorHeader | None] = []
     headers = Headers.of(ROWS)
-    shapes = headers.column(lambda header: asked.append(header) or (header.io if header else "none"))  # type: ignore[func-returns-value]
-    assert list(shapes) == ["", "", "none", "", "", "input", "", "none"]
+
+    def io(header: TensorHeader | None) -> str:
+        asked.append(header)
+        return header.io if header else "none"
+
+    assert list(headers.column(io)) == ["", "", "none", "", "", "input", "", "none"]
     assert len(asked) == 3
     assert list(headers.leads) == ["npy", "\0", "", "npy", "\1", "", "\2", ""]
     assert list(headers.tails) == ["", "ÿ", "", "", "ÿ", "tail", "ÿ", ""]

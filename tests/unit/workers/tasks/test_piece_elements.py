@@ -13,7 +13,7 @@ from tests.operands import in_files, in_store
 from workers.arrays.placement_search import Pieces
 from workers.errors import DamagedStore
 from workers.tasks import piece_elements
-from workers.tasks.operands import Operand
+from workers.tasks.operands import Operand, Stored
 from workers.tasks.piece_elements import RangedElements, elements_of, with_twins
 
 VALUES = np.arange(1000, dtype="<f4").reshape(10, 100)
@@ -72,7 +72,34 @@ def test_what_is_read_in_order_is_read_ahead(tmp_path: Path, monkeypatch: pytest
     (elements,) = elements_of([operand])
     values = np.concatenate([elements.read(start, start + 100) for start in range(0, 1000, 100)])
     assert values.tolist() == VALUES.reshape(-1).tolist()
-    assert requested == [(0, 50), (50, 850), (850, 1000)]
+    assert requested == [(0, 50), (50, 1000)]
     requested.clear()
-    assert elements.read(20, 30).tolist() == list(range(20, 30))  # elsewhere, only what is asked for
-    assert requested == [(0, 50)]
+    (elements,) = elements_of([operand])
+    assert elements.read(520, 530).tolist() == list(range(520, 530))  # elsewhere, only what is asked for
+    assert requested == [(500, 550)]
+    requested.clear()
+    (elements,) = elements_of([operand], in_order=True)
+    assert elements.read(0, 1000).tolist() == values.tolist()
+    assert requested == [(0, 1000)]
+
+
+def test_reads_ahead_begin_as_chunks_do_and_end_with_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operand = in_store(MadeDump(tmp_path / "dump"), tmp_path / "store", VALUES)[0]
+    assert isinstance(operand.place, Stored)
+    array = replace(operand.place.array, chunk=50, chunks_per_shard=4)
+    shifted = replace(operand, place=replace(operand.place, first=120, array=array))
+    monkeypatch.setattr(piece_elements, "WHOLE_NBYTES", 0)
+    monkeypatch.setattr(piece_elements, "_WINDOW", 50)
+    requested = []
+
+    def given(_: Operand, start: int, stop: int) -> np.ndarray:
+        requested.append((start, stop))
+        return VALUES.reshape(-1)[start:stop]
+
+    monkeypatch.setattr(piece_elements, "_read_range", given)
+    (elements,) = elements_of([shifted], in_order=True)
+    assert elements.read(0, 1000).tolist() == VALUES.reshape(-1).tolist()
+    assert requested[:3] == [(0, 80), (80, 280), (280, 480)]
+    assert requested[-1][1] == 1000

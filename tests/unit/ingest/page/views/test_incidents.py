@@ -1,11 +1,19 @@
 """A card for each incident."""
 
+from pathlib import Path
+
+import numpy as np
+
 from ingest.page.arguments import Arguments
 from ingest.page.links import Links
 from ingest.page.moment import Moment
 from ingest.page.screen import Asked
 from ingest.page.views.incidents import SCREEN
+from ingest.reader.dump_store import open_store
+from ingest.wiring.consolidation import consolidate
 from tests.diverging import replicas
+from tests.pipeline import ingest_directly
+from tests.sharded_net import LAYOUT, write
 
 
 def asked(moment: Moment, **given: str) -> Asked:
@@ -37,3 +45,20 @@ def test_one_incident_or_those_of_a_step_are_chosen(moment: Moment) -> None:
 def test_a_healthy_run_has_no_card() -> None:
     healthy = SCREEN.show(asked(Moment.of(replicas(ranks=[0]).store)))
     assert (healthy["cards"], healthy["total"]) == ([], 0)
+
+
+def test_a_divergence_shows_what_ranks_hold_and_should_not(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    steps = [
+        [{f"{kind}.w{n}": rng.normal(size=(4, 3)) for kind in ("param", "exp_avg") for n in "012"}] * 2
+        for _ in range(3)
+    ]
+    steps[2][1] = steps[2][1] | {"exp_avg.w1": steps[1][1]["exp_avg.w1"]}
+    write(tmp_path / "dump", steps)
+    ingest_directly(tmp_path / "dump", tmp_path / "run.zarr", layout=LAYOUT)
+    consolidate(tmp_path / "run.zarr")
+    moment = Moment.of(open_store(tmp_path / "run.zarr"))
+    (card,) = (card for card in SCREEN.show(asked(moment))["cards"] if card["incident"].kind == "divergence")
+    assert card["misplaced"] == ()
+    (alone,) = SCREEN.show(asked(moment, id=card["incident"].id))["cards"]
+    assert [finding.kind for finding in alone["misplaced"]] == ["optimizer state out of step"]

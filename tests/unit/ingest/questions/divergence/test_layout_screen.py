@@ -1,5 +1,6 @@
 """Which steps `divergence` has `layout` look at."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -52,8 +53,13 @@ def test_nothing_more_is_read_of_a_run_without_a_mistake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tp: int, dp: int
 ) -> None:
     store = store_of(tmp_path, simulate(Config(tp, dp, frozenset(), 2)))
-    looked_at: list[list[int]] = []
-    monkeypatch.setattr(find, "find_mistakes", lambda _, steps: looked_at.append(steps) or [])
+    looked_at: list[Sequence[int]] = []
+
+    def note(_: object, steps: Sequence[int]) -> list[object]:
+        looked_at.append(steps)
+        return []
+
+    monkeypatch.setattr(find, "find_mistakes", note)
     assert ingest.divergence(store).agree
     assert looked_at == []
     assert ingest.layout(store).findings == ()

@@ -36,7 +36,7 @@ from tests.pt_files import (
 )
 from workers.arrays.statistics import summarise
 from workers.arrays.strided import elements_of
-from workers.dump.formats import pt_pickle
+from workers.dump.formats import assembly, pt_pickle
 from workers.dump.formats.assembly import MAX_AROUND_NBYTES
 from workers.dump.formats.header import HoldsNoTensor, TensorHeader, Truncated
 from workers.dump.formats.pt import read_headers
@@ -331,8 +331,6 @@ def test_storage_that_is_not_there_is_named() -> None:
         ),
         (rebuilt("torch.FloatStorage", (6,), (1, 1)), "impossible shape"),
         (rebuilt("torch.FloatStorage", (1,) * 65, (1,) * 65, elements=6), "impossible shape"),
-        (rebuilt("torch.XInt8Storage", (6,), (1,)), "storage torch.XInt8Storage is not known"),
-        (rebuilt("torch.storage.UntypedStorage", (24,), (1,)), "element type without a name"),
         (
             rebuilt("torch.FloatStorage", (6,), (1,), b"}" + text("new") + b"\x89s"),
             "not as they are stored: new",
@@ -344,13 +342,12 @@ def test_storage_that_is_not_there_is_named() -> None:
         (b"R", "empty stack"),
         (b"t", "lacks a mark"),
         (b"h\x07", "lacks the value 7"),
-        (b"\x8a\xff" + bytes(255), "integer of 255 bytes"),
         (named("a." + "b" * 300), "a name of 300 characters"),
         (b"X\xff\xff\xff\x7f", "middle of an instruction"),
         (call("torch._utils._rebuild_tensor_v2", integer(1)), "with 1 arguments"),
         (text("a") + b"Q", "refers to a value of type str"),
         (text("a") + text("b") + text("c") + b"s", "sets items of a value of type str"),
-        (b"]q\x00h\x00a", "nested more than 64 deep"),
+        (b"]" * 70 + b"a" * 69, "nested more than 64 deep"),
         (rebuilt("torch.FloatStorage", (2**24,), (0,), elements=6) * 4 + b"\x85\x86\x86\x86", "would take"),
     ],
 )
@@ -476,3 +473,34 @@ def test_random_instructions_are_refused_or_make_a_tensor(codes: list[bytes]) ->
 
 def test_strides_of_the_writer_are_in_elements() -> None:
     assert strides_of(FLOATS) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("storage", "name"),
+    [("torch.QUInt4x2Storage", "torch.quint4x2"), ("torch.FutureStorage", "torch.future")],
+)
+def test_elements_of_a_type_that_is_not_known_are_kept_as_the_bytes_of_their_storage(
+    storage: str, name: str
+) -> None:
+    """And so are the tensors next to it."""
+    value = b"}(" + text("a") + rebuilt(storage, (4, 12), (12, 1), elements=24) + text("big")
+    file = archive(members_of(value + b"\x8a\xff" + bytes(255) + b"u", FLOATS.tobytes()))
+    header = header_of(file)
+    assert (header.shape, header.element.name, header.declared_dtype) == ((24,), "|V1", name)
+    assert file[header.offset : header.offset + 24] == FLOATS.tobytes()
+    record = json.loads(header.record)
+    assert record["tensor"] == {"shape": [4, 12], "strides": [12, 1], "storage_offset": 0}
+    assert record["file"] == {"big": "an integer of 255 bytes"}
+
+
+def test_tensor_of_any_size_is_a_row_if_its_elements_lie_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only what must be picked out of its storage is bounded."""
+    monkeypatch.setattr(assembly, "MAX_VIEW_NBYTES", 8)
+    whole = rebuilt("torch.FloatStorage", (2, 3), (3, 1))
+    column = rebuilt("torch.FloatStorage", (2,), (3,), elements=6)
+    value = b"}(" + text("whole") + whole + text("column") + column + b"u"
+    (header,) = headers_of(archive(members_of(value, FLOATS.tobytes())))
+    assert (header.shape, header.path) == ((2, 3), ("whole",))
+    assert json.loads(header.record)["file"] == {"not_taken_out": ["column"]}

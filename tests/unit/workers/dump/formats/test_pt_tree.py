@@ -96,11 +96,15 @@ def test_array_of_numpy_is_a_tensor_whose_bytes_are_in_the_pickle() -> None:
     assert contents({"a": strange}).tensors == ()
 
 
-def test_value_that_holds_itself_is_refused() -> None:
-    loop: list[Any] = []
+def test_value_that_holds_itself_ends_there() -> None:
+    loop: list[Any] = [1]
     loop.append(loop)
+    assert contents({"a": loop, "b": loop[:1]}).attributes == {"a": [1, "what holds this"], "b": [1]}
+    deep: list[Any] = []
+    for _ in range(70):
+        deep = [deep]
     with pytest.raises(UnreadableTensor, match="nested more than 64 deep"):
-        contents(loop)
+        contents(deep)
 
 
 def test_attributes_beyond_the_limit_are_named() -> None:

@@ -1,0 +1,34 @@
+"""Types, shapes and layouts of the tensors of an index, made for those that are asked for."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ingest.api import open_store
+from ingest.questions.compare.stored_forms import MadeItems, StoredForms
+from tests.dumps import DumpLibrary
+from tests.pipeline import ingest_directly
+from workers.store.blocks import tensors_of
+
+
+def test_items_are_made_for_places() -> None:
+    items = MadeItems(3, lambda place: place * 10)
+    assert (len(items), items[1], items[-1], items[1:], list(items)) == (3, 10, 20, [10, 20], [0, 10, 20])
+    with pytest.raises(IndexError):
+        items[3]
+
+
+def test_fields_that_are_equal_have_equal_meanings(dumps: DumpLibrary, tmp_path: Path) -> None:
+    ingest_directly(dumps["cann-bin-synthetic"] / "torchair", tmp_path / "run.zarr")
+    store = open_store(tmp_path / "run.zarr")
+    step = store.step(store.ranks[0], store.steps[0])
+    tables = step.tables
+    rows, _ = tensors_of(tables)
+    forms = StoredForms(tables, rows)
+    assert [tuple(shape) for shape in forms.shapes] == [tensor.shape for tensor in step.tensors()]
+    assert len({meaning[0] for meaning in forms.meanings}) > 1
+    for one in range(len(rows)):
+        for other in range(len(rows)):
+            if np.all(forms.fields[one] == forms.fields[other]):
+                assert forms.meanings[one] == forms.meanings[other]
