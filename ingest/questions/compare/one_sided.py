@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
+from ingest.questions.compare.matching import TensorPair
+from ingest.questions.compare.operator_origins import OperatorKey
 from ingest.questions.compare.result import ComparedTensor, Verdict
+from ingest.questions.compare.sources import StepTensors
 from workers.model import StepKey
 from workers.store.blocks import TensorKey
 
@@ -42,3 +48,15 @@ def one_sided_row(
         shape_b=None if is_a else shape,
         verdict=verdict,
     )
+
+
+def counterparts(
+    a: StepTensors, b: StepTensors, pairs: Sequence[TensorPair]
+) -> dict[tuple[str, OperatorKey], OperatorKey]:
+    """Return the counterpart of each operator, by side: the one with which it shares most tensors."""
+    shared = Counter((a.keys[pair.a].operator, b.keys[pair.b].operator) for pair in pairs)
+    partners: dict[tuple[str, OperatorKey], OperatorKey] = {}
+    for (first, second), _ in shared.most_common():
+        partners.setdefault(("A", first), second)
+        partners.setdefault(("B", second), first)
+    return partners

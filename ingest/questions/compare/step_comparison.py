@@ -16,7 +16,7 @@ from ingest.questions.compare.beyond_rounding import Bounded, MeasuredTensor, Ra
 from ingest.questions.compare.first_difference import first_difference
 from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.matching import Form, MatchedBy, TensorPair, match_tensors
-from ingest.questions.compare.one_sided import one_sided_row
+from ingest.questions.compare.one_sided import counterparts, one_sided_row
 from ingest.questions.compare.operator_origins import OperatorKey
 from ingest.questions.compare.result import ComparedTensor, FirstDifference, Limits, Verdict, shape_text
 from ingest.questions.compare.runner import PairRunner, batched
@@ -117,7 +117,7 @@ class StepComparison:
     @cached_property
     def _partners(self) -> dict[tuple[str, OperatorKey], OperatorKey]:
         """The counterpart of each operator, by side."""
-        return _partners(self._a, self._b, self._all_pairs)
+        return counterparts(self._a, self._b, self._all_pairs)
 
     @property
     def _tolerance(self) -> RankTolerance:
@@ -387,18 +387,6 @@ class StepComparison:
         form = side.dtypes[number], side.shapes[number]
         steps = self._a.key, self._b.key
         return one_sided_row(steps, number, side.keys[number], form, verdict, is_a=side is self._a)
-
-
-def _partners(
-    a: StepTensors, b: StepTensors, pairs: Sequence[TensorPair]
-) -> dict[tuple[str, OperatorKey], OperatorKey]:
-    """Return the counterpart of each operator, by side: the one with which it shares most tensors."""
-    shared = Counter((a.keys[pair.a].operator, b.keys[pair.b].operator) for pair in pairs)
-    partners: dict[tuple[str, OperatorKey], OperatorKey] = {}
-    for (first, second), _ in shared.most_common():
-        partners.setdefault(("A", first), second)
-        partners.setdefault(("B", second), first)
-    return partners
 
 
 _UPDATED = "dumped before its update on one side, and after it on the other: operators read the same"
