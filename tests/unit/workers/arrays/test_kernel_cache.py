@@ -64,7 +64,7 @@ def installation(tmp_path: Path, unprivileged: tuple[str, ...]) -> Installation:
         shutil.copy(source / name, package.parent)
     for path in (*source.glob("arrays/kernel*.py"), *source.glob("arrays/__init__.py")):
         shutil.copy(path, package)
-    for name in ("histogram_loops.py", "marginal_loops.py", "lazy_compile.py"):
+    for name in ("bitshuffle_code.py", "histogram_loops.py", "marginal_loops.py", "lazy_compile.py"):
         shutil.copy(source / "arrays" / name, package)
     shutil.copytree(source / "host", package.parent / "host", ignore=shutil.ignore_patterns("__pycache__"))
     return Installation(package, unprivileged)
