@@ -97,6 +97,6 @@ def test_a_statistic_that_an_older_version_did_not_store_is_not_missed(filled: D
     tables = replace(
         step.tables, statistics=np.where(np.array(FIELDS) == "l2_norm", np.nan, step.tables.statistics)
     )
-    assert _payload_damage(type(step)(step.objects, older, tables), 0, iter([step.read(0)])) == ""
+    assert _payload_damage(type(step)(step.objects, older, tables), 0, iter([bytes(step.read(0))])) == ""
     current = type(step)(step.objects, step.commit, tables)
-    assert "l2_norm" in _payload_damage(current, 0, iter([step.read(0)]))
+    assert "l2_norm" in _payload_damage(current, 0, iter([bytes(step.read(0))]))

@@ -67,6 +67,6 @@ def test_statistics_of_the_dump_are_not_computed(dumps: DumpLibrary, store: Path
     step = next(step for step in open_store(store).select() if step.tensors())
     row = next(tensor.row for tensor in step.tensors() if tensor.statistics_from != "computed")
     answer = RecomputedStatistics(step, row, with_histogram=True)
-    answer.update(bytearray(8))
+    answer.update(bytes(8))
     assert answer.result() is None
     assert len(answer.histogram_rows()) == 0

@@ -64,7 +64,7 @@ def test_a_part_has_what_stands_around_the_payload(step: StoredStep) -> None:
 
 def test_a_payload_that_does_not_match_its_digest_is_damage(step: StoredStep) -> None:
     """At its end: a caller must not keep what it was given before."""
-    pieces = iter([bytearray(8), bytearray(312)])
+    pieces = iter([bytes(8), bytes(312)])
     parts = restore.part(step, 0, pieces)
     assert next(parts)
     with pytest.raises(DamagedStore, match="digest does not match"):

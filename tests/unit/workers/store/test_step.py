@@ -48,7 +48,7 @@ def row_of(step: StoredStep, slot: int) -> int:
     return int(np.flatnonzero(step.tables.number("slot") == slot)[0])
 
 
-def in_pieces(step: StoredStep, row: int) -> list[bytearray]:
+def in_pieces(step: StoredStep, row: int) -> list[bytes]:
     return [piece for _, pieces in step.payloads([row], 64) for piece in pieces]
 
 
