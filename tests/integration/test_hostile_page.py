@@ -38,6 +38,8 @@ LONG = {
 }
 #: Where no name may get to: no script is written into a page, and no event of an element runs one.
 FORBIDDEN_TAGS = {"base", "embed", "iframe", "object", "style"}
+#: Has a shell print the arguments of each command, each with a zero byte at its end.
+_PRINTS = "dump-ingest() { printf '%s\\0' \"$@\"; }"
 RUN = "/runs/" + quote("<b>run.zarr", safe="")
 
 
@@ -196,12 +198,12 @@ def assert_lines_name(page: str, name: str, scratch: Path) -> None:
     )
     if "\0" not in name:  # no argument of a command can hold it
         done = subprocess.run(
-            ["bash", "-c", f"printf '%s\\0' {shell}"], capture_output=True, cwd=scratch, check=True
+            ["bash", "-c", f"{_PRINTS}\n{shell}"], capture_output=True, cwd=scratch, check=True
         )
-        assert done.stdout.decode().split("\0")[3] == name
+        assert done.stdout.decode().split("\0")[2] == name
     assert list(scratch.iterdir()) == []
     names: dict[str, Any] = {"ingest": ingest}
-    opening, expression = python.split("\n", 2)[1:]
+    opening, expression = python.splitlines()[1:3]
     exec(opening, names)  # noqa: S102  (as a reader of the page does)
     assert eval(expression, names).name == name  # noqa: S307
 

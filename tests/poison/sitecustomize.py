@@ -10,7 +10,7 @@ import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -32,7 +32,7 @@ def _kill_if_marked(content: bytes, mark: bytes) -> None:
 
 def _make_deadly(decoder: ModuleType) -> None:
     reader = importlib.import_module("workers.dump.source").OpenFile
-    unpack, pieces = decoder.unpack, reader.pieces
+    unpack, first_piece = decoder.unpack, reader.first_piece
 
     def deadly_unpack(piece: memoryview, *rest: Any) -> Any:
         head = bytes(piece[:256])
@@ -47,13 +47,13 @@ def _make_deadly(decoder: ModuleType) -> None:
                 _kill_if_marked(head, KILLS_ONCE)
         return unpack(piece, *rest)
 
-    def deadly_pieces(*args: Any) -> Iterator[memoryview]:
-        for piece in pieces(*args):
-            _kill_if_marked(bytes(piece[:256]), KILLS_READER)
-            yield piece
+    def deadly_first_piece(*args: Any) -> memoryview:
+        piece: memoryview = first_piece(*args)
+        _kill_if_marked(bytes(piece[:256]), KILLS_READER)
+        return piece
 
     decoder.unpack = deadly_unpack  # type: ignore[attr-defined]
-    reader.pieces = deadly_pieces
+    reader.first_piece = deadly_first_piece
 
 
 class _Hook(importlib.abc.MetaPathFinder):

@@ -174,12 +174,12 @@ def test_a_look_that_waited_for_the_store_does_not_keep_the_next_one_waiting(
     service, _, _ = started(filled, store, retry_forever=True, clock=lambda: now)
     look = Watcher.look
 
-    def slow(watcher: Watcher, *arguments: Any) -> DumpState:
+    def slow(watcher: Watcher, *arguments: Any, **options: Any) -> DumpState:
         nonlocal now
         now += 6
-        return look(watcher, *arguments)
+        return look(watcher, *arguments, **options)
 
-    def away(_watcher: Watcher, *_: Any) -> DumpState:
+    def away(_watcher: Watcher, *_: Any, **_options: Any) -> DumpState:
         nonlocal now
         now += 6
         raise StoreUnavailable("no answer")
