@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import numpy.typing as npt
@@ -99,16 +100,15 @@ def test_the_result_of_a_mistake_is_no_replica(tmp_path: Path) -> None:
 def test_nothing_is_read_unless_a_verdict_hangs_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
-    measure = OwnSpread.measure
-    monkeypatch.setattr(OwnSpread, "measure", lambda self, *a: asked.append(a[-1]) or measure(self, *a))
+    asked = Mock(wraps=OwnSpread().measure)
+    monkeypatch.setattr(OwnSpread, "measure", lambda _, *arguments: asked(*arguments))
     b = dump(tmp_path / "b", [0.0] * 2)
     assert by_rank(dump(tmp_path / "a", [BASE / 8] * 2), b, layout=LAYOUT).is_within
     assert not by_rank(dump(tmp_path / "far", [0.01] * 2), b, layout=LAYOUT).is_within
-    assert not asked
+    assert not asked.called
     assert by_rank(dump(tmp_path / "c", [5 * BASE] * 2), b, layout=LAYOUT, fixed_limits=True).is_within
     assert not by_rank(dump(tmp_path / "d", [5 * BASE] * 2), b, layout=LAYOUT).is_within
-    assert [len(numbers) for numbers in asked] == [1] * 4
+    assert [len(call.args[-1]) for call in asked.call_args_list] == [1] * 4
 
 
 def test_a_step_is_repeated_if_the_operator_read_the_same_bytes(tmp_path: Path) -> None:
