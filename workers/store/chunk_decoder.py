@@ -153,7 +153,7 @@ def decompress(body: memoryview, into: memoryview, itemsize: int, unshuffle: Cal
         unshuffle(planes, STREAM_NBYTES, target + number * block)
 
 
-class _Scratch(threading.local):
+class _PlanesOfThread(threading.local):
     """The planes of a block, for each thread."""
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ class _Scratch(threading.local):
         self.planes_at = kernels.address(self._planes)
 
 
-_scratch = _Scratch()
+_scratch = _PlanesOfThread()
 
 
 @lru_cache(maxsize=8)

@@ -39,7 +39,7 @@ _REFERENCE = 1
 _MISSING = -1
 
 
-class _Place(NamedTuple):
+class _TensorOfStep(NamedTuple):
     """A tensor of a step."""
 
     step: StepTensors
@@ -55,7 +55,7 @@ class _Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _PossibleReplicas:
     """A tensor of one run, first, and those that may be replicas of it."""
 
     number: int
@@ -63,7 +63,7 @@ class _Group:
     base: float
     is_reference: bool
     """Whether they are of B."""
-    places: Sequence[_Place]
+    places: Sequence[_TensorOfStep]
 
 
 @dataclass(slots=True)
@@ -101,29 +101,31 @@ class OwnSpread:
         """
         groups = []
         for number, base in bases.items() if self.runs else ():
-            for side, place in enumerate((_Place(a, number), _Place(b, number_in_b[number]))):
+            for side, place in enumerate((_TensorOfStep(a, number), _TensorOfStep(b, number_in_b[number]))):
                 places = [place, *self._candidates(place, base, side)]
                 if len(places) > 1:
-                    groups.append(_Group(number, base, side == _REFERENCE, places))
+                    groups.append(_PossibleReplicas(number, base, side == _REFERENCE, places))
         spreads: dict[int, list[_Spread]] = {}
         for group, distances in zip(groups, _distances(groups, runner), strict=True):
             spreads.setdefault(group.number, []).append(_spread(group, distances))
         return {number: spread for number, known in spreads.items() if (spread := _agreed(known))}
 
-    def _candidates(self, place: _Place, base: float, side: int) -> list[_Place]:
+    def _candidates(self, place: _TensorOfStep, base: float, side: int) -> list[_TensorOfStep]:
         """Return what may be replicas of a tensor, those with the nearest norm first."""
         step, number = place
         norm = float(step.statistics[number, _NORM])
-        near: list[tuple[float, int, _Place]] = []
+        near: list[tuple[float, int, _TensorOfStep]] = []
         for other in self._neighbours(step.key, side):
             candidate = other.numbers.get(step.keys[number])
-            if candidate is None or not _are_alike(place, _Place(other.step, candidate)):
+            if candidate is None or not _are_alike(place, _TensorOfStep(other.step, candidate)):
                 continue
             if other.step.key.rank == step.key.rank and not _read_the_same(place, other):
                 continue
             away = abs(float(other.step.statistics[candidate, _NORM]) - norm) / (norm or 1.0)
             if not away > MAX_SPREAD * base:  # NaN if norms are not known
-                near.append((0.0 if math.isnan(away) else away, len(near), _Place(other.step, candidate)))
+                near.append(
+                    (0.0 if math.isnan(away) else away, len(near), _TensorOfStep(other.step, candidate))
+                )
         return [candidate for _, _, candidate in sorted(near)[:_MOST]]
 
     def _neighbours(self, key: StepKey, side: int) -> Iterator[_Loaded]:
@@ -168,7 +170,7 @@ class _Spread(NamedTuple):
     own: float | None
 
 
-def _spread(group: _Group, distances: dict[tuple[int, int], float]) -> _Spread:
+def _spread(group: _PossibleReplicas, distances: dict[tuple[int, int], float]) -> _Spread:
     """Return by how much the replicas of one run differ."""
     within = MAX_SPREAD * group.base
     near = [other for (first, other), distance in distances.items() if not first and distance <= within]
@@ -191,7 +193,7 @@ def _agreed(known: Iterable[_Spread]) -> float:
     return _UNCERTAIN * max(independent or own, default=0.0)
 
 
-def _distances(groups: Sequence[_Group], runner: PairRunner) -> list[dict[tuple[int, int], float]]:
+def _distances(groups: Sequence[_PossibleReplicas], runner: PairRunner) -> list[dict[tuple[int, int], float]]:
     """Return how far any two tensors of each group are apart, by their places in it."""
     answers: list[dict[tuple[int, int], float]] = [{} for _ in groups]
     asked, jobs = [], []
@@ -211,14 +213,14 @@ def _distances(groups: Sequence[_Group], runner: PairRunner) -> list[dict[tuple[
     return answers
 
 
-def _are_alike(place: _Place, other: _Place) -> bool:
+def _are_alike(place: _TensorOfStep, other: _TensorOfStep) -> bool:
     """Return whether two tensors have the same type and shape, and the second one can be read."""
     step, number = other
     kinds = [(each.dtypes[at], each.shapes[at], each.meanings[at]) for each, at in (place, other)]
     return kinds[0] == kinds[1] and bool(step.dumped[number]) and number not in step.removed
 
 
-def _read_the_same(place: _Place, other: _Loaded) -> bool:
+def _read_the_same(place: _TensorOfStep, other: _Loaded) -> bool:
     """Return whether digests show that the operator of an output read the same bytes in another step."""
     step, number = place
     key = step.keys[number]
