@@ -23,19 +23,19 @@ from numcodecs import Blosc, blosc
 from workers.arrays import kernels
 from workers.store.blosc import BIT_SHUFFLE, compressor
 
-_CRC_BYTES: Final = 4
+CRC_BYTES: Final = 4
 #: Blosc with LZ4 at this level: blocks of 128 KiB for each byte of an element, 1 MiB at most; how far LZ4
 #: moves on after each miss at first.
 LEVEL: Final = 5
-_STREAM_NBYTES: Final = 128 * 1024
+STREAM_NBYTES: Final = 128 * 1024
 _ACCELERATION: Final = 10 - LEVEL
-_HEADER: Final = struct.Struct("<BBBBIII")
+HEADER: Final = struct.Struct("<BBBBIII")
 #: Versions of the format and of that of LZ4; flags: bits are shuffled, LZ4, and all is a copy.
-_VERSION, _LZ4_VERSION, _SHUFFLED_LZ4, _COPIED = 2, 1, 0b0010_0100, 0b0000_0010
-_LENGTH_NBYTES: Final = 4
+VERSION, LZ4_VERSION, SHUFFLED_LZ4, _COPIED = 2, 1, 0b0010_0100, 0b0000_0010
+LENGTH_NBYTES: Final = 4
 #: What is encoded here, for elements of `ITEMSIZES` bytes.
 ITEMSIZES: Final = (1, 2, 4, 8)
-_CONFIGURATION: Final = {"cname": "lz4", "clevel": LEVEL, "shuffle": "bitshuffle", "blocksize": 0}
+CONFIGURATION: Final = {"cname": "lz4", "clevel": LEVEL, "shuffle": "bitshuffle", "blocksize": 0}
 
 
 class ChunkEncoder(Protocol):
@@ -55,7 +55,7 @@ class ByBlosc:
     def encode(self, chunk: memoryview) -> bytes:
         """Return a chunk as it is stored."""
         encoded: bytes = self._codec.encode(chunk)
-        return encoded + int(google_crc32c.value(encoded)).to_bytes(_CRC_BYTES, "little")
+        return encoded + int(google_crc32c.value(encoded)).to_bytes(CRC_BYTES, "little")
 
 
 class ShuffledLz4:
@@ -70,10 +70,10 @@ class ShuffledLz4:
             shuffle: shuffles bits: see `workers.arrays.bitshuffle_code.compile_entries`.
         """
         self._nbytes, self._itemsize, self._shuffle = chunk_nbytes, itemsize, shuffle
-        self._block = _STREAM_NBYTES * itemsize
+        self._block = STREAM_NBYTES * itemsize
         self._blocks = chunk_nbytes // self._block
         planes = np.empty(self._block, np.uint8)
-        encoded = np.empty(_HEADER.size + chunk_nbytes + _CRC_BYTES, np.uint8)
+        encoded = np.empty(HEADER.size + chunk_nbytes + CRC_BYTES, np.uint8)
         self._planes, self._encoded = planes.data, encoded.data
         self._planes_at, self._encoded_at = kernels.address(planes), kernels.address(encoded)
         self._starts = struct.Struct(f"<{self._blocks}I")
@@ -81,28 +81,28 @@ class ShuffledLz4:
     def encode(self, chunk: memoryview) -> memoryview:
         """Return a chunk as it is stored."""
         source = np.frombuffer(chunk, np.uint8)
-        nbytes, flags = self._compress(kernels.address(source)), _SHUFFLED_LZ4
+        nbytes, flags = self._compress(kernels.address(source)), SHUFFLED_LZ4
         if not nbytes:
-            nbytes, flags = _HEADER.size + self._nbytes, _SHUFFLED_LZ4 | _COPIED
-            self._encoded[_HEADER.size : nbytes] = source.data
+            nbytes, flags = HEADER.size + self._nbytes, SHUFFLED_LZ4 | _COPIED
+            self._encoded[HEADER.size : nbytes] = source.data
         sizes = self._nbytes, self._block, nbytes
-        _HEADER.pack_into(self._encoded, 0, _VERSION, _LZ4_VERSION, flags, self._itemsize, *sizes)
-        end = nbytes + _CRC_BYTES
-        self._encoded[nbytes:end] = _checksum(self._encoded_at, nbytes, self._encoded)
+        HEADER.pack_into(self._encoded, 0, VERSION, LZ4_VERSION, flags, self._itemsize, *sizes)
+        end = nbytes + CRC_BYTES
+        self._encoded[nbytes:end] = checksum(self._encoded_at, nbytes, self._encoded)
         return self._encoded[:end]
 
     def _compress(self, source: int) -> int:
         """Write all but the header of the chunk at an address; return how long it is then, 0 if too long."""
-        limit = _HEADER.size + self._nbytes
-        stream = _STREAM_NBYTES  # of which each element has a byte
+        limit = HEADER.size + self._nbytes
+        stream = STREAM_NBYTES  # of which each element has a byte
         compress, encoded, encoded_at = _lz4(), self._encoded, self._encoded_at
-        end = _HEADER.size + self._starts.size
+        end = HEADER.size + self._starts.size
         starts = []
         for block_at in range(source, source + self._nbytes, self._block):
             starts.append(end)
             self._shuffle(block_at, stream, self._planes_at)
             for first in range(0, self._block, stream):
-                begin = end + _LENGTH_NBYTES
+                begin = end + LENGTH_NBYTES
                 room = min(stream, limit - begin)
                 if room <= 0:
                     return 0
@@ -112,15 +112,15 @@ class ShuffledLz4:
                     if begin + length > limit:
                         return 0
                     encoded[begin : begin + length] = self._planes[first : first + length]
-                encoded[end:begin] = length.to_bytes(_LENGTH_NBYTES, "little")
+                encoded[end:begin] = length.to_bytes(LENGTH_NBYTES, "little")
                 end = begin + length
-        self._starts.pack_into(encoded, _HEADER.size, *starts)
+        self._starts.pack_into(encoded, HEADER.size, *starts)
         return end
 
 
 def fits(chunk_nbytes: int, itemsize: int) -> bool:
     """Return whether chunks of this size can be encoded here: they are whole blocks of whole streams."""
-    return chunk_nbytes % (_STREAM_NBYTES * itemsize) == 0
+    return chunk_nbytes % (STREAM_NBYTES * itemsize) == 0
 
 
 def encoder_of(codec: Blosc, configuration: Mapping[str, Any], chunk_nbytes: int) -> ChunkEncoder:
@@ -132,7 +132,7 @@ def encoder_of(codec: Blosc, configuration: Mapping[str, Any], chunk_nbytes: int
         chunk_nbytes: bytes of each chunk.
     """
     itemsize = configuration["typesize"]
-    if itemsize in ITEMSIZES and configuration == _CONFIGURATION | {"typesize": itemsize}:
+    if itemsize in ITEMSIZES and configuration == CONFIGURATION | {"typesize": itemsize}:
         loops = kernels.entries()
         if loops is not None and fits(chunk_nbytes, itemsize) and _is_exact(itemsize):
             return ShuffledLz4(chunk_nbytes, itemsize, loops[f"bitshuffle{itemsize}"])
@@ -145,7 +145,7 @@ def _is_exact(itemsize: int) -> bool:
     loops = kernels.entries()
     if loops is None or _lz4() is None:
         return False
-    nbytes = _STREAM_NBYTES * itemsize
+    nbytes = STREAM_NBYTES * itemsize
     # Bytes of a small range, so that some planes can be compressed; one block.
     sample = np.random.default_rng(0).integers(0, 8, nbytes, np.uint8).data
     by_blosc = ByBlosc(compressor("lz4", LEVEL, BIT_SHUFFLE, itemsize)).encode(sample)
@@ -155,24 +155,24 @@ def _is_exact(itemsize: int) -> bool:
 @lru_cache(maxsize=1)
 def _lz4() -> Any:
     """Return `LZ4_compress_fast` of the library that Blosc is in; None if it does not show it."""
-    return _function(blosc.__file__, "LZ4_compress_fast", ctypes.c_int, "aaiii")
+    return library_function(blosc.__file__, "LZ4_compress_fast", ctypes.c_int, "aaiii")
 
 
 @lru_cache(maxsize=1)
 def _crc32c() -> Any:
     """Return `crc32c_value` of the library that computes checksums; None if it does not show it."""
     native = getattr(google_crc32c, "_crc32c", None)  # without it, a library in Python computes them
-    return native and _function(native.__file__, "crc32c_value", ctypes.c_uint32, "an")
+    return native and library_function(native.__file__, "crc32c_value", ctypes.c_uint32, "an")
 
 
-def _checksum(address: int, nbytes: int, content: memoryview) -> bytes:
+def checksum(address: int, nbytes: int, content: memoryview) -> bytes:
     """Return the crc32c of `nbytes` at an address, where `content` begins, without copying them."""
     compute = _crc32c()
     value = compute(address, nbytes) if compute else google_crc32c.value(bytes(content[:nbytes]))
-    return int(value).to_bytes(_CRC_BYTES, "little")
+    return int(value).to_bytes(CRC_BYTES, "little")
 
 
-def _function(library: str, name: str, result: Any, arguments: str) -> Any:
+def library_function(library: str, name: str, result: Any, arguments: str) -> Any:
     """Return a function of a library; its arguments are addresses (a), int (i) and size_t (n)."""
     try:
         function = getattr(ctypes.CDLL(library), name)

@@ -26,8 +26,8 @@ from numcodecs import Blosc
 
 from workers.errors import DamagedStore
 from workers.model import MIB, ceil_div
-from workers.store import untrusted
 from workers.store.blosc import BIT_SHUFFLE, NO_SHUFFLE, SHUFFLE, compressor
+from workers.store.chunk_decoder import ChunkDecoder
 from workers.store.chunk_encoder import encoder_of
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
@@ -240,6 +240,7 @@ class ShardReader:
         self._objects = objects
         self._prefix = prefix
         self.spec = spec
+        self._decoder = ChunkDecoder(_compressor(spec), _blosc_config(spec), spec.chunk_nbytes)
         self._index_lock = threading.Lock()
         self._indexes: dict[int, npt.NDArray[np.uint64]] = {}
         self._small: dict[int, bytes] = {}
@@ -369,13 +370,10 @@ class ShardReader:
 
     def _decode(self, encoded: memoryview, into: memoryview, where: str) -> Chunk:
         try:
-            body = without_crc32c(encoded, where)
-            if not untrusted.blosc_is(body, self.spec.chunk_nbytes):
-                return f"{where}: its header states another size than {self.spec.chunk_nbytes} bytes"
-            _compressor(self.spec).decode(body, into)
-        except DamagedStore as exc:
-            return exc.message
-        except (RuntimeError, ValueError, MemoryError) as exc:
+            self._decoder.decode(encoded, into)
+        except ValueError as exc:
+            return f"{where}: {exc}"
+        except (RuntimeError, MemoryError) as exc:
             return f"{where}: cannot be decompressed: {exc}"
         return into.toreadonly()
 

@@ -46,7 +46,7 @@ def _zstd_content_size(body: bytes) -> int | None:
     return int.from_bytes(body[at : at + width], "little") + (256 if width == 2 else 0)
 
 
-def blosc_is(body: bytes, nbytes: int) -> bool:
+def blosc_is(body: bytes | memoryview, nbytes: int) -> bool:
     """Return whether a blosc buffer states its true length, and holds `nbytes` bytes by its header."""
     # c-blosc, README_CHUNK_FORMAT.rst. The decoder trusts the stated length: if it is too large, it reads
     # beyond the buffer.

@@ -7,9 +7,9 @@ is far lower than the fixed limit of its type.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from ingest.questions.compare.result import ComparedTensor
@@ -62,14 +62,18 @@ class RankTolerance:
         keys: Sequence[TensorKey],
         equal: Iterable[int],
         shapes: Iterable[tuple[int, ...]],
+        spreads_of: Callable[[Mapping[int, float]], Mapping[int, float]] = lambda _: {},
     ) -> dict[int, Bounded]:
         """Return what rounding explains in one step, by the numbers of the tensors that were measured.
+
+        Spreads only raise limits, so they are asked for where tensors exceed limits without them.
 
         Args:
             measured: the tensors that digests do not show to be equal.
             keys: all tensors of A, by number.
             equal: the numbers of those that digests show to be equal.
             shapes: those of all tensors of the step.
+            spreads_of: returns by how much replicas of tensors differ; is given what rounding alone makes.
         """
         self._walk.begin_step()
         tensors = sorted(measured, key=lambda tensor: tensor.number)
@@ -78,19 +82,35 @@ class RankTolerance:
         length = longest_sum(list(set(shapes)))
         usual = usual_gradient((tensor.name, tensor.metrics) for tensor in tensors)
         inputs = _input_differences(tensors, keys, equal)
-        judgements = {}
-        for tensor in tensors:
-            read = _read_by(keys[tensor.number], inputs)
-            is_of_gradient = is_gradient(tensor.name)
-            judgements[tensor.number] = self._walk.judge(
-                Measured(tensor.dtypes, tensor.metrics, length, read, is_gradient=is_of_gradient, usual=usual)
+        facts = {
+            tensor.number: Measured(
+                tensor.dtypes,
+                tensor.metrics,
+                length,
+                _read_by(keys[tensor.number], inputs),
+                is_gradient=is_gradient(tensor.name),
+                usual=usual,
             )
+            for tensor in tensors
+        }
+        before = replace(self._walk)
+        judgements = _judged(self._walk, facts)
+        beyond = {number: each.own for number, each in judgements.items() if each.may_be_spread}
+        if beyond and (spreads := spreads_of(beyond)):
+            facts |= {number: replace(facts[number], spread=spread) for number, spread in spreads.items()}
+            self._walk = before
+            judgements = _judged(self._walk, facts)
         return _with_explanations(tensors, judgements, keys, inputs)
 
 
 def unexplained(rows: Iterable[ComparedTensor]) -> list[ComparedTensor]:
     """Return the tensors that neither rounding nor what was executed before explains."""
     return [row for row in rows if row.bound is not None and not row.bound.explained]
+
+
+def _judged(walk: ToleranceWalk, facts: Mapping[int, Measured]) -> dict[int, Judgement]:
+    """Return the judgements of the tensors of one step, which are in order of execution."""
+    return {number: walk.judge(measured) for number, measured in facts.items()}
 
 
 def _spreads(number: int, keys: Sequence[TensorKey], different: AbstractSet[int]) -> bool:
@@ -133,7 +153,7 @@ def _with_explanations(
         judgement = judgements[tensor.number]
         read = _read_by(keys[tensor.number], inputs)
         is_explained = judgement.within or judgement.is_explained_by(max(read, default=largest))
-        bound = RoundingBound(judgement.limit, judgement.times, is_explained)
+        bound = RoundingBound(judgement.limit, judgement.times, is_explained, judgement.spread)
         bounds[tensor.number] = Bounded(judgement, bound)
         difference = relative_difference(tensor.metrics)
         is_noise = judgement.within and judgement.times > 1

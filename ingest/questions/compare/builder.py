@@ -61,6 +61,8 @@ class ComparisonBuilder:
     _unexplained: ComparedTensor | None = None
     _close_beyond: int = 0
     """How many tensors are within the fixed limits, though rounding does not explain their difference."""
+    _by_spread: int = 0
+    """How many tensors are within limits because replicas of the same run are as far apart."""
     _kept: KeptTensors = field(init=False)
 
     def __post_init__(self) -> None:
@@ -143,6 +145,9 @@ class ComparisonBuilder:
 
     def _note_unexplained(self, tensors: list[ComparedTensor]) -> None:
         """Record the first tensor that rounding does not explain, and how many of these are within limits."""
+        self._by_spread += sum(
+            row.bound is not None and row.bound.spread > 0 and row.verdict is Verdict.CLOSE for row in tensors
+        )
         beyond = unexplained(tensors)
         self._close_beyond += sum(row.verdict is Verdict.CLOSE for row in beyond)
         if beyond and (self._unexplained is None or _order(beyond[0]) < _order(self._unexplained)):
@@ -183,6 +188,11 @@ class ComparisonBuilder:
                 f"the limits of {counted(count, 'step')} are the fixed ones of types, not derived: {why}"
                 for why, count in self._underived.items()
             ]
+        if self._by_spread:
+            notes.append(
+                f"{counted(self._by_spread, 'tensor')} differ by more than rounding explains, and by no "
+                "more than replicas within one of the runs (`spread`)"
+            )
         if self._close_beyond and self._unexplained:
             notes.append(_beyond_rounding(self._close_beyond, self._unexplained))
         if programs := self._programs.finish():

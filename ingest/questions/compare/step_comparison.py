@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.matching import Form, MatchedBy, TensorPair, match_tensors
 from ingest.questions.compare.one_sided import counterparts, one_sided_row
 from ingest.questions.compare.operator_origins import OperatorKey
+from ingest.questions.compare.own_spread import OwnSpread
 from ingest.questions.compare.result import ComparedTensor, FirstDifference, Limits, Verdict, shape_text
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.sources import StepTensors
@@ -50,6 +52,8 @@ class Choices:
     """What was guessed in the steps before, of operators of two versions."""
     tolerances: dict[tuple[int, int], RankTolerance] = field(default_factory=dict)
     """By ranks of A and B: what their steps have shown of rounding."""
+    own_spread: OwnSpread = field(default_factory=OwnSpread)
+    """Measures replicas where verdicts hang on them."""
 
     @property
     def limits(self) -> Limits:
@@ -115,6 +119,11 @@ class StepComparison:
         return ""
 
     @cached_property
+    def _number_in_b(self) -> dict[int, int]:
+        """The number in B of each matched tensor of A."""
+        return {pair.a: pair.b for pair in self._pairs}
+
+    @cached_property
     def _partners(self) -> dict[tuple[str, OperatorKey], OperatorKey]:
         """The counterpart of each operator, by side."""
         return counterparts(self._a, self._b, self._all_pairs)
@@ -140,8 +149,9 @@ class StepComparison:
         decided, measured = self._measure(rest)
         bounds: Mapping[int, Bounded] = {}
         if self._choices.thresholds.are_empty and not self.underived:
-            equal = [self._pairs[number].a for number in np.flatnonzero(same).tolist()]
-            bounds = self._bounds(measured, equal)
+            bounds = self._bounds(
+                measured, [self._pairs[number].a for number in np.flatnonzero(same).tolist()]
+            )
         compared = [*decided, *(self._judge(known, bounds.get(known.pair.a)) for known in measured)]
         for row in (*(self._with_updates(compared) if self.gaps else compared), *self._unmatched()):
             self.counts[row.verdict] += 1
@@ -173,18 +183,15 @@ class StepComparison:
         Raises:
             DumpIngestError: a store or a dump could not be read.
         """
-        number_in_b = {pair.a: pair.b for pair in self._pairs}
-        return first_difference(self._a, self._b, tensors, number_in_b)
+        return first_difference(self._a, self._b, tensors, self._number_in_b)
 
     def _have_same_digests(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Return whether digests show that a pair is equal, (pair,)."""
         a, b, pairs = self._a, self._b, self._pairs
         if not pairs:
             return np.zeros(0, bool)
-        numbers_a, numbers_b = (
-            np.array([pair.a for pair in pairs], int),
-            np.array([pair.b for pair in pairs], int),
-        )
+        numbers_a = np.array([pair.a for pair in pairs], int)
+        numbers_b = np.array([pair.b for pair in pairs], int)
         digests = a.digests[numbers_a]
         same = (digests == b.digests[numbers_b]).all(axis=1) & digests.any(axis=1)
         same &= a.dumped[numbers_a] & b.dumped[numbers_b]
@@ -220,10 +227,10 @@ class StepComparison:
         for limits, members in by_limits.values():
             rows += self._judge_statistics(members, limits)
         # In the order in which A is stored, so that its chunks are read once.
-        groups = sorted(by_content.values(), key=lambda group: self._place(group[0][0]))
+        dtypes, places = self._a.dtypes, self._a.places
+        groups = sorted(by_content.values(), key=lambda group: (dtypes[at := group[0][0].a], int(places[at])))
         jobs = [self._operands(group[0][0]) for group in groups]
-        runner = self._runner
-        outcomes = (outcome for batch in runner.run(batched(jobs, runner.parts)) for outcome in batch)
+        outcomes = chain.from_iterable(self._runner.run(batched(jobs, self._runner.parts)))
         measured = [
             _MeasuredPair(pair, limits, outcome)
             for group, outcome in zip(groups, outcomes, strict=True)
@@ -239,7 +246,8 @@ class StepComparison:
             for pair, _, outcome in measured
             if outcome.metrics is not None
         )
-        return self._tolerance.judge(tensors, a.keys, equal, b.shapes)
+        spreads_of = partial(self._choices.own_spread.measure, a, b, self._number_in_b, self._runner)
+        return self._tolerance.judge(tensors, a.keys, equal, b.shapes, spreads_of)
 
     def _operands(self, pair: TensorPair) -> Pair:
         a, b = self._a.operand(pair.a), self._b.operand(pair.b)
@@ -250,8 +258,7 @@ class StepComparison:
         return Pair(a, b)
 
     def _limits(self, pair: TensorPair) -> ThresholdLimits:
-        a, b = self._a, self._b
-        thresholds = self._choices.thresholds
+        a, b, thresholds = self._a, self._b, self._choices.thresholds
         names = (a.names[pair.a], b.names[pair.b]) if thresholds.rules else ("", "")
         return thresholds.limits(names, (a.dtypes[pair.a], b.dtypes[pair.b]))
 
@@ -280,9 +287,6 @@ class StepComparison:
         if not any(digests[0]) or not any(digests[1]):
             return pair
         return *digests, a.meanings[pair.a], b.meanings[pair.b], pair.form
-
-    def _place(self, pair: TensorPair) -> tuple[str, int]:
-        return self._a.dtypes[pair.a], int(self._a.places[pair.a])
 
     def _judge(self, known: _MeasuredPair, bounded: Bounded | None) -> ComparedTensor:
         """Return the verdict by the derived limit, if there is one that is wanted, or else by a fixed one."""
@@ -384,8 +388,7 @@ class StepComparison:
         )
 
     def _unmatched_row(self, side: StepTensors, number: int, verdict: Verdict) -> ComparedTensor:
-        form = side.dtypes[number], side.shapes[number]
-        steps = self._a.key, self._b.key
+        steps, form = (self._a.key, self._b.key), (side.dtypes[number], side.shapes[number])
         return one_sided_row(steps, number, side.keys[number], form, verdict, is_a=side is self._a)
 
 

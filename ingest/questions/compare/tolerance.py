@@ -42,7 +42,7 @@ GROWTH = 16.0
 #: By how much the differences of one step may exceed those with which it began.
 DRIFT = 32.0
 #: Replicas may be apart by this many times the base and still be taken for rounding.
-_MAX_SPREAD = 16.0
+MAX_SPREAD = 16.0
 #: What the names of gradients contain.
 _GRADIENT = "grad"
 #: What the names of parameters contain.
@@ -78,6 +78,13 @@ class Judgement:
     own: float = 0.0
     """The part of the limit that the operator itself accounts for."""
     reason: str = ""
+    spread: float = 0.0
+    """The part of the limit that replicas of the same run account for."""
+
+    @property
+    def may_be_spread(self) -> bool:
+        """Whether replicas of the same run, if there are any, may show that this difference is rounding."""
+        return not self.within and self.times * self.limit <= self.limit + MAX_SPREAD * self.own
 
     def is_explained_by(self, before: float) -> bool:
         """Return whether an operator that read differences of this size may have this one, right or wrong.
@@ -99,11 +106,13 @@ class RoundingBound:
     """How many times the limit the distance is; infinite if types are exact."""
     explained: bool
     """Whether rounding, or what was executed before, explains the distance."""
+    spread: float = 0.0
+    """The part of the limit that replicas of the same run account for; 0 if it was not needed."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         times = self.times if math.isfinite(self.times) else None
-        return {"limit": self.limit, "times": times, "explained": self.explained}
+        return {"limit": self.limit, "times": times, "explained": self.explained, "spread": self.spread}
 
 
 @dataclass(slots=True)
@@ -126,20 +135,22 @@ class ToleranceWalk:
         difference = relative_difference(measured.metrics)
         base = rounding(measured.dtypes, measured.length)
         fixed = max(map(default_limit, measured.dtypes))
-        spread = min(measured.spread, _MAX_SPREAD * base)
+        spread = min(measured.spread, MAX_SPREAD * base)
         before = max(measured.inputs) if measured.inputs else self._healthy
         self._coarsest = max(self._coarsest, fixed)
         cap = max(self._coarsest, DRIFT * self._at_start) if fixed else 0.0
         limit = min(base + spread + GROWTH * before, cap)
         within = difference <= limit
         reason = "" if within else _reason(measured, difference, limit)
+        if within and difference > min(base + GROWTH * before, cap):
+            reason = f"relative difference {difference:.2g}; replicas of the same run allow for {spread:.2g}"
         if not within and _is_noise(measured, base):
             times = difference / limit if limit else math.inf
             return Judgement(limit, times, within=True, own=base, reason="rounding of what is zero in theory")
         if within:
             self._healthy = max(self._healthy, difference)
         times = difference / limit if limit else (0.0 if difference == 0 else math.inf)
-        return Judgement(limit, times, within, base + spread, reason)
+        return Judgement(limit, times, within, base + spread, reason, spread)
 
 
 def relative_difference(metrics: Metrics) -> float:
