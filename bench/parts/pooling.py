@@ -82,6 +82,15 @@ def _measure_ranks(setting: Setting, ranks: int) -> Iterator[Measure]:
                     (pooled.processor_s[ranks + rank],),
                     (plain.processor_s[rank],),
                 )
+            yield Measure(
+                "processor time to convert and publish a step, second rank",
+                "cp -r of its dump",
+                "s",
+                (pooled.processor_s[-1],),
+                (pooled.copying_s[-1],),
+                Ratio.SHARE,
+                floor=1.0,
+            )
             _remove_step(pooled, 0)
             yield from _reading(setting, pooled, plain)
 
@@ -140,6 +149,8 @@ class _Run:
         self.loads: list[Load] = []
         self.requests: list[Counter[str]] = []
         self.processor_s: list[float] = []
+        self.copying_s: list[float] = []
+        """Processor time of `cp -r` of each dump, to the disk of the store, in seconds."""
         self._shared = SharedTensors(self.objects)
         self._dump = dump
         self._rows = read_profile(PROFILE)

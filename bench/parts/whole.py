@@ -1,31 +1,19 @@
-"""Whole commands, from cold start to exit, against `cp -r`: in seconds, and in processor time.
-
-Processor time is user and system time of the command and of all processes that it has started.
-"""
+"""Whole commands, from cold start to exit, against `cp -r`: in seconds, and in processor time."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
+from bench.costs import Cost, command_cost, copy_cost
 from bench.load import build_small
 from bench.measure import Measure, Ratio, in_turns
 from bench.setting import Setting
 
 _PROGRAM = Path(sys.executable).with_name("dump-ingest")
 _SMALL_FILES = 100
-
-
-class _Cost(NamedTuple):
-    """What a command took, in seconds."""
-
-    wall: float
-    processor: float
 
 
 def measure(setting: Setting) -> Iterator[Measure]:
@@ -69,7 +57,7 @@ def _large(setting: Setting, size: str, dump: Path) -> Iterator[Measure]:
         costs = _turns(
             setting,
             {
-                "copy": lambda parent=parent: _into(setting, parent, lambda target: _copy(dump, target)),  # type: ignore[misc]
+                "copy": lambda parent=parent: _into(setting, parent, lambda target: copy_cost(dump, target)),  # type: ignore[misc]
                 "ingest": lambda parent=parent: _into(setting, parent, lambda target: _ingest(dump, target)),  # type: ignore[misc]
             },
         )
@@ -83,10 +71,10 @@ def _large(setting: Setting, size: str, dump: Path) -> Iterator[Measure]:
             yield Measure(name, against, "s", ours, other, ratio, floor=least)
 
 
-def _turns(setting: Setting, commands: dict[str, Callable[[], _Cost]]) -> dict[str, list[_Cost]]:
-    costs: dict[str, list[_Cost]] = {name: [] for name in commands}
+def _turns(setting: Setting, commands: dict[str, Callable[[], Cost]]) -> dict[str, list[Cost]]:
+    costs: dict[str, list[Cost]] = {name: [] for name in commands}
 
-    def noted(name: str, run: Callable[[], _Cost]) -> float:
+    def noted(name: str, run: Callable[[], Cost]) -> float:
         costs[name].append(run())
         return 0.0
 
@@ -94,30 +82,14 @@ def _turns(setting: Setting, commands: dict[str, Callable[[], _Cost]]) -> dict[s
     return costs
 
 
-def _into(setting: Setting, parent: Path, run: Callable[[Path], _Cost]) -> _Cost:
+def _into(setting: Setting, parent: Path, run: Callable[[Path], Cost]) -> Cost:
     with setting.target(parent) as target:
         return run(target)
 
 
-def _command(words: list[str]) -> Callable[[], _Cost]:
-    return lambda: _cost([str(_PROGRAM), *words])
+def _command(words: list[str]) -> Callable[[], Cost]:
+    return lambda: command_cost([str(_PROGRAM), *words])
 
 
-def _ingest(dump: Path, store: Path) -> _Cost:
-    return _cost([str(_PROGRAM), "ingest", str(dump), "--store", str(store), "--quiet", "0"])
-
-
-def _copy(dump: Path, target: Path) -> _Cost:
-    return _cost(["cp", "-r", str(dump), str(target)])
-
-
-def _cost(command: list[str]) -> _Cost:
-    """Run a command to its end; return what it took."""
-    os.sync()
-    started = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - started
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0, command
-    return _Cost(wall, used.ru_utime + used.ru_stime)
+def _ingest(dump: Path, store: Path) -> Cost:
+    return command_cost([str(_PROGRAM), "ingest", str(dump), "--store", str(store), "--quiet", "0"])
