@@ -122,6 +122,7 @@ def commit_run(
     seed: int = 0,
     processes: int = 1,
     rules: RuleSet | None = None,
+    has_elements: bool = True,
 ) -> None:
     """Commit steps without payloads.
 
@@ -134,10 +135,13 @@ def commit_run(
         seed: another one gives other statistics.
         processes: how many commit at once.
         rules: what is evaluated over each step of a rank.
+        has_elements: whether the steps claim that elements were dumped, and not statistics alone.
     """
     commit.ensure_root(open_objects(resolve(store)))
     keys = [StepKey(rank, step) for step in steps for rank in ranks]
-    one_part = partial(_commit_keys, store, names=names, born=born, seed=seed, rules=rules)
+    one_part = partial(
+        _commit_keys, store, names=names, born=born, seed=seed, rules=rules, has_elements=has_elements
+    )
     if processes == 1:
         one_part(keys)
         return
@@ -154,12 +158,16 @@ def _commit_keys(
     born: int | None,
     seed: int,
     rules: RuleSet | None,
+    has_elements: bool,
 ) -> None:
     objects = open_objects(resolve(store))
     middle = len(names) // 2
     for key in keys:
         anomalous = () if born is None or (key.step or 0) < born else (middle, middle + 1)
         made = make_tables(key, names, anomalous, seed)
+        if not has_elements:
+            _set(made.labels, LABELS, "kind", RowKind.STATISTICS.value)
+            made.digest[:] = 0
         # As in healthy tensors: nothing vanishes.
         norm = FIELDS.index("l2_norm")
         made.statistics[:, norm] = np.abs(made.statistics[:, norm]) + 1

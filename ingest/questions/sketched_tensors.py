@@ -111,6 +111,7 @@ def ask_of_sketches(
 
 def _sketched(step: Step, condition: TensorFilter) -> tuple[list[SketchedTensor], int, list[TensorKey]]:
     """Return the chosen tensors of a step that have a histogram, how many have none, and all keys."""
+    was_read = step.has_read_tables
     rows, keys = tensors_of(step.tables)
     key_of = dict(zip(rows.tolist(), keys, strict=True))
     chosen = step.rows(condition)
@@ -129,5 +130,6 @@ def _sketched(step: Step, condition: TensorFilter) -> tuple[list[SketchedTensor]
         for row in chosen
         if row in known
     ]
-    step.forget_tables()
+    if not was_read:  # somebody else uses it
+        step.forget_tables()
     return tensors, len(chosen) - len(tensors), keys

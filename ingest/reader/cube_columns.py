@@ -5,7 +5,7 @@ Of each object, the inner chunks that hold it are read and decoded, and no other
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise, product
@@ -19,6 +19,7 @@ from workers.arrays.aggregate import STATISTICS, aggregated, default_aggregate, 
 from workers.arrays.digest import DIGEST_BYTES
 from workers.errors import DamagedStore
 from workers.model import MIB, ceil_div
+from workers.store.backends.deadline import supervised
 from workers.store.blocks import Block
 from workers.store.cubes import ANOMALY_FIELDS, GROUP, REBUILD_HINT
 from workers.store.nd_arrays import ArrayLayout
@@ -166,12 +167,22 @@ def _layout(cubes: CubeReader, name: str) -> ArrayLayout:
 
 
 def _in_threads(
-    objects: ObjectStore, do: Callable[[_Job], _Result], jobs: Iterable[_Job]
+    objects: ObjectStore, do: Callable[[_Job], _Result], jobs: Sequence[_Job]
 ) -> Iterator[_Result]:
     """Yield what `do` returns of each job, in order. Each job reads one or a few objects."""
-    at_once = _LOCAL_AT_ONCE if objects.is_local else REQUESTS_AT_ONCE
-    with ThreadPoolExecutor(at_once, thread_name_prefix="dump-ingest-cubes") as threads:
-        yield from threads.map(do, jobs)
+    if not objects.is_local:
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="dump-ingest-cubes") as threads:
+            yield from threads.map(do, jobs)
+        return
+
+    def share(first: int) -> list[_Result]:
+        # Supervised, because most jobs take less time than handing over each read to another thread.
+        return supervised(lambda: [do(job) for job in jobs[first::_LOCAL_AT_ONCE]])
+
+    with ThreadPoolExecutor(_LOCAL_AT_ONCE, thread_name_prefix="dump-ingest-cubes") as threads:
+        shares = list(threads.map(share, range(_LOCAL_AT_ONCE)))
+    for number in range(len(jobs)):
+        yield shares[number % _LOCAL_AT_ONCE][number // _LOCAL_AT_ONCE]
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,11 @@ class StoredStep:
             return TensorsRemoved(f"{self.key}: {now.without_tensors}")
         return None
 
+    @property
+    def has_read_tables(self) -> bool:
+        """Whether the index is in memory."""
+        return self._tables is not None
+
     def forget_tables(self) -> None:
         """Free the memory of the index; it is read again when it is used."""
         self._tables = None

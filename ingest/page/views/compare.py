@@ -8,7 +8,7 @@ from typing import Any
 from ingest.page.answers import BESIDE, RANK, STAT, STEP, sides_of
 from ingest.page.arguments import Parameter
 from ingest.page.moment import Moment
-from ingest.page.screen import AnswerLine, Asked, Lines, Screen, lines
+from ingest.page.screen import AnswerLine, Asked, Screen, lines
 from ingest.page.views.growth import growing, growth_of
 from ingest.page.views.overlays import overlay_of_tensor, overlays_of_roles
 from ingest.page.views.pairing import pairing_of
@@ -79,6 +79,8 @@ def show(asked: Asked) -> dict[str, Any]:
     choice = _choose(asked, other)
     sides = sides_of(asked, other, choice.rank, choice.step)
     answer = _compared(asked, choice, sides)
+    over_steps = _over_the_steps(asked, choice, answer, stat)
+    drawn = [line for overlay in over_steps["overlays"] for line in overlay.answers]
     return {
         **form,
         "rank": choice.rank,
@@ -86,14 +88,14 @@ def show(asked: Asked) -> dict[str, Any]:
         "step": choice.step,
         "common": choice.common,
         **_links_to_more(asked, choice),
-        **_over_the_steps(asked, choice, answer, stat),
+        **over_steps,
         **_differences(asked, answer),
         "pairing": pairing_of(asked, answer, other),
-        "lines": _lines(asked, sides, choice, stat),
+        "lines": lines(asked, *_lines(asked, sides, choice, stat), *drawn),
     }
 
 
-def _lines(asked: Asked, sides: tuple[str, str], choice: _RunPair, stat: str) -> Lines:
+def _lines(asked: Asked, sides: tuple[str, str], choice: _RunPair, stat: str) -> list[AnswerLine]:
     """Return the lines that compare the same."""
     options = ("--include-partial",) if choice.has_elements else ("--include-partial", "--no-elements")
     given = "include_partial=True" if choice.has_elements else "include_partial=True, elements=False"
@@ -105,7 +107,7 @@ def _lines(asked: Asked, sides: tuple[str, str], choice: _RunPair, stat: str) ->
         words = ("compare", f"{asked.url}@{rank}", f"{its}@{rank}", "--over-steps", "--stat", growing(stat))
         python = f"ingest.error_growth(store, ingest.open_store({its!r}), {rank}, {growing(stat)!r}).rows()"
         same.append(AnswerLine.of(words, python))
-    return lines(asked, *same)
+    return same
 
 
 def _compared(asked: Asked, choice: _RunPair, sides: tuple[str, str]) -> Comparison:

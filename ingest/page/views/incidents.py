@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ingest.findings.incidents import Incident
@@ -43,15 +43,29 @@ def show(asked: Asked) -> dict[str, Any]:
         "not_evaluated": answer.not_evaluated,
         "steps": asked.moment.numbers,
         "ranks": asked.moment.ranks,
-        "lines": lines(asked, _line(asked, place)),
+        "lines": lines(asked, *_answer_lines(asked, place, listed if wanted else [])),
     }
 
 
-def _line(asked: Asked, place: dict[str, int]) -> AnswerLine:
-    """Return the line for the incidents of a rank and step, or of all; that of an id is among them."""
+def _answer_lines(asked: Asked, place: dict[str, int], wanted: Sequence[Incident]) -> Iterator[AnswerLine]:
+    """Yield the line for the incidents of a rank and step, or of all; for one by its id, what is about it."""
+    if not wanted:
+        yield _line(asked, place)
+    for incident in wanted:
+        yield _line(asked, {"step": incident.first_step}, f"if incident.id == {incident.id!r}")
+        if incident.origin is not None and incident.rank is not None:
+            where = ("--rank", incident.rank, "--step", incident.first_step, "--include-partial")
+            given = f"rank={incident.rank}, step={incident.first_step}, include_partial=True"
+            yield AnswerLine.of(("origin", asked.url, *where), f"ingest.origin(store, {given})")
+
+
+def _line(asked: Asked, place: dict[str, int], only: str = "") -> AnswerLine:
     options = (word for name, number in place.items() for word in (f"--{name}", number))
     given = "".join(f", {name}={number}" for name, number in place.items())
-    return AnswerLine.of(("anomalies", asked.url, *options), f"ingest.incidents(store{given}).incidents")
+    python = f"ingest.incidents(store{given}).incidents"
+    return AnswerLine.of(
+        ("anomalies", asked.url, *options), f"[incident for incident in {python} {only}]" if only else python
+    )
 
 
 def card(asked: Asked, incident: Incident) -> dict[str, Any]:

@@ -32,6 +32,7 @@ def show(asked: Asked) -> dict[str, Any]:
     return {
         **_watched(asked),
         "replicas": _replicas(moment),
+        "divergence": _divergence(asked, last_step),
         "last_step": last_step,
         "ranks": ranks,
         "behind": [row for row in ranks if row["behind"]],
@@ -55,6 +56,16 @@ def _watched(asked: Asked) -> dict[str, Any]:
         "live": None if watched is None or not answering else _live(watched),
         "lines": Lines("\n".join([shown.shell, *asking]), shown.python),
     }
+
+
+def _divergence(asked: Asked, last_step: int | None) -> str:
+    """Return the command that also finds what no rule looks for; "" if there is nothing to compare.
+
+    It reads elements, so the view names it, and does not ask for every new step.
+    """
+    if last_step is None or len(asked.moment.ranks) < 2:
+        return ""
+    return command("divergence", asked.url, "--step", last_step)
 
 
 def _ranks(moment: Moment, steps: Sequence[Step], last_step: int) -> list[dict[str, Any]]:

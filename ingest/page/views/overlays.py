@@ -11,7 +11,7 @@ from markupsafe import Markup
 from ingest.page.answers import BESIDE
 from ingest.page.drawing.charts import Series, series_by_rank, series_picture
 from ingest.page.moment import Moment
-from ingest.page.screen import Asked
+from ingest.page.screen import AnswerLine, Asked
 from ingest.questions.compare.result import ComparedTensor
 from ingest.questions.trend import heatmap, trend
 from workers.errors import DamagedStore, UsageError
@@ -35,16 +35,54 @@ class Overlay:
     names: list[str]
     has_bad: bool
     """Whether a cross marks NaN or Inf."""
+    answers: tuple[AnswerLine, ...]
+    """The commands and the Python that give the same values."""
 
     @classmethod
-    def of(cls, title: str, series: Sequence[Series]) -> Overlay:
+    def of(cls, title: str, series: Sequence[Series], answers: Sequence[AnswerLine]) -> Overlay:
         """Draw lines."""
         return cls(
             title,
             series_picture(series, f"{title} in both runs"),
             [line.name for line in series],
             any(any(line.bad) for line in series),
+            tuple(answers),
         )
+
+
+def trend_line(asked: Asked, moment: Moment, name: str, stat: str, ranks: Sequence[int]) -> AnswerLine:
+    """Return the line that gives a statistic of tensors of a run over the steps.
+
+    Args:
+        asked: the view that shows it.
+        moment: of the run.
+        name: a glob for the names.
+        stat: the statistic.
+        ranks: those that are shown.
+    """
+    words = ("trend", moment.store.url, name, "--stat", stat, *_rank_words(ranks), "--include-partial")
+    run = _run_in_python(asked, moment)
+    return AnswerLine.of(
+        words, f"ingest.trend({run}, {name!r}, {stat!r}, rank={ranks}, include_partial=True)"
+    )
+
+
+def _role_line(asked: Asked, moment: Moment, what: tuple[str, str, str], ranks: Sequence[int]) -> AnswerLine:
+    role, stat, how = what
+    options = ("--role", role, "--stat", stat, "--aggregate", how, *_rank_words(ranks), "--include-partial")
+    given = f"stat={stat!r}, aggregate={how!r}, rank={ranks}, include_partial=True, role={role!r}"
+    return AnswerLine.of(
+        ("heatmap", moment.store.url, *options), f"ingest.heatmap({_run_in_python(asked, moment)}, {given})"
+    )
+
+
+def _rank_words(ranks: Sequence[int]) -> list[object]:
+    return [word for rank in ranks for word in ("--rank", rank)]
+
+
+def _run_in_python(asked: Asked, moment: Moment) -> str:
+    """Return the expression for a run in lines, in which `store` is the run that is looked at."""
+    return "store" if moment is asked.moment else f"ingest.open_store({moment.store.url!r})"
 
 
 def overlay_of_tensor(
@@ -62,7 +100,11 @@ def overlay_of_tensor(
         *_of_tensor(asked.moment, asked.links.run, names[0], stat, rank),
         *_of_tensor(its, asked.arguments.text(BESIDE), names[1], stat, rank),
     ]
-    return Overlay.of(f"{stat} of {' and '.join(dict.fromkeys(names))}", series) if series else None
+    answers = [
+        trend_line(asked, moment, name, stat, _ranks(moment, rank))
+        for moment, name in zip((asked.moment, its), names, strict=True)
+    ]
+    return Overlay.of(f"{stat} of {' and '.join(dict.fromkeys(names))}", series, answers) if series else None
 
 
 def overlays_of_roles(asked: Asked, its: Moment, rank: int | None) -> list[Overlay]:
@@ -73,7 +115,10 @@ def overlays_of_roles(asked: Asked, its: Moment, rank: int | None) -> list[Overl
         of_runs = [list(_of_role(moment, run, (role, stat, how), rank)) for moment, run in runs]
         if all(of_runs):
             words = "mean of the loss" if role == "loss" else f"greatest {stat} of a {role}"
-            overlays.append(Overlay.of(words, [line for series in of_runs for line in series]))
+            answers = [
+                _role_line(asked, moment, (role, stat, how), _ranks(moment, rank)) for moment, _ in runs
+            ]
+            overlays.append(Overlay.of(words, [line for series in of_runs for line in series], answers))
     return overlays
 
 

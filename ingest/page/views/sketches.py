@@ -15,7 +15,9 @@ from ingest.questions.outliers import OddPositions, OutliersAnswer, outliers
 from ingest.questions.precision import FormatLosses, PrecisionAnswer, precision
 from ingest.reader.ranges import format_ranges
 from ingest.reader.tensor import Tensor
+from workers.arrays.histogram import Histogram
 from workers.errors import DamagedStore, UsageError
+from workers.store.sketch_tables import has_all_sketches
 
 #: Odd positions that are listed.
 _LISTED = 12
@@ -49,8 +51,12 @@ def sketches_of(asked: Asked, tensor: Tensor) -> ShownSketches:
     """Return what the sketches of a tensor tell; nothing if its step was committed without them."""
     if tensor.step is None:
         return ShownSketches()
-    exponents, zeros = _exponents(tensor)
-    losses, odd = _answered(precision, asked, tensor), _answered(outliers, asked, tensor)
+    histogram = _histogram(tensor)
+    exponents, zeros = _exponents(tensor, histogram)
+    # Each of them reads the index and the names of all tensors, so neither is asked for nothing.
+    losses = None if histogram is None else _answered(precision, asked, tensor)
+    nodes = asked.moment.store.step(tensor.rank, tensor.step).commit.nodes
+    odd = _answered(outliers, asked, tensor) if has_all_sketches(nodes) else None
     positions = () if odd is None else odd.positions
     has_marginals = odd is not None and odd.looked_at > 0
     asked_too = [*["precision"] * bool(losses and losses.rows), *["outliers"] * has_marginals]
@@ -91,11 +97,14 @@ def _line(asked: Asked, tensor: Tensor, question: str) -> AnswerLine:
     )
 
 
-def _exponents(tensor: Tensor) -> tuple[Markup | None, int]:
+def _histogram(tensor: Tensor) -> Histogram | None:
     try:
-        histogram = tensor.histogram
+        return tensor.histogram
     except DamagedStore:
-        return None, 0  # `verify` names the damage
+        return None  # `verify` names the damage
+
+
+def _exponents(tensor: Tensor, histogram: Histogram | None) -> tuple[Markup | None, int]:
     counts = None if histogram is None else ExponentCounts.of_histogram(histogram)
     if counts is None:
         return None, 0

@@ -20,6 +20,7 @@ from ingest.page.drawing.png import Image, as_matrix, image_of
 from ingest.page.moment import Moment
 from ingest.page.screen import AnswerLine, Asked, Screen, lines
 from ingest.page.sheet import Sheet
+from ingest.page.views.overlays import trend_line
 from ingest.page.views.sketches import sketches_of
 from ingest.page.views.whole import as_float, whole_of
 from ingest.page.words import number
@@ -54,6 +55,7 @@ def show(asked: Asked) -> dict[str, Any]:
     sheet = Sheet.of(tensor.shape)
     state = {"rank": tensor.rank, "step": tensor.step, "name": tensor.name, "graph": tensor.graph}
     whole = whole_of(asked, tensor, state)
+    over = _over(asked, tensor, stat)
     return {
         "tensor": tensor,
         "statistics": [(field, getattr(statistics, field)) for field in _SHOWN],
@@ -67,7 +69,7 @@ def show(asked: Asked) -> dict[str, Any]:
         "consumers": [_neighbour(asked, neighbour) for neighbour in tensor.consumers][:40],
         "operands": [_link(asked, operand) for operand in tensor.operands],
         "elsewhere": _elsewhere(asked, tensor),
-        "over": _over(asked, tensor, stat),
+        "over": over,
         "over_url": asked.links.view("tensor", **state, stat=asked.arguments.text("stat"), over=1),
         "stat": stat,
         "state": state,
@@ -77,6 +79,7 @@ def show(asked: Asked) -> dict[str, Any]:
             _line(asked, tensor),
             *sketches.lines,
             *((whole.line,) if whole is not None and whole.tensor is not None else ()),
+            *((over["answer"],) if over is not None else ()),
         ),
     }
 
@@ -203,6 +206,7 @@ def _over(asked: Asked, tensor: Tensor, stat: str) -> Any:
         "names": [line.name for line in series],
         "has_bad": any(any(line.bad) for line in series),
         "is_known": bool(frame["value"].notna().any()),
+        "answer": trend_line(asked, moment, glob.escape(tensor.name), stat, ranks),
     }
 
 

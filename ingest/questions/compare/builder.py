@@ -165,7 +165,9 @@ class ComparisonBuilder:
             self._unused_rules = unused if self._unused_rules is None else self._unused_rules & unused
 
     def _name_counts(self) -> NameCounts:
-        names_a, names_b = ({key.name for key in keys} for keys in self._keys)
+        keys_a, keys_b = self._keys
+        common = {key.name for key in keys_a & keys_b}  # nearly all of them: each is spelled once
+        names_a, names_b = (common | {key.name for key in keys - keys_a & keys_b} for keys in self._keys)
         return NameCounts.of(names_a, names_b)
 
     def _notes(self, tensors: Sequence[ComparedTensor]) -> list[str]:

@@ -43,7 +43,7 @@ from workers.store import metadata
 from workers.store.attributes import attributes_of, parse_record, record_of
 from workers.store.blocks import TensorKey, tensors_of
 from workers.store.model import ArraySpec, Grid, Origin, RowKind, StoreAddress
-from workers.store.tables import LABELS, NUMBERS, Tables
+from workers.store.tables import Tables
 from workers.tasks.model import Entry
 from workers.tasks.operands import InFile, Operand, Stored
 
@@ -224,11 +224,6 @@ def _removed(step: Step, arrays: Sequence[str]) -> frozenset[int]:
     return frozenset(number for number, path in enumerate(arrays) if metadata.is_of_tensors(path))
 
 
-_ARRAY, _LAYOUT, _FORTRAN = LABELS.index("array"), LABELS.index("layout"), NUMBERS.index("fortran_order")
-#: Where a tensor begins in its array, and how many elements it has there.
-_PLACE = [NUMBERS.index("offset"), NUMBERS.index("size")]
-
-
 @dataclass
 class _StoreOperands:
     """Makes operands of the rows of one step of a store."""
@@ -246,10 +241,18 @@ class _StoreOperands:
         self.address = self.step.address
         self.label = f"{self.step.key} of {self.address.url}"
 
+    @cached_property
+    def _columns(self) -> tuple[list[Any], ...]:
+        """Array, layout, offset, size and order of the axes of each tensor: asked for one by one, slow."""
+        labels = (self.tables.label(name)[self.rows].tolist() for name in ("array", "layout"))
+        numbers = (
+            self.tables.number(name)[self.rows].tolist() for name in ("offset", "size", "fortran_order")
+        )
+        return *labels, *numbers
+
     def operand(self, number: int, tensors: StepTensors) -> Operand:
-        step, row = self.step, int(self.rows[number])
-        path = self.tables.labels[row, _ARRAY]
-        first, size = self.tables.numbers[row, _PLACE].tolist()
+        step = self.step
+        path, layout, first, size, fortran = (column[number] for column in self._columns)
         nbytes = int(tensors.nbytes[number])
         place: Stored | None = None
         if first >= 0 and nbytes:  # if all tensors of a type are empty, they have no array
@@ -258,8 +261,8 @@ class _StoreOperands:
             place = Stored(self.address, step.commit.place_of(path), self._arrays[path], first, size)
         big_endian = path.endswith("_big_endian")
         device = None
-        if self.tables.labels[row, _LAYOUT] == "device":
-            device = Step(step.objects, step.commit, self.tables).device(row)
+        if layout == "device":
+            device = Step(step.objects, step.commit, self.tables).device(int(self.rows[number]))
         return Operand(
             self.label,
             from_name(tensors.dtypes[number], big_endian=big_endian),
@@ -267,7 +270,7 @@ class _StoreOperands:
             nbytes,
             place,
             tensors.digests[number].tobytes(),
-            bool(self.tables.numbers[row, _FORTRAN] == 1),
+            fortran == 1,
             device,
         )
 

@@ -7,7 +7,7 @@ are enough to set off a full garbage collection, which takes longer still.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar, overload
 
@@ -52,6 +52,9 @@ class StoredForms:
 
     tables: Tables
     rows: npt.NDArray[np.int64]
+    _known_shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """By the place of the first tensor with the same fields, see `_kinds`."""
+    _known_meanings: dict[int, tuple[Any, ...]] = field(default_factory=dict)
 
     @cached_property
     def dtypes(self) -> list[str]:
@@ -94,11 +97,30 @@ class StoredForms:
         """
         return MadeItems(len(self.rows), self._meaning)
 
+    @cached_property
+    def _kinds(self) -> list[int]:
+        """For each tensor the place of the first one with the same fields: most have those of others."""
+        first_of: dict[tuple[object, ...], int] = {}
+        alike = zip(*self.fields.T.tolist(), strict=True)
+        return [first_of.setdefault(fields, place) for place, fields in enumerate(alike)]
+
     def _shape(self, place: int) -> tuple[int, ...]:
-        row = self.rows[place]
-        return tuple(self.tables.shape[row].tolist()[: self.tables.numbers[row, _NDIM]])
+        first = self._kinds[place]
+        shape = self._known_shapes.get(first)
+        if shape is None:
+            row = self.rows[first]
+            shape = tuple(self.tables.shape[row].tolist()[: self.tables.numbers[row, _NDIM]])
+            self._known_shapes[first] = shape
+        return shape
 
     def _meaning(self, place: int) -> tuple[Any, ...]:
+        first = self._kinds[place]
+        meaning = self._known_meanings.get(first)
+        if meaning is None:
+            meaning = self._known_meanings[first] = self._meaning_of(first)
+        return meaning
+
+    def _meaning_of(self, place: int) -> tuple[Any, ...]:
         row = self.rows[place]
         dtype, path, layout, form, device = self.tables.labels[row, _LABEL_PLACES].tolist()
         _, fortran, groups = self.tables.numbers[row, _NUMBER_PLACES].tolist()

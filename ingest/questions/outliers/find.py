@@ -173,13 +173,15 @@ class _StepChannels:
 
 
 def _look_at(step: Step, condition: TensorFilter, by: str, factor: float) -> _StepChannels:
+    was_read = step.has_read_tables
     rows, keys = tensors_of(step.tables)
     key_of = dict(zip(rows.tolist(), keys, strict=True))
     answer = _StepChannels(keys)
     chosen = step.rows(condition)
     if not has_all_sketches(step.commit.nodes):
         answer.without = len(chosen)
-        step.forget_tables()
+        if not was_read:  # somebody else uses it
+            step.forget_tables()
         return answer
     known = marginals_of(step) if chosen else {}
     dtypes = step.tables.label("dtype")
@@ -193,7 +195,8 @@ def _look_at(step: Step, condition: TensorFilter, by: str, factor: float) -> _St
             channels = channels_of(marginal, math.prod(shape) // shape[axis], by=by, factor=factor)
             whole = (key_of[row], str(dtypes[row]), shape, axis)
             answer.axes.append(_AxisChannels(step.key.rank, step.key.step or 0, whole, channels))
-    step.forget_tables()
+    if not was_read:
+        step.forget_tables()
     return answer
 
 

@@ -15,10 +15,13 @@ def test_steps_in_which_replicas_differ_are_counted_as_far_as_they_are_evaluated
     asked = Asked(Moment.of(made.store), Arguments({}), Links("", "run.zarr"))
     assert SCREEN.show(asked)["replicas"] == {"newest": 4, "evaluated": 0, "differing": []}
     consolidated(made.objects, load_rules().enabled)
-    assert SCREEN.show(asked)["replicas"] == {"newest": 4, "evaluated": 4, "differing": [2]}
+    shown = SCREEN.show(asked)
+    assert shown["replicas"] == {"newest": 4, "evaluated": 4, "differing": [2]}
+    assert shown["divergence"].endswith(" --step 3")
 
 
 def test_a_single_rank_has_no_replicas() -> None:
     made = replicas(ranks=[0])
     asked = Asked(Moment.of(made.store), Arguments({}), Links("", "run.zarr"))
-    assert SCREEN.show(asked)["replicas"]["newest"] == 0
+    shown = SCREEN.show(asked)
+    assert (shown["replicas"]["newest"], shown["divergence"]) == (0, "")

@@ -22,6 +22,8 @@ def test_loss_gradients_and_weights_have_lines_of_both_runs(moment: Moment) -> N
     for overlay in overlays:
         assert overlay.names == ["a.zarr, rank 1", "b.zarr, rank 1"]
     assert overlays[0].has_bad
+    assert [line.shell.split()[1] for line in overlays[0].answers] == ["heatmap", "heatmap"]
+    assert "role='loss'" in overlays[0].answers[0].python
 
 
 def test_a_tensor_that_is_asked_for_is_drawn_for_both_runs(moment: Moment) -> None:
