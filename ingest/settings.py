@@ -78,7 +78,8 @@ class Settings(BaseModel):
     rank_map: dict[int, int] = Field(default_factory=dict)
     """The rank of each device id (0=8,1=9), for dumps whose paths name only devices."""
     layout: str = ""
-    """A pattern for a dump whose tree no layout covers: rank{rank}/step{step}/{module}.{io}.{slot}.pt"""
+    """Patterns, with `;` between them, for a dump whose tree no layout covers:
+    rank{rank}/step{step}/{module}.{io}.{slot}.pt"""
     mesh: str = ""
     """How the ranks of the job are laid out (tp=2,dp=4), the last axis varies fastest; empty: as told."""
     keep_device_layout: bool = False

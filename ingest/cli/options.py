@@ -175,7 +175,7 @@ LayoutOption: TypeAlias = Annotated[
     typer.Option(
         metavar="PATTERN",
         help="How paths tell rank, step and name, for a tree that no layout covers: "
-        "rank{rank}/step{step}/{module}.{io}.{slot}.pt; `dump-ingest doctor` proposes one.",
+        "rank{rank}/step{step}/{module}.{io}.{slot}.pt; `dump-ingest doctor` proposes one. Several: 'A; B'.",
         show_default=False,
     ),
 ]

@@ -10,7 +10,14 @@ import typer
 from ingest.cli.consoles import err
 from ingest.cli.exits import EXIT_DAMAGE
 from ingest.cli.opening import load_settings_with_store
-from ingest.cli.options import ConfigOption, JsonOption, RankOption, StepOption, StoreArgument
+from ingest.cli.options import (
+    ConfigOption,
+    JsonOption,
+    LayoutOption,
+    RankOption,
+    StepOption,
+    StoreArgument,
+)
 from ingest.cli.printing import counted, print_json, print_line, say
 
 if TYPE_CHECKING:
@@ -31,6 +38,7 @@ def command(
             show_default=False,
         ),
     ] = None,
+    layout: LayoutOption = None,
     rank: RankOption = None,
     step: StepOption = None,
     accept_loss: Annotated[
@@ -60,7 +68,7 @@ def command(
     from ingest.wiring.stores import grid_of
     from workers.rules.load import load_rules
 
-    settings = load_settings_with_store(config, store=store).settings
+    settings = load_settings_with_store(config, store=store, layout=layout).settings
     with err.status("checking") as status:
         report = repair(
             settings.store or "",
@@ -72,6 +80,7 @@ def command(
             grid=grid_of(settings),
             rules=load_rules(settings.rules).enabled,
             host=settings.host,
+            layout=settings.layout,
             progress=lambda key: status.update(f"checking {key}"),
             **settings.store_options,
         )

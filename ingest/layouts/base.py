@@ -187,6 +187,10 @@ class Layout(ABC):
     """If other programs use the same names of directories: the name of an entry that a place must have."""
     needs_evidence: ClassVar[bool] = False
     """Whether a directory is not a dump without that entry, although it fits a pattern to its end."""
+    proves_dump: ClassVar[bool] = True
+    """Whether a tree in which its patterns fit is a dump: not if they tell neither rank nor step."""
+    tensor_suffixes: ClassVar[frozenset[str]] = frozenset()
+    """If the user described the whole tree: directories that hold such files and fit no pattern are told."""
     content: ClassVar[re.Pattern[bytes] | None] = None
     """If the names of files prove nothing: what must be found in the first bytes of each file."""
     step_of_line: ClassVar[re.Pattern[bytes] | None] = None

@@ -7,6 +7,11 @@ The last level is the name of a file, the others are directories. Fields: `rank`
 `io`, `slot`, `sequence`, `graph`, `net` and `name` say what it is; any other field matches anything. Fields
 may have regular expressions of their own: `{step:[0-9]{6}}`. Files in the same directories with other names
 are named by their stems. A dump without ranks is one of rank 0; one without steps, of step 0.
+
+A tree of several shapes has several patterns, with `;` between them. The first one that fits a directory
+counts.
+
+    rank{rank}/step{step}/{module}.{io}.{slot}.pt; reference/{module}.pt
 """
 
 from __future__ import annotations
@@ -42,13 +47,19 @@ _OWN = {"slot": r"[0-9]{1,9}", "sequence": r"[0-9]{1,18}", "io": r"[A-Za-z_]+"}
 _BARE_FIELD = re.compile(r"\{(slot|sequence|io)\}")
 
 
-def declare(text: str) -> Layout:
-    """Return the layout that a pattern declares.
+def declare(text: str) -> tuple[Layout, ...]:
+    """Return the layouts that patterns declare, one for each.
 
     Raises:
-        UsageError: the pattern is not one, or names no rank and no step.
+        UsageError: a pattern is not one, or none of them names a rank or a step.
     """
-    text = text.strip().strip("/")
+    layouts = tuple(_declared(pattern.strip().strip("/")) for pattern in text.split(";") if pattern.strip())
+    if not any(layout.proves_dump for layout in layouts):
+        raise UsageError(f"--layout {text}: names neither {{rank}} nor {{step}}", hint=_EXAMPLE)
+    return layouts
+
+
+def _declared(text: str) -> _Declared:
     own: Callable[[re.Match[str]], str] = lambda match: f"{{{match[1]}:{_OWN[match[1]]}}}"  # noqa: E731
     directories, _, file_level = text.rpartition("/")
     try:
@@ -58,8 +69,6 @@ def declare(text: str) -> Layout:
     except (re.error, ValueError) as exc:
         raise UsageError(f"--layout {text}: {exc}", hint=_EXAMPLE) from exc
     fields = {name for level in whole.levels for name in level.groupindex}
-    if not fields & {*STEP_FIELDS, "rank", "device", "pid"}:
-        raise UsageError(f"--layout {text}: names neither {{rank}} nor {{step}}", hint=_EXAMPLE)
     told_by_file = bool(of_file.levels[-1].groupindex.keys() & FIELDS.keys())
     return _Declared(of_file, whole if told_by_file or above is None else None, above, fields)
 
@@ -71,6 +80,8 @@ class _Declared(Layout):
     patterns: Sequence[Pattern] = ()  # type: ignore[misc]  # those of all other layouts are the same for all
     file_patterns: Sequence[Pattern] = ()  # type: ignore[misc]
     implied: Mapping[str, str] = {}  # type: ignore[misc]
+    proves_dump: bool = True  # type: ignore[misc]
+    tensor_suffixes = frozenset(CONTAINERS)
     systems = ()
 
     def __init__(
@@ -82,6 +93,7 @@ class _Declared(Layout):
         elif above is not None:
             self.patterns = (above,)
         self.implied = {} if fields & STEP_FIELDS.keys() else {"step": "0"}
+        self.proves_dump = bool(fields & {*STEP_FIELDS, "rank", "device", "pid"})
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
         """Return what the files of one place are; see `Layout.describe`. Reads none."""

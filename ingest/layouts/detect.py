@@ -81,7 +81,7 @@ def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None, lay
     Args:
         directory: the directory that the user names.
         rank_map: ranks by device id, if the user gives them.
-        layout: a pattern for a tree that no layout covers; see `ingest.layouts.declared`.
+        layout: a pattern, or several, for a tree that no layout covers; see `ingest.layouts.declared`.
 
     Raises:
         UsageError: the directory does not exist, has no known layout, or contains more than one dump.
@@ -90,8 +90,8 @@ def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None, lay
     """
     directory = directory.expanduser().absolute()
     _check_directory(directory)
-    layouts = (*LAYOUTS, declare(layout)) if layout else LAYOUTS
-    search = _DumpSearch(layouts)
+    layouts = (*LAYOUTS, *declare(layout)) if layout else LAYOUTS
+    search = _DumpSearch([layout for layout in layouts if layout.proves_dump])
     dumps = search.below(directory, MAX_DEPTH)
     if not dumps and search.denied:
         raise search.denied[0]

@@ -33,6 +33,11 @@ _STEP_HINT = (
     "Steps have at most 18 ASCII digits and no sign. The store keeps these files with the run files of their "
     "rank, as files. Rename the directory, and run the same command again."
 )
+_UNFIT = "has tensor files and fits no pattern of --layout: nothing in it is ingested"
+_UNFIT_HINT = (
+    "If they belong to the dump, add a pattern behind a semicolon: --layout "
+    "'rank{rank}/step{step}/{module}.pt; other/{module}.pt'."
+)
 _BeginsLike: TypeAlias = Callable[[str, re.Pattern[bytes]], bool]
 """Returns whether the first bytes of a file have a match; see `begins_like`."""
 
@@ -158,6 +163,8 @@ class PlaceSearch:
         self._root = root
         self._layouts = layouts
         self._below = tuple(below.split("/")) if below else ()
+        #: Directories that fit no pattern of a layout of the whole tree, and the suffixes of its files.
+        self._unfit: dict[str, frozenset[str]] = {}
         self._begins_like: _BeginsLike = begins_like
 
     def run(self) -> Discovery:
@@ -173,7 +180,16 @@ class PlaceSearch:
         pending = [_Directory("", matches, in_place=False)]
         while pending:
             pending += self._subdirectories(pending.pop(), discovery)
+        self._report_unfit(discovery)
         return discovery
+
+    def _report_unfit(self, discovery: Discovery) -> None:
+        """Report directories of tensor files that neither the user's patterns nor other layouts cover."""
+        of_dump = all_parents(discovery.places) | {located.place.path for located in discovery.places}
+        for path, suffixes in sorted(self._unfit.items()):
+            if path not in of_dump and _holds_tensors(self._root / path, suffixes):
+                problem = Problem(path, _UNFIT, _UNFIT_HINT, left_out=True)
+                discovery.unowned.problems.append(problem)
 
     def _subdirectories(self, directory: _Directory, discovery: Discovery) -> Iterator[_Directory]:
         """Add what a directory holds to `discovery`; yield the directories to enter next."""
@@ -203,6 +219,8 @@ class PlaceSearch:
     ) -> _Directory | None:
         """Match a subdirectory; return it if places may be below it."""
         matches = self._matches(directory, name, path)
+        if owner.rank is None and not directory.in_place:
+            self._note_unfit(directory, matches, path)
         complete = [match for match in matches if match.is_complete]
         if any(match.pattern in match.layout.transient for match in complete):
             return None
@@ -214,6 +232,12 @@ class PlaceSearch:
         if not matches and not directory.in_place:
             self._pass_by(directory, path, owner, discovery)
         return None
+
+    def _note_unfit(self, directory: _Directory, matches: Sequence[_Match], path: str) -> None:
+        """Remember a subdirectory if the user's patterns led to its parent, and none of them fits it."""
+        suffixes = [suffix for match in directory.matches for suffix in match.layout.tensor_suffixes]
+        if suffixes and not any(match.layout.tensor_suffixes for match in matches):
+            self._unfit[path] = frozenset(suffixes)
 
     def _matches(self, directory: _Directory, name: str, path: str) -> list[_Match]:
         entered = [entered for match in directory.matches if (entered := match.enter(name)) is not None]
@@ -281,6 +305,23 @@ def _resembles_step(directory: _Directory, path: str) -> bool:
         for match in directory.matches
         if not match.is_complete
     )
+
+
+def _holds_tensors(directory: Path, suffixes: frozenset[str]) -> bool:
+    """Return whether one of the first entries at or below a directory is a file with one of the suffixes."""
+    pending, budget = [directory], MAX_SEEN
+    while pending and budget > 0:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                for entry in itertools.islice(entries, budget):
+                    budget -= 1
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(Path(entry.path))
+                    elif entry.name.rpartition(".")[2] in suffixes:
+                        return True
+        except OSError:
+            continue  # nothing in it is part of the dump
+    return False
 
 
 def _owner(directory: _Directory) -> Owner:

@@ -33,7 +33,7 @@ def propose(directory: Path) -> tuple[str, int, int] | None:
         return None
     ((pattern, _),) = patterns.most_common(1)
     try:
-        layout = declare(pattern)
+        (layout,) = declare(pattern)
     except UsageError:
         return None
     whole = [*layout.file_patterns, *layout.patterns]

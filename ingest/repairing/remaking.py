@@ -78,6 +78,8 @@ class Dumps:
     rules: RuleSet | None
     host: str
     named: Sequence[SourceDump] = ()
+    layout: str = ""
+    """Patterns for dumps that no layout covers: commits do not say with which they were ingested."""
     _by_root: dict[str, SourceDump | None] = field(default_factory=dict)
 
     def of(self, record: CommitRecord | None) -> Iterator[SourceDump]:
@@ -86,7 +88,7 @@ class Dumps:
         root = record.source.root if record else ""
         if root and Path(root) not in {dump.root for dump in self.named}:
             if root not in self._by_root:
-                self._by_root[root] = _opened(root)
+                self._by_root[root] = _opened(root, self.layout)
             if dump := self._by_root[root]:
                 yield dump
 
@@ -137,14 +139,18 @@ class Dumps:
                     yield plan
 
 
-def name_dump(directory: Path) -> SourceDump:
+def name_dump(directory: Path, layout: str = "") -> SourceDump:
     """Return the dump at a directory that the user names.
+
+    Args:
+        directory: the directory.
+        layout: patterns for a tree that no layout covers; see `ingest.layouts.declared`.
 
     Raises:
         UsageError: it is not a dump.
         DumpError: it cannot be read.
     """
-    return SourceDump(find_dump(directory))
+    return SourceDump(find_dump(directory, layout=layout))
 
 
 def grids_like(grid: Grid) -> tuple[Grid, ...]:
@@ -157,9 +163,9 @@ def grids_like(grid: Grid) -> tuple[Grid, ...]:
     return tuple(dict.fromkeys(grids))
 
 
-def _opened(root: str) -> SourceDump | None:
+def _opened(root: str, layout: str) -> SourceDump | None:
     """Return the dump that a commit names; None if it is not there any more."""
     try:
-        return name_dump(Path(from_text(root)))
+        return name_dump(Path(from_text(root)), layout)
     except (DumpIngestError, OSError):
         return None

@@ -35,6 +35,7 @@ def repair(
     grid: Grid | None = None,
     rules: RuleSet | None = None,
     host: str | None = None,
+    layout: str = "",
     progress: Callable[[StepKey], None] = lambda _: None,
     **storage_options: Any,
 ) -> RepairReport:
@@ -55,6 +56,7 @@ def repair(
         grid: how the store was written, if not by default: chunk, shard and job sizes.
         rules: evaluated for steps whose findings are lost; the built-in ones if None.
         host: what this host is called in commits.
+        layout: patterns for dumps that no layout covers, as for `ingest`.
         progress: called with each step before it is read.
         storage_options: passed to fsspec.
 
@@ -72,7 +74,8 @@ def repair(
         grids_like(grid or Grid()),
         rules or load_rules().enabled,
         host or socket.gethostname(),
-        tuple(name_dump(Path(directory)) for directory in dumps),
+        tuple(name_dump(Path(directory), layout) for directory in dumps),
+        layout,
     )
     policy = RepairPolicy(apply, accept_loss)
     report = RepairReport(objects.address.url, apply)

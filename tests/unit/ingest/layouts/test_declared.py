@@ -64,3 +64,32 @@ def test_files_that_appear_later_are_listed(tmp_path: Path) -> None:
     assert [file.path for file in again[StepKey(0, 1)].files] == ["a_rank0_step1.npy", "b_rank0_step1.npy"]
     assert again[StepKey(0, 1)].later_begun
     assert not again[StepKey(0, 2)].later_begun
+
+
+TWO = "rank{rank}/step{step}/{module}.npy; {net:reference}/{module}.npy"
+
+
+def test_tree_of_two_shapes_has_two_patterns(tmp_path: Path) -> None:
+    """What the second one covers tells neither rank nor step: it is of rank 0 and step 0."""
+    make(tmp_path, "rank0/step0/fc.npy", "rank1/step7/fc.npy", "reference/golden.npy")
+    assert named(tmp_path, TWO) == {
+        StepKey(0, 0): [("fc", "output", 0), ("golden", "output", 0)],
+        StepKey(1, 7): [("fc", "output", 0)],
+    }
+
+
+def test_pattern_without_rank_and_step_proves_no_dump(tmp_path: Path) -> None:
+    make(tmp_path, "reference/golden.npy")
+    with pytest.raises(UsageError, match="no dump of a known layout"):
+        find_dump(tmp_path, layout=TWO)
+
+
+def test_tensor_files_that_fit_no_pattern_are_reported(tmp_path: Path) -> None:
+    """Directories of other files, and what another layout covers, are not."""
+    make(tmp_path, "rank0/step0/fc.npy", "odd/more/x.npy", "rank_1/Net/0/3/a.0.0.0.0.output.0.ND.npy")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "job.log").touch()
+    problems = find_dump(tmp_path, layout="rank{rank}/step{step}/{module}.npy").scan({}).problems
+    assert [(problem.path, problem.left_out) for problem in problems] == [("odd", True)]
+    assert "add a pattern behind a semicolon" in problems[0].hint
+    assert find_dump(tmp_path, layout=f"{TWO}; odd/more/{{module}}.npy").scan({}).problems == ()

@@ -58,6 +58,19 @@ def test_another_place_of_the_dump_can_be_named(tmp_path: Path) -> None:
         repair(store, [dump.root])
 
 
+def test_dump_of_a_declared_layout_is_read_with_its_pattern(tmp_path: Path) -> None:
+    """The commit names the dump, and not the pattern."""
+    dump, store, layout = tmp_path / "dump", tmp_path / "run.zarr", "rank{rank}/step{step}/{module}.npy"
+    (dump / "rank0" / "step1").mkdir(parents=True)
+    np.save(dump / "rank0" / "step1" / "fc.npy", np.arange(99, dtype="<f4"))
+    ingest_directly(dump, store, layout=layout)
+    only(store, "rank_0/step_1/*/tensors/float32/c/0").unlink()
+    assert not repair(store, apply=True).is_clean
+    assert repair(store, layout=layout, apply=True).is_clean
+    with pytest.raises(UsageError, match="no dump of a known layout"):
+        repair(store, [dump])
+
+
 def test_steps_of_another_grid_get_a_new_generation(tmp_path: Path) -> None:
     """The name of the generation depends on sizes that the commit does not say."""
     dump, store = MadeDump(tmp_path / "dump"), tmp_path / "run.zarr"
