@@ -166,8 +166,9 @@ class ComparisonBuilder:
 
     def _name_counts(self) -> NameCounts:
         keys_a, keys_b = self._keys
-        common = {key.name for key in keys_a & keys_b}  # nearly all of them: each is spelled once
-        names_a, names_b = (common | {key.name for key in keys - keys_a & keys_b} for keys in self._keys)
+        shared = keys_a & keys_b  # nearly all of them: the name of each is spelled once
+        names = {key.name for key in shared}
+        names_a, names_b = (names | {key.name for key in keys - shared} for keys in self._keys)
         return NameCounts.of(names_a, names_b)
 
     def _notes(self, tensors: Sequence[ComparedTensor]) -> list[str]:
