@@ -6,7 +6,6 @@ under its name when it is complete.
 
 from __future__ import annotations
 
-import json
 import math
 import uuid
 from collections import Counter
@@ -26,13 +25,11 @@ from ingest.reader.target import TargetDirectory
 from ingest.reader.tensor import Tensor
 from ingest.reader.tensor_filter import FilterFields
 from ingest.reader.unsharded import UnshardedTensor, unshard
-from workers.dump.formats.safetensors import DTYPES
+from workers.dump.formats.safetensors_header import CODES, TensorInFile, encode_header
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
 from workers.store.blocks import TensorKey, tensors_of
 
-_CODES = {name: code for code, name in DTYPES.items()}
-_ALIGNMENT = 8
 _UNKNOWN = np.dtype(np.void)
 
 #: How ranks hold the tensor of a name; "" to go by the dump, or by equal bytes.
@@ -206,8 +203,8 @@ def _type_in_file(whole: UnshardedTensor) -> np.dtype[Any]:
         DamagedStore: the first chunk is missing or damaged.
     """
     own = whole.elements(0, min(1, math.prod(whole.shape))).dtype
-    target = own if own.name in _CODES else file_type(own)
-    if target.name not in _CODES:
+    target = own if own.name in CODES else file_type(own)
+    if target.name not in CODES:
         raise UsageError(f"{whole.name}: safetensors does not have {own.name}")
     return target.newbyteorder("<")
 
@@ -263,16 +260,18 @@ def _is_written(target: TargetDirectory, name: str, wholes: list[_Whole]) -> boo
 
 
 def _header(wholes: Sequence[_Whole]) -> bytes:
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for written in wholes:
-        shape = [*written.whole.shape] if written.whole is not None else []
-        code = _CODES[written.dtype.name]
-        header[written.name] = {"dtype": code, "shape": shape, "data_offsets": [end, end + written.nbytes]}
-        end += written.nbytes
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % _ALIGNMENT)
-    return len(text).to_bytes(8, "little") + text
+    return encode_header(
+        (
+            TensorInFile(
+                written.name,
+                written.dtype.name,
+                written.whole.shape if written.whole is not None else (),
+                written.nbytes,
+            )
+            for written in wholes
+        ),
+        {"format": "pt"},
+    )
 
 
 def _bytes_of(written: _Whole) -> Iterator[memoryview]:

@@ -19,6 +19,7 @@ from ingest.layouts.recorder import (
 )
 from ingest.recording.snapshots import TensorSnapshot, by_name
 from workers.arrays.statistics import FIELDS
+from workers.dump.formats.safetensors_header import CODES, TensorInFile, encode_header
 from workers.dump.model import TensorName
 from workers.model import MIB
 
@@ -26,25 +27,6 @@ from workers.model import MIB
 MAX_FILE_NBYTES = 64 * MIB
 #: Lines that are written together.
 _MAX_LINES = 512
-#: The types of safetensors, by our names (safetensors, `safetensors/src/tensor.rs`).
-_CODES = {
-    "bool": "BOOL",
-    **{
-        f"{prefix}int{bits}": f"{code}{bits}"
-        for prefix, code in (("", "I"), ("u", "U"))
-        for bits in (8, 16, 32, 64)
-    },
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "float32": "F32",
-    "float64": "F64",
-    "complex64": "C64",
-    "float8_e5m2": "F8_E5M2",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e8m0fnu": "F8_E8M0",
-    "float8_e4m3fnuz": "F8_E4M3FNUZ",
-    "float8_e5m2fnuz": "F8_E5M2FNUZ",
-}
 
 Array = npt.NDArray[Any]
 
@@ -75,7 +57,7 @@ class StepFiles:
     ) -> bool:
         """Add a tensor; return whether everything that was added so far is on disk now."""
         file = key = ""
-        if snapshot.has_elements and snapshot.dtype in _CODES:
+        if snapshot.has_elements and snapshot.dtype in CODES:
             # The file of safetensors that `flush` writes next.
             file = f"recorded-tensors-{self._files:05d}.safetensors"
             key = f"{name.sequence}.{name.op_type}.{name.op_name}.{name.io}.{name.slot}"
@@ -139,18 +121,11 @@ def _write_safetensors(path: Path, tensors: list[tuple[str, TensorSnapshot]]) ->
     # The largest elements first, so that all are aligned.
     arrays = [(key, snapshot, snapshot.elements()) for key, snapshot in tensors]
     arrays.sort(key=lambda item: -item[2].itemsize)
-    header, end = {}, 0
-    for key, snapshot, array in arrays:
-        header[key] = {
-            "dtype": _CODES[snapshot.dtype],
-            "shape": snapshot.shape,
-            "data_offsets": (end, end + array.nbytes),
-        }
-        end += array.nbytes
-    text = msgspec.json.encode(header)
-    text += b" " * (-len(text) % 8)
+    header = encode_header(
+        TensorInFile(key, snapshot.dtype, snapshot.shape, array.nbytes) for key, snapshot, array in arrays
+    )
     with path.open("xb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(header)
         for _, _, array in arrays:
             file.write(array.view(np.uint8).data)
 

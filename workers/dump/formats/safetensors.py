@@ -30,7 +30,8 @@ from workers.errors import UnreadableTensor
 MAX_HEADER_NBYTES = 32 * 1024 * 1024
 #: The longest header that is remembered: most files of a dump have that of others.
 _MAX_KNOWN_NBYTES = 2048
-_METADATA = "__metadata__"
+#: The name in a header that stands for no tensor.
+METADATA = "__metadata__"
 #: The types, by the codes of the format.
 DTYPES = {
     "BOOL": "bool",
@@ -89,14 +90,14 @@ def _headers_of_alike(head: bytes, file_size: int) -> tuple[TensorHeader, ...]:
 
 def _headers(head: bytes, read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
     header = _parse(head[8:])
-    metadata = header.pop(_METADATA, None)
+    metadata = header.pop(METADATA, None)
     placed = [_placed(name, fields, len(head)) for name, fields in header.items()]
     end = max((tensor.offset + tensor.nbytes for tensor in placed), default=len(head))
     if end > file_size:
         raise Truncated(f"has {file_size} bytes, but its header announces {end}")
     if end < file_size:
         raise UnreadableTensor(f"has {file_size} bytes, but its header accounts for only {end}")
-    attributes = {_METADATA: metadata} if isinstance(metadata, dict) and len(str(metadata)) <= 65536 else {}
+    attributes = {METADATA: metadata} if isinstance(metadata, dict) and len(str(metadata)) <= 65536 else {}
     if not placed:
         raise HoldsNoTensor("names no tensor", record=json.dumps({"file": attributes}))
     return assemble(placed, attributes, read, file_size)
