@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
@@ -18,8 +17,8 @@ from ingest.questions.compare.tolerance import (
     Measured,
     RoundingBound,
     ToleranceWalk,
+    does_spread,
     is_gradient,
-    is_held_parameter,
     longest_sum,
     relative_difference,
     usual_gradient,
@@ -27,9 +26,6 @@ from ingest.questions.compare.tolerance import (
 from ingest.reader.flow.operator_kinds import is_input
 from workers.arrays.comparison import Metrics
 from workers.store.blocks import TensorKey
-
-#: A difference spreads if one of this many tensors that were executed next differs, too.
-_NEXT = 3
 
 _Operator: TypeAlias = tuple[str, str, str, str, int]
 
@@ -113,29 +109,6 @@ def _judged(walk: ToleranceWalk, facts: Mapping[int, Measured]) -> dict[int, Jud
     return {number: walk.judge(measured) for number, measured in facts.items()}
 
 
-def _spreads(number: int, keys: Sequence[TensorKey], different: AbstractSet[int]) -> bool:
-    """Return whether what was executed next differs, too.
-
-    If it does not, the tensor was not used as it was dumped: it was dumped before a reduction into it was
-    finished, for instance. Parameters that are dumped in between are not executed.
-
-    Args:
-        number: of the tensor.
-        keys: all tensors of its step, by number.
-        different: the numbers of those that differ by more than their limits.
-    """
-    seen = 0
-    for place in range(number + 1, len(keys)):
-        if is_held_parameter(keys[place].name):
-            continue
-        if place in different:
-            return True
-        seen += 1
-        if seen == _NEXT:
-            break
-    return False
-
-
 def _with_explanations(
     tensors: Sequence[MeasuredTensor],
     judgements: Mapping[int, Judgement],
@@ -158,7 +131,10 @@ def _with_explanations(
         difference = relative_difference(tensor.metrics)
         is_noise = judgement.within and judgement.times > 1
         if difference > largest and not is_noise and math.isfinite(difference):
-            explains = judgement.within or _spreads(tensor.number, keys, different)
+            following = range(tensor.number + 1, len(keys))
+            explains = judgement.within or does_spread(
+                (keys[number].name, number in different) for number in following
+            )
             largest = difference if explains else largest
     return bounds
 

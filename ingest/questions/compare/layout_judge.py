@@ -14,8 +14,8 @@ from ingest.questions.compare.tolerance import (
     Judgement,
     Measured,
     ToleranceWalk,
+    does_spread,
     is_gradient,
-    is_held_parameter,
     is_of_parameter,
     longest_sum,
     relative_difference,
@@ -30,8 +30,6 @@ from workers.tasks.compare import PairComparison
 
 #: How close the ratio of a gradient must be to the number of data-parallel ranks.
 _FACTOR = 1e-3
-#: A difference spreads if one of this many tensors that were executed next differs, too.
-_NEXT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,14 +253,11 @@ def _operator(key: TensorKey) -> str:
 
 
 def _spreads(row: ComparedTensor, rows: Sequence[ComparedTensor]) -> bool:
-    """Return whether what was executed next differs, too; `rows` are in order of execution.
-
-    If it does not, the tensor was not used as it was dumped: it was dumped before a reduction into it was
-    finished, for instance. Parameters that are dumped in between are not executed.
-    """
+    """Return whether the difference of a row spreads; `rows` are in order of execution."""
     place = bisect_right(rows, row.number, key=lambda other: other.number)
-    executed = (other for other in islice(rows, place, None) if not is_held_parameter(other.name_a))
-    return any(other.verdict is Verdict.DIFFERENT for other in islice(executed, _NEXT))
+    return does_spread(
+        (other.name_a, other.verdict is Verdict.DIFFERENT) for other in islice(rows, place, None)
+    )
 
 
 def _differences_of_inputs(

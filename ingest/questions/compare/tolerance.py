@@ -26,6 +26,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import ml_dtypes
@@ -37,6 +38,8 @@ from workers.arrays.dtypes import from_name
 
 #: The probability that a sum of a million addends exceeds this many times the expected error is negligible.
 SAFETY = 4.0
+#: A difference spreads if one of this many tensors that were executed next differs, too.
+_NEXT = 3
 #: By how much one operator may enlarge the relative difference of what it reads.
 GROWTH = 16.0
 #: By how much the differences of one step may exceed those with which it began.
@@ -199,6 +202,20 @@ def is_of_parameter(name: str) -> bool:
 def is_held_parameter(name: str) -> bool:
     """Return whether a tensor of this name is a parameter itself, and not its gradient."""
     return is_of_parameter(name) and not is_gradient(name)
+
+
+def does_spread(next_tensors: Iterable[tuple[str, bool]]) -> bool:
+    """Return whether what was executed next differs, too.
+
+    If it does not, the tensor was not used as it was dumped: it was dumped before a reduction into it was
+    finished, for instance. Parameters that are dumped in between are not executed.
+
+    Args:
+        next_tensors: the names of the tensors after it, in order of execution, and whether each differs by
+            more than its limit.
+    """
+    executed = (differs for name, differs in next_tensors if not is_held_parameter(name))
+    return any(islice(executed, _NEXT))
 
 
 def usual_gradient(tensors: Iterable[tuple[str, Metrics | None]]) -> float:
