@@ -433,6 +433,15 @@ def _updated(net: Run, gradients: dict[str, Array]) -> dict[str, Array]:
     return weights
 
 
+def held_in_four_ways(whole: Array) -> list[Dump]:
+    """Return what two ranks hold of a tensor: cut, on both, as parts of a sum, and on the first alone."""
+    middle = len(whole) // 2
+    return [
+        {"cut": whole[:middle], "same": whole, "summed": whole - 1, "alone": whole},
+        {"cut": whole[middle:], "same": whole, "summed": np.ones_like(whole)},
+    ]
+
+
 def write(root: Path, dumped: list[list[Dump]]) -> Path:
     """Write what ranks dumped as files."""
     for step, ranks in enumerate(dumped):

@@ -61,7 +61,7 @@ def command(
         str | None,
         typer.Option(
             metavar="ROWSxCOLUMNS",
-            help="Put ranks and steps together to at most so many cells, each the worst in it, as the page "
+            help="Merge ranks and steps into at most this many cells, each with its worst value, as the page "
             "does, with partial steps; --stat is then non_finite, findings, overflows, ... or a statistic.",
             show_default=False,
         ),

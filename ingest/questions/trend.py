@@ -132,7 +132,7 @@ def trend_of(snapshot: Snapshot, chosen: FilterFields, stat: str) -> pd.DataFram
     import pandas as pd  # deferred: takes 0.4 s to import
 
     statistic = statistic_named(stat)
-    # Numbers of elements tell roles apart, and are no part of the answer.
+    # Numbers of elements only tell roles apart; the answer leaves them out.
     others = ("count",) if chosen.get("role") else ()
     statistics = _statistics_for(snapshot, chosen, (statistic, *others))
     columns = _trend_columns(statistics, chosen, statistic)

@@ -131,7 +131,7 @@ class _Pattern(NamedTuple):
     def of(cls, labels: Labels) -> _Pattern:
         # Of what has no digest, no two ranks are known to hold the same.
         held = [
-            (label if label < len(labels) else -1 - place) if label >= 0 else -1 - place
+            label if 0 <= label < len(labels) else -1 - place
             for place, label in enumerate(labels.tolist())
             if label != -1
         ]

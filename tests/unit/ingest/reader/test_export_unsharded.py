@@ -13,7 +13,7 @@ import pytest
 import ingest
 from ingest.reader import unsharded
 from tests.pipeline import ingest_directly
-from tests.sharded_net import LAYOUT, write
+from tests.sharded_net import LAYOUT, held_in_four_ways, write
 from workers.errors import UsageError
 
 WHOLE = np.random.default_rng(8).normal(size=(6, 4)).astype(np.float32)
@@ -48,10 +48,7 @@ def load(path: Path) -> dict[str, npt.NDArray[Any]]:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("whole")
-    ranks = [
-        {"cut": WHOLE[:3], "same": WHOLE, "summed": WHOLE - 1, "alone": WHOLE},
-        {"cut": WHOLE[3:], "same": WHOLE, "summed": np.ones_like(WHOLE)},
-    ]
+    ranks = held_in_four_ways(WHOLE)
     write(root / "dump", [ranks, ranks])
     ingest_directly(root / "dump", root / "run.zarr", layout=LAYOUT)
     return root / "run.zarr"

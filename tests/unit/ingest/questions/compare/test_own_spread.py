@@ -29,7 +29,7 @@ def off(values: npt.NDArray[np.float32], by: float) -> npt.NDArray[np.float32]:
 
 
 def dump(root: Path, noise: Sequence[float], steps: int = 1) -> Path:
-    """Write ranks that have the same four results, the third with noise that each rank draws anew."""
+    """Write four results that all ranks share, but for noise in the third, which differs by rank."""
     ranks = [
         [{f"h{n}": off(v, by if n == 2 else 0.0) for n, v in enumerate(VALUES)} for by in noise]
         for _ in range(steps)
