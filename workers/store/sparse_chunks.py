@@ -107,11 +107,23 @@ def _zstd() -> _Zstd | None:
     if None in functions:
         return None
     zstd = _Zstd(*functions)
-    context = zstd.create()
+    context = _context(zstd)
     # An error is a number near the largest.
     has_all = all(zstd.set_parameter(context, *pair) < MIB for pair in (_LEVEL, _CODE_LITERALS))
     zstd.free(context)
     return zstd if has_all else None
+
+
+def _context(zstd: _Zstd) -> int:
+    """Return a new context of zstd.
+
+    Raises:
+        MemoryError: there is no room for it.
+    """
+    context: int | None = zstd.create()
+    if not context:
+        raise MemoryError("zstd has no memory for a context")
+    return context
 
 
 class _QuickZstd:
@@ -119,7 +131,7 @@ class _QuickZstd:
 
     def __init__(self, zstd: _Zstd, chunk_nbytes: int, itemsize: int) -> None:
         self._compress, self._nbytes, self._itemsize = zstd.compress, chunk_nbytes, itemsize
-        self._context = zstd.create()
+        self._context = _context(zstd)
         weakref.finalize(self, zstd.free, self._context)
         for parameter in (_LEVEL, _CODE_LITERALS):
             zstd.set_parameter(self._context, *parameter)
