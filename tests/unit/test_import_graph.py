@@ -14,7 +14,6 @@ ROOT = Path(__file__).parents[2]
 #: A room is a folder below a package, or a loose module in it; see `tests.structure`.
 FLOORS = (
     (
-        "workers.clocks",
         "workers.errors",
         "workers.events",
         "workers.model",
