@@ -338,8 +338,8 @@ class Execution:
             raise UsageError(
                 f"the clock of this host is {abs(skew_s):.0f} s {which} the clock of the store: what is new "
                 "cannot be told from what is old",
-                hint=f"Nothing was removed. Set the clocks so that they are at most {pool.MAX_SKEW_S:.0f} s apart, "
-                "and run gc again.",
+                hint="Nothing was removed. Set the clocks so that they are at most "
+                f"{pool.MAX_SKEW_S:.0f} s apart, and run gc again.",
             )
         try:
             made_at = datetime.fromisoformat(self.plan.made_at).timestamp()
