@@ -202,8 +202,8 @@ class ComparisonBuilder:
             notes.append(str(programs))
         if reshaped := sum(step.counts.get(Verdict.SHAPE, 0) for step in self.steps):
             notes.append(
-                f"the shapes of {counted(reshaped, 'tensor')} differ: if ranks hold shards of them, compare all "
-                "ranks (without @RANK), and --across-layouts puts tensors together"
+                f"the shapes of {counted(reshaped, 'tensor')} differ: if ranks hold shards of them, compare "
+                "all ranks (without @RANK), and --across-layouts puts tensors together"
             )
         return [*notes, *self._kept.notes]
 
