@@ -200,6 +200,11 @@ class ComparisonBuilder:
             notes.append(_beyond_rounding(self._close_beyond, self._unexplained))
         if programs := self._programs.finish():
             notes.append(str(programs))
+        if reshaped := sum(step.counts.get(Verdict.SHAPE, 0) for step in self.steps):
+            notes.append(
+                f"the shapes of {counted(reshaped, 'tensor')} differ: if ranks hold shards of them, compare "
+                "all ranks (without @RANK), and --across-layouts puts tensors together"
+            )
         return [*notes, *self._kept.notes]
 
     @property
