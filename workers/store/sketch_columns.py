@@ -17,8 +17,8 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from workers.arrays.bounds import BoundedColumn
 from workers.arrays.channels import channels_of
-from workers.arrays.filter import BoundedColumn
 from workers.arrays.histogram import Bounds, Histogram
 from workers.arrays.number_formats import format_named
 from workers.arrays.rounding import losses
