@@ -7,6 +7,8 @@ import pytest
 
 import ingest
 from ingest.findings.backtest import backtest
+from ingest.store_gc.policy import GcPolicy
+from tests.gc_stores import age
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from tests.rule_sets import only
@@ -72,6 +74,36 @@ def test_rules_find_the_same(filled: ingest.DumpStore, where: str, slots: list[i
     (result,) = backtest(filled, only(kind="condition", where=where)).rules
     assert not result.failed
     assert [int(finding.name[-1]) for finding in result.first] == sorted(slots)
+
+
+def test_searches_and_rules_answer_the_same_when_gc_has_removed_the_tensors(
+    made: MadeDump, store: Path
+) -> None:
+    for step in range(3):
+        made.add(VALUES * np.float32(2**step), tensor_name(time=1), step=step)
+        made.add(matrix(), tensor_name(slot=1, time=2), step=step)
+    ingest_directly(made.root, store, sketches=True)
+    age(store)
+    kinds = [{"kind": "condition", "where": where} for where, _ in CASES]
+    kinds += [
+        {"kind": "drift", "distance_gt": 0.5},
+        {"kind": "cast", "format": "e4m3", "underflow_gt": 0.3},
+        {"kind": "percentile", "percent": 99.9, "gt": 9},
+    ]
+
+    def answers() -> list[object]:
+        reader = ingest.open_store(store)
+        searches = (reader.tensors(where=where) for where, _ in CASES)
+        chosen = [[*search, *search.undecided] for search in searches]
+        names = [[(tensor.step, tensor.name) for tensor in tensors] for tensors in chosen]
+        return [names, *(backtest(reader, only(**kind)).to_dict() for kind in kinds)]
+
+    before = answers()
+    assert ingest.apply_gc(store, ingest.plan_gc(store, GcPolicy(tensors_around_anomalies=0))).objects
+    assert not ingest.open_store(store).step(0, 0).has_tensors
+    assert answers() == before
+    drift = before[-3]
+    assert isinstance(drift, dict) and [rule["findings"] for rule in drift["rules"]] == [2]  # noqa: PT018  (for mypy)
 
 
 def test_rules_are_evaluated_at_the_commit(made: MadeDump, store: Path) -> None:
