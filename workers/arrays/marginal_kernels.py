@@ -32,7 +32,7 @@ def _take_memory(size: int) -> tuple[npt.NDArray[np.int64], int]:
     return memory, place
 
 
-class Plan:
+class LoopPlan:
     """How tensors of a shape are cut, for the loops; many tensors share it."""
 
     __slots__ = ("address", "memory_size", "places", "wanted")
@@ -50,7 +50,7 @@ class Sums:
 
     __slots__ = ("_added", "_address", "_itemsize", "_memory", "_plan")
 
-    def __init__(self, plan: Plan, itemsize: int) -> None:
+    def __init__(self, plan: LoopPlan, itemsize: int) -> None:
         """Begin with no elements; pieces are of `itemsize`, 4 or 8."""
         self._plan, self._itemsize = plan, itemsize
         self._memory, self._address = _take_memory(plan.memory_size)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from workers.arrays import marginal_loops as loops
 from workers.arrays.dtypes import ElementType
-from workers.arrays.marginal_kernels import Plan, Sums
+from workers.arrays.marginal_kernels import LoopPlan, Sums
 
 Values: TypeAlias = npt.NDArray[np.float32]
 Shape: TypeAlias = tuple[int, ...]
@@ -163,7 +163,7 @@ def kept_axes(shape: Shape, itemsize: int) -> tuple[int, ...]:
 class _Plan:
     """How a tensor is cut into rows and columns."""
 
-    cut: Plan
+    cut: LoopPlan
     axes: tuple[tuple[int, int], ...]
     """The kept axes, and their lengths."""
 
@@ -195,7 +195,7 @@ def _plan(shape: Shape, axes: tuple[int, ...]) -> _Plan:
     for number, (length, begin) in enumerate((*leading, *inner)):
         own = loops.FIRST_AXIS + 3 * number
         places[own : own + 2] = length, begin
-    return _Plan(Plan(places), tuple((axis, shape[axis]) for axis in axes))
+    return _Plan(LoopPlan(places), tuple((axis, shape[axis]) for axis in axes))
 
 
 def _told_apart(axes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

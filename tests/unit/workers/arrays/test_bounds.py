@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.arrays.bounds import BoundedColumn
-from workers.arrays.filter import Decided, Filter
+from workers.arrays.bounds import BoundedColumn, Decided
+from workers.arrays.filter import Filter
 
 _COLUMNS = frozenset(["a", "b", "known"])
 _NUMBERS = st.sampled_from(

@@ -86,7 +86,7 @@ def test_searches_and_rules_answer_the_same_when_gc_has_removed_the_tensors(
         made.add(matrix(), tensor_name(slot=1, time=2), step=step)
     ingest_directly(made.root, store, sketches=True)
     age(store)
-    kinds = [{"kind": "condition", "where": where} for where, _ in CASES]
+    kinds: list[dict[str, Any]] = [{"kind": "condition", "where": where} for where, _ in CASES]
     kinds += [
         {"kind": "drift", "distance_gt": 0.5},
         {"kind": "cast", "format": "e4m3", "underflow_gt": 0.3},
