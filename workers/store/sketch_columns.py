@@ -3,7 +3,7 @@
 `p99.9` (which Python would take for two numbers, so it is `p99_9` inside) and `abs_p99.9` are percentiles of
 the finite elements and of their magnitudes; `overflow_e4m3` and `underflow_e4m3` the share of the elements
 that a cast to a format loses; `outlier_channels`, `dead_channels` and `saturated_channels` how many positions
-of all axes are so. What is known only between two bounds must fulfil a condition at both.
+of all axes are so. What is known only between two bounds must fulfil a condition for all values between.
 """
 
 from __future__ import annotations
