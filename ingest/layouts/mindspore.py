@@ -1,4 +1,4 @@
-"""Families A and B: MindSpore dumps, versions 1.3 to 2.10, and msProbe on top of them.
+"""MindSpore dumps, versions 1.3 to 2.10, and msProbe on top of them.
 
     rank_{r}/{net}/{graph}/{iteration}/
         {op_type}.{op_name}.{task}.{stream}.{time}.{io}.{slot}.{format}[.{dtype}].npy
