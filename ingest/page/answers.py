@@ -120,7 +120,10 @@ def _matrix(asked: Asked) -> dict[str, Any]:
 def _incidents(asked: Asked) -> list[dict[str, Any]]:
     moment, given = asked.moment, asked.arguments
     answer = moment.incidents(
-        given.integer("rank"), given.integer("step"), severity=given.text("severity") or None
+        given.integer("rank"),
+        given.integer("step"),
+        severity=given.text("severity") or None,
+        incident=given.text("id"),
     )
     return [incident.to_dict() for incident in answer.incidents]
 
@@ -189,7 +192,12 @@ QUESTIONS = (
         "incidents",
         "What went wrong, once for each cause; the worst first.",
         "anomalies --json",
-        (RANK, STEP, Parameter("severity", "string", "The mildest severity.")),
+        (
+            RANK,
+            STEP,
+            Parameter("severity", "string", "The mildest severity."),
+            Parameter("id", "string", "Only the incident with this id."),
+        ),
         _incidents,
     ),
     Question(

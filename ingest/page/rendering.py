@@ -7,6 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from ingest.page import words
 from workers import __version__
@@ -34,9 +35,20 @@ def environment() -> Environment:
         size=words.human_bytes,
         counted=words.counted,
         share=words.share,
+        sentence=words.sentence,
+        prose=prose,
     )
     made.globals["version"] = __version__
     return made
+
+
+def prose(text: object) -> Markup:
+    """Return a message with what it has in backquotes as code, as in hints of the commands."""
+    parts = escape(str(text)).split("`")
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if place % 2 and place < len(parts) - 1 else part
+        for place, part in enumerate(parts)
+    )
 
 
 def render(template: str, **context: Any) -> str:

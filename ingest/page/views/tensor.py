@@ -125,7 +125,7 @@ def _content(tensor: Tensor) -> tuple[_Content | None, str]:
         values = as_float(tensor.read())
         anatomy = tensor.examine(bins=32)
     except DamagedStore as exc:
-        return None, exc.message
+        return None, f"{exc.message}. {exc.hint}".rstrip(" .") + "."
     edges = anatomy.edges
     labels = [f"{number(low)} to {number(high)}" for low, high in pairwise(edges)]
     histogram = None
