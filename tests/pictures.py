@@ -39,7 +39,7 @@ _LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
 _LOG_STATE = f"rank=1&step=2&name={_LOG}"
 _WEIGHT = "Parameter.net_l2_weight.output.0"
 _EVIL = "<img src=x onerror=alert(1)>\u202e\u202dnet"
-_MISTAKE = frozenset({"BUG bias on every rank"})
+_MISTAKE = frozenset({"BUG missing reduction"})
 _LOOKS = (
     ("wide-light", False, False),
     ("wide-dark", False, True),

@@ -98,14 +98,7 @@ class FoundIncidents:
             UsageError: a rank, a step or the incident does not exist, or the severity is not one.
         """
         _check_severity(severity)
-        keys = [opened.key for opened in self.snapshot.store.select(rank, step, damages=[])]
-        listed: Sequence[Incident] = self.incidents
-        if rank is not None:
-            ranks = {key.rank for key in keys}
-            listed = [known for known in listed if known.rank is None or not ranks.isdisjoint(known.ranks)]
-        if step is not None:
-            steps = {key.step for key in keys}
-            listed = [known for known in listed if not steps.isdisjoint(self._steps_of(known))]
+        listed = self._seen(rank, step)
         if severity is not None:
             severe = SEVERITIES[SEVERITIES.index(severity) :]
             listed = [known for known in listed if known.severity in severe]
@@ -120,6 +113,17 @@ class FoundIncidents:
         return Incidents(
             self.snapshot.store.url, tuple(listed), self.not_evaluated, self.left_out, self.damaged
         )
+
+    def _seen(self, rank: Choice, step: Choice) -> Sequence[Incident]:
+        """Return those that were seen on some ranks, in some steps."""
+        keys = [opened.key for opened in self.snapshot.store.select(rank, step, damages=[])]
+        ranks, steps = {key.rank for key in keys}, {key.step for key in keys}
+
+        def is_seen(known: Incident) -> bool:
+            is_on_ranks = rank is None or known.rank is None or not ranks.isdisjoint(known.ranks)
+            return is_on_ranks and (step is None or not steps.isdisjoint(self._steps_of(known)))
+
+        return list(filter(is_seen, self.incidents))
 
     def _steps_of(self, incident: Incident) -> list[int]:
         """Return the steps of the snapshot from the first to the last of an incident."""

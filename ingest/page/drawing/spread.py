@@ -10,16 +10,16 @@ from markupsafe import Markup
 
 from ingest.page.drawing.svg import picture, tag, text
 from ingest.page.words import counted, short
-from ingest.questions.origin.graph import SpreadEdge, SpreadGraph, SpreadNode
+from ingest.questions.origin.graph import PARAMETER, PASSAGE, SpreadEdge, SpreadGraph, SpreadNode
 
 #: Nodes that are drawn; the nearest to the origin first.
 _MAX_NODES = 48
 _MAX_LANES = 10
 #: Operators of one rank that are drawn below each other.
-_MAX_ROWS = 8
-_LEFT, _TOP, _COLUMN, _ROW = 78.0, 4.0, 98.0, 36.0
+_MAX_ROWS = 6
+_LEFT, _TOP, _COLUMN, _ROW = 78.0, 4.0, 98.0, 34.0
 #: Above the first row of a lane, where edges pass over operators; and the row of a collective between lanes.
-_ABOVE, _PASSAGE = 26.0, 26.0
+_ABOVE, _BETWEEN = 26.0, 26.0
 _LABEL = 15
 
 
@@ -42,7 +42,7 @@ class _Spot:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _Standing:
     """Where a node stands: its column, and its place among the nodes of its lane and column."""
 
     column: int
@@ -59,37 +59,23 @@ def spread_picture(graph: SpreadGraph) -> SpreadPicture | None:
         return None
     tops, height = _tops(shown, lane, rows)
     places = {node.id: _place(rows[node.id], tops[_lane_of(node, lane)]) for node in shown}
-    width = _LEFT + (max(row.column for row in rows.values()) + 1) * _COLUMN
-    parts = [part for rank, number in lane.items() for part in _drawn_lane(rank, tops[number], width)]
-    by_id = {node.id: node for node in shown}
-    for edge in _edges_between(shown, graph):
-        nodes = by_id[edge.source], by_id[edge.target]
-        parts.append(_drawn_edge(edge, nodes, (places[edge.source], places[edge.target])))
+    width = max(place.x for place in places.values()) + _COLUMN
+    parts = _drawn_lanes(lane, tops, width)
+    parts += _drawn_edges(_edges_between(shown, graph), {node.id: node for node in shown}, places)
     parts += [part for node in shown for part in _drawn(node, places[node.id])]
     drawn, total = len(shown) - 1, len(graph.nodes) - 1
     label = f"The spread from {graph.nodes[0].label} to {counted(total, 'operator')}"
     label += f"; the nearest {drawn} are drawn" if drawn < total else ""
     kinds = {node.kind for node in shown}
-    return SpreadPicture(
-        picture(width, height, parts, label, class_="plot spread"),
-        drawn,
-        total,
-        has_passages="passage" in kinds,
-        has_parameters="parameter" in kinds,
-    )
+    svg = picture(width, height, parts, label, class_="plot spread")
+    return SpreadPicture(svg, drawn, total, PASSAGE in kinds, PARAMETER in kinds)
 
 
 def _nearest(graph: SpreadGraph) -> Sequence[SpreadNode]:
     """Return the nodes nearest to the origin, on the first ranks, and the collectives next to them."""
-    ranks: dict[int, None] = {}
-    near: dict[int, SpreadNode] = {}
-    for node in graph.nodes:
-        if node.rank is None or (node.rank not in ranks and len(ranks) >= _MAX_LANES):
-            continue
-        ranks[node.rank] = None
-        near[node.id] = node
-        if len(near) == _MAX_NODES:
-            break
+    operators = [node for node in graph.nodes if node.rank is not None]
+    ranks = set(list(dict.fromkeys(node.rank for node in operators))[:_MAX_LANES])
+    near = {node.id for node in [node for node in operators if node.rank in ranks][:_MAX_NODES]}
     beside = {edge.source for edge in graph.edges if edge.target in near}
     beside |= {edge.target for edge in graph.edges if edge.source in near}
     return [node for node in graph.nodes if node.id in near or (node.rank is None and node.id in beside)]
@@ -112,37 +98,56 @@ def _lane_of(node: SpreadNode, lane: Mapping[int, int]) -> int:
 
 
 def _columns(nodes: Sequence[SpreadNode], edges: Sequence[SpreadEdge]) -> dict[int, int]:
-    """Return for each node the length of the longest way to it, so that every edge leads to the right."""
-    before: dict[int, list[int]] = {}
+    """Return for each node the length of the longest way to it, so that edges lead to the right.
+
+    An edge back into a circle does not count: a collective reads what it writes on some ranks.
+    """
+    after: dict[int, list[int]] = {node.id: [] for node in nodes}
     for edge in edges:
-        before.setdefault(edge.target, []).append(edge.source)
-    column = dict.fromkeys((node.id for node in nodes), 0)
-    for _ in nodes:  # a graph without circles settles; one with a circle is cut off here
-        settled = True
-        for node in nodes:
-            least = max((column[source] + 1 for source in before.get(node.id, ())), default=0)
-            if column[node.id] < least <= len(nodes):
-                column[node.id], settled = least, False
-        if settled:
-            break
-    used = {old: new for new, old in enumerate(sorted(set(column.values())))}
-    return {node: used[old] for node, old in column.items()}
+        after[edge.source].append(edge.target)
+    order = _last_to_first([node.id for node in nodes], after)[::-1]
+    place = {node: number for number, node in enumerate(order)}
+    column = dict.fromkeys(order, 0)
+    for node in order:
+        for target in after[node]:
+            if place[target] > place[node]:
+                column[target] = max(column[target], column[node] + 1)
+    return column
 
 
-def _rows(nodes: Sequence[SpreadNode], columns: Mapping[int, int]) -> dict[int, _Row]:
+def _last_to_first(nodes: Sequence[int], after: Mapping[int, Sequence[int]]) -> list[int]:
+    """Return nodes so that each comes after those it leads to, unless they lead back to it."""
+    done: list[int] = []
+    seen: set[int] = set()
+    for root in nodes:
+        way = [(root, iter(after[root]))] if root not in seen else []
+        seen.add(root)
+        while way:
+            node, targets = way[-1]
+            target = next((target for target in targets if target not in seen), None)
+            if target is None:
+                done.append(node)
+                way.pop()
+            else:
+                seen.add(target)
+                way.append((target, iter(after[target])))
+    return done
+
+
+def _rows(nodes: Sequence[SpreadNode], columns: Mapping[int, int]) -> dict[int, _Standing]:
     """Return where each node stands that has a row of its own; the others are not drawn."""
     taken: Counter[tuple[int | None, int]] = Counter()
     rows = {}
     for node in nodes:
         spot = node.rank, columns[node.id]
         if taken[spot] < _MAX_ROWS:
-            rows[node.id] = _Row(columns[node.id], taken[spot])
+            rows[node.id] = _Standing(columns[node.id], taken[spot])
             taken[spot] += 1
     return rows
 
 
 def _tops(
-    nodes: Sequence[SpreadNode], lane: Mapping[int, int], rows: Mapping[int, _Row]
+    nodes: Sequence[SpreadNode], lane: Mapping[int, int], rows: Mapping[int, _Standing]
 ) -> tuple[dict[int, float], float]:
     """Return where the first row of each lane is, from the top, and the height of all."""
     deepest: dict[int, int] = {}
@@ -152,24 +157,37 @@ def _tops(
     passages = (len(lane) + 1) // 2
     tops, below = {}, _TOP
     for number in sorted(deepest):
-        tops[number] = below + (_PASSAGE / 2 if number == passages else _ABOVE)
-        below = tops[number] + deepest[number] * _ROW + (_PASSAGE / 2 if number == passages else _ROW)
+        tops[number] = below + (_BETWEEN / 2 if number == passages else _ABOVE)
+        below = tops[number] + deepest[number] * _ROW + (_BETWEEN / 2 if number == passages else _ROW)
     return tops, below
 
 
-def _place(row: _Row, top: float) -> _Spot:
+def _place(row: _Standing, top: float) -> _Spot:
     return _Spot(_LEFT + row.column * _COLUMN, top + row.number * _ROW)
 
 
-def _drawn_lane(rank: int, y: float, width: float) -> list[Markup]:
+def _drawn_lanes(lane: Mapping[int, int], tops: Mapping[int, float], width: float) -> list[Markup]:
+    parts = []
+    for rank, number in lane.items():
+        y = tops[number]
+        parts.append(tag("line", x1=_LEFT - 22, x2=width - 10, y1=y, y2=y, class_="lane"))
+        parts.append(text(8, y + 4, f"rank {rank}", class_="strong"))
+    return parts
+
+
+def _drawn_edges(
+    edges: Sequence[SpreadEdge], nodes: Mapping[int, SpreadNode], places: Mapping[int, _Spot]
+) -> list[Markup]:
     return [
-        tag("line", x1=_LEFT - 22, x2=width - 10, y1=y, y2=y, class_="lane"),
-        text(8, y + 4, f"rank {rank}", class_="strong"),
+        _drawn_edge(
+            edge, (nodes[edge.source], nodes[edge.target]), (places[edge.source], places[edge.target])
+        )
+        for edge in edges
     ]
 
 
 def _drawn_edge(edge: SpreadEdge, nodes: tuple[SpreadNode, SpreadNode], ends: tuple[_Spot, _Spot]) -> Markup:
-    crosses = any(node.kind == "passage" for node in nodes)
+    crosses = any(node.kind == PASSAGE for node in nodes)
     css = "edge" + " crossing" * crosses + " assumed" * edge.is_assumed
     hint = f"{edge.holds or 'bad'} in {edge.tensor}" if edge.tensor else "through a collective"
     return tag("path", tag("title", hint), d=_curve(*ends), class_=css)
@@ -188,7 +206,7 @@ def _curve(begin: _Spot, end: _Spot) -> str:
 
 
 def _drawn(node: SpreadNode, place: _Spot) -> list[Markup]:
-    if node.kind == "passage":
+    if node.kind == PASSAGE:
         shape = tag(
             "path",
             tag("title", node.label),

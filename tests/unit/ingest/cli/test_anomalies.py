@@ -53,7 +53,7 @@ def test_steps_that_no_rule_has_seen_are_named(nan_store: Path, answer: Answer) 
     assert done.stdout == ""
     assert done.stderr.startswith("0 findings\nnot evaluated: ranks 0-1, steps 1-3: ")
     done = answer("anomalies", nan_store)
-    assert done.stderr.startswith("1 incident: 1 critical\nnot evaluated: rank 0 step 1-3: ")
+    assert done.stderr.startswith("1 incident: 1 critical\nnot evaluated: rank 0, steps 1-3: ")
 
 
 def test_a_wrong_severity_is_explained(found_store: Path, answer: Answer) -> None:
