@@ -63,22 +63,30 @@ def spread_picture(graph: SpreadGraph) -> SpreadPicture | None:
     parts = _drawn_lanes(lane, tops, width)
     parts += _drawn_edges(_edges_between(shown, graph), {node.id: node for node in shown}, places)
     parts += [part for node in shown for part in _drawn(node, places[node.id])]
-    drawn, total = len(shown) - 1, len(graph.nodes) - 1
-    label = f"The spread from {graph.nodes[0].label} to {counted(total, 'operator')}"
-    label += f"; the nearest {drawn} are drawn" if drawn < total else ""
     kinds = {node.kind for node in shown}
-    svg = picture(width, height, parts, label, class_="plot spread")
-    return SpreadPicture(svg, drawn, total, PASSAGE in kinds, PARAMETER in kinds)
+    svg = picture(width, height, parts, _label(graph, len(shown) - 1), class_="plot spread")
+    return SpreadPicture(svg, len(shown) - 1, len(graph.nodes) - 1, PASSAGE in kinds, PARAMETER in kinds)
+
+
+def _label(graph: SpreadGraph, drawn: int) -> str:
+    total = len(graph.nodes) - 1
+    label = f"The spread from {graph.nodes[0].label} to {counted(total, 'operator')}"
+    return f"{label}; the nearest {drawn} are drawn" if drawn < total else label
 
 
 def _nearest(graph: SpreadGraph) -> Sequence[SpreadNode]:
     """Return the nodes nearest to the origin, on the first ranks, and the collectives next to them."""
+    near = _operators_near(graph)
+    touching = [edge for edge in graph.edges if edge.source in near or edge.target in near]
+    beside = {end for edge in touching for end in (edge.source, edge.target)}
+    return [node for node in graph.nodes if node.id in (beside if node.rank is None else near)]
+
+
+def _operators_near(graph: SpreadGraph) -> set[int]:
     operators = [node for node in graph.nodes if node.rank is not None]
-    ranks = set(list(dict.fromkeys(node.rank for node in operators))[:_MAX_LANES])
-    near = {node.id for node in [node for node in operators if node.rank in ranks][:_MAX_NODES]}
-    beside = {edge.source for edge in graph.edges if edge.target in near}
-    beside |= {edge.target for edge in graph.edges if edge.source in near}
-    return [node for node in graph.nodes if node.id in near or (node.rank is None and node.id in beside)]
+    ranks = list(dict.fromkeys(node.rank for node in operators))[:_MAX_LANES]
+    on_ranks = [node.id for node in operators if node.rank in ranks]
+    return set(on_ranks[:_MAX_NODES])
 
 
 def _edges_between(nodes: Iterable[SpreadNode], graph: SpreadGraph) -> list[SpreadEdge]:
