@@ -85,6 +85,8 @@ SCREENS = {
     "incidents-none": "/runs/clean.zarr/incidents",
     "incidents-damaged": "/runs/damaged.zarr/incidents",
     "incidents-sharded": "/runs/sharded.zarr/incidents",
+    "incidents-layout": "/runs/sharded.zarr/incidents?step=1&layout=1",
+    "incidents-layout-fine": "/runs/nan-log.zarr/incidents?step=1&layout=1",
     "incidents-names": "/runs/names.zarr/incidents",
     "matrix": "/runs/nan-log.zarr/matrix",
     "matrix-statistic": "/runs/nan-log.zarr/matrix?stat=l2_norm",
