@@ -320,7 +320,7 @@ class _DivergenceSearch:
         if differing:
             differ = "differs" if len(differing) == 1 else "differ"
             self.notes.append(
-                f"{counted(len(differing), 'output')} of optimizers {differ}, not counted: many optimizers update "
+                f"{counted(len(differing), 'output')} of optimizers {differ}, not counted: many update "
                 "their inputs in place and leave their outputs as they were; the inputs were compared "
                 f"({seen.keys[differing[0]].name}{', ...' * (len(differing) > 1)})"
             )
