@@ -34,7 +34,7 @@ from workers.rules.load import load_rules
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 #: The width at which GitHub and the documentation show a picture.
 _WIDTH = 960
-_COLOURS = 128
+_COLOURS = 256
 _LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
 _LOG_STATE = f"rank=1&step=2&name={_LOG}"
 _WEIGHT = "Parameter.net_l2_weight.output.0"
@@ -74,7 +74,9 @@ DOCUMENTED = (
         height=650,
     ),
     Shot("page-phone", f"/runs/nan-log.zarr/tensor?{_LOG_STATE}", is_phone=True),
-    Shot("page-live", "/runs/nan-log.zarr/live"),
+    Shot(
+        "page-spread", "/runs/nan-sqrt.zarr/incidents", scroll_to="h3:has-text('How it spread')", height=620
+    ),
     Shot("page-two-runs", "/runs/nan-log.zarr/compare?with=nan-sqrt.zarr&rank=1&step=2&over=1"),
 )
 SCREENS = {
@@ -197,7 +199,9 @@ def small(png: bytes) -> bytes:
         height = round(picture.height * _WIDTH / picture.width)
         picture = picture.resize((_WIDTH, height), Image.Resampling.LANCZOS)
     packed = io.BytesIO()
-    picture.quantize(_COLOURS, dither=Image.Dither.NONE).save(packed, "PNG", optimize=True)
+    picture.quantize(_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+        packed, "PNG", optimize=True
+    )
     return packed.getvalue()
 
 
