@@ -199,9 +199,8 @@ def small(png: bytes) -> bytes:
         height = round(picture.height * _WIDTH / picture.width)
         picture = picture.resize((_WIDTH, height), Image.Resampling.LANCZOS)
     packed = io.BytesIO()
-    picture.quantize(_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
-        packed, "PNG", optimize=True
-    )
+    few = picture.quantize(_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    few.save(packed, "PNG", optimize=True)
     return packed.getvalue()
 
 
