@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from ingest.layouts.recorder import (
     STACK_FILE,
@@ -27,8 +25,6 @@ from workers.model import MIB
 MAX_FILE_NBYTES = 64 * MIB
 #: Lines that are written together.
 _MAX_LINES = 512
-
-Array = npt.NDArray[Any]
 
 
 class StepFiles:

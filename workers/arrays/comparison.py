@@ -315,20 +315,6 @@ def _dot(x: Array, y: Array) -> float:
     return float(np.einsum("i,i", x, y).real)
 
 
-def compare_arrays(a: Array, b: Array) -> Metrics:
-    """Return the metrics of two arrays of one shape that are in memory completely.
-
-    Raises:
-        ValueError: their shapes differ.
-    """
-    if a.shape != b.shape:
-        message = f"shapes {a.shape} and {b.shape} differ"
-        raise ValueError(message)
-    running = RunningComparison()
-    running.update(a.reshape(-1), b.reshape(-1))
-    return running.result()
-
-
 def _unit_for(largest: float) -> float:
     if _SMALL <= largest <= _LARGE or largest == 0:
         return 1.0 if largest else _TINY_UNIT

@@ -7,7 +7,6 @@ between two numbers. Histograms of parts add up to that of the whole, in any ord
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Self
@@ -76,26 +75,6 @@ class Histogram:
         if (positive.sum(), negative.sum()) != expected:
             raise ValueError("it counts other elements than the statistics")
         return cls(positive, negative, int(statistics.zero_count), statistics.min, statistics.max)
-
-    @classmethod
-    def merged(cls, parts: Iterable[Histogram]) -> Self:
-        """Return the histogram of all elements of several tensors, or of the parts of one.
-
-        Raises:
-            ValueError: no part is given.
-        """
-        members = list(parts)
-        if not members:
-            raise ValueError("nothing to merge")
-        lows = [part.low for part in members if not math.isnan(part.low)]
-        highs = [part.high for part in members if not math.isnan(part.high)]
-        return cls(
-            np.sum([part.positive for part in members], axis=0),
-            np.sum([part.negative for part in members], axis=0),
-            sum(part.zeros for part in members),
-            min(lows, default=math.nan),
-            max(highs, default=math.nan),
-        )
 
     @property
     def magnitudes(self) -> npt.NDArray[np.int64]:

@@ -382,11 +382,6 @@ def _is_regular(turn: Sequence[AxisSegment]) -> bool:
     return is_in_order and len({segment.begin for segment in turn}) == 1
 
 
-def size_of(shape: Shape) -> int:
-    """Return the number of elements of a shape."""
-    return math.prod(shape)
-
-
 def same_on_both(shapes: Sequence[Shape]) -> Assembly | None:
     """Return pieces of one shape one behind the other: to compare rank by rank what lies alike in both."""
     if len(set(shapes)) != 1 or not shapes[0]:

@@ -63,8 +63,8 @@ _CODED = frozenset(
 _COMPLEX32 = from_name("complex32").to_numpy()
 _SUMMABLE = frozenset(np.dtype(t) for t in ("f2", "f4", "f8", "c8", "c16", ml_dtypes.bfloat16))
 
-#: The kinds of statistics: how many elements are so; an element; a result of sums over the finite elements.
-_COUNT, _EXTREME, _MOMENT = ({"kind": kind} for kind in ("count", "extreme", "moment"))
+#: Marks the statistics that count elements.
+_IS_COUNT = {"is_count": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +79,18 @@ class Statistics:
     `from_row`, are `int`.
     """
 
-    count: float = field(default=math.nan, metadata=_COUNT)
-    nan_count: float = field(default=math.nan, metadata=_COUNT)
-    pos_inf_count: float = field(default=math.nan, metadata=_COUNT)
-    neg_inf_count: float = field(default=math.nan, metadata=_COUNT)
-    zero_count: float = field(default=math.nan, metadata=_COUNT)
-    negative_count: float = field(default=math.nan, metadata=_COUNT)
-    positive_count: float = field(default=math.nan, metadata=_COUNT)
-    min: float = field(default=math.nan, metadata=_EXTREME)
-    max: float = field(default=math.nan, metadata=_EXTREME)
-    mean: float = field(default=math.nan, metadata=_MOMENT)
-    std: float = field(default=math.nan, metadata=_MOMENT)
-    l2_norm: float = field(default=math.nan, metadata=_MOMENT)
+    count: float = field(default=math.nan, metadata=_IS_COUNT)
+    nan_count: float = field(default=math.nan, metadata=_IS_COUNT)
+    pos_inf_count: float = field(default=math.nan, metadata=_IS_COUNT)
+    neg_inf_count: float = field(default=math.nan, metadata=_IS_COUNT)
+    zero_count: float = field(default=math.nan, metadata=_IS_COUNT)
+    negative_count: float = field(default=math.nan, metadata=_IS_COUNT)
+    positive_count: float = field(default=math.nan, metadata=_IS_COUNT)
+    min: float = math.nan
+    max: float = math.nan
+    mean: float = math.nan
+    std: float = math.nan
+    l2_norm: float = math.nan
 
     @classmethod
     def from_row(cls, row: Sequence[float]) -> Statistics:
@@ -107,20 +107,12 @@ class Statistics:
         return tuple(getattr(self, name) for name in FIELDS)
 
 
-def _of_kind(kind: dict[str, str]) -> tuple[str, ...]:
-    return tuple(statistic.name for statistic in fields(Statistics) if statistic.metadata == kind)
-
-
 #: The names of all statistics, in order.
 FIELDS: tuple[str, ...] = tuple(statistic.name for statistic in fields(Statistics))
 #: Those that are counts of elements, exact in float64 up to 2**53.
-COUNT_FIELDS = _of_kind(_COUNT)
+COUNT_FIELDS = tuple(statistic.name for statistic in fields(Statistics) if statistic.metadata == _IS_COUNT)
 #: Those of the counts that are of elements which are not finite.
 NON_FINITE_FIELDS = ("nan_count", "pos_inf_count", "neg_inf_count")
-#: Those that are one of the finite elements.
-EXTREME_FIELDS = _of_kind(_EXTREME)
-#: Those that are computed from sums over the finite elements, so that their last digits may differ.
-MOMENT_FIELDS = _of_kind(_MOMENT)
 UNKNOWN = Statistics()
 
 #: Where `RunningStatistics.row` has each statistic: in the state, or among those that it appends.

@@ -27,8 +27,6 @@ class PackedInPool:
     path: str
     """Relative to the root of the store."""
     array: PooledArray
-    is_new: bool
-    """Whether it was written, rather than found."""
 
 
 class PoolPacker:
@@ -89,9 +87,9 @@ class PoolPacker:
         dtype = spec.path.rpartition("/")[2]
         path = pool.array_path(self._key, content_digest(node, self._pieces), dtype)
         listed = self._objects.listed(path)
-        is_new = not self._is_young(listed)
-        nbytes = len(self._write(path, spec, node)) if is_new else listed[pool.SHARD].nbytes
-        self.arrays.append(PackedInPool(path, PooledArray(nbytes, node), is_new))
+        is_there = self._is_young(listed)
+        nbytes = listed[pool.SHARD].nbytes if is_there else len(self._write(path, spec, node))
+        self.arrays.append(PackedInPool(path, PooledArray(nbytes, node)))
         self._pieces, self._nbytes = [], 0
 
     def _is_young(self, listed: dict[str, StoredObject]) -> bool:

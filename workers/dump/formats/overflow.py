@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from workers.dump.formats.header import ReadAt, Truncated
 from workers.errors import UnreadableTensor
 
 MAGIC = 0x5A5A5A5A
@@ -143,26 +142,6 @@ class OverflowRecord:
                 "data": self.blocks[0].to_json(),
             },
         }
-
-
-def read_record(read: ReadAt, file_size: int) -> OverflowRecord:
-    """Return the record of a DumpData file.
-
-    Raises:
-        Truncated: the file is shorter than its header says.
-        UnreadableTensor: it is not a DumpData file, or its output 0 is not an overflow record.
-    """
-    from workers.dump.formats import dump_data  # deferred: protobuf takes 0.03 s, and most dumps need none
-
-    for header in dump_data.read_headers(read, file_size):
-        if header.io == "output" and header.slot == 0:
-            if header.nbytes > MAX_RECORD_BYTES:
-                raise UnreadableTensor(f"has {header.nbytes} bytes, more than an overflow record")
-            payload = read(header.offset, header.nbytes)
-            if len(payload) < header.nbytes:
-                raise Truncated(f"ends before byte {header.offset + header.nbytes}")
-            return parse(payload)
-    raise UnreadableTensor("is not an overflow record: the file has no output")
 
 
 def parse(payload: bytes) -> OverflowRecord:

@@ -6,13 +6,15 @@ import numpy as np
 
 from bench.load import build
 from bench.parts.comparing import file_pairs, is_replicated, numpy_metrics
-from workers.arrays.comparison import compare_arrays
+from workers.arrays.comparison import RunningComparison
 
 
 def test_numpy_finds_the_differences_that_a_comparison_finds() -> None:
     b = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
     a = b * np.float32(1.001)
-    metrics = compare_arrays(a, b)
+    running = RunningComparison()
+    running.update(a, b)
+    metrics = running.result()
     ours = (metrics.max_abs, metrics.max_relative, metrics.mean_relative, metrics.rmse, metrics.cosine)
     shares = (metrics.within_1_per_mille, metrics.within_5_per_mille)
     expected = (*ours, metrics.relative_euclidean, *shares, metrics.norm_ratio)

@@ -1,4 +1,4 @@
-"""Bounds, quantiles and merging of histograms, against numpy."""
+"""Bounds and quantiles of histograms, against numpy."""
 
 import math
 from typing import Any
@@ -21,28 +21,6 @@ def histogram_of(values: np.ndarray[Any, Any]) -> Histogram:
     running = RunningStatistics(with_histogram=True)
     running.update(values)
     return Histogram.of_rows(running.histogram_rows(), running.result())
-
-
-def same(first: Histogram, second: Histogram) -> bool:
-    return (
-        np.array_equal(first.positive, second.positive)
-        and np.array_equal(first.negative, second.negative)
-        and first.zeros == second.zeros
-        and np.array_equal([first.low, first.high], [second.low, second.high], equal_nan=True)
-    )
-
-
-@given(values=st.lists(FLOATS, max_size=60), cuts=st.lists(st.integers(0, 60), max_size=5))
-def test_any_split_merges_to_the_histogram_of_the_whole(values: list[float], cuts: list[int]) -> None:
-    whole = np.array(values, np.float32)
-    parts = [histogram_of(part) for part in np.split(whole, sorted(cuts))]
-    assert same(Histogram.merged(parts), histogram_of(whole))
-    assert same(Histogram.merged(parts[::-1]), histogram_of(whole))
-
-
-def test_nothing_cannot_be_merged() -> None:
-    with pytest.raises(ValueError, match="nothing to merge"):
-        Histogram.merged([])
 
 
 @given(values=VALUES, bound=st.floats(0, 1e39), power=st.integers(-126, 127))
