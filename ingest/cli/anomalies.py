@@ -12,7 +12,6 @@ from ingest.cli.exits import exit_if_damaged, exit_if_left_out_damaged
 from ingest.cli.opening import open_store
 from ingest.cli.options import ConfigOption, JsonOption, RanksOption, RuleOption, StepOption, StoreArgument
 from ingest.cli.printing import (
-    counted,
     limit_of,
     limited,
     print_json,
@@ -22,6 +21,7 @@ from ingest.cli.printing import (
     say,
     say_left_out,
 )
+from ingest.reader.text import counted
 from workers.errors import UsageError
 
 _MAX_ROWS = 50

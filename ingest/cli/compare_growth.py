@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import ingest
-from ingest.cli.printing import counted, number_text, print_json, print_line, print_table, say, short_name
+from ingest.cli.printing import print_json, print_line, print_table, say, short_name
+from ingest.reader.text import counted, number_text
 from workers.errors import UsageError
 
 if TYPE_CHECKING:

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ingest.cli.printing import (
-    counted,
-    number_text,
-    print_line,
-    print_table,
-    say,
-    shape_text,
-    short_name,
-)
+from ingest.cli.printing import print_line, print_table, say, short_name
 from ingest.questions.compare import ComparedTensor, Comparison, Verdict
 from ingest.questions.compare.result import GOOD, UNMATCHED
 from ingest.questions.placement.decide import Certainty
 from ingest.reader.ranges import format_ranges
+from ingest.reader.text import counted, number_text, shape_text
 from workers.model import StepKey
 
 #: How many steps the summary lists.

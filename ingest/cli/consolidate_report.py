@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ingest.cli.printing import counted, print_json, say
+from ingest.cli.printing import print_json, say
 from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
 from ingest.reader.ranges import format_ranges
+from ingest.reader.text import counted
 
 
 def say_consolidated(consolidated: StepsConsolidated, consolidator: Consolidator, *, json: bool) -> None:

@@ -21,7 +21,6 @@ from ingest.cli.options import (
     StoreArgument,
 )
 from ingest.cli.printing import (
-    counted,
     limited,
     print_json,
     print_line,
@@ -33,6 +32,7 @@ from ingest.cli.printing import (
 )
 from ingest.cli.tensor_options import Conditions, takes_tensor_options
 from ingest.reader.ranges import format_ranges
+from ingest.reader.text import counted
 from workers.errors import UsageError
 
 if TYPE_CHECKING:

@@ -10,16 +10,8 @@ import typer
 
 import ingest
 from ingest.cli.exits import EXIT_DIFFERENT, exit_if_left_out_damaged
-from ingest.cli.printing import (
-    counted,
-    limited,
-    print_json,
-    print_line,
-    print_wrapped,
-    say,
-    say_left_out,
-    say_rest,
-)
+from ingest.cli.printing import limited, print_json, print_line, print_wrapped, say, say_left_out, say_rest
+from ingest.reader.text import counted
 
 if TYPE_CHECKING:
     from ingest.questions.divergence.broken_links import BrokenLink

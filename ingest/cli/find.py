@@ -12,19 +12,17 @@ from ingest.cli.exits import exit_if_damaged, say_damaged
 from ingest.cli.opening import open_store
 from ingest.cli.options import ConfigOption, JsonOption, MeshOption, RanksOption, StepOption, StoreArgument
 from ingest.cli.printing import (
-    counted,
     limit_of,
     limited,
-    number_text,
     print_json,
     print_table,
     say,
     say_left_out,
-    shape_text,
     short_name,
     step_text,
 )
 from ingest.cli.tensor_options import Conditions, takes_tensor_options
+from ingest.reader.text import counted, number_text, shape_text
 from workers.errors import UsageError
 
 if TYPE_CHECKING:

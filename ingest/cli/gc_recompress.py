@@ -9,8 +9,9 @@ import typer
 
 from ingest.cli.consoles import err
 from ingest.cli.exits import EXIT_INTERRUPTED, EXIT_PARTLY, stop_on_signals
-from ingest.cli.printing import counted, print_json, say
+from ingest.cli.printing import print_json, say
 from ingest.reader.catalog import open_catalog
+from ingest.reader.text import counted
 from ingest.settings import Settings
 from ingest.store_gc.policy import parse_duration
 from ingest.store_gc.recompress import RecompressPlan, plan_recompress, recompress_store

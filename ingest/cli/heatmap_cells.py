@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ingest.cli.printing import number_text, print_json, print_table
+from ingest.cli.printing import print_json, print_table
 from ingest.questions.matrix import STATES, Matrix, matrix, parse_cells
 from ingest.reader.catalog import Catalog
+from ingest.reader.text import number_text
 
 
 def print_cells(

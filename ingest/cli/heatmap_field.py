@@ -17,9 +17,10 @@ from rich.text import Text
 from ingest.cli.files import write_and_say
 from ingest.cli.fitting import wrapped
 from ingest.cli.non_finite import marked
-from ingest.cli.printing import is_terminal, limited, number_text, printable, say_rest, terminal_width
+from ingest.cli.printing import is_terminal, limited, say_rest, terminal_width
 from ingest.questions import plot
 from ingest.questions.heatmap_scale import ALL, UNKNOWN, ZERO, HeatmapScale, wholes
+from ingest.reader.text import number_text, printable
 
 _MAX_CELLS = 60
 #: Characters of a line where no terminal limits them.

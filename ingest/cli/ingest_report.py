@@ -17,8 +17,9 @@ from ingest.cli.exits import (
     say_damaged,
 )
 from ingest.cli.ingest_sources import say_sources, sources_row
-from ingest.cli.printing import counted, print_json, print_table, say, step_text
+from ingest.cli.printing import print_json, print_table, say, step_text
 from ingest.reader.rows import summary_row
+from ingest.reader.text import counted
 from ingest.service.report import Report
 from ingest.settings import Settings
 from ingest.steps.not_taken import FilesNotTaken

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ingest.cli.printing import counted, say
+from ingest.cli.printing import say
+from ingest.reader.text import counted
 from ingest.service.report import Report
 from ingest.steps.events import SourceKept
 from ingest.units import human_bytes

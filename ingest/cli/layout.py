@@ -12,7 +12,6 @@ from ingest.cli.exits import EXIT_DIFFERENT, exit_if_left_out_damaged
 from ingest.cli.opening import open_store
 from ingest.cli.options import ConfigOption, JsonOption, MeshOption, PartialOption, StoreArgument
 from ingest.cli.printing import (
-    counted,
     limited,
     print_json,
     print_line,
@@ -20,10 +19,10 @@ from ingest.cli.printing import (
     say,
     say_left_out,
     say_rest,
-    shape_text,
     short_name,
 )
 from ingest.reader.ranges import format_ranges
+from ingest.reader.text import counted, shape_text
 from workers.errors import UsageError
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import typer
 import ingest
 from ingest.cli.exits import EXIT_DIFFERENT
 from ingest.cli.options import JsonOption
-from ingest.cli.printing import limited, print_json, print_table, say, say_rest, shape_text, short_name
+from ingest.cli.printing import limited, print_json, print_table, say, say_rest, short_name
 from ingest.cli.tensor_options import Conditions, takes_tensor_options
-from ingest.reader.text import counted
+from ingest.reader.text import counted, shape_text
 
 if TYPE_CHECKING:  # it imports numpy, and --help needs none of it
     from ingest.questions.localize import DifferingPositions, DifferingRange

@@ -12,8 +12,9 @@ from ingest.cli.exits import exit_if_damaged, say_damaged
 from ingest.cli.find import print_tensors
 from ingest.cli.opening import open_store
 from ingest.cli.options import ConfigOption, JsonOption, MeshOption, RanksOption, StepOption, StoreArgument
-from ingest.cli.printing import counted, print_json, print_line, print_table, say, step_text
+from ingest.cli.printing import print_json, print_line, print_table, say, step_text
 from ingest.cli.watch_explain import print_rows
+from ingest.reader.text import counted
 from ingest.units import human_bytes
 from workers.errors import DamagedStore
 from workers.model import StepKey

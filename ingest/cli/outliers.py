@@ -18,18 +18,9 @@ from ingest.cli.options import (
     StepOption,
     StoreArgument,
 )
-from ingest.cli.printing import (
-    counted,
-    limited,
-    number_text,
-    print_json,
-    print_table,
-    say,
-    say_left_out,
-    say_rest,
-    short_name,
-)
+from ingest.cli.printing import limited, print_json, print_table, say, say_left_out, say_rest, short_name
 from ingest.cli.tensor_options import Conditions, takes_tensor_options
+from ingest.reader.text import counted, number_text
 
 if TYPE_CHECKING:  # it imports numpy, and --help needs none of it
     from ingest.questions.outliers import OddPositions

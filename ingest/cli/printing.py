@@ -13,30 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
 from ingest.cli.fitting import GAP, cell_width, cell_widths, fitted, wrapped
-from ingest.reader.text import counted, number_text, printable, shape_text
+from ingest.reader.text import printable
 from workers.store import strict_json
-
-__all__ = [
-    "Style",
-    "counted",
-    "is_terminal",
-    "limit_of",
-    "limited",
-    "number_text",
-    "print_json",
-    "print_line",
-    "print_table",
-    "print_text",
-    "print_wrapped",
-    "printable",
-    "say",
-    "say_left_out",
-    "say_rest",
-    "shape_text",
-    "short_name",
-    "step_text",
-    "terminal_width",
-]
 
 if TYPE_CHECKING:
     from rich.text import Text

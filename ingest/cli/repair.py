@@ -18,7 +18,8 @@ from ingest.cli.options import (
     StepOption,
     StoreArgument,
 )
-from ingest.cli.printing import counted, print_json, print_line, say
+from ingest.cli.printing import print_json, print_line, say
+from ingest.reader.text import counted
 
 if TYPE_CHECKING:
     from ingest.repairing.result import RepairReport, StepRepair

@@ -11,7 +11,8 @@ import ingest
 from ingest.cli.exits import exit_if_left_out_damaged
 from ingest.cli.opening import load_settings, open_store
 from ingest.cli.options import ConfigOption, JsonOption, RanksOption, RuleOption, StepOption, StoreArgument
-from ingest.cli.printing import counted, print_json, print_table, say, say_left_out
+from ingest.cli.printing import print_json, print_table, say, say_left_out
+from ingest.reader.text import counted
 from workers.store.strict_json import dumps
 
 if TYPE_CHECKING:

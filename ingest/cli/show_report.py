@@ -10,15 +10,14 @@ import ingest
 from ingest.cli.fitting import GAP, cell_widths
 from ingest.cli.printing import (
     is_terminal,
-    number_text,
     print_json,
     print_line,
     print_table,
     print_text,
     print_wrapped,
-    shape_text,
     terminal_width,
 )
+from ingest.reader.text import number_text, shape_text
 
 if TYPE_CHECKING:
     from ingest.reader.context import Frame

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import ingest
-from ingest.cli.printing import print_json, print_text, say, shape_text
+from ingest.cli.printing import print_json, print_text, say
 from ingest.cli.show_report import print_field, print_slice
 from ingest.reader.ranges import format_ranges
+from ingest.reader.text import shape_text
 
 #: A tensor of up to this many elements is printed without `--at`.
 _MAX_SHOWN = 16 * 1024 * 1024

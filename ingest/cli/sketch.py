@@ -17,7 +17,8 @@ from ingest.cli.options import (
     StoreArgument,
     WorkersOption,
 )
-from ingest.cli.printing import counted, is_terminal, print_json, say
+from ingest.cli.printing import is_terminal, print_json, say
+from ingest.reader.text import counted
 
 if TYPE_CHECKING:
     from workers.tasks.sketch import Sketched

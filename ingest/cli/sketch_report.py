@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ingest.cli.printing import counted, number_text, say, short_name
+from ingest.cli.printing import say, short_name
+from ingest.reader.text import counted, number_text
 
 if TYPE_CHECKING:  # they import numpy, and --help needs none of it
     from ingest.questions.precision import TensorPrecision

@@ -13,10 +13,11 @@ from rich.text import Text
 
 from ingest.cli.files import write_and_say
 from ingest.cli.non_finite import marked, whole_count
-from ingest.cli.printing import number_text, print_table, print_wrapped, printable
+from ingest.cli.printing import print_table, print_wrapped
 from ingest.questions import plot
 from ingest.questions.sparkline import sparkline
 from ingest.questions.trend_figure import Line
+from ingest.reader.text import number_text, printable
 
 _NUMBERS = ("first", "last", "min", "max")
 

@@ -10,7 +10,8 @@ from ingest.cli.consoles import err
 from ingest.cli.exits import EXIT_DAMAGE
 from ingest.cli.opening import open_store
 from ingest.cli.options import ConfigOption, JsonOption, RanksOption, StepOption, StoreArgument
-from ingest.cli.printing import counted, print_json, print_text, printable, say
+from ingest.cli.printing import print_json, print_text, say
+from ingest.reader.text import counted, printable
 from ingest.units import human_bytes
 
 if TYPE_CHECKING:

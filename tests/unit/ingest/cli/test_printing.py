@@ -13,19 +13,16 @@ from rich.text import Text
 
 from ingest.cli import printing
 from ingest.cli.printing import (
-    counted,
     limit_of,
     limited,
-    number_text,
     print_json,
     print_table,
-    printable,
     say,
     say_rest,
-    shape_text,
     short_name,
     step_text,
 )
+from ingest.reader.text import counted, number_text, printable, shape_text
 from tests.cli import strict_json
 from workers.store.strict_json import dumps
 
