@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import typer
 
 import ingest
-from ingest.cli.exits import EXIT_DIFFERENT, exit_if_left_out_damaged
-from ingest.cli.printing import limited, print_json, print_line, print_wrapped, say, say_left_out, say_rest
+from ingest.cli.exits import EXIT_DIFFERENT, report_left_out
+from ingest.cli.printing import limited, print_json, print_line, print_wrapped, say, say_rest
 from ingest.reader.text import counted
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ def report_links(answer: ingest.BrokenLinks, limit: int, *, json: bool) -> None:
         print_json({"broken_links": answer.to_dict()})
     else:
         print_links(answer, limit)
-    say_left_out(answer.left_out)
-    exit_if_left_out_damaged(answer.left_out)
+    report_left_out(answer.left_out)
     if answer.links:
         raise typer.Exit(EXIT_DIFFERENT)
 

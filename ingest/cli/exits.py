@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import typer
 
-from ingest.cli.printing import say
+from ingest.cli.printing import say, say_left_out
 from ingest.service.stopping import StopRequest
 from workers.errors import DamagedStore, DumpIngestError, UsageError
 
@@ -64,6 +64,16 @@ def exit_if_left_out_damaged(left_out: Iterable[LeftOut]) -> None:
         Exit: with `EXIT_DAMAGE`.
     """
     exit_if_damaged([left for left in left_out if left.is_damaged])
+
+
+def report_left_out(left_out: Collection[LeftOut]) -> None:
+    """Print to stderr which steps an answer does not cover; end the command if one of them is damaged.
+
+    Raises:
+        Exit: with `EXIT_DAMAGE`.
+    """
+    say_left_out(left_out)
+    exit_if_left_out_damaged(left_out)
 
 
 def say_damaged(damages: Iterable[object]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import ingest
-from ingest.cli.exits import EXIT_DIFFERENT, exit_if_left_out_damaged
+from ingest.cli.exits import EXIT_DIFFERENT, report_left_out
 from ingest.cli.opening import open_store
 from ingest.cli.options import ConfigOption, JsonOption, MeshOption, PartialOption, StoreArgument
 from ingest.cli.printing import (
@@ -17,7 +17,6 @@ from ingest.cli.printing import (
     print_line,
     print_table,
     say,
-    say_left_out,
     say_rest,
     short_name,
 )
@@ -85,8 +84,7 @@ def command(
         print_json(answer.to_dict())
     else:
         _print(answer, limit)
-    say_left_out(answer.left_out)
-    exit_if_left_out_damaged(answer.left_out)
+    report_left_out(answer.left_out)
     if answer.findings:
         raise typer.Exit(EXIT_DIFFERENT)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import ingest
-from ingest.cli.exits import exit_if_left_out_damaged
+from ingest.cli.exits import report_left_out
 from ingest.cli.opening import open_store
 from ingest.cli.options import (
     ConfigOption,
@@ -18,7 +18,7 @@ from ingest.cli.options import (
     StepOption,
     StoreArgument,
 )
-from ingest.cli.printing import limited, print_json, print_table, say, say_left_out, say_rest, short_name
+from ingest.cli.printing import limited, print_json, print_table, say, say_rest, short_name
 from ingest.cli.tensor_options import Conditions, takes_tensor_options
 from ingest.reader.text import counted, number_text
 
@@ -95,8 +95,7 @@ def command(
             f"{counted(answer.without, 'tensor')} without marginals (see `dump-ingest sketch`)",
             label="left out",
         )
-    say_left_out(answer.left_out)
-    exit_if_left_out_damaged(answer.left_out)
+    report_left_out(answer.left_out)
 
 
 def _row(odd: OddPositions) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import ingest
-from ingest.cli.exits import exit_if_left_out_damaged
+from ingest.cli.exits import report_left_out
 from ingest.cli.opening import open_store
 from ingest.cli.options import (
     ConfigOption,
@@ -18,7 +18,7 @@ from ingest.cli.options import (
     StepOption,
     StoreArgument,
 )
-from ingest.cli.printing import limited, print_json, print_table, say_left_out, say_rest
+from ingest.cli.printing import limited, print_json, print_table, say_rest
 from ingest.cli.sketch_report import quantiles_columns, quantiles_row, say_without
 from ingest.cli.tensor_options import Conditions, takes_tensor_options
 
@@ -78,5 +78,4 @@ def command(
         print_table(columns, map(quantiles_row, shown), right=columns[:2] + columns[3:])
         say_rest(len(answer.tensors), len(shown), "tensors")
     say_without(answer.without)
-    say_left_out(answer.left_out)
-    exit_if_left_out_damaged(answer.left_out)
+    report_left_out(answer.left_out)

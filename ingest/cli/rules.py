@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import ingest
-from ingest.cli.exits import exit_if_left_out_damaged
+from ingest.cli.exits import report_left_out
 from ingest.cli.opening import load_settings, open_store
 from ingest.cli.options import ConfigOption, JsonOption, RanksOption, RuleOption, StepOption, StoreArgument
-from ingest.cli.printing import print_json, print_table, say, say_left_out
+from ingest.cli.printing import print_json, print_table, say
 from ingest.reader.text import counted
 from workers.store.strict_json import dumps
 
@@ -125,8 +125,7 @@ def backtest(
     for result in answer.rules:
         for reason in result.failed[:_MAX_REASONS]:
             say(f"{result.rule}: {reason}", label="failed", style="bold red")
-    say_left_out(answer.left_out)
-    exit_if_left_out_damaged(answer.left_out)
+    report_left_out(answer.left_out)
 
 
 def _row(result: BacktestResult) -> list[str]:
