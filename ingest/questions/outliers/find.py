@@ -118,15 +118,63 @@ def _checked(by: str, factor: float, kinds: Sequence[str] | None) -> tuple[str, 
 
 
 @dataclass(slots=True)
+class _Counts:
+    """How many tensors were looked at, are too small to have marginals, and have none for another reason."""
+
+    looked_at: int = 0
+    too_small: int = 0
+    without: int = 0
+
+    def add(self, other: _Counts) -> None:
+        self.looked_at += other.looked_at
+        self.too_small += other.too_small
+        self.without += other.without
+
+
+@dataclass(slots=True)
 class _Tally:
     """What was read so far."""
 
     places: dict[tuple[_Axis, str, int], _Place] = field(default_factory=dict)
     steps: dict[_Axis, set[int]] = field(default_factory=dict)
     keys: dict[TensorKey, None] = field(default_factory=dict)
-    looked_at: int = 0
-    too_small: int = 0
-    without: int = 0
+    counts: _Counts = field(default_factory=_Counts)
+
+    def add(self, of_step: _StepChannels, kinds: Sequence[str]) -> None:
+        """Add what was read of one step.
+
+        Raises:
+            UsageError: too many positions are odd.
+        """
+        self.counts.add(of_step.counts)
+        self.keys |= dict.fromkeys(of_step.keys)
+        for axis in of_step.axes:
+            self.steps.setdefault(axis.axis, set()).add(axis.step)
+            self._add(axis, kinds)
+
+    def _add(self, axis: _AxisChannels, kinds: Sequence[str]) -> None:
+        channels = axis.channels
+        for kind, positions in (
+            (OUTLIER, channels.outlying),
+            (DEAD, channels.dead),
+            (SATURATED, channels.saturated),
+        ):
+            if kind not in kinds:
+                continue
+            for position in positions.tolist():
+                place = self.places.setdefault((axis.axis, kind, position), _Place())
+                place.steps.add(axis.step)
+                place.ranks.add(axis.rank)
+                value = float(channels.values[position])
+                badness = value / channels.median if kind == OUTLIER else value
+                if badness > place.worst[0]:
+                    median = channels.median if kind == OUTLIER else math.nan
+                    place.worst = (badness, value, median, axis.rank, axis.step)
+            if len(self.places) > MAX_PLACES:
+                raise UsageError(
+                    f"more than {MAX_PLACES} positions are odd",
+                    hint="Narrow the pattern, raise the factor, or choose kinds, ranks and steps.",
+                )
 
 
 def _ask(
@@ -140,36 +188,31 @@ def _ask(
         threads=2,
         name="dump-ingest-outliers",
     ):
-        tally.looked_at += of_step.looked_at
-        tally.too_small += of_step.too_small
-        tally.without += of_step.without
-        tally.keys |= dict.fromkeys(of_step.keys)
-        for axis in of_step.axes:
-            tally.steps.setdefault(axis.axis, set()).add(axis.step)
-            _add(tally, axis, kinds)
-    if not tally.looked_at + tally.too_small + tally.without:
+        tally.add(of_step, kinds)
+    counts = tally.counts
+    if not counts.looked_at + counts.too_small + counts.without:
         raise nothing_chosen(condition, list(tally.keys))
-    if not tally.looked_at and tally.without:
+    if not counts.looked_at and counts.without:
         raise UsageError("none of the chosen tensors has marginals", hint=MARGINALS_HINT)
     return OutliersAnswer(
         snapshot.store.url,
         by,
         factor,
         tuple(sorted(_positions(tally, by), key=_order)),
-        tally.looked_at,
-        tally.too_small,
-        tally.without,
+        counts.looked_at,
+        counts.too_small,
+        counts.without,
         snapshot.left_out,
     )
 
 
 @dataclass(slots=True)
 class _StepChannels:
+    """What was read of one step."""
+
     keys: list[TensorKey]
     axes: list[_AxisChannels] = field(default_factory=list)
-    looked_at: int = 0
-    too_small: int = 0
-    without: int = 0
+    counts: _Counts = field(default_factory=_Counts)
 
 
 def _look_at(step: Step, condition: TensorFilter, by: str, factor: float) -> _StepChannels:
@@ -179,7 +222,7 @@ def _look_at(step: Step, condition: TensorFilter, by: str, factor: float) -> _St
     answer = _StepChannels(keys)
     chosen = step.rows(condition)
     if not has_all_sketches(step.commit.nodes):
-        answer.without = len(chosen)
+        answer.counts.without = len(chosen)
         if not was_read:  # somebody else uses it
             step.forget_tables()
         return answer
@@ -187,9 +230,9 @@ def _look_at(step: Step, condition: TensorFilter, by: str, factor: float) -> _St
     dtypes = step.tables.label("dtype")
     for row in chosen:
         if row not in known:
-            answer.too_small += 1
+            answer.counts.too_small += 1
             continue
-        answer.looked_at += 1
+        answer.counts.looked_at += 1
         shape = step.shape(row)
         for axis, marginal in known[row].items():
             channels = channels_of(marginal, math.prod(shape) // shape[axis], by=by, factor=factor)
@@ -198,31 +241,6 @@ def _look_at(step: Step, condition: TensorFilter, by: str, factor: float) -> _St
     if not was_read:
         step.forget_tables()
     return answer
-
-
-def _add(tally: _Tally, axis: _AxisChannels, kinds: Sequence[str]) -> None:
-    channels = axis.channels
-    for kind, positions in (
-        (OUTLIER, channels.outlying),
-        (DEAD, channels.dead),
-        (SATURATED, channels.saturated),
-    ):
-        if kind not in kinds:
-            continue
-        for position in positions.tolist():
-            place = tally.places.setdefault((axis.axis, kind, position), _Place())
-            place.steps.add(axis.step)
-            place.ranks.add(axis.rank)
-            value = float(channels.values[position])
-            badness = value / channels.median if kind == OUTLIER else value
-            if badness > place.worst[0]:
-                median = channels.median if kind == OUTLIER else math.nan
-                place.worst = (badness, value, median, axis.rank, axis.step)
-        if len(tally.places) > MAX_PLACES:
-            raise UsageError(
-                f"more than {MAX_PLACES} positions are odd",
-                hint="Narrow the pattern, raise the factor, or choose kinds, ranks and steps.",
-            )
 
 
 def _positions(tally: _Tally, by: str) -> Iterator[OddPositions]:

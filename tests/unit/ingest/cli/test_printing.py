@@ -22,7 +22,6 @@ from ingest.cli.printing import (
     short_name,
     step_text,
 )
-from ingest.reader.text import counted, number_text, printable, shape_text
 from tests.cli import strict_json
 from workers.store.strict_json import dumps
 
@@ -94,24 +93,8 @@ def test_what_a_limit_cuts_off_is_counted(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err == "3 lines, the first 2 shown (--limit 0: all)\n"
 
 
-@given(st.text())
-def test_printable_text_has_nothing_that_a_terminal_would_obey(text: str) -> None:
-    assert printable(text).isprintable()
-    assert printable(printable(text)) == printable(text)
-
-
-def test_values_are_written_in_few_characters() -> None:
-    assert [number_text(value) for value in (None, math.nan, math.inf, 1 / 3, 2, 1e300)] == [
-        "-",
-        "-",
-        "inf",
-        "0.333333",
-        "2",
-        "1e+300",
-    ]
+def test_files_of_no_step_belong_to_the_run() -> None:
     assert [step_text(None), step_text(0)] == ["run", "0"]
-    assert [shape_text(()), shape_text((2, 3)), shape_text((0,))] == ["()", "2x3", "0"]
-    assert [counted(count, "step") for count in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
 
 
 def test_a_long_name_keeps_its_ends_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

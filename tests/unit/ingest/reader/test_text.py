@@ -1,6 +1,11 @@
 """Text of values from dumps."""
 
-from ingest.reader.text import number_text, shape_text, shortened, table_lines
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingest.reader.text import counted, number_text, printable, shape_text, shortened, table_lines
 
 
 def test_columns_are_as_wide_as_their_longest_cell() -> None:
@@ -8,9 +13,23 @@ def test_columns_are_as_wide_as_their_longest_cell() -> None:
     assert list(lines) == ["name        NaN", "a             1", "longer\\x1b  200"]
 
 
-def test_unknown_numbers_and_scalars_have_signs_of_their_own() -> None:
-    assert (number_text(None), number_text(float("nan")), number_text(1 / 3)) == ("-", "-", "0.333333")
-    assert (shape_text((2, 3)), shape_text(())) == ("2x3", "()")
+@given(st.text())
+def test_printable_text_has_nothing_that_a_terminal_would_obey(text: str) -> None:
+    assert printable(text).isprintable()
+    assert printable(printable(text)) == printable(text)
+
+
+def test_values_are_written_in_few_characters() -> None:
+    assert [number_text(value) for value in (None, math.nan, math.inf, 1 / 3, 2, 1e300)] == [
+        "-",
+        "-",
+        "inf",
+        "0.333333",
+        "2",
+        "1e+300",
+    ]
+    assert [shape_text(()), shape_text((2, 3)), shape_text((0,))] == ["()", "2x3", "0"]
+    assert [counted(count, "step") for count in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
 
 
 def test_short_names_differ_where_names_do() -> None:
