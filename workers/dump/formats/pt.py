@@ -32,6 +32,7 @@ from workers.dump.formats.assembly import (
 )
 from workers.dump.formats.header import HoldsNoTensor, ReadAt, TensorHeader, Truncated, read_exactly
 from workers.dump.formats.pt_alike import AlikeFiles
+from workers.dump.formats.pt_alike_archives import AlikeArchives
 from workers.dump.formats.pt_alike_pickles import MAX_NBYTES as MAX_KEPT_NBYTES
 from workers.dump.formats.pt_alike_pickles import AlikePickles
 from workers.dump.formats.pt_elements import (
@@ -71,11 +72,31 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
     """
     headers = _ALIKE.headers_of(read, file_size)
     if headers is None:
+        headers = _ALIKE_ARCHIVES.headers_of(read, file_size, _find_alike)
+    if headers is None:
         parsed = _parse(read, file_size, _describe_like)
         headers = assemble(parsed.tensors, parsed.attributes, read, file_size)
         if parsed.archive is not None:
-            _ALIKE.remember(read, file_size, parsed.archive, parsed.used, headers)
+            _remember(read, file_size, parsed, parsed.archive, headers)
     return headers
+
+
+def _remember(
+    read: ReadAt, file_size: int, parsed: _Parsed, archive: Archive, headers: tuple[TensorHeader, ...]
+) -> None:
+    """Remember a file for those that are like it."""
+    if isinstance(parsed.attributes, str):
+        _ALIKE_ARCHIVES.remember(
+            read,
+            file_size,
+            archive,
+            parsed.used,
+            headers,
+            described=parsed.described,
+            attributes=parsed.attributes,
+        )
+    else:
+        _ALIKE.remember(read, file_size, archive, parsed.used, headers)
 
 
 def place_tensors(read: ReadAt, file_size: int) -> tuple[Sequence[PlacedTensor], Mapping[str, Any]]:
@@ -93,6 +114,8 @@ class _Parsed(NamedTuple):
     """None for a file in the old format."""
     used: Sequence[Member] = ()
     """The members with the pickle, with the byte order if there is one, and with storages."""
+    described: tuple[_DescribedTensor, ...] = ()
+    """The tensors as the pickle describes them."""
 
 
 def _parse(
@@ -116,7 +139,7 @@ def _parse(
     tensors, attributes = _place_all(described, _storages_of(read, archive, f"{prefix}data/"))
     names = dict.fromkeys([f"{prefix}byteorder", *(f"{prefix}data/{t.key}" for t in described.tensors)])
     used = [pickled, *(archive.members[name] for name in names if name in archive.members)]
-    return _Parsed(tensors, attributes, archive, used)
+    return _Parsed(tensors, attributes, archive, used, described.tensors)
 
 
 def _place_all(described: _Described, place: _PlaceStorage) -> tuple[list[PlacedTensor], Attributes]:
@@ -157,19 +180,19 @@ def _described(code: bytes, big_endian: bool) -> _Described:  # noqa: FBT001  (a
 
 def _describe_like(code: bytes, big_endian: bool) -> _Described:  # noqa: FBT001  (as above)
     """Return what a pickle describes; from what is known of one that is alike, if there is one."""
-    alike = _ALIKE_PICKLES[big_endian]
-    if known := alike.find(code):
+    if not big_endian and (known := _find_alike(code)):
         return _Described(*known)
     described = _described(code, big_endian)
-    alike.remember(code, described.tensors, values_of(described.attributes))
+    if not big_endian:
+        _ALIKE_PICKLES.remember(code, described.tensors, values_of(described.attributes))
     return described
 
 
-#: What is known of earlier files. The order of bytes is not in the pickle.
+#: What is known of earlier files; of pickles only those of little-endian machines.
 _ALIKE = AlikeFiles()
-_ALIKE_PICKLES: dict[bool, AlikePickles[tuple[_DescribedTensor, ...]]] = {
-    is_big: AlikePickles() for is_big in (False, True)
-}
+_ALIKE_ARCHIVES: AlikeArchives[tuple[_DescribedTensor, ...]] = AlikeArchives()
+_ALIKE_PICKLES: AlikePickles[tuple[_DescribedTensor, ...]] = AlikePickles()
+_find_alike = _ALIKE_PICKLES.find
 
 
 def _describe(found: Contents, *, big_endian: bool) -> _Described:
