@@ -131,11 +131,7 @@ class AlikeFiles:
         ):
             return
         pickle = archive.place(read, pickled)
-        seen = file_size, read(*pickle)
-        if seen not in self._once:
-            if len(self._once) >= _MAX_KNOWN:
-                self._once.clear()
-            self._once.add(seen)
+        if self._is_first(file_size, read(*pickle)):
             return
         end_record = read(file_size - END_NBYTES, END_NBYTES)
         if end_places(end_record)[0] != archive.directory_offset:
@@ -150,6 +146,16 @@ class AlikeFiles:
                 self._structures.clear()
             structure = self._structures[key] = _Structure(pickle, {})
         structure.known[read(*pickle)] = known
+
+    def _is_first(self, file_size: int, pickled: bytes) -> bool:
+        """Return whether a file is the first one of its size with its pickle."""
+        seen = file_size, pickled
+        if seen in self._once:
+            return False
+        if len(self._once) >= _MAX_KNOWN:
+            self._once.clear()
+        self._once.add(seen)
+        return True
 
 
 def _known(

@@ -18,7 +18,15 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 from workers.dump.formats.assembly import MAX_AROUND_NBYTES
 from workers.dump.formats.header import ReadAt, TensorHeader, read_exactly
 from workers.dump.formats.pt_alike_pickles import MAX_NBYTES
-from workers.dump.formats.zip_archive import END_NBYTES, LOCAL_MAGIC, LOCAL_NBYTES, TOO_SMALL, Archive, Member
+from workers.dump.formats.zip_archive import (
+    END_NBYTES,
+    ENTRY_NBYTES,
+    LOCAL_MAGIC,
+    LOCAL_NBYTES,
+    TOO_SMALL,
+    Archive,
+    Member,
+)
 
 T = TypeVar("T")
 _Find: TypeAlias = Callable[[bytes], tuple[T, str] | None]
@@ -55,9 +63,11 @@ class _OneTensor(NamedTuple, Generic[T]):
 
 
 @dataclass(slots=True)
-class _Structure(Generic[T]):
+class _AlikeDirectory(Generic[T]):
     """The directory of an archive, and where in it stands what."""
 
+    key: tuple[int, int]
+    """Number of members, and length without the name of the file."""
     suffixes: tuple[int, ...]
     """The length of each name without that of the file."""
     rests: tuple[int, ...]
@@ -72,6 +82,11 @@ class _Structure(Generic[T]):
     """By identity of what the pickle describes."""
     layouts: dict[int, tuple[struct.Struct, tuple[int, ...]]] = field(default_factory=dict)
     """By length of the name of the file: the fields of the directory, and the lengths of all names."""
+
+    @property
+    def told(self) -> tuple[object, ...]:
+        """What is the same for files of the same directory."""
+        return self.suffixes, self.expected, self.used, self.byte_order
 
     def layout(self, stem_n: int) -> tuple[struct.Struct, tuple[int, ...]]:
         """Return the fields of a directory, and the lengths of the names in it."""
@@ -88,8 +103,8 @@ class AlikeArchives(Generic[T]):
     """The structures of the archives with one tensor that were read last."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int], _Structure[T]] = {}
-        """By number of members, and length of the directory without the name of the file."""
+        self._known: dict[tuple[int, int], _AlikeDirectory[T]] = {}
+        """By `_AlikeDirectory.key`."""
 
     def headers_of(self, read: ReadAt, file_size: int, find: _Find[T]) -> tuple[TensorHeader, ...] | None:
         """Return the parts of a file that is like one that was remembered; None for any other.
@@ -100,30 +115,18 @@ class AlikeArchives(Generic[T]):
             find: returns what a pickle describes, and its attributes as JSON; None if it is like none before.
         """
         opened = self._open(read, file_size) if self._known else None
-        if opened is None:
+        places = _places(read, *opened) if opened else None
+        if opened is None or places is None:
             return None
-        structure, fields, end = opened
-        places = [_content(read, fields, entry * _FIELDS, end) for entry in structure.used]
-        if None in places:
-            return None
-        (pickle, pickle_n), (storage, storage_n), *order = (place or (0, 0) for place in places)
-        if order and read(order[0][0], order[0][1]) != structure.byte_order:
-            return None
+        (pickle, pickle_n), (storage, storage_n) = places
         known = find(read(pickle, pickle_n)) if pickle_n <= MAX_NBYTES else None
-        tensor = structure.tensors.get(id(known[0])) if known else None
+        tensor = opened[0].tensors.get(id(known[0])) if known else None
         if known is None or tensor is None or storage_n != tensor.storage_nbytes:
             return None
-        offset = storage + tensor.first
-        behind = offset + tensor.header.nbytes
-        if max(offset, file_size - behind) > MAX_AROUND_NBYTES:
-            return None
-        lead = read_exactly(read, 0, offset)
-        tail = read_exactly(read, behind, file_size - behind)
-        record = f"{tensor.before}{known[1]}}}"
-        return (tensor.header._replace(offset=offset, lead=lead, tail=tail, record=record),)
+        return _placed(read, file_size, tensor, storage + tensor.first, known[1])
 
-    def _open(self, read: ReadAt, file_size: int) -> tuple[_Structure[T], _Fields, int] | None:
-        """Return a structure, the fields of the directory of a file that has it, and where that begins."""
+    def _open(self, read: ReadAt, file_size: int) -> tuple[_AlikeDirectory[T], _Fields, int] | None:
+        """Return the known directory that is like that of a file; the fields of the latter, and its place."""
         if file_size < END_NBYTES + LOCAL_NBYTES:
             return None
         directory = _directory_of(read_exactly(read, file_size - END_NBYTES, END_NBYTES), file_size)
@@ -132,23 +135,13 @@ class AlikeArchives(Generic[T]):
         if directory is None or magic != LOCAL_MAGIC or stem_n < 1:
             return None
         count, offset, nbytes = directory
-        structure = self._known.get((count, nbytes - count * stem_n))
-        if structure is None:
+        alike = self._known.get((count, nbytes - count * stem_n))
+        if alike is None:
             return None
-        layout, name_lengths = structure.layout(stem_n)
+        layout, name_lengths = alike.layout(stem_n)
         fields = layout.unpack(read_exactly(read, offset, nbytes))
-        stems = fields[_STEM::_FIELDS]
-        is_alike = (
-            structure.unvarying(fields) == structure.expected
-            and fields[_NAME_LENGTH::_FIELDS] == name_lengths
-            and stems.count(stems[0]) == count
-            and b"/" not in stems[0]
-            # In the place of a figure that stands elsewhere.
-            and TOO_SMALL not in fields[_STORED::_FIELDS]
-            and TOO_SMALL not in fields[_NBYTES::_FIELDS]
-            and TOO_SMALL not in fields[_OFFSET::_FIELDS]
-        )
-        return (structure, fields, offset) if is_alike else None
+        is_same = alike.unvarying(fields) == alike.expected and fields[_NAME_LENGTH::_FIELDS] == name_lengths
+        return (alike, fields, offset) if is_same and _is_plain(fields, count) else None
 
     def remember(
         self,
@@ -173,41 +166,28 @@ class AlikeArchives(Generic[T]):
             described: what its pickle describes.
             attributes: the attributes of the file, as JSON.
         """
-        directory = _directory_of(read_exactly(read, file_size - END_NBYTES, END_NBYTES), file_size)
-        (header, *others), pickled, storage = headers, used[0], used[-1]
-        orders = [member for member in used[1:-1] if member.name.endswith("/byteorder")]
+        (header, *others), storage = headers, used[-1]
         before = header.record.removesuffix(f"{attributes}}}")
-        if (
-            directory is None
-            or directory[0] != len(archive.members)
-            or directory[0] > _MAX_MEMBERS
-            or others
-            or header.view is not None
-            or len(used) != 2 + len(orders)
-            or "/data/" not in storage.name
-            or pickled.header_offset
-            or before == header.record
-        ):
+        if others or header.view is not None or before == header.record:
             return
-        names = list(archive.members)
-        entries = [names.index(member.name) for member in (pickled, storage, *orders)]
-        order = read(*archive.place(read, orders[0])) if orders else b""
-        key, structure = _structure(read_exactly(read, *directory[1:]), directory[0], tuple(entries), order)
-        if structure is None:
+        known = self._same_or_new(_read_directory(read, file_size, archive, used))
+        if known is None:
             return
-        known = self._known.get(key)
-        if known is None or (known.expected, known.used, known.byte_order) != (
-            structure.expected,
-            structure.used,
-            structure.byte_order,
-        ):
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            known = self._known[key] = structure
         if len(known.tensors) >= _MAX_TENSORS:
             known.tensors.clear()
         first = header.offset - archive.place(read, storage)[0]
         known.tensors[id(described)] = _OneTensor(described, storage.nbytes, first, header, before)
+
+    def _same_or_new(self, new: _AlikeDirectory[T] | None) -> _AlikeDirectory[T] | None:
+        """Return the directory that is remembered: the one before it, if that is the same."""
+        if new is None:
+            return None
+        known = self._known.get(new.key)
+        if known is None or known.told != new.told:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            known = self._known[new.key] = new
+        return known
 
 
 def _directory_of(end: bytes, file_size: int) -> tuple[int, int, int] | None:
@@ -220,6 +200,41 @@ def _directory_of(end: bytes, file_size: int) -> tuple[int, int, int] | None:
     return count, offset, nbytes
 
 
+def _places(
+    read: ReadAt, alike: _AlikeDirectory[Any], fields: _Fields, end: int
+) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Return offset and length of pickle and storage; None if something is not as in the known directory."""
+    places = [_content(read, fields, entry * _FIELDS, end) for entry in alike.used]
+    pickle, storage, *order = places
+    if pickle is None or storage is None or None in order:
+        return None
+    if any(place and read(*place) != alike.byte_order for place in order):
+        return None
+    return pickle, storage
+
+
+def _is_plain(fields: _Fields, count: int) -> bool:
+    """Return whether all names begin with the same one, and all figures stand in the directory itself."""
+    stems = fields[_STEM::_FIELDS]
+    figures = (fields[part::_FIELDS] for part in (_STORED, _NBYTES, _OFFSET))
+    return (
+        stems.count(stems[0]) == count and b"/" not in stems[0] and not any(TOO_SMALL in f for f in figures)
+    )
+
+
+def _placed(
+    read: ReadAt, file_size: int, tensor: _OneTensor[Any], offset: int, attributes: str
+) -> tuple[TensorHeader, ...] | None:
+    """Return the header of a tensor at a place; None if what stands around it is long."""
+    behind = offset + tensor.header.nbytes
+    if max(offset, file_size - behind) > MAX_AROUND_NBYTES:
+        return None
+    lead = read_exactly(read, 0, offset)
+    tail = read_exactly(read, behind, file_size - behind)
+    record = f"{tensor.before}{attributes}}}"
+    return (tensor.header._replace(offset=offset, lead=lead, tail=tail, record=record),)
+
+
 def _content(read: ReadAt, fields: _Fields, entry: int, end: int) -> tuple[int, int] | None:
     """Return offset and length of a member; None if it is not before byte `end`."""
     header, nbytes = fields[entry + _OFFSET], fields[entry + _NBYTES]
@@ -230,30 +245,44 @@ def _content(read: ReadAt, fields: _Fields, entry: int, end: int) -> tuple[int, 
     return (offset, nbytes) if magic == LOCAL_MAGIC and offset + nbytes <= end else None
 
 
-def _structure(
+def _read_directory(
+    read: ReadAt, file_size: int, archive: Archive, used: Sequence[Member]
+) -> _AlikeDirectory[Any] | None:
+    """Return the directory of a file; None if it is not as torch writes one for a single storage."""
+    place = _directory_of(read_exactly(read, file_size - END_NBYTES, END_NBYTES), file_size)
+    pickled, storage = used[0], used[-1]
+    orders = [member for member in used[1:-1] if member.name.endswith("/byteorder")]
+    is_single = len(used) == 2 + len(orders) and "/data/" in storage.name and not pickled.header_offset
+    if place is None or not is_single or not place[0] == len(archive.members) <= _MAX_MEMBERS:
+        return None
+    names = list(archive.members)
+    entries = tuple(names.index(member.name) for member in (pickled, storage, *orders))
+    byte_order = read_exactly(read, *archive.place(read, orders[0])) if orders else b""
+    return _parse_directory(read_exactly(read, *place[1:]), place[0], entries, byte_order)
+
+
+def _parse_directory(
     directory: bytes, count: int, used: tuple[int, ...], byte_order: bytes
-) -> tuple[tuple[int, int], _Structure[Any] | None]:
-    """Return the structure of a directory, with its key; None if names do not begin with that of the file."""
+) -> _AlikeDirectory[Any] | None:
+    """Return what is to be known of a directory; None if names do not begin with that of the file."""
     lengths, at = [], 0
     for _ in range(count):
         lengths.append(struct.unpack_from("<3H", directory, at + 28))
-        at += 46 + sum(lengths[-1])
+        at += ENTRY_NBYTES + sum(lengths[-1])
     stem_n = lengths[used[0]][0] - len(_PICKLE)
-    key = count, len(directory) - count * stem_n
     if at != len(directory) or min(name_n for name_n, *_ in lengths) < stem_n:
-        return key, None
-    kept = [
-        entry * _FIELDS + part for entry in range(count) for part in (_METHOD, _LENGTHS, _ATTRIBUTES, _REST)
-    ]
-    structure: _Structure[Any] = _Structure(
+        return None
+    parts = (_METHOD, _LENGTHS, _ATTRIBUTES, _REST)
+    new: _AlikeDirectory[Any] = _AlikeDirectory(
+        key=(count, len(directory) - count * stem_n),
         suffixes=tuple(name_n - stem_n for name_n, *_ in lengths),
         rests=tuple(sum(each) - stem_n for each in lengths),
         expected=(),
-        unvarying=itemgetter(*kept),
+        unvarying=itemgetter(*(entry * _FIELDS + part for entry in range(count) for part in parts)),
         used=used,
         byte_order=byte_order,
     )
-    fields = structure.layout(stem_n)[0].unpack(directory)
-    structure.expected = structure.unvarying(fields)
+    fields = new.layout(stem_n)[0].unpack(directory)
+    new.expected = new.unvarying(fields)
     stems = fields[_STEM::_FIELDS]
-    return key, structure if stems.count(stems[0]) == count else None
+    return new if stems.count(stems[0]) == count else None

@@ -41,7 +41,7 @@ class AlikePickles(Generic[T]):
     """The pickles that were read last, and what they describe."""
 
     def __init__(self) -> None:
-        self._by_beginning: dict[int, dict[bytes, list[_Known[T]]]] = {}
+        self._by_beginning: dict[int, dict[bytes, list[_KnownPickle[T]]]] = {}
         """By length of what stands before the first value that differs, and by these bytes."""
         self._count = 0
         self._varying: set[_Path] = set()
@@ -74,18 +74,21 @@ class AlikePickles(Generic[T]):
         if not attributes or is_seldom or "left_out" in attributes:
             return
         places = _places(code)
-        now = {path: code[begin:end] for path, (begin, end) in places.items()}
+        varying = self._learn({path: code[begin:end] for path, (begin, end) in places.items()})
+        pieces = _pieces(attributes, varying)
+        if varying and pieces is not None:
+            cuts = [places[path] for path in varying]
+            following = (*cuts[1:], (len(code), len(code)))
+            parts = [code[end:begin] for (_, end), (begin, _) in zip(cuts, following, strict=True)]
+            self._add(code[: cuts[0][0]], _KnownPickle(tuple(parts), tuple(pieces), described))
+
+    def _learn(self, now: Mapping[_Path, bytes]) -> list[_Path]:
+        """Return which of these values differ between pickles, given how they are written."""
         self._varying |= {path for path in now.keys() & self._last.keys() if now[path] != self._last[path]}
         self._last = now
-        varying = [path for path in places if path in self._varying][:_MAX_VARYING]
-        pieces = _pieces(attributes, varying)
-        if not varying or pieces is None:
-            return
-        begins, ends = zip(*map(places.__getitem__, varying), strict=True)
-        parts = [code[end:begin] for end, begin in zip(ends, (*begins[1:], len(code)), strict=True)]
-        self._add(code[: begins[0]], _Known(tuple(parts), tuple(pieces), described))
+        return [path for path in now if path in self._varying][:_MAX_VARYING]
 
-    def _add(self, beginning: bytes, known: _Known[T]) -> None:
+    def _add(self, beginning: bytes, known: _KnownPickle[T]) -> None:
         if self._count >= _MAX_KNOWN:
             self._by_beginning.clear()
             self._count = 0
@@ -97,7 +100,7 @@ class AlikePickles(Generic[T]):
             self._count -= 1
 
 
-class _Known(NamedTuple, Generic[T]):
+class _KnownPickle(NamedTuple, Generic[T]):
     """A pickle, cut at the values that differ."""
 
     parts: tuple[bytes, ...]
