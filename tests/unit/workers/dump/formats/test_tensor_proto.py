@@ -135,7 +135,7 @@ def test_any_bytes_are_read_or_refused(content: bytes) -> None:
     ],
 )
 def test_what_the_package_onnx_writes_is_read(dtype: str, shape: tuple[int, ...], written: str) -> None:
-    """`onnx.numpy_helper.from_array(values, "fc/out:0")` of onnx 1.23.2, where each element is 0 or 1 in turn.
+    """By `onnx.numpy_helper.from_array(values, "fc/out:0")` of onnx 1.23.2: each element is 0 or 1 in turn.
 
     ONNX Runtime writes the same messages, but only if it was built for that: its wheels are not.
     """
