@@ -46,6 +46,7 @@ def _small(setting: Setting, client: Client, files: int, size: int) -> Iterator[
 def _large(setting: Setting, client: Client) -> Iterator[Measure]:
     with setting.target(setting.fast) as above:
         dumps = {suffix: above / suffix for suffix in ("npy", *_CONTAINERS)}
+        above.mkdir()
         copy(setting.load.directory, dumps["npy"])
         for suffix in _CONTAINERS:
             build_as(setting.load, dumps[suffix], suffix)
