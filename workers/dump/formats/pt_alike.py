@@ -165,7 +165,7 @@ def _known(
     begin = archive.directory_offset
     directory = read(begin, file_size - begin)
     stems = _stems(directory, len(archive.members))
-    # One member alone is no file of torch.save, and `itemgetter` would return it without a tuple.
+    # A file of torch.save has more than one member, and `itemgetter` would return it without a tuple.
     if len(stems) < 2:
         return None
     equal = [(0, len(LOCAL_MAGIC)), *_members(read, archive, used)]

@@ -154,7 +154,7 @@ def _short_text(code: bytes, at: int) -> tuple[str, int]:
 
 
 #: By instruction of pickle (BININT1, BININT2, BININT, BINFLOAT, BINUNICODE, SHORT_BINUNICODE), what returns
-#: the value as JSON and the byte behind it. Behind a value that is cut off is no part of a pickle.
+#: the value as JSON and the byte behind it. A value that is cut off has nothing behind it.
 _READERS: Mapping[int, Callable[[bytes, int], tuple[str, int]]] = {
     ord("K"): _int1,
     ord("M"): _int2,
