@@ -12,7 +12,7 @@ import urllib.request
 from distributed import Client
 from distributed.comm.core import connect
 
-from ingest.dispatch.own_cluster import run_security
+from ingest.dispatch.own_dask_cluster import run_security
 
 _TIMEOUT_S = 3
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from ingest.dispatch.local_client import LocalClient, LocalFuture
+from ingest.dispatch.process_client import ProcessClient, ProcessFuture
 
 if TYPE_CHECKING:  # importing distributed takes 0.4 s, which a command without a scheduler does not spend
     from distributed import Client, Future
 
-TaskClient: TypeAlias = "Client | LocalClient"
-TaskFuture: TypeAlias = "Future[Any] | LocalFuture"
+TaskClient: TypeAlias = "Client | ProcessClient"
+TaskFuture: TypeAlias = "Future[Any] | ProcessFuture"
 
 #: How long to wait for an answer of the scheduler, and for a worker to be replaced, in seconds.
 _ANSWER_S = 10.0
@@ -35,7 +35,7 @@ class ClusterAnswer(NamedTuple):
 
 def ask(client: TaskClient, keys: list[Any]) -> ClusterAnswer | None:
     """Return how far tasks are; None if nobody answers."""
-    if isinstance(client, LocalClient):
+    if isinstance(client, ProcessClient):
         at_work = client.at_work()
         return ClusterAnswer(
             dict(client.states(keys)),
@@ -56,7 +56,7 @@ def ask(client: TaskClient, keys: list[Any]) -> ClusterAnswer | None:
 
 def replace_worker(client: TaskClient, worker: str) -> None:
     """Have a worker replaced; returns when that has happened, or did not."""
-    if isinstance(client, LocalClient):
+    if isinstance(client, ProcessClient):
         client.replace(worker)
         return
     try:

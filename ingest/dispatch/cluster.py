@@ -21,8 +21,8 @@ from distributed import Client
 
 from ingest.dispatch.futures import NO_WORKER_HINT
 from ingest.dispatch.handshake import require_answer
-from ingest.dispatch.local_workers import count_of_workers
-from ingest.dispatch.own_workers import start_workers
+from ingest.dispatch.own_dask_workers import start_dask_workers
+from ingest.dispatch.process_workers import count_of_workers
 from ingest.settings import Settings
 from workers.errors import ClusterError
 from workers.host.cpu import throttle
@@ -34,7 +34,7 @@ from workers.scheduler import MESSAGES_KEPT, WORKER_TTL_S
 if TYPE_CHECKING:
     from distributed import SpecCluster
 
-    from ingest.dispatch.own_cluster import OwnCluster
+    from ingest.dispatch.own_dask_cluster import OwnDaskCluster
 
 _log = logging.getLogger(__name__)
 #: How often the workers are asked for the resources that they offer, in seconds.
@@ -68,7 +68,7 @@ class Cluster:
     def __init__(self, settings: Settings) -> None:
         """Remember where to connect; nothing is started yet."""
         self._settings = settings
-        self._local: OwnCluster | None = None
+        self._own_cluster: OwnDaskCluster | None = None
         self._client: Client | None = None
         self._warned = False
         self._cpu_part = 1.0  # a scheduler of others has workers of others
@@ -88,7 +88,7 @@ class Cluster:
             ClusterError: the scheduler or its workers do not answer, or do not fit.
         """
         client = self.reach()
-        if self._local is None:
+        if self._own_cluster is None:
             self._check_versions(client)
             self._warn_of_open_scheduler(address_of(client))
         self._wait_for_resources(client)
@@ -121,9 +121,9 @@ class Cluster:
         if self._client is not None:
             self._client.close(timeout=5)
             self._client = None
-        if self._local is not None:
-            self._local.close()
-            self._local = None
+        if self._own_cluster is not None:
+            self._own_cluster.close()
+            self._own_cluster = None
 
     def _address(self) -> dict[str, Any]:
         scheduler = self._settings.scheduler
@@ -147,14 +147,16 @@ class Cluster:
             require_answer(where, self._settings.scheduler_timeout_s)
 
     def _own(self) -> SpecCluster:
-        from ingest.dispatch.own_cluster import OwnCluster  # deferred: cryptography takes 0.15 s
+        from ingest.dispatch.own_dask_cluster import OwnDaskCluster  # deferred: cryptography takes 0.15 s
 
-        if self._local is None:
+        if self._own_cluster is None:
             workers = count_of_workers(self._settings.workers)
             self._cpu_part = self._settings.cpu_limits.part(workers + 1)
             throttle.limit(self._cpu_part)
-            self._local = start_workers(lambda: OwnCluster(workers, self._settings.worker_resources))
-        return self._local.cluster
+            self._own_cluster = start_dask_workers(
+                lambda: OwnDaskCluster(workers, self._settings.worker_resources)
+            )
+        return self._own_cluster.cluster
 
     def _wait_for_resources(self, client: Client) -> None:
         """Wait for a worker that may run the tasks of this host: without one, Dask would let them wait."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ingest.dispatch.clients import TaskFuture
-from ingest.dispatch.local_client import LocalFuture
+from ingest.dispatch.process_client import ProcessFuture
 from workers.errors import ClusterError, DumpIngestError, WorkerDied, as_error
 from workers.processes.start import ProcessDied
 
@@ -45,7 +45,7 @@ def result_of(future: TaskFuture, task: str) -> Any:
     except ProcessDied as exc:
         return WorkerDied(f"{task}: the worker that took the task died ({exc})")
     except Exception as exc:  # noqa: BLE001  (whatever a task raised: it counts as a failed attempt)
-        return as_error(task, exc) if isinstance(future, LocalFuture) else _error_of_dask(task, exc)
+        return as_error(task, exc) if isinstance(future, ProcessFuture) else _error_of_dask(task, exc)
 
 
 def _error_of_dask(task: str, exc: Exception) -> DumpIngestError:

@@ -9,8 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingest.dispatch.local_workers import LocalWorkers
 from ingest.dispatch.outcomes import JobConverted
+from ingest.dispatch.process_workers import ProcessWorkers
 from ingest.layouts.base import Dump
 from ingest.layouts.detect import find_dump
 from ingest.service.build import build_service
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from ingest.dispatch.cluster import Cluster
 
 
-def start_workers(settings: Settings, *, retry_forever: bool = False) -> Cluster | LocalWorkers:
+def start_workers(settings: Settings, *, retry_forever: bool = False) -> Cluster | ProcessWorkers:
     """Return the workers of a service; a context manager that ends them.
 
     A service that tries for ever starts a Dask cluster when it first needs one. Any other has processes of
     its own, unless the settings name a scheduler: they start now, and fastest in a process with one thread.
     """
     if settings.scheduler is None and not retry_forever:
-        return LocalWorkers(settings.workers, settings.cpu_limits)
+        return ProcessWorkers(settings.workers, settings.cpu_limits)
     from ingest.dispatch.cluster import Cluster  # deferred: distributed takes 0.4 s, and `ingest` needs none
 
     return Cluster(settings)
@@ -50,7 +50,7 @@ def open_service(
     dump: Dump,
     settings: Settings,
     *,
-    workers: Cluster | LocalWorkers | None = None,
+    workers: Cluster | ProcessWorkers | None = None,
     retry_forever: bool = False,
     dry_run: bool = False,
 ) -> Iterator[Service]:
@@ -131,7 +131,7 @@ def ingest_dump(
 
 
 def ingest_with(
-    workers: Cluster | LocalWorkers | None,
+    workers: Cluster | ProcessWorkers | None,
     dump: str | Path,
     chosen: Settings,
     stop: threading.Event,

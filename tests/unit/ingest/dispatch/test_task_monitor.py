@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from distributed import Client
 
-from ingest.dispatch.own_cluster import OwnCluster
-from ingest.dispatch.own_workers import end_workers, start_workers
+from ingest.dispatch.own_dask_cluster import OwnDaskCluster
+from ingest.dispatch.own_dask_workers import end_dask_workers, start_dask_workers
 from ingest.dispatch.parts import InflightTask, OfferedStep, TaskPart
 from ingest.dispatch.task_monitor import TaskMonitor, WorkerReplaced
 from ingest.dispatch.window import TaskWindow
@@ -37,7 +37,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def local() -> Iterator["SpecCluster"]:
-    own = start_workers(lambda: OwnCluster(1, {}))
+    own = start_dask_workers(lambda: OwnDaskCluster(1, {}))
     yield own.cluster
     own.close()
 
@@ -223,7 +223,7 @@ def test_workers_end_although_they_are_at_work(local: "SpecCluster") -> None:
         pid = _pid(client)
         client.submit(time.sleep, 3600, pure=False)
     started = time.monotonic()
-    end_workers(local)
+    end_dask_workers(local)
     assert time.monotonic() - started < 30
     until = time.monotonic() + 30
     while os.path.exists(f"/proc/{pid}") and time.monotonic() < until:  # noqa: PTH110

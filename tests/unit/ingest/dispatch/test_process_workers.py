@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ingest.dispatch.local_workers import LocalWorkers, count_of_workers
+from ingest.dispatch.process_workers import ProcessWorkers, count_of_workers
 from workers.errors import ClusterError
 from workers.host.cpu import CpuLimits
 
@@ -33,7 +33,7 @@ def test_the_same_client_is_given_until_the_processes_end() -> None:
     def refuse() -> Any:
         raise OSError("no more processes")
 
-    with LocalWorkers(1, CpuLimits()) as workers:
+    with ProcessWorkers(1, CpuLimits()) as workers:
         own = workers.connect()
         assert workers.connect() is own
         own._start = refuse
@@ -51,6 +51,6 @@ def test_a_process_that_the_system_does_not_start_is_an_error(monkeypatch: pytes
     def refuse(*_: object) -> Any:
         raise BlockingIOError("no more processes")
 
-    monkeypatch.setattr("ingest.dispatch.local_workers.start_process", refuse)
+    monkeypatch.setattr("ingest.dispatch.process_workers.start_process", refuse)
     with pytest.raises(ClusterError, match="cannot start workers: no more processes"):
-        LocalWorkers(2)
+        ProcessWorkers(2)

@@ -7,7 +7,7 @@ import dask
 import pytest
 from distributed import Client
 
-from ingest.dispatch.own_cluster import OwnCluster, run_security
+from ingest.dispatch.own_dask_cluster import OwnDaskCluster, run_security
 
 pytestmark = [pytest.mark.dask, pytest.mark.timeout(60)]
 
@@ -22,7 +22,7 @@ def test_it_works_and_cleans_up_whatever_dasks_configuration_says(tmp_path: Path
         "distributed.comm.tls.ciphers": "NONE",
         "distributed.comm.require-encryption": True,
     }
-    with dask.config.set(other), OwnCluster(1, {"host-a": 1}) as own:
+    with dask.config.set(other), OwnDaskCluster(1, {"host-a": 1}) as own:
         (made,) = scratch.iterdir()
         assert made.stat().st_mode & 0o777 == 0o700
         with Client(own.cluster, set_as_default=False) as client:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Self
 
-from ingest.dispatch.local_client import LocalClient
+from ingest.dispatch.process_client import ProcessClient
 from workers.errors import ClusterError
 from workers.host.cpu import CpuLimits, throttle
 from workers.host.memory import machine_nbytes
@@ -26,7 +26,7 @@ def count_of_workers(chosen: int | None) -> int:
     return chosen or min(len(os.sched_getaffinity(0)), _MAX_WORKERS)
 
 
-class LocalWorkers:
+class ProcessWorkers:
     """Worker processes that are started at once, while this process may have a single thread.
 
     A context manager; they end with it.
@@ -49,7 +49,7 @@ class LocalWorkers:
         memory_nbytes = max(machine_nbytes() // number, _LEAST_MEMORY_NBYTES)
         self._start = partial(start_process, memory_nbytes, partial(prepare, limits, part))
         self._processes: list[WorkerProcess] = []
-        self._client: LocalClient | None = None
+        self._client: ProcessClient | None = None
         self._number = number
         self._start_all()
 
@@ -59,14 +59,14 @@ class LocalWorkers:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def connect(self) -> LocalClient:
+    def connect(self) -> ProcessClient:
         """Return the client of the processes.
 
         Raises:
             ClusterError: processes have died, and new ones end before they are ready.
         """
         if self._client is None:
-            self._client = LocalClient(self._processes, self._start)
+            self._client = ProcessClient(self._processes, self._start)
         if self._client.status != "running":
             raise ClusterError("workers ended before they were ready", hint=_HINT)
         return self._client

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from distributed import Nanny, Security, SpecCluster
 from distributed.worker_memory import parse_memory_limit
 
-from ingest.dispatch.own_workers import end_workers
+from ingest.dispatch.own_dask_workers import end_dask_workers
 from workers.host.temporary import own_directory
 from workers.plugin import PortlessWorker
 from workers.scheduler import PortlessScheduler, keep_no_spans, replace_lost_workers
@@ -37,7 +37,7 @@ _NEVER = {"distributed.deploy.lost-worker-timeout": "10000 days"}
 _VALID = (dt.datetime(1970, 1, 1, tzinfo=dt.UTC), dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC))
 
 
-class OwnCluster:
+class OwnDaskCluster:
     """A scheduler in this process, and worker processes. A context manager; everything ends with it."""
 
     def __init__(self, workers: int, resources: Mapping[str, float]) -> None:
@@ -81,7 +81,7 @@ class OwnCluster:
     def close(self) -> None:
         """End the workers and the scheduler."""
         with self._at_end:
-            end_workers(self.cluster)
+            end_dask_workers(self.cluster)
 
 
 def run_security() -> Security:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ingest.dispatch.own_workers import end_workers, start_workers
+from ingest.dispatch.own_dask_workers import end_dask_workers, start_dask_workers
 from workers.errors import ClusterError
 
 
@@ -31,7 +31,7 @@ def test_processes_are_started_where_ctrl_c_is_blocked() -> None:
         child = subprocess.check_output([sys.executable, "-S", "-c", command], text=True)
         return threading.current_thread() is threading.main_thread(), child.strip() == "True"
 
-    assert start_workers(start) == (False, True)
+    assert start_dask_workers(start) == (False, True)
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
@@ -40,7 +40,7 @@ def test_what_does_not_start_is_an_error_of_the_cluster() -> None:
         raise OSError("no ports " + "x" * 1000)
 
     with pytest.raises(ClusterError, match="cannot start workers: no ports") as error:
-        start_workers(fail)
+        start_dask_workers(fail)
     assert len(error.value.message) <= 500
 
 
@@ -49,7 +49,7 @@ def test_an_interruption_stays_one() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        start_workers(interrupt)
+        start_dask_workers(interrupt)
 
 
 @dataclass
@@ -77,7 +77,7 @@ def test_workers_are_killed_whatever_they_are_at_and_none_comes_back() -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
     cluster: Any = Cluster({"a": Nanny(process.pid), "b": Nanny(ended.pid), "c": Nanny(None)})
-    end_workers(cluster)
+    end_dask_workers(cluster)
     assert process.wait(60) == -signal.SIGKILL
     assert len(cluster.closed) == 1
     with pytest.raises(ProcessLookupError):

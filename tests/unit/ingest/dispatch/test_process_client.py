@@ -13,9 +13,9 @@ import pytest
 
 from ingest.dispatch.clients import ask
 from ingest.dispatch.futures import result_of
-from ingest.dispatch.local_client import LocalClient, LocalFuture
-from ingest.dispatch.local_workers import LocalWorkers
 from ingest.dispatch.parts import InflightTask, OfferedStep, TaskPart
+from ingest.dispatch.process_client import ProcessClient, ProcessFuture
+from ingest.dispatch.process_workers import ProcessWorkers
 from ingest.dispatch.task_monitor import TaskMonitor, WorkerReplaced
 from workers.errors import ClusterError, WorkerDied
 from workers.events import Event
@@ -24,12 +24,12 @@ pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[LocalClient]:
-    with LocalWorkers(1) as workers:
+def client() -> Iterator[ProcessClient]:
+    with ProcessWorkers(1) as workers:
         yield workers.connect()
 
 
-def submit(client: LocalClient, function: Any, *arguments: Any, priority: int = 0) -> LocalFuture:
+def submit(client: ProcessClient, function: Any, *arguments: Any, priority: int = 0) -> ProcessFuture:
     return client.submit(function, *arguments, key=f"task-{time.monotonic_ns()}", priority=priority)
 
 
@@ -40,7 +40,7 @@ def wait_until(is_so: Any) -> None:
         time.sleep(0.02)
 
 
-def test_results_and_errors_come_back(client: LocalClient) -> None:
+def test_results_and_errors_come_back(client: ProcessClient) -> None:
     heard = threading.Event()
     future = submit(client, divmod, 7, 2)
     future.add_done_callback(lambda _: heard.set())
@@ -53,11 +53,11 @@ def test_results_and_errors_come_back(client: LocalClient) -> None:
     assert "ZeroDivisionError" in str(result_of(failed, "rank 0 step 1"))
 
 
-def _note(names: list[str], name: str, _: LocalFuture) -> None:
+def _note(names: list[str], name: str, _: ProcessFuture) -> None:
     names.append(name)
 
 
-def test_tasks_of_a_higher_priority_run_first(client: LocalClient, tmp_path: Path) -> None:
+def test_tasks_of_a_higher_priority_run_first(client: ProcessClient, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     blocking = submit(client, Path.read_text, gate)
@@ -76,7 +76,7 @@ def test_tasks_of_a_higher_priority_run_first(client: LocalClient, tmp_path: Pat
     assert isinstance(result_of(cancelled, "rank 0 step 1"), ClusterError)
 
 
-def test_a_worker_that_dies_fails_its_task_and_is_replaced(client: LocalClient) -> None:
+def test_a_worker_that_dies_fails_its_task_and_is_replaced(client: ProcessClient) -> None:
     pid = submit(client, os.getpid).result(60)
     future = submit(client, os.kill, pid, signal.SIGKILL)
     wait_until(lambda: future.status != "pending")
@@ -90,7 +90,7 @@ class _Plan:
     key = "rank 0 step 7"
 
 
-def test_a_worker_that_does_not_come_to_an_end_is_replaced(client: LocalClient) -> None:
+def test_a_worker_that_does_not_come_to_an_end_is_replaced(client: ProcessClient) -> None:
     events: list[Event] = []
     monitor = TaskMonitor(timeout_s=0.5, young_s=0.1, pause_s=0.1, notify=events.append)
     pid = submit(client, os.getpid).result(60)
@@ -121,7 +121,7 @@ def test_without_workers_every_task_is_cancelled() -> None:
     def refuse() -> Any:
         raise OSError("no more processes")
 
-    lonely = LocalClient([], refuse)
+    lonely = ProcessClient([], refuse)
     lonely.close()
     assert lonely.status == "closed"
     assert submit(lonely, divmod, 7, 2).status == "cancelled"

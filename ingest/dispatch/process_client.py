@@ -23,7 +23,7 @@ _MAX_BAD_STARTS = 3
 _END_PRIORITY = -(10**9)
 
 
-class LocalFuture:
+class ProcessFuture:
     """A task, as seen by the caller that submitted it."""
 
     def __init__(self, key: str, message: bytes) -> None:
@@ -39,9 +39,9 @@ class LocalFuture:
         self._value: Any = None
         self._ended = threading.Event()
         self._lock = threading.Lock()
-        self._callbacks: list[Callable[[LocalFuture], object]] = []
+        self._callbacks: list[Callable[[ProcessFuture], object]] = []
 
-    def add_done_callback(self, callback: Callable[[LocalFuture], object]) -> None:
+    def add_done_callback(self, callback: Callable[[ProcessFuture], object]) -> None:
         """Call `callback` when the task has come to its end: in a thread of the client, or now."""
         with self._lock:
             if self.status == "pending":
@@ -84,7 +84,7 @@ class _Slot:
 
     name: str
     process: WorkerProcess
-    at_work: LocalFuture | None = None
+    at_work: ProcessFuture | None = None
     thread: threading.Thread | None = None
 
 
@@ -94,11 +94,11 @@ class _Waiting:
 
     precedence: int
     number: int
-    future: LocalFuture | None = field(compare=False)
+    future: ProcessFuture | None = field(compare=False)
     """None ends the thread that takes it."""
 
 
-class LocalClient:
+class ProcessClient:
     """Hands tasks to worker processes; ends them when it is closed."""
 
     def __init__(self, processes: Sequence[WorkerProcess], start: Callable[[], WorkerProcess]) -> None:
@@ -113,7 +113,7 @@ class LocalClient:
         self._numbers: Iterator[int] = itertools.count()
         self._queue: queue.PriorityQueue[_Waiting] = queue.PriorityQueue()
         self._lock = threading.Lock()
-        self._futures: dict[str, LocalFuture] = {}
+        self._futures: dict[str, ProcessFuture] = {}
         """The tasks that have not ended."""
         self._slots = [_Slot(f"worker {number}", process) for number, process in enumerate(processes)]
         for slot in self._slots:
@@ -130,7 +130,7 @@ class LocalClient:
         pure: bool = False,
         priority: int = 0,
         resources: object = None,
-    ) -> LocalFuture:
+    ) -> ProcessFuture:
         """Have a process call a function; it is imported there by its name.
 
         Args:
@@ -142,7 +142,7 @@ class LocalClient:
             resources: what a worker must offer. All of these do: they are on this host.
         """
         del pure, resources
-        future = LocalFuture(key, pickle.dumps((function, arguments), protocol=5))
+        future = ProcessFuture(key, pickle.dumps((function, arguments), protocol=5))
         with self._lock:
             self._futures[key] = future
         future.add_done_callback(self._forget)
@@ -172,7 +172,7 @@ class LocalClient:
             if slot.name == worker:
                 slot.process.kill()
 
-    def _forget(self, future: LocalFuture) -> None:
+    def _forget(self, future: ProcessFuture) -> None:
         with self._lock:
             self._futures.pop(future.key, None)
 

@@ -22,7 +22,7 @@ _CLOSE_S = 5.0
 Started = TypeVar("Started")
 
 
-def start_workers(start: Callable[[], Started]) -> Started:
+def start_dask_workers(start: Callable[[], Started]) -> Started:
     """Return what `start` returns: a scheduler in this process, and workers in others.
 
     The terminal sends Ctrl-C to all processes of its foreground group. Workers would die of it, while the
@@ -58,7 +58,7 @@ def start_workers(start: Callable[[], Started]) -> Started:
     return outcome
 
 
-def end_workers(cluster: SpecCluster) -> None:
+def end_dask_workers(cluster: SpecCluster) -> None:
     """End the workers at once, even in the middle of tasks, and the scheduler.
 
     Nothing of an unfinished step is visible: a single write makes a step visible.
