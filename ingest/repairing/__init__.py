@@ -7,7 +7,9 @@ remaking.py    a whole generation from the dump, of which index, statistics and 
 tables.py      the index and the statistics of a step
 commits.py     a commit from the objects of its generation
 loss.py        a generation that names what is lost
-step.py        one step: finds what is damaged and decides what it is made from
+step.py        one step: finds what is damaged and has it made again, in an order of which each part needs the
+               one before: damaged_commit.py, step_tables.py, from_index.py, sketches.py, step_payloads.py
+work.py        what these share: what may be done, and what was done so far
 surroundings.py  the root, the groups of ranks, and the consolidated view
 run.py         a whole store, for Python and the command line
 """

@@ -14,8 +14,9 @@ from ingest.reader.damage import Damage
 from ingest.reader.require import require_store
 from ingest.repairing.remaking import DumpReading, Dumps, grids_like, name_dump
 from ingest.repairing.result import RepairReport
-from ingest.repairing.step import RepairPolicy, mend_step
+from ingest.repairing.step import mend_step
 from ingest.repairing.surroundings import damage_of_root, mend_surroundings
+from ingest.repairing.work import RepairPolicy
 from workers.model import StepKey
 from workers.rules.load import load_rules
 from workers.rules.values import RuleSet

@@ -1,0 +1,19 @@
+"""The repair of one step, to call its parts one by one."""
+
+from pathlib import Path
+
+from ingest.api import open_store
+from ingest.reader.catalog import Catalog
+from ingest.repairing.remaking import Dumps, grids_like
+from ingest.repairing.result import StepRepair
+from ingest.repairing.work import RepairPolicy, StepWork
+from workers.model import StepKey
+from workers.rules.load import load_rules
+from workers.store.model import Grid
+
+
+def work_on(store: Path, rank: int = 0, step: int = 1, *, apply: bool = True) -> StepWork:
+    """Return the repair of a step, of which nothing is done yet."""
+    objects, key = open_store(store).objects, StepKey(rank, step)
+    dumps = Dumps(objects.address, grids_like(Grid()), load_rules().enabled, "host")
+    return StepWork(Catalog(objects), key, dumps, RepairPolicy(apply=apply), StepRepair(key, ()))
