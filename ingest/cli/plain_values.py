@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
@@ -45,14 +45,13 @@ def _taken(parameter: Any, value: Any) -> tuple[bool, Any]:
     is_several = parameter.multiple or parameter.nargs == -1
     if value is None or (is_several and value in ((), [])):
         return not parameter.required, () if is_several else None
-    is_list = get_origin(descriptor.annotation) is list
-    kind = get_args(descriptor.annotation)[0] if is_list else descriptor.annotation
-    if descriptor.parameter_info.parser is not None or kind not in _PLAIN or is_list != is_several:
+    info, annotation = descriptor.parameter_info, descriptor.annotation
+    is_list = get_origin(annotation) is list
+    kind = get_args(annotation)[0] if is_list else annotation
+    if info.parser is not None or kind not in _PLAIN or is_list != is_several:
         return False, None
-    values = list(value) if is_list else [value]
-    taken = [_as_kind(kind, each) for each in values]
-    is_plain = all(each is not None and _is_within(descriptor.parameter_info, each) for each in taken)
-    return is_plain, taken if is_list else taken[0]
+    taken = [_as_kind(kind, each) for each in (value if is_list else [value])]
+    return _are_within(info, taken), taken if is_list else taken[0]
 
 
 def _as_kind(kind: type, value: Any) -> Any:
@@ -61,6 +60,11 @@ def _as_kind(kind: type, value: Any) -> Any:
         return value
     is_decimal = kind is int and isinstance(value, str) and value.isascii() and value.isdecimal()
     return int(value) if is_decimal else None
+
+
+def _are_within(info: Any, values: Sequence[Any]) -> bool:
+    """Return whether all values were taken, and are in the range of their parameter."""
+    return all(value is not None and _is_within(info, value) for value in values)
 
 
 def _is_within(info: Any, value: Any) -> bool:

@@ -8,7 +8,7 @@ looks at; where it suspects nothing, no more is read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -158,6 +158,30 @@ class _Sums(NamedTuple):
     biases: tuple[int, ...]
 
 
+def _shape_numbers(patterns: Sequence[_Pattern]) -> npt.NDArray[np.int64]:
+    """Return a number for the shape of each pattern."""
+    numbers: dict[object, int] = {}
+    return np.array([numbers.setdefault(pattern.shape, len(numbers)) for pattern in patterns])
+
+
+def _kind_numbers(keys: Sequence[TensorKey], known: Sequence[_Fact]) -> npt.NDArray[np.int64]:
+    """Return a number for the kind of each tensor; -1 for outputs of optimizers."""
+    numbers: dict[object, int] = {}
+    return np.array(
+        [
+            -1
+            if slot_kind_of(key) is SlotKind.OPTIMIZER_OUTPUT
+            else numbers.setdefault(kind_of(key, len(fact.shape)), len(numbers))
+            for key, fact in zip(keys, known, strict=True)
+        ]
+    )
+
+
+def _is_cut(kinds: Collection[str]) -> bool:
+    """Return whether all that is told of a tensor is one way of cutting it."""
+    return len(kinds) == 1 and next(iter(kinds)).startswith("shard")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rules:
     """The rules of `layout` for the tensors of a run. Arrays have the places of tensors."""
@@ -188,25 +212,21 @@ class _Rules:
         unknown = _Fact((), {})
         known = [facts.get(key, unknown) for key in keys]
         told = [set(fact.told.values()) for fact in known]
-        numbers: dict[object, int] = {}
-        shape_numbers: dict[object, int] = {}
+        partial = [
+            place
+            for place, (key, fact) in enumerate(zip(keys, known, strict=True))
+            if is_partial(key, fact.told)
+        ]
         return cls(
             keys,
             facts,
             patterns,
             np.array([pattern.holders for pattern in patterns]),
             np.array([pattern.groups for pattern in patterns]),
-            np.array([shape_numbers.setdefault(pattern.shape, len(shape_numbers)) for pattern in patterns]),
-            np.array(
-                [
-                    -1
-                    if slot_kind_of(key) is SlotKind.OPTIMIZER_OUTPUT
-                    else numbers.setdefault(kind_of(key, len(fact.shape)), len(numbers))
-                    for key, fact in zip(keys, known, strict=True)
-                ]
-            ),
+            _shape_numbers(patterns),
+            _kind_numbers(keys, known),
             np.array([kinds == {"replicated"} for kinds in told]),
-            np.array([len(kinds) == 1 and next(iter(kinds)).startswith("shard") for kinds in told]),
+            np.array([_is_cut(kinds) for kinds in told]),
             _columns(_gradients(keys, places)),
             _columns(
                 (place, parameter)
@@ -214,14 +234,7 @@ class _Rules:
                 if known[place].shape == known[parameter].shape
             ),
             np.array([place for place, key in enumerate(keys) if is_counter(key)], np.int64),
-            np.array(
-                [
-                    place
-                    for place, (key, fact) in enumerate(zip(keys, known, strict=True))
-                    if is_partial(key, fact.told)
-                ],
-                np.int64,
-            ),
+            np.array(partial, np.int64),
         )
 
     def suspect(self, content: npt.NDArray[np.int32], constant: _Mask) -> bool:

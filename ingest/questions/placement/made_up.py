@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 
 from ingest.questions.compare.by_marginals import propose
 from ingest.questions.compare.held_tensors import HeldTensors
@@ -33,13 +33,28 @@ def made_up(
     pairs = [
         (number, other)
         for number, row in rows.items()
-        if (asked is None or number in asked)
-        and row.is_distinct
-        and held.is_dumped(number)
-        and not held.told(number)
+        if (asked is None or number in asked) and row.is_distinct and _is_open(held, number)
         for other in _next_replicated(held, rows, number)
     ]
     kept = [pair for pair in pairs if not is_removed(held, pair)]
+    whole = _by_elements(held, kept, runner)
+    for number, other in pairs:
+        if is_removed(held, (number, other)) and number not in whole:
+            proposal = propose(held, number, held, other)
+            if proposal and (placement := _making_up(proposal.decision, Certainty.BY_MARGINALS)):
+                whole[number] = other, placement
+    return whole
+
+
+def _is_open(held: HeldTensors, number: int) -> bool:
+    """Return whether a tensor is in the dump, and nothing tells how ranks hold it."""
+    return held.is_dumped(number) and not held.told(number)
+
+
+def _by_elements(
+    held: HeldTensors, pairs: Sequence[tuple[int, int]], runner: PairRunner
+) -> dict[int, tuple[int, str]]:
+    """Return by tensor the first of its pairs that elements confirm, and how its pieces make that up."""
     questions = [
         PlacementQuestion(
             held.operands(number),
@@ -47,18 +62,13 @@ def made_up(
             held.pieces(number),
             held.pieces(other).first,
         )
-        for number, other in kept
+        for number, other in pairs
     ]
     whole: dict[int, tuple[int, str]] = {}
-    for (number, other), answer in zip(kept, answer_each(runner, search_placements, questions), strict=True):
+    for (number, other), answer in zip(pairs, answer_each(runner, search_placements, questions), strict=True):
         decision = decide(answer.search, (held.dtype(number), held.dtype(other)))
         if number not in whole and (placement := _making_up(decision, Certainty.CERTAIN)):
             whole[number] = other, placement
-    for number, other in pairs:
-        if is_removed(held, (number, other)) and number not in whole:
-            proposal = propose(held, number, held, other)
-            if proposal and (placement := _making_up(proposal.decision, Certainty.BY_MARGINALS)):
-                whole[number] = other, placement
     return whole
 
 
