@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -89,14 +90,18 @@ def quantized_pair(tensor: Tensor, tables: Tables) -> tuple[Tensor, Tensor] | No
     if tensor.op_type == _REFERENCE:
         before, after = _references(tensor, tables)
     elif _QUANTIZES.fullmatch(tensor.op_type):
-        before = next((other for other in tensor.operands if is_input(other.io) and other.slot == 0), None)
-        after = next((other for other in tensor.operands if is_output(other.io) and other.slot == 0), None)
+        before, after = _first_operand(tensor, is_input), _first_operand(tensor, is_output)
     else:
         return None
     if before is None or after is None or before.shape != after.shape:
         return None
     is_pair = all(part.is_dumped and not part.removed for part in (before, after))
     return (before, after) if is_pair and tensor.row in (before.row, after.row) else None
+
+
+def _first_operand(tensor: Tensor, is_side: Callable[[str], bool]) -> Tensor | None:
+    """Return input or output 0 of the operator of a tensor."""
+    return next((other for other in tensor.operands if is_side(other.io) and other.slot == 0), None)
 
 
 def _references(tensor: Tensor, tables: Tables) -> tuple[Tensor | None, Tensor | None]:

@@ -232,13 +232,7 @@ class _Tensors:
     ) -> int | None:
         """Return the tensor of B that one of A is: of its class, or else at its place."""
         key = self.a.keys[number]
-        sized = [
-            other
-            for other in others
-            if self.values_a[number].size == self.values_b[other].size
-            and is_input(key.io) == is_input(self.b.keys[other].io)
-            and not self.b.keys[other].io.startswith(_STATISTIC)
-        ]
+        sized = [other for other in others if self._may_be(number, other)]
         same_place = [
             other for other in sized if (self.b.keys[other].io, self.b.keys[other].slot) == (key.io, key.slot)
         ]
@@ -247,6 +241,15 @@ class _Tensors:
             same = [other for other in sized if self.classes[1][other] == mine >= 0]
             return next(iter([other for other in same if other in same_place] or same), None)
         return same_place[0] if same_place and (same_kinds or not is_input(key.io)) else None
+
+    def _may_be(self, number: int, other: int) -> bool:
+        """Return whether two tensors have one size, and both are read or both are written."""
+        io_b = self.b.keys[other].io
+        return (
+            self.values_a[number].size == self.values_b[other].size
+            and is_input(self.a.keys[number].io) == is_input(io_b)
+            and not io_b.startswith(_STATISTIC)
+        )
 
     def _statistics(
         self,
