@@ -92,7 +92,7 @@ class TaskMonitor:
     young_s: float = _YOUNG_S
     pause_s: float = _PAUSE_S
     notify: Observer = lambda _: None
-    """Called with each worker that is replaced, by whoever calls `look`."""
+    """Called with each worker that is replaced, in the thread that calls `look`."""
     _tasks: dict[Any, LongTask] = field(default_factory=dict)
     """The tasks in flight, by their keys. Bounded by those who add them."""
     _seen: dict[Any, _Seen] = field(default_factory=dict)

@@ -118,7 +118,7 @@ class SourceRetention:
         return self._take_events()
 
     def close(self) -> None:
-        """Stop; whoever looks next goes on with what is half deleted."""
+        """Stop. The next run continues with steps that are partly deleted."""
         self._stop.set()
         self.read_backs.cancel()
         self._threads.shutdown()
@@ -202,7 +202,7 @@ class SourceRetention:
             step.results[job.number] = result
 
     def _advance(self, step: StepUnderWay) -> None:
-        """Remove the files of a step that was read back as a whole; record what came of it."""
+        """Remove the files of a step that was read back as a whole, and record the outcome."""
         if step.removing is None and step.is_read_back:
             self._remove(step)
         if step.removing is not None and step.removing.done():

@@ -101,7 +101,7 @@ def _unsure_kinds(
     Args:
         keys: the tensors.
         present: (rank, tensor), whether a rank has a tensor.
-        same: (rank, tensor), whether it is that of the rank that asks.
+        same: (rank, tensor), whether it equals the tensor of the asking rank.
         examples: by set of ranks, the column of a tensor that they share.
     """
     names: dict[str, int] = {}

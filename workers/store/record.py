@@ -49,7 +49,7 @@ class WithoutTensors:
 
 @dataclass(frozen=True, slots=True)
 class PoisonedSource:
-    """A source file that kills the process that reads it: whoever plans the step again knows it from here."""
+    """A source file that kills the process that reads it. Later plans of the step take it from here."""
 
     source: str
     """Its path as `workers.dump.paths.to_text` spells it."""

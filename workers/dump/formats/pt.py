@@ -39,7 +39,7 @@ from workers.dump.formats.pt_tree import Contents, FoundTensor, InlineTensor, co
 from workers.dump.formats.zip_archive import LOCAL_MAGIC, Archive, Member, open_archive
 from workers.errors import UnreadableTensor
 
-#: The largest pickle that is read: that of 100,000 tensors.
+#: The largest pickle that is read: enough for 100,000 tensors.
 MAX_PICKLE_NBYTES = 32 * 1024 * 1024
 
 #: The longest pickle of which it is remembered what it describes.

@@ -345,7 +345,7 @@ def _identifier(text: str) -> int:
 
 
 def _word(text: str) -> str:
-    # Unlike the names of operators, which are those of files, it never holds arbitrary bytes.
+    # Unlike the name of an operator, which is taken from a file name, it never holds arbitrary bytes.
     if not text.isascii() or len(text) > _MAX_WORD_LENGTH:
         raise _MalformedLine(f"not a type or format: {text[:40]!r}")
     return text
