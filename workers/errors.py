@@ -31,7 +31,7 @@ class DumpIngestError(Exception):
     """Base of all errors of this project.
 
     Errors cross process boundaries, between Dask workers and the client: all other arguments of
-        a subclass are keywords with defaults, so that pickle restores them.
+    a subclass are keywords with defaults, so that pickle restores them.
     """
 
     hint = ""

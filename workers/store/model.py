@@ -80,7 +80,7 @@ class ArraySpec:
     """How its chunks are shuffled for zstd, `shuffle` or `bitshuffle`; "" for lz4, which steps begin with."""
     sparse: str = ""
     """How chunks with many zeros are encoded: a rule of `workers.store.sparse_chunks`; "" if they are encoded
-        like all other chunks."""
+    like all other chunks."""
 
     @property
     def typesize(self) -> int:

@@ -58,7 +58,7 @@ def are_turned(pairs: Sequence[Pair]) -> list[bool]:
     """Return of each pair of matrices whether B is A with its axes exchanged.
 
     `Pair.b` has the shape that it was dumped with: the shape of A, or the same with exchanged axes. Matrices
-        of more than `MAX_REORDERED_NBYTES` are not read; if their shapes differ, they count as turned.
+    of more than `MAX_REORDERED_NBYTES` are not read; if their shapes differ, they count as turned.
 
     Raises:
         StoreError: a store cannot be reached.

@@ -66,7 +66,7 @@ def describe_value(value: Value) -> str:
     """Return what a value is, for error messages.
 
     Never its text: if a tuple holds another tuple twice, and that one a third tuple twice, and so on, the
-        text grows exponentially.
+    text grows exponentially.
     """
     match value:
         case dict() | Storage():
