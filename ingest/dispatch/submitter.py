@@ -283,7 +283,7 @@ class Submitter:
                     yield self._fail(part.step, part.number, error)
 
     def _take_back(self, task: InflightTask) -> Sequence[TaskPart]:
-        """Remove a task from those in flight; return what it was to do."""
+        """Remove a task from the tasks in flight; return its work."""
         self._inflight.remove(task)
         self.monitor.drop(task)
         self._inflight_nbytes -= task.nbytes

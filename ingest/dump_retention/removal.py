@@ -49,7 +49,7 @@ class Removed:
     """Device and inode of files that have other names, of which one was unlinked."""
 
 
-#: How many paths of what had changed are kept.
+#: How many paths of changed files are kept.
 _NAMED = 20
 
 

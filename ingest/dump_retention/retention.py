@@ -75,7 +75,7 @@ class SourceRetention:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is left to do for what was seen at the last look."""
+        """Whether any work is left for the steps of the last scan."""
         if self._waiting or self._under_way:
             return True
         return not self.retry_forever and any(
@@ -124,7 +124,7 @@ class SourceRetention:
         self._threads.shutdown()
 
     def _left(self) -> RetentionSeen:
-        """Return how much of what the last look listed is still to be deleted."""
+        """Return how much of the last scan's files is still to be deleted."""
         states = {*self._waiting, *(step.state for step in self._under_way)}
         listings = [state.listing for state in states if state.listing is not None]
         return RetentionSeen(len(listings), sum(listing.nbytes for listing in listings))

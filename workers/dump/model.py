@@ -10,7 +10,7 @@ from workers.model import Positional
 
 
 class TensorName(NamedTuple):
-    """What the name and the place of a dump file tell about its tensor; -1 and "" for what they do not tell.
+    """Facts about a tensor in the name and the path of its dump file; -1 and "" for missing facts.
 
     A tuple, because a step has thousands, and a frozen dataclass takes four times as long to make.
     """

@@ -1,4 +1,4 @@
-"""A heartbeat, and who is told of it: systemd, as sd_notify(3) describes it."""
+"""A heartbeat, and its notification to systemd, as sd_notify(3) describes it."""
 
 from __future__ import annotations
 

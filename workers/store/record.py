@@ -132,7 +132,7 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record as it stands in the attributes of the leaf."""
+        """Return the record in the form of the attributes of the leaf."""
         record: dict[str, Any] = msgspec.to_builtins(self)
         # Most steps have none of them, and earlier versions did not know them.
         for name in ("without_tensors", "pool", "poison"):

@@ -244,7 +244,7 @@ def _place_of_loss(
 
 
 def roles_of_tables(tables: Tables, is_tensor: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-    """Return the role of each row of a step, (row,) of str; "" for none, and for what is not a tensor."""
+    """Return the role of each row of a step, (row,) of str; "" if it has none, or is not a tensor."""
     rows = np.flatnonzero(is_tensor)
     labels = (tables.label(name)[rows].tolist() for name in ("op_type", "op_name", "io"))
     hints = hints_of(zip(*labels, tables.number("slot")[rows].tolist(), strict=True))

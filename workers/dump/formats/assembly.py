@@ -18,7 +18,7 @@ from workers.dump.formats.header import ReadAt, TensorHeader, read_exactly
 from workers.errors import UnreadableTensor
 from workers.model import MIB
 
-#: Bytes that belong to no tensor stand in the index up to this number; more become a part of their own.
+#: Up to this number, bytes that belong to no tensor are kept in the index; more become a separate part.
 MAX_AROUND_NBYTES = 64 * 1024
 #: A view of more bytes, or out of more bytes, is not taken out of its storage: that takes memory.
 MAX_VIEW_NBYTES = 256 * MIB

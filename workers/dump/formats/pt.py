@@ -309,7 +309,7 @@ def _view_of(tensor: RebuiltTensor, strides: tuple[int, ...], element: ElementTy
     """Return how the elements of a tensor are picked from its storage.
 
     Raises:
-        UnreadableTensor: they are negatives or conjugates of what cannot be negated or conjugated.
+        UnreadableTensor: they are negatives or conjugates, and their type has neither.
     """
     view = StridedView(strides, conjugate=tensor.conjugate, negative=tensor.negative)
     if (view.conjugate or view.negative) and not can_resolve(view, element):

@@ -33,7 +33,7 @@ _MAX_DIRECTORY_NBYTES, _MAX_PICKLE_NBYTES = 8192, 4096
 _MAX_KNOWN, _MAX_PICKLES = 256, 16
 #: Where an entry of a directory has time, date and checksum.
 _VARYING = slice(12, 20)
-#: Where the header of a member has its magic, and the lengths of what follows.
+#: Where the header of a member has its magic, and the lengths of the following parts.
 _MAGIC, _LENGTHS = slice(0, 4), slice(26, LOCAL_NBYTES)
 _NAME_LENGTHS = struct.Struct("<3H")
 
@@ -178,7 +178,7 @@ _LEAD = TensorHeader._fields.index("lead")
 
 
 def _members(read: ReadAt, archive: Archive, used: Sequence[Member]) -> Iterator[_Range]:
-    """Yield what must be equal in the headers of members; and the byte order, if it stands in the file."""
+    """Yield the parts of members' headers that must be equal, and the byte order, if the file states it."""
     for member in used:
         for part in (_MAGIC, _LENGTHS):
             yield member.header_offset + part.start, member.header_offset + part.stop

@@ -48,7 +48,7 @@ class FoundTensor:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The tensors of a file, in the order in which they stand there, and everything else."""
+    """The tensors of a file, in their order in the file, and everything else."""
 
     tensors: tuple[FoundTensor, ...]
     attributes: Mapping[str, Any]

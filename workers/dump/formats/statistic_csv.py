@@ -89,7 +89,7 @@ _UNKNOWN_ID = 65535
 
 
 class StatisticRow(NamedTuple):
-    """What a table says about one tensor; -1 and "" for what it does not have.
+    """The facts in a table about one tensor; -1 and "" for missing facts.
 
     A tuple, because a file may have a hundred thousand of them.
     """
