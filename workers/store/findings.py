@@ -6,7 +6,7 @@
     findings/{rules}/numbers        (finding, number) float64
 
 `{rules}` names the set of rules, so the findings of one set never replace the findings of another set. If a
-set found nothing, only the commit record says so, and there are no tables.
+set found nothing, only the commit record says so, and the tables are missing.
 """
 
 from __future__ import annotations
