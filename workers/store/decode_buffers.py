@@ -1,7 +1,7 @@
 """Memory for decoded chunks that is used again when nothing refers to what was decoded into it any more.
 
-The system zeroes fresh memory page by page. Where chunks are decoded, looked at once and dropped, this takes
-a tenth of the time.
+The system zeroes fresh memory page by page, which is saved where chunks are decoded, looked at once, and
+dropped.
 """
 
 from __future__ import annotations

@@ -114,8 +114,9 @@ class ThreadRunner:
 
     def run(self, batches: Iterable[Sequence[Pair]]) -> Iterator[list[PairComparison]]:
         """Yield the outcomes of each batch, in their order."""
-        submit = partial(self._pool.submit, compare_pairs)
-        return in_order(batches, lambda batch: submit(batch, self._buffers), ahead=2 * self.parts)
+        pool, buffers = self._pool, self._buffers
+        ahead = 2 * self.parts
+        return in_order(batches, lambda batch: pool.submit(compare_pairs, batch, buffers), ahead=ahead)
 
     def map(
         self, function: Callable[[Sequence[_Job]], list[_Answer]], batches: Iterable[Sequence[_Job]]
