@@ -68,7 +68,7 @@ class RankTolerance:
             measured: the tensors that digests do not show to be equal.
             keys: all tensors of A, by number.
             equal: the numbers of those that digests show to be equal.
-            shapes: those of all tensors of the step.
+            shapes: those that tensors of the step have.
             spreads_of: returns by how much replicas of tensors differ; is given what rounding alone makes.
         """
         self._walk.begin_step()

@@ -82,6 +82,15 @@ class StepTensors:
         """The names of the tensors."""
         return [key.name for key in self.keys]
 
+    @property
+    def different_shapes(self) -> list[tuple[int, ...]]:
+        """The shapes that occur: a few hundred, of ten thousand tensors."""
+        if self.forms is None:
+            return list(set(self.shapes))
+        # The last field is that of all numbers, and the same where these are.
+        alike = self.forms[:, -1].tolist()
+        return [self.shapes[number] for number in dict(zip(alike, range(len(alike)), strict=True)).values()]
+
     def operand(self, number: int) -> Operand:
         """Return a value that says where to read the elements of one tensor."""
         return self.operands.operand(number, self)

@@ -247,7 +247,7 @@ class StepComparison:
             if outcome.metrics is not None
         )
         spreads_of = partial(self._choices.own_spread.measure, a, b, self._number_in_b, self._runner)
-        return self._tolerance.judge(tensors, a.keys, equal, b.shapes, spreads_of)
+        return self._tolerance.judge(tensors, a.keys, equal, b.different_shapes, spreads_of)
 
     def _operands(self, pair: TensorPair) -> Pair:
         a, b = self._a.operand(pair.a), self._b.operand(pair.b)
