@@ -13,12 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.dump.formats.header import TensorHeader
+from workers.tasks.around import Around, PackedAround
 
-_LEAD, _TAIL = (TensorHeader._fields.index(name) for name in ("lead", "tail"))
+_LEAD, _TAIL, _RECORD = (TensorHeader._fields.index(name) for name in ("lead", "tail", "record"))
 
 
 class Headers(Sequence[TensorHeader | None]):
-    """The header of each row, None for a row without one."""
+    """The header of each row, None for a row without one. Headers have no record here: that is of the row."""
 
     __slots__ = ("_alike", "_around", "_place", "_which")
 
@@ -26,13 +27,13 @@ class Headers(Sequence[TensorHeader | None]):
         self,
         alike: Sequence[TensorHeader | None],
         which: npt.NDArray[np.int32],
-        around: Sequence[tuple[bytes, bytes]],
+        around: Sequence[Around],
         place: npt.NDArray[np.int32],
     ) -> None:
         """Hold headers; see `of`.
 
         Args:
-            alike: without lead and tail.
+            alike: without lead, tail and record.
             which: for each distinct header, shape (distinct,), which one of `alike` it is.
             around: lead and tail of each distinct header.
             place: for each row, shape (rows,), which of the distinct headers it has.
@@ -54,7 +55,7 @@ class Headers(Sequence[TensorHeader | None]):
         return cls(*_compared(distinct), place)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._alike, self._which, self._around, self._place)
+        return _unpacked, (self._alike, self._which, PackedAround.of(self._around), self._place)
 
     def __len__(self) -> int:
         return len(self._place)
@@ -80,11 +81,11 @@ class Headers(Sequence[TensorHeader | None]):
 
     @property
     def alike(self) -> list[TensorHeader | None]:
-        """The header of each row without lead and tail."""
+        """The header of each row without lead, tail and record."""
         return self._of(self._of(self._alike, self._which), self._place)
 
     def column(self, derived: Callable[[TensorHeader | None], object]) -> npt.NDArray[Any]:
-        """Return what derives from the header of each row without its lead and tail."""
+        """Return what derives from the header of each row without its lead, tail and record."""
         values = np.empty(len(self._alike), object)
         values[:] = [derived(header) for header in self._alike]
         return values[self._which][self._place]
@@ -111,10 +112,19 @@ class Headers(Sequence[TensorHeader | None]):
         return [headers[number] for number in numbers.tolist()]
 
 
+def _unpacked(
+    alike: Sequence[TensorHeader | None],
+    which: npt.NDArray[np.int32],
+    around: PackedAround,
+    place: npt.NDArray[np.int32],
+) -> Headers:
+    return Headers(alike, which, around.unpack(), place)
+
+
 def _compared(
     distinct: Sequence[TensorHeader | None],
-) -> tuple[list[TensorHeader | None], npt.NDArray[np.int32], list[tuple[bytes, bytes]]]:
-    """Return the headers without lead and tail; which of them each one is; and lead and tail of each."""
+) -> tuple[list[TensorHeader | None], npt.NDArray[np.int32], list[Around]]:
+    """Return the headers without lead, tail and record; which of them each is; and lead and tail of each."""
     alike: dict[tuple[Any, ...] | None, int] = {}
     around, which = [], []
     last: tuple[Any, ...] | None = ()
@@ -124,7 +134,7 @@ def _compared(
             rest = None
             around.append((b"", b""))
         else:
-            rest = (*header[:_LEAD], *header[_TAIL + 1 :])
+            rest = (*header[:_LEAD], *header[_TAIL + 1 : _RECORD], "", *header[_RECORD + 1 :])
             around.append((header.lead, header.tail))
         # Comparing two that are made of the same objects is quick, and hashing them is not.
         if rest != last:
