@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.dump.formats.header import TensorHeader
-from workers.tasks.around import Around, PackedAround
 
 _LEAD, _TAIL, _RECORD = (TensorHeader._fields.index(name) for name in ("lead", "tail", "record"))
 
@@ -27,7 +26,7 @@ class Headers(Sequence[TensorHeader | None]):
         self,
         alike: Sequence[TensorHeader | None],
         which: npt.NDArray[np.int32],
-        around: Sequence[Around],
+        around: Sequence[tuple[bytes, bytes]],
         place: npt.NDArray[np.int32],
     ) -> None:
         """Hold headers; see `of`.
@@ -55,7 +54,7 @@ class Headers(Sequence[TensorHeader | None]):
         return cls(*_compared(distinct), place)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpacked, (self._alike, self._which, PackedAround.of(self._around), self._place)
+        return type(self), (self._alike, self._which, self._around, self._place)
 
     def __len__(self) -> int:
         return len(self._place)
@@ -112,18 +111,9 @@ class Headers(Sequence[TensorHeader | None]):
         return [headers[number] for number in numbers.tolist()]
 
 
-def _unpacked(
-    alike: Sequence[TensorHeader | None],
-    which: npt.NDArray[np.int32],
-    around: PackedAround,
-    place: npt.NDArray[np.int32],
-) -> Headers:
-    return Headers(alike, which, around.unpack(), place)
-
-
 def _compared(
     distinct: Sequence[TensorHeader | None],
-) -> tuple[list[TensorHeader | None], npt.NDArray[np.int32], list[Around]]:
+) -> tuple[list[TensorHeader | None], npt.NDArray[np.int32], list[tuple[bytes, bytes]]]:
     """Return the headers without lead, tail and record; which of them each is; and lead and tail of each."""
     alike: dict[tuple[Any, ...] | None, int] = {}
     around, which = [], []
