@@ -1,6 +1,7 @@
 """Ingesting tensors in files of torch.save and of safetensors, against the same tensors as npy.
 
-All dumps are in memory if there is a tmpfs, and all contenders take turns.
+All dumps are in memory if there is a tmpfs, and all contenders take turns. The garbage collector looks as
+seldom as in a command: the more objects a plan has, the more often it would look at them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from bench.load import DECLARED, build_alike, build_as
 from bench.measure import Measure, in_turns, seconds
 from bench.parts.copying import copy
 from bench.setting import Setting, ingest, workers
+from bench.stages import as_a_command
 
 #: What is measured, with the words for it.
 _CONTAINERS = {"pt": "as .pt", "sglang": "as .pt of SGLang", "safetensors": "as safetensors"}
@@ -73,7 +75,7 @@ def _against_npy(what: str, times: dict[str, tuple[float, ...]]) -> Iterator[Mea
 
 def _ingest(setting: Setting, client: Client, dump: Path) -> float:
     layout = DECLARED if dump.name == "safetensors" else ""
-    with setting.target(setting.fast) as target:
+    with as_a_command(), setting.target(setting.fast) as target:
         return seconds(lambda: ingest(client, dump, target, layout=layout))
 
 

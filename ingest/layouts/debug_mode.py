@@ -8,9 +8,9 @@
          "log": {"type": "dict", "items": [["input_hash", ...],
                                            ["hash", {"type": "scalar", "value": 1.5}]]}}]}
 
-(torch 2.15, `torch/utils/_debug_mode`, `DebugMode.save_logs`.) `log` is a tree of types, with a number in the
-place of each tensor: the sum of absolute values in float64 or, as a whole number, `torch.hash_tensor`. It is
-null if no hashes were asked for.
+(torch 2.14 and 2.15, `torch/utils/_debug_mode`, `DebugMode.save_logs`.) `log` is a tree of types, with a
+number in the place of each tensor: the sum of absolute values in float64 or, as a whole number,
+`torch.hash_tensor`. It is null if no hashes were asked for.
 """
 
 from __future__ import annotations

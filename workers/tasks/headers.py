@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from workers.dump.formats.header import TensorHeader
 
-_LEAD, _TAIL = (TensorHeader._fields.index(name) for name in ("lead", "tail"))
+_LEAD, _TAIL, _RECORD = (TensorHeader._fields.index(name) for name in ("lead", "tail", "record"))
 
 
 class Headers(Sequence[TensorHeader | None]):
-    """The header of each row, None for a row without one."""
+    """The header of each row, None for a row without one. Headers have no record here: that is of the row."""
 
     __slots__ = ("_alike", "_around", "_place", "_which")
 
@@ -32,7 +32,7 @@ class Headers(Sequence[TensorHeader | None]):
         """Hold headers; see `of`.
 
         Args:
-            alike: without lead and tail.
+            alike: without lead, tail and record.
             which: for each distinct header, shape (distinct,), which one of `alike` it is.
             around: lead and tail of each distinct header.
             place: for each row, shape (rows,), which of the distinct headers it has.
@@ -80,11 +80,11 @@ class Headers(Sequence[TensorHeader | None]):
 
     @property
     def alike(self) -> list[TensorHeader | None]:
-        """The header of each row without lead and tail."""
+        """The header of each row without lead, tail and record."""
         return self._of(self._of(self._alike, self._which), self._place)
 
     def column(self, derived: Callable[[TensorHeader | None], object]) -> npt.NDArray[Any]:
-        """Return what derives from the header of each row without its lead and tail."""
+        """Return what derives from the header of each row without its lead, tail and record."""
         values = np.empty(len(self._alike), object)
         values[:] = [derived(header) for header in self._alike]
         return values[self._which][self._place]
@@ -114,7 +114,7 @@ class Headers(Sequence[TensorHeader | None]):
 def _compared(
     distinct: Sequence[TensorHeader | None],
 ) -> tuple[list[TensorHeader | None], npt.NDArray[np.int32], list[tuple[bytes, bytes]]]:
-    """Return the headers without lead and tail; which of them each one is; and lead and tail of each."""
+    """Return the headers without lead, tail and record; which of them each is; and lead and tail of each."""
     alike: dict[tuple[Any, ...] | None, int] = {}
     around, which = [], []
     last: tuple[Any, ...] | None = ()
@@ -124,7 +124,7 @@ def _compared(
             rest = None
             around.append((b"", b""))
         else:
-            rest = (*header[:_LEAD], *header[_TAIL + 1 :])
+            rest = (*header[:_LEAD], *header[_TAIL + 1 : _RECORD], "", *header[_RECORD + 1 :])
             around.append((header.lead, header.tail))
         # Comparing two that are made of the same objects is quick, and hashing them is not.
         if rest != last:

@@ -45,3 +45,10 @@ def test_rows_that_share_a_header_share_it_in_a_worker() -> None:
     """Thousands of npy files have the same one."""
     rows = list(pickle.loads(pickle.dumps(Headers.of([SHARED, OTHER, SHARED]))))  # noqa: S301  (its own)
     assert rows[0] is rows[2]
+
+
+def test_the_record_is_that_of_the_row() -> None:
+    rows = [SHARED._replace(record=f'{{"number": {number}}}', lead=b"%d" % number) for number in range(3)]
+    headers = Headers.of(rows)
+    assert list(headers) == [row._replace(record="") for row in rows]
+    assert headers.alike[0] == headers.alike[1]
