@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from ingest.reader import shard_indexes
 from ingest.reader.cube_reader import CubeReader
 from workers.arrays.aggregate import STATISTICS, aggregated, default_aggregate, joined, parts_of
 from workers.arrays.digest import DIGEST_BYTES
@@ -21,7 +22,8 @@ from workers.errors import DamagedStore
 from workers.model import MIB, ceil_div
 from workers.store.backends.deadline import supervised
 from workers.store.blocks import Block
-from workers.store.cubes import ANOMALY_FIELDS, GROUP, REBUILD_HINT
+from workers.store.cubes import ANOMALY_FIELDS, GROUP, REBUILD_HINT, CubeState
+from workers.store.model import StoreAddress
 from workers.store.nd_arrays import ArrayLayout
 from workers.store.objects import REQUESTS_AT_ONCE, ObjectStore
 
@@ -31,8 +33,8 @@ _Result = TypeVar("_Result")
 
 #: Objects that are read at once from a directory: reading and decoding release the interpreter.
 _LOCAL_AT_ONCE = 2
-#: An object store sends a whole object of this size, before compression, sooner than it answers two requests.
-_WHOLE_NBYTES = 4 * MIB
+#: What an object store is asked for at the end of an object: its index, and all of an object that is shorter.
+_END_NBYTES = MIB // 32
 #: Reading this much that is not wanted takes less time than a second request, of a directory, too.
 _GAP_NBYTES = MIB // 2
 
@@ -48,7 +50,7 @@ def aggregates(cubes: CubeReader, statistic: str) -> npt.NDArray[np.float64] | N
         return None
     wanted = np.array([STATISTICS.index(statistic)])
     blocks = range(ceil_div(cubes.state.steps, layout.chunk[0]))
-    parts = _CubePart(cubes.objects, layout, cubes.state.ranks, wanted).read(blocks)
+    parts = _CubePart(cubes.objects, cubes.state, layout, wanted).read(blocks)
     return np.concatenate([part[..., 0] for part in parts])[: cubes.state.steps]
 
 
@@ -113,7 +115,9 @@ def aggregated_steps(
         DamagedStore: a cube is damaged.
     """
     how, ranks = default_aggregate(statistic), cubes.state.ranks
-    parts = [_CubePart(cubes.objects, _layout(cubes, name), ranks, tensors) for name in parts_of(statistic)]
+    parts = [
+        _CubePart(cubes.objects, cubes.state, _layout(cubes, name), tensors) for name in parts_of(statistic)
+    ]
     steps = parts[0].layout.chunk[0]
     blocks = sorted({place // steps for place in places})
     answers = {block: np.full((steps, ranks), np.nan) for block in blocks}
@@ -157,7 +161,7 @@ def _steps(cubes: CubeReader, name: str, places: Sequence[int], tensors: Array) 
     layout = _layout(cubes, name)
     steps = layout.chunk[0]
     blocks = sorted({place // steps for place in places})
-    parts = _CubePart(cubes.objects, layout, cubes.state.ranks, tensors).read(blocks)
+    parts = _CubePart(cubes.objects, cubes.state, layout, tensors).read(blocks)
     by_block = dict(zip(blocks, parts, strict=True))
     return [by_block[place // steps][place % steps] for place in places]
 
@@ -170,19 +174,16 @@ def _in_threads(
     objects: ObjectStore, do: Callable[[_Job], _Result], jobs: Sequence[_Job]
 ) -> Iterator[_Result]:
     """Yield what `do` returns of each job, in order. Each job reads one or a few objects."""
-    if not objects.is_local:
-        with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="dump-ingest-cubes") as threads:
-            yield from threads.map(do, jobs)
-        return
+    at_once = min(_LOCAL_AT_ONCE if objects.is_local else REQUESTS_AT_ONCE, len(jobs))
 
     def share(first: int) -> list[_Result]:
-        # Supervised, because most jobs take less time than handing over each read to another thread.
-        return supervised(lambda: [do(job) for job in jobs[first::_LOCAL_AT_ONCE]])
+        # Supervised, because handing over each read to another thread takes as long as a small one.
+        return supervised(lambda: [do(job) for job in jobs[first::at_once]])
 
-    with ThreadPoolExecutor(_LOCAL_AT_ONCE, thread_name_prefix="dump-ingest-cubes") as threads:
-        shares = list(threads.map(share, range(_LOCAL_AT_ONCE)))
+    with ThreadPoolExecutor(max(at_once, 1), thread_name_prefix="dump-ingest-cubes") as threads:
+        shares = list(threads.map(share, range(at_once)))
     for number in range(len(jobs)):
-        yield shares[number % _LOCAL_AT_ONCE][number // _LOCAL_AT_ONCE]
+        yield shares[number % at_once][number // at_once]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,14 +204,14 @@ class _CubePart:
     """Places along the last axis of an array, (block of steps, rank, place)."""
 
     objects: ObjectStore
+    state: CubeState
     layout: ArrayLayout
-    ranks: int
     wanted: Array
     """Ascending."""
 
     def read(self, blocks: Sequence[int]) -> list[Array]:
         """Return for each of these blocks of steps (step of the block, rank, place)."""
-        shape = (self.layout.chunk[0], self.ranks, self.wanted.size)
+        shape = (self.layout.chunk[0], self.state.ranks, self.wanted.size)
         answers = [np.full(shape, self.layout.fill, self.layout.dtype) for _ in blocks]
         jobs = [
             (answer, part)
@@ -237,12 +238,12 @@ class _CubePart:
         return [
             _WantedObject(
                 f"{GROUP}/{self.layout.key((block, chunk, int(number[start])))}",
-                slice(chunk * wide, min((chunk + 1) * wide, self.ranks)),
+                slice(chunk * wide, min((chunk + 1) * wide, self.state.ranks)),
                 slice(start, stop),
                 within[start:stop],
             )
             for chunk, (start, stop) in product(
-                range(ceil_div(self.ranks, wide)), pairwise([*starts, self.wanted.size])
+                range(ceil_div(self.state.ranks, wide)), pairwise([*starts, self.wanted.size])
             )
         ]
 
@@ -272,20 +273,37 @@ class _CubePart:
             DamagedStore: it is damaged; or it is missing, and no cube of tensors.
         """
         layout, objects = self.layout, self.objects
-        nbytes = int(np.prod(layout.chunk)) * layout.dtype.itemsize
-        many = len(numbers) > layout.chunk[layout.inner_axis] // layout.inner // 2
-        is_whole = many or (not objects.is_local and nbytes <= _WHOLE_NBYTES)
-        end = objects.get(key) if is_whole else objects.get_range(key, -layout.index_nbytes)
+        is_whole = len(numbers) > layout.chunk[layout.inner_axis] // layout.inner // 2
+        index = None if is_whole else self._known_index(key)
+        end = index
         if end is None:
-            if "tensor" in layout.dimensions:
-                return
-            raise DamagedStore(f"{key}: missing", hint=REBUILD_HINT)
-        ranges = [layout.inner_ranges(end, key)[number] for number in numbers]
+            asked = max(layout.index_nbytes, 0 if objects.is_local else _END_NBYTES)
+            end = objects.get(key) if is_whole else objects.get_range(key, -asked)
+            if end is None:
+                if "tensor" in layout.dimensions:
+                    return
+                raise DamagedStore(f"{key}: missing", hint=REBUILD_HINT)
+            is_whole = is_whole or len(end) < asked
+        every = layout.inner_ranges(end, key)
+        if index is None:
+            self._keep_index(key, end[-layout.index_nbytes :])
+        ranges = [every[number] for number in numbers]
         for first, last in [(0, len(end))] if is_whole else _near(ranges):
             data = memoryview(end if is_whole else objects.get_range(key, first, last) or b"")
             for start, stop in ranges:
                 if first <= start and stop <= last:
                     yield layout.decode_inner(bytes(data[start - first : stop - first]), key, stop - start)
+
+    def _known_index(self, key: str) -> bytes | None:
+        return None if self.objects.is_local else shard_indexes.KNOWN.get(self._named(key))
+
+    def _keep_index(self, key: str, index: bytes) -> None:
+        # Blocks of several steps are written again with each step, without a sign of it.
+        if self.layout.chunk[0] == 1 and not self.objects.is_local:
+            shard_indexes.KNOWN.keep(self._named(key), index)
+
+    def _named(self, key: str) -> tuple[StoreAddress, str, int, str]:
+        return (self.objects.address, self.state.epoch, self.state.rewrites, key)
 
 
 def _near(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

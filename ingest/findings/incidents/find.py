@@ -90,8 +90,10 @@ class FoundIncidents:
             UsageError: a rank or a step does not exist, or the severity is not one.
         """
         _check_severity(severity)
-        keys = [opened.key for opened in self.snapshot.store.select(rank, step, damages=[])]
         listed: Sequence[Incident] = self.incidents
+        # Without a choice, nothing has to be looked up: it takes a while in a long run.
+        chosen = () if rank is None and step is None else self.snapshot.store.select(rank, step, damages=[])
+        keys = [opened.key for opened in chosen]
         if rank is not None:
             ranks = {key.rank for key in keys}
             listed = [known for known in listed if known.rank is None or not ranks.isdisjoint(known.ranks)]

@@ -3,8 +3,8 @@
 The client makes the first read of each bucket. From its request these reads learn where the bucket is and for
 what region requests are signed. Each is one request, signed by AWS Signature Version 4
 (https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html), over the connections of the
-client. Whatever is answered but the object, or that it does not exist, the client asks again: with its retries,
-redirections and errors.
+client. Whatever is answered but the object, or that it does not exist, the client asks again: with its
+retries, redirections and errors.
 """
 
 from __future__ import annotations
