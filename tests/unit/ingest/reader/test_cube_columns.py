@@ -2,16 +2,19 @@
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 import ingest
 from ingest.api import DumpStore, open_store, trend
 from ingest.questions.trend import rank_values
+from ingest.reader import cube_columns, shard_indexes
 from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
 from ingest.reader.cube_columns import aggregated_steps, aggregates, narrow_blocks
 from tests.cube_stores import NAMES, once, put
 from tests.dumps import unpack
+from tests.wrapped_objects import WrappedObjects
 from workers.arrays.aggregate import STATISTICS, aggregated, default_aggregate, parts_of
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore
@@ -59,6 +62,38 @@ def test_some_tensors_together_are_those_of_the_blocks(
         values = sum(block.statistic(part)[:, tensors] for part in parts_of(statistic))
         expected = aggregated(np.asarray(values), default_aggregate(statistic))
         np.testing.assert_array_equal(together[number][order], expected)
+
+
+class FarObjects(WrappedObjects):
+    """A directory as if it were an object store; counts the ranges that are read."""
+
+    is_local = False
+    ranges = 0
+
+    def get_range(self, key: str, start: int, stop: int | None = None) -> bytes | None:
+        self.ranges += 1
+        return super().get_range(key, start, stop)
+
+
+@pytest.mark.parametrize("end_nbytes", [0, 1 << 15])
+def test_from_an_object_store_the_indexes_are_read_once(
+    end_nbytes: int, view: ConsolidatedCubes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cube_columns, "_END_NBYTES", end_nbytes)
+    monkeypatch.setattr(shard_indexes, "KNOWN", shard_indexes.ShardIndexes())
+    expected = aggregated_steps(view, range(7), "max", np.array([0]))
+    far = FarObjects(view.objects)
+    remote = ConsolidatedCubes(far, view.state)
+    # Two chunks of ranks: of each the end, which is all of a small object, and then a part.
+    for requests in (14 if end_nbytes else 28, 14):
+        far.ranges = 0
+        np.testing.assert_array_equal(aggregated_steps(remote, range(7), "max", np.array([0])), expected)
+        assert far.ranges == requests
+    # Steps that are written again have other indexes.
+    rewritten = ConsolidatedCubes(far, msgspec.structs.replace(view.state, rewrites=view.state.rewrites + 1))
+    far.ranges = 0
+    aggregated_steps(rewritten, range(7), "max", np.array([0]))
+    assert far.ranges == (14 if end_nbytes else 28)
 
 
 def test_a_damaged_inner_chunk_is_named_and_others_are_read(view: ConsolidatedCubes) -> None:
