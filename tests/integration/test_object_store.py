@@ -4,7 +4,6 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,36 +125,6 @@ def test_an_object_is_one_request(objects: ObjectStore, requests: Requests) -> N
     assert requests.of(lambda: objects.get_range("a", -4)) == {"GET": 1}
     assert requests.of(lambda: objects.get_range("a", 1, 4)) == {"GET": 1}
     assert requests.of(lambda: objects.children("")) == {"GET": 1}
-
-
-def test_reads_go_past_the_client_once_it_has_shown_where_the_bucket_is(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Options of its own: nobody has read through this client yet.
-    objects = S3Objects(StoreAddress(url, '{"config_kwargs": {"max_pool_connections": 7}}'))
-    name = "a b+c/é~[1]*.json"
-    objects.put(name, b"0123456789")
-    assert objects.get(name) == b"0123456789"  # by the client
-    asked: list[str] = []
-    monkeypatch.setattr(objects._fs, "_cat_file", lambda path, **_: asked.append(path))
-    assert objects.get(name) == b"0123456789"
-    assert objects.get_range(name, 2, 5) == b"234"
-    assert objects.get_range(name, -3) == b"789"
-    assert objects.get_range(name, 7) == b"789"
-    assert objects.get_many([name, "gone"]) == {name: b"0123456789"}
-    assert objects.get("gone") is None
-    assert asked == []
-
-
-def test_what_is_refused_is_asked_again_by_the_client(url: str) -> None:
-    objects = S3Objects(StoreAddress(url, '{"config_kwargs": {"max_pool_connections": 8}}'))
-    objects.put("a", b"0123456789")
-    assert objects.get("a") == b"0123456789"
-    places = objects._reads._places
-    places.update({bucket: replace(place, region="elsewhere") for bucket, place in places.items()})
-    assert objects.get("a") == b"0123456789"
-    places.update({bucket: replace(place, origin="http://127.0.0.1:1") for bucket, place in places.items()})
-    assert objects.get_many(["a", "gone"]) == {"a": b"0123456789"}
 
 
 def test_only_a_large_object_goes_in_parts(objects: ObjectStore, requests: Requests) -> None:

@@ -30,7 +30,8 @@ class FsspecObjects:
 
     is_local = False
     tells_progress = False
-    #: Further options of each write of one object.
+    #: Further options of each read and of each write of one object.
+    _read_options: ClassVar[Mapping[str, Any]] = {}
     _write_options: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, address: StoreAddress) -> None:
@@ -71,7 +72,7 @@ class FsspecObjects:
     def get(self, key: str) -> bytes | None:
         """Return an object."""
         with self._errors("read", key), suppress(FileNotFoundError):
-            return self._read(self._path(key))
+            return bytes(self._fs.cat_file(self._path(key), **self._read_options))
         return None
 
     def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
@@ -79,12 +80,20 @@ class FsspecObjects:
         if not keys:
             return {}
         with self._errors("read", keys[0]):
-            answers = self._read_many([self._path(key) for key in keys])
+            # Not `cat`, which takes `*`, `?` and `[` in a path for a pattern.
+            answers = self._fs.cat_ranges(
+                [self._path(key) for key in keys],
+                None,
+                None,
+                on_error="return",
+                **self._batch_options,
+                **self._read_options,
+            )
             contents = {}
             for key, answer in zip(keys, answers, strict=True):
                 if isinstance(answer, FileNotFoundError):
                     continue
-                if isinstance(answer, BaseException):
+                if isinstance(answer, Exception):
                     raise answer
                 contents[key] = bytes(answer)
             return contents
@@ -92,7 +101,7 @@ class FsspecObjects:
     def get_range(self, key: str, start: int, stop: int | None = None) -> bytes | None:
         """Return bytes `start` to `stop`."""
         with self._errors("read", key), suppress(FileNotFoundError):
-            return self._read(self._path(key), start, stop)
+            return bytes(self._fs.cat_file(self._path(key), start=start, end=stop))
         return None
 
     def delete(self, key: str) -> None:
@@ -142,18 +151,6 @@ class FsspecObjects:
 
     def prune(self, prefix: str) -> None:
         """Do nothing: an object store has no directories."""
-
-    def _read(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
-        """Return an object or a part of it; raise whatever the file system raises."""
-        return bytes(self._fs.cat_file(path, start=start, end=stop))
-
-    def _read_many(self, paths: Sequence[str]) -> Sequence[bytes | BaseException]:
-        """Return the objects in the order of `paths`, or for each why it cannot be read."""
-        # Not `cat`, which takes `*`, `?` and `[` in a path for a pattern.
-        answers: list[bytes | BaseException] = self._fs.cat_ranges(
-            paths, None, None, on_error="return", **self._batch_options
-        )
-        return answers
 
     def _client_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the options of the file system for those of the address."""

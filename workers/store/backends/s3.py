@@ -8,11 +8,9 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 import fsspec
-from fsspec.asyn import sync
 
 from workers.model import MIB
 from workers.store.backends.fsspec_objects import FsspecObjects
-from workers.store.backends.s3_direct import DirectReads
 from workers.store.backends.s3_session import S3Listener
 from workers.store.model import StoreAddress
 from workers.store.objects import REQUESTS_AT_ONCE, UnfinishedUpload
@@ -55,18 +53,6 @@ class S3Objects(FsspecObjects):
         super().__init__(address)
         self._fs.retries = _ATTEMPTS
         S3Listener.attach(self._fs)
-        self._reads = DirectReads.attach(self._fs)
-
-    def _read(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
-        options = {} if (start, stop) != (None, None) else self._read_options
-        data: bytes = sync(self._fs.loop, self._reads.read, path, start, stop, **options)
-        return data
-
-    def _read_many(self, paths: Sequence[str]) -> list[bytes | BaseException]:
-        answers: list[bytes | BaseException] = sync(
-            self._fs.loop, self._reads.read_many, paths, **self._read_options
-        )
-        return answers
 
     def delete_many(self, keys: Sequence[str]) -> None:
         """Remove several objects, up to a thousand in one request."""

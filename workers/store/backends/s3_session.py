@@ -35,12 +35,6 @@ class S3Listener:
         file_system.session = session
         setattr(file_system, _NAME, listener)
 
-    @staticmethod
-    def of(file_system: Any) -> S3Listener | None:
-        """Return who listens to a file system; None if nobody does."""
-        listener: S3Listener | None = getattr(file_system, _NAME, None)
-        return listener
-
     def receive(self, response_dict: Mapping[str, Any] | None = None, **_: object) -> None:
         """Note an answer. Called by botocore for each attempt, in the task that waits for it."""
         if response_dict is None:
