@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 
+from ingest.cli import GC_OBJECTS
 from ingest.layouts.base import Listing
 from ingest.layouts.detect import find_dump
 from ingest.planning.inspection import inspect
@@ -21,7 +23,6 @@ from workers.dump.source import OpenFile
 from workers.rules.values import RuleSet
 from workers.store.model import CommitSummary, Grid, Origin
 from workers.store.opening import open_objects, resolve
-from workers.store.pieces import Gathered
 from workers.store.shards import ShardPacker
 from workers.tasks.convert import PIECE_BYTES, convert
 from workers.tasks.model import Entry, Segment, StepPlan
@@ -31,6 +32,8 @@ T = TypeVar("T")
 _BUFFER = memoryview(bytearray(PIECE_BYTES))
 #: The distinct payloads of each segment, each with the first entry that has it.
 Distinct: TypeAlias = list[tuple[Segment, list[tuple[Entry, bytes]]]]
+#: By key of a shard, the sizes of the pieces in which it is written.
+Sizes: TypeAlias = dict[str, list[int]]
 CONVERT_PARTS = ("read and digest", "statistics", "encode", "write")
 
 
@@ -47,6 +50,17 @@ class Stages:
         result = function()
         self.seconds[stage] = self.seconds.get(stage, 0.0) + self.clock() - started
         return result
+
+
+@contextmanager
+def as_a_command() -> Iterator[None]:
+    """Have the garbage collector look as seldom as in a command."""
+    before = gc.get_threshold()
+    gc.set_threshold(GC_OBJECTS, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def ingest_here(
@@ -115,22 +129,44 @@ def _summarise_all(distinct: Distinct) -> None:
                 summarise(np.frombuffer(data, dtype))
 
 
-def _encode_all(distinct: Distinct) -> dict[str, bytes | bytearray]:
-    shards: dict[str, bytes | bytearray] = {}
+class _Measured:
+    """A new object of which only the sizes of its pieces are kept: into a directory, nothing is gathered."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self._sizes = sizes
+
+    def write(self, piece: bytes | bytearray | memoryview) -> None:
+        """Note the size of a piece."""
+        self._sizes.append(len(piece))
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def drop(self) -> None:
+        """Do nothing."""
+
+
+def _encode_all(distinct: Distinct) -> Sizes:
+    sizes: Sizes = {}
     for segment, payloads in distinct:
 
-        def create(number: int, path: str = segment.array.path) -> Gathered:
-            return Gathered(partial(shards.__setitem__, f"{path}/c/{number}"))
+        def create(number: int, path: str = segment.array.path) -> _Measured:
+            return _Measured(sizes.setdefault(f"{path}/c/{number}", []))
 
         with ShardPacker(segment.array, segment.first_shard, create) as packer:
             for _, data in payloads:
                 packer.append(memoryview(data))
-    return shards
+    return sizes
 
 
-def _write_all(plan: StepPlan, shards: dict[str, bytes | bytearray]) -> None:
-    for key, data in shards.items():
-        open_objects(plan.store).put(f"parts/{key}", data)
+def _write_all(plan: StepPlan, shards: Sizes) -> None:
+    """Write shards piece by piece, as conversion does: each piece is in the cache when it is written."""
+    objects, content = open_objects(plan.store), memoryview(bytes(PIECE_BYTES))
+    for key, sizes in shards.items():
+        shard = objects.create(f"parts/{key}")
+        for nbytes in sizes:
+            shard.write(content[:nbytes])
+        shard.close()
 
 
 def _distinct(plan: StepPlan, segment: Segment, entries: dict[int, Entry]) -> list[tuple[Entry, bytes]]:

@@ -1,4 +1,4 @@
-"""The names of our variables in the environment, which say what flags and files do not."""
+"""The names of the variables in the environment that this project reads."""
 
 from __future__ import annotations
 

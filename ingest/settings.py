@@ -63,7 +63,7 @@ class Settings(BaseModel):
     cpu_share: float = Field(default=1.0, gt=0, le=1)
     """The share of these processors that the command and its own workers use at most."""
     poll_s: float = Field(default=1.0, gt=0)
-    """How often the dump is listed, in seconds. File events only make it prompt: nothing relies on them."""
+    """How often the dump is listed, in seconds. File events make it sooner: nothing relies on them."""
     quiet_s: float = Field(default=10.0, ge=0)
     """The last step of a rank is complete when nothing in it has changed for this many seconds."""
     settle_s: float = Field(default=1.0, ge=0)
@@ -89,7 +89,7 @@ class Settings(BaseModel):
     marginals: bool = False
     """Whether marginals are, too, if `sketches` is set. `dump-ingest sketch` adds them later."""
     pool: bool = True
-    """Whether tensors that several ranks share are stored once. It takes `consolidate --follow` beside it."""
+    """Whether tensors that several ranks share are stored once. Needs a running `consolidate --follow`."""
     replace: bool = False
     """Whether steps that came from another dump directory may be replaced."""
     recheck_rate: ByteSize = Field(default=ByteSize(16 * _MIB), ge=0)
@@ -362,9 +362,10 @@ def _explain(error: ValidationError, origins: Mapping[str, str]) -> str:
         name = str(mistake["loc"][0]) if mistake["loc"] else "settings"
         if mistake["type"] == "extra_forbidden":
             what = "is not a setting"
-        elif name in _NEVER_SHOWN:
-            what = mistake["msg"].removeprefix("Value error, ")
         else:
-            what = f"{mistake['msg'].lower()}, got {masked_values(mistake['input'])!r}"
+            message = mistake["msg"].removeprefix("Value error, ").replace("Input should", "must", 1)
+            what = message[:1].lower() + message[1:]
+            if name not in _NEVER_SHOWN:
+                what += f", got {masked_values(mistake['input'])!r}"
         mistakes.append(f"{name} ({origins.get(name, 'default')}): {what}")
     return "; ".join(mistakes)

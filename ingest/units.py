@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-#: A fraction needs a unit: whoever writes 0.1 means a share, or has forgotten the unit.
+#: A fraction needs a unit: a plain 0.1 is a share, or its unit was forgotten.
 _SIZE = re.compile(r"(?:\d+|\d+(?:\.\d+)?\s*[A-Za-z]+)", re.ASCII)
 
 

@@ -2,6 +2,7 @@
 
 DumpIngestError
 ├── UsageError              the request is wrong: change it
+│   ├── StoreMissing        no store where one was named: create it, or name another place
 │   ├── TensorsRemoved      values of a step that is kept without them: ask for its statistics
 │   └── StepRemoved         a step that has gone: look again
 ├── DumpError               the dump is bad: another attempt will not help
@@ -55,7 +56,7 @@ class UsageError(DumpIngestError):
 
 
 class StoreMissing(UsageError):
-    """A place could hold a store, and does not."""
+    """There is no store yet at a place that could hold one."""
 
 
 class TensorsRemoved(UsageError):

@@ -19,8 +19,8 @@ from prometheus_client import REGISTRY
 
 from workers import events
 from workers.arrays import kernels
-from workers.clocks.steady import steady_dask
 from workers.host.cpu import throttle
+from workers.host.steady_clock import steady_dask
 from workers.host.temporary import check_scratch
 from workers.host.watchdog import answer_watchdog
 from workers.tasks.metrics import StoreMetrics, WorkerMetrics, register_build_info

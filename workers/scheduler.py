@@ -14,7 +14,7 @@ import dask
 import distributed.scheduler
 from distributed import Scheduler
 
-from workers.clocks.steady import steady_dask
+from workers.host.steady_clock import steady_dask
 from workers.host.watchdog import answer_watchdog
 
 #: By default, Dask keeps the last 1000 messages of each connection. Ours contain plans of up to 1 MB each.

@@ -18,7 +18,16 @@ from numcodecs import Blosc
 
 from bench.measure import Measure, Ratio, Table, median, shown
 from bench.setting import Setting
-from bench.stages import CONVERT_PARTS, Distinct, Stages, distinct_payloads, ingest_here, plans, split_convert
+from bench.stages import (
+    CONVERT_PARTS,
+    Distinct,
+    Stages,
+    as_a_command,
+    distinct_payloads,
+    ingest_here,
+    plans,
+    split_convert,
+)
 from workers.arrays import kernels
 from workers.model import MIB
 from workers.tasks.convert import PIECE_BYTES
@@ -57,7 +66,7 @@ def measure(setting: Setting) -> Iterator[Measure | Table]:
     best: list[_Best] = []
     for _ in range(setting.rounds):
         stages, limits = Stages(clock=time.process_time), _Best()
-        with setting.target(setting.fast) as target:
+        with as_a_command(), setting.target(setting.fast) as target:
             ingest_here(setting.load.directory, target, stages)
             for plan in plans(setting.load.directory, target, Stages()):
                 split_convert(plan, stages)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from bench.measure import Table, median, shown
 from bench.setting import Setting
-from bench.stages import CONVERT_PARTS, Stages, ingest_here, plans, split_convert
+from bench.stages import CONVERT_PARTS, Stages, as_a_command, ingest_here, plans, split_convert
 from workers.arrays import kernels
 
 
@@ -16,7 +16,7 @@ def measure(setting: Setting) -> Iterator[Table]:
     runs: list[Stages] = []
     for _ in range(setting.rounds):
         stages = Stages()
-        with setting.target() as target:
+        with as_a_command(), setting.target() as target:
             ingest_here(setting.load.directory, target, stages)
             for plan in plans(setting.load.directory, target, Stages()):
                 split_convert(plan, stages)

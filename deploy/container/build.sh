@@ -23,25 +23,15 @@ source=$(cd "$(dirname "$0")/../.." && pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# 1. The tools, with pinned hashes. They are not installed into PREFIX.
-tools=${TOOLS:-}
-if [ -z "$tools" ]; then
-    tools=$scratch/tools
-    "$python" -m venv "$tools"
-    "$tools/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes \
-        ${WHEELHOUSE:+--no-index --find-links "$WHEELHOUSE"} -r "$source/requirements/build.txt"
-fi
-uv=$tools/bin/uv
-
-# 2. The dependencies: only wheels, so that nothing is compiled, and only those with the pinned hashes.
+# 1. The tools and the dependencies, unless PREFIX has them already: the Dockerfile makes a layer of them.
+tools=${TOOLS:-$scratch/tools}
+TOOLS=$tools "$source/deploy/container/dependencies.sh" "$prefix" "${2:-$prefix}"
 mkdir -p "$prefix"
 prefix=$(cd "$prefix" && pwd)
 final=${2:-$prefix}
-"$uv" venv --quiet --allow-existing --python "$python" --no-project "$prefix"
-"$uv" pip install --quiet --python "$prefix/bin/python" --require-hashes --only-binary :all: \
-    ${WHEELHOUSE:+--no-index --find-links "$WHEELHOUSE"} -r "$source/requirements/runtime.txt"
+uv=$tools/bin/uv
 
-# 3. dump-ingest, from a wheel. It is built from a copy, because the source may be read-only or belong to another user.
+# 2. dump-ingest, from a wheel. It is built from a copy, because the source may be read-only or belong to another user.
 mkdir "$scratch/source"
 cp -R "$source/ingest" "$source/workers" "$source/pyproject.toml" "$source/README.md" "$source/CHANGELOG.md" \
     "$source/LICENSE" "$scratch/source/"
@@ -51,29 +41,23 @@ cp "$source/deploy/container/health.py" "$prefix/bin/dump-ingest-health"
 sed -i "1s|.*|#!$prefix/bin/python|" "$prefix/bin/dump-ingest-health"
 chmod 755 "$prefix/bin/dump-ingest-health"
 
-# 4. Remove the tests of libraries: they are a tenth of the size, and nothing imports them.
+# 3. Its bytecode, like that of the dependencies.
 site=$("$prefix/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-for library in distributed llvmlite numba numpy pandas; do
-    find "$site/$library" -type d -name tests -prune -exec rm -rf {} +
-done
-
-# 5. Bytecode. On a read-only file system Python cannot store it, and each start would compile it again. It is not
-#    checked against its source (`unchecked-hash`): the files do not change, and image layers round modification times.
 [ "${BYTECODE:-1}" = 0 ] || "$prefix/bin/python" -m compileall -q -j 0 --invalidation-mode unchecked-hash \
-    -s "$prefix" -p "$final" "$site"
+    -s "$prefix" -p "$final" "$site/ingest" "$site/workers"
 
-# 6. The kernels of the statistics, for a processor type that all machines have; see workers/arrays/kernel_cache.py.
+# 4. The kernels of the statistics, for a processor type that all machines have; see workers/arrays/kernel_cache.py.
 #    -P: use the installation, not the directory that this script runs in.
 env -u NUMBA_CACHE_DIR -u NUMBA_CPU_NAME -u NUMBA_CPU_FEATURES "$prefix/bin/python" -P -m workers.arrays.ship_kernels
 
-# 7. The list of what is installed, and the scripts for Slurm.
+# 5. The list of what is installed, and the scripts for Slurm.
 mkdir -p "$prefix/share/slurm"
 "$prefix/bin/python" -I "$source/deploy/container/sbom.py" >"$prefix/share/sbom.cdx.json"
 cp "$source"/deploy/slurm/*.sh "$source"/deploy/slurm/*.sbatch "$prefix/share/slurm/"
 
-# 8. Check that the programs start.
+# 6. Check that the programs start.
 "$prefix/bin/dump-ingest" --version
 "$prefix/bin/dask" --version
 
-# 9. Scripts name the place where they will be. Everything else finds itself.
+# 7. Scripts name the place where they will be. Everything else finds itself.
 [ "$final" = "$prefix" ] || grep -rlIF "$prefix" "$prefix/bin" | xargs -r sed -i "s|$prefix|$final|g"

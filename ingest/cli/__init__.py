@@ -16,17 +16,17 @@ from __future__ import annotations
 import signal
 from gc import freeze, get_threshold, set_threshold  # `gc` is a module of this package, once it is imported
 
-__all__ = ["main"]
+__all__ = ["GC_OBJECTS", "main"]
 
 
 #: Objects that are made before the garbage collector looks at them (700 by default): an import, a plan and an
 #: index make a hundred thousand each, which stay, and looking at them took a tenth of a command.
-_GC_OBJECTS = 200_000
+GC_OBJECTS = 200_000
 
 
 def main() -> None:
     """Run the command line; end the process with one of the documented exit codes."""
-    set_threshold(_GC_OBJECTS, *get_threshold()[1:])
+    set_threshold(GC_OBJECTS, *get_threshold()[1:])
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # Until the command handles it: Python's own handler would print a traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -259,6 +259,8 @@ def _top(
         raise typer.Exit
 
 
+#: Commands whose only argument is a dump.
+_TAKES_DUMP = frozenset({"ingest", "watch"})
 #: By command, options that it does not have, and the hint to what does the same.
 _ELSEWHERE = {
     "consolidate": (
@@ -270,9 +272,12 @@ _ELSEWHERE = {
 
 def _explained(error: Any) -> UsageError:
     """Return what is wrong with the words of the command line, as all other errors are told."""
-    message, _, advice = error.format_message().partition(". ")
+    message, _, advice = error.format_message().replace(": Input should", ": it must").partition(". ")
     command = "dump-ingest" if error.ctx is None else error.ctx.command_path
-    options, elsewhere = _ELSEWHERE.get(command.rpartition(" ")[2], (frozenset(), ""))
+    name = command.rpartition(" ")[2]
+    if name in _TAKES_DUMP and "unexpected extra argument" in message:
+        advice = f"It takes one dump; the store is named with --store: {command} DUMP --store run.zarr."
+    options, elsewhere = _ELSEWHERE.get(name, (frozenset(), ""))
     if getattr(error, "option_name", None) in options:
         advice = elsewhere
     hint = f"`{command} --help` lists arguments and options."

@@ -13,7 +13,7 @@ from ingest.cli.exits import EXIT_DAMAGE, EXIT_DIFFERENT
 from ingest.cli.files import check_writable, write_file
 from ingest.cli.opening import load_settings
 from ingest.cli.options import ConfigOption, JsonOption, LayoutOption, PartialOption, SchedulerOption
-from ingest.cli.printing import print_json
+from ingest.cli.printing import print_json, say
 from ingest.cli.tensor_options import Conditions, takes_tensor_options
 from workers.errors import UsageError
 
@@ -153,6 +153,8 @@ def command(
     from ingest.questions.compare.suggested_map import mapping_text
 
     settings = load_settings(config, layout=layout, scheduler=scheduler, workers=workers).settings
+    if a.rstrip("/") == b.rstrip("/"):
+        say(f"A and B are both {a}", label="note")
     shown = None if all_tensors else top
     if over_steps:
         growth = growth_between(a, b, chosen, settings.store_options, stat)

@@ -1,4 +1,4 @@
-"""Where commands draw what moves: progress, and what is under way."""
+"""The consoles on which commands draw what changes, such as their progress."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Interrupted(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a command may take to stop, in seconds; then the process ends, whatever it is at."""
+    """How long a command may take to stop, in seconds; then the process ends, finished or not."""
 
     interrupted_s: float = INTERRUPTED_S
     """After Ctrl-C."""
@@ -87,7 +87,7 @@ class Patience:
 
 
 def raise_on_interrupt() -> None:
-    """Have Ctrl-C end the command: at once where it is waited for, within some seconds in any case."""
+    """Have Ctrl-C raise `Interrupted`; if the command has not ended some seconds later, end the process."""
 
     def handle(_signal: int, _frame: object) -> None:
         signal.signal(signal.SIGINT, lambda *_: end_now(EXIT_INTERRUPTED))

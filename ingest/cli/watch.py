@@ -152,7 +152,7 @@ def command(
             rows = rows_of_dump(_named(dump), load_settings_with_store(config, **flags).settings)
         else:
             rows = rows_of_watcher(watcher)
-        print_rows(chosen(rows, rank, step), json=json)
+        print_rows(chosen(rows, rank, step), among=rows, json=json)
         return
     _refuse_without_explain({"--from": watcher, "--rank": rank, "--step": step, "--json": json})
     settings = load_settings_with_store(config, **flags).settings
@@ -263,10 +263,13 @@ def _wait_for_dump(
     """Return the dump as soon as the directory holds one; None if `stop` is set before.
 
     With `finish`, the directory is looked at once more then.
+
+    Raises:
+        UsageError: the directory is a store.
     """
     import structlog  # deferred: as above
 
-    from ingest.layouts.detect import find_dump  # deferred: 0.2 s
+    from ingest.layouts.detect import StoreNamedAsDump, find_dump  # deferred: 0.2 s
     from ingest.reporting.reminders import Reminders  # deferred: as above
 
     log = structlog.get_logger("dump_ingest")
@@ -275,6 +278,8 @@ def _wait_for_dump(
         beat()
         try:
             tree = find_dump(directory, rank_map=settings.rank_map, layout=settings.layout)
+        except StoreNamedAsDump:
+            raise
         except DumpIngestError as exc:
             readiness.reason = exc.message if isinstance(exc, AccessDenied) else ""
             reminders.keep([exc.message])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingest.cli.printing import print_json, print_table, say, step_text
+from ingest.reader.ranges import format_ranges
 
 if TYPE_CHECKING:
     from ingest.settings import Settings
@@ -35,10 +36,19 @@ def chosen(
     return [row for row in rows if (not ranks or row.rank in ranks) and (not steps or row.step in steps)]
 
 
-def print_rows(rows: Sequence[StepRow], *, json: bool) -> None:
-    """Print the rows as a table, with the number of steps in each phase on stderr; or as JSON."""
+def print_rows(rows: Sequence[StepRow], *, among: Sequence[StepRow] = (), json: bool) -> None:
+    """Print rows as a table, with the number of steps in each phase on stderr; or as JSON.
+
+    Args:
+        rows: the chosen rows.
+        among: all rows, which are named if none is chosen.
+        json: whether as JSON.
+    """
     if json:
         print_json([row.to_dict() for row in rows])
+        return
+    if not rows:
+        say(f"no such step in the dump{_contents(among)}")
         return
     columns = ["rank", "step", "phase", "files", "why"]
     with_source = any(row.source for row in rows)
@@ -48,7 +58,15 @@ def print_rows(rows: Sequence[StepRow], *, json: bool) -> None:
         right=("files",),
     )
     phases = Counter(row.phase for row in rows)
-    say(", ".join(f"{count} {phase}" for phase, count in phases.most_common()) or "no such step in the dump")
+    say(", ".join(f"{count} {phase}" for phase, count in phases.most_common()))
+
+
+def _contents(rows: Sequence[StepRow]) -> str:
+    if not rows:
+        return ""
+    ranks = format_ranges({row.rank for row in rows})
+    steps = format_ranges({row.step for row in rows if row.step is not None})
+    return f", which has ranks {ranks} and steps {steps}"
 
 
 def _cells(row: StepRow) -> list[str]:

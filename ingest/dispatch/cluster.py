@@ -24,9 +24,9 @@ from ingest.dispatch.handshake import require_answer
 from ingest.dispatch.local_workers import count_of_workers
 from ingest.dispatch.own_workers import start_workers
 from ingest.settings import Settings
-from workers.clocks.steady import steady_dask
 from workers.errors import ClusterError
 from workers.host.cpu import throttle
+from workers.host.steady_clock import steady_dask
 from workers.model import MIB
 from workers.plugin import IngestPlugin
 from workers.scheduler import MESSAGES_KEPT, WORKER_TTL_S

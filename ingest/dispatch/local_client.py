@@ -24,7 +24,7 @@ _END_PRIORITY = -(10**9)
 
 
 class LocalFuture:
-    """A task, as whoever has submitted it sees it."""
+    """A task, as seen by the caller that submitted it."""
 
     def __init__(self, key: str, message: bytes) -> None:
         """Describe a task that waits.
@@ -152,7 +152,7 @@ class LocalClient:
         return future
 
     def close(self) -> None:
-        """End all processes at once, whatever they are at; tasks that have not ended are cancelled."""
+        """End all processes at once, even in the middle of tasks; tasks that have not ended are cancelled."""
         self._give_up("closed")
         for slot in self._slots:
             slot.process.wait()

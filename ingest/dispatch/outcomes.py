@@ -1,4 +1,4 @@
-"""What comes of the steps that were offered to the workers."""
+"""Outcomes of the steps that were offered to the workers."""
 
 from __future__ import annotations
 

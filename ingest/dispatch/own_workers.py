@@ -46,7 +46,7 @@ def start_workers(start: Callable[[], Started]) -> Started:
     for name in _QUIET_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     starting = threading.Thread(target=start_shielded, name="dump-ingest-workers")
-    # A daemon: whoever is told to stop while they start does not wait for them.
+    # A daemon: a process that is told to stop while they start does not wait for them.
     starting.daemon = True
     starting.start()
     starting.join()
@@ -59,9 +59,9 @@ def start_workers(start: Callable[[], Started]) -> Started:
 
 
 def end_workers(cluster: SpecCluster) -> None:
-    """End the workers at once, whatever they are at, and the scheduler.
+    """End the workers at once, even in the middle of tasks, and the scheduler.
 
-    What they were at is not visible: a step is, or is not, by a single write.
+    Nothing of an unfinished step is visible: a single write makes a step visible.
     """
     for nanny in list(cluster.workers.values()):
         nanny.auto_restart = False

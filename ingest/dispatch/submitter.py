@@ -33,7 +33,7 @@ from ingest.dispatch.outcomes import (
     TaskRetried,
 )
 from ingest.dispatch.parts import PUBLISH, WHOLE, InflightTask, OfferedStep, TaskPart, call_of, key_suffix
-from ingest.dispatch.patrol import Patrol
+from ingest.dispatch.task_monitor import TaskMonitor
 from ingest.steps.phases import Pause, Phase
 from ingest.steps.table import StepTable
 from workers.errors import (
@@ -97,7 +97,7 @@ class Submitter:
     _count: Iterator[int] = field(default_factory=itertools.count)
     _inflight: set[InflightTask] = field(default_factory=set)
     _inflight_nbytes: int = 0
-    patrol: Patrol = field(default_factory=Patrol)
+    monitor: TaskMonitor = field(default_factory=TaskMonitor)
     """Looks after tasks that take long."""
     _client: TaskClient | None = None
     _finished: queue.SimpleQueue[InflightTask] = field(default_factory=queue.SimpleQueue)
@@ -162,7 +162,7 @@ class Submitter:
         outcomes += self._give_up_stuck()
         self._submit_waiting()
         if not outcomes:  # none of them may be lost
-            self.patrol.require_answer()
+            self.monitor.require_answer()
         return outcomes
 
     def retry_now(self, kind: type[DumpIngestError]) -> None:
@@ -262,7 +262,7 @@ class Submitter:
         )
         task = InflightTask(parts, nbytes, future, self.clock())
         self._inflight.add(task)
-        self.patrol.add(task)
+        self.monitor.add(task)
         self._inflight_nbytes += nbytes
         for part in parts:
             part.step.tasks[part.number] = task
@@ -275,7 +275,7 @@ class Submitter:
         """Take back tasks that the scheduler has lost, or that keep their worker busy for too long."""
         if self._client is None or not self._inflight:
             return
-        for task, error in self.patrol.look(self._client, self._inflight):
+        for task, error in self.monitor.look(self._client, self._inflight):
             if task in self._inflight:
                 parts = self._take_back(task)
                 task.future.cancel()
@@ -285,7 +285,7 @@ class Submitter:
     def _take_back(self, task: InflightTask) -> Sequence[TaskPart]:
         """Remove a task from those in flight; return what it was to do."""
         self._inflight.remove(task)
-        self.patrol.drop(task)
+        self.monitor.drop(task)
         self._inflight_nbytes -= task.nbytes
         for part in task.parts:
             del part.step.tasks[part.number]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ingest.dispatch.clients import TaskClient, TaskFuture
 from ingest.dispatch.futures import result_of
-from ingest.dispatch.patrol import Patrol
+from ingest.dispatch.task_monitor import TaskMonitor
 from workers.errors import DumpIngestError
 from workers.store.prefetch import in_order
 
@@ -64,7 +64,7 @@ class TaskWindow(Generic[Job]):
     """What the sizes of the tasks may sum up to, in bytes."""
     describe: Callable[[Job], str] = str
     """Returns what a job works at, for people."""
-    patrol: Patrol = field(default_factory=Patrol)
+    monitor: TaskMonitor = field(default_factory=TaskMonitor)
     """Looks after tasks that take long."""
     _inflight: dict[TaskFuture, _Inflight[Job]] = field(default_factory=dict)
     _nbytes: int = 0
@@ -83,9 +83,9 @@ class TaskWindow(Generic[Job]):
 
     def add(self, future: TaskFuture, job: Job, nbytes: int) -> None:
         """Count a task that was just submitted."""
-        task = _Inflight(job, self.describe(job), nbytes, future, self.patrol.clock())
+        task = _Inflight(job, self.describe(job), nbytes, future, self.monitor.clock())
         self._inflight[future] = task
-        self.patrol.add(task)
+        self.monitor.add(task)
         self._nbytes += nbytes
         # Called in a thread of the client: only the queue is touched.
         future.add_done_callback(self._ended.put)
@@ -105,7 +105,7 @@ class TaskWindow(Generic[Job]):
                 task = self._remove(future)
                 results.append((task.job, result_of(future, task.name)))
         if client is not None and self._inflight:
-            for task, error in self.patrol.look(client, self._inflight.values()):
+            for task, error in self.monitor.look(client, self._inflight.values()):
                 self._remove(task.future)
                 task.future.cancel()
                 results.append((task.job, error))
@@ -124,5 +124,5 @@ class TaskWindow(Generic[Job]):
     def _remove(self, future: TaskFuture) -> _Inflight[Job]:
         task = self._inflight.pop(future)
         self._nbytes -= task.nbytes
-        self.patrol.drop(task)
+        self.monitor.drop(task)
         return task

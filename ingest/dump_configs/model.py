@@ -1,4 +1,4 @@
-"""What a configuration asks for, whoever reads it: values that every dump system shares."""
+"""What a configuration asks for, as values that all dump systems share."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from ingest.dispatch.clients import TaskClient
 from ingest.dispatch.futures import shares_of
-from ingest.dispatch.patrol import Patrol
+from ingest.dispatch.task_monitor import TaskMonitor
 from ingest.dispatch.window import TaskWindow
 from workers.errors import DumpIngestError
 from workers.model import MIB, SourceFile, StepKey
@@ -51,7 +51,7 @@ class ReadBacks:
         client: Callable[[], TaskClient],
         inflight_nbytes: int,
         resources: Mapping[str, float] | None = None,
-        patrol: Patrol | None = None,
+        monitor: TaskMonitor | None = None,
     ) -> None:
         """Remember where to run; nothing is submitted yet.
 
@@ -59,13 +59,13 @@ class ReadBacks:
             client: returns a connected client, another one if the last was lost, or raises ClusterError.
             inflight_nbytes: source bytes of the tasks in flight.
             resources: what a worker must offer to be given a task, as Dask counts resources.
-            patrol: looks after tasks that take long.
+            monitor: looks after tasks that take long.
         """
         self._connect = client
         self._resources = shares_of(resources or {})
         self._waiting: deque[ReadBackJob] = deque()
         self._window: TaskWindow[ReadBackJob] = TaskWindow(
-            _AT_ONCE, inflight_nbytes, lambda job: str(job.key), patrol or Patrol()
+            _AT_ONCE, inflight_nbytes, lambda job: str(job.key), monitor or TaskMonitor()
         )
         self._client: TaskClient | None = None
 

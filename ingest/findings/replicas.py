@@ -9,10 +9,9 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from ingest.findings.conditions import Tensor, fulfilled, names_of
-from ingest.questions.divergence import Divergence, divergence
-from ingest.questions.divergence.result import Difference, Missing
 from ingest.reader.catalog import Catalog
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import take_snapshot
@@ -22,6 +21,10 @@ from workers.rules.names import is_chosen
 from workers.rules.values import Rule, Selector
 from workers.store.blocks import TensorKey
 from workers.store.model import Finding
+
+if TYPE_CHECKING:
+    from ingest.questions.divergence import Divergence
+    from ingest.questions.divergence.result import Difference, Missing
 
 #: Characters of the reason why replicas could not be compared.
 _REASON = 500
@@ -69,11 +72,17 @@ class ComparedReplicas:
         Raises:
             StoreUnavailable: the store did not answer.
         """
+        if len(catalog.listed_ranks) < 2:
+            return cls()  # nothing to compare
+        from ingest.questions.divergence import (
+            divergence,  # deferred: 0.1 s, which a single rank does not need
+        )
+
         try:
             answer = divergence(catalog, step=[*before, step], layout=False)
             fulfil = _fulfilling(catalog, step, conditions) if conditions else {}
         except UsageError:
-            return cls()  # a single rank, or no complete step: nothing to compare
+            return cls()  # no complete step, or only one rank has one: nothing to compare
         except DamagedStore as exc:
             return cls(failed=exc.message)
         except StoreError:

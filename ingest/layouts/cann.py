@@ -1,4 +1,4 @@
-"""Family C: the tree of CANN, into which TensorFlow, TorchAir, MindSpore, msProbe and OM inference dump.
+"""The tree of CANN, into which TensorFlow, TorchAir, MindSpore, msProbe and OM inference dump.
 
     {time}/{device}/                             single operators
     {time}/{device}/{net}/{graph}/{iteration}/   models by name and number; no iteration if they give no step

@@ -1,4 +1,4 @@
-"""Family D: checkpoints of `torch.distributed.checkpoint`, such as those of torchtitan and Megatron.
+"""Checkpoints of `torch.distributed.checkpoint`, such as those of torchtitan and Megatron.
 
     [{step or iter}{step}/]__{rank}_{n}.distcp    the parts of tensors that a rank has
     [{step or iter}{step}/].metadata              their names, written last

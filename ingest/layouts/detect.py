@@ -73,6 +73,10 @@ _MAX_ABOVE = 6
 _TIME_DIGITS = 14
 
 
+class StoreNamedAsDump(UsageError):
+    """A store was named where a dump is needed: waiting does not help."""
+
+
 def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None, layout: str = "") -> Dump:
     """Return the dump at, or a few levels below, a directory.
 
@@ -85,6 +89,7 @@ def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None, lay
 
     Raises:
         UsageError: the directory does not exist, has no known layout, or contains more than one dump.
+        StoreNamedAsDump: it is a store.
         AccessDenied: it may not be read.
         DumpError: it cannot be listed.
     """
@@ -111,7 +116,9 @@ def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None, lay
             hint="Their ranks and steps would collide: ingest each into a store of its own.",
         )
     if (dumps[0] / "zarr.json").exists():
-        raise UsageError(f"{dumps[0]} is a store, not a dump", hint="Name the dump first, then --store.")
+        raise StoreNamedAsDump(
+            f"{dumps[0]} is a store, not a dump", hint="Name the dump first, then --store."
+        )
     return DumpTree(dumps[0], layouts, rank_map=rank_map)
 
 

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 from ingest.heartbeat import beat
@@ -20,6 +21,8 @@ _TICK_S = 2.0
 #: How long a listing is trusted while the times of its directories do not change: a file that is written in
 #: place leaves no trace in its directory.
 TRUST_S = 60.0
+#: What files are sorted by.
+_path = attrgetter("path")
 
 
 def list_places(
@@ -57,7 +60,7 @@ def list_places(
             walk.add_named(place.directory, place.names)
         else:
             walk.add_section(f"{place.directory}/{place.names[0]}".lstrip("/"), place.section)
-    walk.files.sort(key=lambda file: file.path)
+    walk.files.sort(key=_path)
     return Listing(
         key,
         tuple(walk.files),
@@ -82,7 +85,7 @@ def merge(first: Listing, second: Listing) -> Listing:
     """Return two listings of one key as one; all but files and problems is that of the first."""
     return replace(
         first,
-        files=tuple(sorted((*first.files, *second.files), key=lambda file: file.path)),
+        files=tuple(sorted((*first.files, *second.files), key=_path)),
         newest_change=max(first.newest_change, second.newest_change),
         problems=(*first.problems, *second.problems),
     )
@@ -92,13 +95,17 @@ def files_by_place(listing: Listing) -> dict[str, list[SourceFile]]:
     """Return the files of each place, by its path. A file in nested places belongs to the inner one."""
     files: dict[str, list[SourceFile]] = {located.place.path: [] for located in listing.places}
     named = _named_files(listing)
+    homes: dict[str, list[SourceFile]] = {}
+    """By directory, the files of the place that it is in; most files share their directory with thousands."""
     for file in listing.files:
-        if file.path in named:
+        if named and file.path in named:
             files[named[file.path]].append(file)
             continue
-        directory = next((parent for parent in parents(file.path) if parent in files), None)
-        if directory is not None:
-            files[directory].append(file)
+        directory = file.path.rpartition("/")[0]
+        if directory not in homes:
+            place = next((parent for parent in parents(file.path) if parent in files), None)
+            homes[directory] = [] if place is None else files[place]
+        homes[directory].append(file)
     return files
 
 

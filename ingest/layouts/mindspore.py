@@ -1,4 +1,4 @@
-"""Families A and B: MindSpore dumps, versions 1.3 to 2.10, and msProbe on top of them.
+"""MindSpore dumps, versions 1.3 to 2.10, and msProbe on top of them.
 
     rank_{r}/{net}/{graph}/{iteration}/
         {op_type}.{op_name}.{task}.{stream}.{time}.{io}.{slot}.{format}[.{dtype}].npy
@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from ingest.layouts.base import Description, Layout, Place, ReadSmall, System, TensorFile
 from ingest.layouts.cann import describe_files
+from ingest.layouts.iterations import parse_iterations
 from ingest.layouts.long_names import LongNames
 from ingest.layouts.mindspore_names import parse_tensor_name
 from ingest.layouts.pattern import parse
@@ -27,25 +28,6 @@ from workers.model import SourceFile
 
 #: The directory of a net. msProbe's native dumps have a time there (14 digits).
 _NET = r"{net:(?!(?:_|\.dump_metadata|graphs|execution_order|debug_files|[0-9]{14})$).+}"
-
-
-def parse_iterations(text: str) -> frozenset[int] | None:
-    """Return the steps that the `iteration` of a dump configuration lists, as in `0|5-8|100-120`.
-
-    None for `all`, for nonsense, and for more than a million steps.
-    """
-    steps: set[int] = set()
-    for group in str(text).split("|"):
-        first, dash, last = group.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            return None
-        low, high = int(first), int(last or first)
-        if not 0 <= high - low < 1_000_000:
-            return None
-        steps.update(range(low, high + 1))
-        if len(steps) > 1_000_000:
-            return None
-    return frozenset(steps)
 
 
 class MindSpore(Layout):

@@ -1,4 +1,4 @@
-"""Family B in the trees of MindSpore 1.1 and 1.2: asynchronous dumps on Ascend.
+"""Asynchronous dumps of MindSpore 1.1 and 1.2 on Ascend.
 
     {device}/{net}_graph_{root_graph}/{graph}/{iteration}/          by the documentation
     device_{device}/{net}_graph_{root_graph}/{graph}/{iteration}/   by data_dumper.cc

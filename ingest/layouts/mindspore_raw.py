@@ -1,4 +1,4 @@
-r"""Family A0: synchronous dumps of MindSpore 1.1 and 1.2, files of elements without a header.
+r"""Synchronous dumps of MindSpore 1.1 and 1.2, files of elements without a header.
 
     {net}/device_{device}/iteration_{step}/   GPU and Ascend
     {net}/iteration_{step}/                   CPU

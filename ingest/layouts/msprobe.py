@@ -1,4 +1,4 @@
-"""Family E: msProbe in Python, for PyTorch and MindSpore.
+"""msProbe in Python, for PyTorch and MindSpore.
 
     step{step}/rank{rank}/        the global rank; `rank` alone in old releases, with one process
     step{step}/proc{pid}/         while the rank is not known; renamed to rank{rank} when it is

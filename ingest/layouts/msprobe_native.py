@@ -1,4 +1,4 @@
-"""Family F: msProbe's native dumps, of MindSpore with the graph engine (O2).
+"""msProbe's native dumps, of MindSpore with the graph engine (O2).
 
     rank_{rank}/{time}/step_{step}/
         {CANN name}.{input|output}.{slot}.{format}.{TYPE}.npy

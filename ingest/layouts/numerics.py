@@ -1,4 +1,4 @@
-"""Family S: logs that hold statistics or hashes of tensors, and no tensors.
+"""Logs that hold statistics or hashes of tensors, and no tensors.
 
     nvdlfw_inspect_statistics_logs/nvdlfw_inspect_globalrank-{rank}.log   TransformerEngine's statistics
     nvdlfw_inspect_logs/nvdlfw_inspect_globalrank-{rank}.log              its messages, kept as files

@@ -1,4 +1,4 @@
-"""Family P: what the tools of the PyTorch world leave on disk.
+"""What the tools of the PyTorch world leave on disk.
 
     {name of the dump}/step={step}___rank={rank}___dump_index={n}___name={name}___....pt      SGLang's dumper
     TP{tp}_PP{pp}_Rank{rank}_pid{pid}/Pass{step}.pt                     forward hooks of SGLang and vLLM

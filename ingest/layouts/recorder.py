@@ -1,4 +1,4 @@
-"""Family R: what our own recorder for PyTorch writes; see `ingest.recording`.
+"""What our own recorder for PyTorch writes; see `ingest.recording`.
 
     recorded/rank_{rank}[.{axis}_rank_{place}_of_{size}]/step_{step}/
         recorded-statistics.jsonl          a line for each tensor, in order of execution

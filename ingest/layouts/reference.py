@@ -1,4 +1,4 @@
-"""Family R: reference dumps of other frameworks, as the vendor's comparison tool takes them.
+"""Reference dumps of other frameworks, as the vendor's comparison tool takes them.
 
     {op_name}.{output_index}.{timestamp}.npy      outputs of Caffe, TensorFlow, ONNX and others
     {op_name}.{output_index}.{timestamp}.pb       the same as DumpData, of a Caffe model before quantisation

@@ -1,4 +1,4 @@
-r"""Family D: TorchAir's dumps of FX graphs and of captured graphs.
+r"""TorchAir's dumps of FX graphs and of captured graphs.
 
     [msprobe_fx_dump/]worldsize{n}_global_rank{rank}/{graph}/{step}/
         {node}-{target}.{INPUT|OUTPUT}.{i}[.{j}].{YYYYMMDDHHMMSSffffff}.npy

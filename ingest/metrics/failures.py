@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from ingest.dispatch.outcomes import StepFailed, StepStale, TaskRetried
-from ingest.dispatch.patrol import WorkerReplaced
+from ingest.dispatch.task_monitor import WorkerReplaced
 from ingest.metrics.declare import Declare
 from ingest.steps.events import DependencyDown
 from workers.errors import REASONS

@@ -1,4 +1,4 @@
-"""What becomes of dumps after their commit."""
+"""Metrics of the deletion of dump files after their commit."""
 
 from __future__ import annotations
 

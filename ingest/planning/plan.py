@@ -20,7 +20,7 @@ from workers.model import SourceFile
 from workers.rules.values import RuleSet
 from workers.store.model import ArraySpec, Grid, Origin, RowKind, StoreAddress
 from workers.store.pool import without_pool
-from workers.store.sparse_chunks import has_sparse_chunks
+from workers.store.sparse_chunks import sparse_rule
 from workers.tasks.model import CONVERTER_VERSION, Entry, Segment, ShardJob, StepPlan
 
 
@@ -189,7 +189,7 @@ def _arrays(entries: Sequence[Entry], grid: Grid) -> dict[str, ArraySpec]:
             big_endian=bool(element and element.is_native and element.big_endian),
             chunk=chunk,
             chunks_per_shard=min(chunks, max(grid.shard_nbytes // (chunk * itemsize), 1)),
-            sparse=element is not None and has_sparse_chunks(element.stored_name),
+            sparse=sparse_rule(element.stored_name) if element else "",
         )
     return specs
 

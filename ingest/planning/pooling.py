@@ -19,7 +19,7 @@ from workers.dump.paths import to_text
 from workers.model import MIB
 from workers.store.blocks import TENSOR_KINDS, TensorKey
 from workers.store.model import ArraySpec, Grid, RowKind
-from workers.store.sparse_chunks import has_sparse_chunks
+from workers.store.sparse_chunks import sparse_rule
 from workers.tasks.model import Entry
 
 #: A class of ranks is pooled if what it shares of one type comes to this many bytes: it takes two requests.
@@ -262,5 +262,5 @@ def _spec(entry: Entry, grid: Grid) -> ArraySpec:
         big_endian=bool(element and element.is_native and element.big_endian),
         chunk=chunk,
         chunks_per_shard=max(grid.shard_nbytes // (chunk * itemsize), 1),
-        sparse=element is not None and has_sparse_chunks(element.stored_name),
+        sparse=sparse_rule(element.stored_name) if element else "",
     )

@@ -1,1 +1,20 @@
-"""Questions over a store: origin, divergence, comparison, trend."""
+"""Questions over a store, each with an answer that `to_dict` turns into the JSON of its command.
+
+origin/, why/            which operator produced NaN or Inf first, and what in its inputs did it
+divergence/              where replicas stop agreeing
+compare/                 two stores, runs, ranks, steps or dumps, tensor by tensor
+placement/               how the ranks of a run hold each tensor
+next_dump/, missing/     what to dump next; what was asked for and is not in the store
+outliers/, precision/,   answers from sketches, also when the tensors are gone
+quantiles.py, localize.py
+trampled.py,             memory that changed although nobody wrote it
+trampled_buffers.py
+trend.py, matrix.py      a statistic over steps and ranks
+trend_figure.py,         pictures and rows of these
+heatmap_rows.py,
+heatmap_scale.py,
+plot.py, sparkline.py
+name_pattern.py,         shared: names in YAML files, an empty choice, histograms of the chosen tensors
+nothing_chosen.py,
+sketched_tensors.py
+"""

@@ -86,20 +86,20 @@ class Catalog:
         Reads the commit of every step, so the time grows with their number.
         """
         damages: list[Damage] = []
-        steps = self._open(self._list(self._listed_ranks), damages)
+        steps = self._open(self._list(self.listed_ranks), damages)
         keys = [step.key for step in steps] + [damage.key for damage in damages]
         return sorted(keys, key=lambda key: key.order)
 
     @cached_property
     def ranks(self) -> list[int]:
         """The ranks that have a committed step, in order. Reads one commit of each rank."""
-        self._list(self._listed_ranks)
+        self._list(self.listed_ranks)
         first_keys = [keys[0] for keys in self._listings.values() if keys]
         damages: list[Damage] = []
         self._open(first_keys, damages)
         known = {key.rank for key in self._steps} | {damage.key.rank for damage in damages}
         # The first step of these ranks is not committed, or not yet: try their other steps.
-        later = [rank for rank in self._listed_ranks if rank not in known and self._has_commit(rank)]
+        later = [rank for rank in self.listed_ranks if rank not in known and self._has_commit(rank)]
         return sorted({*known, *later})
 
     @property
@@ -226,12 +226,13 @@ class Catalog:
         return steps
 
     @cached_property
-    def _listed_ranks(self) -> list[int]:
+    def listed_ranks(self) -> list[int]:
+        """The ranks of which the store has any object, committed or not, in order. Takes one request."""
         return commit.list_ranks(self.objects)
 
     def _possible_keys(self, ranks: set[int] | None, steps: set[int] | None) -> list[StepKey]:
         """Return the keys that a choice may mean, by step, then rank; whether they are committed is open."""
-        chosen_ranks = self._listed_ranks if ranks is None else sorted(ranks)
+        chosen_ranks = self.listed_ranks if ranks is None else sorted(ranks)
         if steps is None:
             return self._list(chosen_ranks)
         # Listings are not needed: their answer would be a part of these keys.
@@ -364,7 +365,7 @@ class Catalog:
         absent_steps = (steps or set()) - {key.step for key in present}
         if not absent_ranks and not absent_steps:
             return
-        if unknown := absent_ranks - set(self._listed_ranks):
+        if unknown := absent_ranks - set(self.listed_ranks):
             missing, hint = f"rank {_joined(unknown)}", self._contents(None, set())
         elif absent_steps:
             missing, hint = f"step {_joined(absent_steps)}", self._contents(ranks, absent_steps)
@@ -374,7 +375,7 @@ class Catalog:
         raise UsageError(f"{self.url}: no {missing}", hint=hint)
 
     def _absent(self, key: StepKey) -> UsageError:
-        is_known = key.rank in self._listed_ranks
+        is_known = key.rank in self.listed_ranks
         absent_steps = {key.step} if is_known and key.step is not None else set()
         hint = self._contents({key.rank} if is_known else None, absent_steps)
         return UsageError(f"{self.url}: {key} is not in the store", hint=hint)
@@ -384,9 +385,9 @@ class Catalog:
 
         Uses listings alone: reading all commits for a hint would take too long.
         """
-        keys = self._list(self._listed_ranks if ranks is None else sorted(ranks))
+        keys = self._list(self.listed_ranks if ranks is None else sorted(ranks))
         steps = {key.step for key in keys if key.step is not None} - absent_steps
-        all_ranks = format_ranges(self._listed_ranks)
+        all_ranks = format_ranges(self.listed_ranks)
         if ranks is None:
             return f"The store has ranks {all_ranks} and steps {format_ranges(steps)}."
         subject = "rank {} has" if len(ranks) == 1 else "ranks {} have"

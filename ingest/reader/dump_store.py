@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 from ingest.reader import notebook
 from ingest.reader.catalog import Catalog, open_catalog
 from ingest.reader.choice import Choice
-from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
 from ingest.reader.damage import Damage
 from ingest.reader.mesh import Mesh
 from ingest.reader.ranges import format_ranges
-from ingest.reader.snapshot import Snapshot, take_snapshot
-from ingest.reader.verify import verify
-from ingest.reader.verify_view import StoreDamage, verify_surroundings
 from workers.errors import UsageError
 
 if TYPE_CHECKING:
+    from ingest.reader.consolidated import ConsolidatedCubes
+    from ingest.reader.snapshot import Snapshot
+    from ingest.reader.verify_view import StoreDamage
     from ingest.reader.zarr_view.tensor_view import TensorView
 
 
@@ -39,6 +38,8 @@ class DumpStore(Catalog):
         self, rank: Choice = None, step: Choice = None, *, include_partial: bool = False
     ) -> Snapshot:
         """Return which of these steps are complete now; see `ingest.reader.snapshot.take_snapshot`."""
+        from ingest.reader.snapshot import take_snapshot  # deferred: as in `verify`
+
         return take_snapshot(self, rank, step, include_partial=include_partial)
 
     def consolidated(self) -> ConsolidatedCubes:
@@ -48,6 +49,8 @@ class DumpStore(Catalog):
             UsageError: the store does not have one yet.
             DamagedStore: it is damaged.
         """
+        from ingest.reader.consolidated import open_cubes  # deferred: as in `verify`
+
         cubes = open_cubes(self.objects)
         if cubes is None:
             raise UsageError(
@@ -80,6 +83,10 @@ class DumpStore(Catalog):
         Raises:
             UsageError: one of the ranks or steps is not in the store.
         """
+        # deferred: 0.04 s with all that the methods of this class import, and most questions need none of it
+        from ingest.reader.verify import verify
+        from ingest.reader.verify_view import verify_surroundings
+
         if rank is None and step is None:
             return itertools.chain(verify(self), verify_surroundings(self.objects))
         damages: list[Damage] = []

@@ -1,4 +1,4 @@
-"""Many whole numbers in few words."""
+"""Whole numbers as text, neighbours as ranges."""
 
 from __future__ import annotations
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ingest.reader import notebook
-from ingest.reader.export import Exported, export
 from ingest.reader.indexed_step import IndexedStep
 from ingest.reader.listing import TableList, Tensors
 from ingest.reader.rows import STEP_FIELDS, step_row
 from ingest.reader.tensor import Tensor
+
+if TYPE_CHECKING:
+    from ingest.reader.export import Exported
 
 
 class Step(IndexedStep):
@@ -40,6 +42,8 @@ class Step(IndexedStep):
 
         See `ingest.reader.export.export`, which also takes rows and returns an iterator.
         """
+        from ingest.reader.export import export  # deferred: 0.005 s, and questions do not export
+
         return list(export(self, Path(directory), overwrite=overwrite))
 
     def tensors(self) -> Tensors:

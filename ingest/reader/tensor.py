@@ -15,8 +15,6 @@ from ingest.reader.array_like import ArrayLike
 from ingest.reader.indexed_tensor import IndexedTensor
 from ingest.reader.neighbour import Neighbour
 from ingest.reader.pieces import rows_of_ranks
-from ingest.reader.step_histograms import histograms_of
-from ingest.reader.unsharded import UnshardedTensor, unshard
 from workers.arrays import device_format, dtypes
 from workers.arrays.digest import digest
 from workers.arrays.dtypes import ElementType
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
 
     from ingest.reader.anatomy import Anatomy
     from ingest.reader.flow.step_flow import Passing, StepFlow
+    from ingest.reader.unsharded import UnshardedTensor
     from workers.arrays.histogram import Histogram
 
 #: Elements that are read at once.
@@ -94,6 +93,8 @@ class Tensor(IndexedTensor, ArrayLike):
         Raises:
             DamagedStore: the histograms of its step are missing or damaged.
         """
+        from ingest.reader.step_histograms import histograms_of  # deferred: 0.01 s, and few ask
+
         return histograms_of(self._step, [self.row]).get(self.row)
 
     def read(self, *, verify: bool = True) -> npt.NDArray[Any]:
@@ -246,6 +247,8 @@ class Tensor(IndexedTensor, ArrayLike):
         Raises:
             UsageError: it is not known how the ranks hold it, or the shapes do not allow `placement`.
         """
+        from ingest.reader.unsharded import unshard  # deferred: 0.01 s, and few ask
+
         rows, places = rows_of_ranks(self._step, self.row)
         return unshard([Tensor(step, row) for step, row in rows], places, placement)
 

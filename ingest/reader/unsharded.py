@@ -14,6 +14,7 @@ from ingest.reader.array_like import ArrayLike
 from ingest.reader.mesh import Coordinates
 from ingest.reader.mesh_grid import grid_of
 from ingest.reader.ranges import format_ranges
+from ingest.reader.text import shape_text
 from ingest.reader.told_placement import Told, is_told, told_placement, told_text
 from workers.arrays.assembly import Elements
 from workers.arrays.placement import MeshGrid, Placement, block_placements, grids, placements
@@ -75,7 +76,7 @@ class UnshardedTensor(ArrayLike):
     """What shows how ranks hold it: `given`, `told` by the dump, or `equal bytes`."""
 
     def __repr__(self) -> str:
-        shape, ranks = "x".join(map(str, self.shape)) or "()", format_ranges(self.ranks)
+        shape, ranks = shape_text(self.shape), format_ranges(self.ranks)
         return f"<UnshardedTensor {self.name} {shape} of ranks {ranks}: {self.placement}>"
 
     @property

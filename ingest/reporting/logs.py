@@ -13,7 +13,7 @@ from structlog.typing import EventDict, Processor
 from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.disk.pressure import DiskSeen
 from ingest.dispatch.outcomes import StepCommitted, StepFailed, StepStale, TaskRetried
-from ingest.dispatch.patrol import WorkerReplaced
+from ingest.dispatch.task_monitor import WorkerReplaced
 from ingest.dump_retention.events import ReadBackFailed, SourceDeleted
 from ingest.findings.stored import json_row
 from ingest.layouts.base import Problem, ProblemKind

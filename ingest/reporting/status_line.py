@@ -1,4 +1,4 @@
-"""The last line of a terminal: what a watcher has done, what it is at, and what waits."""
+"""The last line of a terminal: what a watcher has done, what it is doing, and what waits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StatusLine:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take what tells how many steps wait, and how many tasks are under way."""
+        """Take two functions: how many steps wait, and how many tasks are under way."""
         self._waiting, self._under_way, self._clock = waiting, under_way, clock
         self._committed = self._with_findings = 0
         self._last: tuple[StepKey, float] | None = None

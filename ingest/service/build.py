@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from ingest.disk.pressure import Pressure
 from ingest.dispatch.clients import TaskClient
-from ingest.dispatch.patrol import Patrol
 from ingest.dispatch.submitter import DispatchLimits, Submitter
+from ingest.dispatch.task_monitor import TaskMonitor
 from ingest.dump_retention.policy import RetentionPolicy
 from ingest.layouts.base import Dump
 from ingest.service.belonging import Belonging
@@ -113,8 +113,8 @@ def build_service(
     patient = BoundedObjects(objects, options.patience_s, outage)
     committed = Committed(patient, table, take_removed=options.take_removed, notify=heard.notify)
     watcher = Watcher(dump, options.grid, table, options.quiet_clock)
-    patrol = Patrol(options.task_timeout_s, clock, notify=heard.notify)
-    submitter = Submitter(connect, options.limits, table, clock, options.resources, patrol=patrol)
+    monitor = TaskMonitor(options.task_timeout_s, clock, notify=heard.notify)
+    submitter = Submitter(connect, options.limits, table, clock, options.resources, monitor=monitor)
 
     def ask() -> None:
         commit.read_root(objects)
@@ -149,7 +149,7 @@ def build_service(
         Offering(watcher, decider, submitter, dependencies, schedule, heard.notify, clock),
         submitter,
         CommitChecks(committed, dependencies, clock),
-        _retention(dump, committed, submitter, options, patrol),
+        _retention(dump, committed, submitter, options, monitor),
         DiskWatch(dump.root, options.pressure, heard.notify),
         dependencies,
         schedule,
@@ -166,14 +166,14 @@ def build_service(
             options.recheck_rate,
             options.resources,
             clock,
-            patrol,
+            monitor,
         ),
         clock,
     )
 
 
 def _retention(
-    dump: Dump, committed: Committed, submitter: Submitter, options: ServiceOptions, patrol: Patrol
+    dump: Dump, committed: Committed, submitter: Submitter, options: ServiceOptions, monitor: TaskMonitor
 ) -> SourceRetention | None:
     if options.retention is None:
         return None
@@ -184,7 +184,7 @@ def _retention(
     return SourceRetention(
         SourceJudge(committed.table, committed, dump.root, options.host, options.retention),
         committed.objects.address,
-        ReadBacks(submitter.client, options.limits.inflight_nbytes, options.resources, patrol),
+        ReadBacks(submitter.client, options.limits.inflight_nbytes, options.resources, monitor),
         retry_forever=options.retry_forever,
         dry_run=options.dry_run,
         clock=options.clock,

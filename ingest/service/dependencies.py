@@ -12,8 +12,8 @@ from workers.errors import ClusterError, StoreError, StoreUnavailable
 from workers.events import Observer
 from workers.store.backends.bounded import Outage
 
-#: A store from which nothing was heard for so long is asked for something small, in seconds: so a silent one
-#: is noticed within a minute, even if nothing is to be done.
+#: After how many seconds without an answer of the store a small request is made: so a silent store is noticed
+#: within a minute, even if there is nothing to do.
 _LISTENS_S = 30.0
 
 

@@ -1,4 +1,4 @@
-"""What a running watcher says of itself where it serves its metrics: its steps, lag, backlog and disk."""
+"""What a running watcher serves next to its metrics about itself: its steps, lag, backlog and disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who hears what happens in a service."""
+"""The observers of a service."""
 
 from __future__ import annotations
 

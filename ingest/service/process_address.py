@@ -1,4 +1,4 @@
-"""Where a running watcher or consolidator serves its metrics, as a user names it."""
+"""The address at which a running watcher or consolidator serves its metrics, as users write it."""
 
 from __future__ import annotations
 

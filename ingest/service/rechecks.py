@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from ingest.dispatch.clients import TaskClient
 from ingest.dispatch.futures import shares_of
-from ingest.dispatch.patrol import Patrol
+from ingest.dispatch.task_monitor import TaskMonitor
 from ingest.dispatch.window import TaskWindow
 from ingest.steps.events import ContentReplaced
 from ingest.steps.state import StepState
@@ -51,7 +51,7 @@ class Rechecks:
     """Bytes per second, on average; 0 for none at all, infinity for all at once, and once only."""
     resources: Mapping[str, float] = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
-    patrol: Patrol = field(default_factory=Patrol)
+    monitor: TaskMonitor = field(default_factory=TaskMonitor)
     """Looks after tasks that take long."""
     _turn: deque[StepState] = field(default_factory=deque)
     """Steps that were not read in this round."""
@@ -63,7 +63,7 @@ class Rechecks:
     _rounds: int = 0
 
     def __post_init__(self) -> None:
-        self._window = TaskWindow(_AT_ONCE, describe=lambda job: str(job.key), patrol=self.patrol)
+        self._window = TaskWindow(_AT_ONCE, describe=lambda job: str(job.key), monitor=self.monitor)
 
     @property
     def is_once(self) -> bool:

@@ -1,4 +1,4 @@
-"""What one run of the service came to."""
+"""The result of one run of the service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a step after an outcome of its tasks."""
+"""Updates the state of a step after an outcome of its tasks."""
 
 from __future__ import annotations
 

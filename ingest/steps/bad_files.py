@@ -1,4 +1,4 @@
-"""Files that the disk does not give, or that kill who reads them: workers find them, plans leave them out."""
+"""Files that cannot be read, or that kill their reader: workers find them, plans leave them out."""
 
 from __future__ import annotations
 

@@ -28,8 +28,6 @@ from workers.store.removed import Tombstone
 
 #: Steps that are worked on at once.
 THREADS = 8
-#: How far the clocks of this host and of the store may be apart.
-_MAX_SKEW_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,19 +333,19 @@ class Execution:
         self._started = here if written is None else written.modified_at, self.monotonic()
         skew_s = 0.0 if written is None else here - written.modified_at
         self.objects.delete(probe)
-        if abs(skew_s) > _MAX_SKEW_S:
+        if abs(skew_s) > pool.MAX_SKEW_S:
             which = "ahead of" if skew_s > 0 else "behind"
             raise UsageError(
                 f"the clock of this host is {abs(skew_s):.0f} s {which} the clock of the store: what is new "
                 "cannot be told from what is old",
-                hint=f"Set the clocks so that they are at most {_MAX_SKEW_S:.0f} s apart, and run gc again. "
-                "Nothing was removed.",
+                hint="Nothing was removed. Set the clocks so that they are at most "
+                f"{pool.MAX_SKEW_S:.0f} s apart, and run gc again.",
             )
         try:
             made_at = datetime.fromisoformat(self.plan.made_at).timestamp()
         except ValueError as exc:
             raise UsageError(f"the plan does not say when it was made: {exc}") from exc
-        if made_at - self._started[0] > _MAX_SKEW_S:
+        if made_at - self._started[0] > pool.MAX_SKEW_S:
             raise UsageError(
                 f"the plan was made at {self.plan.made_at}, which is {made_at - self._started[0]:.0f} s from "
                 "now by the clock of the store: what it takes for old may be new",

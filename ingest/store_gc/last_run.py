@@ -1,4 +1,4 @@
-"""How gc ended last: a record in the store, for whoever watches the store, and for `doctor`.
+"""How gc ended last: a record in the store, for metrics and for `doctor`.
 
     gc/zarr.json    a group without members; its attributes say when gc last ended well, and when and why not
 

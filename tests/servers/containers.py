@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -34,6 +34,8 @@ SOURCES = (
     "requirements",
     "workers",
 )
+#: What its layer of dependencies is made from.
+DEPENDENCIES = ("deploy/Dockerfile", "deploy/container/dependencies.sh", "requirements")
 _CA = "/etc/ssl/certs/ca-certificates.crt"
 _STORAGE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dump-ingest-tests"
 #: What it has besides what the program needs: systemd, to run the units.
@@ -108,7 +110,7 @@ class Podman:
 
     def image(self) -> str:
         """Return the image of this checkout; build it, which takes a minute, unless that was done already."""
-        tag = f"localhost/dump-ingest-test:{_fingerprint()}"
+        tag = f"localhost/dump-ingest-test:{_fingerprint_of(SOURCES)}"
         if self.run("image", "exists", tag).returncode:
             self._build(tag)
         return tag
@@ -120,12 +122,19 @@ class Podman:
         return _BASE
 
     def _build(self, tag: str) -> None:
+        """Build the image of this checkout on the layer of its dependencies, which outlives this engine."""
+        dependencies = f"localhost/dump-ingest-test-dependencies:{_fingerprint_of(DEPENDENCIES)}"
+        self._run_build(dependencies, "--target=dependencies")
+        self._run_build(tag)
+
+    def _run_build(self, tag: str, *options: str) -> None:
         done = subprocess.run(
             [
                 ROOT / "deploy" / "container" / "image.sh",
                 tag,
-                *("--build-arg", f"PYTHON_IMAGE={self.base()}", "--network=host", "--layers=false"),
+                *("--build-arg", f"PYTHON_IMAGE={self.base()}", "--network=host", "--layers"),
                 *(word for mount in self._package_sources() for word in ("--volume", mount)),
+                *options,
             ],
             env={**self.environment, "ENGINE": "podman"},
             capture_output=True,
@@ -278,10 +287,10 @@ def stopped(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def _fingerprint() -> str:
-    """Return a name for the content of everything that the image is made from."""
+def _fingerprint_of(sources: Iterable[str]) -> str:
+    """Return a name for the content of files and directories from which an image is made."""
     digest = hashlib.sha256(_BASE.encode())
-    for source in SOURCES:
+    for source in sources:
         path = ROOT / source
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             if file.is_file() and "__pycache__" not in file.parts:

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any, Self, cast
 from unittest.mock import patch
 
-from ingest.dispatch import patrol
+from ingest.dispatch import task_monitor
 from ingest.dump_retention import removal
 from ingest.layouts.base import Listing
 from ingest.planning.inspection import Inspected
@@ -202,7 +202,7 @@ def simulated() -> Iterator[None]:
         stack.enter_context(patch.object(Committed, "files_of", _files_of))
         stack.enter_context(patch("ingest.watching.watcher.inspect", _inspect))
         stack.enter_context(patch.object(bounded, "call_within", lambda _, action, **__: action()))
-        stack.enter_context(patch.object(patrol, "threading", SimpleNamespace(Thread=InlineThread)))
+        stack.enter_context(patch.object(task_monitor, "threading", SimpleNamespace(Thread=InlineThread)))
         stack.enter_context(patch.object(recompressing, "supervised", lambda action, *some: action(*some)))
         stack.enter_context(patch.object(recompressing, "_chosen", _all_arrays))
         stack.enter_context(patch.object(recompressing, "_encode_again", _encode_again))

@@ -1,5 +1,6 @@
 """The figures of `docs/design/009-the-house.md` keep their aims; `python -m tests.structure` prints them."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -68,3 +69,15 @@ def test_state_of_a_step_has_one_owner(tree: Tree) -> None:
     """Whatever else is kept by step is what somebody has read, or an answer."""
     kept = {re.split(r"[ :]", text)[2] for text in classes.keyed_by_step(tree)}
     assert kept == BY_STEP.keys()
+
+
+def test_maps_of_packages_name_only_modules_that_exist(tree: Tree) -> None:
+    """The docstring of a package is its map: whoever renames or removes a module changes it there, too."""
+    wrong = [
+        f"{source.module}: {name}"
+        for source in tree.sources
+        if source.is_init
+        for name in re.findall(r"(?<![\w/`.*])[\w*]+\.py\b", ast.get_docstring(source.syntax) or "")
+        if not any((ROOT / source.path).parent.glob(name))
+    ]
+    assert wrong == []

@@ -3,18 +3,19 @@
 import ast
 import subprocess
 import sys
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.structure.graph import circles, import_graph, room_graph
+from tests.structure.graph import Graph, circles, import_graph, room_graph
 
 ROOT = Path(__file__).parents[2]
 #: The floors of the house, from the ground up: a room imports only rooms of lower floors.
 #: A room is a folder below a package, or a loose module in it; see `tests.structure`.
 FLOORS = (
     (
-        "workers.clocks",
         "workers.errors",
         "workers.events",
         "workers.model",
@@ -42,7 +43,14 @@ FLOORS = (
 HEAVY = ("distributed", "dask", "zarr", "numcodecs", "s3fs", "botocore", "xarray")
 
 
-def imported(path: Path) -> set[str]:
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    """Return which module imports which; every module is parsed once for all of these tests."""
+    return import_graph(ROOT)
+
+
+@cache
+def imported(path: Path) -> frozenset[str]:
     """Return the names of all modules that a source file imports, wherever in it."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -50,30 +58,36 @@ def imported(path: Path) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return names
+    return frozenset(names)
 
 
 def modules(package: str) -> list[str]:
     return [str(path.relative_to(ROOT)) for path in sorted((ROOT / package).rglob("*.py"))]
 
 
-def top(names: set[str]) -> set[str]:
-    return {name.partition(".")[0] for name in names}
+def importers(paths: Iterable[str], *refused: str) -> list[str]:
+    """Return which of these modules import a refused one, or anything in it."""
+    return [
+        f"{path} imports {name}"
+        for path in paths
+        for name in sorted(imported(ROOT / path))
+        if any(f"{name}.".startswith(f"{root}.") for root in refused)
+    ]
 
 
-def test_the_modules_have_no_circles() -> None:
+def test_the_modules_have_no_circles(graph: Graph) -> None:
     """Deferred and type-only imports count: each of them would hide one."""
-    assert circles(import_graph(ROOT)) == []
+    assert circles(graph) == []
 
 
-def test_rooms_import_only_rooms_of_lower_floors() -> None:
+def test_rooms_import_only_rooms_of_lower_floors(graph: Graph) -> None:
     """Deferred and type-only imports count here, too."""
     floor_of = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-    graph = room_graph(import_graph(ROOT))
-    assert graph.keys() == floor_of.keys()
+    rooms = room_graph(graph)
+    assert rooms.keys() == floor_of.keys()
     upward = {
         (room, imported_room)
-        for room, imported_rooms in graph.items()
+        for room, imported_rooms in rooms.items()
         for imported_room in imported_rooms
         if floor_of[imported_room] >= floor_of[room]
     }
@@ -86,11 +100,9 @@ def test_a_package_has_at_most_five_loose_modules(package: str) -> None:
     assert len(loose) <= 5, loose
 
 
-@pytest.mark.parametrize("module", modules("workers"))
-def test_the_data_plane_knows_no_service(module: str) -> None:
+def test_the_data_plane_knows_no_service() -> None:
     """Workers run without client, command line and settings."""
-    names = top(imported(ROOT / module))
-    assert not names & {"ingest", "tests", "typer", "rich", "structlog"}
+    assert importers(modules("workers"), "ingest", "tests", "typer", "rich", "structlog") == []
 
 
 def test_a_task_imports_no_validation_of_settings() -> None:
@@ -99,17 +111,14 @@ def test_a_task_imports_no_validation_of_settings() -> None:
     assert run(code) == "False"
 
 
-@pytest.mark.parametrize("module", [*modules("workers/dump"), *modules("ingest/layouts")])
-def test_what_reads_a_dump_knows_no_store(module: str) -> None:
+def test_what_reads_a_dump_knows_no_store() -> None:
     """How a dump is read and how it is stored meet only where files are converted."""
-    assert not {name for name in imported(ROOT / module) if name.startswith("workers.store")}
+    assert importers([*modules("workers/dump"), *modules("ingest/layouts")], "workers.store") == []
 
 
-@pytest.mark.parametrize(
-    "module", [module for module in modules("ingest") if not module.startswith("ingest/cli")]
-)
-def test_nobody_imports_the_command_line(module: str) -> None:
-    assert not {name for name in imported(ROOT / module) if name.startswith("ingest.cli")}
+def test_nobody_imports_the_command_line() -> None:
+    others = [module for module in modules("ingest") if not module.startswith("ingest/cli")]
+    assert importers(others, "ingest.cli") == []
 
 
 def run(code: str) -> str:

@@ -12,7 +12,7 @@ TYPES = "types alone: it does nothing that a test could show"
 RUNS = "shown on whole runs with planted mistakes: "
 #: The modules without a test file of their own, and where what they do is tested, or why it is not.
 EXCUSED = {
-    "ingest/dispatch/clients.py": "asks real schedulers and workers: test_patrol.py and test_local_client.py",
+    "ingest/dispatch/clients.py": "asks real workers: test_task_monitor.py and test_local_client.py",
     "ingest/dispatch/outcomes.py": TYPES,
     "ingest/doctor/check.py": TYPES,
     "ingest/dump_retention/events.py": TYPES,

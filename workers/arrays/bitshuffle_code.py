@@ -1,4 +1,4 @@
-"""The bit shuffle of Blosc as LLVM code in vectors, which numba cannot be made to write.
+"""The shuffles of Blosc as LLVM code in vectors, which numba cannot be made to write.
 
 Elements become planes of bits: plane `8 * byte + bit` has that bit of each element, eight elements to a
 byte, the first in the lowest bit. Format: c-blosc 1.21, `blosc/bitshuffle-generic.c`. The Blosc of numcodecs
@@ -34,6 +34,11 @@ def symbol(itemsize: int, *, back: bool = False) -> str:
     return f"dump_ingest_bit{'un' if back else ''}shuffle_{itemsize}"
 
 
+def byte_symbol(itemsize: int) -> str:
+    """Return the name in object code of the entry that shuffles whole bytes."""
+    return f"dump_ingest_byteshuffle_{itemsize}"
+
+
 def compile_entries(machine: Any) -> bytes:
     """Return object code of the entries for a target machine of llvmlite.
 
@@ -44,6 +49,7 @@ def compile_entries(machine: Any) -> bytes:
     module = ir.Module("bitshuffle")
     module.triple = machine.triple
     for itemsize in ITEMSIZES:
+        _define_of_bytes(module, itemsize)
         _define(module, itemsize)
         _define_back(module, itemsize)
     parsed = binding.parse_assembly(str(module))
@@ -58,6 +64,18 @@ def _function(module: ir.Module, name: str) -> tuple[ir.IRBuilder, list[ir.Value
     pointer = _BYTE.as_pointer()
     function = ir.Function(module, ir.FunctionType(_INT, [pointer, pointer, _WORD, _WORD, _WORD]), name)
     return ir.IRBuilder(function.append_basic_block()), list(function.args[2:])
+
+
+def _define_of_bytes(module: ir.Module, itemsize: int) -> None:
+    """Define the shuffle of whole bytes: the first of each element, then the second, and so on."""
+    code, (source, size, target) = _function(module, byte_symbol(itemsize))
+    at, end = _loop(code, _word(0), size, LANES)
+    elements = _load(code, code.add(source, code.mul(at, _word(itemsize))), LANES * itemsize)
+    for byte in range(itemsize):
+        column = _picked(code, elements, range(byte, LANES * itemsize, itemsize))
+        _store(code, column, code.add(target, code.add(code.mul(size, _word(byte)), at)))
+    end()
+    code.ret(ir.Constant(_INT, 0))
 
 
 def _define(module: ir.Module, itemsize: int) -> None:

@@ -1,8 +1,8 @@
 """Which positions along an axis of a tensor stand out, are dead, or are saturated: from its marginals.
 
 A position stands out if its measure, the largest magnitude or the L2 norm, is more than a factor times the
-median of that measure over the positions that are not dead. It is dead if no finite element of it is other
-than zero, and saturated if all of its elements have nearly the same magnitude: as units behind a sigmoid or a
+median of that measure over the positions that are not dead. It is dead if all of its finite elements are
+zero, and saturated if all of its elements have nearly the same magnitude: as units behind a sigmoid or a
 tanh have at its end. Largest magnitudes are exact (see `workers.arrays.marginals`); norms are rounded.
 """
 
@@ -20,9 +20,9 @@ from workers.arrays.marginals import Marginal
 #: What positions are compared by.
 ABS_MAX, L2_NORM = MEASURES = ("abs_max", "l2_norm")
 DEFAULT_FACTOR: Final = 10.0
-#: Axes with fewer positions that are not dead have no median to speak of.
+#: With fewer positions that are not dead, a median says little.
 LEAST_POSITIONS: Final = 8
-#: Of fewer elements, it says little that they have one magnitude.
+#: With fewer elements, equal magnitudes say little.
 LEAST_ELEMENTS: Final = 16
 #: A position is saturated if its root mean square is at least this share of its largest magnitude.
 _SATURATED = 0.999

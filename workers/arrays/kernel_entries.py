@@ -68,11 +68,12 @@ def _made(name: str, function: Callable[..., None], arguments: str) -> MadeEntry
 
 
 def _bitshuffles() -> Iterator[MadeEntry]:
-    """Yield what shuffles bits, and back; all of it is in the code of the first."""
+    """Yield what shuffles bits, and back, and bytes; all of it is in the code of the first."""
     code = bitshuffle_code.compile_entries(cpu_target.target_context.codegen()._tm)  # noqa: SLF001  (as in `_made`)
     for size in bitshuffle_code.ITEMSIZES:
         yield MadeEntry(f"bitshuffle{size}", bitshuffle_code.symbol(size), 3, code)
         yield MadeEntry(f"bitunshuffle{size}", bitshuffle_code.symbol(size, back=True), 3, b"")
+        yield MadeEntry(f"byteshuffle{size}", bitshuffle_code.byte_symbol(size), 3, b"")
         code = b""
 
 

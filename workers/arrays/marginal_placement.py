@@ -17,7 +17,7 @@ import numpy.typing as npt
 from workers.arrays.marginals import Marginal
 from workers.arrays.placement import Held
 
-#: With an error up to this, a way holds, if that of any other is so many times larger.
+#: A way is accepted if its error is at most the first, and that of every other way this many times larger.
 FIT, _TIMES = 1e-3, 8.0
 _Sides = Iterator[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]
 

@@ -32,8 +32,8 @@ FIELDS: Final = ("sum", "l2_norm", "abs_max")
 SHARE, MAX_NBYTES = 50, 1024 * 1024
 #: Tensors of fewer elements have none: what is done once for each tensor would take longer than the pass.
 LEAST_ELEMENTS: Final = 4096
-#: The last axes are columns together until these are so many, so that a row is worth a loop; or fewer, if
-#: adding up the columns along these axes would take longer than that saves.
+#: The last axes are joined into columns until there are this many, so that a loop over a row pays off. Fewer
+#: are joined if adding up the columns along these axes would cost more than that saves.
 _LEAST_WIDTH, _GOOD_WIDTH, _LEAST_ROWS = 16, 128, 8
 _POSITION_NBYTES: Final = 4 * len(FIELDS)
 _FLOATS = frozenset(np.dtype(code) for code in ("f2", "f4", "f8", ml_dtypes.bfloat16))

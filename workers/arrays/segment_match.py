@@ -113,7 +113,7 @@ def _profile(elements: Elements, shape: Shape, axis: int) -> npt.NDArray[np.floa
 
 
 def _nearest(profile: npt.NDArray[np.float64], of_whole: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Return by position of a piece that of the whole, (position,); -1 if none is close."""
+    """Return the closest position of the whole for each of a piece, (position,); -1 if none is close."""
     direction = np.random.default_rng(0).normal(size=of_whole.shape[1])
     keys = of_whole @ direction
     order = np.argsort(keys)

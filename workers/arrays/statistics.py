@@ -72,7 +72,7 @@ class Statistics:
     """What is known of the values of one tensor; NaN for what is unknown.
 
     This is the only list of all statistics: tables, cubes, conditions and trends derive names, order and
-    kinds from it. Whoever needs only some of them names these.
+    kinds from it. Code that needs only some of them names those.
 
     `count` is the number of elements; `negative_count` and `positive_count` include infinities.
     `std` is the population standard deviation. Counts may be of either type here; those that users get, by

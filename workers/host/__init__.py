@@ -1,1 +1,9 @@
-"""What a process takes from its host and its user: temporary files, credentials, YAML files."""
+"""What a process takes from its host and its user.
+
+temporary.py, memory.py,   directories for temporary files, memory, processors
+cpu.py
+steady_clock.py            a clock for Dask that does not jump
+heartbeat.py, watchdog.py  what systemd is told
+credentials.py,            credentials, and YAML files of users
+yaml_file.py
+"""

@@ -1,4 +1,4 @@
-"""Credentials belong into the environment: recognise them where they do not belong, and never print them."""
+"""Credentials belong in the environment: recognise them where they do not belong, and never print them."""
 
 from __future__ import annotations
 

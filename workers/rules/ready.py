@@ -1,4 +1,4 @@
-"""The built-in rules as values, which nothing has to check again: for whoever names no file of rules.
+"""The built-in rules as values that need no check, for runs without a file of rules.
 
 `builtin.json` is made of `builtin.yml` by `python -m workers.rules.ready --write`. Reading it takes a
 millisecond; reading YAML and checking it against pydantic models takes 0.15 s.

@@ -18,7 +18,8 @@ from workers.rules.values import Rule
 from workers.store.model import RowKind
 from workers.store.names import tensor_name
 from workers.store.roles import roles_of_tables
-from workers.store.sketch_columns import ColumnsWithSketches, SketchColumns, is_sketch_column
+from workers.store.sketch_columns import SketchColumns
+from workers.store.sketch_names import ColumnsWithSketches, is_sketch_column
 from workers.store.step_sketches import StepSketches
 from workers.store.tables import LABELS, NUMBERS, Tables
 

@@ -37,6 +37,7 @@ from workers.store.chunk_encoder import (
     checksum,
     fits,
     library_function,
+    sample_block,
 )
 
 #: Loading the kernels takes as long as Blosc takes for this many bytes.
@@ -170,7 +171,7 @@ def _is_exact(itemsize: int) -> bool:
     loops = kernels.entries()
     if loops is None or _lz4() is None:
         return False
-    sample = np.random.default_rng(0).integers(0, 8, STREAM_NBYTES * itemsize, np.uint8)
+    sample = sample_block(itemsize)
     body = memoryview(compressor("lz4", LEVEL, BIT_SHUFFLE, itemsize).encode(sample))
     into = memoryview(bytearray(sample.nbytes))
     if not is_as_encoded(body, itemsize):

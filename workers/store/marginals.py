@@ -206,7 +206,7 @@ def decode(nodes: Mapping[str, metadata.Document], chunks: Mapping[str, bytes], 
 
 
 def _layout(places: int) -> ArrayLayout:
-    """Return how so many places are stored; what a reader needs to know follows from their number."""
+    """Return how this many places are stored. It follows from their number alone, so readers derive it."""
     inner = min(places, _CHUNK)
     shard = inner * min(ceil_div(places, inner), _CHUNKS_PER_SHARD)
     return ArrayLayout(

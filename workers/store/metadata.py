@@ -15,6 +15,7 @@ import msgspec
 from workers.arrays import dtypes
 from workers.store import pool, shards
 from workers.store.model import ArraySpec
+from workers.store.sparse_chunks import BY_BLOSC, QUICK
 
 Document: TypeAlias = dict[str, Any]
 
@@ -22,9 +23,8 @@ Document: TypeAlias = dict[str, Any]
 ATTRIBUTE = "dump_ingest"
 #: The attribute of a packed array that names the type of its elements, if that is not the data type.
 LOGICAL_DTYPE = "logical_dtype"
-#: The attribute of a packed array whose chunks may be sparse: the codec of those that are.
+#: The attribute of a packed array whose chunks may be sparse: how those that are were encoded.
 SPARSE_CHUNKS = "sparse_chunks"
-_ZSTD = "zstd"
 #: The most that the compressor accepts.
 _MAX_CHUNK_NBYTES = 2**31
 #: Raised when an older version could no longer read a store.
@@ -89,7 +89,7 @@ def packed_array(spec: ArraySpec, length: int) -> Document:
     if core_name != spec.data_type:
         document["attributes"][LOGICAL_DTYPE] = spec.data_type
     if spec.sparse:
-        document["attributes"][SPARSE_CHUNKS] = _ZSTD
+        document["attributes"][SPARSE_CHUNKS] = spec.sparse
     return document
 
 
@@ -123,8 +123,13 @@ def packed_spec(path: str, document: Document) -> ArraySpec:
         chunk,
         shard // chunk,
         dense=_dense(configuration["codecs"]),
-        sparse=attributes.get(SPARSE_CHUNKS) == _ZSTD,
+        sparse=_sparse(attributes.get(SPARSE_CHUNKS)),
     )
+
+
+def _sparse(rule: object) -> str:
+    """Return how sparse chunks were encoded; "" for no rule, or one that this version does not know."""
+    return next((known for known in (BY_BLOSC, QUICK) if rule == known), "")
 
 
 def _dense(codecs: Sequence[Document]) -> str:

@@ -78,8 +78,9 @@ class ArraySpec:
     chunks_per_shard: int
     dense: str = ""
     """How its chunks are shuffled for zstd, `shuffle` or `bitshuffle`; "" for lz4, which steps begin with."""
-    sparse: bool = False
-    """Whether chunks with many zeros are encoded by zstd, with shuffled bytes, however the others are."""
+    sparse: str = ""
+    """How chunks with many zeros are encoded, whatever the others are: a rule of
+    `workers.store.sparse_chunks`; "" for as the others."""
 
     @property
     def typesize(self) -> int:

@@ -27,7 +27,8 @@ REUSE_S = 3600.0
 #: gc leaves an array alone for at least this long after it was written, in seconds. The difference between
 #: the two is the time that a rank has between finding an array and committing.
 GRACE_S = 6 * 3600.0
-#: How far the clock of a host may be behind that of the store, in seconds: else nothing counts as young.
+#: How far the clocks of a host and of the store may be apart, in seconds: otherwise gc refuses, and no array
+#: counts as young.
 MAX_SKEW_S = 600.0
 _PATH = re.compile(r"pool/step_(0|[1-9][0-9]{0,18})/[0-9a-f]{64}/[a-z0-9_]+")
 

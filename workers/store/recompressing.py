@@ -30,6 +30,7 @@ from workers.store.pool import without_pool
 from workers.store.record import LEAF
 from workers.store.removed import Tombstone
 from workers.store.shards import ShardPacker, ShardReader
+from workers.store.sparse_chunks import BY_BLOSC
 
 #: The ways to shuffle that are compared for each array.
 _SHUFFLES = ("shuffle", "bitshuffle")
@@ -94,11 +95,16 @@ def _chosen(objects: ObjectStore, committed: Commit) -> dict[str, ArraySpec]:
         reader = ShardReader(objects, f"{committed.prefix}/{path}", spec)
         written = [number for shard in shards for number in reader.written(shard)]
         sample = [_decoded(reader, number) for number in written[:: math.ceil(len(written) / _SAMPLED) or 1]]
-        sizes = {dense: _size(replace(spec, dense=dense), sample) for dense in ("", *_SHUFFLES)}
+        sizes = {shuffle: _size(_dense(spec, shuffle), sample) for shuffle in _SHUFFLES}
         best = min(_SHUFFLES, key=sizes.__getitem__)
-        if sizes[best] <= (1 - _LEAST_SAVING) * sizes[""]:
-            chosen[path] = replace(spec, dense=best)
+        if sizes[best] <= (1 - _LEAST_SAVING) * _size(spec, sample):
+            chosen[path] = _dense(spec, best)
     return chosen
+
+
+def _dense(spec: ArraySpec, shuffle: str) -> ArraySpec:
+    """Return how an array is encoded again; its sparse chunks with all looks for repetitions."""
+    return replace(spec, dense=shuffle, sparse=BY_BLOSC if spec.sparse else "")
 
 
 def _shards(committed: Commit) -> dict[str, list[int]]:
@@ -156,7 +162,10 @@ def _replace(objects: ObjectStore, committed: Commit, specs: Mapping[str, ArrayS
 
 def _encoded_so(node: metadata.Document, spec: ArraySpec) -> metadata.Document:
     (length,) = node["shape"]
-    return {**node, "codecs": metadata.packed_array(spec, length)["codecs"]}
+    made = metadata.packed_array(spec, length)
+    # What a later version has added to the attributes stays.
+    attributes = {**node.get("attributes", {}), **made["attributes"]}
+    return {**node, "codecs": made["codecs"], "attributes": attributes}
 
 
 def _encode_again(

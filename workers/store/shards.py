@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
@@ -28,7 +28,7 @@ from workers.errors import DamagedStore
 from workers.model import MIB, ceil_div
 from workers.store.blosc import BIT_SHUFFLE, NO_SHUFFLE, SHUFFLE, compressor
 from workers.store.chunk_decoder import ChunkDecoder
-from workers.store.chunk_encoder import encoder_of
+from workers.store.chunk_encoder import ChunkEncoder, encoder_of
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
 from workers.store.pieces import NewObject
@@ -141,6 +141,10 @@ class ShardPacker:
             if self._object is not None:
                 self._object.drop()
 
+    @cached_property
+    def _encoder_of_sparse(self) -> ChunkEncoder:
+        return encoder_of_sparse(self._spec.sparse, self._spec.chunk_nbytes, self._spec.typesize)
+
     @property
     def position(self) -> int:
         """The element of the array at which the next payload will begin."""
@@ -175,7 +179,7 @@ class ShardPacker:
     def _encode(self, chunk: memoryview, filled: int) -> None:
         """Encode a chunk, `filled` bytes of which are payload."""
         is_other = self._spec.sparse and is_sparse(chunk[:filled], self._spec.typesize)
-        encoded = (encoder_of_sparse(self._spec.typesize) if is_other else self._encoder).encode(chunk)
+        encoded = (self._encoder_of_sparse if is_other else self._encoder).encode(chunk)
         if self._object is None:
             self._object = self._create(self._shard)
         self._object.write(encoded)

@@ -1,18 +1,15 @@
-"""What conditions may ask of the sketches of a step: percentiles, losses of a cast, channels that are odd.
+"""The columns of the sketches of a step: percentiles, losses of a cast, channels that are odd.
 
-`p99.9` (which Python would take for two numbers, so it is `p99_9` inside) and `abs_p99.9` are percentiles of
-the finite elements and of their magnitudes; `overflow_e4m3` and `underflow_e4m3` the share of the elements
-that a cast to a format loses; `outlier_channels`, `dead_channels` and `saturated_channels` how many positions
-of all axes are so. What is known only between two bounds must fulfil a condition at both.
+Their names are explained in `workers.store.sketch_names`. What is known only between two bounds must fulfil a
+condition at both.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -24,45 +21,12 @@ from workers.arrays.number_formats import format_named
 from workers.arrays.rounding import losses
 from workers.errors import UsageError
 from workers.store import histograms
+from workers.store.sketch_names import COUNTS, LOSS, PERCENTILE, percent_of
 from workers.store.step_sketches import StepSketches
 from workers.store.tables import Tables
 
-_COUNTS = {
-    "outlier_channels": "outlying",
-    "dead_channels": "dead",
-    "saturated_channels": "saturated",
-}
-_PERCENTILE = re.compile(r"(abs_)?p(\d{1,3}(?:_\d{1,9})?)")
-_LOSS = re.compile(r"(overflow|underflow)_([a-z][a-z0-9_]*)")
 HINT = "The setting `sketches` adds them to new steps, `dump-ingest sketch` to old ones."
 MARGINALS_HINT = "The setting `marginals` adds them to new steps, `dump-ingest sketch` to old ones."
-
-
-class ColumnsWithSketches(frozenset[str]):
-    """Names of columns, and those of all that can be asked of sketches."""
-
-    def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or (isinstance(name, str) and is_sketch_column(name))
-
-
-@lru_cache(maxsize=1024)
-def is_sketch_column(name: str) -> bool:
-    """Return whether a name is one of those that this module explains."""
-    if name in _COUNTS:
-        return True
-    if percentile := _PERCENTILE.fullmatch(name):
-        return _percent(percentile) <= 100
-    if loss := _LOSS.fullmatch(name):
-        try:
-            format_named(loss[2])
-        except UsageError:
-            return False
-        return True
-    return False
-
-
-def _percent(match: re.Match[str]) -> float:
-    return float(match[2].replace("_", "."))
 
 
 @dataclass
@@ -104,7 +68,7 @@ class SketchColumns:
             DamagedStore: the sketches are damaged.
         """
         if name not in self._columns:
-            self._columns[name] = self._counts(name) if name in _COUNTS else self._of_histograms(name)
+            self._columns[name] = self._counts(name) if name in COUNTS else self._of_histograms(name)
         return self._columns[name]
 
     def _of_histograms(self, name: str) -> BoundedColumn:
@@ -122,16 +86,16 @@ class SketchColumns:
         for row, of_axis in self._sketches.marginals.by_row(self.index).items():
             size = int(np.prod(self.index.shape[row, : self.index.number("ndim")[row]]))
             odd = (channels_of(marginal, size // marginal.sum.size) for marginal in of_axis.values())
-            counts[row] = sum(len(getattr(channels, _COUNTS[name])) for channels in odd)
+            counts[row] = sum(len(getattr(channels, COUNTS[name])) for channels in odd)
         return BoundedColumn(counts, counts)
 
 
 def _question(name: str) -> Callable[[Histogram, float], Bounds]:
     """Return what answers a column from a histogram and the number of elements."""
-    if percentile := _PERCENTILE.fullmatch(name):
-        share, magnitude = _percent(percentile) / 100, percentile[1] is not None
+    if percentile := PERCENTILE.fullmatch(name):
+        share, magnitude = percent_of(percentile) / 100, percentile[1] is not None
         return lambda histogram, _: histogram.quantile(share, magnitude=magnitude)
-    loss = _LOSS.fullmatch(name)
+    loss = LOSS.fullmatch(name)
     assert loss is not None  # noqa: S101  (for mypy: `is_sketch_column` was asked)
     what, target = loss[1], format_named(loss[2])
 

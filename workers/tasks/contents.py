@@ -15,7 +15,7 @@ from workers.tasks.operands import Operand, read_pieces, read_whole
 
 #: Elements of a piece.
 _PIECE = 1024 * 1024
-#: A turned tensor is taken for one if it is so many times nearer to the other than one that is not turned.
+#: A tensor counts as turned if turning it makes it this many times closer to the other one.
 _NEARER = 4.0
 
 

@@ -20,7 +20,8 @@ from workers.store.pool import PooledArray
 if TYPE_CHECKING:  # with it come the codecs, 0.05 s, which the start of a worker does without
     from workers.store.marginals import StepMarginals
 
-#: Incremented whenever the same source would be stored differently; part of every fingerprint.
+#: Incremented whenever the same source would become other rows or values; part of every fingerprint. Another
+#: encoding of chunks does not count: steps that are stored stay as they are.
 CONVERTER_VERSION = 2
 
 

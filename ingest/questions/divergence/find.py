@@ -16,14 +16,12 @@ from ingest.questions.divergence.disagreements import DifferingTensor, Disagreem
 from ingest.questions.divergence.expectations import Expectations, TensorHistory
 from ingest.questions.divergence.groups import checked_groups
 from ingest.questions.divergence.layout_groups import LayoutGroups
-from ingest.questions.divergence.layout_screen import LayoutScreen
 from ingest.questions.divergence.observation import Observation, observe
 from ingest.questions.divergence.onsets import OnsetFinder
 from ingest.questions.divergence.partitions import Partition
 from ingest.questions.divergence.patterns import Patterns
 from ingest.questions.divergence.result import Divergence, Group, Missing
 from ingest.questions.placement.layout_answer import LayoutFinding
-from ingest.questions.placement.mistakes import find_mistakes
 from ingest.questions.placement.slot_kinds import SlotKind, kind_of
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
@@ -161,12 +159,18 @@ class _DivergenceSearch:
         """
         operators = BrokenOperatorFinder(self.survey.axis)
         parameters = LayoutGroups(self.ranks, self.survey.axis)
-        screen = LayoutScreen(self.survey)
+        looks = [operators.look, parameters.look]
+        screen = None
+        if layout:
+            # deferred: 0.05 s with `compare`, which rules over replicas do not need
+            from ingest.questions.divergence.layout_screen import LayoutScreen
+
+            screen = LayoutScreen(self.survey)
+            looks.append(screen.look)
 
         def look(block: Block) -> None:
-            operators.look(block)
-            parameters.look(block)
-            screen.look(block)
+            for look_at in looks:
+                look_at(block)
 
         seen = observe(self.survey, self.ranks, Patterns(len(self.ranks)), look)
         if self.replicas is None and (groups := parameters.groups()):
@@ -183,7 +187,7 @@ class _DivergenceSearch:
         tensors, notes = absent_tensors(self._presence(seen), blocks, seen.keys, chosen)
         broken, notes_on_operators = operators.broken(chosen)
         self.notes += notes + notes_on_operators
-        misplaced = self._misplaced(screen.suspects(seen), seen, chosen) if layout else ()
+        misplaced = () if screen is None else self._misplaced(screen.suspects(seen), seen, chosen)
         return Divergence(
             self.snapshot.store.url,
             self.ranks,
@@ -202,6 +206,8 @@ class _DivergenceSearch:
         self, suspects: Sequence[int], seen: Observation, chosen: npt.NDArray[np.bool_]
     ) -> tuple[LayoutFinding, ...]:
         """Return what `layout` finds in the first of the steps that are suspected."""
+        from ingest.questions.placement.mistakes import find_mistakes  # deferred: see `run`
+
         looked_at = suspects[:_SUSPECTS]
         # A state out of step may be that of the step before.
         before = [step for step in self.steps if looked_at and step < looked_at[0]][-1:]

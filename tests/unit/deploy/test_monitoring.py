@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,13 @@ def commands() -> list[str]:
     return [*found, *(re.sub(r"\{\{.*?\}\}", "1", command) for command in shown)]
 
 
+@cache
+def all_cases() -> list[dict[str, Any]]:
+    """Return the cases of promtool, parsed once: there are a thousand lines, and a test for each alert."""
+    cases: list[dict[str, Any]] = yaml.safe_load(CASES.read_text())["tests"]
+    return cases
+
+
 @pytest.mark.parametrize("rule", alerts(), ids=lambda rule: rule["alert"])
 class TestAlert:
     def test_says_what_how_bad_and_what_to_do(self, rule: dict[str, Any]) -> None:
@@ -121,7 +129,7 @@ class TestAlert:
 
     def test_has_a_case_in_which_it_fires_and_one_in_which_it_does_not(self, rule: dict[str, Any]) -> None:
         name = rule["alert"]
-        cases = [one for one in yaml.safe_load(CASES.read_text())["tests"] if one["name"].startswith(name)]
+        cases = [case for case in all_cases() if case["name"].startswith(name)]
         expected = [
             (ask["expr"], bool(ask.get("exp_samples")), str(ask.get("exp_samples")))
             for case in cases

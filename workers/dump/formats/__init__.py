@@ -1,1 +1,17 @@
-"""Decoders: what the bytes of a dump file mean. One module for each file format."""
+"""Decoders: what the bytes of a dump file mean. Nothing is executed, and no size is believed unchecked.
+
+header.py                  what all formats have in common
+npy.py, npz.py, raw.py     numpy, and files of elements alone
+dump_data.py,              CANN's DumpData; overflow records
+dump_data_tensor.py,
+overflow.py, wire.py
+pt.py and pt_*.py,         `torch.save`, with a machine for its pickles that runs nothing; checkpoints
+pickle_machine.py,
+pickle_values.py, distcp.py
+safetensors.py,            safetensors, and ONNX
+safetensors_header.py,
+tensor_proto.py
+statistic_csv.py           tables of statistics
+zip_archive.py,            archives, and files that are made of several tensors
+assembly.py
+"""

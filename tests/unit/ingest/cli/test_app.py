@@ -90,6 +90,8 @@ def test_an_unknown_command_is_refused_and_a_similar_one_suggested(answer: Answe
         (["find", "--step", "x"], "invalid value for '--step'"),
         (["find", "--tensor", "x"], "no such option: --tensor"),
         (["rules", "tset"], "no such command 'tset'"),
+        (["ingest", "dump", "run.zarr"], "got unexpected extra argument"),
+        (["gc", "run.zarr", "--keep-last", "0"], "invalid value for '--keep-last': it must be greater than"),
     ],
 )
 def test_words_that_are_not_understood_are_told_in_two_lines(

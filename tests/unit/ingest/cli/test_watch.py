@@ -24,10 +24,22 @@ def test_it_waits_for_a_dump_and_says_once_why(tmp_path: Path) -> None:
     [
         ([], "no store is named"),
         (["--store", "x", "--keep-last", "2"], "--keep-last does nothing"),
-        (["--store", "x", "--metrics", "9108"], "host:port"),
+        (["--store", "x", "--metrics", "9108"], "metrics (--metrics): must be host:port"),
+        (
+            ["--store", "x", "--after-commit", "remove"],
+            "must be 'keep' or 'delete', got 'remove'",
+        ),
+        (["other", "--store", "x"], "watch DUMP --store run.zarr"),
     ],
 )
 def test_mistakes_are_explained_at_once(
     answer: Answer, tmp_path: Path, options: list[str], message: str
 ) -> None:
     assert message in answer("watch", tmp_path / "dump", *options, code=2).stderr
+
+
+def test_a_store_named_as_the_dump_is_refused(answer: Answer, tmp_path: Path) -> None:
+    (tmp_path / "run.zarr" / "rank_0" / "Net" / "0" / "1").mkdir(parents=True)
+    (tmp_path / "run.zarr" / "zarr.json").write_text("{}")
+    refused = answer("watch", tmp_path / "run.zarr", "--store", tmp_path / "other.zarr", code=2).stderr
+    assert "is a store, not a dump" in refused

@@ -26,7 +26,9 @@ def test_explain_prints_a_row_for_each_step(made: MadeDump, store: Path) -> None
     deleting = run(*words, "--after-commit", "delete", "--step", 39).stdout.splitlines()
     assert deleting[0].endswith("dump files")
     assert deleting[1].endswith("queued: its files wait to be read back and compared, and are then deleted")
-    assert run(*words, "--step", 7).stderr.strip() == "no such step in the dump"
+    assert run(*words, "--step", 7).stderr.strip() == (
+        "no such step in the dump, which has ranks 3 and steps 39-40"
+    )
 
 
 def test_flags_that_do_nothing_and_a_dump_that_is_missing_are_refused(made: MadeDump, store: Path) -> None:

@@ -16,7 +16,7 @@ from ingest.dispatch.futures import result_of
 from ingest.dispatch.local_client import LocalClient, LocalFuture
 from ingest.dispatch.local_workers import LocalWorkers
 from ingest.dispatch.parts import InflightTask, OfferedStep, TaskPart
-from ingest.dispatch.patrol import Patrol, WorkerReplaced
+from ingest.dispatch.task_monitor import TaskMonitor, WorkerReplaced
 from workers.errors import ClusterError, WorkerDied
 from workers.events import Event
 
@@ -92,20 +92,20 @@ class _Plan:
 
 def test_a_worker_that_does_not_come_to_an_end_is_replaced(client: LocalClient) -> None:
     events: list[Event] = []
-    patrol = Patrol(timeout_s=0.5, young_s=0.1, pause_s=0.1, notify=events.append)
+    monitor = TaskMonitor(timeout_s=0.5, young_s=0.1, pause_s=0.1, notify=events.append)
     pid = submit(client, os.getpid).result(60)
     step: Any = type("Step", (), {"plan": _Plan()})
     offered: OfferedStep = step
     future = submit(client, time.sleep, 3600)
     task = InflightTask([TaskPart(offered, 0, 0)], 0, future, time.monotonic() - 10)
-    patrol.add(task)
+    monitor.add(task)
     answer = ask(client, [future.key, "unknown"])
     assert answer is not None
     assert answer.states == {future.key: "processing", "unknown": None}
     given_up: list[Any] = []
 
     def is_given_up() -> bool:
-        given_up.extend(patrol.look(client, [task]))
+        given_up.extend(monitor.look(client, [task]))
         return bool(given_up)
 
     wait_until(is_given_up)

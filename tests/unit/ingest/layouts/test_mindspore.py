@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ingest.layouts.detect import find_dump
-from ingest.layouts.mindspore import MindSpore, parse_iterations
+from ingest.layouts.mindspore import MindSpore
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import listings
@@ -35,23 +35,6 @@ def test_rank_of_a_directory(name: str, rank: int | None) -> None:
     (pattern, *_) = MindSpore.patterns
     fields = pattern.match(0, name)
     assert (None if fields is None else int(fields["rank"])) == rank
-
-
-@pytest.mark.parametrize(
-    ("text", "steps"),
-    [
-        ("0|5-8|100-101", {0, 5, 6, 7, 8, 100, 101}),
-        ("3", {3}),
-        ("all", None),
-        ("", None),
-        ("5-", None),
-        ("8-5", None),
-        ("0-99999999999", None),
-        ("|".join(["0-999999", *(f"{i}000000-{i}999999" for i in range(1, 50))]), None),
-    ],
-)
-def test_iterations_of_a_configuration(text: str, steps: set[int] | None) -> None:
-    assert parse_iterations(text) == steps
 
 
 def names_of(dump: Path, step: int | None = 0) -> Mapping[str, TensorName | None]:

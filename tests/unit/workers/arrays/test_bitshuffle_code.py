@@ -37,6 +37,17 @@ def test_planes_are_those_of_the_definition(itemsize: int, blocks: int) -> None:
     assert planes[-1] == 77  # nothing is written behind them
 
 
+@pytest.mark.parametrize("itemsize", ITEMSIZES)
+def test_bytes_are_those_of_the_definition(itemsize: int) -> None:
+    content = np.random.default_rng(itemsize).integers(0, 256, 3 * LANES * itemsize, np.uint8)
+    shuffled = np.full(content.size + 1, 77, np.uint8)
+    entries = kernels.entries()
+    assert entries is not None
+    entries[f"byteshuffle{itemsize}"](kernels.address(content), 3 * LANES, kernels.address(shuffled))
+    assert shuffled[:-1].tobytes() == content.reshape(-1, itemsize).T.tobytes()
+    assert shuffled[-1] == 77  # nothing is written behind them
+
+
 def test_a_processor_without_wide_vectors_gives_the_same() -> None:
     target = binding.Target.from_default_triple()
     code = bitshuffle_code.compile_entries(target.create_target_machine(cpu="", opt=1))

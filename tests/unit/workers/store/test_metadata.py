@@ -55,7 +55,7 @@ def test_an_empty_table_has_a_chunk_that_is_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", [SPEC, replace(SPEC, sparse=True), replace(SPEC, dense="shuffle", sparse=True)]
+    "spec", [SPEC, replace(SPEC, sparse="zstd"), replace(SPEC, dense="shuffle", sparse="zstd_quick")]
 )
 def test_a_packed_grid_comes_back(spec: ArraySpec) -> None:
     assert metadata.packed_spec("tensors/float32", metadata.packed_array(spec, 100)) == spec

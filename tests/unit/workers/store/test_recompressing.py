@@ -19,6 +19,7 @@ from workers.store.pieces import Gathered
 from workers.store.recompressing import is_dense, recompress
 from workers.store.record import WithoutTensors
 from workers.store.shards import ShardPacker
+from workers.store.sparse_chunks import BY_BLOSC, QUICK
 
 KEY = StepKey(0, 1)
 
@@ -52,6 +53,8 @@ def test_a_step_has_the_same_elements_in_another_generation(run: PooledRun) -> N
     assert before.summary.stored_bytes - after.summary.stored_bytes == saved
     spec = metadata.packed_spec("tensors/float32", after.nodes["tensors/float32"])
     assert spec.dense in ("shuffle", "bitshuffle")
+    assert spec.sparse == BY_BLOSC
+    assert metadata.packed_spec("tensors/float32", before.nodes["tensors/float32"]).sparse == QUICK
     assert values(run) == elements
     assert run.is_whole()
     # A watcher takes it for what it has committed.

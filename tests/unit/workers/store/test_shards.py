@@ -218,7 +218,7 @@ def test_one_index_is_asked_for_once_by_many_threads(packed: tuple[Path, ArraySp
 
 
 def sparse_spec(descr: str, chunk: int = 4096) -> ArraySpec:
-    return replace(spec_of(descr, chunk=chunk), sparse=True)
+    return replace(spec_of(descr, chunk=chunk), sparse="zstd_quick")
 
 
 def numbers_with_zeros(descr: str, size: int, share: float) -> bytes:
@@ -235,7 +235,7 @@ def test_chunks_with_many_zeros_are_smaller_and_any_library_reads_them(tmp_path:
     spec = sparse_spec(descr)
     parts = [numbers_with_zeros(descr, 4096, share) for share in (0, 0.5, 0)]
     pack(tmp_path / "sparse", spec, parts)
-    pack(tmp_path / "plain", replace(spec, sparse=False), parts)
+    pack(tmp_path / "plain", replace(spec, sparse=""), parts)
     sizes = [
         sum(path.stat().st_size for path in (tmp_path / name).rglob("c/*")) for name in ("sparse", "plain")
     ]
@@ -254,6 +254,6 @@ def test_chunks_with_many_zeros_are_smaller_and_any_library_reads_them(tmp_path:
 def test_the_zeros_that_fill_a_chunk_do_not_make_it_sparse(tmp_path: Path) -> None:
     spec, part = sparse_spec("<f4"), numbers_with_zeros("<f4", 2048, 0)
     pack(tmp_path / "a", spec, [part])
-    pack(tmp_path / "b", replace(spec, sparse=False), [part])
+    pack(tmp_path / "b", replace(spec, sparse=""), [part])
     first, second = ((tmp_path / name / spec.path / "c/0").read_bytes() for name in "ab")
     assert first == second

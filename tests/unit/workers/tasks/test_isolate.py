@@ -131,7 +131,7 @@ def test_file_that_hangs_when_it_is_read_costs_itself_alone(
 ) -> None:
     """A read that the kernel does not let go on, as of a file server that has gone, in real processes.
 
-    What the task did not come to an end for before is up to the patrol, and is left out here.
+    A task that did not end in time before is up to the task monitor, and is left out here.
     """
     carry_out = isolate._carry_out
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from workers.clocks.steady import steady_time
+from workers.host.steady_clock import steady_time
 
 _DAY_S = 86_400.0
 #: Sends messages through Dask, and has a heartbeat, while the wall clock of the process jumps.
@@ -19,7 +19,7 @@ import distributed
 from distributed.batched import BatchedSend
 from distributed.core import connect, Server
 from tornado.ioloop import IOLoop, PeriodicCallback
-from workers.clocks.steady import steady_dask
+from workers.host.steady_clock import steady_dask
 if steady:
     steady_dask()
 

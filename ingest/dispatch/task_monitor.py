@@ -80,7 +80,7 @@ class _Seen:
 
 
 @dataclass(slots=True)
-class Patrol:
+class TaskMonitor:
     """Asks a scheduler about tasks, in a thread: it may take long to answer. Otherwise single-threaded.
 
     One for all tasks of a service: a task that waits for another one of them is not judged by how long.
@@ -153,7 +153,7 @@ class Patrol:
         old = [key for key, task in self._tasks.items() if now - task.submitted_at >= self.young_s]
         if old:
             self._thread = threading.Thread(
-                target=self._ask, args=(client, old), name="dump-ingest-patrol", daemon=True
+                target=self._ask, args=(client, old), name="dump-ingest-tasks", daemon=True
             )
             self._thread.start()
         else:

@@ -16,7 +16,7 @@ from distributed import Client
 from ingest.dispatch.own_cluster import OwnCluster
 from ingest.dispatch.own_workers import end_workers, start_workers
 from ingest.dispatch.parts import InflightTask, OfferedStep, TaskPart
-from ingest.dispatch.patrol import Patrol, WorkerReplaced
+from ingest.dispatch.task_monitor import TaskMonitor, WorkerReplaced
 from ingest.dispatch.window import TaskWindow
 from tests.hanging import HangingFiles
 from workers.errors import ClusterError, WorkerDied
@@ -52,11 +52,11 @@ class _Plan:
     key = "rank 0 step 7"
 
 
-def _task(patrol: Patrol, client: Client, seconds: float) -> InflightTask:
+def _task(monitor: TaskMonitor, client: Client, seconds: float) -> InflightTask:
     step = cast("OfferedStep", type("Step", (), {"plan": _Plan()}))
     future = client.submit(time.sleep, seconds, pure=False)
     task = InflightTask([TaskPart(step, 0, 0)], 0, future, time.monotonic())
-    patrol.add(task)
+    monitor.add(task)
     return task
 
 
@@ -64,11 +64,11 @@ def _pid(client: Client) -> int:
     return int(client.submit(os.getpid, pure=False).result(timeout=60))
 
 
-def _patrolled(patrol: Patrol, client: Client, task: InflightTask) -> ClusterError:
+def _monitored(monitor: TaskMonitor, client: Client, task: InflightTask) -> ClusterError:
     """Look after a task until it is given up; return why."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
-        for _, error in patrol.look(client, [task]):
+        for _, error in monitor.look(client, [task]):
             return error
         time.sleep(0.1)
     raise AssertionError("nothing was given up")
@@ -84,9 +84,9 @@ def test_a_worker_that_does_not_come_to_an_end_is_replaced(client: Client) -> No
     """As when it reads a file in a file system that has gone: its heartbeat is fine."""
     before = _pid(client)
     events: list[Event] = []
-    patrol = Patrol(timeout_s=1.0, young_s=0.2, pause_s=0.2, notify=events.append)
-    task = _task(patrol, client, 3600)
-    error = _patrolled(patrol, client, task)
+    monitor = TaskMonitor(timeout_s=1.0, young_s=0.2, pause_s=0.2, notify=events.append)
+    task = _task(monitor, client, 3600)
+    error = _monitored(monitor, client, task)
     task.future.cancel()
     assert isinstance(error, WorkerDied)
     assert "rank 0 step 7: a task did not come to an end on tls://127.0.0.1:" in error.message
@@ -108,8 +108,8 @@ def test_a_worker_that_reads_a_file_that_hangs_is_replaced(
     hanging = make_hanging(hangs.set)
     (tmp_path / "file").write_bytes(b"bytes")
     hanging.add(tmp_path / "file")
-    patrol = Patrol(timeout_s=0.5, young_s=0.2, pause_s=0.2)
-    window: TaskWindow[str] = TaskWindow(1, describe=lambda job: f"file {job}", patrol=patrol)
+    monitor = TaskMonitor(timeout_s=0.5, young_s=0.2, pause_s=0.2)
+    window: TaskWindow[str] = TaskWindow(1, describe=lambda job: f"file {job}", monitor=monitor)
     before = _pid(client)
     window.add(client.submit(Path.read_bytes, tmp_path / "file", pure=False), "a", 1)
     assert hangs.wait(60)
@@ -125,24 +125,24 @@ def test_a_worker_that_reads_a_file_that_hangs_is_replaced(
 
 
 def test_a_task_that_the_scheduler_has_forgotten_is_given_up(local: "SpecCluster", client: Client) -> None:
-    patrol = Patrol(timeout_s=60, young_s=0.1, pause_s=0.1)
-    task = _task(patrol, client, 0.0)
+    monitor = TaskMonitor(timeout_s=60, young_s=0.1, pause_s=0.1)
+    task = _task(monitor, client, 0.0)
     task.future.result(timeout=60)
     future: Any = task.future
     state = future._state
     state.status = "pending"  # nobody tells the client
     scheduler: Any = local.scheduler
     scheduler.tasks.pop(task.future.key)
-    error = _patrolled(patrol, client, task)
+    error = _monitored(monitor, client, task)
     assert type(error) is ClusterError
     assert "does not know the task any more" in error.message
 
 
 def test_a_task_that_is_at_work_is_left_alone(client: Client) -> None:
-    patrol = Patrol(timeout_s=30, young_s=0.1, pause_s=0.1)
-    task = _task(patrol, client, 1.5)
+    monitor = TaskMonitor(timeout_s=30, young_s=0.1, pause_s=0.1)
+    task = _task(monitor, client, 1.5)
     while task.future.status == "pending":
-        assert patrol.look(client, [task]) == []
+        assert monitor.look(client, [task]) == []
         time.sleep(0.05)
     assert task.future.status == "finished"
 
@@ -178,19 +178,19 @@ def test_a_task_that_others_overtake_is_left_alone(last: str) -> None:
     names = ["overtaken", *(f"overtaking {number}" for number in range(20))]
     answering: Any = _Answering(*names)
     now = [0.0]
-    patrol = Patrol(timeout_s=100.0, clock=lambda: now[0])
+    monitor = TaskMonitor(timeout_s=100.0, clock=lambda: now[0])
     in_flight = [SimpleNamespace(name=name, nbytes=0, future=SimpleNamespace(key=name)) for name in names]
     tasks: list[Any] = [SimpleNamespace(**vars(task), submitted_at=0.0) for task in in_flight]
     for task in tasks:
-        patrol.add(task)
+        monitor.add(task)
 
     def given_up(at_work: str) -> list[str]:
         answering.at_work = at_work
         now[0] += 50.0
-        patrol.look(answering, tasks)
-        if patrol._thread is not None:
-            patrol._thread.join()
-        return [task.name for task, _ in patrol.look(answering, tasks)]
+        monitor.look(answering, tasks)
+        if monitor._thread is not None:
+            monitor._thread.join()
+        return [task.name for task, _ in monitor.look(answering, tasks)]
 
     assert [given_up(name) for name in names[1:]] == [[]] * 20
     outcomes = [given_up(last) for _ in range(3)]
@@ -209,9 +209,9 @@ def test_a_task_that_waits_for_one_whose_client_has_gone_is_not_left_alone(
         before = _pid(gone)
         gone.submit(time.sleep, 3600, pure=False)
         time.sleep(0.5)
-    patrol = Patrol(timeout_s=1.0, young_s=0.2, pause_s=0.2)
-    task = _task(patrol, client, 0.0)
-    error = _patrolled(patrol, client, task)
+    monitor = TaskMonitor(timeout_s=1.0, young_s=0.2, pause_s=0.2)
+    task = _task(monitor, client, 0.0)
+    error = _monitored(monitor, client, task)
     assert isinstance(error, WorkerDied)
     task.future.result(timeout=60)
     assert _pid(client) != before
@@ -233,32 +233,32 @@ def test_workers_end_although_they_are_at_work(local: "SpecCluster") -> None:
 
 def test_a_scheduler_that_does_not_answer_is_told_every_two_minutes() -> None:
     now = [0.0]
-    patrol = Patrol(clock=lambda: now[0], young_s=0.0, pause_s=0.0)
+    monitor = TaskMonitor(clock=lambda: now[0], young_s=0.0, pause_s=0.0)
     future = SimpleNamespace(key="a", status="pending")
     task: Any = SimpleNamespace(name="a", nbytes=0, future=future, submitted_at=0.0)
-    patrol.add(task)
+    monitor.add(task)
 
     def look(at: float, client: Any) -> None:
         now[0] = at
-        assert patrol.look(client, [task]) == []
+        assert monitor.look(client, [task]) == []
         for thread in threading.enumerate():
-            if thread.name == "dump-ingest-patrol":
+            if thread.name == "dump-ingest-tasks":
                 thread.join()
 
     silent = SimpleNamespace(scheduler=None)  # whatever is asked fails
     for at in (10.0, 100.0):
         look(at, silent)
-        patrol.require_answer()
+        monitor.require_answer()
     look(140.0, silent)
     with pytest.raises(ClusterError, match="has not answered for 130 s") as told:
-        patrol.require_answer()
+        monitor.require_answer()
     assert "restart it" in told.value.hint
     look(200.0, silent)
-    patrol.require_answer()
+    monitor.require_answer()
     look(261.0, silent)
     with pytest.raises(ClusterError, match="251 s"):
-        patrol.require_answer()
+        monitor.require_answer()
     scheduler = SimpleNamespace(get_task_status="status", processing="processing")
     answers = {"status": {"a": "processing"}, "processing": {}}
     look(400.0, SimpleNamespace(scheduler=scheduler, sync=lambda what, **_: answers[what]))
-    patrol.require_answer()
+    monitor.require_answer()

@@ -1,1 +1,0 @@
-"""Clocks that do not jump."""
