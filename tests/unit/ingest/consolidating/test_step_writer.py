@@ -1,6 +1,6 @@
 """Steps are written block by block; killed at any moment, nobody sees a half."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 
 import pytest
@@ -12,7 +12,9 @@ from tests.cube_stores import (
     NAMES,
     SMALL,
     Fragile,
+    Job,
     Killed,
+    Result,
     assert_is_what_is_committed,
     assert_survey_is_right,
     once,
@@ -20,7 +22,7 @@ from tests.cube_stores import (
     run_with,
 )
 from workers.store.objects import ObjectStore
-from workers.tasks.consolidate import ConsolidateJob, ConsolidateResult
+from workers.tasks.consolidate import ConsolidateJob
 
 
 @pytest.mark.usefixtures("small_grid")
@@ -33,9 +35,9 @@ def test_steps_of_which_a_rank_comes_late_are_written_again_block_by_block(objec
         put(objects, 1, step)
     held: list[int] = []
 
-    def run(jobs: Sequence[ConsolidateJob]) -> Iterator[ConsolidateResult]:
-        held.append(len({job.step for job in jobs}))
-        return in_threads(jobs)
+    def run(task: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Result]:
+        held.append(len({job.step for job in jobs if isinstance(job, ConsolidateJob)}))
+        return in_threads(task, jobs)
 
     with Consolidator(objects, run) as consolidator:
         assert consolidator.once().rewritten == tuple(range(8))
@@ -69,9 +71,9 @@ def test_a_lease_is_renewed_while_tasks_are_run(objects: ObjectStore) -> None:
     now = 1000.0
     renewed: list[float] = []
 
-    def slow(jobs: Sequence[ConsolidateJob]) -> Iterator[ConsolidateResult]:
+    def slow(task: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Result]:
         nonlocal now
-        for result in in_threads(jobs):
+        for result in in_threads(task, jobs):
             now += LEASE_S / 2
             yield result
             renewed.append(lease._renewed_at)

@@ -44,7 +44,7 @@ def test_the_state_comes_back() -> None:
 
 def test_the_cubes_of_another_version_are_none() -> None:
     """They are made again, whatever else is in their metadata."""
-    assert parse_state(changed(version=3, grid="another")) is None
+    assert parse_state(changed(version=4, grid="another")) is None
 
 
 @pytest.mark.parametrize(
@@ -72,6 +72,7 @@ def test_a_wrong_field_is_damage_and_its_place_is_named(fields: dict[str, Any], 
     "fields",
     [
         {"rewriting": [4]},
+        {"uncut": [0]},
         {"steps": 2**14, "ranks": 2**13, "rewriting": []},
         {"grid": {"ranks": 256, "tensors": 8192, "inner_tensors": 512, "steps": 17}},
         {"grid": {"ranks": 2, "tensors": 64, "inner_tensors": 15, "steps": 8}},
