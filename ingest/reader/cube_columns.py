@@ -326,8 +326,9 @@ class _CubePart:
         return None if self.cubes.objects.is_local else shard_indexes.KNOWN.get(self._named(key))
 
     def _keep_index(self, key: str, index: bytes) -> None:
-        # What steps share is written again with each further step, without a sign of it.
-        if self.block.layout not in self.cubes.cubes.shared and not self.cubes.objects.is_local:
+        # A block that is not full is written again with each further step, without a sign of it.
+        is_full = (self.block.number + 1) * self.block.layout.chunk[0] <= self.cubes.state.steps
+        if is_full and not self.cubes.objects.is_local:
             shard_indexes.KNOWN.keep(self._named(key), index)
 
     def _named(self, key: str) -> tuple[StoreAddress, str, int, str]:

@@ -8,6 +8,7 @@ import pytest
 from ingest.consolidating.consolidator import Consolidator
 from ingest.consolidating.lease import LEASE_S, Lease
 from ingest.consolidating.runners import in_threads
+from ingest.reader.consolidated import open_cubes
 from tests.cube_stores import (
     NAMES,
     SMALL,
@@ -15,6 +16,7 @@ from tests.cube_stores import (
     Job,
     Killed,
     Result,
+    assert_cubes_by_tensor_are_right,
     assert_is_what_is_committed,
     assert_survey_is_right,
     once,
@@ -49,10 +51,10 @@ def test_steps_of_which_a_rank_comes_late_are_written_again_block_by_block(objec
 def test_killed_before_any_write_it_goes_on_and_readers_never_see_a_half(objects: ObjectStore) -> None:
     """What readers are told to trust is right at each of these moments."""
     for rank in range(3):
-        for step in (1, 2):
+        for step in (0, 1, 2):
             put(objects, rank, step)
     once(objects)
-    put(objects, 1, 2, seed=1)  # to be written again
+    put(objects, 1, 2, seed=1)  # to be written again, in a full block
     for rank in range(3):
         put(objects, rank, 3, [*NAMES, "new"])  # to be appended
     for writes in count():
@@ -61,6 +63,9 @@ def test_killed_before_any_write_it_goes_on_and_readers_never_see_a_half(objects
             Consolidator(fragile, run_with(fragile)).once()
         except Killed:
             assert_survey_is_right(objects)
+            cubes = open_cubes(objects)
+            assert cubes is not None
+            assert_cubes_by_tensor_are_right(cubes)
             continue
         break
     assert writes > 20

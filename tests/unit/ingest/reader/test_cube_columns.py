@@ -12,7 +12,7 @@ from ingest.questions.trend import rank_values
 from ingest.reader import cube_columns, shard_indexes
 from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
 from ingest.reader.cube_columns import aggregated_steps, aggregates, narrow_blocks
-from tests.cube_stores import NAMES, once, put
+from tests.cube_stores import NAMES, assert_is_what_is_committed, once, put
 from tests.dumps import unpack
 from tests.wrapped_objects import WrappedObjects
 from workers.arrays.aggregate import STATISTICS, aggregated, default_aggregate, parts_of
@@ -84,8 +84,9 @@ def test_from_an_object_store_the_indexes_are_read_once(
     expected = aggregated_steps(view, range(7), "max", np.array([0]))
     far = FarObjects(view.objects)
     remote = ConsolidatedCubes(far, view.state)
-    # Two chunks of ranks: of each the end, which is all of a small object, and then a part.
-    for requests in (14 if end_nbytes else 28, 14):
+    # Two blocks of three steps and one step, two chunks of ranks: of each the end, which is all of a small
+    # object, and then a part.
+    for requests in (6 if end_nbytes else 12, 6):
         far.ranges = 0
         np.testing.assert_array_equal(aggregated_steps(remote, range(7), "max", np.array([0])), expected)
         assert far.ranges == requests
@@ -93,7 +94,7 @@ def test_from_an_object_store_the_indexes_are_read_once(
     rewritten = ConsolidatedCubes(far, msgspec.structs.replace(view.state, rewrites=view.state.rewrites + 1))
     far.ranges = 0
     aggregated_steps(rewritten, range(7), "max", np.array([0]))
-    assert far.ranges == (14 if end_nbytes else 28)
+    assert far.ranges == (6 if end_nbytes else 12)
 
 
 def test_a_damaged_inner_chunk_is_named_and_others_are_read(view: ConsolidatedCubes) -> None:
@@ -130,7 +131,7 @@ def test_a_view_of_version_1_is_read_and_continued_as_it_is(
     assert (old.state.version, aggregates(old, "max")) == (1, None)
     pattern = old.axis[0].name
     narrow = {step: of.values for step, of in rank_values(opened, pattern, "max").items()}
-    monkeypatch.setattr(cubes, "_KNOWN_VERSIONS", (2,))
+    monkeypatch.setattr(cubes, "_KNOWN_VERSIONS", (2, 3))
     for step, of in rank_values(open_store(store), pattern, "max").items():
         np.testing.assert_array_equal(of.values, narrow[step])
     monkeypatch.undo()
@@ -139,3 +140,28 @@ def test_a_view_of_version_1_is_read_and_continued_as_it_is(
     once(opened.objects)
     later = opened.consolidated()
     assert (later.state.version, later.state.steps) == (1, old.state.steps + 1)
+
+
+def test_a_view_of_version_2_is_read_and_continued_as_it_is(tmp_path: Path) -> None:
+    objects = open_objects(resolve(unpack("view-2", tmp_path) / "store.zarr"))
+    assert_is_what_is_committed(objects)
+    for rank in range(3):
+        put(objects, rank, 7)
+        put(objects, rank, 1, seed=1)
+    once(objects)
+    assert_is_what_is_committed(objects)
+    later = open_cubes(objects)
+    assert later is not None
+    assert (later.state.version, later.state.steps, later.state.uncut) == (2, 8, ())
+    assert not objects.children("consolidated/by_tensor")
+    once(objects, rebuild=True)
+    assert_is_what_is_committed(objects)
+    assert objects.children("consolidated/by_tensor")
+
+
+def test_of_a_block_with_few_wanted_steps_each_is_read_by_itself(view: ConsolidatedCubes) -> None:
+    for name in view.objects.sizes("consolidated/by_tensor"):
+        view.objects.delete(f"consolidated/by_tensor/{name}")
+    assert not np.isnan(aggregated_steps(view, [0, 3, 6], "max", np.array([0]))).any()
+    # Of two steps of three, the block.
+    assert np.isnan(aggregated_steps(view, [0, 1], "max", np.array([0]))).all()
