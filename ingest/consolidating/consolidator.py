@@ -31,7 +31,7 @@ from workers.events import Event, Observer
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.commit import Commit
-from workers.store.cubes import CubeState
+from workers.store.cubes import REBUILD_HINT, CubeState
 from workers.store.objects import ObjectStore
 
 #: Steps for which rules are evaluated in one round, so that the cubes do not wait for a long history.
@@ -68,7 +68,7 @@ class StepsConsolidated(Event):
     waiting: tuple[int, ...] = ()
     """Steps that some ranks have not committed yet."""
     damaged: tuple[str, ...] = ()
-    """Commits and tables that could not be read, and why."""
+    """Commits, tables and cubes that could not be read, and why."""
     findings: tuple[StepFindings, ...] = ()
     """What rules over several steps or ranks found in each step that was evaluated."""
 
@@ -228,7 +228,7 @@ class Consolidator:
         if self._writer is None:
             return ()
         cut_blocks(self._writer, self.run, self._lease, most)
-        return tuple(self._writer.uncuttable.values())
+        return tuple(f"{reason}. {REBUILD_HINT}" for reason in self._writer.uncuttable.values())
 
     def view(self) -> CubeState | None:
         """Return the state of the cubes; None if nothing has been taken in yet."""
