@@ -38,6 +38,9 @@ _Result = TypeVar("_Result")
 _LOCAL_AT_ONCE = 2
 #: What an object store is asked for at the end of an object: its index, and all of an object that is shorter.
 _END_NBYTES = MIB // 32
+#: The most that is read of a block of several steps, for the memory of all requests at once: it is what an object
+#: of a single step takes at most. Of more tensors, each step is read by itself.
+_BLOCK_NBYTES = 16 * MIB
 #: Reading this much that is not wanted takes less time than a second request, of a directory, too.
 _GAP_NBYTES = MIB // 2
 
@@ -119,7 +122,7 @@ def aggregated_steps(
     """
     how, ranks = default_aggregate(statistic), cubes.state.ranks
     # The parts of a sum are cut in the same way.
-    cuts = [_cut(cubes, name, places) for name in parts_of(statistic)]
+    cuts = [_cut(cubes, name, places, tensors) for name in parts_of(statistic)]
     blocks_of = [tuple(block for block, _ in of_parts) for of_parts in zip(*cuts, strict=True)]
     answers = {blocks: np.full((blocks[0].layout.chunk[0], ranks), np.nan) for blocks in blocks_of}
     jobs = []
@@ -169,19 +172,22 @@ class _Block:
     """Of the block, along the axis of steps."""
 
 
-def _cut(cubes: CubeReader, name: str, places: Sequence[int]) -> list[tuple[_Block, int]]:
-    """Return where these steps of a cube are read: in which block, and at which place in it."""
-    steps = cubes.state.grid.steps
+def _cut(cubes: CubeReader, name: str, places: Sequence[int], tensors: Array) -> list[tuple[_Block, int]]:
+    """Return where these tensors of some steps are read: in which block, and at which place in it."""
+    grid = cubes.state.grid
+    steps = grid.steps
     if name in ANOMALY_FIELDS:
         layout = cubes.cubes.anomalies[name]
         return [(_Block(layout, place // steps), place % steps) for place in places]
+    of_step, by_tensor = cubes.cubes.per_step[name], cubes.cubes.by_tensor.get(name)
+    if by_tensor is None or tensors.size * grid.ranks * steps * by_tensor.dtype.itemsize > _BLOCK_NBYTES:
+        return [(_Block(of_step, place), 0) for place in places]
     wanted = Counter(place // steps for place in places)
     # Of a block with few wanted steps, each by itself: less is decoded.
     whole = {block for block, count in wanted.items() if 2 * count >= steps and cubes.state.is_cut(block)}
-    of_step, by_tensor = cubes.cubes.per_step[name], cubes.cubes.by_tensor.get(name)
     return [
         (_Block(by_tensor, place // steps), place % steps)
-        if by_tensor is not None and place // steps in whole
+        if place // steps in whole
         else (_Block(of_step, place), 0)
         for place in places
     ]
@@ -191,7 +197,7 @@ def _steps(
     cubes: CubeReader, names: Sequence[str], places: Sequence[int], tensors: Array
 ) -> list[list[Array]]:
     """Return some tensors of several cubes: of each cube and step, (rank, tensor). All are read at once."""
-    cuts = [_cut(cubes, name, places) for name in names]
+    cuts = [_cut(cubes, name, places, tensors) for name in names]
     blocks = list(dict.fromkeys(block for cut in cuts for block, _ in cut))
     read = dict(zip(blocks, _read(cubes, blocks, tensors), strict=True))
     return [[read[block][within] for block, within in cut] for cut in cuts]

@@ -159,9 +159,14 @@ def test_a_view_of_version_2_is_read_and_continued_as_it_is(tmp_path: Path) -> N
     assert objects.children("consolidated/by_tensor")
 
 
-def test_of_a_block_with_few_wanted_steps_each_is_read_by_itself(view: ConsolidatedCubes) -> None:
+def test_of_a_block_with_few_wanted_steps_each_is_read_by_itself(
+    view: ConsolidatedCubes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in view.objects.sizes("consolidated/by_tensor"):
         view.objects.delete(f"consolidated/by_tensor/{name}")
     assert not np.isnan(aggregated_steps(view, [0, 3, 6], "max", np.array([0]))).any()
-    # Of two steps of three, the block.
+    # Of two steps of three, the block; but not if it takes much memory.
     assert np.isnan(aggregated_steps(view, [0, 1], "max", np.array([0]))).all()
+    monkeypatch.setattr(cube_columns, "_BLOCK_NBYTES", 2 * 2 * 3 * 8)
+    assert np.isnan(aggregated_steps(view, [0, 1], "max", np.array([0, 1]))).all()
+    assert not np.isnan(aggregated_steps(view, [0, 1], "max", np.array([0, 1, 2]))).any()
