@@ -6,7 +6,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command 'make requirements'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch mindspore demo tour test lint format bench chaos simulate casts clocks servers generated chart requirements audit docs dist clean
+.PHONY: help setup torch mindspore demo tour test lint format bench chaos simulate casts clocks pictures servers generated chart requirements audit docs dist clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ casts: setup ## Cast every tensor of real dumps to other formats, and compare wi
 
 clocks: setup ## Move the clock under a watcher, run after run: all of its dump must be in the store; RUNS=50
 	@$(BIN)/python -m tests.faults.clocks --runs $(or $(RUNS),50)
+
+pictures: setup ## Take the pictures of the page for the documentation again; ALL=DIRECTORY takes every view in every look
+	@$(BIN)/python -m tests.pictures $(ALL)
 
 servers: ## Install what tests run: Ceph with its S3 gateway, Prometheus, Alertmanager, Podman, Chromium (Debian, root)
 	@tests/servers/install.sh

@@ -63,6 +63,7 @@ _HOMES = {
     "Incident": "ingest.findings.incidents",
     "Incidents": "ingest.findings.incidents",
     "LayoutByMarginals": "ingest.questions.placement.by_marginals",
+    "LiveWatcher": "ingest.service.live_watcher",
     "Localized": "ingest.questions.localize",
     "Matrix": "ingest.questions.matrix",
     "MissingItem": "ingest.questions.missing",
@@ -139,9 +140,12 @@ _HOMES = {
     "should_stop": "ingest.findings.should_stop",
     "sketch": "ingest.wiring.sketching",
     "test_rules": "ingest.findings.backtest:backtest",
+    "token": "ingest.page.moment",
     "trampled": "ingest.questions.trampled",
     "trend": "ingest.questions.trend",
     "wait": "ingest.findings.waiting",
+    "watchers": "ingest.page.watchers",
+    "window": "ingest.page.sheet",
 }
 
 __all__ = list(_HOMES)

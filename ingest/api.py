@@ -12,7 +12,10 @@ from ingest.findings.backtest import backtest as test_rules
 from ingest.findings.incidents import Incident, Incidents, incidents
 from ingest.findings.should_stop import should_stop
 from ingest.findings.waiting import Waited, wait
+from ingest.page.moment import token
 from ingest.page.report import report
+from ingest.page.sheet import window
+from ingest.page.watchers import watchers
 from ingest.questions.compare import Comparison, compare, load_layout_map, load_mapping, load_thresholds
 from ingest.questions.compare.growth import ErrorGrowth, error_growth
 from ingest.questions.divergence import Divergence, divergence
@@ -48,6 +51,7 @@ from ingest.recording.record import record
 from ingest.recording.recorder import Recorder
 from ingest.repairing.result import RepairReport
 from ingest.repairing.run import repair
+from ingest.service.live_watcher import LiveWatcher
 from ingest.store_gc.execute import GcReport
 from ingest.store_gc.plan import GcPlan
 from ingest.store_gc.policy import GcPolicy
@@ -97,6 +101,7 @@ __all__ = [
     "Incident",
     "Incidents",
     "LayoutByMarginals",
+    "LiveWatcher",
     "Localized",
     "Matrix",
     "MissingItem",
@@ -172,7 +177,10 @@ __all__ = [
     "should_stop",
     "sketch",
     "test_rules",
+    "token",
     "trampled",
     "trend",
     "wait",
+    "watchers",
+    "window",
 ]

@@ -22,6 +22,7 @@ from ingest.cli.printing import (
     say,
     say_left_out,
 )
+from workers.errors import UsageError
 
 _MAX_ROWS = 50
 _MAX_REASONS = 10
@@ -36,6 +37,10 @@ def command(
         str | None,
         typer.Option(metavar="SEVERITY", help="The mildest severity to list: info, warning or critical."),
     ] = None,
+    incident: Annotated[
+        str,
+        typer.Option("--id", metavar="ID", help="Only the incident with this id.", show_default=False),
+    ] = "",
     findings: Annotated[
         bool, typer.Option("--findings", help="List every finding of every rule instead of incidents.")
     ] = False,
@@ -58,14 +63,21 @@ def command(
     step is committed and, for rules over several steps or ranks, in `consolidate`.
 
     [bold]dump-ingest anomalies run.zarr[/]
+    [bold]dump-ingest anomalies run.zarr --id 70c5417a96269594[/]
     [bold]dump-ingest anomalies run.zarr --findings --severity critical --rank 3 --json[/]
     """
+    if incident and (findings or rule):
+        raise UsageError(
+            "--id is about incidents, --findings and --rule are not", hint="Leave out one of them."
+        )
     opened = open_store(store, config)
     most = limit_of(limit, _MAX_ROWS, as_json=json)
     if findings or rule:
         _list_findings(ingest.anomalies(opened, rank, step, rule=rule, severity=severity), most, as_json=json)
     else:
-        _list_incidents(ingest.incidents(opened, rank, step, severity=severity), most, as_json=json)
+        _list_incidents(
+            ingest.incidents(opened, rank, step, severity=severity, incident=incident), most, as_json=json
+        )
 
 
 def _list_incidents(answer: ingest.Incidents, limit: int, *, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ingest.cli.printing import (
+    counted,
     number_text,
     print_line,
     print_table,
@@ -157,7 +158,9 @@ def say_summary(comparison: Comparison, *, top: int | None) -> None:
         say(note, label="note")
     unequal = sum(_is_worth_a_line(comparison, tensor) for tensor in comparison.tensors)
     if top is not None and unequal > top:
-        say(f"{unequal} tensors are not equal, the worst {top} shown (--top N, --all, --html FILE)")
+        are = "is" if unequal == 1 else "are"
+        shown = f"the worst {top} shown (--top N, --all, --html FILE)"
+        say(f"{counted(unequal, 'tensor')} {are} not equal, {shown}")
     if comparison.first:
         first = comparison.first
         where = f"step {first.tensor.key_a.step}, rank {first.tensor.key_a.rank}: {first.tensor.name}"

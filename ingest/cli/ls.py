@@ -12,7 +12,8 @@ from ingest.cli.exits import exit_if_damaged, say_damaged
 from ingest.cli.find import print_tensors
 from ingest.cli.opening import open_store
 from ingest.cli.options import ConfigOption, JsonOption, MeshOption, RanksOption, StepOption, StoreArgument
-from ingest.cli.printing import counted, print_json, print_table, say, step_text
+from ingest.cli.printing import counted, print_json, print_line, print_table, say, step_text
+from ingest.cli.watch_explain import print_rows
 from ingest.units import human_bytes
 from workers.errors import DamagedStore
 from workers.model import StepKey
@@ -44,6 +45,21 @@ def command(
             "--missing", help="List what the configuration of the dump asked for and is not in the store."
         ),
     ] = False,
+    watchers: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT,...",
+            help="Where watchers serve their metrics: to show lag, backlog, disk, and what steps wait for.",
+            show_default=False,
+        ),
+    ] = "",
+    token: Annotated[
+        bool,
+        typer.Option(
+            "--token",
+            help="Print a word that changes when a step is committed, changed, removed or evaluated.",
+        ),
+    ] = False,
     mesh: MeshOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -54,13 +70,14 @@ def command(
 
     [bold]dump-ingest ls s3://bucket/run.zarr[/]          every step
     [bold]dump-ingest ls run.zarr -r 1 -n 8 --tensors[/]   the tensors of rank 1, step 8, as executed
+    [bold]dump-ingest ls run.zarr --watchers node1:9108[/]   what is still to come
     """
     from ingest.reader.rows import file_rows, overflow_rows, step_row  # deferred: numba, zarr: 0.5 s
 
     damages: list[Damage] = []
     opened_store = open_store(store, config, mesh=mesh)
-    if missing:
-        _print_missing(ingest.missing(opened_store, rank), json=json)
+    if watchers or token or missing:
+        _print_of_store(opened_store, watchers, rank, token=token, json=json)
         return
     steps = opened_store.select(rank, step, damages=damages)
     damaged = {damage.key: damage.reason for damage in damages}
@@ -79,6 +96,18 @@ def command(
     exit_if_damaged(damaged)
 
 
+def _print_of_store(
+    store: ingest.DumpStore, watchers: str, rank: Sequence[int] | None, *, token: bool, json: bool
+) -> None:
+    """Print what is not about committed steps: the watchers, the token, or else what is missing."""
+    if watchers:
+        _print_watchers(ingest.watchers(store, watchers), json=json)
+    elif token:
+        _print_token(store, json=json)
+    else:
+        _print_missing(ingest.missing(store, rank), json=json)
+
+
 def _print_missing(items: ingest.MissingItems, *, json: bool) -> None:
     if json:
         print_json(list(items.rows()))
@@ -90,6 +119,45 @@ def _print_missing(items: ingest.MissingItems, *, json: bool) -> None:
             for item in items
         )
         print_table(("what", "name", "rank", "reason"), rows)
+
+
+def _print_watchers(watchers: Sequence[ingest.LiveWatcher], *, json: bool) -> None:
+    """Print a row for each watcher, and one for each step that is not settled."""
+    if json:
+        print_json([watcher.to_dict() for watcher in watchers])
+        return
+    numbers = ("ranks", "settled", "pending", "bytes", "lag", "disk, free")
+    print_table(("watcher", "state", *numbers), map(_watcher_cells, watchers), right=numbers)
+    if steps := [row for watcher in watchers for row in watcher.steps]:
+        print_line("")
+        print_rows(steps, json=False)
+
+
+def _watcher_cells(watcher: ingest.LiveWatcher) -> tuple[str, ...]:
+    if watcher.problem:
+        return (watcher.url, watcher.problem, *["-"] * 6)
+    return (
+        watcher.url,
+        "answers",
+        str(len(watcher.ranks)),
+        counted(watcher.settled, "step"),
+        counted(sum(rank.pending_steps for rank in watcher.ranks), "step"),
+        human_bytes(sum(rank.pending_bytes for rank in watcher.ranks)),
+        f"{max((rank.lag_s for rank in watcher.ranks), default=0):.0f} s",
+        human_bytes(watcher.disk.free_bytes) if watcher.disk else "-",
+    )
+
+
+def _print_token(store: ingest.DumpStore, *, json: bool) -> None:
+    """Print the word, or what the page says of a store that answers."""
+    from ingest.page.moment import Moment  # deferred: numba, zarr: 0.5 s
+    from ingest.page.words import clock  # deferred: as above
+
+    moment = Moment.of(store)
+    if json:
+        print_json({"token": moment.token, "clock": clock(moment.read_at), "away": ""})
+    else:
+        print_line(moment.token)
 
 
 def _rows(

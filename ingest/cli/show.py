@@ -21,8 +21,10 @@ from ingest.cli.show_report import (
     print_fields,
     print_neighbours,
     print_slice,
+    print_window,
 )
 from ingest.cli.show_unsharded import show_whole
+from workers.errors import UsageError
 
 
 def command(
@@ -60,6 +62,13 @@ def command(
     at: Annotated[
         str | None,
         typer.Option(metavar="INDEX", help="Print all values of this slice, such as '3:5,:'."),
+    ] = None,
+    window: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ROWS,COLUMNS",
+            help="Print these values, such as '20:40,:10', of the tensor as a table: its last axis across.",
+        ),
     ] = None,
     save: Annotated[
         Path | None,
@@ -114,6 +123,11 @@ def command(
     tensor = choose_tensor(
         opened, name, first_rank(opened) if is_whole and rank is None else rank, step, graph
     )
+    if window is not None:
+        if is_whole or at is not None or save is not None:
+            raise UsageError("--window does not go with --at, --save, --unsharded or --placement")
+        print_window(tensor, window, json=json)
+        return
     if is_whole:
         show_whole(tensor, placement, at, save, json=json)
         return

@@ -11,6 +11,7 @@ from ingest.cli.fitting import GAP, cell_widths
 from ingest.cli.printing import (
     is_terminal,
     number_text,
+    print_json,
     print_line,
     print_table,
     print_text,
@@ -196,3 +197,20 @@ def print_slice(values: Any, at: str) -> None:
     print_line(f"[{at}]  {shape_text(np.shape(values))}")
     with np.printoptions(threshold=MAX_SLICE_VALUES + 1, linewidth=_line_width()):
         print_text(str(values))
+
+
+def print_window(tensor: ingest.Tensor, text: str, *, json: bool) -> None:
+    """Print a window on the values of a tensor as a table.
+
+    Raises:
+        UsageError: it is not a window of the tensor.
+    """
+    from ingest.page.sheet import parse_window  # deferred: numpy takes 0.1 s to import
+
+    window = ingest.window(tensor, *parse_window(text, tensor.shape))
+    if json:
+        print_json(window)
+        return
+    lines = zip(window["rows"], window["values"], strict=True)
+    columns = window["columns"]
+    print_table(("", *columns), ((f"[{row}]", *values) for row, values in lines), right=columns)

@@ -190,7 +190,7 @@ def _require_none_denied(dump: Dump, scan: DumpScan) -> None:
     if denied:
         _require_readable(dump.root / denied[0].path, dump.root)
         raise AccessDenied(
-            f"{dump.root}: {len(denied)} files or directories cannot be read; the first: {denied[0]}",
+            f"{dump.root}: {counted(len(denied), 'path')} cannot be read; the first: {denied[0]}",
             hint=denied[0].hint,
         )
 

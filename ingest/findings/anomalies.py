@@ -12,7 +12,7 @@ from ingest.reader import notebook
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.damage import Damage
-from ingest.reader.ranges import format_ranges
+from ingest.reader.ranges import named_ranges
 from ingest.reader.step import Step
 from ingest.reader.step_findings import findings_of
 from ingest.reader.text import counted
@@ -218,13 +218,13 @@ def _describe_not_evaluated(without_rules: Sequence[StepKey], without_series: Se
     for rank, steps in steps_of.items():
         ranks_of.setdefault(tuple(steps), []).append(rank)
     lines = [
-        f"rank {format_ranges(ranks)} step {format_ranges(steps)}: "
+        f"{named_ranges('rank', ranks)}, {named_ranges('step', steps)}: "
         "no rules were evaluated when it was committed"
         for steps, ranks in ranks_of.items()
     ]
     if without_series:
         lines.append(
-            f"step {format_ranges(without_series)}: no rules over steps and ranks were evaluated, "
-            "`consolidate` does it"
+            f"{named_ranges('step', without_series)}: rules over several steps or ranks were not evaluated; "
+            "`consolidate` does that"
         )
     return lines

@@ -124,8 +124,10 @@ def _drift(rule: Rule, window: StepWindow) -> TensorHits:
     mask = (distance > rule["distance_gt"]) & (elements >= rule["elements_ge"])
 
     def describe(rank: int, tensor: int) -> str:
+        moved = distance[rank, tensor]
         return (
-            f"magnitudes moved by {distance[rank, tensor]:.3g} powers of two on average since the step before"
+            f"magnitudes moved by {moved:.3g} powers of two on average since the step before; "
+            f"bounded: they are known to a factor of two, so by {max(moved - 1, 0):.3g} to {moved + 1:.3g}"
         )
 
     return TensorHits(mask, distance, rule["distance_gt"], describe)

@@ -19,6 +19,7 @@ from ingest.questions.heatmap_rows import heatmap_rows, value_rows
 from ingest.questions.matrix import MOST_CELLS, SUMMARIES, parse_cells
 from ingest.questions.origin import origin
 from ingest.questions.outliers import OutliersAnswer, outliers
+from ingest.questions.placement.within import layout
 from ingest.questions.precision import PrecisionAnswer, precision
 from ingest.questions.trend import heatmap, statistic_named
 from ingest.reader.rows import step_row
@@ -120,7 +121,10 @@ def _matrix(asked: Asked) -> dict[str, Any]:
 def _incidents(asked: Asked) -> list[dict[str, Any]]:
     moment, given = asked.moment, asked.arguments
     answer = moment.incidents(
-        given.integer("rank"), given.integer("step"), severity=given.text("severity") or None
+        given.integer("rank"),
+        given.integer("step"),
+        severity=given.text("severity") or None,
+        incident=given.text("id"),
     )
     return [incident.to_dict() for incident in answer.incidents]
 
@@ -189,13 +193,18 @@ QUESTIONS = (
         "incidents",
         "What went wrong, once for each cause; the worst first.",
         "anomalies --json",
-        (RANK, STEP, Parameter("severity", "string", "The mildest severity.")),
+        (
+            RANK,
+            STEP,
+            Parameter("severity", "string", "The mildest severity."),
+            Parameter("id", "string", "Only the incident with this id."),
+        ),
         _incidents,
     ),
     Question(
         "values",
         "A window on the values of a tensor, seen as a table: its last axis across, the others down.",
-        "",
+        "show --window --json",
         (
             THE_RANK,
             *THE_TENSOR,
@@ -270,6 +279,16 @@ QUESTIONS = (
         "origin --json",
         (RANK, STEP, Parameter("cause", "string", "nan, inf, overflow or auto.")),
         _origin,
+    ),
+    Question(
+        "layout",
+        "How ranks hold the tensors of a step or of all, and what looks like a mistake.",
+        "layout --include-partial --json",
+        (STEP,),
+        lambda asked: layout(
+            asked.moment.store, asked.arguments.integer("step"), include_partial=True
+        ).to_dict(),
+        _always,
     ),
     Question(
         "heatmap",

@@ -170,18 +170,23 @@ class Moment:
                 opened.forget_tables()
 
     def incidents(
-        self, rank: int | None = None, step: int | None = None, *, severity: str | None = None
+        self,
+        rank: int | None = None,
+        step: int | None = None,
+        *,
+        severity: str | None = None,
+        incident: str = "",
     ) -> Incidents:
         """Return what went wrong. The store is searched once for all viewers, whatever they ask for.
 
         Raises:
-            UsageError: the rank, step or severity does not exist.
+            UsageError: the rank, step, severity or incident does not exist.
             DamagedStore: no step can be read.
         """
         with self._search_lock:
             if self._incidents is None:
                 self._incidents = FoundIncidents.of(self.snapshot())
-        return self._incidents.chosen(rank, step, severity=severity)
+        return self._incidents.chosen(rank, step, severity=severity, incident=incident)
 
     def snapshot(self) -> Snapshot:
         """Return all steps, partial ones among them. Taken once: it takes as long as reading a statistic."""
@@ -222,6 +227,18 @@ class Moment:
     def numbers(self) -> list[int]:
         """The numbers of the committed steps, in order."""
         return sorted({step.key.step for step in self.steps if step.key.step is not None})
+
+
+def token(store: DumpStore) -> str:
+    """Return a word that changes when a step is committed, changed or removed, or found to be damaged.
+
+    It also changes when the consolidator has evaluated a step. Reads all commits; two stores have different
+    words, even if they hold the same.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    return Moment.of(store).token
 
 
 def _token(steps: Sequence[Step], damages: Sequence[Damage], evaluated: Sequence[str]) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from ingest.page import words
 from workers import __version__
@@ -34,9 +36,17 @@ def environment() -> Environment:
         size=words.human_bytes,
         counted=words.counted,
         share=words.share,
+        sentence=words.sentence,
+        prose=prose,
     )
     made.globals["version"] = __version__
     return made
+
+
+def prose(text: object) -> Markup:
+    """Return a message with what it has in backquotes as code, as in hints of the commands."""
+    escaped = str(escape(str(text)))
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", escaped))  # noqa: S704  (it is escaped)
 
 
 def render(template: str, **context: Any) -> str:

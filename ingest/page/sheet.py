@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,8 @@ from workers.errors import UsageError
 
 #: The most values of one window.
 MAX_VALUES = 20_000
+#: `20:40`, `20:`, `:40`, `:`, or `20` alone.
+_RANGE = re.compile(r"(\d{1,18})?(:)?((?<=:)\d{1,18})?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +35,23 @@ class Sheet:
         return cls(math.prod(lengths[:-1]), lengths[-1])
 
 
-def window(tensor: Tensor, row: int, column: int, rows: int, columns: int) -> dict[str, Any]:
-    """Return a window as texts, with the names of its rows and columns. Reads what is in its rows alone.
+def window(
+    tensor: Tensor, row: int = 0, column: int = 0, rows: int = 20, columns: int = 10
+) -> dict[str, Any]:
+    """Return a window on the values of a tensor, seen as a table: its last axis across, the others down.
+
+    Reads what is in its rows alone. The values are texts of eight significant digits, in `values` by row and
+    column; `rows` and `columns` are the names of these, `row` and `column` the numbers of the first ones.
+
+    Args:
+        tensor: the tensor.
+        row: the first row.
+        column: the first column.
+        rows: how many rows, at most: the window ends with the tensor.
+        columns: how many columns, at most.
 
     Raises:
-        UsageError: it is outside of the tensor, or has too many values; or the tensor has no values.
+        UsageError: it is outside of the tensor, or has over 20,000 values; or the tensor has no values.
         DamagedStore: it is damaged.
     """
     sheet = Sheet.of(tensor.shape)
@@ -52,6 +67,33 @@ def window(tensor: Tensor, row: int, column: int, rows: int, columns: int) -> di
         "columns": [str(number) for number in range(column, column + values.shape[1])],
         "values": [[text_of(value) for value in line] for line in values.tolist()],
     }
+
+
+def parse_window(text: str, lengths: Sequence[int]) -> tuple[int, int, int, int]:
+    """Return first row, first column, rows and columns of `ROWS,COLUMNS`, such as `20:40,:10`.
+
+    Raises:
+        UsageError: it is not a window.
+    """
+    sheet = Sheet.of(lengths)
+    words = text.split(",")
+    matches = [_RANGE.fullmatch(word.strip()) for word in words]
+    if len(matches) != 2 or not all(matches):
+        raise UsageError(
+            f"{text!r} is not a window", hint="ROWS,COLUMNS such as '20:40,:10' of the tensor as a table."
+        )
+    (row, rows), (column, columns) = (
+        _extent(match, length)
+        for match, length in zip(filter(None, matches), (sheet.rows, sheet.columns), strict=True)
+    )
+    return row, column, rows, columns
+
+
+def _extent(match: re.Match[str], length: int) -> tuple[int, int]:
+    """Return the first of a range and how many it has, at least one."""
+    begin = int(match[1] or 0)
+    end = int(match[3]) if match[3] else (length if match[2] else begin + 1)
+    return begin, max(end - begin, 1)
 
 
 def _rows(tensor: Tensor, begin: int, end: int) -> npt.NDArray[Any]:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import xxhash
 
+from ingest.reader.dump_store import DumpStore
 from ingest.service.live_watcher import LiveWatcher, fetch_watcher
 from ingest.units import human_bytes
 from workers.errors import UsageError
@@ -107,6 +108,29 @@ class Watchers:
         """Ask every watcher; runs in a thread of the pool, which has others left for the questions."""
         urls = [url for known in self._pool.map(addresses_of, self.urls) for url in known]
         self._known = tuple(self._pool.map(lambda url: self.ask(url, _PATIENCE_S), urls))
+
+
+def watchers(store: DumpStore, addresses: str) -> tuple[LiveWatcher, ...]:
+    """Return what the watchers of a store say of themselves: lag, backlog, disk, and what steps wait for.
+
+    Those that do not answer within 3 s are among them, each with its `problem`: any of them may write to the
+    store. Watchers of other stores are left out.
+
+    Args:
+        store: the store.
+        addresses: where they serve their metrics, as `HOST:PORT,...`.
+
+    Raises:
+        UsageError: one of these is not an address, or there is none.
+    """
+    urls = parse_addresses(addresses)
+    if not urls:
+        raise UsageError("no address of a watcher is given", hint="HOST:PORT,... of `watch --metrics`.")
+    asking = Watchers(urls)
+    try:
+        return asking.of_store(store.url).watchers
+    finally:
+        asking.close()
 
 
 def addresses_of(url: str) -> list[str]:

@@ -49,6 +49,12 @@ def counted(count: int, noun: str) -> str:
     return f"{whole(count)} {noun}{'s' * (count != 1)}"
 
 
+def sentence(words: str) -> str:
+    """Return words with a capital letter, unless the first is a name such as `l2_norm`."""
+    first = words.partition(" ")[0]
+    return words[:1].upper() + words[1:] if first.isalpha() else words
+
+
 def shape(lengths: Sequence[int]) -> str:
     """Return a shape such as `2 x 3`, with a sign for times; `scalar` for none."""
     return " \u00d7 ".join(map(str, lengths)) or "scalar"

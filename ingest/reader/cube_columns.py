@@ -38,8 +38,8 @@ _Result = TypeVar("_Result")
 _LOCAL_AT_ONCE = 2
 #: What an object store is asked for at the end of an object: its index, and all of an object that is shorter.
 _END_NBYTES = MIB // 32
-#: The most that is read of a block of several steps, for the memory of all requests at once: it is what an object
-#: of a single step takes at most. Of more tensors, each step is read by itself.
+#: The most that is read of a block of several steps: what an object of one step takes at most, so that all
+#: requests at once take no more memory. Of more tensors, each step is read by itself.
 _BLOCK_NBYTES = 16 * MIB
 #: Reading this much that is not wanted takes less time than a second request, of a directory, too.
 _GAP_NBYTES = MIB // 2

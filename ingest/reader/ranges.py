@@ -14,3 +14,9 @@ def format_ranges(numbers: Iterable[int]) -> str:
         else:
             ranges.append([number, number])
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges) or "none"
+
+
+def named_ranges(noun: str, numbers: Iterable[int]) -> str:
+    """Write numbers after their noun: `step 3`, `steps 1-3, 7`."""
+    listed = list(numbers)
+    return f"{noun}{'s' * (len(listed) != 1)} {format_ranges(listed)}"

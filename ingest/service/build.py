@@ -80,7 +80,7 @@ class ServiceOptions:
     """How long a task may run on one worker, besides a second for each MiB that it reads."""
     sketches: bool = False
     """Whether histograms of tensors and digests of their blocks are stored."""
-    marginals: bool = True
+    marginals: bool = False
     """Whether marginals are, too, if `sketches` is set."""
     pool: bool = False
     """Whether what ranks share is stored once, in the pool of a step."""

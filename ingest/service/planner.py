@@ -30,7 +30,7 @@ class Planner:
     """Whether histograms of tensors are stored."""
     shared: SharedTensors | None = None
     """Tells what goes into the pool; None if nothing does."""
-    marginals: bool = True
+    marginals: bool = False
     """Whether marginals of tensors are stored, if `sketches` is set."""
 
     def plan(self, inspected: Inspected, leave_out_tensors: str = "", rewrites: int = 0) -> StepPlan:

@@ -63,7 +63,7 @@ class TestDump:
         assert not store.exists()
 
     def test_a_file(self, dump: Path, store: Path) -> None:
-        """A single tensor is no dump."""
+        """A single tensor is not a dump."""
         file = next(dump.rglob("*.npy"))
         refused("ingest", file, "-s", store, code=2, says=["is not a directory"])
         assert not store.exists()
@@ -150,7 +150,7 @@ class TestStore:
         assert checker.objects(store) == before
 
     def test_unknown_protocol(self, dump: Path) -> None:
-        """A mistyped scheme is no directory name."""
+        """A mistyped scheme is not the name of a directory."""
         refused("ingest", dump, "-s", "s4://bucket/run.zarr", code=2, says=["s4", "s3://bucket"])
 
 

@@ -12,35 +12,42 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from itertools import product
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from workers.arrays.bounds import OF_PLAIN, BoundedColumn, Decided, among, lifted, not_among
 from workers.errors import UsageError
 
+
+def _either_way(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of known values that takes bounded ones, too."""
+    return lifted(plain, OF_PLAIN[plain])
+
+
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.In: np.isin,
-    ast.NotIn: lambda column, values: ~np.isin(column, values),
+    ast.Eq: _either_way(operator.eq),
+    ast.NotEq: _either_way(operator.ne),
+    ast.Lt: _either_way(operator.lt),
+    ast.LtE: _either_way(operator.le),
+    ast.Gt: _either_way(operator.gt),
+    ast.GtE: _either_way(operator.ge),
+    ast.In: lifted(np.isin, among),
+    ast.NotIn: lifted(lambda column, values: ~np.isin(column, values), not_among),
 }
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: np.divide,
+    ast.Add: _either_way(operator.add),
+    ast.Sub: _either_way(operator.sub),
+    ast.Mult: _either_way(operator.mul),
+    ast.Div: _either_way(np.divide),
 }
 _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
-    ast.Not: np.logical_not,
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
+    ast.Not: _either_way(np.logical_not),
+    ast.USub: _either_way(operator.neg),
+    ast.UAdd: _either_way(operator.pos),
 }
+_abs, _and, _or = _either_way(np.abs), _either_way(np.logical_and), _either_way(np.logical_or)
 #: Longer conditions are mistakes, and would take minutes to parse.
 _MAX_LENGTH = 20_000
 #: What other languages write, and what a condition has instead.
@@ -60,22 +67,6 @@ _NAMES = {"nan": np.nan, "inf": np.inf, "true": True, "false": False}
 _PERCENTILE = re.compile(r"\b((?:abs_)?p\d{1,3})\.(\d+)\b")
 
 
-class BoundedColumn(NamedTuple):
-    """A column whose values are known to lie between two others; both are the same if they are known."""
-
-    low: npt.NDArray[np.float64]
-    high: npt.NDArray[np.float64]
-
-
-class Decided(NamedTuple):
-    """Where a condition holds, and where it may; the same unless it asks for bounded columns."""
-
-    certain: npt.NDArray[np.bool_]
-    possible: npt.NDArray[np.bool_]
-
-
-#: Bounded columns of one condition, which is evaluated for all choices of their bounds.
-_MOST_BOUNDED = 6
 _Value: TypeAlias = Callable[[Mapping[str, Any]], Any]
 
 
@@ -116,43 +107,27 @@ class Filter:
     def evaluate(self, columns: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
         """Return whether the condition holds, in the shape to which the columns broadcast.
 
-        It holds for bounded columns if it does for every choice of their lower and upper bounds.
+        It holds for bounded columns if it does for all values between their bounds.
         """
         return self.decide(columns).certain
 
     def decide(self, columns: Mapping[str, Any]) -> Decided:
-        """Return where the condition holds, and where it may: for some choice of bounds of bounded columns.
+        """Return where the condition holds, and where it may; the same unless it asks for bounded columns.
 
-        Between bounds, what is compared is taken to rise or fall all the way, as it does by `<`, `>` and
-        arithmetic with one column; `!=` is true of bounds that do not meet the number.
+        It certainly holds for all values between the bounds where it is said to, and for none where it is
+        not possible. A column that it names twice is taken for two, each with any value between its bounds.
         """
-        bounded = [name for name in sorted(self.names) if isinstance(columns[name], BoundedColumn)]
-        if not bounded:
-            certain = self._evaluate(columns)
-            return Decided(certain, certain)
-        if len(bounded) > _MOST_BOUNDED:
-            raise self._error(
-                f"asks for {len(bounded)} values that are known between bounds",
-                f"At most {_MOST_BOUNDED}: make two conditions of it.",
-            )
-        used = {name: columns[name] for name in self.names}
-        masks = [
-            self._evaluate(
-                {**used, **{name: used[name][side] for name, side in zip(bounded, sides, strict=True)}}
-            )
-            for sides in product((0, 1), repeat=len(bounded))
-        ]
-        return Decided(reduce(np.logical_and, masks), reduce(np.logical_or, masks))
-
-    def _evaluate(self, columns: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
         with np.errstate(all="ignore"):
             try:
-                mask = np.asarray(self._condition(columns))
+                decided = self._condition(columns)
             except (TypeError, ValueError, OverflowError) as exc:
                 raise self._error(f"cannot be evaluated: {exc}") from exc
-        if mask.dtype != bool:
+        if isinstance(decided, Decided):
+            return decided
+        mask = np.asarray(decided)
+        if isinstance(decided, BoundedColumn) or mask.dtype != bool:
             raise self._error("is a value, not a condition")
-        return mask
+        return Decided(mask, mask)
 
     def _compile(self, node: ast.AST) -> _Value:
         """Return a function of the columns for a node that a condition may contain; refuse all others."""
@@ -169,7 +144,7 @@ class Filter:
     def _compile_operation(self, node: ast.AST) -> _Value:
         match node:
             case ast.BoolOp(op=op, values=parts):
-                join = np.logical_and if isinstance(op, ast.And) else np.logical_or
+                join = _and if isinstance(op, ast.And) else _or
                 terms = [self._compile(part) for part in parts]
                 return lambda columns: reduce(join, [term(columns) for term in terms])
             case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
@@ -178,7 +153,7 @@ class Filter:
                 function = _of_numbers(_ARITHMETIC[type(op)])
                 return _apply(function, node, self._compile(left), self._compile(right))
             case ast.Call(func=ast.Name(id="abs"), args=[argument], keywords=[]):
-                return _apply(np.abs, node, self._compile(argument))
+                return _apply(_abs, node, self._compile(argument))
             case ast.Compare(left=left, ops=ops, comparators=others) if all(
                 type(op) in _COMPARISONS for op in ops
             ):
@@ -228,7 +203,7 @@ class Filter:
             _apply(_COMPARISONS[type(op)], node, left, right)
             for op, node, left, right in zip(ops, nodes, values, values[1:], strict=False)
         ]
-        return lambda columns: reduce(np.logical_and, [pair(columns) for pair in pairs])
+        return lambda columns: reduce(_and, [pair(columns) for pair in pairs])
 
     def _error(self, reason: str, hint: str = _EXAMPLE) -> UsageError:
         return UsageError(f"{self._source} {self._text!r} {reason}".lstrip(), hint=hint)

@@ -56,10 +56,13 @@ def count_float64(bits: Any, bin_of: Any, tables: Any) -> None:
 @compiled(set())
 def add_tables(tables: Any, totals: Any) -> None:
     """Add tables to `totals`, (2 * BINS,) of int64, and set them to 0."""
-    for table in range(TABLES):
-        for place in range(2 * BINS):
-            totals[place] += np.int64(tables[table, place])
+    # All tables together hold fewer than 2**32 elements, so their sum needs no more bits than each.
+    for place in range(2 * BINS):
+        counted = np.uint32(0)
+        for table in range(TABLES):
+            counted = np.uint32(counted + tables[table, place])
             tables[table, place] = 0
+        totals[place] += np.int64(counted)
 
 
 @compiled(set())

@@ -41,7 +41,7 @@ def compile_all() -> list[MadeEntry]:
         _made("codes", _codes(), "anaaa"),
         _made("widen_half", _widen_half(), "ana"),
         *(_made(f"counted_f{size}", _counted_floats(size), "anaaaa") for size in (4, 8)),
-        *(_made(f"marginals_f{size}", _marginals(size), "anan") for size in (4, 8)),
+        *(_made(f"marginals_f{size}", _marginals(size), "anaan") for size in (4, 8)),
         *(_made(f"marginals_table_f{size}", _marginals_table(size), "aa") for size in (4, 8)),
         _made("histogram_f4", _histogram_f4(), "ana"),
         _made("histogram_f8", _histogram_f8(), "anaa"),
@@ -141,11 +141,15 @@ def _counter(size: int) -> Any:
 
 def _marginals(size: int) -> Callable[..., None]:
     floats, signed = (np.dtype(f"{kind}{size}").type for kind in "fi")
-    run, fields, sums_of = marginal_loops.add_piece, marginal_loops.PLAN_FIELDS, _sums_of(signed)
+    begin, run, fields = marginal_loops.begin, marginal_loops.add_piece, marginal_loops.PLAN_FIELDS
+    sums_of, total = _sums_of(signed), marginal_loops.TOTAL
 
-    def entry(x: Any, n: int, memory: Any, start: int) -> None:
-        plan = carray(memory, (fields,), np.int64)
-        run((carray(x, (n,), floats), carray(x, (n,), signed)), start, plan, sums_of(memory))
+    def entry(x: Any, n: int, plan: Any, memory: Any, start: int) -> None:
+        given, own = carray(plan, (fields,), np.int64), carray(memory, (fields,), np.int64)
+        if start == 0:
+            own[total] = given[total]  # where the sums are follows from it
+            begin(given, own, sums_of(memory))
+        run((carray(x, (n,), floats), carray(x, (n,), signed)), start, own, sums_of(memory))
 
     return entry
 

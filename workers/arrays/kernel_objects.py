@@ -8,10 +8,13 @@ which processor it was made: where numba keeps compiled kernels, see `workers.ar
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -36,6 +39,15 @@ _NEVER_CALLED: Final = ("NRT_MemInfo_call_dtor",)
 #: Where an entry would write a result and an error. It has neither, so all threads may share the place.
 _unused = ctypes.create_string_buffer(16)
 _UNUSED: Final = ctypes.addressof(_unused)
+#: The program of a process that compiles apart from this one.
+_COMPILE: Final = """
+import os
+
+os.nice(19)
+from workers.arrays import kernel_objects
+
+exit(not kernel_objects._compile_and_keep())
+"""
 #: What llvmlite keeps of loaded code, for as long as the process lives.
 _engines: list[Any] = []
 
@@ -50,17 +62,41 @@ class _Kept(msgspec.Struct):
 def load() -> dict[str, Entry] | None:
     """Return the entries by name, or None if they were not made yet."""
     kernel_target.use_target()
-    for path in _paths():
-        with suppress(OSError, msgspec.DecodeError):
-            return _loaded(msgspec.msgpack.decode(path.read_bytes(), type=_Kept))
-    return None
+    kept = _read()
+    return None if kept is None else _loaded(kept)
 
 
 def make() -> bool:
     """Compile the entries, in six seconds, and keep them where `load` finds them.
 
-    Return False if this machine does not let them be kept: then every process would compile them.
+    Of several processes that do this at once, one compiles, and the others wait for it. Return False if this
+    machine does not let them be kept: then every process would compile them.
     """
+    with _turn():
+        return _read() is not None or _compile_and_keep()
+
+
+def make_apart() -> bool:
+    """Do what `make` does in a process that goes on if this one ends, at the lowest priority; wait for it."""
+    here = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), here]))
+    with _turn() as lock:
+        if _read() is not None:
+            return True
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-c", _COMPILE],
+            env={**os.environ, "PYTHONPATH": path},
+            # The turn ends when both processes have closed it.
+            pass_fds=[] if lock is None else [lock],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        return child.wait() == 0
+
+
+def _compile_and_keep() -> bool:
     from workers.arrays import kernel_entries  # deferred: numba takes 0.5 s to import
 
     made = kernel_entries.compile_all()
@@ -73,6 +109,25 @@ def make() -> bool:
             _write(path, content)
             return True
     return False
+
+
+def _read() -> _Kept | None:
+    for path in _paths():
+        with suppress(OSError, msgspec.DecodeError):
+            return msgspec.msgpack.decode(path.read_bytes(), type=_Kept)
+    return None
+
+
+@contextmanager
+def _turn() -> Iterator[int | None]:
+    """Wait until no other process of this user compiles; yield the lock, which a child may hold, too."""
+    directory = own_directory()
+    if directory is None:
+        yield None
+        return
+    with directory.joinpath("kernels.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock.fileno()
 
 
 def _paths() -> Iterator[Path]:

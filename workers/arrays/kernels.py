@@ -127,13 +127,19 @@ def entries() -> dict[str, Callable[..., None]] | None:
     return kernel_objects.load()
 
 
-def warm_up() -> None:
-    """Load the loops, or compile them and keep them, for every type of element."""
+def warm_up(*, apart: bool = False) -> None:
+    """Load the loops, or compile them and keep them, for every type of element.
+
+    Args:
+        apart: compile them in another process, which goes on if this one ends first.
+    """
     if entries() is None:
         from workers.arrays import kernel_objects  # deferred: as above
 
-        if kernel_objects.make():
+        if kernel_objects.make_apart() if apart else kernel_objects.make():
             entries.cache_clear()
+        elif apart:
+            return  # whoever needs a loop compiles it
     for code in ("f4", "f8", "i2", "u2", "i4", "u4", "i8", "u8"):
         accumulate(np.zeros(1, code), new_state())
     accumulate_codes(np.zeros(1, np.uint8), np.zeros(256), new_state())

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from workers.arrays import kernels, marginal_loops
 from workers.arrays.kernels import address
-from workers.arrays.marginal_loops import PLAN_FIELDS, TOTAL, WANTED
+from workers.arrays.marginal_loops import HAS_NONZERO, PLAN_FIELDS, TOTAL, WANTED
 
 #: Memory that nobody uses, and its address: what is done once for each tensor counts.
 _spare: list[tuple[npt.NDArray[np.int64], int]] = []
@@ -21,68 +21,87 @@ _LEAST_SPARE, _MOST_SPARE = 16 * 1024, 64 * 1024
 
 
 def _take_memory(size: int) -> tuple[npt.NDArray[np.int64], int]:
-    """Return memory of at least `size` numbers, which are 0, and its address."""
+    """Return memory of at least `size` numbers, of any values, and its address."""
     try:
         memory, place = _spare.pop()
     except IndexError:
-        memory, place = np.zeros(0, np.int64), 0
+        memory, place = np.empty(0, np.int64), 0
     if memory.size < size:
-        memory = np.zeros(max(size, _LEAST_SPARE), np.int64)
+        memory = np.empty(max(size, _LEAST_SPARE), np.int64)
         return memory, address(memory)
-    memory[:size] = 0
     return memory, place
 
 
+class LoopPlan:
+    """How tensors of a shape are cut, for the loops; many tensors share it."""
+
+    __slots__ = ("address", "memory_size", "places", "wanted")
+
+    def __init__(self, places: npt.NDArray[np.int64]) -> None:
+        """Take what `marginal_loops.WIDTH` describes, (PLAN_FIELDS,)."""
+        self.places = places
+        self.address = address(places)
+        self.memory_size = PLAN_FIELDS + 3 * int(places[TOTAL])
+        self.wanted = int(places[WANTED])
+
+
 class Sums:
-    """The sums of a tensor whose elements arrive in pieces."""
+    """The sums of a tensor whose elements arrive in pieces, at least one."""
 
-    def __init__(self, plan: npt.NDArray[np.int64], itemsize: int) -> None:
-        """Begin with no elements.
+    __slots__ = ("_added", "_address", "_itemsize", "_memory", "_plan")
 
-        Args:
-            plan: how the tensor is cut, (PLAN_FIELDS,).
-            itemsize: of the pieces, 4 or 8.
-        """
-        self._memory, self._address = _take_memory(PLAN_FIELDS + 3 * int(plan[TOTAL]))
-        self._memory[:PLAN_FIELDS] = plan
-        self._itemsize = itemsize
+    def __init__(self, plan: LoopPlan, itemsize: int) -> None:
+        """Begin with no elements; pieces are of `itemsize`, 4 or 8."""
+        self._plan, self._itemsize = plan, itemsize
+        self._memory, self._address = _take_memory(plan.memory_size)
+        self._added = 0
 
-    def add_piece(self, values: npt.NDArray[Any], start: int) -> None:
-        """Add a piece; see `marginal_loops.add_piece`.
+    def add_piece(self, values: npt.NDArray[Any]) -> None:
+        """Add the next elements of the tensor; see `marginal_loops.add_piece`.
 
         Args:
-            values: 1-D and contiguous, float32 or float64 in native byte order, finite.
-            start: which element of the tensor is the first.
+            values: 1-D and contiguous, float32 or float64 in native byte order, finite; at least one.
         """
         entries, size = kernels.entries(), self._itemsize
         if entries is not None:
-            entries[f"marginals_f{size}"](address(values), values.size, self._address, start)
+            entry = entries[_ADD[size]]
+            entry(address(values), values.size, self._plan.address, self._address, self._added)
         else:
-            x = values, values.view(f"i{size}")
-            marginal_loops.add_piece(x, start, self._memory[:PLAN_FIELDS], self._sums())
+            own, sums = self._memory[:PLAN_FIELDS], self._sums()
+            if self._added == 0:
+                marginal_loops.begin(self._plan.places, own, sums)
+            marginal_loops.add_piece((values, values.view(f"i{size}")), self._added, own, sums)
+        self._added += values.size
 
-    def table(self) -> npt.NDArray[np.float32]:
+    def table(self) -> npt.NDArray[np.float32] | None:
         """Return what is wanted of the sums, (3, place): sums, norms, largest magnitudes.
 
-        Call it once: it adds up columns in place.
+        None if no element is other than zero. Call it once: it adds up columns in place.
         """
-        entries, size = kernels.entries(), self._itemsize
-        out = np.empty((3, self._memory[WANTED]), np.float32)
+        entries, size, memory = kernels.entries(), self._itemsize, self._memory
+        if self._added == 0:
+            return None
+        out = np.empty((3, self._plan.wanted), np.float32)
         if entries is not None:
-            entries[f"marginals_table_f{size}"](self._address, address(out))
+            entries[_WRITE[size]](self._address, address(out))
         else:
             sums = self._sums()
-            marginal_loops.write_table(self._memory[:PLAN_FIELDS], sums, sums[2].view(f"f{size}"), out)
-        memory = self._memory
+            marginal_loops.write_table(memory[:PLAN_FIELDS], sums, sums[2].view(f"f{size}"), out)
+        has_nonzero = memory[HAS_NONZERO] != 0
         del self._memory  # the next tensor uses it
         if memory.size <= _MOST_SPARE:
             _spare.append((memory, self._address))
-        return out
+        return out if has_nonzero else None
 
     def _sums(self) -> tuple[npt.NDArray[Any], ...]:
         """Return sums, sums of squares, and the bits of the largest magnitudes."""
-        total = int(self._memory[TOTAL])
-        own = self._memory[PLAN_FIELDS : PLAN_FIELDS + 3 * total]
+        own = self._memory[PLAN_FIELDS : self._plan.memory_size]
+        total = own.size // 3
         moments = own.view(np.float64)
         largest = own[2 * total :].view(f"i{self._itemsize}")[:total]
         return moments[:total], moments[total : 2 * total], largest
+
+
+#: The entries by size of the elements.
+_ADD = {size: f"marginals_f{size}" for size in (4, 8)}
+_WRITE = {size: f"marginals_table_f{size}" for size in (4, 8)}

@@ -26,10 +26,11 @@ MOST_AXES: Final = 16
 BLOCK: Final = 4096
 #: The places of a plan, int64: how many columns there are; the place of the first sum of a column, or -1 if
 #: they are not summed; whether rows are; how many axes are before the columns; how many axes the columns have
-#: that are to be told apart, 0 if they are one; how many sums there are, and how many of them are wanted.
+#: that are to be told apart, 0 if they are one; how many sums there are, and how many of them are wanted;
+#: whether any element but zero was met, which `write_table` sets.
 #: Then for each of these axes, outer to inner, its length, the place of its first sum, or -1 if none is
 #: wanted, and memory for the loops.
-WIDTH, COLUMNS, HAS_ROWS, LEADING, INNER, TOTAL, WANTED, FIRST_AXIS = range(8)
+WIDTH, COLUMNS, HAS_ROWS, LEADING, INNER, TOTAL, WANTED, HAS_NONZERO, FIRST_AXIS = range(9)
 LENGTH, BEGIN, AT = range(3)
 PLAN_FIELDS: Final = FIRST_AXIS + 3 * MOST_AXES
 
@@ -220,6 +221,23 @@ def _add_part(x: Any, at: int, plan: Any, into: Any) -> None:
 
 
 @compiled(set())
+def begin(plan: Any, own: Any, into: Any) -> None:
+    """Begin with no elements.
+
+    Args:
+        plan: (PLAN_FIELDS,), how the tensor is cut; it is not changed.
+        own: (PLAN_FIELDS,), the copy of it that the other functions are given.
+        into: sums, sums of squares, and bits of largest magnitudes.
+    """
+    sums, squares, largest = into
+    for place in range(PLAN_FIELDS):
+        own[place] = plan[place]
+    sums[:] = 0
+    squares[:] = 0
+    largest[:] = 0
+
+
+@compiled(set())
 def add_piece(x: Any, start: int, plan: Any, into: Any) -> None:
     """Add a piece of a tensor to its sums.
 
@@ -316,6 +334,16 @@ def write_table(plan: Any, into: Any, magnitudes: Any, out: Any) -> None:
     _narrow(sums[:wanted], out[0])
     _narrow(squares[:wanted], out[1])
     _narrow(magnitudes[:wanted], out[2])
+    plan[HAS_NONZERO] = _has_nonzero(out[2])
+
+
+@compiled(_REORDER)
+def _has_nonzero(magnitudes: Any) -> int:
+    """Return 1 if any magnitude is not zero, else 0."""
+    top = np.float32(0)
+    for i in range(magnitudes.size):
+        top = max(top, magnitudes[i])
+    return 1 if top > 0 else 0
 
 
 @compiled({"nnan"})

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from workers.arrays import marginal_loops as loops
 from workers.arrays.dtypes import ElementType
-from workers.arrays.marginal_kernels import Sums
+from workers.arrays.marginal_kernels import LoopPlan, Sums
 
 Values: TypeAlias = npt.NDArray[np.float32]
 Shape: TypeAlias = tuple[int, ...]
@@ -163,8 +163,7 @@ def kept_axes(shape: Shape, itemsize: int) -> tuple[int, ...]:
 class _Plan:
     """How a tensor is cut into rows and columns."""
 
-    places: npt.NDArray[np.int64]
-    """For the loops; see `marginal_loops.WIDTH`."""
+    cut: LoopPlan
     axes: tuple[tuple[int, int], ...]
     """The kept axes, and their lengths."""
 
@@ -192,11 +191,11 @@ def _plan(shape: Shape, axes: tuple[int, ...]) -> _Plan:
         inner = []
     has_rows = any(begin >= 0 for _, begin in leading)
     places = np.zeros(loops.PLAN_FIELDS, np.int64)
-    places[: loops.FIRST_AXIS] = width, columns, has_rows, len(leading), len(inner), total, wanted
+    places[: loops.FIRST_AXIS] = width, columns, has_rows, len(leading), len(inner), total, wanted, 0
     for number, (length, begin) in enumerate((*leading, *inner)):
         own = loops.FIRST_AXIS + 3 * number
         places[own : own + 2] = length, begin
-    return _Plan(places, tuple((axis, shape[axis]) for axis in axes))
+    return _Plan(LoopPlan(places), tuple((axis, shape[axis]) for axis in axes))
 
 
 def _told_apart(axes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -217,8 +216,7 @@ class RunningMarginals:
         """Prepare for these axes; see `of_axes`. The axes of a tensor of `ndim` axes are those reversed."""
         self._plan = plan
         self._ndim = ndim
-        self._sums = Sums(plan.places, itemsize)
-        self._added = 0
+        self._sums = Sums(plan.cut, itemsize)
 
     @classmethod
     def of_axes(cls, shape: Shape, axes: tuple[int, ...], itemsize: int) -> Self:
@@ -226,19 +224,18 @@ class RunningMarginals:
         return cls(_plan(shape, axes), itemsize)
 
     def update(self, values: npt.NDArray[Any], *, finite: bool) -> None:
-        """Add a piece: 1-D and contiguous, float32 or float64 in native byte order.
+        """Add a piece: 1-D and contiguous, float32 or float64 in native byte order; at least one element.
 
         `finite` says whether all elements are; others do not count.
         """
         if not finite:
             values = np.where(np.isfinite(values), values, values.dtype.type(0))
-        self._sums.add_piece(values, self._added)
-        self._added += values.size
+        self._sums.add_piece(values)
 
     def result(self) -> MarginalTable:
         """Return the marginals of all pieces; `NO_MARGINALS` if all elements are zeros. Call it once."""
         table = self._sums.table()
-        if not table[2].any():
+        if table is None:
             return NO_MARGINALS
         made = MarginalTable(self._plan.axes, table)
         return made.mirrored(self._ndim) if self._ndim else made
@@ -251,6 +248,8 @@ def running_marginals(
 
     Its pieces come as `RunningStatistics` widens them, in the order of the payload.
     """
+    if math.prod(shape) < LEAST_ELEMENTS:  # most tensors: asked before anything that is looked up
+        return None
     plan = _kept_plan(element, shape[::-1] if fortran_order else shape)
     if plan is None:
         return None

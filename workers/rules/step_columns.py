@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.filter import BoundedColumn, Filter
+from workers.arrays.bounds import BoundedColumn
+from workers.arrays.filter import Filter
 from workers.arrays.histogram import Histogram
 from workers.arrays.statistics import FIELDS
 from workers.model import StepKey

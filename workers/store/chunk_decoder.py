@@ -134,12 +134,12 @@ def decompress(body: memoryview, into: memoryview, itemsize: int, unshuffle: Cal
         raise RuntimeError("it ends within the places of its blocks")
     starts = struct.unpack_from(f"<{blocks}I", body, HEADER.size)
     source, target = (kernels.address(np.frombuffer(side, np.uint8)) for side in (body, into))
-    planes = _scratch.planes_at
+    planes, planes_at = _scratch.planes, _scratch.planes_at
     inflate, size = _lz4(), len(body)
     for number, at in enumerate(starts):
         if at < starts_end:
             raise RuntimeError("a block begins within the header")
-        for first in range(planes, planes + block, STREAM_NBYTES):
+        for first in range(0, block, STREAM_NBYTES):
             begin = at + LENGTH_NBYTES
             if begin > size:
                 raise RuntimeError("a block begins behind the end")
@@ -148,18 +148,20 @@ def decompress(body: memoryview, into: memoryview, itemsize: int, unshuffle: Cal
             if length > STREAM_NBYTES or at > size:
                 raise RuntimeError("a stream is too long")
             if length == STREAM_NBYTES:
-                ctypes.memmove(first, source + begin, STREAM_NBYTES)
-            elif inflate(source + begin, first, length, STREAM_NBYTES) != STREAM_NBYTES:
+                # Not by `ctypes.memmove`, which gives up the lock of Python: see `_lz4`.
+                planes[first : first + STREAM_NBYTES] = body[begin:at]
+            elif inflate(source + begin, planes_at + first, length, STREAM_NBYTES) != STREAM_NBYTES:
                 raise RuntimeError("a stream of LZ4 is damaged")
-        unshuffle(planes, STREAM_NBYTES, target + number * block)
+        unshuffle(planes_at, STREAM_NBYTES, target + number * block)
 
 
 class _PlanesOfThread(threading.local):
     """The planes of a block, for each thread."""
 
     def __init__(self) -> None:
-        self._planes = np.empty(STREAM_NBYTES * max(ITEMSIZES), np.uint8)
-        self.planes_at = kernels.address(self._planes)
+        planes = np.empty(STREAM_NBYTES * max(ITEMSIZES), np.uint8)
+        self.planes = planes.data
+        self.planes_at = kernels.address(planes)
 
 
 _scratch = _PlanesOfThread()
@@ -186,4 +188,5 @@ def _is_exact(itemsize: int) -> bool:
 @lru_cache(maxsize=1)
 def _lz4() -> Any:
     """Return `LZ4_decompress_safe` of the library that Blosc is in; None if it does not show it."""
-    return library_function(blosc.__file__, "LZ4_decompress_safe", ctypes.c_int, "aaii")
+    # A stream takes 30 us: getting the lock of Python back from threads that also decode takes longer.
+    return library_function(blosc.__file__, "LZ4_decompress_safe", ctypes.c_int, "aaii", keeps_lock=True)

@@ -178,10 +178,15 @@ def checksum(address: int, nbytes: int, content: memoryview) -> bytes:
     return int(value).to_bytes(CRC_BYTES, "little")
 
 
-def library_function(library: str, name: str, result: Any, arguments: str) -> Any:
-    """Return a function of a library; its arguments are addresses (a), int (i) and size_t (n)."""
+def library_function(
+    library: str, name: str, result: Any, arguments: str, *, keeps_lock: bool = False
+) -> Any:
+    """Return a function of a library; its arguments are addresses (a), int (i) and size_t (n).
+
+    With `keeps_lock`, no other thread runs Python meanwhile.
+    """
     try:
-        function = getattr(ctypes.CDLL(library), name)
+        function = getattr((ctypes.PyDLL if keeps_lock else ctypes.CDLL)(library), name)
     except (OSError, AttributeError):
         return None
     kinds = {"a": ctypes.c_void_p, "i": ctypes.c_int, "n": ctypes.c_size_t}

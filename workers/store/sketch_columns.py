@@ -1,7 +1,7 @@
 """The columns of the sketches of a step: percentiles, losses of a cast, channels that are odd.
 
 Their names are explained in `workers.store.sketch_names`. What is known only between two bounds must fulfil a
-condition at both.
+condition for all values between.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from workers.arrays.bounds import BoundedColumn
 from workers.arrays.channels import channels_of
-from workers.arrays.filter import BoundedColumn
 from workers.arrays.histogram import Bounds, Histogram
 from workers.arrays.number_formats import format_named
 from workers.arrays.rounding import losses

@@ -242,9 +242,11 @@ class _Conversion:
         if digest in seen:
             return digest, UNKNOWN
         entry_statistics = self._statistics_of(entry)
-        for part in parts:
+        for number, part in enumerate(parts, 1):
             if len(part):
                 entry_statistics.add(part)
+                if number == len(parts):
+                    entry_statistics.settle()
                 packer.append(part)
         entry_statistics.update_slabs(lambda ranges: self._buffer.ranges(entry, file, ranges))
         return digest, entry_statistics.summary()

@@ -121,6 +121,7 @@ class EntryStatistics:
         """
         self._header = header = entry.header
         self._left = 0
+        self._summary: Summary | None = None
         self._slabs: Iterator[device_format.Slab] | None = None
         self._running: RunningStatistics | None = None
         if header is not None:
@@ -170,8 +171,16 @@ class EntryStatistics:
         if self._blocks is not None:
             self._blocks.update(piece)
 
+    def settle(self) -> None:
+        """Summarise once the last piece was added: the sums are in the cache until it is compressed."""
+        if self._slabs is None:
+            self._summary = self._summarised()
+
     def summary(self) -> Summary:
         """Return what was found out."""
+        return self._summarised() if self._summary is None else self._summary
+
+    def _summarised(self) -> Summary:
         if self._running is None and self._blocks is None:
             return UNKNOWN
         row, bins, marginals = UNKNOWN.statistics, UNKNOWN.histogram, UNKNOWN.marginals

@@ -34,7 +34,12 @@ _NOT_FINITE, _OVERFLOW = "not_finite", "overflow"
 
 
 def incidents(
-    store: Catalog, rank: Choice = None, step: Choice = None, *, severity: str | None = None
+    store: Catalog,
+    rank: Choice = None,
+    step: Choice = None,
+    *,
+    severity: str | None = None,
+    incident: str = "",
 ) -> Incidents:
     """Return what went wrong, once for each cause. Steps with quarantined or missing files are included.
 
@@ -44,15 +49,16 @@ def incidents(
             rank are always included.
         step: incidents that were seen in this step, or in one of several; all if None.
         severity: the mildest to return: `info`, `warning` or `critical`.
+        incident: only the one with this id; "" for all.
 
     Raises:
-        UsageError: a rank or a step does not exist, or the severity is not one of these.
+        UsageError: a rank, a step or the incident does not exist, or the severity is not one of these.
         DamagedStore: no step can be read.
     """
     _check_severity(severity)
     snapshot = take_snapshot(store, include_partial=True, allow_empty=True)
     snapshot.store.select(rank, step, damages=[])  # what does not exist is refused before the search
-    return FoundIncidents.of(snapshot).chosen(rank, step, severity=severity)
+    return FoundIncidents.of(snapshot).chosen(rank, step, severity=severity, incident=incident)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,29 +89,43 @@ class FoundIncidents:
             tuple(search.sightings.damaged),
         )
 
-    def chosen(self, rank: Choice = None, step: Choice = None, *, severity: str | None = None) -> Incidents:
+    def chosen(
+        self, rank: Choice = None, step: Choice = None, *, severity: str | None = None, incident: str = ""
+    ) -> Incidents:
         """Return those that were seen on some ranks, in some steps; see `incidents`.
 
         Raises:
-            UsageError: a rank or a step does not exist, or the severity is not one.
+            UsageError: a rank, a step or the incident does not exist, or the severity is not one.
         """
         _check_severity(severity)
-        listed: Sequence[Incident] = self.incidents
-        # Without a choice, nothing has to be looked up: it takes a while in a long run.
-        chosen = () if rank is None and step is None else self.snapshot.store.select(rank, step, damages=[])
-        keys = [opened.key for opened in chosen]
-        if rank is not None:
-            ranks = {key.rank for key in keys}
-            listed = [known for known in listed if known.rank is None or not ranks.isdisjoint(known.ranks)]
-        if step is not None:
-            steps = {key.step for key in keys}
-            listed = [known for known in listed if not steps.isdisjoint(self._steps_of(known))]
+        listed = self._seen(rank, step)
         if severity is not None:
             severe = SEVERITIES[SEVERITIES.index(severity) :]
             listed = [known for known in listed if known.severity in severe]
+        if incident:
+            listed = [known for known in listed if known.id == incident]
+            if not listed:
+                raise UsageError(
+                    f"{self.snapshot.store.url}: no incident {incident!r} among those that are asked for",
+                    hint="`anomalies` prints the ids. Steps that are committed later may move the beginning "
+                    "of an incident: then its id changes.",
+                )
         return Incidents(
             self.snapshot.store.url, tuple(listed), self.not_evaluated, self.left_out, self.damaged
         )
+
+    def _seen(self, rank: Choice, step: Choice) -> Sequence[Incident]:
+        """Return those that were seen on some ranks, in some steps."""
+        if rank is None and step is None:
+            return self.incidents  # nothing has to be looked up, which takes a while in a long run
+        keys = [opened.key for opened in self.snapshot.store.select(rank, step, damages=[])]
+        ranks, steps = {key.rank for key in keys}, {key.step for key in keys}
+
+        def is_seen(known: Incident) -> bool:
+            is_on_ranks = rank is None or known.rank is None or not ranks.isdisjoint(known.ranks)
+            return is_on_ranks and (step is None or not steps.isdisjoint(self._steps_of(known)))
+
+        return list(filter(is_seen, self.incidents))
 
     def _steps_of(self, incident: Incident) -> list[int]:
         """Return the steps of the snapshot from the first to the last of an incident."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ingest.findings.stored import SeriesDocument, read_series
-from ingest.reader.ranges import format_ranges
+from ingest.reader.ranges import named_ranges
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step
 from ingest.reader.step_findings import findings_of
@@ -56,14 +56,14 @@ class Sightings:
             if not sightings._add_step(step):
                 unruled.setdefault(key.rank, []).append(key.step or 0)
         sightings.without_rules = [
-            f"rank {rank} step {format_ranges(steps)}: no rules were evaluated when it was committed"
+            f"rank {rank}, {named_ranges('step', steps)}: no rules were evaluated when it was committed"
             for rank, steps in unruled.items()
         ]
         without_series = sightings._add_documents(snapshot)
         if without_series:
             sightings.without_rules.append(
-                f"step {format_ranges(without_series)}: no rules over steps and ranks were evaluated, "
-                "`consolidate` does it"
+                f"{named_ranges('step', without_series)}: rules over several steps or ranks were not "
+                "evaluated; `consolidate` does that"
             )
         return sightings
 

@@ -63,7 +63,8 @@ def bars(
     parts.append(text(_WIDTH, _HEIGHT - _BOTTOM + 16, end, class_="end"))
     parts.append(text(_LEFT - 6, _TOP + 8, whole(most), class_="end"))
     words = "elements, logarithmic" if is_logarithmic else "elements"
-    parts.append(text(_LEFT + (_WIDTH - _LEFT) / 2, _HEIGHT - _BOTTOM + 16, words, class_="axis mid"))
+    parts.append(text(_LEFT, _TOP - 4, words, class_="axis"))
+    parts.append(text(_LEFT + (_WIDTH - _LEFT) / 2, _HEIGHT - _BOTTOM + 16, "value", class_="axis mid"))
     return picture(_WIDTH, _HEIGHT, parts, label)
 
 

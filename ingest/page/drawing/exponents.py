@@ -101,7 +101,8 @@ def exponents_picture(counts: ExponentCounts, label: str) -> Markup:
     parts.append(text(_LEFT, bottom + 18, f"2^{counts.lowest}"))
     parts.append(text(_WIDTH, bottom + 18, f"2^{counts.highest}", class_="end"))
     words = "elements, logarithmic" if height.is_logarithmic else "elements"
-    parts.append(text(_LEFT + (_WIDTH - _LEFT) / 2, bottom + 18, words, class_="axis mid"))
+    parts.append(text(_LEFT, _TOP - 4, words, class_="axis"))
+    parts.append(text(_LEFT + (_WIDTH - _LEFT) / 2, bottom + 18, "absolute value", class_="axis mid"))
     return picture(_WIDTH, bottom + _BOTTOM, parts, label)
 
 

@@ -81,6 +81,7 @@ def show(asked: Asked) -> dict[str, Any]:
     answer = _compared(asked, choice, sides)
     over_steps = _over_the_steps(asked, choice, answer, stat)
     drawn = [line for overlay in over_steps["overlays"] for line in overlay.answers]
+    has_growth = over_steps["growth"] is not None
     return {
         **form,
         "rank": choice.rank,
@@ -91,18 +92,20 @@ def show(asked: Asked) -> dict[str, Any]:
         **over_steps,
         **_differences(asked, answer),
         "pairing": pairing_of(asked, answer, other),
-        "lines": lines(asked, *_lines(asked, sides, choice, stat), *drawn),
+        "lines": lines(asked, *_lines(asked, sides, choice, stat, has_growth=has_growth), *drawn),
     }
 
 
-def _lines(asked: Asked, sides: tuple[str, str], choice: _RunPair, stat: str) -> list[AnswerLine]:
+def _lines(
+    asked: Asked, sides: tuple[str, str], choice: _RunPair, stat: str, *, has_growth: bool
+) -> list[AnswerLine]:
     """Return the lines that compare the same."""
     options = ("--include-partial",) if choice.has_elements else ("--include-partial", "--no-elements")
     given = "include_partial=True" if choice.has_elements else "include_partial=True, elements=False"
     same = [
         AnswerLine.of(("compare", *sides, *options), f"ingest.compare({sides[0]!r}, {sides[1]!r}, {given})"),
     ]
-    if choice.is_over and choice.ranks:
+    if has_growth:
         rank, its = choice.rank_over_steps, choice.its.store.url
         words = ("compare", f"{asked.url}@{rank}", f"{its}@{rank}", "--over-steps", "--stat", growing(stat))
         python = f"ingest.error_growth(store, ingest.open_store({its!r}), {rank}, {growing(stat)!r}).rows()"

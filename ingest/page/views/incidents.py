@@ -11,6 +11,7 @@ from ingest.page.arguments import Parameter
 from ingest.page.drawing.spread import spread_picture
 from ingest.page.drawing.timeline import timeline_picture
 from ingest.page.screen import AnswerLine, Asked, Screen, lines
+from ingest.page.views.layout_check import layout_check
 from ingest.questions.divergence import divergence
 from ingest.questions.origin import OriginTensor
 from ingest.questions.placement.layout_answer import LayoutFinding
@@ -25,9 +26,10 @@ def show(asked: Asked) -> dict[str, Any]:
     """Return the incidents, the worst first, or a single one."""
     wanted = asked.arguments.text("id")
     rank, step = asked.arguments.integer("rank"), asked.arguments.integer("step")
-    answer = asked.moment.incidents(rank, step)
+    answer = asked.moment.incidents(rank, step, incident=wanted)
+    check = layout_check(asked, step)
     place = {name: number for name, number in (("rank", rank), ("step", step)) if number is not None}
-    listed = [incident for incident in answer.incidents if wanted in ("", incident.id)]
+    listed = answer.incidents
     return {
         "wanted": wanted,
         "seen": ", ".join(f"{name} {number}" for name, number in place.items()),
@@ -41,31 +43,34 @@ def show(asked: Asked) -> dict[str, Any]:
         "left_out": answer.left_out,
         "damaged": answer.damaged,
         "not_evaluated": answer.not_evaluated,
+        "check": check,
         "steps": asked.moment.numbers,
         "ranks": asked.moment.ranks,
-        "lines": lines(asked, *_answer_lines(asked, place, listed if wanted else [])),
+        "lines": lines(
+            asked,
+            *_answer_lines(asked, place, listed if wanted else []),
+            *((check.line,) if check is not None and check.answer is not None else ()),
+        ),
     }
 
 
 def _answer_lines(asked: Asked, place: dict[str, int], wanted: Sequence[Incident]) -> Iterator[AnswerLine]:
-    """Yield the line for the incidents of a rank and step, or of all; for one by its id, what is about it."""
-    if not wanted:
-        yield _line(asked, place)
+    """Yield the line for the incidents of a rank and step, or of all; for one by its id, its origin, too."""
+    yield _line(asked, place, "".join(incident.id for incident in wanted))
     for incident in wanted:
-        yield _line(asked, {"step": incident.first_step}, f"if incident.id == {incident.id!r}")
         if incident.origin is not None and incident.rank is not None:
             where = ("--rank", incident.rank, "--step", incident.first_step, "--include-partial")
             given = f"rank={incident.rank}, step={incident.first_step}, include_partial=True"
             yield AnswerLine.of(("origin", asked.url, *where), f"ingest.origin(store, {given})")
 
 
-def _line(asked: Asked, place: dict[str, int], only: str = "") -> AnswerLine:
-    options = (word for name, number in place.items() for word in (f"--{name}", number))
+def _line(asked: Asked, place: dict[str, int], wanted: str) -> AnswerLine:
+    options = [word for name, number in place.items() for word in (f"--{name}", number)]
     given = "".join(f", {name}={number}" for name, number in place.items())
-    python = f"ingest.incidents(store{given}).incidents"
-    return AnswerLine.of(
-        ("anomalies", asked.url, *options), f"[incident for incident in {python} {only}]" if only else python
-    )
+    if wanted:
+        options += ["--id", wanted]
+        given += f", incident={wanted!r}"
+    return AnswerLine.of(("anomalies", asked.url, *options), f"ingest.incidents(store{given}).incidents")
 
 
 def card(asked: Asked, incident: Incident) -> dict[str, Any]:
@@ -134,6 +139,8 @@ SCREEN = Screen(
         Parameter("id", "string", "Only the incident with this id."),
         Parameter("rank", "integer", "Only incidents that were seen on this rank."),
         Parameter("step", "integer", "Only incidents that were seen in this step."),
+        Parameter("layout", "boolean", "Also say what ranks hold and should not, in this or the last step."),
     ),
     show,
+    lambda asked: asked.flag("layout"),
 )

@@ -8,9 +8,9 @@ from typing import Any
 
 from ingest.findings.stored import read_series
 from ingest.page.moment import Moment
-from ingest.page.screen import AnswerLine, Asked, Lines, Screen, lines
+from ingest.page.screen import AnswerLine, Asked, Screen, lines
+from ingest.page.views.layout_check import layout_check
 from ingest.page.watchers import Watched
-from ingest.page.words import command
 from ingest.reader.rows import summary_row
 from ingest.reader.step import Step
 
@@ -32,7 +32,7 @@ def show(asked: Asked) -> dict[str, Any]:
     return {
         **_watched(asked),
         "replicas": _replicas(moment),
-        "divergence": _divergence(asked, last_step),
+        "check": layout_check(asked, None),
         "last_step": last_step,
         "ranks": ranks,
         "behind": [row for row in ranks if row["behind"]],
@@ -49,23 +49,17 @@ def _watched(asked: Asked) -> dict[str, Any]:
     """Return what watchers answer, and the commands that say the same."""
     watched = asked.watched
     answering = [] if watched is None else [watcher for watcher in watched.watchers if not watcher.problem]
-    shown = lines(asked, AnswerLine.of(("ls", asked.url), "store.select()"))
-    asking = [command("watch", "--explain", "--from", watcher.url) for watcher in answering[:1]]
+    addresses = ",".join(watcher.url for watcher in watched.watchers) if watched is not None else ""
+    asking = (
+        [AnswerLine.of(("ls", asked.url, "--watchers", addresses), f"ingest.watchers(store, {addresses!r})")]
+        if addresses
+        else []
+    )
     return {
         "watched": watched,
         "live": None if watched is None or not answering else _live(watched),
-        "lines": Lines("\n".join([shown.shell, *asking]), shown.python),
+        "lines": lines(asked, AnswerLine.of(("ls", asked.url), "store.select()"), *asking),
     }
-
-
-def _divergence(asked: Asked, last_step: int | None) -> str:
-    """Return the command that also finds what no rule looks for; "" if there is nothing to compare.
-
-    It reads elements, so the view names it, and does not ask for every new step.
-    """
-    if last_step is None or len(asked.moment.ranks) < 2:
-        return ""
-    return command("divergence", asked.url, "--step", last_step)
 
 
 def _ranks(moment: Moment, steps: Sequence[Step], last_step: int) -> list[dict[str, Any]]:

@@ -34,11 +34,13 @@ def show(asked: Asked) -> dict[str, Any]:
     whole_matrix = matrix_asked(moment, arguments)
     matrix = whole_matrix.binned(*MOST_CELLS)
     rows, columns = whole_matrix.values.shape
+    is_any = bool(rows and columns)
     label = f"{matrix.title} over {counted(rows, 'rank')} and {counted(columns, 'step')}"
     state = {name: arguments.text(name) for name in ("stat", "name", "ranks", "steps")}
     return {
-        "picture": matrix_picture(matrix, label),
-        "legend": legend(matrix),
+        "is_any": is_any,
+        "picture": matrix_picture(matrix, label) if is_any else "",
+        "legend": legend(matrix) if is_any else [],
         "label": label,
         "matrix": matrix,
         "is_aggregated": matrix is not whole_matrix,

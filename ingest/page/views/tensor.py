@@ -33,6 +33,8 @@ from workers.errors import DamagedStore, UsageError
 #: A line over the steps is drawn at once if this many indexes have to be read for it; else on demand.
 _AT_ONCE = 200
 _LINES = 8
+#: Of the values, what fits on a screen.
+_SHOWN_ROWS, _SHOWN_COLUMNS = 20, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ def show(asked: Asked) -> dict[str, Any]:
         "lines": lines(
             asked,
             _line(asked, tensor),
+            *([_line(asked, tensor, Sheet.of(tensor.shape))] if content is not None else ()),
             *sketches.lines,
             *((whole.line,) if whole is not None and whole.tensor is not None else ()),
             *((over["answer"],) if over is not None else ()),
@@ -84,15 +87,20 @@ def show(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _line(asked: Asked, tensor: Tensor) -> AnswerLine:
-    """Return the line that shows the same tensor."""
+def _line(asked: Asked, tensor: Tensor, sheet: Sheet | None = None) -> AnswerLine:
+    """Return the line that shows the same tensor, or the first of its values as a table."""
     step = () if tensor.step is None else ("--step", tensor.step)
     graph = ("--graph", tensor.graph) if tensor.graph else ()
     given = f", graph={tensor.graph!r}" if tensor.graph else ""
     name = glob.escape(tensor.name)
+    words = ("show", asked.url, tensor.name, "--rank", tensor.rank, *step, *graph)
+    python = f"store.tensors(rank={tensor.rank}, step={tensor.step}, name={name!r}{given})[0]"
+    if sheet is None:
+        return AnswerLine.of(words, python)
+    rows, columns = min(sheet.rows, _SHOWN_ROWS), min(sheet.columns, _SHOWN_COLUMNS)
     return AnswerLine.of(
-        ("show", asked.url, tensor.name, "--rank", tensor.rank, *step, *graph),
-        f"store.tensors(rank={tensor.rank}, step={tensor.step}, name={name!r}{given})[0]",
+        (*words, "--window", f":{rows},:{columns}"),
+        f"ingest.window({python}, rows={rows}, columns={columns})",
     )
 
 
@@ -125,7 +133,7 @@ def _content(tensor: Tensor) -> tuple[_Content | None, str]:
         values = as_float(tensor.read())
         anatomy = tensor.examine(bins=32)
     except DamagedStore as exc:
-        return None, exc.message
+        return None, f"{exc.message}. {exc.hint}".rstrip(" .") + "."
     edges = anatomy.edges
     labels = [f"{number(low)} to {number(high)}" for low, high in pairwise(edges)]
     histogram = None

@@ -49,14 +49,14 @@ def document(base: str) -> dict[str, Any]:
         "/api/v1/runs": _path("All runs.", "", []),
         "/api/v1/runs/{run}/moment": _path(
             "What is committed now, as a token that changes with it; and whether the store answers.",
-            "",
+            "ls --token --json",
             [_RUN, _WATCHERS],
         ),
         "/api/v1/runs/{run}/watchers": _path(
             "What the watchers of the run say of themselves: lag and backlog of each rank, the disk of the "
             "dump, and what each step waits for. `steps` is as `watch --explain --from URL --json` prints "
             "it, without the steps that are settled.",
-            "",
+            "ls --watchers --json",
             [_RUN],
         ),
     }

@@ -185,7 +185,8 @@ class ComparisonBuilder:
                 "mapping file"
             )
         if ambiguous := sum(tensor.ambiguous for tensor in tensors):
-            notes.append(f"{ambiguous} tensors might as well be matched with others (column `ambiguous`)")
+            some = counted(ambiguous, "tensor")
+            notes.append(f"{some} might as well be matched with others (column `ambiguous`)")
         if self._limits is Limits.FIXED and not self.choices.fixed_limits:
             notes += [
                 f"the limits of {counted(count, 'step')} are the fixed ones of types, not derived: {why}"
@@ -200,6 +201,11 @@ class ComparisonBuilder:
             notes.append(_beyond_rounding(self._close_beyond, self._unexplained))
         if programs := self._programs.finish():
             notes.append(str(programs))
+        if reshaped := sum(step.counts.get(Verdict.SHAPE, 0) for step in self.steps):
+            notes.append(
+                f"the shapes of {counted(reshaped, 'tensor')} differ: if ranks hold shards of them, compare "
+                "all ranks (without @RANK), and --across-layouts puts tensors together"
+            )
         return [*notes, *self._kept.notes]
 
     @property
@@ -247,7 +253,8 @@ def _beyond_rounding(close: int, first: ComparedTensor) -> str:
     figures = f"{bound.times:.2g} times the limit {bound.limit:.2g}" if bound else ""
     where = f"{first.name} in step {first.key_a.step} of rank {first.key_a.rank}"
     return (
-        f"{close} tensors are within the limits of their types and differ by more than rounding explains; "
+        f"{counted(close, 'tensor')} within the limits of their types, but different by more than rounding "
+        "explains; "
         f"the first that differs so is {where}: {figures}"
     )
 

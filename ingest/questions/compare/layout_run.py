@@ -194,12 +194,11 @@ def _notes(steps_a: SideSteps, steps_b: SideSteps, outcome: _Outcome) -> list[st
     undecided = sum(count for (_, certainty), count in outcome.layout.items() if certainty == Certainty.OPEN)
     if undecided:
         notes.append(
-            f"how ranks hold {undecided} tensors is open (`certainty`); --layout-map FILE settles it"
+            f"how ranks hold {counted(undecided, 'tensor')} is open (`certainty`); "
+            "--layout-map FILE settles it"
         )
     if outcome.guessed:
-        notes.append(
-            f"{outcome.guessed.total()} tensors were paired by their values, because their names differ"
-        )
+        notes.append(f"paired by values, because names differ: {counted(outcome.guessed.total(), 'tensor')}")
     return [*notes, *_flat_parameters(outcome)]
 
 

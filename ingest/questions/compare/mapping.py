@@ -20,6 +20,7 @@ from typing import Any, Protocol, Self
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from ingest.reader.bounded_regex import BoundedPattern
+from ingest.reader.text import counted
 from workers.errors import UsageError
 from workers.host.yaml_file import load_model
 
@@ -126,7 +127,7 @@ def _compile_regex(text: str, template: str) -> NameRule:
 def _compile_glob(a: str, b: str) -> NameRule:
     wild_a, wild_b = _WILD.findall(a), _WILD.findall(b)
     if wild_b and len(wild_a) != len(wild_b):
-        message = f"{a!r} has {len(wild_a)} wildcards, {b!r} has {len(wild_b)}"
+        message = f"{a!r} has {counted(len(wild_a), 'wildcard')}, {b!r} has {len(wild_b)}"
         raise ValueError(message)
     numbers = iter(range(1, len(wild_b) + 1))
     template = "".join(

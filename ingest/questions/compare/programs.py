@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from ingest.reader.text import counted
+
 
 class Why(StrEnum):
     """What became of a call that only one side has."""
@@ -73,7 +75,8 @@ class Programs:
 
     def __str__(self) -> str:
         """Return a sentence, such as `A ran 36 operators, B 16, and 15 are the same; ...`."""
-        texts = [f"A ran {self.operators_a} operators, B {self.operators_b}, and {self.common} are the same"]
+        ran = counted(self.operators_a, "operator")
+        texts = [f"A ran {ran}, B {self.operators_b}, and {self.common} are the same"]
         for side in ("A", "B"):
             whys = Counter(gap.why for gap in self.gaps if gap.side == side)
             counts = ", ".join(

@@ -15,7 +15,7 @@ from ingest.questions.compare.programs import Programs
 from ingest.questions.compare.tolerance import RoundingBound
 from ingest.reader import notebook
 from ingest.reader.snapshot import LeftOut
-from ingest.reader.text import number_text
+from ingest.reader.text import counted, number_text
 from workers.arrays.comparison import METRICS, Metrics
 from workers.model import StepKey
 
@@ -259,7 +259,8 @@ class FirstDifference:
         its = "its inputs" if len(rest) == len(self.inputs) else "the other inputs of its operator"
         if self.others:
             of_which = "its" if len(rest) == len(self.inputs) else "the other"
-            return f"{len(self.others)} of {of_which} {len(rest)} inputs differ or could not be compared"
+            inputs, verb = counted(len(rest), "input"), "differ" + "s" * (len(self.others) == 1)
+            return f"{len(self.others)} of {of_which} {inputs} {verb} or could not be compared"
         exact = all(known.verdict == Verdict.EQUAL for known in rest)
         return f"{its} are equal" if exact else f"{its} are within the limits"
 

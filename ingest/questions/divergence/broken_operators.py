@@ -25,6 +25,7 @@ from ingest.reader.flow.operator_kinds import (
     needs_two_inputs,
     writes_in_place,
 )
+from ingest.reader.text import counted
 from workers.store.blocks import Block, TensorAxis
 
 _Codes: TypeAlias = npt.NDArray[np.uint64]
@@ -99,7 +100,7 @@ class BrokenOperatorFinder:
         if states:
             names = ", ".join(sorted(set(states))[:3])
             notes.append(
-                f"{len(states)} operators give other outputs for equal inputs in each step, and are not "
+                f"{counted(len(states), 'operator')} with other outputs for equal inputs in each step, not "
                 f"counted: they depend on more than their inputs ({names}{', ...' * (len(set(states)) > 3)})"
             )
         return sorted(broken, key=lambda operator: (operator.step, operator.place)), notes

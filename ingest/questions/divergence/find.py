@@ -30,6 +30,7 @@ from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.tensor_filter import FilterFields
+from ingest.reader.text import counted
 from workers.errors import UsageError
 from workers.store.blocks import Block, TensorKey
 
@@ -323,15 +324,16 @@ class _DivergenceSearch:
             if expectations.differs(history.patterns, expectations.usual(history.universe) or ()):
                 differing.append(tensor)
         if differing:
+            differ = "differs" if len(differing) == 1 else "differ"
             self.notes.append(
-                f"{len(differing)} outputs of optimizers differ, and are not counted: many optimizers update "
+                f"{counted(len(differing), 'output')} of optimizers {differ}, not counted: many update "
                 "their inputs in place and leave their outputs as they were; the inputs were compared "
                 f"({seen.keys[differing[0]].name}{', ...' * (len(differing) > 1)})"
             )
 
 
 def _counted(tensors: Sequence[int]) -> str:
-    return "1 tensor" if len(tensors) == 1 else f"{len(tensors)} tensors"
+    return counted(len(tensors), "tensor")
 
 
 def _were(tensors: Sequence[int]) -> str:

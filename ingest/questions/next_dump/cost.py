@@ -139,7 +139,7 @@ def _lines(cost: DumpCost) -> Iterator[str]:
     )
     if cost.free_nbytes is not None:
         after = cost.full_disk_after
-        room = "room for all" if after is None and cost.steps is not None else f"full after {after} steps"
+        room = "room for all" if after is None else f"full after {counted(after, 'step')}"
         yield f"  {human_bytes(cost.free_nbytes)} free there: {room}"
     for text in cost.unknown:
         yield f"  no operator in the store is called {text}"

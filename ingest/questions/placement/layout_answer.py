@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ingest.reader import notebook
-from ingest.reader.ranges import format_ranges
+from ingest.reader.ranges import format_ranges, named_ranges
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import counted
 
@@ -50,8 +50,7 @@ class LayoutFinding:
 
     def __str__(self) -> str:
         """Return what is wrong with which tensor, where: one line."""
-        several = "s" * (len(self.ranks) != 1)
-        return f"{self.kind} in step {self.step} on rank{several} {format_ranges(self.ranks)}: {self.name}"
+        return f"{self.kind} in step {self.step} on {named_ranges('rank', self.ranks)}: {self.name}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""

@@ -15,8 +15,11 @@ def settled_by(told: Told, decision: Decision) -> Decision:
     fitting = [way for way in decision.search.ways if is_told(way.a, told)]
     if not fitting:
         return decision
+    kinds = set(told.values())
+    # Dimensions of a mesh that was not told have no names, and fit anything: kinds decide then.
+    alike = [way for way in fitting if {dimension.kind for dimension in way.a.dimensions} == kinds]
     text = f"{decision.explanation}; the dump tells {told_text(told)}"
-    return replace(decision, way=fitting[0], certainty=Certainty.TOLD, explanation=text, also=())
+    return replace(decision, way=(alike or fitting)[0], certainty=Certainty.TOLD, explanation=text, also=())
 
 
 def contradicts(told: Told, decision: Decision) -> bool:

@@ -6,6 +6,7 @@ import re
 from types import EllipsisType
 from typing import TypeAlias
 
+from ingest.reader.text import counted
 from workers.errors import UsageError
 
 #: A basic index, as numpy takes it.
@@ -28,8 +29,8 @@ def parse_index(text: str, shape: tuple[int, ...]) -> Index:
     positions = [part for part in index if part is not Ellipsis]
     if len(positions) > len(shape):
         raise UsageError(
-            f"{text!r} names {len(positions)} axes, and the shape is {shape}",
-            hint=f"Give at most {len(shape)} parts.",
+            f"{text!r} has {counted(len(positions), 'part')}, and the shape is {shape}",
+            hint=f"Give at most {counted(len(shape), 'part')}.",
         )
     before = index.index(Ellipsis) if Ellipsis in index else len(index)
     for number, part in enumerate(positions):

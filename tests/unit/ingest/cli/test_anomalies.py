@@ -25,6 +25,7 @@ def test_one_nan_is_one_incident(found_store: Path, answer: Answer) -> None:
     (row,) = answer("anomalies", found_store, "--json").json
     assert (row["id"], row["kind"], row["rank"]) == (headline.split()[1], "nan", 1)
     assert row["origin"]["op_type"] == "Log"
+    assert answer("anomalies", found_store, "--id", row["id"], "--json").json == [row]
 
 
 def test_a_limit_is_told_from_the_end(found_store: Path, answer: Answer) -> None:
@@ -50,9 +51,9 @@ def test_steps_that_no_rule_has_seen_are_named(nan_store: Path, answer: Answer) 
     """No finding there means nothing; NaN is known without rules."""
     done = answer("anomalies", nan_store, "--findings")
     assert done.stdout == ""
-    assert done.stderr.startswith("0 findings\nnot evaluated: rank 0-1 step 1-3: ")
+    assert done.stderr.startswith("0 findings\nnot evaluated: ranks 0-1, steps 1-3: ")
     done = answer("anomalies", nan_store)
-    assert done.stderr.startswith("1 incident: 1 critical\nnot evaluated: rank 0 step 1-3: ")
+    assert done.stderr.startswith("1 incident: 1 critical\nnot evaluated: rank 0, steps 1-3: ")
 
 
 def test_a_wrong_severity_is_explained(found_store: Path, answer: Answer) -> None:

@@ -89,7 +89,7 @@ def test_a_summary_names_the_first_difference_and_the_verdict(capsys: pytest.Cap
         "2 tensors are not equal, the worst 1 shown (--top N, --all, --html FILE)",
         (
             "first difference: step 1, rank 0: Exp.b: 0.055 instead of 0.05; "
-            "1 of the other 2 inputs differ or could not be compared"
+            "1 of the other 2 inputs differs or could not be compared"
         ),
         "  also Exp.w: apart (written in place)",
         "verdict: different",

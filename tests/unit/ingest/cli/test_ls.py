@@ -82,3 +82,18 @@ def test_what_was_asked_for_and_is_missing_is_listed(
     assert answer("ls", tmp_path / "s", "--missing", "--json").json[0]["name"] == "9"
     line = answer("ls", tmp_path / "s", "--missing", "-r", 1).stdout.splitlines()[1]
     assert line.split()[:3] == ["step", "9", "1"]
+
+
+def test_a_token_changes_with_what_is_committed(nan_store: Path, tmp_path: Path, answer: Answer) -> None:
+    store = tmp_path / "run.zarr"
+    shutil.copytree(nan_store, store)
+    before = answer("ls", store, "--token").stdout.strip()
+    assert answer("ls", store, "--token", "--json").json["token"] == before
+    shutil.rmtree(store / "rank_1" / "step_3")
+    assert answer("ls", store, "--token").stdout.strip() != before
+
+
+def test_watchers_that_do_not_answer_are_named(nan_store: Path, answer: Answer) -> None:
+    done = answer("ls", nan_store, "--watchers", "127.0.0.1:1")
+    assert done.stdout.splitlines()[1].startswith("http://127.0.0.1:1  no watcher answers at ")
+    assert "is not an address" in answer("ls", nan_store, "--watchers", "node1", code=2).stderr

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
+import ingest
 from ingest.api import open_store
 from ingest.cli import show
 from tests.asked_dumps import asked_dump, store_of
@@ -196,3 +197,15 @@ def test_a_mistyped_name_is_answered_with_similar_ones(nan_store: Path, answer: 
     assert "Similar: Log.Default_net-LogLoss_Log-op0.input.0, " in refused
     refused = answer("show", nan_store, "log.*", "--rank", 1, "--step", 2, code=2).stderr
     assert "In another case: Log.Default_net-LogLoss_Log-op0.input.0, " in refused
+
+
+def test_a_window_is_a_table_with_the_names_of_its_rows(nan_store: Path, answer: Answer) -> None:
+    log = (nan_store, "Log.*.output.0", "--rank", 1, "--step", 2)
+    head, first, *rest = answer("show", *log, "--window", "2:4,:2").stdout.splitlines()
+    assert head.split() == ["0", "1"]
+    assert first.split() == ["[2]", "-0.57691264", "nan"]
+    assert len(rest) == 1
+    printed = answer("show", *log, "--window", "2:4,:2", "--json").json
+    (tensor,) = open_store(nan_store).tensors(rank=1, step=2, name="Log.*.output.0")
+    assert printed == ingest.window(tensor, 2, 0, 2, 2)
+    assert "does not go with" in answer("show", *log, "--window", ":,:", "--at", ":", code=2).stderr

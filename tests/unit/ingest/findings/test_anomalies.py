@@ -66,8 +66,8 @@ def test_a_step_that_nobody_looked_at_says_so(dumps: DumpLibrary, tmp_path: Path
     listed = ingest.anomalies(opened)
     assert not listed.findings
     assert listed.not_evaluated == (
-        "rank 0-1 step 1-3: no rules were evaluated when it was committed",
-        "step 1-3: no rules over steps and ranks were evaluated, `consolidate` does it",
+        "ranks 0-1, steps 1-3: no rules were evaluated when it was committed",
+        "steps 1-3: rules over several steps or ranks were not evaluated; `consolidate` does that",
     )
 
 

@@ -15,6 +15,8 @@ from ingest.findings.series_kinds import KINDS
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from tests.rule_sets import only, steps_that_fire
+from workers.arrays.histogram import Histogram
+from workers.arrays.statistics import RunningStatistics
 from workers.rules.schema import MODELS
 from workers.rules.values import Scope
 
@@ -53,8 +55,27 @@ def test_drift_is_the_distance_of_two_histograms(made: MadeDump, store: Path) ->
     assert (finding.step, finding.name[-1], place) == (3, "0", [(0, 3)])
     assert finding.value == pytest.approx(1, rel=1e-5)
     assert "moved by 1 powers of two" in finding.reason
+    assert finding.reason.endswith("bounded: they are known to a factor of two, so by 0 to 2")
     far = only(kind="drift", distance_gt=1.01)
     assert not backtest(ingest.open_store(store), far).rules[0].findings
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.01, 4), st.floats(-9, 9))
+def test_the_distance_of_magnitudes_is_within_the_bounds_of_drift(
+    seed: int, spread: float, by: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    logs = [rng.normal(0, spread, 64), rng.normal(by, spread, 64)]
+    cumulative = [histogram_of(np.exp2(log).astype("<f4")).cumulative() for log in logs]
+    distance = np.abs(cumulative[0] - cumulative[1]).sum(dtype=np.float64)
+    truth = np.abs(np.sort(logs[0]) - np.sort(logs[1])).mean()
+    assert abs(distance - truth) <= 1 + 1e-4
+
+
+def histogram_of(values: np.ndarray) -> Histogram:
+    running = RunningStatistics(with_histogram=True)
+    running.update(values)
+    return Histogram.of_rows(running.histogram_rows(), running.result())
 
 
 def test_drift_without_histograms_fails_and_says_so(made: MadeDump, store: Path) -> None:

@@ -40,6 +40,8 @@ def test_findings_and_incidents_are_those_of_the_library(moment: Moment) -> None
     assert len(answer(moment, "findings")) == len(ingest.anomalies(moment.store).findings)
     expected = [incident.id for incident in ingest.incidents(moment.store).incidents]
     assert [row["id"] for row in answer(moment, "incidents")] == expected
+    assert [row["id"] for row in answer(moment, "incidents", id=expected[0])] == expected[:1]
+    assert answer(moment, "layout", step="1") == ingest.layout(moment.store, 1).to_dict()
     assert answer(moment, "origin")["op_type"] == "Log"
 
 
@@ -62,6 +64,7 @@ def test_what_reads_many_indexes_is_slow() -> None:
         "comparison",
         "growth",
         "heatmap",
+        "layout",
         "outliers",
         "precision",
         "rank_values",

@@ -78,6 +78,10 @@ def test_tensors_that_gc_removes_are_missed_within_a_round(
     assert (later.store.step(1, 2).has_tensors, later.token == moment.token) == (False, False)
 
 
+def test_the_token_of_a_store_is_that_of_its_moment(nan_log: Path) -> None:
+    assert module.token(open_store(nan_log)) == Moment.of(open_store(nan_log)).token
+
+
 def test_what_the_consolidator_finds_is_news(store: Path) -> None:
     objects = commit_steps(store, 0)
     moment = Moment.of(ingest.DumpStore(objects))

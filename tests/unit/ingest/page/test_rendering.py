@@ -5,7 +5,7 @@ from importlib.resources import files
 import pytest
 from jinja2 import UndefinedError
 
-from ingest.page.rendering import asset, environment
+from ingest.page.rendering import asset, environment, prose
 from workers import __version__
 
 
@@ -13,6 +13,12 @@ def test_names_of_tensors_are_escaped() -> None:
     template = environment().from_string('<a title="{{ name }}">{{ name | short }}</a> {{ version }}')
     assert template.render(name='"><script>') == (
         f'<a title="&#34;&gt;&lt;script&gt;">&#34;&gt;&lt;script&gt;</a> {__version__}'
+    )
+
+
+def test_backquotes_of_a_message_are_code_and_names_in_it_are_escaped() -> None:
+    assert prose("`verify <a>` names all; it's one ` here") == (
+        "<code>verify &lt;a&gt;</code> names all; it&#39;s one ` here"
     )
 
 

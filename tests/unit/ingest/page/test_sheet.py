@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ingest.page.sheet import Sheet, window
+from ingest.page.sheet import Sheet, parse_window, window
 from ingest.reader.dump_store import open_store
 from ingest.reader.tensor import Tensor
 from tests.npy_files import MadeDump, tensor_name
@@ -45,3 +45,24 @@ def test_too_much_and_too_far_are_refused(made: MadeDump, store: Path) -> None:
         window(tensor, 3, 0, 1, 1)
     with pytest.raises(UsageError, match="at once"):
         window(tensor, 0, 0, 1000, 1000)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("20:40,:10", (20, 0, 20, 10)),
+        (":,:", (0, 0, 12, 5)),
+        ("3,2", (3, 2, 1, 1)),
+        (" 4: , 1:3 ", (4, 1, 8, 2)),
+        ("6:2,0", (6, 0, 1, 1)),
+    ],
+)
+def test_a_window_is_written_as_rows_and_columns(text: str, expected: tuple[int, ...]) -> None:
+    assert parse_window(text, (3, 4, 5)) == expected
+
+
+@pytest.mark.parametrize("text", ["", "3", "1,2,3", "-1,0", "a,b", "1:2:3,0", "20 40,1"])
+def test_what_is_not_a_window_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a window") as refused:
+        parse_window(text, (3, 4, 5))
+    assert "20:40,:10" in refused.value.hint

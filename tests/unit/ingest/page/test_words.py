@@ -56,3 +56,9 @@ def test_times_are_in_utc() -> None:
 )
 def test_shares_are_percentages_or_ranges_of_them(low: float, high: float, text: str) -> None:
     assert words.share(low, high) == text
+
+
+def test_a_heading_begins_with_a_capital_letter_but_a_name_stays() -> None:
+    assert words.sentence("mean of the loss") == "Mean of the loss"
+    assert words.sentence("l2_norm of x") == "l2_norm of x"
+    assert words.sentence("") == ""

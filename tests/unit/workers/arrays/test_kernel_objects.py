@@ -3,8 +3,10 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -74,3 +76,31 @@ def test_the_name_of_a_file_says_for_which_processor_it_is(monkeypatch: pytest.M
     before = next(kernel_objects._paths())
     monkeypatch.setitem(os.environ, "NUMBA_CPU_NAME", "nehalem")
     assert next(kernel_objects._paths()) != before
+
+
+def test_what_was_made_meanwhile_is_not_made_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_objects, "_COMPILE", "exit(3)")
+    assert kernel_objects.make_apart()
+
+
+def test_one_process_makes_them_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second one would fail: it could not begin again."""
+    path = tmp_path / "kernels.objects"
+    content = msgspec.msgpack.encode({"objects": [], "symbols": {}})
+    compile_slowly = (
+        "import pathlib, time\n"
+        f"pathlib.Path({str(tmp_path / 'begun')!r}).open('x')\n"
+        "time.sleep(0.5)\n"
+        f"pathlib.Path({str(path)!r}).write_bytes({content!r})"
+    )
+    monkeypatch.setattr(kernel_objects, "_paths", lambda: iter([path]))
+    monkeypatch.setattr(kernel_objects, "_COMPILE", compile_slowly)
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(lambda _: kernel_objects.make_apart(), range(3))) == [True, True, True]
+    assert kernel_objects.load() == {}
+
+
+def test_a_process_that_cannot_make_them_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_objects, "_paths", lambda: iter([tmp_path / "kernels.objects"]))
+    monkeypatch.setattr(kernel_objects, "_COMPILE", "exit(3)")
+    assert not kernel_objects.make_apart()

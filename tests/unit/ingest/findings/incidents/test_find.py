@@ -137,7 +137,7 @@ def test_nan_is_an_incident_without_any_rule(dumps: DumpLibrary, store: Path) ->
     answer = ingest.incidents(ingest.open_store(store))
     (incident,) = answer.incidents
     assert (incident.op_type, incident.tensors, incident.findings) == ("Log", 10, 0)
-    assert answer.not_evaluated[0].startswith("rank 0 step 1-3: no rules were evaluated")
+    assert answer.not_evaluated[0].startswith("rank 0, steps 1-3: no rules were evaluated")
 
 
 def test_infinity_that_stays_is_an_incident(made: MadeDump, store: Path) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from ingest.page.arguments import Arguments
 from ingest.page.links import Links
@@ -14,6 +15,7 @@ from ingest.wiring.consolidation import consolidate
 from tests.diverging import replicas
 from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT, write
+from workers.errors import UsageError
 
 
 def asked(moment: Moment, **given: str) -> Asked:
@@ -36,7 +38,8 @@ def test_a_card_has_the_origin_its_reason_and_the_steps_that_it_touches(moment: 
 def test_one_incident_or_those_of_a_step_are_chosen(moment: Moment) -> None:
     first = SCREEN.show(asked(moment))["cards"][0]["incident"]
     assert [card["incident"].id for card in SCREEN.show(asked(moment, id=first.id))["cards"]] == [first.id]
-    assert SCREEN.show(asked(moment, id="nothing"))["cards"] == []
+    with pytest.raises(UsageError, match="no incident 'nothing'"):
+        SCREEN.show(asked(moment, id="nothing"))
     before = SCREEN.show(asked(moment, step="1", rank="0"))
     assert (before["total"], before["seen"]) == (0, "rank 0, step 1")
     assert "--step 1" in before["lines"].shell

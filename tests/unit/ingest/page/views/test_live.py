@@ -17,11 +17,11 @@ def test_steps_in_which_replicas_differ_are_counted_as_far_as_they_are_evaluated
     consolidated(made.objects, load_rules().enabled)
     shown = SCREEN.show(asked)
     assert shown["replicas"] == {"newest": 4, "evaluated": 4, "differing": [2]}
-    assert shown["divergence"].endswith(" --step 3")
+    assert shown["check"].url == "/runs/run.zarr/incidents?step=3&layout=1"
 
 
 def test_a_single_rank_has_no_replicas() -> None:
     made = replicas(ranks=[0])
     asked = Asked(Moment.of(made.store), Arguments({}), Links("", "run.zarr"))
     shown = SCREEN.show(asked)
-    assert (shown["replicas"]["newest"], shown["divergence"]) == (0, "")
+    assert (shown["replicas"]["newest"], shown["check"]) == (0, None)

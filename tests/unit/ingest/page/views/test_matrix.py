@@ -1,5 +1,8 @@
 """A number for each rank and step, and the greatest of them."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from ingest.page.arguments import Arguments
@@ -7,6 +10,7 @@ from ingest.page.links import Links
 from ingest.page.moment import Moment
 from ingest.page.screen import Asked
 from ingest.page.views.matrix import SCREEN
+from tests.page_server import RunningPage
 from workers.errors import UsageError
 
 
@@ -41,3 +45,11 @@ def test_only_statistics_of_tensors_are_slow(moment: Moment) -> None:
 def test_what_is_not_there_is_refused(moment: Moment, given: dict[str, str]) -> None:
     with pytest.raises(UsageError):
         SCREEN.show(asked(moment, **given))
+
+
+def test_a_store_without_a_step_has_no_picture(nan_log: Path, tmp_path: Path) -> None:
+    shutil.copytree(nan_log, tmp_path / "run.zarr", ignore=shutil.ignore_patterns("rank_*", "consolidated"))
+    with RunningPage(tmp_path / "run.zarr") as page:
+        for view in ("matrix", "matrix?stat=max", "incidents", "incidents?layout=1", "live"):
+            shown = page.get(f"/runs/run.zarr/{view}")
+            assert (shown.status, "No step is committed yet" in shown.text) == (200, True), view

@@ -1,21 +1,29 @@
 """What watchers say, through the page: on the live view and as JSON."""
 
+import re
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+import ingest
 from ingest.page.watchers import Watchers
 from ingest.service.service import Service
 from ingest.steps.completeness import CompletenessPolicy
 from ingest.steps.explain import explain_table
 from ingest.steps.policy import StepPolicy
 from ingest.watching.quiet_clock import QuietClock
+from tests.in_process import run_here
 from tests.npy_files import MadeDump
 from tests.page_server import RunningPage
 from tests.served_watcher import served_watcher
 
 RUN = "/runs/run.zarr"
+
+
+def without_lag(watcher: dict[str, Any]) -> dict[str, Any]:
+    return watcher | {"ranks": [rank | {"lag_s": 0} for rank in watcher["ranks"]]}
 
 
 def commit_all(service: Service) -> None:
@@ -58,6 +66,14 @@ def test_the_live_view_shows_what_each_step_waits_for_and_follows(made: MadeDump
             assert [row["step"] for row in watcher["steps"] if row["step"] is not None] == [7]
             assert watcher["ranks"][0]["pending_steps"] == 1
             assert silent["problem"]
+            # The same from a shell and from Python, but for the seconds of the lag.
+            printed = run_here("ls", store, "--watchers", f"{url},127.0.0.1:1", "--json").json
+            assert [without_lag(row) for row in printed] == [without_lag(row) for row in (watcher, silent)]
+            table = run_here("ls", store, "--watchers", f"{url},127.0.0.1:1").stdout
+            assert re.search(r"answers +1 +\S+ steps? +1 step ", table)
+            assert "7     waiting" in table
+            asked = ingest.watchers(ingest.open_store(store), url)
+            assert [known.url for known in asked] == [url]
             moment = f"/api/v1{RUN}/moment?watchers=true"
             before = page.get(moment).json["token"]
             ahead[0] = 2000.0

@@ -61,7 +61,7 @@ def test_fixed_limits_decide_on_request(pair: tuple[Path, Path]) -> None:
     assert answer.first is None
     assert answer.unexplained is not None
     assert "h1" in answer.unexplained.name
-    assert "1 tensors are within the limits" in answer.notes[-1]
+    assert "1 tensor within the limits" in answer.notes[-1]
     across = compare(*pair, layout=LAYOUT, fixed_limits=True, across_layouts=True)
     assert (across.verdict, across.limits) == ("close", Limits.FIXED)
     assert compare(*pair, layout=LAYOUT, across_layouts=True).verdict == "different"

@@ -70,3 +70,11 @@ def test_a_comparison_of_samples_says_that_it_is_one(dumps: DumpLibrary, tmp_pat
     whole = store_of(dump, tmp_path / "w", e2e={"sample_mode": 0})
     (note,) = (note for note in compare(f"{whole.url}@0,2", f"{sampled.url}@0,2").notes if "sample" in note)
     assert note.startswith("B is a sample")
+
+
+def test_a_note_tells_how_to_compare_shards(made: MadeDump, store: Path) -> None:
+    for rank, shape in enumerate(((2, 3), (4, 3))):
+        made.add(np.ones(shape), tensor_name(ADD, time=TIME), rank=rank)
+    ingest_directly(made.root, store)
+    (note,) = compare(f"{store}@0", f"{store}@1").notes[-1:]
+    assert note.startswith("the shapes of 1 tensor differ: if ranks hold shards of them, compare all ranks")

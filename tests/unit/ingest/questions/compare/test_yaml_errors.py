@@ -20,7 +20,7 @@ def mapping(path: Path, text: str) -> NameMapping:
         ("pairs: [{a: x}]", r":1: pairs\.0\.b: Field required"),
         ("pairs:\n  - {b: x}", r":2: pairs\.0: .*either"),
         ("pairs:\n  - {a: x, b: y}\n  - {a: x, b: y, c: z}", r":3: pairs\.1\.c: is not known"),
-        ("pairs: [{a: 'x*', b: '*y*'}]", "1 wildcards"),
+        ("pairs: [{a: 'x*', b: '*y*'}]", "1 wildcard, "),
         ("pairs: [{regex: '(', b: y}]", "regex"),
         ("pairs: [{regex: 'x', b: '\\1'}]", "regex"),
         ("pears: []", ":1: .*"),

@@ -35,3 +35,15 @@ def test_what_values_show_for_certain_is_not_overruled() -> None:
     assert contradicts({"tp": "replicated"}, certain)
     assert not contradicts({"tp": "partial sum"}, certain)
     assert not contradicts({"tp": "replicated"}, decided(NOISE, NOISE.T))
+
+
+def test_on_a_mesh_without_names_kinds_decide() -> None:
+    """As in files that tell how they are held, and not on which mesh: none of the ways fits the values."""
+    half_reduced = [np.concatenate([WHOLE[:3], NOISE[3:]]), np.concatenate([NOISE[:3], WHOLE[3:] / 3])]
+    pieces = Pieces(tuple(part.shape for part in half_reduced), (0, 1))
+    ways = search(
+        pieces, Pieces((WHOLE.shape,), (0,)), [InMemory(p) for p in half_reduced], [InMemory(WHOLE)]
+    )
+    settled = settled_by({"tp": "replicated"}, decide(ways, ("float32", "float32")))
+    assert settled.way is not None
+    assert (str(settled.way.a), settled.certainty) == ("replicated", Certainty.TOLD)
