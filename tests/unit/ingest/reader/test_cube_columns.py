@@ -1,5 +1,6 @@
 """A part of the cubes is the same as that part of the whole, and takes only the inner chunks that hold it."""
 
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -23,18 +24,25 @@ from workers.store.cubes import CubeGrid
 from workers.store.opening import open_objects, resolve
 
 
-@pytest.fixture
-def view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ConsolidatedCubes:
-    """Seven steps of three ranks, in chunks of two ranks, four tensors and three steps."""
-    grid = CubeGrid(2, 4, 2, 3)
-    monkeypatch.setattr(CubeGrid, "for_size", classmethod(lambda _cls, _ranks, _tensors: grid))
-    objects = open_objects(resolve(tmp_path / "run.zarr"))
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of seven steps of three ranks, in chunks of two ranks, four tensors and three steps."""
+    store, grid = tmp_path_factory.mktemp("view") / "run.zarr", CubeGrid(2, 4, 2, 3)
+    objects = open_objects(resolve(store))
     commit.ensure_root(objects)
-    for step in range(7):
-        for rank in (2, 0, 1):
-            put(objects, rank, step, NAMES[: 3 + step % 4], anomalous=[step % 3])
-        once(objects)
-    opened = open_cubes(objects)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CubeGrid, "for_size", classmethod(lambda _cls, _ranks, _tensors: grid))
+        for step in range(7):
+            for rank in (2, 0, 1):
+                put(objects, rank, step, NAMES[: 3 + step % 4], anomalous=[step % 3])
+            once(objects)
+    return store
+
+
+@pytest.fixture
+def view(made: Path, tmp_path: Path) -> ConsolidatedCubes:
+    """The view of a copy of this store."""
+    opened = open_cubes(open_objects(resolve(shutil.copytree(made, tmp_path / "run.zarr"))))
     assert opened is not None
     return opened
 
