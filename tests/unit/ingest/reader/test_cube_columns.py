@@ -39,10 +39,20 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store
 
 
+@pytest.fixture(scope="module")
+def view(stored: Path) -> ConsolidatedCubes:
+    """The view of this store, which nobody changes."""
+    return view_of(stored)
+
+
 @pytest.fixture
-def view(stored: Path, tmp_path: Path) -> ConsolidatedCubes:
+def own_view(stored: Path, tmp_path: Path) -> ConsolidatedCubes:
     """The view of a copy of this store."""
-    opened = open_cubes(open_objects(resolve(shutil.copytree(stored, tmp_path / "run.zarr"))))
+    return view_of(shutil.copytree(stored, tmp_path / "run.zarr"))
+
+
+def view_of(store: Path) -> ConsolidatedCubes:
+    opened = open_cubes(open_objects(resolve(store)))
     assert opened is not None
     return opened
 
@@ -105,21 +115,21 @@ def test_from_an_object_store_the_indexes_are_read_once(
     assert far.ranges == (6 if end_nbytes else 12)
 
 
-def test_a_damaged_inner_chunk_is_named_and_others_are_read(view: ConsolidatedCubes) -> None:
-    key = Path(view.objects.address.url) / "consolidated/max/c/0/0/0"
+def test_a_damaged_inner_chunk_is_named_and_others_are_read(own_view: ConsolidatedCubes) -> None:
+    key = Path(own_view.objects.address.url) / "consolidated/max/c/0/0/0"
     content = bytearray(key.read_bytes())
     content[10] ^= 1
     key.write_bytes(content)
-    narrow_blocks(view, [0], ("max",), np.array([2]))
+    narrow_blocks(own_view, [0], ("max",), np.array([2]))
     for damaged in (content, content[: len(content) // 2], b""):
         key.write_bytes(damaged)
         with pytest.raises(DamagedStore, match="consolidated/max/c/0/0/0"):
-            narrow_blocks(view, [0], ("max",), np.array([0]))
+            narrow_blocks(own_view, [0], ("max",), np.array([0]))
         with pytest.raises(DamagedStore, match="consolidated/max/c/0/0/0"):
-            aggregated_steps(view, [0], "max", np.array([0]))
+            aggregated_steps(own_view, [0], "max", np.array([0]))
     key.unlink()
-    assert np.isnan(aggregated_steps(view, [0], "max", np.array([0]))[0, :2]).all()
-    assert np.isnan(narrow_blocks(view, [0], ("max",), np.array([0]))[0].statistics[:2]).all()
+    assert np.isnan(aggregated_steps(own_view, [0], "max", np.array([0]))[0, :2]).all()
+    assert np.isnan(narrow_blocks(own_view, [0], ("max",), np.array([0]))[0].statistics[:2]).all()
 
 
 def test_a_trend_of_one_tensor_is_the_same_with_cubes_and_without(filled: DumpStore) -> None:
@@ -172,13 +182,13 @@ def test_a_view_of_version_2_is_read_and_continued_as_it_is(
 
 
 def test_of_a_block_with_few_wanted_steps_each_is_read_by_itself(
-    view: ConsolidatedCubes, monkeypatch: pytest.MonkeyPatch
+    own_view: ConsolidatedCubes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in view.objects.sizes("consolidated/by_tensor"):
-        view.objects.delete(f"consolidated/by_tensor/{name}")
-    assert not np.isnan(aggregated_steps(view, [0, 3, 6], "max", np.array([0]))).any()
+    for name in own_view.objects.sizes("consolidated/by_tensor"):
+        own_view.objects.delete(f"consolidated/by_tensor/{name}")
+    assert not np.isnan(aggregated_steps(own_view, [0, 3, 6], "max", np.array([0]))).any()
     # Of two steps of three, the block; but not if it takes much memory.
-    assert np.isnan(aggregated_steps(view, [0, 1], "max", np.array([0]))).all()
+    assert np.isnan(aggregated_steps(own_view, [0, 1], "max", np.array([0]))).all()
     monkeypatch.setattr(cube_columns, "_BLOCK_NBYTES", 2 * 2 * 3 * 8)
-    assert np.isnan(aggregated_steps(view, [0, 1], "max", np.array([0, 1]))).all()
-    assert not np.isnan(aggregated_steps(view, [0, 1], "max", np.array([0, 1, 2]))).any()
+    assert np.isnan(aggregated_steps(own_view, [0, 1], "max", np.array([0, 1]))).all()
+    assert not np.isnan(aggregated_steps(own_view, [0, 1], "max", np.array([0, 1, 2]))).any()
