@@ -1,7 +1,7 @@
 """A stack machine for the pickles of torch, which executes nothing that a file names.
 
-`pickle` calls whatever a file names. This machine calls only functions that it was given; a call of anything
-else becomes an `Instance`, which is a value: the name that the file gives, and what it was to be called with.
+`pickle` calls any function that a file names. This machine calls only functions that it was given; a call of
+any other function becomes an `Instance`, a value with the name from the file and the arguments of the call.
 It builds only numbers, texts, bytes, tuples, lists, dictionaries and the values of
 `workers.dump.formats.pickle_values`. `pickletools.genops` does not help: it decodes the arguments of all
 instructions, which warns for some of them.
@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from workers.dump.formats.pickle_values import Function, Global, Instance, Storage, describe_value, is_key
 from workers.errors import UnreadableTensor
+from workers.host.wording import counted
 
 #: The largest number of bytes in an integer; sizes and strides have 8. In the place of a larger one stands a
 #: text, so that no arithmetic with it can take long.
@@ -312,7 +313,9 @@ class Machine:
             self._stack.append(Instance(function.text, arguments, is_call=True))
             return
         if not known.required <= len(arguments) <= known.maximum:
-            raise UnreadableTensor(f"its pickle calls {function.text} with {len(arguments)} arguments")
+            raise UnreadableTensor(
+                f"its pickle calls {function.text} with {counted(len(arguments), 'argument')}"
+            )
         self._stack.append(known.call(*arguments, *[None] * (known.maximum - len(arguments))))
 
     def _newobj(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import fsspec
 
 from workers.errors import StoreUnavailable, UsageError
+from workers.host.wording import counted
 from workers.store.backends.failures import Translated, reason_of
 from workers.store.model import PROTOCOL_HINT, StoreAddress
 from workers.store.objects import REQUESTS_AT_ONCE, StoredObject, UnfinishedUpload
@@ -62,7 +63,7 @@ class FsspecObjects:
 
     def put_many(self, objects: Mapping[str, bytes]) -> None:
         """Write several objects."""
-        with self._errors("write", f"{len(objects)} objects"):
+        with self._errors("write", counted(len(objects), "object")):
             self._fs.pipe({self._path(key): data for key, data in objects.items()}, **self._batch_options)
 
     def create(self, key: str) -> NewObject:
@@ -76,7 +77,7 @@ class FsspecObjects:
         return None
 
     def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
-        """Return those of the named objects that exist."""
+        """Return the named objects that exist."""
         if not keys:
             return {}
         with self._errors("read", keys[0]):
@@ -110,9 +111,9 @@ class FsspecObjects:
             self._fs.rm_file(self._path(key))
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """Remove several objects, each in a request of its own."""
+        """Remove several objects, with one request for each."""
         with (
-            self._errors("delete", f"{len(keys)} objects"),
+            self._errors("delete", counted(len(keys), "object")),
             ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="dump-ingest-delete") as threads,
         ):
             for _ in threads.map(self._delete_path, map(self._path, keys)):
@@ -153,7 +154,7 @@ class FsspecObjects:
         """Do nothing: an object store has no directories."""
 
     def _client_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the options of the file system for those of the address."""
+        """Return the options of the file system for the options of the address."""
         return options
 
     def _path(self, key: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import fsspec
 
+from workers.host.wording import counted
 from workers.model import MIB
 from workers.store.backends.fsspec_objects import FsspecObjects
 from workers.store.backends.s3_session import S3Listener
@@ -37,7 +38,7 @@ class S3Objects(FsspecObjects):
 
     tells_progress = True
 
-    # s3fs asks for the size of an object first, in a request of its own, unless told to fetch it in one.
+    # s3fs asks for the size of an object in a separate request first, unless it is to fetch it in one.
     _read_options: ClassVar[Mapping[str, Any]] = {"max_concurrency": 1}
     _write_options: ClassVar[Mapping[str, Any]] = {
         "chunksize": _PART_NBYTES,
@@ -56,7 +57,7 @@ class S3Objects(FsspecObjects):
 
     def delete_many(self, keys: Sequence[str]) -> None:
         """Remove several objects, up to a thousand in one request."""
-        with self._errors("delete", f"{len(keys)} objects"):
+        with self._errors("delete", counted(len(keys), "object")):
             for start in range(0, len(keys), _DELETED_AT_ONCE):
                 self._delete_at_once(keys[start : start + _DELETED_AT_ONCE])
 
