@@ -54,6 +54,8 @@ class Viewers:
     paths: Sequence[str]
     seconds: list[float] = field(default_factory=list)
     """How long each answer took."""
+    slowest: tuple[float, str] = (0.0, "")
+    """The longest that an answer took, in seconds, and its path."""
     failures: list[tuple[str, int]] = field(default_factory=list)
     """The paths whose answer had another status than 200, with that status; 0 for no answer."""
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -78,6 +80,7 @@ class Viewers:
                 path = chooser.choice(self.paths)
                 status, _, seconds = connection.get(path)
                 self.seconds.append(seconds)
+                self.slowest = max(self.slowest, (seconds, path))
                 if status != 200:
                     self.failures.append((path, status))
 

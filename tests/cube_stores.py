@@ -1,6 +1,7 @@
 """Make stores with made-up commits, and check the cubes that a consolidator writes for them."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -9,16 +10,21 @@ import pytest
 import ingest
 from bench.steps import commit_tables, make_tables
 from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
-from ingest.reader.consolidated import open_cubes
+from ingest.consolidating.runners import RunJobs
+from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
+from ingest.reader.cube_columns import narrow_blocks
 from ingest.reader.snapshot import take_snapshot
 from ingest.reader.step_statistics import StepStatistics
 from tests.wrapped_objects import WrappedObjects
+from workers.arrays.statistics import FIELDS
 from workers.model import StepKey
 from workers.store.blocks import Block, TensorAxis, block_of
 from workers.store.cubes import CubeGrid
 from workers.store.objects import ObjectStore
-from workers.tasks import consolidate as task
-from workers.tasks.consolidate import ConsolidateJob, ConsolidateResult
+from workers.tasks import consolidate, cut_by_tensor
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
 
 #: A grid in which a few steps and ranks already fill several chunks.
 SMALL = CubeGrid(ranks=2, tensors=4, inner_tensors=2, steps=3)
@@ -68,6 +74,8 @@ def assert_is_what_is_committed(objects: ObjectStore) -> None:
     axis, blocks = from_tables(objects)
     assert sorted(cubes.steps.tolist()) == sorted(blocks)
     assert not cubes.state.rewriting
+    assert not cubes.state.uncut
+    assert_cubes_by_tensor_are_right(cubes)
     assert set(axis.keys) <= set(cubes.axis.keys)
     places = places_of(axis, cubes.axis)
     for place, step in enumerate(cubes.steps.tolist()):
@@ -80,6 +88,16 @@ def assert_is_what_is_committed(objects: ObjectStore) -> None:
         np.testing.assert_array_equal(shared.statistics[:, places], expected.statistics)
         np.testing.assert_array_equal(shared.digest[:, places], expected.digest)
         assert shared.present.sum() == expected.present.sum()
+
+
+def assert_cubes_by_tensor_are_right(cubes: ConsolidatedCubes) -> None:
+    """Check that readers of many steps get what the cubes hold of each step."""
+    tensors = np.arange(cubes.state.tensors)
+    places = [place for place in range(cubes.state.steps) if place not in cubes.state.rewriting]
+    for place, narrow in zip(places, narrow_blocks(cubes, places, FIELDS, tensors), strict=True):
+        whole = cubes.block(place)
+        np.testing.assert_array_equal(narrow.row, whole.row)
+        np.testing.assert_array_equal(narrow.statistics, whole.statistics)
 
 
 def assert_survey_is_right(objects: ObjectStore) -> None:
@@ -114,13 +132,14 @@ class Fragile(WrappedObjects):
         super().put(key, data)
 
 
-def run_with(objects: ObjectStore) -> Callable[[Sequence[ConsolidateJob]], Iterator[ConsolidateResult]]:
+def run_with(objects: ObjectStore) -> RunJobs:
     """Run tasks one by one against `objects`."""
 
-    def run(jobs: Sequence[ConsolidateJob]) -> Iterator[ConsolidateResult]:
+    def run(task: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Result]:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(task, "open_objects", lambda _: objects)
-            yield from map(task.consolidate, jobs)
+            for module in (consolidate, cut_by_tensor):
+                patch.setattr(module, "open_objects", lambda _: objects)
+            yield from map(task, jobs)
 
     return run
 

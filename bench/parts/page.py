@@ -296,6 +296,7 @@ def viewers(where: Place, seconds: float) -> Table:
                 f"{peak / MIB:.0f}",
             ),
         ),
+        f"The slowest: {people.slowest[1]}",
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from ingest.consolidating.announcements import clear_announcements, read_announcements
+from ingest.consolidating.block_cutter import cut_blocks
 from ingest.consolidating.cube_writer import CubeWriter
 from ingest.consolidating.lease import VIEW_LEASE, Lease
 from ingest.consolidating.listing import CommitListing, CommittedSteps
@@ -30,11 +31,13 @@ from workers.events import Event, Observer
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.commit import Commit
-from workers.store.cubes import CubeState
+from workers.store.cubes import REBUILD_HINT, CubeState
 from workers.store.objects import ObjectStore
 
 #: Steps for which rules are evaluated in one round, so that the cubes do not wait for a long history.
 _EVALUATED_AT_ONCE = 16
+#: Full blocks of steps that are written into the cubes by tensor in one round, for the same reason.
+_CUT_AT_ONCE = 4
 #: A round of a long run takes long. When nothing is left to do, `follow` rests this many times as long as the
 #: round took, and at most this long.
 _REST, _LONGEST_REST_S = 3.0, 30.0
@@ -65,7 +68,7 @@ class StepsConsolidated(Event):
     waiting: tuple[int, ...] = ()
     """Steps that some ranks have not committed yet."""
     damaged: tuple[str, ...] = ()
-    """Commits and tables that could not be read, and why."""
+    """Commits, tables and cubes that could not be read, and why."""
     findings: tuple[StepFindings, ...] = ()
     """What rules over several steps or ranks found in each step that was evaluated."""
 
@@ -118,7 +121,8 @@ class Consolidator:
             check: read every commit, not only those that the cubes do not have and those that were announced
                 as replaced; and every cube: if one is damaged, all of them are written again.
             rebuild: delete the cubes and write them again.
-            most: evaluate rules for at most this many steps, and leave the rest to the next round; 0 for all.
+            most: evaluate rules for at most this many steps, and leave the rest to the next round, as all but
+                four of the blocks of steps that the cubes by tensor lack; 0 for all.
             listed_in_turn: list only the ranks that may have news, and some of the others: one round after
                 the other, see `CommitListing`.
 
@@ -164,13 +168,14 @@ class Consolidator:
         self._waiting_since, self._unreadable = plan.waiting_since, plan.unreadable
         if plan:
             self._carry_out(plan, commits, fingerprints, len(listed.by_rank))
+        uncuttable = self._cut_blocks(_CUT_AT_ONCE if limit else 0)
         clear_announcements(self.objects, announced, commits, damaged)
         reasons = damaged | {key: generation.reason for key, generation in self._unreadable.items()}
         done = StepsConsolidated(
             tuple(plan.append),
             tuple(plan.rewrite),
             plan.waiting,
-            tuple(f"{key}: {reason.removeprefix(f'{key}: ')}" for key, reason in reasons.items()),
+            (*(f"{key}: {reason.removeprefix(f'{key}: ')}" for key, reason in reasons.items()), *uncuttable),
             tuple(self._evaluate(limit)),
         )
         self._emit(done)
@@ -217,6 +222,13 @@ class Consolidator:
         steps.write(plan)
         self._unreadable = {**self._unreadable, **steps.unreadable}
         self._evaluated = False
+
+    def _cut_blocks(self, most: int) -> tuple[str, ...]:
+        """Write full blocks of steps into the cubes by tensor; return the damage of those that cannot be."""
+        if self._writer is None:
+            return ()
+        cut_blocks(self._writer, self.run, self._lease, most)
+        return tuple(f"{reason}. {REBUILD_HINT}" for reason in self._writer.uncuttable.values())
 
     def view(self) -> CubeState | None:
         """Return the state of the cubes; None if nothing has been taken in yet."""

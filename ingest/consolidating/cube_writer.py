@@ -58,6 +58,8 @@ class CubeWriter:
     """A unique name for each tensor."""
     fingerprints: npt.NDArray[Any] = field(default_factory=lambda: np.full((0, 0), "", object))
     """(step, rank): the generation that is in the cubes; "" for none."""
+    uncuttable: dict[int, str] = field(default_factory=dict)
+    """By block of steps: the damage because of which it is not in the cubes by tensor."""
     writer_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Distinguishes its axis of tensors from that of a writer that was killed before it published."""
     _step_places: dict[int, int] = field(default_factory=dict)
@@ -253,8 +255,16 @@ class CubeWriter:
 
     def begin_rewriting(self, steps: Iterable[int]) -> None:
         """Tell readers not to trust what the cubes hold of these steps, until they are published."""
-        places = {*self.state.rewriting, *(self.place(step) for step in steps)}
-        self.state = replace(self.state, rewrites=self.state.rewrites + 1, rewriting=tuple(sorted(places)))
+        begun = {self.place(step) for step in steps}
+        blocks = {place // self.state.grid.steps for place in begun} & {*range(self.state.full_blocks)}
+        for block in blocks:
+            self.uncuttable.pop(block, None)
+        self.state = replace(
+            self.state,
+            rewrites=self.state.rewrites + 1,
+            rewriting=tuple(sorted({*self.state.rewriting, *begun})),
+            uncut=self._uncut(blocks),
+        )
         self._write_metadata()
 
     def publish(self, places: Sequence[int]) -> None:
@@ -284,8 +294,19 @@ class CubeWriter:
             steps=len(self.steps),
             ranks=len(self.ranks),
             tensors=len(self.axis),
+            uncut=self._uncut(range(self.state.full_blocks, len(self.steps) // self.state.grid.steps)),
         )
         self._write_metadata()
+
+    def publish_cut(self, block: int) -> None:
+        """Tell readers that the cubes by tensor hold a block of steps."""
+        left = tuple(other for other in self.state.uncut if other != block)
+        self.state = replace(self.state, uncut=left)
+        self._write_metadata()
+
+    def _uncut(self, blocks: Iterable[int]) -> tuple[int, ...]:
+        """Return the full blocks that the cubes by tensor lack, these included."""
+        return tuple(sorted({*self.state.uncut, *blocks})) if self.state.has_cubes_by_tensor else ()
 
     def _empty_tables(self) -> dict[str, bytes]:
         """Return empty objects for new chunks of ranks, in blocks of steps that are published already."""

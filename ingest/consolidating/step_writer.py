@@ -11,7 +11,7 @@ from ingest.consolidating.round_plan import RoundPlan, Unreadable
 from ingest.consolidating.runners import RunJobs
 from ingest.heartbeat import beat
 from workers.model import StepKey
-from workers.tasks.consolidate import Consolidated, ConsolidateJob, UnknownTensors
+from workers.tasks.consolidate import Consolidated, ConsolidateJob, UnknownTensors, consolidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class StepWriter:
     def _run(self, jobs: list[ConsolidateJob]) -> list[UnknownTensors]:
         """Run tasks; return the results of those that have to run again on a longer axis of tensors."""
         unknown: list[UnknownTensors] = []
-        for result in self.run(jobs):
+        for result in self.run(consolidate, jobs):
             beat()
             if self.lease is not None:
                 self.lease.keep_in_time()

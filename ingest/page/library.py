@@ -49,6 +49,8 @@ class Run:
     """The answer to it; None before the first time."""
     _away: str = ""
     """Why the store could not be read the last time; "" if it could."""
+    is_prepared: bool = False
+    """Whether its first moment was read and searched for incidents, or could not be."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -107,6 +109,12 @@ class Run:
 
     def _read(self, known: Moment | None, answer: Future[Moment]) -> None:
         """Answer with the run as it is now; as it was before if the store does not answer."""
+        try:
+            self._answer(known, answer)
+        finally:
+            self.is_prepared = True
+
+    def _answer(self, known: Moment | None, answer: Future[Moment]) -> None:
         try:
             now = Moment.of(open_store(self.url, **self.options)) if known is None else known.later()
         except StoreError as exc:
@@ -175,6 +183,11 @@ class Library:
         names = self.names()
         if self.is_single:
             self.run(names[0]).begin()
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether what `begin` has begun is done."""
+        return all(run.is_prepared for run in list(self._runs.values()))
 
     def names(self) -> list[str]:
         """Return the names of the runs, in order.

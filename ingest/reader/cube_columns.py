@@ -1,10 +1,13 @@
 """A part of the cubes: a few tensors of many steps, or one statistic of everything.
 
-Of each object, the inner chunks that hold it are read and decoded, and no others.
+Of each object, the inner chunks that hold it are read and decoded, and no others. A few tensors of many steps
+are read from the cubes by tensor, in which an object holds a block of steps; the steps after the last full
+block, each from its own objects.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from ingest.reader import shard_indexes
 from ingest.reader.cube_reader import CubeReader
 from workers.arrays.aggregate import STATISTICS, aggregated, default_aggregate, joined, parts_of
 from workers.arrays.digest import DIGEST_BYTES
@@ -22,6 +26,7 @@ from workers.model import MIB, ceil_div
 from workers.store.backends.deadline import supervised
 from workers.store.blocks import Block
 from workers.store.cubes import ANOMALY_FIELDS, GROUP, REBUILD_HINT
+from workers.store.model import StoreAddress
 from workers.store.nd_arrays import ArrayLayout
 from workers.store.objects import REQUESTS_AT_ONCE, ObjectStore
 
@@ -31,8 +36,11 @@ _Result = TypeVar("_Result")
 
 #: Objects that are read at once from a directory: reading and decoding release the interpreter.
 _LOCAL_AT_ONCE = 2
-#: An object store sends a whole object of this size, before compression, sooner than it answers two requests.
-_WHOLE_NBYTES = 4 * MIB
+#: What an object store is asked for at the end of an object: its index, and all of an object that is shorter.
+_END_NBYTES = MIB // 32
+#: The most that is read of a block of several steps: what an object of one step takes at most, so that all
+#: requests at once take no more memory. Of more tensors, each step is read by itself.
+_BLOCK_NBYTES = 16 * MIB
 #: Reading this much that is not wanted takes less time than a second request, of a directory, too.
 _GAP_NBYTES = MIB // 2
 
@@ -47,9 +55,8 @@ def aggregates(cubes: CubeReader, statistic: str) -> npt.NDArray[np.float64] | N
     if layout is None:
         return None
     wanted = np.array([STATISTICS.index(statistic)])
-    blocks = range(ceil_div(cubes.state.steps, layout.chunk[0]))
-    parts = _CubePart(cubes.objects, layout, cubes.state.ranks, wanted).read(blocks)
-    return np.concatenate([part[..., 0] for part in parts])[: cubes.state.steps]
+    blocks = [_Block(layout, number) for number in range(ceil_div(cubes.state.steps, layout.chunk[0]))]
+    return np.concatenate([part[..., 0] for part in _read(cubes, blocks, wanted)])[: cubes.state.steps]
 
 
 def narrow_blocks(
@@ -74,12 +81,13 @@ def narrow_blocks(
     if not places:
         return []
     statistics = np.empty((len(places), cubes.state.ranks, tensors.size, len(fields)))
-    for number, name in enumerate(fields):
-        for values, target in zip(_steps(cubes, name, places, tensors), statistics, strict=True):
+    *of_fields, rows = _steps(cubes, (*fields, "row"), places, tensors)
+    for number, of_steps in enumerate(of_fields):
+        for values, target in zip(of_steps, statistics, strict=True):
             target[..., number] = values
             if values.dtype.kind == "i":
                 target[values < 0, number] = np.nan
-    row = np.stack(_steps(cubes, "row", places, tensors))
+    row = np.stack(rows)
     digest = np.zeros((*row.shape[1:], DIGEST_BYTES), np.uint8)
     ranks = tuple(cubes.ranks.tolist())
     ordered = tuple(sorted(ranks))
@@ -113,28 +121,31 @@ def aggregated_steps(
         DamagedStore: a cube is damaged.
     """
     how, ranks = default_aggregate(statistic), cubes.state.ranks
-    parts = [_CubePart(cubes.objects, _layout(cubes, name), ranks, tensors) for name in parts_of(statistic)]
-    steps = parts[0].layout.chunk[0]
-    blocks = sorted({place // steps for place in places})
-    answers = {block: np.full((steps, ranks), np.nan) for block in blocks}
-    jobs = [
-        (block, alike)
-        for block in blocks
-        for alike in zip(*(part.objects_of(block) for part in parts), strict=True)
-    ]
+    # The parts of a sum are cut in the same way.
+    cuts = [_cut(cubes, name, places, tensors) for name in parts_of(statistic)]
+    blocks_of = [tuple(block for block, _ in of_parts) for of_parts in zip(*cuts, strict=True)]
+    answers = {blocks: np.full((blocks[0].layout.chunk[0], ranks), np.nan) for blocks in blocks_of}
+    jobs = []
+    for blocks in answers:
+        parts = [_CubePart(cubes, block, tensors) for block in blocks]
+        of_parts = (part.objects() for part in parts)
+        jobs += [(blocks, parts, alike) for alike in zip(*of_parts, strict=True)]
 
-    def together(job: tuple[int, tuple[_WantedObject, ...]]) -> npt.NDArray[np.float64]:
-        total = np.full((steps, parts[0].layout.chunk[1]), np.nan)
-        chunks_of_parts = (part.chunks(wanted) for part, wanted in zip(parts, job[1], strict=True))
+    def together(
+        job: tuple[tuple[_Block, ...], list[_CubePart], tuple[_WantedObject, ...]],
+    ) -> npt.NDArray[np.float64]:
+        _, parts, alike = job
+        total = np.full(parts[0].block.layout.chunk[:2], np.nan)
+        chunks_of_parts = (part.chunks(wanted) for part, wanted in zip(parts, alike, strict=True))
         # One of them may never have been written: then the sum is unknown.
         for chunks in zip(*chunks_of_parts, strict=False):
             total = joined(total, _aggregated_sum(chunks, how), how)
         return total
 
-    for (block, alike), total in zip(jobs, _in_threads(cubes.objects, together, jobs), strict=True):
-        answer = answers[block][:, alike[0].ranks]
+    for (blocks, _, alike), total in zip(jobs, _in_threads(cubes.objects, together, jobs), strict=True):
+        answer = answers[blocks][:, alike[0].ranks]
         answer[...] = joined(answer, total[:, : answer.shape[1]], how)
-    return np.array([answers[place // steps][place % steps] for place in places])
+    return np.array([answers[blocks][place] for blocks, (_, place) in zip(blocks_of, cuts[0], strict=True)])
 
 
 def _aggregated_sum(parts: Sequence[Array], how: str) -> npt.NDArray[np.float64]:
@@ -152,37 +163,82 @@ def _with_nan(values: Array) -> npt.NDArray[np.float64]:
     return np.where(values < 0, np.nan, values) if values.dtype.kind == "i" else values
 
 
-def _steps(cubes: CubeReader, name: str, places: Sequence[int], tensors: Array) -> list[Array]:
-    """Return some tensors of a cube: of each step, (rank, tensor)."""
-    layout = _layout(cubes, name)
-    steps = layout.chunk[0]
-    blocks = sorted({place // steps for place in places})
-    parts = _CubePart(cubes.objects, layout, cubes.state.ranks, tensors).read(blocks)
-    by_block = dict(zip(blocks, parts, strict=True))
-    return [by_block[place // steps][place % steps] for place in places]
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """One or several steps of a cube that are in the same objects."""
+
+    layout: ArrayLayout
+    number: int
+    """Of the block, along the axis of steps."""
 
 
-def _layout(cubes: CubeReader, name: str) -> ArrayLayout:
-    return (cubes.cubes.anomalies if name in ANOMALY_FIELDS else cubes.cubes.per_step)[name]
+def _cut(cubes: CubeReader, name: str, places: Sequence[int], tensors: Array) -> list[tuple[_Block, int]]:
+    """Return where these tensors of some steps are read: in which block, and at which place in it."""
+    grid = cubes.state.grid
+    steps = grid.steps
+    if name in ANOMALY_FIELDS:
+        layout = cubes.cubes.anomalies[name]
+        return [(_Block(layout, place // steps), place % steps) for place in places]
+    of_step, by_tensor = cubes.cubes.per_step[name], cubes.cubes.by_tensor.get(name)
+    if by_tensor is None or tensors.size * grid.ranks * steps * by_tensor.dtype.itemsize > _BLOCK_NBYTES:
+        return [(_Block(of_step, place), 0) for place in places]
+    wanted = Counter(place // steps for place in places)
+    # Of a block with few wanted steps, each by itself: less is decoded.
+    whole = {block for block, count in wanted.items() if 2 * count >= steps and cubes.state.is_cut(block)}
+    return [
+        (_Block(by_tensor, place // steps), place % steps)
+        if place // steps in whole
+        else (_Block(of_step, place), 0)
+        for place in places
+    ]
+
+
+def _steps(
+    cubes: CubeReader, names: Sequence[str], places: Sequence[int], tensors: Array
+) -> list[list[Array]]:
+    """Return some tensors of several cubes: of each cube and step, (rank, tensor). All are read at once."""
+    cuts = [_cut(cubes, name, places, tensors) for name in names]
+    blocks = list(dict.fromkeys(block for cut in cuts for block, _ in cut))
+    read = dict(zip(blocks, _read(cubes, blocks, tensors), strict=True))
+    return [[read[block][within] for block, within in cut] for cut in cuts]
+
+
+def _read(cubes: CubeReader, blocks: Sequence[_Block], wanted: Array) -> list[Array]:
+    """Return some places along the last axis of each block, (step of the block, rank, place)."""
+    answers, jobs = [], []
+    for block in blocks:
+        part = _CubePart(cubes, block, wanted)
+        shape = (block.layout.chunk[0], cubes.state.ranks, wanted.size)
+        answers.append(np.full(shape, block.layout.fill, block.layout.dtype))
+        jobs += [(part, answers[-1], wanted_object) for wanted_object in part.objects()]
+
+    def fill(job: tuple[_CubePart, Array, _WantedObject]) -> None:
+        part, answer, wanted_object = job
+        chunks = list(part.chunks(wanted_object))
+        if chunks:
+            values = chunks[0] if len(chunks) == 1 else np.concatenate(chunks, axis=-1)
+            ranks = wanted_object.ranks
+            answer[:, ranks, wanted_object.columns] = values[:, : ranks.stop - ranks.start]
+
+    for _ in _in_threads(cubes.objects, fill, jobs):
+        pass
+    return answers
 
 
 def _in_threads(
     objects: ObjectStore, do: Callable[[_Job], _Result], jobs: Sequence[_Job]
 ) -> Iterator[_Result]:
     """Yield what `do` returns of each job, in order. Each job reads one or a few objects."""
-    if not objects.is_local:
-        with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="dump-ingest-cubes") as threads:
-            yield from threads.map(do, jobs)
-        return
+    at_once = min(_LOCAL_AT_ONCE if objects.is_local else REQUESTS_AT_ONCE, len(jobs))
 
     def share(first: int) -> list[_Result]:
-        # Supervised, because most jobs take less time than handing over each read to another thread.
-        return supervised(lambda: [do(job) for job in jobs[first::_LOCAL_AT_ONCE]])
+        # Supervised, because handing over each read to another thread takes as long as a small one.
+        return supervised(lambda: [do(job) for job in jobs[first::at_once]])
 
-    with ThreadPoolExecutor(_LOCAL_AT_ONCE, thread_name_prefix="dump-ingest-cubes") as threads:
-        shares = list(threads.map(share, range(_LOCAL_AT_ONCE)))
+    with ThreadPoolExecutor(max(at_once, 1), thread_name_prefix="dump-ingest-cubes") as threads:
+        shares = list(threads.map(share, range(at_once)))
     for number in range(len(jobs)):
-        yield shares[number % _LOCAL_AT_ONCE][number // _LOCAL_AT_ONCE]
+        yield shares[number % at_once][number // at_once]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,49 +256,28 @@ class _WantedObject:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _CubePart:
-    """Places along the last axis of an array, (block of steps, rank, place)."""
+    """Places along the last axis of a block of steps, (step, rank, place)."""
 
-    objects: ObjectStore
-    layout: ArrayLayout
-    ranks: int
+    cubes: CubeReader
+    block: _Block
     wanted: Array
     """Ascending."""
 
-    def read(self, blocks: Sequence[int]) -> list[Array]:
-        """Return for each of these blocks of steps (step of the block, rank, place)."""
-        shape = (self.layout.chunk[0], self.ranks, self.wanted.size)
-        answers = [np.full(shape, self.layout.fill, self.layout.dtype) for _ in blocks]
-        jobs = [
-            (answer, part)
-            for block, answer in zip(blocks, answers, strict=True)
-            for part in self.objects_of(block)
-        ]
-
-        def fill(job: tuple[Array, _WantedObject]) -> None:
-            answer, part = job
-            chunks = list(self.chunks(part))
-            if chunks:
-                values = chunks[0] if len(chunks) == 1 else np.concatenate(chunks, axis=-1)
-                answer[:, part.ranks, part.columns] = values[:, : part.ranks.stop - part.ranks.start]
-
-        for _ in _in_threads(self.objects, fill, jobs):
-            pass
-        return answers
-
-    def objects_of(self, block: int) -> list[_WantedObject]:
-        """Return the objects of one block of steps that hold anything that is wanted."""
-        wide, long = self.layout.chunk[1:]
+    def objects(self) -> list[_WantedObject]:
+        """Return the objects of the block that hold anything that is wanted."""
+        layout, ranks = self.block.layout, self.cubes.state.ranks
+        wide, long = layout.chunk[1:]
         number, within = np.divmod(self.wanted, long)
         starts = np.flatnonzero(np.diff(number, prepend=-1)).tolist()
         return [
             _WantedObject(
-                f"{GROUP}/{self.layout.key((block, chunk, int(number[start])))}",
-                slice(chunk * wide, min((chunk + 1) * wide, self.ranks)),
+                f"{GROUP}/{layout.key((self.block.number, chunk, int(number[start])))}",
+                slice(chunk * wide, min((chunk + 1) * wide, ranks)),
                 slice(start, stop),
                 within[start:stop],
             )
             for chunk, (start, stop) in product(
-                range(ceil_div(self.ranks, wide)), pairwise([*starts, self.wanted.size])
+                range(ceil_div(ranks, wide)), pairwise([*starts, self.wanted.size])
             )
         ]
 
@@ -251,9 +286,9 @@ class _CubePart:
 
         Nothing if the object was never written; all at once if the array is not sharded.
         """
-        layout, key = self.layout, part.key
+        layout, key = self.block.layout, part.key
         if not layout.inner:
-            data = self.objects.get(key)
+            data = self.cubes.objects.get(key)
             if data is not None:
                 yield layout.decode(data, key).take(part.places, axis=-1)
             return
@@ -271,21 +306,40 @@ class _CubePart:
         Raises:
             DamagedStore: it is damaged; or it is missing, and no cube of tensors.
         """
-        layout, objects = self.layout, self.objects
-        nbytes = int(np.prod(layout.chunk)) * layout.dtype.itemsize
-        many = len(numbers) > layout.chunk[layout.inner_axis] // layout.inner // 2
-        is_whole = many or (not objects.is_local and nbytes <= _WHOLE_NBYTES)
-        end = objects.get(key) if is_whole else objects.get_range(key, -layout.index_nbytes)
+        layout, objects = self.block.layout, self.cubes.objects
+        is_whole = len(numbers) > layout.chunk[layout.inner_axis] // layout.inner // 2
+        index = None if is_whole else self._known_index(key)
+        end = index
         if end is None:
-            if "tensor" in layout.dimensions:
-                return
-            raise DamagedStore(f"{key}: missing", hint=REBUILD_HINT)
-        ranges = [layout.inner_ranges(end, key)[number] for number in numbers]
+            asked = max(layout.index_nbytes, 0 if objects.is_local else _END_NBYTES)
+            end = objects.get(key) if is_whole else objects.get_range(key, -asked)
+            if end is None:
+                if "tensor" in layout.dimensions:
+                    return
+                raise DamagedStore(f"{key}: missing", hint=REBUILD_HINT)
+            is_whole = is_whole or len(end) < asked
+        every = layout.inner_ranges(end, key)
+        if index is None:
+            self._keep_index(key, end[-layout.index_nbytes :])
+        ranges = [every[number] for number in numbers]
         for first, last in [(0, len(end))] if is_whole else _near(ranges):
             data = memoryview(end if is_whole else objects.get_range(key, first, last) or b"")
             for start, stop in ranges:
                 if first <= start and stop <= last:
                     yield layout.decode_inner(bytes(data[start - first : stop - first]), key, stop - start)
+
+    def _known_index(self, key: str) -> bytes | None:
+        return None if self.cubes.objects.is_local else shard_indexes.KNOWN.get(self._named(key))
+
+    def _keep_index(self, key: str, index: bytes) -> None:
+        # A block that is not full is written again with each further step, without a sign of it.
+        is_full = (self.block.number + 1) * self.block.layout.chunk[0] <= self.cubes.state.steps
+        if is_full and not self.cubes.objects.is_local:
+            shard_indexes.KNOWN.keep(self._named(key), index)
+
+    def _named(self, key: str) -> tuple[StoreAddress, str, int, str]:
+        state = self.cubes.state
+        return (self.cubes.objects.address, state.epoch, state.rewrites, key)
 
 
 def _near(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

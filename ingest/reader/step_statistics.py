@@ -92,6 +92,9 @@ class StepStatistics:
         """Yield steps with these tensors alone if the cubes hold them as they are committed, else whole."""
         numbers = cubes.state.ranks * tensors.size * (len(self._fields) + 1)
         at_once = max(_NARROW_AT_ONCE // max(numbers, 1), 1)
+        per_block = cubes.state.grid.steps
+        if at_once > per_block:
+            at_once -= at_once % per_block  # so that few blocks of steps are read for two batches
         batches = [steps[start : start + at_once] for start in range(0, len(steps), at_once)]
 
         def read(batch: Sequence[int]) -> dict[int, Block]:

@@ -8,6 +8,7 @@
         aggregate                   (step, rank, statistic): each statistic of all tensors together
         nan_count, min, ..., row    (step, rank, tensor)
         digest                      (step, rank, tensor, digest_byte)
+        by_tensor/min, ..., row     (step, rank, tensor): the same cubes, cut along the steps
 
 The axes grow at their ends only, so nothing that was written changes its place: steps and ranks stand in the
 order in which they were added, which is ascending unless one came late.
@@ -19,14 +20,18 @@ steps of 320,000 tensors are a few hundred KiB. So the last block of these is wr
 and so is the last one of what has a value for each step and rank.
 
 A question about one statistic of everything reads `aggregate`, and a question about a few tensors only the
-inner chunks that hold them: neither takes in millions of cells. The cubes of version 1 have no `aggregate`,
-and no inner chunks in the blocks of several steps. They are read, and go on as they are.
+inner chunks that hold them: neither takes in millions of cells. A question about a few tensors over all
+steps would take a request for each step. So each block of steps is written once more when it is full, cut
+along the tensors (`by_tensor`): all its steps, and a few tensors, in an inner chunk.
+
+The cubes of version 2 have no `by_tensor`; those of version 1 have no `aggregate` either, and no inner chunks
+in the blocks of several steps. They are read, and go on as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, TypeAlias
 
@@ -45,11 +50,16 @@ from workers.store.nd_arrays import ArrayLayout
 from workers.store.objects import ObjectStore
 
 GROUP = "consolidated"
+#: The group in it of the cubes that are cut along the tensors.
+BY_TENSOR = "by_tensor"
 REBUILD_HINT = "`dump-ingest consolidate --rebuild` makes the view again; nothing is lost by it."
 #: Raised when an older version could not read the cubes: it makes them again then, from the commits.
-CUBES_VERSION = 2
+CUBES_VERSION = 3
 #: What this version reads and writes.
-_KNOWN_VERSIONS = (1, 2)
+_KNOWN_VERSIONS = (1, 2, 3)
+#: The first version with each of these.
+_WITH_INNER_CHUNKS = _WITH_AGGREGATE = 2
+_WITH_CUBES_BY_TENSOR = 3
 
 #: The counts that are cut into blocks of steps.
 ANOMALY_FIELDS = ("nan_count", "pos_inf_count", "neg_inf_count")
@@ -65,6 +75,8 @@ _MAX_TENSORS = 8192
 _INNER_TENSORS = 512
 _MAX_STEPS = 16
 _ANOMALY_NBYTES = 64 * MIB
+#: Of an inner chunk of the cubes by tensor: a question about one tensor decodes one for each block of steps.
+_INNER_BY_TENSOR_NBYTES = MIB // 2
 _STEPS = 1024
 _STEPS_OF_TABLES = 128
 _STEPS_OF_AGGREGATE = 32
@@ -85,7 +97,7 @@ class CubeGrid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tensors: ChunkLength
     inner_tensors: ChunkLength
     steps: ChunkLength
-    """Of the counts of values that are not finite; other cubes have one step in a chunk."""
+    """Of the counts of values that are not finite, and of the cubes by tensor; others have one step."""
 
     @classmethod
     def for_size(cls, ranks: int, tensors: int) -> CubeGrid:
@@ -95,6 +107,14 @@ class CubeGrid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         long = min(_power_of_two(max(tensors * 9 // 8, 64)), _MAX_TENSORS)
         fitting = _ANOMALY_NBYTES // (wide * long * 8)
         return cls(wide, long, min(long, _INNER_TENSORS), max(1, min(fitting, _MAX_STEPS)))
+
+    @property
+    def inner_by_tensor(self) -> int:
+        """How many tensors an inner chunk of the cubes by tensor has."""
+        inner = self.inner_tensors
+        while inner % 2 == 0 and self.steps * self.ranks * inner * 8 > _INNER_BY_TENSOR_NBYTES:
+            inner //= 2
+        return inner
 
     @property
     def is_possible(self) -> bool:
@@ -124,6 +144,22 @@ class CubeState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     consolidated_at: str = ""
     """When the metadata was written, ISO 8601."""
     version: int = CUBES_VERSION
+    uncut: tuple[Length, ...] = ()
+    """Full blocks of steps that the cubes by tensor do not hold, or not as they are now. Ascending."""
+
+    @property
+    def full_blocks(self) -> int:
+        """How many blocks of steps are full."""
+        return self.steps // self.grid.steps
+
+    @property
+    def has_cubes_by_tensor(self) -> bool:
+        """Whether the cubes are written once more, cut along the tensors."""
+        return self.version >= _WITH_CUBES_BY_TENSOR
+
+    def is_cut(self, block: int) -> bool:
+        """Return whether the cubes by tensor hold a block of steps."""
+        return self.has_cubes_by_tensor and block < self.full_blocks and block not in self.uncut
 
     @property
     def is_possible(self) -> bool:
@@ -132,13 +168,17 @@ class CubeState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             self.grid.is_possible
             and self.steps * self.ranks <= _MAX_TABLE
             and max(self.rewriting, default=-1) < self.steps
+            and max(self.uncut, default=-1) < self.full_blocks
         )
 
     def document(self) -> metadata.Document:
         """Return the metadata of the group, with that of all arrays in it."""
         cubes = Cubes(self.grid, self.version)
         documents = cubes.documents(self.steps, self.ranks, self.tensors)
-        document = metadata.leaf(msgspec.to_builtins(self), documents)
+        attributes = msgspec.to_builtins(self)
+        if not self.has_cubes_by_tensor:
+            del attributes["uncut"]  # software of that time refuses fields that it does not know
+        document = metadata.leaf(attributes, documents)
         # By this, xarray takes them for coordinates (CF conventions, section 5).
         document["attributes"]["coordinates"] = " ".join((*KEY_FIELDS, "name"))
         return document
@@ -211,7 +251,7 @@ class Cubes:
     def anomalies(self) -> dict[str, ArrayLayout]:
         """Cubes that are cut into blocks of several steps."""
         chunk = (self.grid.steps, self.grid.ranks, self.grid.tensors)
-        inner = self.grid.inner_tensors if self.version > 1 else 0
+        inner = self.grid.inner_tensors if self.version >= _WITH_INNER_CHUNKS else 0
         axis = _TENSOR_AXIS if inner else 0
         return {
             name: ArrayLayout(name, "int64", _CUBE, chunk, -1, inner, axis, attributes=_missing(-1))
@@ -219,9 +259,21 @@ class Cubes:
         }
 
     @cached_property
+    def by_tensor(self) -> dict[str, ArrayLayout]:
+        """Cubes of `per_step` once more, in blocks of several steps that are full; by the same names."""
+        if self.version < _WITH_CUBES_BY_TENSOR:
+            return {}
+        chunk, inner = (self.grid.steps, self.grid.ranks, self.grid.tensors), self.grid.inner_by_tensor
+        return {
+            name: replace(layout, path=f"{BY_TENSOR}/{name}", chunk=chunk, inner=inner)
+            for name, layout in self.per_step.items()
+            if name != "digest"
+        }
+
+    @cached_property
     def aggregates(self) -> dict[str, ArrayLayout]:
         """Each statistic of all tensors of a step and rank together; version 1 has no such array."""
-        if self.version == 1:
+        if self.version < _WITH_AGGREGATE:
             return {}
         chunk = (_STEPS_OF_AGGREGATE, self.grid.ranks, len(STATISTICS))
         axes = ("step", "rank", "statistic")
@@ -282,6 +334,9 @@ class Cubes:
             name: layout.document(shapes.get(name, cube))
             for name, layout in {**self.per_step, **self.anomalies}.items()
         }
+        if self.by_tensor:
+            documents[BY_TENSOR] = metadata.group()
+            documents |= {layout.path: layout.document(cube) for layout in self.by_tensor.values()}
         documents |= {name: layout.document((steps, ranks)) for name, layout in self.tables.items()}
         documents |= {name: layout.document((tensors,)) for name, layout in self.keys.items()}
         if self.aggregates:

@@ -166,7 +166,20 @@ class _Leaf(msgspec.Struct):
     consolidated_metadata: _InlineMetadata
 
 
+class _PackedMetadata(msgspec.Struct):
+    metadata: dict[str, msgspec.Raw]
+
+
+class _PackedLeaf(msgspec.Struct):
+    """A leaf whose nodes are left as they are: to make objects of them takes most of the time."""
+
+    attributes: _LeafAttributes
+    consolidated_metadata: _PackedMetadata
+
+
 _DECODE_LEAF = msgspec.json.Decoder(_Leaf).decode
+_DECODE_PACKED_LEAF = msgspec.json.Decoder(_PackedLeaf).decode
+_OBJECT = ord("{")
 _DECODE_VERSION = msgspec.json.Decoder(_Version).decode
 _DECODE_RECORD = msgspec.json.Decoder(CommitRecord).decode
 
@@ -216,7 +229,10 @@ def decode_record(data: bytes, key: StepKey) -> CommitRecord:
         StoreFormatError: a newer version wrote it.
     """
     try:
-        written = _DECODE_LEAF(data).attributes.dump_ingest
+        leaf = _DECODE_PACKED_LEAF(data)
+        if not all(memoryview(node)[0] == _OBJECT for node in leaf.consolidated_metadata.metadata.values()):
+            _DECODE_LEAF(data)  # which says what is wrong
+        written = leaf.attributes.dump_ingest
         # First: nothing else is known about the record of a later version.
         version = _DECODE_VERSION(written).format_version
         _check_format(version, str(key), metadata.NEWEST_LEAF_FORMAT_VERSION)

@@ -116,6 +116,8 @@ class FoundIncidents:
 
     def _seen(self, rank: Choice, step: Choice) -> Sequence[Incident]:
         """Return those that were seen on some ranks, in some steps."""
+        if rank is None and step is None:
+            return self.incidents  # nothing has to be looked up, which takes a while in a long run
         keys = [opened.key for opened in self.snapshot.store.select(rank, step, damages=[])]
         ranks, steps = {key.rank for key in keys}, {key.step for key in keys}
 

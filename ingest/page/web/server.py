@@ -9,7 +9,7 @@ import re
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -35,6 +35,8 @@ from workers.errors import UsageError
 _THREADS = 4
 #: New objects, net of those that are gone, after which Python looks for garbage; 700 by default.
 _OBJECTS_PER_COLLECTION = 50_000
+#: How long imports wait for the first search for incidents, and how often they look, in seconds.
+_PREPARED_S, _LOOK_S = 10.0, 0.05
 _RUN = r"([^/]+)"
 
 
@@ -110,10 +112,14 @@ def application(
     )
 
 
-def _import_ahead() -> None:
-    """Import what questions over steps need, and compile the templates: no viewer waits for it."""
+def _compile_ahead() -> None:
+    """Compile the templates: no viewer waits for it."""
     for screen in SCREENS.values():
         environment().get_template(screen.template)
+
+
+def _import_ahead() -> None:
+    """Import what questions over steps need."""
     for name in ("pandas", "xarray"):
         import_module(name)
     gc.freeze()  # modules are never freed, so collections skip them
@@ -176,6 +182,8 @@ class PageServer:
                     idle_connection_timeout=75,
                 )
                 server.add_sockets(self._sockets)
+                pool.submit(_compile_ahead)
+                await self._until_prepared(stop)
                 pool.submit(_import_ahead)
                 await stop.wait()
                 server.stop()
@@ -184,3 +192,11 @@ class PageServer:
             events.unsubscribe(metrics.observe)
             if self.settings.watchers is not None:
                 self.settings.watchers.close()
+
+    async def _until_prepared(self, stop: asyncio.Event) -> None:
+        """Wait until the first viewer has the incidents: imports would take processor time from that."""
+        until = asyncio.get_running_loop().time() + _PREPARED_S
+        while not self.library.is_prepared and asyncio.get_running_loop().time() < until:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), _LOOK_S)
+                return

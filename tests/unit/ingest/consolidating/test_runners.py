@@ -10,7 +10,7 @@ from ingest.consolidating.runners import in_threads, on_cluster
 from tests.cube_stores import assert_is_what_is_committed, put
 from workers.store.cubes import CubeGrid
 from workers.store.objects import ObjectStore
-from workers.tasks.consolidate import ConsolidateJob, UnknownTensors
+from workers.tasks.consolidate import ConsolidateJob, UnknownTensors, consolidate
 
 
 def jobs(objects: ObjectStore, steps: int) -> list[ConsolidateJob]:
@@ -22,7 +22,7 @@ def jobs(objects: ObjectStore, steps: int) -> list[ConsolidateJob]:
 
 
 def test_threads_return_results_in_the_order_of_the_tasks(objects: ObjectStore) -> None:
-    results = list(in_threads(jobs(objects, 5)))
+    results = list(in_threads(consolidate, jobs(objects, 5)))
     assert [result.job.step for result in results] == list(range(5))
     # Nothing is on the axis yet, so each task names all its tensors.
     assert all(isinstance(result, UnknownTensors) and result.keys for result in results)
@@ -37,7 +37,7 @@ def client() -> Iterator[Client]:
 
 def test_a_cluster_returns_what_threads_return(objects: ObjectStore, client: Client) -> None:
     tasks = jobs(objects, 40)  # more than there may be at once
-    assert list(on_cluster(client)(tasks)) == list(in_threads(tasks))
+    assert list(on_cluster(client)(consolidate, tasks)) == list(in_threads(consolidate, tasks))
 
 
 def test_a_consolidator_takes_either(objects: ObjectStore, client: Client) -> None:

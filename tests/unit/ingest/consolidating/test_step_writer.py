@@ -1,6 +1,6 @@
 """Steps are written block by block; killed at any moment, nobody sees a half."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 
 import pytest
@@ -8,11 +8,15 @@ import pytest
 from ingest.consolidating.consolidator import Consolidator
 from ingest.consolidating.lease import LEASE_S, Lease
 from ingest.consolidating.runners import in_threads
+from ingest.reader.consolidated import open_cubes
 from tests.cube_stores import (
     NAMES,
     SMALL,
     Fragile,
+    Job,
     Killed,
+    Result,
+    assert_cubes_by_tensor_are_right,
     assert_is_what_is_committed,
     assert_survey_is_right,
     once,
@@ -20,7 +24,7 @@ from tests.cube_stores import (
     run_with,
 )
 from workers.store.objects import ObjectStore
-from workers.tasks.consolidate import ConsolidateJob, ConsolidateResult
+from workers.tasks.consolidate import ConsolidateJob
 
 
 @pytest.mark.usefixtures("small_grid")
@@ -33,9 +37,9 @@ def test_steps_of_which_a_rank_comes_late_are_written_again_block_by_block(objec
         put(objects, 1, step)
     held: list[int] = []
 
-    def run(jobs: Sequence[ConsolidateJob]) -> Iterator[ConsolidateResult]:
-        held.append(len({job.step for job in jobs}))
-        return in_threads(jobs)
+    def run(task: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Result]:
+        held.append(len({job.step for job in jobs if isinstance(job, ConsolidateJob)}))
+        return in_threads(task, jobs)
 
     with Consolidator(objects, run) as consolidator:
         assert consolidator.once().rewritten == tuple(range(8))
@@ -47,10 +51,10 @@ def test_steps_of_which_a_rank_comes_late_are_written_again_block_by_block(objec
 def test_killed_before_any_write_it_goes_on_and_readers_never_see_a_half(objects: ObjectStore) -> None:
     """What readers are told to trust is right at each of these moments."""
     for rank in range(3):
-        for step in (1, 2):
+        for step in (0, 1, 2):
             put(objects, rank, step)
     once(objects)
-    put(objects, 1, 2, seed=1)  # to be written again
+    put(objects, 1, 2, seed=1)  # to be written again, in a full block
     for rank in range(3):
         put(objects, rank, 3, [*NAMES, "new"])  # to be appended
     for writes in count():
@@ -59,6 +63,9 @@ def test_killed_before_any_write_it_goes_on_and_readers_never_see_a_half(objects
             Consolidator(fragile, run_with(fragile)).once()
         except Killed:
             assert_survey_is_right(objects)
+            cubes = open_cubes(objects)
+            assert cubes is not None
+            assert_cubes_by_tensor_are_right(cubes)
             continue
         break
     assert writes > 20
@@ -69,9 +76,9 @@ def test_a_lease_is_renewed_while_tasks_are_run(objects: ObjectStore) -> None:
     now = 1000.0
     renewed: list[float] = []
 
-    def slow(jobs: Sequence[ConsolidateJob]) -> Iterator[ConsolidateResult]:
+    def slow(task: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Result]:
         nonlocal now
-        for result in in_threads(jobs):
+        for result in in_threads(task, jobs):
             now += LEASE_S / 2
             yield result
             renewed.append(lease._renewed_at)

@@ -11,6 +11,7 @@ from ingest.page import library as module
 from ingest.page.library import Library, Run
 from ingest.page.moment import Moment
 from tests.wrapped_objects import WrappedObjects
+from workers.errors import UsageError
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 
@@ -108,3 +109,18 @@ def test_a_single_run_is_read_before_anybody_asks(nan_log: Path) -> None:
     library.begin()
     (name,) = library.names()
     wait_until_read(library.run(name))
+    deadline = time.monotonic() + 60
+    while not library.is_prepared:  # the search for incidents follows
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    assert library.run(name).moment().has_incidents
+
+
+def test_a_store_that_cannot_be_read_keeps_imports_waiting_no_longer(tmp_path: Path) -> None:
+    library = Library(str(tmp_path))
+    library._runs["gone"] = Run("gone", str(tmp_path / "gone"))
+    assert not library.is_prepared
+    with pytest.raises(UsageError):
+        library.run("gone").moment()
+    while not library.is_prepared:
+        time.sleep(0.005)

@@ -1,17 +1,21 @@
 """A part of the cubes is the same as that part of the whole, and takes only the inner chunks that hold it."""
 
+import shutil
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 import ingest
 from ingest.api import DumpStore, open_store, trend
 from ingest.questions.trend import rank_values
+from ingest.reader import cube_columns, shard_indexes
 from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
 from ingest.reader.cube_columns import aggregated_steps, aggregates, narrow_blocks
-from tests.cube_stores import NAMES, once, put
+from tests.cube_stores import NAMES, SMALL, assert_is_what_is_committed, once, put
 from tests.dumps import unpack
+from tests.wrapped_objects import WrappedObjects
 from workers.arrays.aggregate import STATISTICS, aggregated, default_aggregate, parts_of
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore
@@ -20,18 +24,35 @@ from workers.store.cubes import CubeGrid
 from workers.store.opening import open_objects, resolve
 
 
-@pytest.fixture
-def view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ConsolidatedCubes:
-    """Seven steps of three ranks, in chunks of two ranks, four tensors and three steps."""
-    grid = CubeGrid(2, 4, 2, 3)
-    monkeypatch.setattr(CubeGrid, "for_size", classmethod(lambda _cls, _ranks, _tensors: grid))
-    objects = open_objects(resolve(tmp_path / "run.zarr"))
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of seven steps of three ranks, in chunks of two ranks, four tensors and three steps."""
+    store, grid = tmp_path_factory.mktemp("view") / "run.zarr", CubeGrid(2, 4, 2, 3)
+    objects = open_objects(resolve(store))
     commit.ensure_root(objects)
-    for step in range(7):
-        for rank in (2, 0, 1):
-            put(objects, rank, step, NAMES[: 3 + step % 4], anomalous=[step % 3])
-        once(objects)
-    opened = open_cubes(objects)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CubeGrid, "for_size", classmethod(lambda _cls, _ranks, _tensors: grid))
+        for step in range(7):
+            for rank in (2, 0, 1):
+                put(objects, rank, step, NAMES[: 3 + step % 4], anomalous=[step % 3])
+            once(objects)
+    return store
+
+
+@pytest.fixture(scope="module")
+def view(stored: Path) -> ConsolidatedCubes:
+    """The view of this store, which nobody changes."""
+    return view_of(stored)
+
+
+@pytest.fixture
+def own_view(stored: Path, tmp_path: Path) -> ConsolidatedCubes:
+    """The view of a copy of this store."""
+    return view_of(shutil.copytree(stored, tmp_path / "run.zarr"))
+
+
+def view_of(store: Path) -> ConsolidatedCubes:
+    opened = open_cubes(open_objects(resolve(store)))
     assert opened is not None
     return opened
 
@@ -61,21 +82,54 @@ def test_some_tensors_together_are_those_of_the_blocks(
         np.testing.assert_array_equal(together[number][order], expected)
 
 
-def test_a_damaged_inner_chunk_is_named_and_others_are_read(view: ConsolidatedCubes) -> None:
-    key = Path(view.objects.address.url) / "consolidated/max/c/0/0/0"
+class FarObjects(WrappedObjects):
+    """A directory as if it were an object store; counts the ranges that are read."""
+
+    is_local = False
+    ranges = 0
+
+    def get_range(self, key: str, start: int, stop: int | None = None) -> bytes | None:
+        self.ranges += 1
+        return super().get_range(key, start, stop)
+
+
+@pytest.mark.parametrize("end_nbytes", [0, 1 << 15])
+def test_from_an_object_store_the_indexes_are_read_once(
+    end_nbytes: int, view: ConsolidatedCubes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cube_columns, "_END_NBYTES", end_nbytes)
+    monkeypatch.setattr(shard_indexes, "KNOWN", shard_indexes.ShardIndexes())
+    expected = aggregated_steps(view, range(7), "max", np.array([0]))
+    far = FarObjects(view.objects)
+    remote = ConsolidatedCubes(far, view.state)
+    # Two blocks of three steps and one step, two chunks of ranks: of each the end, which is all of a small
+    # object, and then a part.
+    for requests in (6 if end_nbytes else 12, 6):
+        far.ranges = 0
+        np.testing.assert_array_equal(aggregated_steps(remote, range(7), "max", np.array([0])), expected)
+        assert far.ranges == requests
+    # Steps that are written again have other indexes.
+    rewritten = ConsolidatedCubes(far, msgspec.structs.replace(view.state, rewrites=view.state.rewrites + 1))
+    far.ranges = 0
+    aggregated_steps(rewritten, range(7), "max", np.array([0]))
+    assert far.ranges == (6 if end_nbytes else 12)
+
+
+def test_a_damaged_inner_chunk_is_named_and_others_are_read(own_view: ConsolidatedCubes) -> None:
+    key = Path(own_view.objects.address.url) / "consolidated/max/c/0/0/0"
     content = bytearray(key.read_bytes())
     content[10] ^= 1
     key.write_bytes(content)
-    narrow_blocks(view, [0], ("max",), np.array([2]))
+    narrow_blocks(own_view, [0], ("max",), np.array([2]))
     for damaged in (content, content[: len(content) // 2], b""):
         key.write_bytes(damaged)
         with pytest.raises(DamagedStore, match="consolidated/max/c/0/0/0"):
-            narrow_blocks(view, [0], ("max",), np.array([0]))
+            narrow_blocks(own_view, [0], ("max",), np.array([0]))
         with pytest.raises(DamagedStore, match="consolidated/max/c/0/0/0"):
-            aggregated_steps(view, [0], "max", np.array([0]))
+            aggregated_steps(own_view, [0], "max", np.array([0]))
     key.unlink()
-    assert np.isnan(aggregated_steps(view, [0], "max", np.array([0]))[0, :2]).all()
-    assert np.isnan(narrow_blocks(view, [0], ("max",), np.array([0]))[0].statistics[:2]).all()
+    assert np.isnan(aggregated_steps(own_view, [0], "max", np.array([0]))[0, :2]).all()
+    assert np.isnan(narrow_blocks(own_view, [0], ("max",), np.array([0]))[0].statistics[:2]).all()
 
 
 def test_a_trend_of_one_tensor_is_the_same_with_cubes_and_without(filled: DumpStore) -> None:
@@ -95,7 +149,7 @@ def test_a_view_of_version_1_is_read_and_continued_as_it_is(
     assert (old.state.version, aggregates(old, "max")) == (1, None)
     pattern = old.axis[0].name
     narrow = {step: of.values for step, of in rank_values(opened, pattern, "max").items()}
-    monkeypatch.setattr(cubes, "_KNOWN_VERSIONS", (2,))
+    monkeypatch.setattr(cubes, "_KNOWN_VERSIONS", (2, 3))
     for step, of in rank_values(open_store(store), pattern, "max").items():
         np.testing.assert_array_equal(of.values, narrow[step])
     monkeypatch.undo()
@@ -104,3 +158,37 @@ def test_a_view_of_version_1_is_read_and_continued_as_it_is(
     once(opened.objects)
     later = opened.consolidated()
     assert (later.state.version, later.state.steps) == (1, old.state.steps + 1)
+
+
+def test_a_view_of_version_2_is_read_and_continued_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Else it would be made again for a third rank.
+    monkeypatch.setattr(CubeGrid, "for_size", classmethod(lambda _cls, _ranks, _tensors: SMALL))
+    objects = open_objects(resolve(unpack("view-2", tmp_path) / "store.zarr"))
+    assert_is_what_is_committed(objects)
+    for rank in range(3):
+        put(objects, rank, 7)
+        put(objects, rank, 1, seed=1)
+    once(objects)
+    assert_is_what_is_committed(objects)
+    later = open_cubes(objects)
+    assert later is not None
+    assert (later.state.version, later.state.steps, later.state.uncut) == (2, 8, ())
+    assert not objects.children("consolidated/by_tensor")
+    once(objects, rebuild=True)
+    assert_is_what_is_committed(objects)
+    assert objects.children("consolidated/by_tensor")
+
+
+def test_of_a_block_with_few_wanted_steps_each_is_read_by_itself(
+    own_view: ConsolidatedCubes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in own_view.objects.sizes("consolidated/by_tensor"):
+        own_view.objects.delete(f"consolidated/by_tensor/{name}")
+    assert not np.isnan(aggregated_steps(own_view, [0, 3, 6], "max", np.array([0]))).any()
+    # Of two steps of three, the block; but not if it takes much memory.
+    assert np.isnan(aggregated_steps(own_view, [0, 1], "max", np.array([0]))).all()
+    monkeypatch.setattr(cube_columns, "_BLOCK_NBYTES", 2 * 2 * 3 * 8)
+    assert np.isnan(aggregated_steps(own_view, [0, 1], "max", np.array([0, 1]))).all()
+    assert not np.isnan(aggregated_steps(own_view, [0, 1], "max", np.array([0, 1, 2]))).any()

@@ -4,13 +4,17 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from ingest.reader.verify_view import uncommitted, verify_surroundings
+from ingest.reader.verify_view import uncommitted, verify_surroundings, verify_view
+from tests.cube_stores import once, put
 from tests.gc_stores import age
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from workers.model import StepKey
-from workers.store.opening import connect, resolve
+from workers.store import commit
+from workers.store.cubes import CubeGrid
+from workers.store.opening import connect, open_objects, resolve
 
 
 def test_a_step_without_a_commit_is_noticed_after_a_day(tmp_path: Path) -> None:
@@ -37,3 +41,31 @@ def test_a_store_without_a_view_is_not_damaged(tmp_path: Path) -> None:
     (store / "rank_0/zarr.json").write_text('{"node_type": "array"}')
     (damage,) = verify_surroundings(objects)
     assert str(damage) == "rank_0/zarr.json is not the metadata of a group"
+
+
+def test_cubes_by_tensor_that_are_not_what_the_steps_have_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        CubeGrid, "for_size", classmethod(lambda _cls, _ranks, _tensors: CubeGrid(1, 8, 2, 2))
+    )
+    objects = open_objects(resolve(tmp_path / "run.zarr"))
+    commit.ensure_root(objects)
+    for step in range(5):
+        put(objects, 0, step)
+    once(objects)
+    assert list(verify_view(objects)) == []
+    key = "consolidated/by_tensor/max/c/{}/0/0"
+    other = objects.get(key.format(1))
+    assert other is not None
+    objects.put(key.format(0), other)
+    objects.delete("consolidated/by_tensor/row/c/1/0/0")
+    assert sorted(map(str, verify_view(objects))) == [
+        "consolidated/by_tensor/max: of steps 0-1, it has not what max has",
+        "consolidated/by_tensor/row: of steps 2-3, it has not what row has",
+    ]
+    objects.put(key.format(0), other[:-1])
+    assert any(key.format(0) in str(damage) for damage in verify_view(objects))
+    # A check makes it again.
+    assert once(objects, check=True).appended == (0, 1, 2, 3, 4)
+    assert list(verify_view(objects)) == []

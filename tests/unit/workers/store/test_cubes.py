@@ -29,11 +29,14 @@ def changed(**fields: Any) -> bytes:
     return json.dumps(document).encode()
 
 
-def test_the_state_of_an_old_store_is_written_again_as_it_was(tmp_path: Path) -> None:
-    data = (unpack("store-format-2", tmp_path) / "store.zarr/consolidated/zarr.json").read_bytes()
+@pytest.mark.parametrize(("name", "lengths"), [("store-format-2", (1, 5, 2)), ("view-2", (2, 7, 3))])
+def test_the_state_of_an_old_view_is_written_again_as_it_was(
+    name: str, lengths: tuple[int, int, int], tmp_path: Path
+) -> None:
+    data = (unpack(name, tmp_path) / "store.zarr/consolidated/zarr.json").read_bytes()
     state = parse_state(data)
     assert state is not None
-    assert (state.steps, state.ranks) == (5, 2)
+    assert (state.version, state.steps, state.ranks) == lengths
     assert metadata.encode(state.document()) == data
 
 
@@ -44,7 +47,7 @@ def test_the_state_comes_back() -> None:
 
 def test_the_cubes_of_another_version_are_none() -> None:
     """They are made again, whatever else is in their metadata."""
-    assert parse_state(changed(version=3, grid="another")) is None
+    assert parse_state(changed(version=4, grid="another")) is None
 
 
 @pytest.mark.parametrize(
@@ -72,6 +75,7 @@ def test_a_wrong_field_is_damage_and_its_place_is_named(fields: dict[str, Any], 
     "fields",
     [
         {"rewriting": [4]},
+        {"uncut": [0]},
         {"steps": 2**14, "ranks": 2**13, "rewriting": []},
         {"grid": {"ranks": 256, "tensors": 8192, "inner_tensors": 512, "steps": 17}},
         {"grid": {"ranks": 2, "tensors": 64, "inner_tensors": 15, "steps": 8}},
@@ -90,17 +94,24 @@ def test_a_grid_for_a_run_of_any_size_can_be_read_back(ranks: int, tensors: int)
     assert grid.is_possible
     assert parse_state(metadata.encode(state.document())) == state
     assert grid.ranks * grid.tensors * grid.steps * 8 <= 2**27
+    # One tensor over all steps decodes little, and the index of a chunk is short.
+    assert grid.ranks * grid.inner_by_tensor * grid.steps * 8 <= 2**19
+    assert grid.tensors % grid.inner_by_tensor == 0
+    assert grid.tensors // grid.inner_by_tensor * 16 <= 2**14
 
 
 def test_every_array_is_documented_with_its_shape() -> None:
     documents = Cubes(STATE.grid).documents(5, 3, 70)
-    shapes = {name: tuple(document["shape"]) for name, document in documents.items()}
-    assert shapes["min"] == shapes["nan_count"] == shapes["row"] == (5, 3, 70)
+    assert documents["by_tensor"]["node_type"] == "group"
+    shapes = {name: tuple(document["shape"]) for name, document in documents.items() if "shape" in document}
+    assert shapes["min"] == shapes["nan_count"] == shapes["row"] == shapes["by_tensor/row"] == (5, 3, 70)
     assert shapes["digest"] == (5, 3, 70, 16)
     assert shapes["fingerprint"] == shapes["tensors"] == (5, 3)
     assert (shapes["step"], shapes["rank"], shapes["tensor"], shapes["slot"]) == ((5,), (3,), (70,), (70,))
     assert documents["nan_count"]["chunk_grid"]["configuration"]["chunk_shape"] == [8, 2, 64]
     assert documents["max"]["chunk_grid"]["configuration"]["chunk_shape"] == [1, 2, 64]
+    assert documents["by_tensor/max"]["chunk_grid"]["configuration"]["chunk_shape"] == [8, 2, 64]
+    assert "by_tensor/digest" not in documents
 
 
 def test_a_name_is_as_short_as_it_can_be_and_occurs_once() -> None:

@@ -1,11 +1,12 @@
 """One step of some ranks, added to the cubes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
 
 from ingest.consolidating.consolidator import Consolidator
+from tests.cube_stores import Job, Result
 from tests.replicas import Replicas
 from workers.model import StepKey
 from workers.store import commit
@@ -35,10 +36,12 @@ def results(replicas: Replicas) -> list[ConsolidateResult]:
     """Consolidate everything; return what each task came to."""
     recorded: list[ConsolidateResult] = []
 
-    def run(jobs: Sequence[ConsolidateJob]) -> Iterator[ConsolidateResult]:
+    def run(task: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Result]:
         for job in jobs:
-            recorded.append(consolidate(job))
-            yield recorded[-1]
+            result = task(job)
+            assert isinstance(result, Consolidated | UnknownTensors)
+            recorded.append(result)
+            yield result
 
     # Not entered: nobody else wants the lease.
     Consolidator(replicas.objects, run).once()

@@ -1,0 +1,62 @@
+"""Writes full blocks of steps once more, cut along the tensors: for questions about a few of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from ingest.consolidating.cube_writer import CubeWriter
+from ingest.consolidating.lease import Lease
+from ingest.consolidating.runners import RunJobs
+from ingest.heartbeat import beat
+from workers.model import ceil_div
+from workers.tasks.cut_by_tensor import CutJob, cut_by_tensor
+
+
+def cut_blocks(writer: CubeWriter, run: RunJobs, lease: Lease | None, most: int = 0) -> None:
+    """Write the blocks that the cubes by tensor lack, and publish each of them.
+
+    A block with a damaged cube is left out, and not tried again by this writer before it is written again.
+
+    Args:
+        writer: of the cubes.
+        run: runs the tasks.
+        lease: None if no other process can write.
+        most: write at most this many blocks; 0 for all.
+
+    Raises:
+        LeaseHeld: another process writes the cubes.
+        StoreError: the store refused.
+    """
+    for block in _lacking(writer)[: most or None]:
+        damages = []
+        if lease is not None:
+            lease.keep()
+        for result in run(cut_by_tensor, list(_jobs(writer, block))):
+            beat()
+            if lease is not None:
+                lease.keep_in_time()
+            if result.damage:
+                damages.append(result.damage)
+        if damages:
+            writer.uncuttable[block] = damages[0]
+            continue
+        if lease is not None:
+            lease.keep()
+        writer.publish_cut(block)
+
+
+def _lacking(writer: CubeWriter) -> list[int]:
+    """Return the blocks that the cubes by tensor lack, without those that are half written or damaged."""
+    state = writer.state
+    half = {place // state.grid.steps for place in state.rewriting}
+    return [block for block in state.uncut if block not in half and block not in writer.uncuttable]
+
+
+def _jobs(writer: CubeWriter, block: int) -> Iterator[CutJob]:
+    """Yield the tasks that write a block: one for each object."""
+    state, grid = writer.state, writer.state.grid
+    rank_chunks = range(ceil_div(state.ranks, grid.ranks))
+    tensor_chunks = range(ceil_div(state.tensors, grid.tensors))
+    for name, ranks, tensors in product(writer.cubes.by_tensor, rank_chunks, tensor_chunks):
+        yield CutJob(writer.objects.address, grid, name, block, ranks, tensors)

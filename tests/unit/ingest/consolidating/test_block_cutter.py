@@ -1,0 +1,111 @@
+"""Full blocks of steps are cut along the tensors once, and again if one of their steps was written again."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+from ingest.consolidating import consolidator
+from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
+from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
+from ingest.reader.cube_columns import aggregated_steps
+from tests.cube_stores import NAMES, SMALL, assert_is_what_is_committed, once, put
+from workers.store.objects import ObjectStore
+
+pytestmark = pytest.mark.usefixtures("small_grid")
+
+
+def opened(objects: ObjectStore) -> ConsolidatedCubes:
+    view = open_cubes(objects)
+    assert view is not None
+    return view
+
+
+def times(objects: ObjectStore) -> dict[str, int]:
+    """Return when each object of the cubes by tensor was written."""
+    root = Path(objects.address.url) / "consolidated/by_tensor"
+    return {
+        str(path.relative_to(root)): path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()
+    }
+
+
+def test_only_the_block_of_a_step_that_is_dumped_again_is_written_again(objects: ObjectStore) -> None:
+    for step in range(7):
+        put(objects, 0, step)
+    once(objects)
+    before = times(objects)
+    assert {name.split("/")[2] for name in before} == {"0", "1"}
+    put(objects, 0, 7)
+    once(objects)
+    assert times(objects) == before
+    put(objects, 0, 4, seed=1)
+    put(objects, 0, 7, seed=1)
+    once(objects)
+    after = times(objects)
+    assert {name.split("/")[2] for name in before if after[name] != before[name]} == {"1"}
+    assert_is_what_is_committed(objects)
+
+
+def test_ranks_and_tensors_that_come_later_are_absent_in_older_blocks(objects: ObjectStore) -> None:
+    for step in range(3):
+        put(objects, 0, step, NAMES[:2])
+    once(objects)
+    before = times(objects)
+    for step in range(3, 6):
+        for rank in range(4):
+            put(objects, rank, step, [*NAMES, "more", "most", "last"])
+    once(objects)
+    view = opened(objects)
+    assert {name for name, time in times(objects).items() if before.get(name) == time} == set(before)
+    values = aggregated_steps(view, range(6), "max", np.arange(9))
+    assert np.isnan(values[:3, 1:]).all()
+    assert not np.isnan(values[3:]).any()
+    assert_is_what_is_committed(objects)
+
+
+def test_zarr_and_xarray_open_them(objects: ObjectStore) -> None:
+    for step in range(4):
+        put(objects, 0, step)
+    once(objects)
+    root = Path(objects.address.url) / "consolidated"
+    group: Any = zarr.open_group(root, mode="r")
+    for name in ("max", "row", "zero_count"):
+        assert group[f"by_tensor/{name}"].chunks == (SMALL.steps, SMALL.ranks, SMALL.inner_by_tensor)
+        np.testing.assert_array_equal(group[f"by_tensor/{name}"][:3], group[name][:3])
+        assert not np.array_equal(group[f"by_tensor/{name}"][3], group[name][3])
+    view = xr.open_zarr(root)
+    assert view["max"].sizes == {"step": 4, "rank": 1, "tensor": 6}
+    assert not any(str(name).startswith("by_tensor") for name in view)
+
+
+def test_one_round_of_many_cuts_few_blocks(objects: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consolidator, "_CUT_AT_ONCE", 2)
+    for step in range(10):
+        put(objects, 0, step)
+    with Consolidator(objects) as following:
+        assert following.once(most=1).appended == tuple(range(10))
+        assert opened(objects).state.uncut == (2,)
+        assert not following.once(most=1)
+    assert_is_what_is_committed(objects)
+
+
+def test_a_damaged_cube_is_named_and_its_block_is_read_step_by_step(objects: ObjectStore) -> None:
+    for step in range(5):
+        put(objects, 0, step)
+    once(objects)
+    put(objects, 0, 5)
+    objects.put("consolidated/max/c/4/0/0", b"nothing")
+    with Consolidator(objects) as kept:
+        damaged = kept.once().damaged
+        assert [reason.partition(":")[0] for reason in damaged] == ["consolidated/max/c/4/0/0"]
+        assert opened(objects).state.uncut == (1,)
+        revision = opened(objects).state.revision
+        assert kept.once() == StepsConsolidated(damaged=damaged)
+        assert opened(objects).state.revision == revision
+        # Written again, it is whole.
+        put(objects, 0, 4, seed=1)
+        assert kept.once() == StepsConsolidated(rewritten=(4,))
+    assert_is_what_is_committed(objects)

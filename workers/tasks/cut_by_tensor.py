@@ -1,0 +1,65 @@
+"""`cut_by_tensor`: the Dask task that writes a cube of a full block of steps again, cut along the tensors.
+
+It reads the objects of each step and writes them as one. This makes nothing visible: the consolidator writes
+the metadata of the cubes afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from workers.errors import DamagedStore
+from workers.store.cubes import GROUP, CubeGrid, Cubes
+from workers.store.model import StoreAddress
+from workers.store.opening import open_objects
+
+
+@dataclass(frozen=True, slots=True)
+class CutJob:
+    """One block of steps of one cube, for one chunk of ranks and one chunk of tensors.
+
+    Memory of the task: 8 bytes for each cell, at most 64 MiB, and the same encoded, twice.
+    """
+
+    store: StoreAddress
+    grid: CubeGrid
+    name: str
+    """The cube."""
+    block: int
+    rank_chunk: int
+    tensor_chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class CutBlock:
+    """What became of a block."""
+
+    job: CutJob
+    damage: str = ""
+    """What is damaged in the objects of its steps; nothing was written then."""
+
+
+def cut_by_tensor(job: CutJob) -> CutBlock:
+    """Write one cube of a block of steps as one object. Safe to run again.
+
+    Raises:
+        StoreError: the store refused.
+    """
+    objects, cubes = open_objects(job.store), Cubes(job.grid)
+    of_steps, by_tensor = cubes.per_step[job.name], cubes.by_tensor[job.name]
+    steps = job.grid.steps
+    places = range(job.block * steps, (job.block + 1) * steps)
+    keys = [f"{GROUP}/{of_steps.key((place, job.rank_chunk, job.tensor_chunk))}" for place in places]
+    contents = objects.get_many(keys)
+    values = np.empty(by_tensor.chunk, by_tensor.dtype)
+    try:
+        for number, key in enumerate(keys):
+            # An object is missing if none of its ranks has the step, or none of its tensors.
+            values[number] = of_steps.decode(contents.pop(key, None), key)[0]
+    except DamagedStore as exc:
+        return CutBlock(job, exc.message)
+    key = by_tensor.key((job.block, job.rank_chunk, job.tensor_chunk))
+    objects.put(f"{GROUP}/{key}", by_tensor.encode(values))
+    return CutBlock(job)
