@@ -32,8 +32,8 @@ from workers.tasks.consolidate_sketches import Part, write_sketches
 class ConsolidateJob:
     """One step of the ranks of one chunk of the rank axis.
 
-    Memory of the task: 116 bytes for each of these ranks and each tensor of the axis, twice; with histograms, 304
-    bytes for each distinct tensor of each rank, and 80 MB.
+    Memory of the task: 116 bytes for each of these ranks and each tensor of the axis, twice; with
+    histograms, 304 bytes for each distinct tensor of each rank, and 80 MB.
     """
 
     store: StoreAddress
