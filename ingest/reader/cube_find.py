@@ -162,7 +162,7 @@ class _Search:
         fulfils = present & decided.certain
         step, rank, tensor = np.nonzero(fulfils)
         hit = {name: values[step, rank, tensor] for name, values in statistics.items()}
-        undecided = np.count_nonzero(present) - len(step)
+        undecided = int(np.count_nonzero(present)) - len(step)
         return _Hits(places[step], rank, tensor, hit, undecided)
 
 
