@@ -21,6 +21,7 @@ PARTS = {
     "whole": "whole commands from cold start to exit, against cp -r: seconds and processor time",
     "limits": "each stage beside what the machine could do at best",
     "copying": "against cp -r, on the disk and in memory; bytes and objects",
+    "containers": "tensors in files of torch.save and of safetensors, against npy and cp -r",
     "per_tensor": "against an array per tensor: zarr-python, dask, TensorStore",
     "object_store": "to S3 (Ceph), against s3fs; s3fs against obstore",
     "kernel": "the statistics against numpy",

@@ -13,7 +13,7 @@ import json
 import lzma
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tests.pt_files import pt_bytes
+from tests.pt_files import pt_bytes, sglang_file
 
 NET = "TinyBert"
 #: Length of the header that MindSpore writes, whatever it contains.
@@ -218,23 +218,9 @@ def build_small(directory: Path, *, ranks: int = 1, steps: int = 1, files: int) 
 
 
 def build_alike(directory: Path, *, files: int, size: int, suffix: str) -> Load:
-    """Write a dump of one step with many tensors of `size` float32, as npy, pt or safetensors."""
+    """Write a dump of one step with many tensors of `size` float32; see `build_as` for `suffix`, and npy."""
     payloads = np.random.default_rng(0).standard_normal((files, size), np.float32)
-    nbytes = 0
-    if suffix == "npy":
-        target, name = (
-            directory / "rank_0" / "Net" / "0" / "0",
-            "Add.Add-op{}.0.0.{}.output.0.DefaultFormat.npy",
-        )
-    else:
-        target, name = directory / "rank0", "{}.Add-output.0." + suffix
-    target.mkdir(parents=True)
-    headers = {"npy": npy_header("<f4", (size,)), "safetensors": _safetensors_header(size)}
-    for number, payload in enumerate(payloads):
-        content = pt_bytes(payload) if suffix == "pt" else headers[suffix] + payload.tobytes()
-        (target / name.format(number, _FIRST_TIMESTAMP + number)).write_bytes(content)
-        nbytes += len(content)
-    return Load(directory, files, nbytes, nbytes)
+    return _write_all(directory, suffix, payloads, files * 4 * size)
 
 
 #: The layout of what `build_alike` and `build_as` write as safetensors.
@@ -252,16 +238,46 @@ _SAFETENSORS_TYPES = {
 
 
 def build_as(load: Load, directory: Path, suffix: str) -> Load:
-    """Write each tensor of a dump of MindSpore as a file of torch.save or of safetensors: of one rank."""
-    target = directory / "rank0"
+    """Write each tensor of a dump of MindSpore into a file of another format: of one rank and step.
+
+    Args:
+        load: the dump.
+        directory: where to write.
+        suffix: `pt` for torch.save of a tensor, `sglang` for torch.save as SGLang's dumper calls it (with a
+            counter, a name and the place in the mesh in each file), or `safetensors`.
+    """
+    tensors = map(np.load, sorted(load.directory.rglob("*.npy")))
+    return _write_all(directory, suffix, tensors, load.distinct_nbytes)
+
+
+def _write_all(
+    directory: Path, suffix: str, tensors: Iterable[npt.NDArray[Any]], distinct_nbytes: int
+) -> Load:
+    target = directory / {"npy": "rank_0/Net/0/0", "sglang": "dump_20260101_000000_000000"}.get(
+        suffix, "rank0"
+    )
     target.mkdir(parents=True)
-    nbytes = 0
-    for number, path in enumerate(sorted(load.directory.rglob("*.npy"))):
-        values = np.load(path)
-        content = pt_bytes(values) if suffix == "pt" else _safetensors(values)
-        (target / f"{number}.Add-output.0.{suffix}").write_bytes(content)
+    files = nbytes = 0
+    for number, values in enumerate(tensors):
+        name, content = _file(suffix, number, values)
+        (target / name).write_bytes(content)
+        files += 1
         nbytes += len(content)
-    return Load(directory, load.files, nbytes, load.distinct_nbytes)
+    return Load(directory, files, nbytes, distinct_nbytes)
+
+
+def _file(suffix: str, number: int, values: npt.NDArray[Any]) -> tuple[str, bytes]:
+    """Return the name and the content of a file with one tensor."""
+    match suffix:
+        case "npy":
+            name = f"Add.Add-op{number}.0.0.{_FIRST_TIMESTAMP + number}.output.0.DefaultFormat.npy"
+            return name, npy_header(values.dtype.str, values.shape) + values.tobytes()
+        case "sglang":
+            return sglang_file(values, number)
+        case "pt":
+            return f"{number}.Add-output.0.pt", pt_bytes(values)
+        case _:
+            return f"{number}.Add-output.0.safetensors", _safetensors(values)
 
 
 def _safetensors(values: npt.NDArray[Any]) -> bytes:
@@ -271,10 +287,6 @@ def _safetensors(values: npt.NDArray[Any]) -> bytes:
         "data_offsets": [0, values.nbytes],
     }
     return _safetensors_head(tensor) + values.tobytes()
-
-
-def _safetensors_header(size: int) -> bytes:
-    return _safetensors_head({"dtype": "F32", "shape": [size], "data_offsets": [0, 4 * size]})
 
 
 def _safetensors_head(tensor: Mapping[str, object]) -> bytes:

@@ -1,5 +1,6 @@
 """Ingest a dump within this process: scan, plan, convert, publish. Without Dask and without waiting."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from ingest.layouts.base import Listing
@@ -31,10 +32,11 @@ def plan_all(
     *,
     leave_out_tensors: str = "",
     layout: str = "",
+    rank_map: Mapping[int, int] | None = None,
     sketches: bool = False,
 ) -> list[StepPlan]:
     """Plan every step of a dump as if it were complete."""
-    tree = find_dump(dump, layout=layout)
+    tree = find_dump(dump, layout=layout, rank_map=rank_map)
     address = resolve(str(store))
     return [
         plan_step(
@@ -63,7 +65,11 @@ def ingest_directly(
     rules: RuleSet | None = None,
     *,
     layout: str = "",
+    rank_map: Mapping[int, int] | None = None,
     sketches: bool = False,
 ) -> list[CommitSummary]:
     """Ingest every step of a dump into a store, complete or not."""
-    return [run(plan) for plan in plan_all(dump, store, grid, rules, layout=layout, sketches=sketches)]
+    return [
+        run(plan)
+        for plan in plan_all(dump, store, grid, rules, layout=layout, rank_map=rank_map, sketches=sketches)
+    ]

@@ -3,7 +3,8 @@
 import io
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -134,3 +135,36 @@ def pt_bytes(values: np.ndarray[Any, Any], *, order: str = "little") -> bytes:
     payload = stored.tobytes("F" if fortran else "C")
     pickle = rebuilt(f"torch.{STORAGES[values.dtype.name]}Storage", values.shape, strides_of(values))
     return archive(members_of(pickle, payload, order=order))
+
+
+#: Axes of parallelism, of each of which SGLang's dumper records a rank and a size.
+_SGLANG_AXES = ("tp", "pp", "dp", "cp", "vpp", "ep", "etp", "edp", "tcp", "etmp")
+
+
+def sglang_file(values: np.ndarray[Any, Any], number: int) -> tuple[str, bytes]:
+    """Return name and content of a file of SGLang's dumper, with all that it records of Megatron's mesh."""
+    layer = number // 16
+    name = f"non_intrusive__layers.{layer}.mlp.fc{number % 16 // 2}.{('inputs.0', 'output')[number % 2]}"
+    tags = {"step": 0, "rank": 0, "dump_index": number + 1, "name": name, "recompute_status": "disabled"}
+    mesh = {f"{axis}_{figure}": int(figure == "size") for axis in _SGLANG_AXES for figure in ("rank", "size")}
+    meta = {**tags, "layer_id": layer, "world_rank": 0, "world_size": 1, "megatron_parallel_info": mesh}
+    tensor = rebuilt(f"torch.{STORAGES[values.dtype.name]}Storage", values.shape, strides_of(values))
+    pickle = _as_dumped({"value": tensor, "meta": meta}, count())
+    stem = "___".join(f"{tag}={value}" for tag, value in {**tags, "layer_id": layer}.items())
+    return f"{stem}.pt", archive(members_of(pickle, values.tobytes()), stem=stem)
+
+
+def _as_dumped(value: dict[str, Any] | str | int | bytes, places: Iterator[int]) -> bytes:
+    """Return a value as Python pickles it: it remembers dictionaries and texts. Bytes are instructions."""
+    match value:
+        case dict():
+            begin = b"}q" + bytes([next(places)]) + b"("
+            return (
+                begin + b"".join(_as_dumped(part, places) for item in value.items() for part in item) + b"u"
+            )
+        case str():
+            return text(value) + b"q" + bytes([next(places)])
+        case int():
+            return integer(value)
+        case bytes():
+            return value

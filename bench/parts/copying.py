@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench.load import DECLARED, Load, build_as
+from bench.load import Load
 from bench.measure import Measure, Ratio, in_turns, seconds
 from bench.setting import WORKERS, Setting, ingest, workers
 from bench.stages import Stages, ingest_here
@@ -23,8 +23,7 @@ def measure(setting: Setting) -> Iterator[Measure]:
     with workers() as client:
 
         def with_workers(dump: Path, target: Path) -> None:
-            layout = DECLARED if next(dump.rglob("*.safetensors"), None) else ""
-            summaries.extend(ingest(client, dump, target, layout=layout))
+            summaries.extend(ingest(client, dump, target))
 
         def alone(dump: Path, target: Path) -> None:
             ingest_here(dump, target, Stages())
@@ -52,28 +51,7 @@ def measure(setting: Setting) -> Iterator[Measure]:
             yield Measure(
                 f"ingest, one process, no Dask, to {place}", against, "s", times["alone"], times["copy"]
             )
-        sizes = list(_sizes(summaries[-1], setting.load))
-        yield from _containers(setting, with_workers)
-    yield from sizes
-
-
-def _containers(setting: Setting, ingest_into: Callable[[Path, Path], None]) -> Iterator[Measure]:
-    """Yield the same for the tensors of the load in files of torch.save and of safetensors, in memory."""
-    for suffix in ("pt", "safetensors"):
-        with setting.target(setting.fast) as dump:
-            into = _Into(setting, setting.fast, build_as(setting.load, dump, suffix))
-            times = in_turns(
-                setting.rounds,
-                {"copy": lambda into=into: into(copy), "ingest": lambda into=into: into(ingest_into)},  # type: ignore[misc]
-            )
-        yield Measure(
-            f"ingest, {WORKERS} workers, as .{suffix}",
-            "cp -r",
-            "s",
-            times["ingest"],
-            times["copy"],
-            floor=1.0,
-        )
+    yield from _sizes(summaries[-1], setting.load)
 
 
 def copy(dump: Path, target: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from distributed import Client
 
-from bench.load import DECLARED, build_alike, build_small
+from bench.load import build_small
 from bench.measure import Measure, Ratio, in_turns, seconds, seconds_each
 from bench.setting import WORKERS, Setting, ingest, workers
 from ingest.api import open_store
@@ -21,8 +21,6 @@ _FILES_OF_STEP = 20
 _FILES_OF_RANK = 200
 #: The cost of one item may differ by this factor between the two sizes, and still counts as the same.
 _LINEAR = 1.25
-#: How fast `.pt` and safetensors files are at least, against npy.
-_OF_NPY = 0.8
 
 
 def measure(setting: Setting) -> Iterator[Measure]:
@@ -32,7 +30,6 @@ def measure(setting: Setting) -> Iterator[Measure]:
             build_small(dump, steps=3, files=_FILES_OF_STEP)
             _ingest(setting, client, dump)  # warm-up, not measured
         yield from _files(setting, client)
-        yield from _containers(setting, client)
         yield from _steps(setting, client)
     yield from _ranks(setting)
 
@@ -45,26 +42,6 @@ def _files(setting: Setting, client: Client) -> Iterator[Measure]:
             build_small(dump, files=count)
             costs.append(1e6 * _ingest(setting, client, dump) / count)
     yield _linear(f"a file, {many} tensors of 100 bytes in a step", f"{few} in a step", "µs", *costs[::-1])
-
-
-def _containers(setting: Setting, client: Client) -> Iterator[Measure]:
-    """Yield the cost of small files of torch.save and of safetensors, against npy of the same tensors."""
-    count, size = (1_000, 1024) if setting.quick else (10_000, 1024)
-    with setting.target(setting.fast) as above:
-        dumps = {suffix: above / suffix for suffix in ("npy", "pt", "safetensors")}
-        for suffix, dump in dumps.items():
-            build_alike(dump, files=count, size=size, suffix=suffix)
-        times = in_turns(
-            setting.rounds,
-            {
-                "npy": lambda: _ingest(setting, client, dumps["npy"]),
-                "pt": lambda: _ingest(setting, client, dumps["pt"]),
-                "safetensors": lambda: _ingest(setting, client, dumps["safetensors"], layout=DECLARED),
-            },
-        )
-    for suffix in ("pt", "safetensors"):
-        name, against = f"{count} tensors of {4 * size} bytes as .{suffix}", "the same as npy"
-        yield Measure(name, against, "s", times[suffix], times["npy"], floor=_OF_NPY)
 
 
 def _steps(setting: Setting, client: Client) -> Iterator[Measure]:
@@ -110,9 +87,9 @@ def _ranks(setting: Setting) -> Iterator[Measure]:
     )
 
 
-def _ingest(setting: Setting, client: Client, dump: Path, *, layout: str = "") -> float:
+def _ingest(setting: Setting, client: Client, dump: Path) -> float:
     with setting.target(setting.fast) as target:
-        return seconds(lambda: ingest(client, dump, target, layout=layout))
+        return seconds(lambda: ingest(client, dump, target))
 
 
 def _open(store: Path, steps: int) -> int:

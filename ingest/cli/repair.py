@@ -14,6 +14,7 @@ from ingest.cli.options import (
     ConfigOption,
     JsonOption,
     LayoutOption,
+    RankMapOption,
     RankOption,
     StepOption,
     StoreArgument,
@@ -38,6 +39,7 @@ def command(
             show_default=False,
         ),
     ] = None,
+    rank_map: RankMapOption = None,
     layout: LayoutOption = None,
     rank: RankOption = None,
     step: StepOption = None,
@@ -68,7 +70,7 @@ def command(
     from ingest.wiring.stores import grid_of
     from workers.rules.load import load_rules
 
-    settings = load_settings_with_store(config, store=store, layout=layout).settings
+    settings = load_settings_with_store(config, store=store, rank_map=rank_map, layout=layout).settings
     with err.status("checking") as status:
         report = repair(
             settings.store or "",
@@ -80,6 +82,7 @@ def command(
             grid=grid_of(settings),
             rules=load_rules(settings.rules).enabled,
             host=settings.host,
+            rank_map=settings.rank_map,
             layout=settings.layout,
             progress=lambda key: status.update(f"checking {key}"),
             **settings.store_options,

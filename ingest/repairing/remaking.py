@@ -6,7 +6,7 @@ same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -68,6 +68,16 @@ class SourceDump:
         return inspect(self.root, listing, self.dump.describe(listing), poison=poison)
 
 
+@dataclass(frozen=True, slots=True)
+class DumpReading:
+    """How paths in dumps tell ranks and steps. Commits do not say with which of these they were ingested."""
+
+    layout: str = ""
+    """Patterns for a tree that no layout covers; see `ingest.layouts.declared`."""
+    rank_map: Mapping[int, int] | None = None
+    """Ranks by device id, for dumps whose paths name only devices."""
+
+
 @dataclass(eq=False)
 class Dumps:
     """The dumps that a repair may read: those that the user names, and those that commits name."""
@@ -78,8 +88,7 @@ class Dumps:
     rules: RuleSet | None
     host: str
     named: Sequence[SourceDump] = ()
-    layout: str = ""
-    """Patterns for dumps that no layout covers: commits do not say with which they were ingested."""
+    reading: DumpReading = DumpReading()
     _by_root: dict[str, SourceDump | None] = field(default_factory=dict)
 
     def of(self, record: CommitRecord | None) -> Iterator[SourceDump]:
@@ -88,7 +97,7 @@ class Dumps:
         root = record.source.root if record else ""
         if root and Path(root) not in {dump.root for dump in self.named}:
             if root not in self._by_root:
-                self._by_root[root] = _opened(root, self.layout)
+                self._by_root[root] = _opened(root, self.reading)
             if dump := self._by_root[root]:
                 yield dump
 
@@ -139,18 +148,19 @@ class Dumps:
                     yield plan
 
 
-def name_dump(directory: Path, layout: str = "") -> SourceDump:
+def name_dump(directory: Path, reading: DumpReading | None = None) -> SourceDump:
     """Return the dump at a directory that the user names.
 
     Args:
         directory: the directory.
-        layout: patterns for a tree that no layout covers; see `ingest.layouts.declared`.
+        reading: how paths in it tell ranks and steps, if that is not to be seen.
 
     Raises:
         UsageError: it is not a dump.
         DumpError: it cannot be read.
     """
-    return SourceDump(find_dump(directory, layout=layout))
+    reading = reading or DumpReading()
+    return SourceDump(find_dump(directory, rank_map=reading.rank_map, layout=reading.layout))
 
 
 def grids_like(grid: Grid) -> tuple[Grid, ...]:
@@ -163,9 +173,9 @@ def grids_like(grid: Grid) -> tuple[Grid, ...]:
     return tuple(dict.fromkeys(grids))
 
 
-def _opened(root: str, layout: str) -> SourceDump | None:
+def _opened(root: str, reading: DumpReading) -> SourceDump | None:
     """Return the dump that a commit names; None if it is not there any more."""
     try:
-        return name_dump(Path(from_text(root)), layout)
+        return name_dump(Path(from_text(root)), reading)
     except (DumpIngestError, OSError):
         return None

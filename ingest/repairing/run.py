@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.damage import Damage
 from ingest.reader.require import require_store
-from ingest.repairing.remaking import Dumps, grids_like, name_dump
+from ingest.repairing.remaking import DumpReading, Dumps, grids_like, name_dump
 from ingest.repairing.result import RepairReport
 from ingest.repairing.step import RepairPolicy, mend_step
 from ingest.repairing.surroundings import damage_of_root, mend_surroundings
@@ -35,6 +35,7 @@ def repair(
     grid: Grid | None = None,
     rules: RuleSet | None = None,
     host: str | None = None,
+    rank_map: Mapping[int, int] | None = None,
     layout: str = "",
     progress: Callable[[StepKey], None] = lambda _: None,
     **storage_options: Any,
@@ -56,6 +57,7 @@ def repair(
         grid: how the store was written, if not by default: chunk, shard and job sizes.
         rules: evaluated for steps whose findings are lost; the built-in ones if None.
         host: what this host is called in commits.
+        rank_map: ranks by device id, for dumps whose paths name only devices, as for `ingest`.
         layout: patterns for dumps that no layout covers, as for `ingest`.
         progress: called with each step before it is read.
         storage_options: passed to fsspec.
@@ -65,6 +67,7 @@ def repair(
         StoreFormatError: a later version of dump-ingest wrote the store, or it is something else.
         StoreError: the store refused. What was repaired stays repaired.
     """
+    reading = DumpReading(layout, rank_map)
     objects = open_objects(resolve(store, storage_options))
     catalog = Catalog(objects)
     if damage_of_root(objects) is None:
@@ -74,8 +77,8 @@ def repair(
         grids_like(grid or Grid()),
         rules or load_rules().enabled,
         host or socket.gethostname(),
-        tuple(name_dump(Path(directory), layout) for directory in dumps),
-        layout,
+        tuple(name_dump(Path(directory), reading) for directory in dumps),
+        reading,
     )
     policy = RepairPolicy(apply, accept_loss)
     report = RepairReport(objects.address.url, apply)

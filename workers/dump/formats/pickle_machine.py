@@ -57,7 +57,7 @@ class Machine:
 
     def run(self) -> _Value:
         """Return the value that is left at the end."""
-        instructions = self._INSTRUCTIONS
+        instructions = self.INSTRUCTIONS
         while True:
             opcode = self._byte()
             instruction = instructions.get(opcode)
@@ -334,7 +334,7 @@ class Machine:
         if isinstance(target, Instance):
             target.state = state
 
-    _INSTRUCTIONS: ClassVar[Mapping[int, Callable[[Machine], None]]] = {
+    INSTRUCTIONS: ClassVar[Mapping[int, Callable[[Machine], None]]] = {
         0x80: _proto,
         0x95: _frame,
         ord("("): _mark,

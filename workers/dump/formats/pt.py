@@ -22,9 +22,19 @@ from typing import Any, NamedTuple, TypeAlias
 
 from workers.arrays.dtypes import ElementType, from_npy_descr
 from workers.arrays.strided import StridedView, can_resolve, span_nbytes
-from workers.dump.formats.assembly import PlacedTensor, assemble, is_viewable, names_of
+from workers.dump.formats.assembly import (
+    Attributes,
+    PlacedTensor,
+    assemble,
+    is_viewable,
+    names_of,
+    values_of,
+)
 from workers.dump.formats.header import HoldsNoTensor, ReadAt, TensorHeader, Truncated, read_exactly
 from workers.dump.formats.pt_alike import AlikeFiles
+from workers.dump.formats.pt_alike_archives import AlikeArchives
+from workers.dump.formats.pt_alike_pickles import MAX_NBYTES as MAX_KEPT_NBYTES
+from workers.dump.formats.pt_alike_pickles import AlikePickles
 from workers.dump.formats.pt_elements import (
     UNTYPED_STORAGE,
     check_size,
@@ -41,9 +51,6 @@ from workers.errors import UnreadableTensor
 
 #: The largest pickle that is read: that of 100,000 tensors.
 MAX_PICKLE_NBYTES = 32 * 1024 * 1024
-
-#: The longest pickle of which it is remembered what it describes.
-_MAX_KEPT_NBYTES = 4096
 
 _PlaceStorage: TypeAlias = Callable[[str], tuple[int, int]]
 """Returns offset and length of a storage in the file, by its key."""
@@ -65,34 +72,56 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
     """
     headers = _ALIKE.headers_of(read, file_size)
     if headers is None:
-        parsed = _parse(read, file_size)
+        headers = _ALIKE_ARCHIVES.headers_of(read, file_size, _find_alike)
+    if headers is None:
+        parsed = _parse(read, file_size, _describe_like)
         headers = assemble(parsed.tensors, parsed.attributes, read, file_size)
         if parsed.archive is not None:
-            _ALIKE.remember(read, file_size, parsed.archive, parsed.used, headers)
+            _remember(read, file_size, parsed, parsed.archive, headers)
     return headers
+
+
+def _remember(
+    read: ReadAt, file_size: int, parsed: _Parsed, archive: Archive, headers: tuple[TensorHeader, ...]
+) -> None:
+    """Remember a file for those that are like it."""
+    if isinstance(parsed.attributes, str):
+        _ALIKE_ARCHIVES.remember(
+            read,
+            file_size,
+            archive,
+            parsed.used,
+            headers,
+            described=parsed.described,
+            attributes=parsed.attributes,
+        )
+    else:
+        _ALIKE.remember(read, file_size, archive, parsed.used, headers)
 
 
 def place_tensors(read: ReadAt, file_size: int) -> tuple[Sequence[PlacedTensor], Mapping[str, Any]]:
     """Return the tensors of a `.pt` file, and its other values by name; see `read_headers`."""
     parsed = _parse(read, file_size)
-    return parsed.tensors, parsed.attributes
-
-
-_ALIKE = AlikeFiles()
+    return parsed.tensors, values_of(parsed.attributes)
 
 
 class _Parsed(NamedTuple):
     """What is in a file."""
 
     tensors: Sequence[PlacedTensor]
-    attributes: Mapping[str, Any]
+    attributes: Attributes
     archive: Archive | None = None
     """None for a file in the old format."""
     used: Sequence[Member] = ()
     """The members with the pickle, with the byte order if there is one, and with storages."""
+    described: tuple[_DescribedTensor, ...] = ()
+    """The tensors as the pickle describes them."""
 
 
-def _parse(read: ReadAt, file_size: int) -> _Parsed:
+def _parse(
+    read: ReadAt, file_size: int, describe: Callable[[bytes, bool], _Described] | None = None
+) -> _Parsed:
+    """Return what is in a file. `describe` is given its pickle, and whether its elements are big-endian."""
     if _is_legacy(read, file_size):
         value, big_endian, place = read_legacy(read, file_size)
         described = _describe(contents(value), big_endian=big_endian)
@@ -105,21 +134,21 @@ def _parse(read: ReadAt, file_size: int) -> _Parsed:
         raise UnreadableTensor(f"its pickle has {nbytes} bytes; at most {MAX_PICKLE_NBYTES} are read")
     code = read_exactly(read, offset, nbytes)
     big_endian = _is_big_endian(read, archive, f"{prefix}byteorder")
-    described = (_described if nbytes <= _MAX_KEPT_NBYTES else _described.__wrapped__)(code, big_endian)
+    kept = describe or _described
+    described = (kept if nbytes <= MAX_KEPT_NBYTES else _described.__wrapped__)(code, big_endian)
     tensors, attributes = _place_all(described, _storages_of(read, archive, f"{prefix}data/"))
     names = dict.fromkeys([f"{prefix}byteorder", *(f"{prefix}data/{t.key}" for t in described.tensors)])
     used = [pickled, *(archive.members[name] for name in names if name in archive.members)]
-    return _Parsed(tensors, attributes, archive, used)
+    return _Parsed(tensors, attributes, archive, used, described.tensors)
 
 
-def _place_all(described: _Described, place: _PlaceStorage) -> tuple[list[PlacedTensor], dict[str, Any]]:
+def _place_all(described: _Described, place: _PlaceStorage) -> tuple[list[PlacedTensor], Attributes]:
     placed = [_placed(tensor, place) for tensor in described.tensors]
     # One whose elements lie one after the other is read in pieces, however large it is.
     too_large = [tensor for tensor in placed if tensor.view is not None and not is_viewable(tensor)]
-    attributes = dict(described.attributes)
     if not too_large:
-        return placed, attributes
-    attributes["not_taken_out"] = names_of(too_large)
+        return placed, described.attributes
+    attributes = {**values_of(described.attributes), "not_taken_out": names_of(too_large)}
     return [tensor for tensor in placed if tensor.view is None or is_viewable(tensor)], attributes
 
 
@@ -140,13 +169,30 @@ class _Described(NamedTuple):
     """What a pickle describes."""
 
     tensors: tuple[_DescribedTensor, ...]
-    attributes: Mapping[str, Any]
+    attributes: Attributes
 
 
 @lru_cache(maxsize=256)
 def _described(code: bytes, big_endian: bool) -> _Described:  # noqa: FBT001  (a key)
     """Return what a pickle describes. The files of a dump differ in their elements more than in these."""
     return _describe(contents(unpickle(code)), big_endian=big_endian)
+
+
+def _describe_like(code: bytes, big_endian: bool) -> _Described:  # noqa: FBT001  (as above)
+    """Return what a pickle describes; from what is known of one that is alike, if there is one."""
+    if not big_endian and (known := _find_alike(code)):
+        return _Described(*known)
+    described = _described(code, big_endian)
+    if not big_endian:
+        _ALIKE_PICKLES.remember(code, described.tensors, values_of(described.attributes))
+    return described
+
+
+#: What is known of earlier files; of pickles only those of little-endian machines.
+_ALIKE = AlikeFiles()
+_ALIKE_ARCHIVES: AlikeArchives[tuple[_DescribedTensor, ...]] = AlikeArchives()
+_ALIKE_PICKLES: AlikePickles[tuple[_DescribedTensor, ...]] = AlikePickles()
+_find_alike = _ALIKE_PICKLES.find
 
 
 def _describe(found: Contents, *, big_endian: bool) -> _Described:

@@ -93,6 +93,8 @@ class AlikeFiles:
 
     def __init__(self) -> None:
         self._structures: dict[tuple[int, bytes], _Structure] = {}
+        self._once: set[tuple[int, bytes]] = set()
+        """Size and pickle of files that were seen once: many a file is like no other."""
 
     def headers_of(self, read: ReadAt, file_size: int) -> tuple[TensorHeader, ...] | None:
         """Return the parts of a file that is like one that was remembered; None for any other."""
@@ -111,7 +113,7 @@ class AlikeFiles:
         used: Sequence[Member],
         headers: tuple[TensorHeader, ...],
     ) -> None:
-        """Remember a file.
+        """Remember a file, if one of its size with its pickle was seen before.
 
         Args:
             read: reads parts of the file.
@@ -128,19 +130,32 @@ class AlikeFiles:
             or any(header.is_part for header in headers)
         ):
             return
+        pickle = archive.place(read, pickled)
+        if self._is_first(file_size, read(*pickle)):
+            return
         end_record = read(file_size - END_NBYTES, END_NBYTES)
         if end_places(end_record)[0] != archive.directory_offset:
             return  # a zip64, or one with a comment
         known = _known(read, file_size, archive, used, headers)
         if known is None:
             return
-        key, pickle = (file_size, end_record), archive.place(read, pickled)
+        key = file_size, end_record
         structure = self._structures.get(key)
         if structure is None or structure.pickle != pickle or len(structure.known) >= _MAX_PICKLES:
             if len(self._structures) >= _MAX_KNOWN:
                 self._structures.clear()
             structure = self._structures[key] = _Structure(pickle, {})
         structure.known[read(*pickle)] = known
+
+    def _is_first(self, file_size: int, pickled: bytes) -> bool:
+        """Return whether a file is the first one of its size with its pickle."""
+        seen = file_size, pickled
+        if seen in self._once:
+            return False
+        if len(self._once) >= _MAX_KNOWN:
+            self._once.clear()
+        self._once.add(seen)
+        return True
 
 
 def _known(
@@ -150,7 +165,7 @@ def _known(
     begin = archive.directory_offset
     directory = read(begin, file_size - begin)
     stems = _stems(directory, len(archive.members))
-    # One member alone is not a file of torch.save, and `itemgetter` would return it without a tuple.
+    # `itemgetter` would return a single member without a tuple; a file of torch.save has more than one.
     if len(stems) < 2:
         return None
     equal = [(0, len(LOCAL_MAGIC)), *_members(read, archive, used)]

@@ -28,7 +28,7 @@ _MAX_COMMENT_NBYTES = 65535
 END_NBYTES, ENTRY_NBYTES, LOCAL_NBYTES = _END.size, _ENTRY.size, _LOCAL.size
 _ENCRYPTED = 1
 #: In the place of a figure that 32 bits cannot hold.
-_TOO_SMALL = 0xFFFFFFFF
+TOO_SMALL = 0xFFFFFFFF
 _DEFLATED = 8
 
 
@@ -120,7 +120,7 @@ def _read_directory(read: ReadAt, file_size: int) -> tuple[int, bytes]:
     """Return the offset of the central directory, and its bytes."""
     end_offset, end = _find_end(read, file_size)
     _, _, _, _, count, nbytes, offset, _ = _END.unpack(end)
-    if count == 0xFFFF or _TOO_SMALL in (nbytes, offset):
+    if count == 0xFFFF or TOO_SMALL in (nbytes, offset):
         nbytes, offset = _read_end64(read, end_offset)
     if offset + nbytes > end_offset:
         raise UnreadableTensor(
@@ -188,7 +188,7 @@ def _parse_directory(directory: bytes) -> dict[str, Member]:
             raise UnreadableTensor(f"its zip directory is damaged at byte {at}")
         at += _ENTRY.size
         name = directory[at : at + name_n].decode(errors="replace")
-        if _TOO_SMALL in (nbytes, stored, offset):
+        if TOO_SMALL in (nbytes, stored, offset):
             extra = directory[at + name_n :][:extra_n]
             nbytes, stored, offset = _wide_figures(extra, [nbytes, stored, offset])
         if name in members:
@@ -208,7 +208,7 @@ def _wide_figures(extra: bytes, figures: list[int]) -> list[int]:
         extra = extra[4 + nbytes :]
     result = []
     for figure in figures:
-        if figure == _TOO_SMALL:
+        if figure == TOO_SMALL:
             if len(wide) < 8:
                 raise UnreadableTensor("its zip directory lacks a 64-bit figure")
             figure, wide = int.from_bytes(wide[:8], "little"), wide[8:]  # noqa: PLW2901 the wide one instead

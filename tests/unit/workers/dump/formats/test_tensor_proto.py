@@ -118,3 +118,30 @@ def test_any_bytes_are_read_or_refused(content: bytes) -> None:
         except UnreadableTensor:
             continue
         assert sum(len(h.lead) + h.nbytes + len(h.tail) for h in headers if h.view is None) == len(variant)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "written"),
+    [
+        (
+            "float32",
+            (2, 3),
+            "080208031001420866632f6f75743a304a18000000000000803f000000000000803f000000000000803f",
+        ),
+        ("bfloat16", (3,), "08031010420866632f6f75743a304a060000803f0000"),
+        ("int64", (), "1007420866632f6f75743a304a080000000000000000"),
+        ("bool", (2, 2), "080208021009420866632f6f75743a304a0400010001"),
+        ("float16", (0,), "0800100a420866632f6f75743a304a00"),
+    ],
+)
+def test_what_the_package_onnx_writes_is_read(dtype: str, shape: tuple[int, ...], written: str) -> None:
+    """By `onnx.numpy_helper.from_array(values, "fc/out:0")` of onnx 1.23.2: each element is 0 or 1 in turn.
+
+    ONNX Runtime writes the same messages, but only if it was built for that: its wheels are not.
+    """
+    (header,) = headers_of(bytes.fromhex(written))
+    expected = np.arange(math.prod(shape)).reshape(shape) % 2
+    content = bytes.fromhex(written)[header.offset : header.offset + header.nbytes]
+    values = np.frombuffer(content, header.element.to_numpy()).reshape(header.shape)
+    assert (header.element.name, header.shape, header.full_name) == (dtype, shape, "fc/out:0")
+    assert np.array_equal(values.astype(np.int64), expected)
