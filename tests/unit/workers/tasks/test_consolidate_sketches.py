@@ -39,4 +39,4 @@ def test_no_object_is_left_of_a_step_without(filled: ingest.DumpStore, made: Mad
     ingest_directly(made.root, store, sketches=False)
     ingest.consolidate(store)
     assert not filled.objects.sizes("consolidated/sketches")
-    assert ingest.open_store(store).consolidated().table("without_histogram").tolist() == [[1]]
+    assert ingest.open_store(store).consolidated().table("without_histogram").tolist() == [[2]]
