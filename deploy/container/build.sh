@@ -18,7 +18,6 @@
 set -eu
 
 prefix=${1:?usage: build.sh PREFIX [FINAL]}
-python=${PYTHON:-python3}
 source=$(cd "$(dirname "$0")/../.." && pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

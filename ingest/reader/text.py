@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from workers.host.wording import counted
+
+__all__ = ["counted", "number_text", "printable", "shape_text", "shortened", "table_lines", "value_text"]
+
 
 def printable(text: str) -> str:
     """Return text from a dump with escapes for every character that a terminal would obey or cannot show."""
@@ -28,11 +32,6 @@ def value_text(value: float) -> str:
 def shape_text(shape: Sequence[int]) -> str:
     """Return a shape such as `2x3`; `()` for a scalar."""
     return "x".join(map(str, shape)) or "()"
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun: `1 tensor`, `2 tensors`."""
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def table_lines(

@@ -94,7 +94,7 @@ def image() -> Iterator[Image]:
             capture_output=True,
             text=True,
             env={**os.environ, "PYTHON": _interpreter(), "TOOLS": str(TOOLS), "BYTECODE": "0"},
-            timeout=200,
+            timeout=280,
         )
         assert done.returncode == 0, done.stderr
         assert "kernels are compiled for" in done.stdout

@@ -5,6 +5,7 @@ own interfaces, routes and byte counters. This needs Linux and root.
 """
 
 import os
+import re
 import select
 import socket
 import threading
@@ -16,6 +17,15 @@ from tests.servers.process import run_tool
 
 PROGRAMS = ("ip",)
 _COUNTERS = "/sys/class/net/{interface}/statistics"
+
+
+def _remove_leftovers() -> None:
+    """Remove the networks of test runs that were killed: theirs have the same addresses."""
+    for kind, directory in (("netns", Path("/run/netns")), ("link", Path("/sys/class/net"))):
+        for name in sorted(path.name for path in directory.glob("t[0-9]*")):
+            tag = re.match(r"t(\d+)(?:-|[ls]b$)", name)
+            if tag and not Path("/proc", tag[1]).exists():
+                run_tool(["ip", kind, "delete", name])
 
 
 class Network:
@@ -32,6 +42,7 @@ class Network:
         self._tag = f"t{os.getpid() % 100_000}"
 
     def __enter__(self) -> Self:
+        _remove_leftovers()
         try:
             self._bring_up()
         except BaseException:

@@ -6,4 +6,5 @@ steady_clock.py            a clock for Dask that does not jump
 heartbeat.py, watchdog.py  what systemd is told
 credentials.py,            credentials, and YAML files of users
 yaml_file.py
+wording.py                 counts with their nouns, for messages
 """

@@ -24,6 +24,7 @@ from workers.dump.formats.dump_data_tensor import Described, Item, format_name, 
 from workers.dump.formats.header import ReadAt, TensorHeader, Truncated
 from workers.dump.formats.wire import LENGTH_DELIMITED, FieldWalk, WireField, varint
 from workers.errors import UnreadableTensor
+from workers.host.wording import counted
 
 #: The longest header that is accepted, in bytes. For a file of version 1, everything except its payloads.
 MAX_HEADER_BYTES = 16 * 2**20
@@ -117,7 +118,7 @@ def _placed_items(message: DumpData, begin: int, file_size: int) -> Iterator[_Pl
 def _skips_absent(message: DumpData, begin: int, file_size: int) -> bool:
     """Return whether the file leaves out tensors without device memory, which shows in its size."""
     announced = begin + sum(item.size for _, _, item in _items(message))
-    inventory = f"{len(message.input)} inputs, {len(message.output)} outputs"
+    inventory = f"{counted(len(message.input), 'input')}, {counted(len(message.output), 'output')}"
     if file_size > announced:
         raise UnreadableTensor(
             f"has {file_size} bytes, but its header accounts for only {announced} ({inventory})"

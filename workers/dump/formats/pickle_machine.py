@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from workers.dump.formats.pickle_values import Function, Global, Instance, Storage, describe_value, is_key
 from workers.errors import UnreadableTensor
+from workers.host.wording import counted
 
 #: The largest number of bytes in an integer; sizes and strides have 8. In the place of a larger one stands a
 #: text, so that no arithmetic with it can take long.
@@ -312,7 +313,9 @@ class Machine:
             self._stack.append(Instance(function.text, arguments, is_call=True))
             return
         if not known.required <= len(arguments) <= known.maximum:
-            raise UnreadableTensor(f"its pickle calls {function.text} with {len(arguments)} arguments")
+            raise UnreadableTensor(
+                f"its pickle calls {function.text} with {counted(len(arguments), 'argument')}"
+            )
         self._stack.append(known.call(*arguments, *[None] * (known.maximum - len(arguments))))
 
     def _newobj(self) -> None:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from workers import events
 from workers.errors import StoreSilent
+from workers.host.wording import counted
 from workers.model import MIB
 from workers.store.backends.deadline import call_within
 from workers.store.backends.wrapper import WrapperObjects
@@ -80,7 +81,7 @@ class BoundedObjects(WrapperObjects):
     def put_many(self, objects: Mapping[str, bytes]) -> None:
         """Write several objects."""
         allowed_s = self._for_sent(sum(map(len, objects.values())))
-        what = f"{len(objects)} objects"
+        what = counted(len(objects), "object")
         self._ask("write", what, lambda: self._inner.put_many(objects), max(allowed_s, self._unseen_s))
 
     def create(self, key: str) -> NewObject:
@@ -107,7 +108,7 @@ class BoundedObjects(WrapperObjects):
 
     def delete_many(self, keys: Sequence[str]) -> None:
         """Remove several objects."""
-        what = f"{len(keys)} objects"
+        what = counted(len(keys), "object")
         self._ask("delete", what, lambda: self._inner.delete_many(keys), self._unseen_s)
 
     def children(self, prefix: str = "") -> list[str]:

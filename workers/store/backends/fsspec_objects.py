@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import fsspec
 
 from workers.errors import StoreUnavailable, UsageError
+from workers.host.wording import counted
 from workers.store.backends.failures import Translated, reason_of
 from workers.store.model import PROTOCOL_HINT, StoreAddress
 from workers.store.objects import REQUESTS_AT_ONCE, StoredObject, UnfinishedUpload
@@ -62,7 +63,7 @@ class FsspecObjects:
 
     def put_many(self, objects: Mapping[str, bytes]) -> None:
         """Write several objects."""
-        with self._errors("write", f"{len(objects)} objects"):
+        with self._errors("write", counted(len(objects), "object")):
             self._fs.pipe({self._path(key): data for key, data in objects.items()}, **self._batch_options)
 
     def create(self, key: str) -> NewObject:
@@ -112,7 +113,7 @@ class FsspecObjects:
     def delete_many(self, keys: Sequence[str]) -> None:
         """Remove several objects, each in a request of its own."""
         with (
-            self._errors("delete", f"{len(keys)} objects"),
+            self._errors("delete", counted(len(keys), "object")),
             ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="dump-ingest-delete") as threads,
         ):
             for _ in threads.map(self._delete_path, map(self._path, keys)):

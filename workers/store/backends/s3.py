@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import fsspec
 
+from workers.host.wording import counted
 from workers.model import MIB
 from workers.store.backends.fsspec_objects import FsspecObjects
 from workers.store.backends.s3_session import S3Listener
@@ -56,7 +57,7 @@ class S3Objects(FsspecObjects):
 
     def delete_many(self, keys: Sequence[str]) -> None:
         """Remove several objects, up to a thousand in one request."""
-        with self._errors("delete", f"{len(keys)} objects"):
+        with self._errors("delete", counted(len(keys), "object")):
             for start in range(0, len(keys), _DELETED_AT_ONCE):
                 self._delete_at_once(keys[start : start + _DELETED_AT_ONCE])
 

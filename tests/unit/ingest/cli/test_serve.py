@@ -26,6 +26,7 @@ from workers.store import strict_json
 
 LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
 #: Views, and what the API calls the answers that they show.
+LOG_PLACE = f"rank=1&step=2&name={LOG}"
 VIEWS = (
     ("incidents", ["incidents"]),
     ("incidents?rank=1&step=2", ["incidents?rank=1&step=2"]),
@@ -37,8 +38,8 @@ VIEWS = (
     ),
     ("cell?rank=1&step=2", ["tensors?rank=1&step=2"]),
     (
-        f"tensor?rank=1&step=2&name={LOG}",
-        [f"tensor?rank=1&step=2&name={LOG}", f"precision?rank=1&step=2&name={LOG}"],
+        f"tensor?{LOG_PLACE}",
+        [f"tensor?{LOG_PLACE}", f"values?{LOG_PLACE}", f"precision?{LOG_PLACE}"],
     ),
     ("live", ["steps"]),
     ("compare?with=b.zarr", ["comparison?with=b.zarr&step=3&partial=1", "growth?with=b.zarr&rank=0"]),
@@ -163,5 +164,5 @@ def test_the_lines_below_a_view_give_its_answer(
 def test_the_lines_of_a_tensor_name_its_channels(runs: RunningPage, answer: Answer) -> None:
     place = f"rank=0&step=0&name={quote('Mul.m[1].output.0')}"
     glob = place.replace(quote("[1]"), quote("[[]1]"))
-    questions = [f"tensor?{place}", f"precision?{glob}", f"outliers?{glob}"]
+    questions = [f"tensor?{place}", f"values?{place}", f"precision?{glob}", f"outliers?{glob}"]
     assert_lines_answer(runs, answer, "odd.zarr", f"tensor?{place}", questions)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.questions.divergence import find
+from ingest.questions.placement import mistakes
 from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT, Config, Dump, simulate, write
 
@@ -59,7 +59,7 @@ def test_nothing_more_is_read_of_a_run_without_a_mistake(
         looked_at.append(steps)
         return []
 
-    monkeypatch.setattr(find, "find_mistakes", note)
+    monkeypatch.setattr(mistakes, "find_mistakes", note)
     assert ingest.divergence(store).agree
     assert looked_at == []
     assert ingest.layout(store).findings == ()

@@ -344,7 +344,7 @@ def test_storage_that_is_not_there_is_named() -> None:
         (b"h\x07", "lacks the value 7"),
         (named("a." + "b" * 300), "a name of 300 characters"),
         (b"X\xff\xff\xff\x7f", "middle of an instruction"),
-        (call("torch._utils._rebuild_tensor_v2", integer(1)), "with 1 arguments"),
+        (call("torch._utils._rebuild_tensor_v2", integer(1)), "with 1 argument"),
         (text("a") + b"Q", "refers to a value of type str"),
         (text("a") + text("b") + text("c") + b"s", "sets items of a value of type str"),
         (b"]" * 70 + b"a" * 69, "nested more than 64 deep"),
