@@ -14,7 +14,7 @@ DumpIngestError
 │   ├── SourceChanged       a file changed while it was read: scan again
 │   └── SourceDiffers       a file differs from what the store has: keep both, and look
 ├── ClusterError            no Dask scheduler or workers: retry when they are back
-│   └── WorkerDied          the process that did the work died: do it in a process of its own
+│   └── WorkerDied          the process that did the work died: repeat the work in a separate process
 └── StoreError              the store refused
     ├── StoreDenied         wrong credentials or no permission: do not retry
     ├── StoreUnavailable    worth another attempt
@@ -30,8 +30,8 @@ from __future__ import annotations
 class DumpIngestError(Exception):
     """Base of all errors of this project.
 
-    Errors cross process boundaries, between Dask workers and the client: whatever else a subclass takes is a
-    keyword with a default, so that pickle restores it.
+    Errors cross process boundaries, between Dask workers and the client: all other arguments of
+    a subclass are keywords with defaults, so that pickle restores them.
     """
 
     hint = ""

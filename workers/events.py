@@ -1,7 +1,7 @@
 """Events: what happened, as values. Metrics, logs and reports observe them; emitters know no observer.
 
-Every event of the project derives from `Event`. Those of the data plane (requests, tasks) go to the observers
-of the process, which subscribe here; those of a service go to the observers that it was given.
+Every event of the project derives from `Event`. Events of the data plane (requests, tasks) go to the
+observers of the process, which subscribe here; events of a service go to the observers that it was given.
 """
 
 from __future__ import annotations

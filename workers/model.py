@@ -25,7 +25,7 @@ class Positional:
 
 @dataclass(frozen=True, slots=True)
 class StepKey:
-    """One rank's dump of one step; `step` is None for what the rank dumped outside of any step."""
+    """One rank's dump of one step; `step` is None for files that the rank dumped outside of any step."""
 
     rank: int
     step: int | None

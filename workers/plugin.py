@@ -40,7 +40,7 @@ def dask_setup(worker: Worker) -> None:
     """Prepare a worker at its start. Dask calls this function of each module that it preloads.
 
     Dask's profiler of tasks is switched off: it samples every thread a hundred times per second, and keeps
-    the samples of the last 1000 s, some 30 MiB. Under systemd, its watchdog is told that the worker runs.
+    the samples of the last 1000 s, some 30 MiB. Under systemd, it notifies the watchdog that the worker runs.
 
     Raises:
         ClusterError: another user may write where this process looks for modules.

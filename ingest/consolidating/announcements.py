@@ -12,7 +12,7 @@ from workers.store.objects import ObjectStore
 def read_announcements(objects: ObjectStore) -> dict[StepKey, list[str]]:
     """Return the steps of which a commit was replaced or removed, each with its new generations.
 
-    For a removal, `REMOVED` stands in the place of a generation.
+    For a removal, `REMOVED` replaces the generation.
     """
     announced: dict[StepKey, list[str]] = {}
     for name in objects.children(CHANGED):

@@ -77,7 +77,7 @@ class StepsConsolidated(Event):
 class Consolidator:
     """Takes commits into the cubes of one store. A context manager: it holds a lease.
 
-    Memory: that of `CubeWriter`, and what `run` returns.
+    Memory: as much as `CubeWriter`, and the value that `run` returns.
     """
 
     objects: ObjectStore

@@ -1,13 +1,13 @@
 """A lease on something in the store that only one process may write.
 
 An object says who holds the lease and when it was last renewed. Object stores offer no common way to write an
-object only if nobody else has written it, so a lease is taken in two steps: write, wait longer than a write
-takes, read back; whoever wrote last has it. A process that was stopped for longer than the lease lasts
-notices that another one holds it before it writes anything more.
+object only if nobody else has written it, so a process takes a lease like this: it writes the lease, waits
+longer than a write takes, and reads it back. The process that wrote last has the lease. A process that was
+stopped for longer than the lease lasts notices that another process holds it before it writes anything more.
 
-Clocks of hosts differ, and jump. So a lease counts as given up only if whoever wants it has seen it unchanged
-for as long as it lasts, by a monotonic clock. The time in it only spares who wants it the wait: if it says
-that the holder was there just now, that is believed.
+Clocks of hosts differ, and jump. So a process regards a lease as given up only if it has seen the lease
+unchanged for as long as it lasts, by a monotonic clock. The time in the lease only shortens the wait: if it
+says that the holder was alive just now, that is believed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from workers.store.objects import ObjectStore
 #: How long a lease holds that is not renewed, in seconds, and how often somebody who waits for that looks.
 LEASE_S = 60.0
 _LOOK_S = 2.0
-#: The lease of whoever writes the consolidated view.
+#: The lease of the process that writes the consolidated view.
 VIEW_LEASE = f"{GROUP}/lease"
 _READ_BACK_S = 1.0
 #: All owners that this process ever was.
@@ -45,7 +45,7 @@ class LeaseRecord(Struct, frozen=True):
     """What the object in the store says, as JSON."""
 
     owner: Annotated[str, Meta(pattern=r"\A[^:]*:[0-9]{1,9}:")]
-    """Host, process and a name of its own, separated by colons."""
+    """Host, process and a unique name, separated by colons."""
     renewed_at: float
     """Seconds since the epoch, by the clock of the owner: a sign of life, which may be wrong."""
 

@@ -53,7 +53,7 @@ class CommittedSteps:
 
 @dataclass(slots=True, eq=False)
 class CommitListing:
-    """The steps of each rank, as of when the rank was last listed.
+    """The steps of each rank, at the time when the rank was last listed.
 
     Memory: 8 bytes for each step and rank of the run.
     """

@@ -16,7 +16,7 @@ from workers.tasks.consolidate import Consolidated, ConsolidateJob, UnknownTenso
 
 @dataclass(frozen=True, slots=True)
 class StepWriter:
-    """Carries out one plan. Memory: what the tasks of one block return, and that of `CubeWriter`."""
+    """Carries out one plan. Memory: the results of the tasks of one block, and as much as `CubeWriter`."""
 
     writer: CubeWriter
     run: RunJobs

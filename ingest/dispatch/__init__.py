@@ -8,7 +8,7 @@ task_monitor.py          tasks that do not come to an end, and workers that are 
 clients.py               what both kinds of workers have in common for their callers
 local_workers.py,        worker processes without Dask: for `ingest`, which takes one dump
 local_client.py
-cluster.py, handshake.py a Dask cluster: that of the user, or one of our own for `watch`
+cluster.py, handshake.py a Dask cluster: the user's, or our own for `watch`
 own_cluster.py,          our own: over TLS with a key of the run; started so that Ctrl-C does not reach it
 own_workers.py
 """

@@ -109,7 +109,7 @@ class Cluster:
         check_encryption(address.get("address"))
         self._require_answer(address)
         try:
-            # Not the default client: a notebook that calls `ingest_dump` may have one of its own.
+            # Not the default client: a notebook that calls `ingest_dump` may have its own.
             self._client = Client(**address, timeout=self._settings.scheduler_timeout_s, set_as_default=False)
             self._client.wait_for_workers(1, timeout=self._settings.scheduler_timeout_s)
         except (OSError, TimeoutError, ValueError) as exc:

@@ -22,7 +22,7 @@ NO_WORKER_HINT = (
 
 
 def shares_of(resources: Mapping[str, float]) -> dict[str, float] | None:
-    """Return what a task asks for of what a worker must offer; None for nothing.
+    """Return how much of a worker's resources a task requests; None if it requests none.
 
     It is a label and not a quota: how many tasks a worker runs at once is up to its threads.
     """

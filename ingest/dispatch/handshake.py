@@ -22,7 +22,7 @@ def require_answer(address: str, timeout_s: float) -> None:
     Raises:
         ClusterError: it accepts the connection and does not answer within `timeout_s`.
     """
-    # In a thread of its own: the caller may be a notebook, whose thread has an event loop that runs.
+    # In a separate thread: the caller may be a notebook, whose thread runs an event loop.
     with ThreadPoolExecutor(1, thread_name_prefix="dump-ingest-handshake") as pool:
         answers = pool.submit(asyncio.run, _answers(address, timeout_s)).result()
     if not answers:

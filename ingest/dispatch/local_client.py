@@ -90,7 +90,7 @@ class _Slot:
 
 @dataclass(order=True, frozen=True, slots=True)
 class _Waiting:
-    """A task in the queue: those of a higher priority first, then in the order of submission."""
+    """A task in the queue. Tasks of a higher priority come first, then the order of submission counts."""
 
     precedence: int
     number: int

@@ -46,7 +46,7 @@ def start_workers(start: Callable[[], Started]) -> Started:
     for name in _QUIET_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     starting = threading.Thread(target=start_shielded, name="dump-ingest-workers")
-    # A daemon: a process that is told to stop while they start does not wait for them.
+    # A daemon thread: a process that gets a signal to stop while they start does not wait for them.
     starting.daemon = True
     starting.start()
     starting.join()

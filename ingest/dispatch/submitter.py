@@ -1,4 +1,4 @@
-"""Steps become tasks of workers, and stay under way until they are committed, whatever dies meanwhile.
+"""Submits steps as tasks, and again after workers or schedulers died, until each step is committed.
 
 A step of one job is converted and published by one task, and small steps that wait together share a task. A
 larger step has a task for each of its jobs, and one that publishes when all receipts have arrived.
@@ -147,7 +147,7 @@ class Submitter:
         self._ready += parts
 
     def poll(self, timeout_s: float) -> list[Outcome]:
-        """Submit what fits, wait up to `timeout_s` for a task to finish, and return what came of it.
+        """Submit steps that fit, wait up to `timeout_s` for a task to finish, and return the outcomes.
 
         Raises:
             ClusterError: the scheduler does not answer. Everything stays under way; call again later.
@@ -283,7 +283,7 @@ class Submitter:
                     yield self._fail(part.step, part.number, error)
 
     def _take_back(self, task: InflightTask) -> Sequence[TaskPart]:
-        """Remove a task from those in flight; return what it was to do."""
+        """Remove a task from the tasks in flight; return its work."""
         self._inflight.remove(task)
         self.monitor.drop(task)
         self._inflight_nbytes -= task.nbytes

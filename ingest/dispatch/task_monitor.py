@@ -33,7 +33,7 @@ _YOUNG_S, _PAUSE_S = 30.0, 10.0
 _S_PER_BYTE = 1 / MIB
 #: How often in a row the scheduler must not know a task: it may have ended a moment before.
 _MISSED = 2
-#: A scheduler that has not answered for so long hangs, in seconds; it is told that often.
+#: A scheduler that has not answered for this time, in seconds, hangs; it is also the interval of reports.
 _SILENT_S = 120.0
 
 
@@ -74,7 +74,7 @@ class _Seen:
     """What was heard of one task."""
 
     place: tuple[str, Any] = ("", None)
-    """Its worker, and for what the task needs it: itself, or the tasks for which it waits."""
+    """Its worker, and why the task needs it: to run itself, or to run the tasks for which it waits."""
     since: float = 0.0
     missed: int = 0
 
@@ -92,7 +92,7 @@ class TaskMonitor:
     young_s: float = _YOUNG_S
     pause_s: float = _PAUSE_S
     notify: Observer = lambda _: None
-    """Called with each worker that is replaced, by whoever calls `look`."""
+    """Called with each worker that is replaced, in the thread that calls `look`."""
     _tasks: dict[Any, LongTask] = field(default_factory=dict)
     """The tasks in flight, by their keys. Bounded by those who add them."""
     _seen: dict[Any, _Seen] = field(default_factory=dict)
@@ -186,7 +186,7 @@ class TaskMonitor:
         )
 
     def _place_of(self, key: Any, answer: ClusterAnswer) -> tuple[str, Any] | None:
-        """Return where a task is, and for what it needs its worker; None if it waits for its turn.
+        """Return where a task is, and why it needs its worker; None if it waits for its turn.
 
         A scheduler gives a worker more tasks than it has threads, and some overtake others. But a worker may
         also be kept busy by the task of a client that has gone, which the scheduler has forgotten.

@@ -31,6 +31,6 @@ def _fits(pattern: Pattern, names: list[str]) -> bool:
 
 
 def _names_step(pattern: Pattern, level: int, name: str) -> bool:
-    """Return whether the step stands in the name of a directory."""
+    """Return whether the step is part of the name of a directory."""
     fields = pattern.match(level, name)
     return fields is not None and not _STEP_FIELDS.isdisjoint(fields)

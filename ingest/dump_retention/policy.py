@@ -26,9 +26,9 @@ class Candidate:
     commit: Commit | None
     """None if it cannot be read."""
     elsewhere: UsageError | None = None
-    """Why the commit is that of another dump."""
+    """Why the commit belongs to another dump."""
     is_newest: bool = False
-    """Whether it is one of the newest steps of its rank that are to stay."""
+    """Whether it is one of the newest steps of its rank, which are kept."""
     undecided: StepKey | None = None
     """The same step of another rank, of which it is not known yet whether it has an anomaly."""
     anomalous: StepKey | None = None
@@ -46,7 +46,7 @@ class RetentionPolicy:
     """Whether steps with an anomaly on any rank of the dump stay."""
 
     def newest(self, keys: Iterable[StepKey]) -> set[StepKey]:
-        """Return those of these steps that are the newest of their rank, by number."""
+        """Return the steps among these that are the newest of their rank, by number."""
         return newest_steps(keys, max(self.keep_last, 1))
 
     def why_newest(self) -> WhyKept:

@@ -49,7 +49,7 @@ class Removed:
     """Device and inode of files that have other names, of which one was unlinked."""
 
 
-#: How many paths of what had changed are kept.
+#: How many paths of changed files are kept.
 _NAMED = 20
 
 
@@ -62,14 +62,14 @@ def remove(
     stop: Event,
     dry_run: bool = False,
 ) -> Removed:
-    """Unlink files of one step, then remove those of its directories that are empty. It may be killed.
+    """Unlink files of one step, then remove its empty directories. It may be killed at any time.
 
     Args:
         root: the dump; never removed itself.
         proven: the files, with paths relative to the dump.
         listed: every path of the step that was known when the files were read back. If the step has another
             file by now, nothing is deleted: a file that came late is ingested together with all others.
-        directories: those of the step, relative to the dump.
+        directories: the directories of the step, relative to the dump.
         stop: ends it before the next file.
         dry_run: do everything but change the dump.
     """
@@ -149,7 +149,7 @@ def is_as_proven(now: os.stat_result, member: Proven, unlinked: Collection[tuple
     """Return whether a file is still the one of which the store has every byte.
 
     Args:
-        now: what the file system says of it, a link not being followed.
+        now: the present state of the file; a link is not followed.
         member: the file as it was when it was compared.
         unlinked: device and inode of files of which another name was unlinked since: that sets ctime, too.
     """

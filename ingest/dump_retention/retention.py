@@ -75,7 +75,7 @@ class SourceRetention:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is left to do for what was seen at the last look."""
+        """Whether any work is left for the steps of the last scan."""
         if self._waiting or self._under_way:
             return True
         return not self.retry_forever and any(
@@ -118,13 +118,13 @@ class SourceRetention:
         return self._take_events()
 
     def close(self) -> None:
-        """Stop; whoever looks next goes on with what is half deleted."""
+        """Stop. The next run continues with steps that are partly deleted."""
         self._stop.set()
         self.read_backs.cancel()
         self._threads.shutdown()
 
     def _left(self) -> RetentionSeen:
-        """Return how much of what the last look listed is still to be deleted."""
+        """Return how much of the last scan's files is still to be deleted."""
         states = {*self._waiting, *(step.state for step in self._under_way)}
         listings = [state.listing for state in states if state.listing is not None]
         return RetentionSeen(len(listings), sum(listing.nbytes for listing in listings))
@@ -202,7 +202,7 @@ class SourceRetention:
             step.results[job.number] = result
 
     def _advance(self, step: StepUnderWay) -> None:
-        """Remove the files of a step that was read back as a whole; record what came of it."""
+        """Remove the files of a step that was read back as a whole, and record the outcome."""
         if step.removing is None and step.is_read_back:
             self._remove(step)
         if step.removing is not None and step.removing.done():

@@ -35,7 +35,7 @@ class Inspection(NamedTuple):
 
     headers: tuple[TensorHeader, ...] = ()
     samples: tuple[int | None, ...] = ()
-    """Hash of the first payload bytes of each tensor: equal for copies. None for what is not a payload."""
+    """Hash of the first payload bytes of each tensor: equal for copies. None if it is not a payload."""
     problem: str = ""
     may_grow: bool = False
     """Whether the file is too short, but may still be written to."""

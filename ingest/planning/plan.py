@@ -1,8 +1,8 @@
 """From an inspected step to a plan: which bytes go where, and which task does what. Pure arithmetic.
 
 Possible copies (same element type, same size, same first bytes) go to one task, so duplicates are found
-across the whole step before anything is encoded. Each task starts on shard boundaries of its own, so no
-shard is ever written by two tasks.
+across the whole step before anything is encoded. Each task starts on a shard boundary, so two tasks
+never write the same shard.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _MAX_REWRITES = 64
 def rewritten(name: str, times: int) -> str:
     """Return the name of the generation of the same files, after they were rewritten `times` times.
 
-    The first name is that of what was stored before, which readers may still have open.
+    The name without a rewrite belongs to the generation stored before, which readers may still have open.
     """
     for _ in range(times):
         name = xxhash.xxh3_128(f"{name}\nrewritten\n".encode()).hexdigest()

@@ -36,7 +36,7 @@ class SharedTensor(NamedTuple):
     unit: str
     """The least name of the tensors of the rank that were equal to it, and shared by the same ranks."""
     kind: str = ""
-    """What its unit is packed with: "" for what is surely shared, else a kind of tensors that not all are."""
+    """The kind of its unit, for packing: "" if surely shared, else a kind whose tensors may not all be."""
     is_firm: bool = True
     """Whether it belongs to its unit; otherwise only if it is still equal to one that does."""
 
@@ -101,7 +101,7 @@ def _unsure_kinds(
     Args:
         keys: the tensors.
         present: (rank, tensor), whether a rank has a tensor.
-        same: (rank, tensor), whether it is that of the rank that asks.
+        same: (rank, tensor), whether it equals the tensor of the asking rank.
         examples: by set of ranks, the column of a tensor that they share.
     """
     names: dict[str, int] = {}

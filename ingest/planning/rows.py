@@ -1,4 +1,4 @@
-"""From the files of a step to the rows of its index: the kind of each, and what is known of it."""
+"""Makes the rows of a step's index from its files: the kind of each row, and the facts about it."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def _numbered(row: PlannedRow, occurrence: int) -> PlannedRow:
 def _with_failed_operators(rows: list[PlannedRow]) -> list[PlannedRow]:
     """Add to each overflow record the operators that failed: those with its streams and tasks.
 
-    The task and the stream in the name of a record are those of the check; the operator's are in the record.
+    The name of a record has the task and the stream of the check; the record has the operator's.
     """
     if all(row.overflow is None for row in rows):
         return rows

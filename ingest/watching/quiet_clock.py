@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-#: By how much the clock of a host may be ahead of that of a file server, in seconds: what is older is old.
+#: By how much the clock of a host may be ahead of a file server's, in seconds: older files are surely old.
 MOST_AHEAD_S = 86_400.0
 
 
@@ -30,7 +30,7 @@ def file_system_time(directory: Path) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class QuietClock:
-    """The clock of this process, that of its host, and that of the file system.
+    """The clocks of this process, of its host, and of the file system.
 
     Times of files are compared only where nothing else is known: a step that is seen for the first time has
     been quiet since its newest change, by the clock of its file system, but at most since the look at which

@@ -137,7 +137,7 @@ class Watcher:
         return None
 
     def _see(self, present: dict[StepKey, Listing]) -> None:
-        """Record the listings of a look, and that the other steps have no files."""
+        """Record the listings of a scan, and that the other steps have no files."""
         now = self.clock.monotonic()
         # When a step is listed first, only the times of files tell for how long it has been quiet. One that
         # was not there at the look before has come since, however wrong the clocks of host and disk are.

@@ -10,7 +10,7 @@ from workers.model import Positional
 
 
 class TensorName(NamedTuple):
-    """What the name and the place of a dump file tell about its tensor; -1 and "" for what they do not tell.
+    """Facts about a tensor in the name and the path of its dump file; -1 and "" for missing facts.
 
     A tuple, because a step has thousands, and a frozen dataclass takes four times as long to make.
     """
@@ -22,7 +22,7 @@ class TensorName(NamedTuple):
     io: str = ""
     slot: int = -1
     occurrence: int = 0
-    """Number of this dump among those of the same op and slot in one step (loops), in order of time."""
+    """Number of this dump among all dumps of the same op and slot in one step (loops), in order of time."""
     task: int = -1
     stream: int = -1
     timestamp: int = -1
@@ -55,9 +55,9 @@ class ReportedStatistics(Positional):
     digits: int = 6
     """How many significant decimal digits its numbers have."""
     decimals: int = -1
-    """How many digits they have behind the point, whatever their size; -1 if `digits` says it all."""
+    """Number of decimal places of all values, large and small; -1 if `digits` alone describes them."""
     counts_are_least: bool = False
-    """Whether a count of NaN or Inf, if it is not 0, only tells that there are some."""
+    """Whether a count of NaN or Inf other than 0 only means that there are some."""
     std_is_of_sample: bool = False
     """Whether its standard deviation has n - 1 in the place of n."""
     attributes: str = ""

@@ -45,7 +45,7 @@ def inside(root: Path, path: str) -> Path:
 
 
 def relative(path: str) -> str:
-    """Return `path` if it is relative and stays below whatever it is joined to; see `inside`."""
+    """Return `path` if it is relative and does not lead out of a directory it is joined to; see `inside`."""
     # Most paths are recognised at a glance: this is called for every file.
     is_suspect = ".." in path or not path.strip("./")
     parts = path.split("/") if is_suspect else ()

@@ -3,7 +3,7 @@
 temporary.py, memory.py,   directories for temporary files, memory, processors
 cpu.py
 steady_clock.py            a clock for Dask that does not jump
-heartbeat.py, watchdog.py  what systemd is told
+heartbeat.py, watchdog.py  notifications of systemd
 credentials.py,            credentials, and YAML files of users
 yaml_file.py
 wording.py                 counts with their nouns, for messages

@@ -36,8 +36,8 @@ class CpuLimits:
     def apply(self) -> None:
         """Take the priority and the processors.
 
-        A priority that is lower already stays. With `nice` 0, every priority stays: whoever started this
-        process may have raised it.
+        A priority that is lower already stays. With `nice` 0, every priority stays, because the user
+        may have started this process with a higher one.
 
         Raises:
             UsageError: this process may use none of the processors, or may not choose for itself.

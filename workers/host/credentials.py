@@ -11,7 +11,7 @@ from workers.errors import UsageError
 _SECRET_WORDS = ("secret", "password", "token", "key", "credential")
 #: Names a key of the key management service; it is of no use to a thief.
 _NOT_SECRET = frozenset(["SSEKMSKeyId"])
-#: `user:password@`. The password may contain slashes, as those of AWS do; a port is not a password.
+#: `user:password@`. The password may contain slashes, like AWS secret keys; a port is not a password.
 _IN_AUTHORITY = re.compile(r"(?<=://)[^/@:\s]*:(?!\d+(?:/|$))[^@\s]*@")
 #: A parameter of a signed URL.
 _IN_QUERY = re.compile(
@@ -36,7 +36,7 @@ def masked(text: str) -> str:
 
 
 def masked_values(value: Any) -> Any:
-    """Return plain values without credentials: those of names that look secret, and those in URLs."""
+    """Return plain values without credentials: under names that look secret, and in URLs."""
     if isinstance(value, Mapping):
         return {
             name: _MASK
@@ -78,7 +78,7 @@ _ENVIRONMENT = "the environment (AWS_ACCESS_KEY_ID, AWS_PROFILE, ...)"
 
 
 def _all(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield all options, and the options in them, such as those of `client_kwargs`."""
+    """Yield all options, and the options inside of them, such as in `client_kwargs`."""
     for name, value in options.items():
         yield str(name), value
         for below in value if isinstance(value, list | tuple) else [value]:

@@ -1,4 +1,4 @@
-"""A heartbeat, and who is told of it: systemd, as sd_notify(3) describes it."""
+"""A heartbeat, and its notification to systemd, as sd_notify(3) describes it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Heartbeat:
     def _tell(self, message: str) -> None:
         if not self._address:
             return
-        # "@" stands for the zero byte that begins a name in the abstract namespace.
+        # "@" replaces the zero byte at the beginning of a name in the abstract namespace.
         address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as to:
             to.sendto(message.encode(), address)

@@ -29,7 +29,7 @@ def data_nbytes() -> int:
 
 
 def data_left() -> int | None:
-    """Return how much more memory this process may use, in bytes; None if it has no limit of its own."""
+    """Return how much more memory this process may use, in bytes; None if the process has no limit."""
     limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
     return None if limit == resource.RLIM_INFINITY else max(limit - data_nbytes(), 0)
 

@@ -84,7 +84,7 @@ def parse(text: str, path: str, *, strict: bool = True, hint: str = "") -> YamlF
     Args:
         text: YAML.
         path: the name of the file, for messages.
-        strict: whether to refuse aliases, with which a small file may stand for a huge one, and names that
+        strict: whether to refuse aliases, with which a small file may expand to a huge one, and names that
             occur twice in a mapping, of which YAML would silently take the last.
         hint: what to do if it is wrong.
 

@@ -60,7 +60,7 @@ def serve(end: socket.socket, memory_nbytes: int, prepare: Callable[[], object])
 
 
 def _receive(channel: Channel, tasks: queue.SimpleQueue[bytearray]) -> None:
-    """Receive tasks in a thread of its own: the end of the parent is noticed whatever the process is at."""
+    """Receive tasks in a separate thread, which notices the end of the parent even while a task runs."""
     try:
         while True:
             tasks.put(channel.receive())

@@ -116,7 +116,7 @@ def start_process(memory_nbytes: int, prepare: Callable[[], object]) -> WorkerPr
     """
     ours, theirs = socket.socketpair()
     try:
-        # Until the child has handlers of its own, it must not run those of this process.
+        # Until the child has its own handlers, it must not run the handlers of this process.
         with _blocked(_SIGNALS):
             if _has_one_thread():
                 child: Child = _fork(theirs, memory_nbytes, prepare)

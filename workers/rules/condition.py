@@ -13,7 +13,7 @@ from workers.errors import UsageError
 from workers.store.sketch_names import is_sketch_column
 from workers.store.tables import NUMBERS
 
-#: The columns that are numbers, besides those of sketches. All others are text.
+#: The columns that are numbers, besides the columns of sketches. All others are text.
 _NUMBERS = frozenset([*FIELDS, *NUMBERS, "rank", "step", "copy"])
 
 

@@ -149,7 +149,7 @@ def _mapping(value: Any, what: str, where: str) -> dict[str, Any]:
 
 
 def _rule(entry: _Entry, base: BaseRule | None = None) -> BaseRule:
-    """Return a rule; fields that it does not give are those of the built-in rule of the same name, if any."""
+    """Return a rule. Missing fields are taken from the built-in rule with the same name, if there is one."""
     fields = entry.fields
     if base is not None:
         if fields.get("kind", base.kind) != base.kind:

@@ -92,7 +92,7 @@ def near(wanted: str, names: Sequence[str]) -> list[str]:
     holding = [name for name in distinct if plain in name.lower()]
     if holding:
         return holding[:_SUGGESTED]
-    # A word of a name is what people remember of it.
+    # People remember a word of a name.
     by_word: dict[str, list[str]] = {}
     for name in distinct[:_COMPARED]:
         for word in {name.lower(), *re.split(r"[./_#-]+", name.lower())}:

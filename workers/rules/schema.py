@@ -321,10 +321,10 @@ class Change(BaseRule):
 class Drift(BaseRule):
     """Change of the distribution of magnitudes from one step to the next, from the histograms.
 
-    The distance is that of Wasserstein, of the finite elements other than zero, in powers of two: 1 if all
-    elements double. It is that of the histograms, rounded by at most 1e-4. As each magnitude is known to a
-    factor of two, that of log2 of the magnitudes differs from it by at most 1, if all lie in the range of
-    float32; findings state these bounds.
+    The distance is the Wasserstein distance of the finite elements other than zero, in powers of two: 1 if
+    all elements double. It is computed from the histograms, and rounded by at most 1e-4. As a histogram
+    gives each magnitude to a factor of two, the exact distance of log2 of the magnitudes differs by at
+    most 1, if all are in the range of float32; findings state these bounds.
     """
 
     kind: Literal["drift"]

@@ -29,7 +29,7 @@ def evaluate(rules: RuleSet, tables: Tables, key: StepKey, sketches: StepSketche
         rules: the rules.
         tables: index and statistics of the step.
         key: the step.
-        sketches: those of the step; None if it has none.
+        sketches: the sketches of the step; None if it has none.
     """
     columns = StepColumns(tables, key, sketches)
     findings: list[list[Finding]] = []
@@ -49,12 +49,12 @@ def evaluate(rules: RuleSet, tables: Tables, key: StepKey, sketches: StepSketche
 
 
 def needs_sketches(rules: RuleSet) -> bool:
-    """Return whether a rule looks at sketches, which whoever evaluates it must read."""
+    """Return whether any rule needs sketches, so that the caller must read them first."""
     return any(rule.kind in OF_HISTOGRAMS or asks_sketches(rule.where) for rule in rules.step_rules)
 
 
 def _evaluate(rule: Rule, columns: StepColumns) -> tuple[list[Finding], int]:
-    """Return what one rule finds: what is stored of it, and how much it is."""
+    """Return the findings of one rule that are stored, and the number of all its findings."""
     if not rule.selector.has_rank(columns.key.rank):
         return [], 0
     hits_of: dict[int, RowHits] = {}

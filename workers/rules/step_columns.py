@@ -35,8 +35,8 @@ Rows: TypeAlias = npt.NDArray[np.int64]
 class StepColumns:
     """The columns of one step, each computed when it is first asked for.
 
-    Statistics are those of `workers.arrays.statistics`, where minimum, maximum, mean and L2 norm are over the
-    finite elements.
+    The statistics come from `workers.arrays.statistics`, where minimum, maximum, mean and L2 norm are over
+    the finite elements.
     """
 
     tables: Tables

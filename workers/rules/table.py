@@ -51,7 +51,7 @@ def _built_in() -> str:
 
 
 def _parameters(rule: BaseRule) -> str:
-    """Return the kind of a rule with the values of its own fields."""
+    """Return the kind of a rule with the values of the fields that only this kind has."""
     values = rule.model_dump(mode="json")
     own = [name for name in MODELS[rule.kind].model_fields if name not in COMMON_FIELDS]
     given = [f"{name} {_value(values[name])}" for name in own if values[name] is not None]

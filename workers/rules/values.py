@@ -120,8 +120,8 @@ def evaluated(
 
     Args:
         rules: the set.
-        findings: those of each rule.
-        totals: by rule, how much it found, including what is not stored.
+        findings: by rule, its findings.
+        totals: by rule, the number of its findings, including those that are not stored.
         failed: by rule that could not be evaluated, why.
     """
     ordered = sorted((finding for part in findings for finding in part), key=lambda finding: finding.order)

@@ -23,7 +23,7 @@ sketch_cube.py
 cubes.py, blocks.py,       the cubes over all ranks and steps
 nd_arrays.py
 findings.py, removed.py    findings of a step; tombstones of removed steps
-restore.py, recomputed.py  source files and statistics, made again from what is stored
+restore.py, recomputed.py  source files and statistics, rebuilt from the store
 metadata.py, zarr_dtypes.py, Zarr documents and data types; strict JSON; decoding of untrusted bytes
 strict_json.py, untrusted.py
 model.py, events.py,       values, events of requests, look-ahead

@@ -20,12 +20,12 @@ TABLE = EntryTable("block_digests", ("digest",))
 
 
 def distinct(rows: Iterable[int], index: Tables) -> list[int]:
-    """Return the rows without those of payloads that are equal to that of an earlier row."""
+    """Return the rows, except rows whose payload is equal to the payload of an earlier row."""
     return list({index.digest[row].tobytes(): row for row in sorted(rows, reverse=True)}.values())
 
 
 def without_copies(entries: npt.NDArray[np.int64], index: Tables) -> npt.NDArray[np.int64]:
-    """Return the entries without those of payloads that are equal to that of an earlier row."""
+    """Return the entries, except of payloads that are equal to the payload of an earlier row."""
     rows = np.unique(entries[:, 0]).tolist()
     return entries[np.isin(entries[:, 0], distinct(rows, index))]
 

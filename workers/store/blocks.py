@@ -38,7 +38,7 @@ class TensorKey(NamedTuple):
     slot: int
     occurrence: int = 0
     copy: int = 0
-    """The number of this tensor among those of one step that agree in all other fields."""
+    """The number of this tensor among the tensors of one step that agree in all other fields."""
 
     @property
     def name(self) -> str:

@@ -4,8 +4,8 @@ Format: c-blosc 1.21, README_CHUNK_FORMAT.rst. A chunk is cut into blocks; the b
 each byte of the elements, eight planes of bits, is a stream for LZ4. What LZ4 does not make smaller is kept
 as it is. Blosc shuffles in vectors of 16 bytes, and writes into new memory. Here vectors are as wide as the
 processor has them (`workers.arrays.bitshuffle_code`), LZ4 is the one inside of Blosc, and the memory is used
-again. The bytes are the same: before it is used, an encoder is compared with Blosc, which encodes whatever
-this cannot.
+again. The bytes are the same: before it is used, an encoder is compared with Blosc. Blosc encodes the chunks
+that this encoder cannot.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEVEL: Final = 5
 STREAM_NBYTES: Final = 128 * 1024
 _ACCELERATION: Final = 10 - LEVEL
 HEADER: Final = struct.Struct("<BBBBIII")
-#: Versions of the format and of that of LZ4; flags: bits are shuffled, LZ4, and all is a copy.
+#: Versions of the format and of the LZ4 format; flags: bits are shuffled, LZ4, and all is a copy.
 VERSION, LZ4_VERSION, SHUFFLED_LZ4, _COPIED = 2, 1, 0b0010_0100, 0b0000_0010
 LENGTH_NBYTES: Final = 4
 #: What is encoded here, for elements of `ITEMSIZES` bytes.

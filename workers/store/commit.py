@@ -142,7 +142,7 @@ def _root_version(objects: ObjectStore, data: bytes) -> int:
 
 
 def holds_commits(objects: ObjectStore) -> bool:
-    """Return whether any step is committed, whatever the root says. Takes a few requests."""
+    """Return whether any step is committed, without reading the root. Takes a few requests."""
     for rank in list_ranks(objects):
         keys = list_keys(objects, [rank])
         for start in range(0, len(keys), _AT_ONCE):
@@ -320,7 +320,7 @@ def read(objects: ObjectStore, key: StepKey) -> Commit | None:
 def read_many(
     objects: ObjectStore, keys: Sequence[StepKey]
 ) -> tuple[dict[StepKey, Commit], dict[StepKey, str]]:
-    """Return the commits of those of the steps that are in the store, and what is wrong with damaged ones.
+    """Return the commits of the steps that are in the store, and what is wrong with damaged commits.
 
     Both in the order of `keys`; at most 256 are requested at once.
     """
@@ -335,7 +335,7 @@ def read_many(
 
 
 def read_records(objects: ObjectStore, keys: Sequence[StepKey]) -> dict[StepKey, CommitRecord]:
-    """Return the commit records of those of the steps that are in the store.
+    """Return the commit records of the steps that are in the store.
 
     Leaves out damaged commits. Takes half the time of `read_many`.
     """

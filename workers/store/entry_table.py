@@ -67,7 +67,7 @@ class EntryTable:
         return {self.path: self.document(len(entries))}, {self.chunk: tables.encode_table(entries, "int64")}
 
     def document(self, entries: int) -> metadata.Document:
-        """Return the metadata of a table of so many entries."""
+        """Return the metadata of a table with this number of entries."""
         return metadata.table_array((entries, len(self.fields)), "int64", ("entry", "field"), self.fields)
 
     def decode(self, document: metadata.Document, chunk: bytes | None, where: str) -> npt.NDArray[np.int64]:

@@ -13,7 +13,7 @@ STORE_OPS = ("get", "get_many", "put", "put_many", "delete", "list")
 
 @dataclass(frozen=True, slots=True)
 class StoreRequested(Event):
-    """A request to a store has ended, after whatever the client sent again."""
+    """A request to a store has ended, with all repetitions by the client."""
 
     op: str
     """One of `STORE_OPS`."""
@@ -36,4 +36,4 @@ class StoreClockSeen(Event):
     """The store has told the time."""
 
     ahead_s: float
-    """How far the clock of this host is ahead of that of the store, in seconds; to a second."""
+    """How far the clock of this host is ahead of the store's clock, in seconds; accurate to a second."""

@@ -5,8 +5,8 @@
     findings/{rules}/labels         (finding, label) text
     findings/{rules}/numbers        (finding, number) float64
 
-`{rules}` names the set of rules, so the findings of one set never replace those of another one. Without
-findings, the commit record says so, and the tables are missing.
+`{rules}` names the set of rules, so the findings of one set never replace the findings of another set. If a
+set found nothing, only the commit record says so, and the tables are missing.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def by_row(entries: npt.NDArray[np.int64], index: Tables) -> dict[int, npt.NDArr
 
 
 def distinct(rows: Iterable[int], index: Tables) -> list[int]:
-    """Return the rows without those of tensors that are equal to one of an earlier row; see `by_row`."""
+    """Return the rows, except of tensors that are equal to a tensor of an earlier row; see `by_row`."""
     contents = contents_of(index)
     return list({contents[row]: row for row in sorted(rows, reverse=True)}.values())
 
@@ -111,12 +111,12 @@ def _histogram(index: Tables, row: int, bins: npt.NDArray[np.int64], where: str)
 
 
 def without_copies(entries: npt.NDArray[np.int64], index: Tables) -> npt.NDArray[np.int64]:
-    """Return the entries without those of tensors that are equal to one of an earlier row."""
+    """Return the entries, except of tensors that are equal to a tensor of an earlier row."""
     return entries[np.isin(entries[:, 0], distinct(np.unique(entries[:, 0]).tolist(), index))]
 
 
 def contents_of(index: Tables) -> list[tuple[object, ...]]:
-    """Return what tells the elements of each row from those of others."""
+    """Return for each row a key that is equal for two rows if their elements are equal."""
     digests = [bytes(digest) for digest in index.digest]
     dtypes, layouts = index.label("dtype").tolist(), index.label("layout").tolist()
     return [

@@ -95,7 +95,7 @@ class StepMarginals:
         return StepMarginals(entries, self.values[:, : lengths.sum()])
 
     def without_copies(self, index: Tables) -> StepMarginals:
-        """Return the marginals without those of tensors that are equal to one of an earlier row."""
+        """Return the marginals, except of tensors that are equal to a tensor of an earlier row."""
         kept = histograms.distinct(np.unique(self.entries[:, 0]).tolist(), index)
         return self.of_entries(np.flatnonzero(np.isin(self.entries[:, 0], kept)))
 
@@ -107,8 +107,8 @@ class StepMarginals:
     def by_row(self, index: Tables) -> dict[int, dict[int, Marginal]]:
         """Return by row and axis the marginals of all tensors; rows without any are missing.
 
-        Tensors of equal elements share those of axes of equal length and stride: those that a tensor and its
-        flattened copy have in common.
+        Tensors of equal elements share the marginals of axes of equal length and stride, such as the last
+        axis of a tensor and of its flattened copy.
         """
         contents = histograms.contents_of(index)
         of_content: dict[tuple[object, ...], dict[tuple[int, int], Marginal]] = {}

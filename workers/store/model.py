@@ -79,8 +79,8 @@ class ArraySpec:
     dense: str = ""
     """How its chunks are shuffled for zstd, `shuffle` or `bitshuffle`; "" for lz4, which steps begin with."""
     sparse: str = ""
-    """How chunks with many zeros are encoded, whatever the others are: a rule of
-    `workers.store.sparse_chunks`; "" for as the others."""
+    """How chunks with many zeros are encoded: a rule of `workers.store.sparse_chunks`; "" if they are encoded
+    like all other chunks."""
 
     @property
     def typesize(self) -> int:
@@ -186,7 +186,7 @@ class Totals:
     unparsed: Count
     """Files in a step whose name is not understood; kept as files."""
     duplicates: Count
-    """Tensors whose payload is that of another tensor of the step."""
+    """Tensors with the same payload as another tensor of the step."""
     raw_bytes: Count
     stored_bytes: Count
     """Of shards and tables, those in the pool included; metadata documents are not counted."""

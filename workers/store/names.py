@@ -13,11 +13,11 @@ def tensor_name(op_type: str, op_name: str, io: str, slot: int, occurrence: int 
 
 
 def slot_name(io: str, slot: int, occurrence: int = 0) -> str:
-    """Return the name of a tensor among those of its operator.
+    """Return the name of a tensor among the tensors of its operator.
 
     Args:
         io: `input`, `output`, or what else the dump calls it.
         slot: which input or output, from 0.
-        occurrence: number of the dump among those of the same slot in one step; 0 is left out.
+        occurrence: number of the dump among the dumps of the same slot in one step; 0 is left out.
     """
     return f"{io}.{slot}#{occurrence}" if occurrence else f"{io}.{slot}"

@@ -1,8 +1,8 @@
 """Chunks of N-dimensional Zarr arrays, plain or sharded along one axis, encoded and decoded whole.
 
-The codecs of numbers are `bytes`, `blosc` (lz4, shuffle), `crc32c`; those of text are `vlen-utf8`, `zstd`,
-`crc32c`. A sharded array cuts each of its chunks into inner chunks along one axis (format: see `shards`), all
-of which are written.
+The codecs of numbers are `bytes`, `blosc` (lz4, shuffle), `crc32c`; the codecs of text are `vlen-utf8`,
+`zstd`, `crc32c`. A sharded array cuts each of its chunks into inner chunks along one axis (format: see
+`shards`), all of which are written.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class ArrayLayout:
         return b"".join([*parts, index, crc32c(index)])
 
     def decode(self, data: bytes | None, where: str) -> Array:
-        """Return the chunk that `encode` turned into `data`; None stands for one that was never written.
+        """Return the chunk that `encode` turned into `data`; None means a chunk that was never written.
 
         Raises:
             DamagedStore: it is damaged; `where` names the object.

@@ -89,7 +89,7 @@ class ObjectStore(Protocol):
         """Return an object; None if no object has that name."""
 
     def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
-        """Return those of the named objects that exist, in the order of `keys`.
+        """Return the named objects that exist, in the order of `keys`.
 
         `REQUESTS_AT_ONCE` if possible; no request for no keys.
         """
@@ -97,7 +97,7 @@ class ObjectStore(Protocol):
     def get_range(self, key: str, start: int, stop: int | None = None) -> bytes | None:
         """Return bytes `start` to `stop`, fewer if the object ends before; None if it does not exist.
 
-        A negative `start` counts from the end, and stands for the beginning of an object that is shorter.
+        A negative `start` counts from the end, and means the beginning if the object is shorter.
         """
 
     def delete(self, key: str) -> None:

@@ -1,4 +1,4 @@
-"""The pool of a step: arrays that its ranks share, each named by a digest of what is in it.
+"""The pool of a step: arrays that its ranks share, each named by a digest of its content.
 
     pool/step_{s}/{sha256}/{dtype}/zarr.json
     pool/step_{s}/{sha256}/{dtype}/c/0

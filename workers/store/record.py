@@ -49,7 +49,7 @@ class WithoutTensors:
 
 @dataclass(frozen=True, slots=True)
 class PoisonedSource:
-    """A source file that kills the process that reads it: whoever plans the step again knows it from here."""
+    """A source file that kills the process that reads it. Later plans of the step take it from here."""
 
     source: str
     """Its path as `workers.dump.paths.to_text` spells it."""
@@ -132,7 +132,7 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record as it stands in the attributes of the leaf."""
+        """Return the record in the form of the attributes of the leaf."""
         record: dict[str, Any] = msgspec.to_builtins(self)
         # Most steps have none of them, and earlier versions did not know them.
         for name in ("without_tensors", "pool", "poison"):

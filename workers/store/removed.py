@@ -47,7 +47,7 @@ class Tombstone:
         return f"{_directory(self.rank)}/{self.step}.{self.committed_ms}.{self.fingerprint}"
 
     def covers(self, fingerprint: str, files: Iterable[SourceFile] = ()) -> bool:
-        """Return whether a listing shows what was removed, or what is left of that.
+        """Return whether a listing shows the removed files, or some of them.
 
         Args:
             fingerprint: of the listing.

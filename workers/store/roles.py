@@ -8,13 +8,13 @@ needs no conversion. It follows from names, the definitions of operators, and th
 - a gradient is what a backward operator writes;
 - the loss is, in each graph, the last single number that a loss function writes, or else the last that the
   network writes;
-- an activation is whatever else the network writes.
+- an activation is everything else that the network writes.
 
 Names without a scope (`MatMul.MatMul-op47`, from MindSpore before 2.3) do not say whether an operator runs
 forward or backward. What follows the loss then counts as backward.
 
-What an operator reads has no role of its own, except for optimizers and the backward calls of msProbe: it is
-the output of another one.
+An input of an operator has no separate role, because it is the output of another operator. Optimizers and
+the backward calls of msProbe are exceptions.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ _GRADIENT_SLOTS = tuple(
 _OPTIMIZER_TYPE = re.compile(
     r"apply(?!rotary)|^adam|^sgd|^momentum|adagrad|adadelta|rmsprop|ftrl|^lars|fused\w*momentum|^fusedadam|^lamb(?!da)"
 )
-#: Tensors whose hints are kept: those of some large steps.
+#: Number of tensors whose hints are kept: enough for some large steps.
 _KEPT = 1 << 17
 
 
@@ -209,7 +209,7 @@ def _roles_in_graph(
     is_single: npt.NDArray[np.bool_],
     is_trained: bool,  # noqa: FBT001  (private, and used once)
 ) -> npt.NDArray[Any]:
-    """Return the roles in one graph, after the loss has been found: whatever is unscoped depends on it."""
+    """Return the roles in one graph, after the loss has been found: roles of unscoped names depend on it."""
     unscoped = np.isin(hints, (Hint.UNSCOPED, Hint.UNSCOPED_LOSS))
     backward = np.flatnonzero(hints == Hint.GRADIENT)
     first_backward = int(backward[0]) if backward.size else hints.size
@@ -244,7 +244,7 @@ def _place_of_loss(
 
 
 def roles_of_tables(tables: Tables, is_tensor: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-    """Return the role of each row of a step, (row,) of str; "" for none, and for what is not a tensor."""
+    """Return the role of each row of a step, (row,) of str; "" if it has none, or is not a tensor."""
     rows = np.flatnonzero(is_tensor)
     labels = (tables.label(name)[rows].tolist() for name in ("op_type", "op_name", "io"))
     hints = hints_of(zip(*labels, tables.number("slot")[rows].tolist(), strict=True))

@@ -261,8 +261,8 @@ class ShardReader:
         """
         if start >= stop:
             return bytearray()
-        # First, because the index of a real shard shows that the grid is not made up. Otherwise, memory would
-        # be taken for whatever the metadata says.
+        # First, because the index of a real shard shows that the grid is not made up. Otherwise, any size
+        #         # in the metadata would be allocated.
         self._index(start // self.spec.shard)
         try:
             out = bytearray((stop - start) * self.spec.itemsize)

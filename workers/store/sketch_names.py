@@ -25,7 +25,7 @@ LOSS = re.compile(r"(overflow|underflow)_([a-z][a-z0-9_]*)")
 
 
 class ColumnsWithSketches(frozenset[str]):
-    """Names of columns, and those of all that can be asked of sketches."""
+    """Names of columns, including all values that can be computed from sketches."""
 
     def __contains__(self, name: object) -> bool:
         return super().__contains__(name) or (isinstance(name, str) and is_sketch_column(name))

@@ -11,7 +11,7 @@ from workers.store import block_digests, histograms, marginals, metadata
 
 @dataclass(frozen=True, slots=True)
 class SketchKind:
-    """One kind of sketches: the arrays that hold it, and what is said of it in messages."""
+    """One kind of sketches: the arrays that hold it, and its name in messages."""
 
     name: str
     arrays: tuple[str, ...]
@@ -41,7 +41,7 @@ PATHS = frozenset(array for kind in KINDS for array in kind.arrays)
 
 
 def has_sketches(nodes: Container[str]) -> bool:
-    """Return whether a generation with these nodes has sketches, be it only those of an older version."""
+    """Return whether a generation with these nodes has sketches, even if only some, of an older version."""
     return any(path in nodes for path in PATHS)
 
 

@@ -34,8 +34,8 @@ from workers.store.chunk_encoder import (
     library_function,
 )
 
-#: How sparse chunks are encoded, as the metadata of an array says it: by the zstd of Blosc at level 1, or
-#: with few looks for repetitions. Arrays of the first kind are those of earlier versions.
+#: How sparse chunks are encoded, as in the metadata of an array: by the zstd of Blosc at level 1, or with
+#: few searches for repetitions. Earlier versions wrote arrays of the first kind.
 BY_BLOSC, QUICK = "zstd", "zstd_quick"
 #: The share of zeros from which on a chunk is sparse, and about how many of its elements are looked at.
 _SPARSE, _LOOKED_AT = 1 / 8, 1024

@@ -210,7 +210,7 @@ class StoredStep:
         return self._readers[path], first
 
     def has_payload(self, row: int) -> bool:
-        """Return whether the payload of a row is stored: a step may be kept without those of its tensors."""
+        """Return whether the payload of a row is stored: a step may be kept without its tensors."""
         return self.has_tensors or not metadata.is_of_tensors(str(self.tables.label("array")[row]))
 
     def packed_spec(self, path: str) -> ArraySpec:

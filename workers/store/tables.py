@@ -52,8 +52,8 @@ LABELS = (
 #: Integer columns of the index. `sequence` is the place in the list that the dump itself keeps. `offset` and
 #: `size` are in elements of the packed array, `nbytes` is the stored payload in bytes. `source_offset` is
 #: where the payload begins in the source file, `source_nbytes` how many bytes it has there, `source_size` the
-#: bytes of that file. `fortran_order` is 0 or 1, `groups` counts those of a convolution in device layout;
-#: times are those of the source file.
+#: bytes of that file. `fortran_order` is 0 or 1, `groups` counts the groups of a convolution in device
+#: layout; times come from the source file.
 NUMBERS = (
     "slot",
     "occurrence",

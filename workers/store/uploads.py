@@ -59,7 +59,7 @@ class Uploads:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait for what is being written; raise the error if it fails."""
+        """Wait for objects that are being written; raise the error if one fails."""
         try:
             if error is None:
                 for future, _ in self._running:

@@ -57,8 +57,8 @@ def _content_of(operand: Operand) -> TensorContent:
 def are_turned(pairs: Sequence[Pair]) -> list[bool]:
     """Return of each pair of matrices whether B is A with its axes exchanged.
 
-    `Pair.b` has the shape that it was dumped with: that of A, or with exchanged axes. Matrices of more than
-    `MAX_REORDERED_NBYTES` are not read, and those of different shapes count as turned.
+    `Pair.b` has the shape that it was dumped with: the shape of A, or the same with exchanged axes. Matrices
+    of more than `MAX_REORDERED_NBYTES` are not read; if their shapes differ, they count as turned.
 
     Raises:
         StoreError: a store cannot be reached.

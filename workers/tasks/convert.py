@@ -51,9 +51,9 @@ def convert(job: ShardJob, run: Callable[[ShardJob], Receipt] | None = None) -> 
     """Read the files of a job once, write whole shards, and report digests, statistics and places.
 
     Payloads of equal type and digest are stored once. Memory: `PIECE_BYTES` and three inner chunks (about 20
-    MiB with the default grid), whatever the size of the tensors; twice the size of a tensor in device layout
-    of up to `MAX_CONVERTED_BYTES`; and, if the store is not a directory, one encoded shard, twice, and what
-    `Uploads` holds.
+    MiB with the default grid), regardless of the size of the tensors; twice the size of a tensor in device
+    layout of up to `MAX_CONVERTED_BYTES`; and, if the store is not a directory, one encoded shard, twice, and
+    what `Uploads` holds.
 
     Args:
         job: what to convert.
@@ -92,7 +92,7 @@ def convert_here(job: ShardJob, begin: Callable[[int], None] | None = None) -> R
 def dry_run(job: ShardJob, begin: Callable[[int], None] | None = None) -> Receipt:
     """Read and convert the files of a job as `convert_here` does, but write nothing.
 
-    Returns the same receipt. Memory: that of `convert_here`, and one encoded shard.
+    Returns the same receipt. Memory: as much as `convert_here`, and one encoded shard.
     """
     started = time.perf_counter()
     work = _Conversion(job, lambda _key: Gathered(lambda _data: None), begin)
@@ -314,7 +314,7 @@ class _Conversion:
         *,
         base: int,
     ) -> None:
-        """Convert a tensor whose elements are picked from those of others; see `StridedView`.
+        """Convert a tensor whose elements are selected from other tensors; see `StridedView`.
 
         If they lie one after the other in a payload of this segment, which is stored from element `base` on,
         they are not stored again. It is -1 if there is none.

@@ -39,7 +39,7 @@ def is_counted(entry: Entry) -> bool:
     """Return whether an entry has statistics, provided that its type has any.
 
     Overflow records have none. Nor have tensors that are described but have no bytes: statistics that the
-    dump reports for them must not be compared with those of nothing.
+        dump reports for them must not be compared with the statistics of no elements.
     """
     header = entry.header
     is_absent = header is not None and header.problem != "" and not header.nbytes
@@ -99,7 +99,7 @@ class Summaries:
         self._statistics[place] = self._statistics[twin]
 
     def columns(self, rows: Sequence[int]) -> dict[str, Any]:
-        """Return the columns of a receipt, by name; `rows` are those of the index, by place."""
+        """Return the columns of a receipt, by name; `rows` are the rows of the index, by place."""
         return {
             "statistics": np.array(self._statistics, np.float64),
             "histograms": histograms.TABLE.gathered(rows, self._histograms),

@@ -35,7 +35,7 @@ def build_tables(
     Args:
         entries: the rows of the index.
         reported: by row, the statistics that the dump itself reports.
-        receipts: those of all jobs.
+        receipts: the receipts of all jobs.
     """
     kinds, headers = entries.column("kind"), entries.headers
     alike = headers.alike

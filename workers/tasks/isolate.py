@@ -215,7 +215,7 @@ def _wait(process: subprocess.Popen[bytes], progress: int, job: ShardJob) -> int
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a subprocess. One that the kernel does not let go is waited for in a thread of its own."""
+    """Kill a subprocess. A separate thread waits for it if the kernel does not end it at once."""
     process.kill()
     try:
         process.wait(_KILLED_S)

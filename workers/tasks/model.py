@@ -207,10 +207,10 @@ class Receipt:
     """Payload bytes of the duplicates."""
     seconds: float
     histograms: npt.NDArray[np.int64] = field(default_factory=_no_entries)
-    """Entries of `workers.store.histograms.TABLE`: those of the tensors that are not duplicates."""
+    """Entries of `workers.store.histograms.TABLE`, for the tensors that are not duplicates."""
     block_digests: npt.NDArray[np.int64] = field(default_factory=_no_entries)
-    """Entries of `workers.store.block_digests.TABLE`: those of large ones of the same tensors."""
+    """Entries of `workers.store.block_digests.TABLE`, for the large tensors among these."""
     marginals: StepMarginals | None = None
-    """Those of the same tensors; None if none were asked for."""
+    """The marginals of the same tensors; None if none were requested."""
     pooled: tuple[PooledRows, ...] = ()
     """What was packed into the pool; `stored` and `ends` do not have it."""

@@ -50,7 +50,7 @@ class InFile:
     source: SourceFile
     offset: int
     view: StridedView | None = None
-    """How the elements are picked from what is behind `offset`; None: they lie there one after the other."""
+    """How the elements are selected from the bytes behind `offset`; None if they are contiguous."""
 
 
 @dataclass(frozen=True, slots=True)

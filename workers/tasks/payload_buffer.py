@@ -1,4 +1,4 @@
-"""Reads the payloads of dump files, in parts that stay in the cache for whatever is done with them."""
+"""Reads the payloads of dump files, in parts that stay in the cache while they are processed."""
 
 from __future__ import annotations
 

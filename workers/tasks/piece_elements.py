@@ -57,7 +57,7 @@ class RangedElements:
     """
 
     def __init__(self, operand: Operand, ahead: int = 1, *, in_order: bool = False) -> None:
-        """Read from where the operand is; when in order, so many windows at a time.
+        """Prepare to read an operand from its dump or store; when in order, `ahead` windows at a time.
 
         Args:
             operand: what is read.
@@ -123,7 +123,7 @@ class _StoredChunks:
 
     @classmethod
     def of(cls, operand: Operand) -> _StoredChunks | None:
-        """Return those of an operand in a store; None of another, or if elements lie across chunks."""
+        """Return the chunks of an operand in a store; None for others, or if elements cross chunks."""
         place = operand.place
         if not isinstance(place, Stored):
             return None
@@ -180,7 +180,7 @@ def elements_of(operands: Sequence[Operand], *, in_order: bool = False) -> list[
 def with_twins(pieces: Pieces, elements: Sequence[Elements]) -> Pieces:
     """Return pieces of which those that were read as a whole and hold the same are known to.
 
-    The digests of a dump are not known before it is read, those of a store are.
+    Digests in a store are known in advance; digests of a dump are known only after it was read.
     """
     first: dict[object, int] = {}
     twins = []

@@ -289,7 +289,7 @@ def _totals_of_rules(result: Evaluated | None) -> dict[str, Any]:
 
 
 def _problems(plan: StepPlan, built: Tables) -> list[str]:
-    """Return the problems that the commit record lists: those of the step, then those of its files."""
+    """Return the problems for the commit record: first of the step, then of its files."""
     of_files = [
         f"{source}: {problem}"
         for source, problem in zip(built.label("source"), built.label("problem"), strict=True)

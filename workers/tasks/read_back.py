@@ -85,8 +85,8 @@ class ReadBack:
 def read_back(job: ReadBackJob) -> ReadBack:
     """Compare source files with what the store has of them. Writes nothing.
 
-    Memory: that of `ShardStream`, and two pieces of 16 MiB; for a tensor that was converted from the layout
-    of an accelerator (up to 256 MiB), three times its size.
+    Memory: as much as `ShardStream`, and two pieces of 16 MiB; for a tensor that was converted from the
+    layout of an accelerator (up to 256 MiB), three times its size.
 
     Raises:
         DamagedStore: the store does not have what was written.
@@ -158,7 +158,7 @@ def rows_by_file(step: StoredStep, files: Sequence[SourceFile]) -> dict[int, lis
     numbers = {paths.to_text(file.path): number for number, file in enumerate(files)}
     rows: dict[int, list[int]] = {}
     for row, source in enumerate(sources.tolist()):
-        # Reported statistics come from a table, which is a file with a row of its own.
+        # Reported statistics come from a table, which is a file with its own row.
         if source in numbers and kinds[row] != RowKind.STATISTICS.value:
             rows.setdefault(numbers[source], []).append(row)
     return rows

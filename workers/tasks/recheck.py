@@ -1,7 +1,7 @@
 """`recheck`: the Dask task that reads source files again and compares them with the digests of their commit.
 
-A file that was written in place and given its old time shows in no listing. Of the store, only the index is
-read: it has the digests of all payloads. The task is given paths and returns those of the files that differ.
+A listing does not reveal a file that was written in place and given its old time. The task reads only the
+index from the store: it has the digests of all payloads. It returns the paths of the files that differ.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def run_convert(packed: bytes) -> Receipt:
 
 
 def run_convert_isolated(packed: bytes) -> Receipt:
-    """Convert in a process of its own: after a worker died of this job."""
+    """Convert in a separate process, because this job has killed a worker."""
     return _convert_isolated(unpack_convert(packed))
 
 
@@ -122,7 +122,7 @@ def run_steps(packed: bytes) -> list[CommitSummary | DumpIngestError]:
 
 
 def run_steps_isolated(packed: bytes) -> list[CommitSummary | DumpIngestError]:
-    """Do the same, with each conversion in a process of its own: after a worker died of these steps."""
+    """Do the same, with each conversion in a separate process, because these steps have killed a worker."""
     return [_run_step(plan, _convert_isolated) for plan in unpack_steps(packed)]
 
 

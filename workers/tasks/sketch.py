@@ -42,9 +42,9 @@ class Sketched:
 
     key: StepKey
     tensors: int = 0
-    """How many distinct tensors have a histogram now; those of zeros alone need none."""
+    """How many distinct tensors have a histogram now; tensors of only zeros need none."""
     left: str = ""
-    """Why the step was left as it is; "" if it was not."""
+    """Why the step was not changed; "" if it was."""
 
 
 def sketch(job: SketchJob) -> Sketched:

@@ -1,8 +1,8 @@
 """From the tensors of a file to the parts that it is made of, so that the parts add up to the file.
 
 Tensors that lie in the file one after the other are payloads. A tensor inside of another one, or with
-strides, is a view. What belongs to no tensor stands in the `lead` or the `tail` of its neighbours, or is a
-part of its own if it is long.
+strides, is a view. Bytes that belong to no tensor are in the `lead` or the `tail` of their neighbours, or are
+a separate part if they are long.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from workers.dump.formats.header import ReadAt, TensorHeader, read_exactly
 from workers.errors import UnreadableTensor
 from workers.model import MIB
 
-#: Bytes that belong to no tensor stand in the index up to this number; more become a part of their own.
+#: Up to this number, bytes that belong to no tensor are kept in the index; more become a separate part.
 MAX_AROUND_NBYTES = 64 * 1024
 #: A view of more bytes, or out of more bytes, is not taken out of its storage: that takes memory.
 MAX_VIEW_NBYTES = 256 * MIB
@@ -68,7 +68,7 @@ def assemble(
         UnreadableTensor: its views are far larger than the file.
     """
     payloads, views = _separate(tensors)
-    # Elements over those of another type would be stored once more.
+    # Elements that overlap elements of another type would be stored twice.
     again = [number for number, view in views.items() if view.base < 0 and tensors[number].view is None]
     if too_large := [number for number in again if not is_viewable(tensors[number])]:
         views = {number: view for number, view in views.items() if number not in too_large}

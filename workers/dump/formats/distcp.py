@@ -32,7 +32,7 @@ from workers.dump.formats.pt import place_tensors
 from workers.dump.formats.pt_pickle import FUNCTIONS
 from workers.errors import UnreadableTensor
 
-#: The largest `.metadata` that is read: that of some 100,000 parts.
+#: The largest `.metadata` that is read: enough for some 100,000 parts.
 MAX_METADATA_NBYTES = 32 * 1024 * 1024
 #: The most archives of a file.
 _MAX_ARCHIVES = 100_000

@@ -141,7 +141,7 @@ def original_of(item: Item) -> str:
 
 
 def format_name(item: Item) -> str:
-    """Return the name of the memory format; "" for what has none."""
+    """Return the name of the memory format; "" if there is none."""
     if isinstance(item, OpBuffer | Workspace):
         return ""
     # Some writers leave GE's encoding in it: sub-format and C0 in the higher bytes (GE, types.h).

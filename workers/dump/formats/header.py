@@ -89,7 +89,7 @@ class TensorHeader(NamedTuple):
     format: str = ""
     """The name of the memory format, if the content has it."""
     declared_dtype: str = ""
-    """The content's name for the type, if it is not that of `element`."""
+    """The file's name for the type, if it differs from the name in `element`."""
     problem: str = ""
     """What is wrong with this tensor, although its bytes could be read."""
     path: tuple[str, ...] = ()

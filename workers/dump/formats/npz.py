@@ -1,9 +1,9 @@
 """Archives of `numpy.savez` and `numpy.savez_compressed`: a zip of npy files.
 
 (numpy, `numpy/lib/_npyio_impl.py`.)
-Arrays that are stored as they are lie in the file like those of any other format. Compressed ones are
-decompressed when they are read, which takes memory; a member that does not become what it announces is found
-here, so that no decompression exceeds it.
+Uncompressed arrays lie in the file as in any other format. Compressed arrays are decompressed when they are
+read, which takes memory. This module refuses a member whose decompressed size is not the announced one, so
+that no decompression takes more.
 """
 
 from __future__ import annotations

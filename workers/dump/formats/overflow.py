@@ -7,8 +7,8 @@ little-endian (msProbe, `dump_data_parser.py`; MindSpore, `overflow_dumper`):
   and status words at 512, 768 and, with two more, at 1024;
 - six words of uint32, of which the first is magic, and one block of uint64 words, which depend on the unit.
 
-The task and the stream in the name of the file are those of the check itself. Those that failed are in the
-record.
+The task and the stream in the name of the file belong to the check itself. The record has the task and the
+stream that failed.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One overflow, and the task in which it happened: that of the files with the same stream and task."""
+    """One overflow, and the task in which it happened: its files have the same stream and task."""
 
     unit: str
     model_id: int
@@ -220,7 +220,7 @@ def parse_json(text: bytes) -> OverflowRecord:
     Versions of the writers differ in the words that they write: the record has those that the JSON has.
 
     Raises:
-        UnreadableTensor: it is not JSON, or not that of a record; perhaps it is still being written.
+        UnreadableTensor: it is not JSON, or not the JSON of a record; perhaps it is still being written.
     """
     if len(text) > MAX_RECORD_BYTES:
         raise UnreadableTensor(f"has {len(text)} bytes, more than an overflow record")

@@ -1,7 +1,7 @@
 """A stack machine for the pickles of torch, which executes nothing that a file names.
 
-`pickle` calls whatever a file names. This machine calls only functions that it was given; a call of anything
-else becomes an `Instance`, which is a value: the name that the file gives, and what it was to be called with.
+`pickle` calls any function that a file names. This machine calls only functions that it was given; a call of
+any other function becomes an `Instance`, a value with the name from the file and the arguments of the call.
 It builds only numbers, texts, bytes, tuples, lists, dictionaries and the values of
 `workers.dump.formats.pickle_values`. `pickletools.genops` does not help: it decodes the arguments of all
 instructions, which warns for some of them.

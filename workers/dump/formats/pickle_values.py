@@ -65,8 +65,8 @@ def _is_plain(value: Value) -> bool:
 def describe_value(value: Value) -> str:
     """Return what a value is, for error messages.
 
-    Never its text: that of a tuple which holds a tuple twice, which holds another one twice, grows
-    exponentially.
+    Never its text: if a tuple holds another tuple twice, and that one a third tuple twice, and so on, the
+    text grows exponentially.
     """
     match value:
         case dict() | Storage():

@@ -49,7 +49,7 @@ from workers.dump.formats.pt_tree import Contents, FoundTensor, InlineTensor, co
 from workers.dump.formats.zip_archive import LOCAL_MAGIC, Archive, Member, open_archive
 from workers.errors import UnreadableTensor
 
-#: The largest pickle that is read: that of 100,000 tensors.
+#: The largest pickle that is read: enough for 100,000 tensors.
 MAX_PICKLE_NBYTES = 32 * 1024 * 1024
 
 _PlaceStorage: TypeAlias = Callable[[str], tuple[int, int]]
@@ -355,7 +355,7 @@ def _view_of(tensor: RebuiltTensor, strides: tuple[int, ...], element: ElementTy
     """Return how the elements of a tensor are picked from its storage.
 
     Raises:
-        UnreadableTensor: they are negatives or conjugates of what cannot be negated or conjugated.
+        UnreadableTensor: they are negatives or conjugates, and their type has neither.
     """
     view = StridedView(strides, conjugate=tensor.conjugate, negative=tensor.negative)
     if (view.conjugate or view.negative) and not can_resolve(view, element):

@@ -4,8 +4,8 @@ The files of a dump are written by the same program. Most of them differ in thei
 and the name of the file, which is the first part of the names of members, and in nothing else. A file is
 alike if all of this is equal, bit for bit: its size, the directory of its archive without times, checksums
 and that name, the headers of the members that hold tensors, their pickle and their byte order. Then its
-tensors lie where those of the first one do. All of this stands around the payloads, and those bytes are cut
-out in any case: comparing takes a few slices.
+tensors lie at the same places as in the first file. All these bytes are around the payloads, and are cut
+out in any case, so the comparison takes only a few slices.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MAX_DIRECTORY_NBYTES, _MAX_PICKLE_NBYTES = 8192, 4096
 _MAX_KNOWN, _MAX_PICKLES = 256, 16
 #: Where an entry of a directory has time, date and checksum.
 _VARYING = slice(12, 20)
-#: Where the header of a member has its magic, and the lengths of what follows.
+#: Where the header of a member has its magic, and the lengths of the following parts.
 _MAGIC, _LENGTHS = slice(0, 4), slice(26, LOCAL_NBYTES)
 _NAME_LENGTHS = struct.Struct("<3H")
 
@@ -59,7 +59,7 @@ class _Known:
     headers: tuple[tuple[tuple[Any, ...], tuple[Any, ...]], ...]
     """Of the header of each payload, the fields before `lead`, and those behind `tail`."""
     views: tuple[TensorHeader, ...]
-    """The headers of what has no payload of its own."""
+    """The headers of tensors without their own payload."""
 
     def headers_of(self, read: ReadAt) -> tuple[TensorHeader, ...] | None:
         """Return the parts of a file; None if it is not alike."""
@@ -193,7 +193,7 @@ _LEAD = TensorHeader._fields.index("lead")
 
 
 def _members(read: ReadAt, archive: Archive, used: Sequence[Member]) -> Iterator[_Range]:
-    """Yield what must be equal in the headers of members; and the byte order, if it stands in the file."""
+    """Yield the parts of members' headers that must be equal, and the byte order, if the file states it."""
     for member in used:
         for part in (_MAGIC, _LENGTHS):
             yield member.header_offset + part.start, member.header_offset + part.stop

@@ -22,7 +22,7 @@ _STORAGES = {
     "torch.HalfStorage": "float16",
     "torch.IntStorage": "int32",
     "torch.LongStorage": "int64",
-    # Of quantised tensors: the integers, whatever they stand for.
+    # For quantised tensors: the integers, not the values that they encode.
     "torch.QInt32Storage": "int32",
     "torch.QInt8Storage": "int8",
     "torch.QUInt8Storage": "uint8",

@@ -32,9 +32,9 @@ class RebuiltTensor:
     size: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: str = ""
-    """The type of its elements, such as `torch.uint16`, if it is not that of the storage."""
+    """The type of its elements, such as `torch.uint16`, if it differs from the type of the storage."""
     conjugate: bool = False
-    """Whether its elements are the conjugates of those that are stored."""
+    """Whether its elements are the conjugates of the stored elements."""
     negative: bool = False
     """Whether its elements are the negatives of those that are stored."""
 

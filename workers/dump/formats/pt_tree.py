@@ -15,7 +15,7 @@ from workers.errors import UnreadableTensor
 _Value: TypeAlias = Any
 _Path: TypeAlias = tuple[str, ...]
 
-#: Deeper nesting, and more values, are those of a file that was made to fill memory.
+#: Only files that were made to fill memory have deeper nesting or more values.
 _MAX_DEPTH = 64
 _MAX_VALUES = 1_000_000
 #: Attributes of a file that take more than this as JSON are left out, the last first, and named.
@@ -48,7 +48,7 @@ class FoundTensor:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The tensors of a file, in the order in which they stand there, and everything else."""
+    """The tensors of a file, in their order in the file, and everything else."""
 
     tensors: tuple[FoundTensor, ...]
     attributes: Mapping[str, Any]

@@ -28,9 +28,9 @@ from workers.errors import UnreadableTensor
 
 #: The longest header that is read, in bytes. The limit of safetensors itself is 100 MB.
 MAX_HEADER_NBYTES = 32 * 1024 * 1024
-#: The longest header that is remembered: most files of a dump have that of others.
+#: The longest header that is remembered: most files of a dump have the same header as other files.
 _MAX_KNOWN_NBYTES = 2048
-#: The name in a header that stands for no tensor.
+#: The name in a header that is not the name of a tensor.
 METADATA = "__metadata__"
 #: The types, by the codes of the format.
 DTYPES = {

@@ -89,7 +89,7 @@ _UNKNOWN_ID = 65535
 
 
 class StatisticRow(NamedTuple):
-    """What a table says about one tensor; -1 and "" for what it does not have.
+    """The facts in a table about one tensor; -1 and "" for missing facts.
 
     A tuple, because a file may have a hundred thousand of them.
     """
@@ -345,7 +345,7 @@ def _identifier(text: str) -> int:
 
 
 def _word(text: str) -> str:
-    # Unlike the names of operators, which are those of files, it never holds arbitrary bytes.
+    # Unlike the name of an operator, which is taken from a file name, it never holds arbitrary bytes.
     if not text.isascii() or len(text) > _MAX_WORD_LENGTH:
         raise _MalformedLine(f"not a type or format: {text[:40]!r}")
     return text

@@ -16,7 +16,7 @@ from workers.dump.formats.header import ReadAt, Truncated, read_exactly
 from workers.errors import UnreadableTensor
 
 LOCAL_MAGIC = b"PK\x03\x04"
-#: The largest directory that is read: that of 200,000 members.
+#: The largest directory that is read: enough for 200,000 members.
 MAX_DIRECTORY_NBYTES = 16 * 1024 * 1024
 _LOCAL = struct.Struct("<4s5H3I2H")
 _ENTRY = struct.Struct("<4s6H3I5H2I")

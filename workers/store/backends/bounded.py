@@ -93,7 +93,7 @@ class BoundedObjects(WrapperObjects):
         return self._ask("read", key, lambda: self._inner.get(key), self._unseen_s)
 
     def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
-        """Return those of the named objects that exist."""
+        """Return the named objects that exist."""
         if not keys:
             return {}
         return self._ask("read", keys[0], lambda: self._inner.get_many(keys), self._unseen_s)

@@ -1,8 +1,8 @@
 """Calls that are waited for only as long as they make progress, by a monotonic clock.
 
-A network file system that has gone blocks its callers in the kernel, where nothing can interrupt them, and a
-client of an object store may wait for a body for ever. So each call runs in a thread of its own, and a call
-that makes no progress is left to that thread.
+A network file system that is not available blocks its callers in the kernel, where nothing can interrupt
+them, and a client of an object store may wait for a body for ever. So each call runs in a separate thread,
+and a call that makes no progress is left to that thread.
 
 Handing over a call costs more than a small write. Work that makes many calls is therefore handed over as a
 whole, see `supervised`: its calls run where it runs, and only the calls have deadlines, not the work.
@@ -81,7 +81,7 @@ class _SupervisedWork(_DelegatedCall):
         self.at: _SupervisedCall | None = None
         """The call that the work is at."""
         self.abandoned: Exception | None = None
-        """What whoever waited was told."""
+        """The error that the waiting caller got."""
         self.ending = False
 
     def call(self, call: _SupervisedCall, action: Callable[..., T], arguments: tuple[Any, ...]) -> T:
@@ -96,7 +96,7 @@ class _SupervisedWork(_DelegatedCall):
         return result
 
     def _end_if_abandoned(self) -> None:
-        """Raise once what whoever waited was told; calls that clean up after that are made."""
+        """Raise the error of the waiting caller once; later calls, which clean up, are made."""
         if self.abandoned is not None and not self.ending:
             self.ending = True
             raise self.abandoned

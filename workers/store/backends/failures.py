@@ -19,7 +19,7 @@ _SKEW_REFUSED_S = 15 * 60
 
 
 class Translated:
-    """A block that does one thing to one object, and raises whatever goes wrong there as `StoreError`.
+    """A block of code that accesses one object, and raises any error of the access as `StoreError`.
 
     A class, because a generator with `contextmanager` costs as much as writing a small file.
     """

@@ -77,7 +77,7 @@ class FsspecObjects:
         return None
 
     def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
-        """Return those of the named objects that exist."""
+        """Return the named objects that exist."""
         if not keys:
             return {}
         with self._errors("read", keys[0]):
@@ -111,7 +111,7 @@ class FsspecObjects:
             self._fs.rm_file(self._path(key))
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """Remove several objects, each in a request of its own."""
+        """Remove several objects, with one request for each."""
         with (
             self._errors("delete", counted(len(keys), "object")),
             ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="dump-ingest-delete") as threads,
@@ -154,7 +154,7 @@ class FsspecObjects:
         """Do nothing: an object store has no directories."""
 
     def _client_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the options of the file system for those of the address."""
+        """Return the options of the file system for the options of the address."""
         return options
 
     def _path(self, key: str) -> str:

@@ -55,7 +55,7 @@ class LocalObjects:
             return self._read(key)
 
     def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
-        """Return those of the named objects that exist, read one after the other."""
+        """Return the named objects that exist, read one after the other."""
         contents = {}
         for key in keys:
             data = self.get(key)

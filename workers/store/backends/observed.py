@@ -47,7 +47,7 @@ class ObservedObjects(WrapperObjects):
             return self._inner.get(key)
 
     def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
-        """Return those of the named objects that exist: a `get_many`, unless no keys are named."""
+        """Return the named objects that exist: a `get_many`, unless no keys are named."""
         if not keys:
             return {}
         with _Request("get_many"):

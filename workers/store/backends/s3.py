@@ -38,7 +38,7 @@ class S3Objects(FsspecObjects):
 
     tells_progress = True
 
-    # s3fs asks for the size of an object first, in a request of its own, unless told to fetch it in one.
+    # s3fs asks for the size of an object in a separate request first, unless it is to fetch it in one.
     _read_options: ClassVar[Mapping[str, Any]] = {"max_concurrency": 1}
     _write_options: ClassVar[Mapping[str, Any]] = {
         "chunksize": _PART_NBYTES,

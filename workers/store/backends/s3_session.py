@@ -11,7 +11,7 @@ from workers import events
 from workers.store.backends.deadline import made_progress
 from workers.store.events import StoreClockSeen
 
-#: How often the time in the answers is compared with that of this host, in seconds.
+#: How often the time in the answers is compared with the clock of this host, in seconds.
 _COMPARED_S = 10.0
 _NAME = "_dump_ingest_listener"
 
