@@ -134,11 +134,11 @@ def command(
     exit_if_damaged(damages)
 
 
-def _say_undecided(others: int) -> None:
+def _say_undecided(others: int, how: str = "--undecided lists") -> None:
     if others:
         say(
             f"bounded: these certainly fulfil the condition, and {counted(others, 'other')} may: "
-            "--undecided lists what bounds of sketches do not decide",
+            f"{how} what bounds of sketches do not decide",
             label="note",
         )
 
@@ -196,6 +196,7 @@ def _print_consolidated(
         print_table(columns, rows, right=statistics)
         say(f"{_total(len(matches), len(shown))}; as of {matches.attrs['consolidated_at']}")
     say_left_out(matches.attrs["left_out"])
+    _say_undecided(matches.attrs["undecided"], "without --consolidated, --undecided lists")
 
 
 def _cell(value: float | str) -> str:

@@ -49,6 +49,8 @@ def command(
     else:
         had = f"; {counted(report.had, 'step')} had them" if report.had else ""
         say(f"sketches added to {counted(len(report.added), 'step')}{had}")
+    if report.added:
+        say("`dump-ingest consolidate --rebuild` puts them into the consolidated view", label="hint")
     for left in report.left:
         say(f"{left.key}: {left.left}", label="left out")
     for reason in report.damaged:

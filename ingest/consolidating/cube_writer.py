@@ -22,6 +22,7 @@ from workers.store.commit import CHANGED, Commit
 from workers.store.cubes import (
     GROUP,
     KEY_FIELDS,
+    SKETCH_LABELS,
     CubeGrid,
     Cubes,
     CubeState,
@@ -70,7 +71,7 @@ class CubeWriter:
     _blocks: dict[tuple[str, int], npt.NDArray[Any]] = field(default_factory=dict)
     """By array and block of steps, (step, rank) or (step, rank, tensor): what is still to be written."""
     _unwritten: set[str] = field(default_factory=set)
-    """Which of the axes of steps, ranks and statistics are longer than their stored part."""
+    """Which of the axes of steps, ranks, statistics and sketches are longer than their stored part."""
 
     def __post_init__(self) -> None:
         """Index steps and ranks by their places."""
@@ -118,7 +119,7 @@ class CubeWriter:
         summaries = [committed.summary for committed in commits.values()]
         totals = [summary.tensors + summary.statistics_only for summary in summaries]
         grid = CubeGrid.for_size(ranks, max(totals, default=0))
-        return cls(objects, CubeState(uuid.uuid4().hex, 0, 0, (), grid), _unwritten={"statistic"})
+        return cls(objects, CubeState(uuid.uuid4().hex, 0, 0, (), grid), _unwritten={"statistic", "sketch"})
 
     @property
     def cubes(self) -> Cubes:
@@ -224,6 +225,7 @@ class CubeWriter:
                 place,
                 chunk,
                 tuple((rank, rank_place - chunk * wide) for rank, rank_place in members),
+                self.state.version,
             )
 
     def clear(self, place: int) -> None:
@@ -284,6 +286,9 @@ class CubeWriter:
         if "statistic" in self._unwritten:
             names = np.array(STATISTICS, object)
             written |= _chunks(self.cubes.statistics, names, range(len(names)))
+        if "sketch" in self._unwritten:
+            for name, layout in self.cubes.sketch_labels.items():
+                written |= _chunks(layout, np.array(SKETCH_LABELS[name], object), [0])
         self.objects.put_many(written)
         self._forget_blocks(max(places))
         self._unwritten.clear()

@@ -18,6 +18,7 @@ consolidated.py,              the cubes over all ranks and steps
 cube_reader.py,
 cube_columns.py,
 cube_find.py, clean_steps.py,
+cube_sketches.py,
 rank_statistics.py
 mesh.py, mesh_grid.py,        where ranks are in the mesh of their job, and how they hold tensors
 told_coordinates.py,

@@ -35,7 +35,8 @@ class ConsolidatedCubes(CubeReader):
         Args:
             where: a condition such as `nan_count > 0 and io == 'output'` on the statistics, the fields of
                 the tensor (`name`, `net`, `graph`, `op_type`, `op_name`, `io`, `slot`, `occurrence`), `rank`
-                and `step`. Unknown statistics are NaN.
+                and `step`, and on the columns of `workers.store.sketch_cube.SKETCHES`. Unknown statistics are
+                NaN. What is known between two bounds must fulfil it for all values between them.
             step: only these steps.
             include_partial: also search steps with quarantined or missing files.
 
@@ -43,10 +44,12 @@ class ConsolidatedCubes(CubeReader):
             A row for each tensor, by step, rank and place. Places are in order of execution, except for
             tensors that first occurred in later steps. The columns are step, rank, name, the fields of the
             tensor, and the statistics that the condition names. `attrs` has `consolidated_at`, the time of
-            the cubes, and `left_out`, the steps in the cubes that were not searched.
+            the cubes, `left_out`, the steps in the cubes that were not searched, and `undecided`, how
+            many other tensors may fulfil the condition.
 
         Raises:
-            UsageError: `where` is not a valid condition, or the cubes do not have one of the steps.
+            UsageError: `where` is not a valid condition, the cubes do not have one of the steps, or they lack
+                a column of sketches or the histogram of a tensor.
             DamagedStore: a cube is damaged.
             StoreError: the cubes are rewritten faster than they can be read.
         """

@@ -11,12 +11,14 @@ import numpy.typing as npt
 
 from ingest.reader.block_filter import AxisColumns
 from ingest.reader.cube_reader import CubeReader
+from ingest.reader.cube_sketches import places_of_sketches, sketches_of_step
 from ingest.reader.ranges import format_ranges
 from workers.arrays.filter import Filter
 from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError
 from workers.store.blocks import TensorKey
 from workers.store.cubes import ANOMALY_FIELDS, KEY_FIELDS
+from workers.store.sketch_names import ColumnsWithSketches
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +29,7 @@ Array: TypeAlias = npt.NDArray[Any]
 _TENSOR_FIELDS = (*KEY_FIELDS, "name")
 _INTEGER_FIELDS = frozenset(["slot", "occurrence", "copy"])
 #: The columns that a condition may name.
-_COLUMNS = frozenset([*_TENSOR_FIELDS, "rank", "step", "role", *FIELDS])
+_COLUMNS = ColumnsWithSketches([*_TENSOR_FIELDS, "rank", "step", "role", *FIELDS])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +44,8 @@ class _Hits:
     """(hit,): place on the axis of tensors."""
     statistics: Mapping[str, Array]
     """(hit,) by name."""
+    undecided: int = 0
+    """How many other tensors may fulfil it: bounds of sketches do not decide."""
 
 
 def find(
@@ -53,10 +57,12 @@ def find(
     # Whether it is a single number decides about the role of a tensor.
     needed = condition.names | ({"count"} if "role" in condition.names else set())
     statistics = [name for name in FIELDS if name in needed]
+    sketches = places_of_sketches(cubes, condition.names)
     fields = _tensor_fields(cubes)
+    search = _Search(cubes, condition, fields, sketches, include_partial)
     parts = [
-        _evaluate(cubes, condition, fields, places, values, include_partial=include_partial)
-        for places, values in _read(cubes, statistics, steps)
+        search.evaluate(places, values)
+        for places, values in _read(cubes, statistics, steps, one_by_one=bool(sketches))
     ]
     frame = _frame(cubes, fields, _joined(parts, statistics))
     left_out = cubes.left_out(include_partial=include_partial)
@@ -64,6 +70,7 @@ def find(
     frame.attrs = {
         "consolidated_at": cubes.state.consolidated_at,
         "left_out": [str(left) for left in left_out if chosen is None or left.key.step in chosen],
+        "undecided": sum(part.undecided for part in parts),
     }
     return frame
 
@@ -90,12 +97,12 @@ def _column(keys: Sequence[TensorKey], name: str) -> Array:
 
 
 def _read(
-    cubes: CubeReader, statistics: Sequence[str], steps: Sequence[int] | None
+    cubes: CubeReader, statistics: Sequence[str], steps: Sequence[int] | None, *, one_by_one: bool = False
 ) -> Iterator[tuple[Array, dict[str, Array]]]:
     """Yield places of steps with the statistics of these steps, (step, rank, tensor).
 
-    If all of these statistics are stored in blocks of several steps, so are the yielded ones; else each step
-    comes by itself.
+    If all of these statistics are stored in blocks of several steps, so are the yielded ones; else, or with
+    `one_by_one`, each step comes by itself.
     """
     wanted = _readable(cubes, steps)
     in_blocks = [name for name in statistics if name in ANOMALY_FIELDS]
@@ -105,7 +112,7 @@ def _read(
         if not len(places):
             continue
         counts = {name: cubes.anomaly_block(name, first // per_block) for name in in_blocks}
-        if len(in_blocks) == len(statistics):
+        if len(in_blocks) == len(statistics) and not one_by_one:
             yield places, {name: values[places - first] for name, values in counts.items()}
             continue
         by_step = [name for name in statistics if name not in counts]
@@ -122,31 +129,41 @@ def _readable(cubes: CubeReader, steps: Sequence[int] | None) -> npt.NDArray[np.
     return wanted
 
 
-def _evaluate(
-    cubes: CubeReader,
-    condition: Filter,
-    fields: Mapping[str, Array],
-    places: Array,
-    statistics: Mapping[str, Array],
-    *,
-    include_partial: bool,
-) -> _Hits:
-    """Return the tensors of the steps at these places that fulfil the condition."""
-    columns: dict[str, Any] = {
-        **{name: column[None, None, :] for name, column in fields.items() if name in condition.names},
-        "step": cubes.steps[places][:, None, None],
-        "rank": cubes.ranks[None, :, None],
-        **{name: _with_nan(values) for name, values in statistics.items()},
-    }
-    if "role" in condition.names:
-        columns["role"] = _roles(cubes, places, _with_nan(statistics["count"]))
-    status = cubes.table("status")[places]
-    is_chosen = (status != "") if include_partial else (status == "complete")
-    shape = (len(places), len(cubes.ranks), len(cubes.axis))
-    fulfils = np.broadcast_to(condition.evaluate(columns), shape) & is_chosen[:, :, None]
-    step, rank, tensor = np.nonzero(_without_absent(cubes, places, statistics, fulfils))
-    hit = {name: values[step, rank, tensor] for name, values in statistics.items()}
-    return _Hits(places[step], rank, tensor, hit)
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What tensors must fulfil."""
+
+    cubes: CubeReader
+    condition: Filter
+    fields: Mapping[str, Array]
+    sketches: Mapping[str, int]
+    """By name: places of the columns of sketches that the condition asks for."""
+    include_partial: bool
+
+    def evaluate(self, places: Array, statistics: Mapping[str, Array]) -> _Hits:
+        """Return the tensors of these steps that fulfil the condition; with sketches, of one step."""
+        cubes, names = self.cubes, self.condition.names
+        status = cubes.table("status")[places]
+        is_chosen = (status != "") if self.include_partial else (status == "complete")
+        columns: dict[str, Any] = {
+            **{name: column[None, None, :] for name, column in self.fields.items() if name in names},
+            "step": cubes.steps[places][:, None, None],
+            "rank": cubes.ranks[None, :, None],
+            **{name: _with_nan(values) for name, values in statistics.items()},
+        }
+        if "role" in names:
+            columns["role"] = _roles(cubes, places, _with_nan(statistics["count"]))
+        if self.sketches:
+            columns |= sketches_of_step(cubes, int(places[0]), self.sketches, is_chosen[0])
+        shape = (len(places), len(cubes.ranks), len(cubes.axis))
+        decided = self.condition.decide(columns)
+        may = np.broadcast_to(decided.possible | decided.certain, shape) & is_chosen[:, :, None]
+        present = _without_absent(cubes, places, statistics, may)
+        fulfils = present & decided.certain
+        step, rank, tensor = np.nonzero(fulfils)
+        hit = {name: values[step, rank, tensor] for name, values in statistics.items()}
+        undecided = int(np.count_nonzero(present)) - len(step)
+        return _Hits(places[step], rank, tensor, hit, undecided)
 
 
 def _roles(cubes: CubeReader, places: Array, counts: Array) -> Array:

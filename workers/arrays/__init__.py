@@ -8,6 +8,7 @@ arrangements.py, strided.py
 digest.py, block_digests.py digests of payloads and of their blocks
 statistics.py               the statistics of a tensor, in one pass
 histogram.py,               sketches: histograms by power of two, sums along axes, and what follows from them
+histogram_table.py,
 running_histogram.py,
 marginals.py, rounding.py,
 channels.py

@@ -19,7 +19,8 @@ entry_table.py,
 histograms.py, marginals.py,
 block_digests.py,
 sketch_columns.py,
-step_sketches.py
+step_sketches.py,
+sketch_cube.py
 cubes.py, blocks.py,       the cubes over all ranks and steps
 nd_arrays.py
 findings.py, removed.py    findings of a step; tombstones of removed steps

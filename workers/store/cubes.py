@@ -9,6 +9,7 @@
         nan_count, min, ..., row    (step, rank, tensor)
         digest                      (step, rank, tensor, digest_byte)
         by_tensor/min, ..., row     (step, rank, tensor): the same cubes, cut along the steps
+        sketches                    (step, sketch, bound, rank, tensor): percentiles and losses of casts
 
 The axes grow at their ends only, so nothing that was written changes its place: steps and ranks stand in the
 order in which they were added, which is ascending unless one came late.
@@ -48,6 +49,7 @@ from workers.store.blocks import TensorAxis, TensorKey
 from workers.store.model import Count
 from workers.store.nd_arrays import ArrayLayout
 from workers.store.objects import ObjectStore
+from workers.store.sketch_cube import BOUNDS, SKETCHES
 
 GROUP = "consolidated"
 #: The group in it of the cubes that are cut along the tensors.
@@ -59,7 +61,7 @@ CUBES_VERSION = 3
 _KNOWN_VERSIONS = (1, 2, 3)
 #: The first version with each of these.
 _WITH_INNER_CHUNKS = _WITH_AGGREGATE = 2
-_WITH_CUBES_BY_TENSOR = 3
+_WITH_CUBES_BY_TENSOR = _WITH_SKETCHES = 3
 
 #: The counts that are cut into blocks of steps.
 ANOMALY_FIELDS = ("nan_count", "pos_inf_count", "neg_inf_count")
@@ -67,6 +69,12 @@ ANOMALY_FIELDS = ("nan_count", "pos_inf_count", "neg_inf_count")
 KEY_FIELDS = TensorKey._fields
 #: Totals of a step of a rank, from its commit.
 TOTALS = ("tensors", "statistics_only", "quarantined", "overflows", "disagreements", "anomalous_tensors")
+
+#: By step and rank: how many rows of the index have a histogram, and how many lack the one they should have.
+SKETCH_TOTALS = ("with_histogram", "without_histogram")
+
+#: Names of the places along the axes that `sketches` has besides those of a cube.
+SKETCH_LABELS = {"sketch": SKETCHES, "bound": BOUNDS}
 
 _CUBE = ("step", "rank", "tensor")
 _TENSOR_AXIS = _CUBE.index("tensor")
@@ -81,6 +89,8 @@ _STEPS = 1024
 _STEPS_OF_TABLES = 128
 _STEPS_OF_AGGREGATE = 32
 _KEYS = 16384
+#: Cells of ranks and tensors in an object of `sketches`, which has 304 bytes for each.
+_CELLS_OF_SKETCHES = 1 << 18
 #: No axis is longer: readers take memory for what the metadata says, so that needs a bound.
 _MAX_LENGTH = 1 << 24
 #: No table of (step, rank) is larger: it takes half a GiB.
@@ -282,12 +292,34 @@ class Cubes:
         return {layout.path: layout}
 
     @cached_property
+    def sketches(self) -> ArrayLayout | None:
+        """What follows from the histograms of a step, in objects of its own; None before version 3."""
+        if self.version < _WITH_SKETCHES:
+            return None
+        tensors = min(self.grid.tensors, max(_CELLS_OF_SKETCHES // self.grid.ranks, 1))
+        axes = ("step", "sketch", "bound", "rank", "tensor")
+        chunk = (1, len(SKETCHES), len(BOUNDS), self.grid.ranks, tensors)
+        # One column alone can be read.
+        return ArrayLayout("sketches", "float64", axes, chunk, np.nan, 1, axes.index("sketch"))
+
+    @cached_property
+    def sketch_labels(self) -> dict[str, ArrayLayout]:
+        """What names the places of `sketches`: its columns, and the two bounds of each."""
+        if self.sketches is None:
+            return {}
+        return {
+            name: ArrayLayout(name, "string", (name,), (len(SKETCH_LABELS[name]),), "")
+            for name in SKETCH_LABELS
+        }
+
+    @cached_property
     def tables(self) -> dict[str, ArrayLayout]:
         """Tables of (step, rank)."""
         axes, chunk = ("step", "rank"), (_STEPS_OF_TABLES, self.grid.ranks)
         texts = {name: ArrayLayout(name, "string", axes, chunk, "") for name in ("fingerprint", "status")}
         totals = {
-            name: ArrayLayout(name, "int64", axes, chunk, -1, attributes=_missing(-1)) for name in TOTALS
+            name: ArrayLayout(name, "int64", axes, chunk, -1, attributes=_missing(-1))
+            for name in (*TOTALS, *(SKETCH_TOTALS if self.sketches else ()))
         }
         return texts | totals
 
@@ -343,6 +375,11 @@ class Cubes:
             shape = (steps, ranks, len(STATISTICS))
             documents |= {name: layout.document(shape) for name, layout in self.aggregates.items()}
             documents["statistic"] = self.statistics.document((len(STATISTICS),))
+        if self.sketches:
+            documents["sketches"] = self.sketches.document(
+                (steps, len(SKETCHES), len(BOUNDS), ranks, tensors)
+            )
+            documents |= {name: layout.document(layout.chunk) for name, layout in self.sketch_labels.items()}
         return {
             **documents,
             "step": self.steps.document((steps,)),

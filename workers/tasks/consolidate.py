@@ -20,18 +20,20 @@ from workers.model import StepKey
 from workers.store import commit, tables
 from workers.store.blocks import Block, TensorAxis, TensorKey, block_of
 from workers.store.commit import Commit
-from workers.store.cubes import ANOMALY_FIELDS, GROUP, TOTALS, CubeGrid, Cubes, read_axis
+from workers.store.cubes import ANOMALY_FIELDS, CUBES_VERSION, GROUP, TOTALS, CubeGrid, Cubes, read_axis
 from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects
 from workers.store.tables import Tables
+from workers.tasks.consolidate_sketches import Part, write_sketches
 
 
 @dataclass(frozen=True, slots=True)
 class ConsolidateJob:
     """One step of the ranks of one chunk of the rank axis.
 
-    Memory of the task: 116 bytes for each of these ranks and each tensor of the axis, twice.
+    Memory of the task: 116 bytes for each of these ranks and each tensor of the axis, twice; with
+    histograms, 304 bytes for each distinct tensor of each rank, and 80 MB.
     """
 
     store: StoreAddress
@@ -46,6 +48,8 @@ class ConsolidateJob:
     rank_chunk: int
     members: tuple[tuple[int, int], ...]
     """Ranks, and the place of each within the chunk."""
+    version: int = CUBES_VERSION
+    """Of the cubes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ class Consolidated:
     """By rank: the generation that was read. Ranks whose commit is gone or damaged are left out."""
     statuses: dict[int, str]
     totals: dict[int, tuple[int, ...]]
-    """By rank, in the order of `TOTALS`."""
+    """By rank, in the order of the tables of the cubes."""
     anomalies: npt.NDArray[np.int64]
     """(ANOMALY_FIELDS, rank of the chunk, tensor); -1 for tensors that a rank does not have."""
     damaged: dict[int, str]
@@ -92,13 +96,23 @@ def consolidate(job: ConsolidateJob) -> ConsolidateResult:
     block = block_of(job.step, tables_of, known)
     if len(known) > job.width:
         return UnknownTensors(job, tuple(known.keys[job.width :]))
-    cubes = Cubes(job.grid)
+    cubes = Cubes(job.grid, job.version)
     anomalies = _write_cubes(job, block, cubes, objects)
+    sketch_totals = write_sketches(
+        objects,
+        cubes,
+        Part(job.place, job.rank_chunk, dict(job.members)),
+        block,
+        {rank: (commits[rank], tables_of[rank]) for rank in tables_of},
+    )
     return Consolidated(
         job,
         {rank: commits[rank].fingerprint for rank in tables_of},
         {rank: commits[rank].summary.status for rank in tables_of},
-        {rank: tuple(getattr(commits[rank].summary, name) for name in TOTALS) for rank in tables_of},
+        {
+            rank: (*(getattr(commits[rank].summary, name) for name in TOTALS), *sketch_totals[rank])
+            for rank in tables_of
+        },
         anomalies,
         damaged_commits | damaged_tables,
         dict(zip(block.ranks, of_all_tensors(block.statistic, len(block.ranks)), strict=True)),

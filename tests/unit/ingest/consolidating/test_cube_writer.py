@@ -15,6 +15,7 @@ from workers.store.objects import ObjectStore
 _TABLES = (
     "fingerprint",
     "status",
+    *cubes.SKETCH_TOTALS,
     "tensors",
     "statistics_only",
     "quarantined",

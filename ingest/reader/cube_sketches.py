@@ -1,0 +1,121 @@
+"""Percentiles and losses of casts in the cubes: what conditions ask of sketches, without the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.reader.cube_reader import CubeReader
+from workers.arrays.bounds import BoundedColumn
+from workers.errors import DamagedStore, UsageError
+from workers.model import MIB, StepKey, ceil_div
+from workers.store.cubes import GROUP, REBUILD_HINT
+from workers.store.nd_arrays import ArrayLayout
+from workers.store.objects import ObjectStore
+from workers.store.sketch_cube import SKETCHES, sketch_place
+from workers.store.sketch_names import PERCENTILE, is_sketch_column
+
+#: What is asked for at the end of an object: its index, and all of an object that is shorter.
+_END_NBYTES = MIB // 32
+_STEPS_HINT = "Without --consolidated, the steps are searched."
+_LACKING_HINT = (
+    "`dump-ingest sketch` adds it while the tensors are there, and "
+    "`dump-ingest consolidate --rebuild` puts it into the view."
+)
+
+
+def places_of_sketches(cubes: CubeReader, names: Iterable[str]) -> dict[str, int]:
+    """Return where `sketches` has each column of a condition that is about sketches, by name.
+
+    Raises:
+        UsageError: the cubes do not have it.
+    """
+    places: dict[str, int] = {}
+    for name in filter(is_sketch_column, sorted(names)):
+        if cubes.cubes.sketches is None:
+            raise UsageError(
+                f"the consolidated view was made by an earlier version, and does not have {_spelled(name)}",
+                hint=f"`dump-ingest consolidate --rebuild` makes it again. {_STEPS_HINT}",
+            )
+        place = sketch_place(name)
+        if place is None:
+            raise UsageError(
+                f"the consolidated view does not have {_spelled(name)}",
+                hint=f"It has {', '.join(SKETCHES)}. {_STEPS_HINT}",
+            )
+        places[name] = place
+    return places
+
+
+def _spelled(name: str) -> str:
+    percentile = PERCENTILE.fullmatch(name)
+    return name if percentile is None else f"{percentile[1] or ''}p{percentile[2].replace('_', '.')}"
+
+
+def sketches_of_step(
+    cubes: CubeReader, place: int, wanted: Mapping[str, int], is_chosen: npt.NDArray[np.bool_]
+) -> dict[str, BoundedColumn]:
+    """Return the bounds of some columns of one step, (rank, tensor) each, by name.
+
+    They are NaN for tensors that are not of real numbers, and for percentiles of tensors without a finite
+    element. Takes two requests for each 256 ranks and 1024 tensors, or one if that object is small.
+
+    Args:
+        cubes: where they are read.
+        place: of the step.
+        wanted: by name, the place of a column in `SKETCHES`.
+        is_chosen: which ranks are asked about, (rank,).
+
+    Raises:
+        UsageError: a tensor of real numbers of these ranks has no histogram.
+        DamagedStore: the cube is damaged.
+    """
+    _refuse_lacking(cubes, place, is_chosen)
+    has_any = is_chosen & (cubes.table("with_histogram")[place] > 0)
+    shape = (len(wanted), 2, len(has_any), cubes.state.tensors)
+    values = np.full(shape, np.nan)
+    layout = cubes.cubes.sketches
+    if has_any.any() and layout is not None:
+        _, _, _, wide, long = layout.chunk
+        for chunk, part in product(range(ceil_div(shape[2], wide)), range(ceil_div(shape[3], long))):
+            ranks = slice(chunk * wide, (chunk + 1) * wide)
+            if has_any[ranks].any():
+                target = values[:, :, ranks, part * long : (part + 1) * long]
+                key = f"{GROUP}/{layout.key((place, 0, 0, chunk, part))}"
+                _read(cubes.objects, layout, key, list(wanted.values()), target)
+        values[:, :, ~has_any] = np.nan
+    return {name: BoundedColumn(*values[number]) for number, name in enumerate(wanted)}
+
+
+def _refuse_lacking(cubes: CubeReader, place: int, is_chosen: npt.NDArray[np.bool_]) -> None:
+    without = np.where(is_chosen, cubes.table("without_histogram")[place], 0)
+    if (lacking := np.flatnonzero(without > 0)).size:
+        number = int(without[lacking[0]])
+        key = StepKey(int(cubes.ranks[lacking[0]]), int(cubes.steps[place]))
+        raise UsageError(
+            f"{key}: {number} {'tensor has' if number == 1 else 'tensors have'} no histogram in the view",
+            hint=_LACKING_HINT,
+        )
+
+
+def _read(
+    objects: ObjectStore, layout: ArrayLayout, key: str, columns: list[int], target: npt.NDArray[np.float64]
+) -> None:
+    """Read some columns of an object into an array, (column, bound, rank, tensor)."""
+    asked = max(layout.index_nbytes, _END_NBYTES)
+    end = objects.get_range(key, -asked)
+    if end is None:
+        raise DamagedStore(f"{key}: missing", hint=REBUILD_HINT)
+    ranges = layout.inner_ranges(end, key)
+    nbytes = max(stop for _, stop in ranges) + layout.index_nbytes
+    for number, (start, stop) in enumerate(ranges[column] for column in columns):
+        first = nbytes - len(end)
+        if start >= first:
+            data = end[start - first : stop - first]
+        else:
+            data = objects.get_range(key, start, stop) or b""
+        inner = layout.decode_inner(data, key, stop - start)[0, 0]
+        target[number] = inner[:, : target.shape[2], : target.shape[3]]
