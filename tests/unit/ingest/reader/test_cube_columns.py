@@ -165,7 +165,7 @@ def test_a_view_of_version_2_is_read_and_continued_as_it_is(
 ) -> None:
     # Else it would be made again for a third rank.
     monkeypatch.setattr(CubeGrid, "for_size", classmethod(lambda _cls, _ranks, _tensors: SMALL))
-    objects = open_objects(resolve(unpack("view-2", tmp_path) / "store.zarr"))
+    objects = open_objects(resolve(unpack("store-view-2", tmp_path) / "store.zarr"))
     assert_is_what_is_committed(objects)
     for rank in range(3):
         put(objects, rank, 7)

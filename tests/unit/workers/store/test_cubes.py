@@ -29,7 +29,7 @@ def changed(**fields: Any) -> bytes:
     return json.dumps(document).encode()
 
 
-@pytest.mark.parametrize(("name", "lengths"), [("store-format-2", (1, 5, 2)), ("view-2", (2, 7, 3))])
+@pytest.mark.parametrize(("name", "lengths"), [("store-format-2", (1, 5, 2)), ("store-view-2", (2, 7, 3))])
 def test_the_state_of_an_old_view_is_written_again_as_it_was(
     name: str, lengths: tuple[int, int, int], tmp_path: Path
 ) -> None:
