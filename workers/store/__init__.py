@@ -10,7 +10,6 @@ problems.py, attributes.py
 shards.py, shard_stream.py packed arrays of tensors: shards, ranges of them, their chunks
 chunk_encoder.py,
 chunk_decoder.py,
-decode_buffers.py,
 sparse_chunks.py, blosc.py,
 recompressing.py
 pool.py, pool_packer.py    arrays that several ranks share

@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Self
 
 from workers.model import MIB, ceil_div
-from workers.store.decode_buffers import DecodeBuffers
 from workers.store.shards import Chunk, ShardReader
 
 #: Runs of chunks that are fetched and decoded ahead of need.
@@ -29,20 +28,9 @@ class ShardStream:
     their encoded form. Not safe to share between threads.
     """
 
-    def __init__(
-        self,
-        reader: ShardReader,
-        ranges: Sequence[tuple[int, int]],
-        buffers: DecodeBuffers | None = None,
-    ) -> None:
-        """Begin to fetch the chunks of these sorted (start, stop) ranges of elements.
-
-        Args:
-            reader: of the array.
-            ranges: what will be asked for.
-            buffers: lends the memory for decoded chunks; without it, that is fresh.
-        """
-        self._reader, self._buffers = reader, buffers
+    def __init__(self, reader: ShardReader, ranges: Sequence[tuple[int, int]]) -> None:
+        """Begin to fetch the chunks of these sorted (start, stop) ranges of elements."""
+        self._reader = reader
         self._kept = max(_KEPT_NBYTES // reader.spec.chunk_nbytes, 1)
         # Lazily: the number of chunks comes from metadata that anybody may have written.
         self._runs = (
@@ -116,7 +104,7 @@ class ShardStream:
             else:
                 # It was fetched and dropped before: a tensor larger than what is kept, under another name.
                 run = next(self._reader.runs(number, last))
-                self._keep(run, self._reader.chunks(run, self._buffers))
+                self._keep(run, self._reader.chunks(run))
         return self._chunks[number]
 
     def _keep(self, run: range, chunks: list[Chunk]) -> None:
@@ -128,7 +116,7 @@ class ShardStream:
 
     def _fetch_ahead(self) -> None:
         while len(self._ahead) < _RUNS_AHEAD and (run := next(self._runs, None)) is not None:
-            self._ahead.append((run, self._threads.submit(self._reader.chunks, run, self._buffers)))
+            self._ahead.append((run, self._threads.submit(self._reader.chunks, run)))
 
 
 class _Coverage:

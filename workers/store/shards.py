@@ -29,7 +29,6 @@ from workers.model import MIB, ceil_div
 from workers.store.blosc import BIT_SHUFFLE, NO_SHUFFLE, SHUFFLE, compressor
 from workers.store.chunk_decoder import ChunkDecoder
 from workers.store.chunk_encoder import ChunkEncoder, encoder_of
-from workers.store.decode_buffers import DecodeBuffers
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
 from workers.store.pieces import NewObject
@@ -242,7 +241,9 @@ class ShardReader:
 
     def __init__(self, objects: ObjectStore, prefix: str, spec: ArraySpec) -> None:
         """Read the shards at `{prefix}/c/{number}`."""
-        self._objects, self._prefix, self.spec = objects, prefix, spec
+        self._objects = objects
+        self._prefix = prefix
+        self.spec = spec
         self._decoder = ChunkDecoder(_compressor(spec), _blosc_config(spec), spec.chunk_nbytes)
         self._index_lock = threading.Lock()
         self._indexes: dict[int, npt.NDArray[np.uint64]] = {}
@@ -322,10 +323,8 @@ class ShardReader:
             yield range(first, end)
             first = end
 
-    def chunks(self, run: range, buffers: DecodeBuffers | None = None) -> list[Chunk]:
+    def chunks(self, run: range) -> list[Chunk]:
         """Fetch and decode the chunks of one run; for a damaged chunk, return what is wrong as text.
-
-        A caller that needs no chunk twice gives `buffers`, which lend the memory: the last one is not kept.
 
         Raises:
             StoreError: the store cannot be reached.
@@ -334,14 +333,14 @@ class ShardReader:
         if last is not None and run == range(last[0], last[0] + 1):
             return [last[1]]
         try:
-            decoded = self._fetch(run, buffers)
+            decoded = self._fetch(run)
         except DamagedStore as exc:
             return [exc.message] * len(run)
-        if buffers is None and not isinstance(decoded[-1], str):
+        if not isinstance(decoded[-1], str):
             self._last = (run[-1], bytes(decoded[-1]))  # not a view, which would keep the whole run
         return decoded
 
-    def _fetch(self, run: range, buffers: DecodeBuffers | None) -> list[Chunk]:
+    def _fetch(self, run: range) -> list[Chunk]:
         shard, first = divmod(run[0], self.spec.chunks_per_shard)
         key = self._key(shard)
         entries = self._index(shard)[first : first + len(run)]
@@ -355,8 +354,9 @@ class ShardReader:
         data = small[start:stop] if small is not None else self._objects.get_range(key, start, stop)
         if data is None or len(data) != stop - start:
             raise DamagedStore(f"{key}: bytes {start} to {stop} are missing")
-        encoded, size = memoryview(data), self.spec.chunk_nbytes
-        decoded = (buffers or DecodeBuffers()).lend(len(run) * size)
+        encoded = memoryview(data)
+        size = self.spec.chunk_nbytes
+        decoded = memoryview(np.empty(len(run) * size, np.uint8))  # type: ignore[arg-type]  # it has a buffer
         places = range(0, len(decoded), size)
         return [
             missing

@@ -15,7 +15,6 @@ from workers.arrays.digest import digest, new_digest
 from workers.arrays.dtypes import unpack
 from workers.errors import DamagedStore
 from workers.model import MIB
-from workers.store.decode_buffers import DecodeBuffers
 from workers.tasks.operands import InFile, Operand, Payload, Stored, read_pieces, read_whole
 
 #: A pair with more payload bytes than this is compared piece by piece.
@@ -64,28 +63,23 @@ def run_compare(packed: bytes) -> list[PairComparison]:
     return compare_pairs(pairs)
 
 
-def compare_pairs(pairs: Sequence[Pair], buffers: DecodeBuffers | None = None) -> list[PairComparison]:
+def compare_pairs(pairs: Sequence[Pair]) -> list[PairComparison]:
     """Compare pairs. Each payload byte is read once; of large files whose digest is unknown, twice.
 
     Memory: the payloads of the small pairs, which the caller bounds. Then, for one large pair after the
     other, pieces of 1 Mi elements of both and what two `ShardStream`s hold (about 400 MiB in all); or, if
     elements are not in the order of the axes, twice both payloads, of up to `MAX_REORDERED_NBYTES` each.
 
-    Args:
-        pairs: what to compare.
-        buffers: lends the memory for decoded chunks, to several calls; default: one for this call.
-
     Raises:
         StoreError: a store cannot be reached. Damage is reported in the result of the pair.
         DumpError: a file of a dump changed, or cannot be read.
     """
-    buffers = buffers or DecodeBuffers()
     small = [number for number, pair in enumerate(pairs) if pair.nbytes <= WHOLE_NBYTES]
-    results = dict(zip(small, _compare_small([pairs[number] for number in small], buffers), strict=True))
-    return [results.get(number) or _compare_large(pair, buffers) for number, pair in enumerate(pairs)]
+    results = dict(zip(small, _compare_small([pairs[number] for number in small]), strict=True))
+    return [results.get(number) or _compare_large(pair) for number, pair in enumerate(pairs)]
 
 
-def _compare_small(pairs: Sequence[Pair], buffers: DecodeBuffers) -> Iterator[PairComparison]:
+def _compare_small(pairs: Sequence[Pair]) -> Iterator[PairComparison]:
     """Compare pairs that fit into memory together. Nothing is read from a store if digests decide."""
     # Files first: their digests may make reading the store unnecessary.
     read: dict[int, Payload | DamagedStore] = {}
@@ -94,7 +88,7 @@ def _compare_small(pairs: Sequence[Pair], buffers: DecodeBuffers) -> Iterator[Pa
         for pair in pairs:
             if not _decided(_digested(pair.a, read), _digested(pair.b, read)):
                 wanted.update({id(side): side for side in (pair.a, pair.b) if isinstance(side.place, kind)})
-        read.update(zip(wanted, read_whole(list(wanted.values()), buffers), strict=True))
+        read.update(zip(wanted, read_whole(list(wanted.values())), strict=True))
     for pair in pairs:
         a, b = _digested(pair.a, read), _digested(pair.b, read)
         if _decided(a, b):
@@ -138,31 +132,31 @@ def _compare_as_laid(
     return PairComparison(running.result(), "device layout")
 
 
-def _compare_large(pair: Pair, buffers: DecodeBuffers) -> PairComparison:
+def _compare_large(pair: Pair) -> PairComparison:
     """Compare two tensors piece by piece."""
-    a, b = (_with_digest(side, buffers) for side in (pair.a, pair.b))
+    a, b = (_with_digest(side) for side in (pair.a, pair.b))
     if _decided(a, b):
         return PairComparison(no_difference(a.size), "digest")
     if not (a.is_in_order and b.is_in_order):
         if _can_reorder(a) and _can_reorder(b):
-            payloads = read_whole([a, b], buffers)
+            payloads = read_whole([a, b])
             return _compare_payloads(a, payloads[0], b, payloads[1])
         if a.device != b.device or a.is_in_order != b.is_in_order:
             return PairComparison(None, problem="too large to be brought from one layout into the other")
     try:
-        return PairComparison(_stream(a, b, buffers), "elements" if a.device is None else "device layout")
+        return PairComparison(_stream(a, b), "elements" if a.device is None else "device layout")
     except DamagedStore as exc:
         return PairComparison(None, problem=exc.message, damaged=True)
     except ValueError as exc:
         return PairComparison(None, problem=str(exc))
 
 
-def _stream(a: Operand, b: Operand, buffers: DecodeBuffers) -> Metrics:
+def _stream(a: Operand, b: Operand) -> Metrics:
     """Compare two payloads that are in the same order, in a single pass over both."""
     running = RunningComparison()
     left = a.size if a.device is None else math.prod(a.device.shape)
     digests = new_digest(), new_digest()
-    pieces = read_pieces(a, _PIECE, buffers), read_pieces(b, _PIECE, buffers)
+    pieces = read_pieces(a, _PIECE), read_pieces(b, _PIECE)
     for piece_a, piece_b in zip(*pieces, strict=True):
         for digest_of_side, piece in zip(digests, (piece_a, piece_b), strict=True):
             digest_of_side.update(piece)
@@ -199,11 +193,11 @@ def _digested(operand: Operand, read: dict[int, Payload | DamagedStore]) -> Oper
     return replace(operand, digest=digest(payload))
 
 
-def _with_digest(operand: Operand, buffers: DecodeBuffers) -> Operand:
+def _with_digest(operand: Operand) -> Operand:
     if operand.digest:
         return operand
     running = new_digest()
-    for piece in read_pieces(operand, _PIECE, buffers):
+    for piece in read_pieces(operand, _PIECE):
         running.update(piece)
     return replace(operand, digest=running.digest())
 

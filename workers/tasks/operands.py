@@ -20,7 +20,6 @@ from workers.arrays.strided import StridedView
 from workers.dump.source import OpenFile
 from workers.errors import DamagedStore
 from workers.model import SourceFile
-from workers.store.decode_buffers import DecodeBuffers
 from workers.store.model import ArraySpec, StoreAddress
 from workers.store.opening import open_objects
 from workers.store.shard_stream import ShardStream
@@ -104,17 +103,11 @@ class Operand:
         return elements if self.is_in_order else elements.reshape(self.shape, order="F").reshape(-1)
 
 
-def read_whole(
-    operands: Sequence[Operand], buffers: DecodeBuffers | None = None
-) -> list[Payload | DamagedStore]:
+def read_whole(operands: Sequence[Operand]) -> list[Payload | DamagedStore]:
     """Return the payload of each operand, or the error of a damaged one.
 
     Memory: twice all payloads, and what a `ShardStream` keeps. Chunks that several operands share are fetched
     once.
-
-    Args:
-        operands: what to read.
-        buffers: lends the memory for decoded chunks, of which payloads are views; without it, that is fresh.
 
     Raises:
         StoreError: a store cannot be reached.
@@ -132,8 +125,7 @@ def read_whole(
     for _, group in groupby(stored, key=lambda member: (member[0].store, member[0].prefix)):
         members = list(group)
         reader = reader_of(members[0][0])
-        ranges = [(place.first, place.first + place.size) for place, _ in members]
-        with ShardStream(reader, ranges, buffers) as stream:
+        with ShardStream(reader, [(place.first, place.first + place.size) for place, _ in members]) as stream:
             for place, number in members:
                 try:
                     payloads[number] = stream.payload(place.first, place.first + place.size)
@@ -142,13 +134,12 @@ def read_whole(
     return payloads
 
 
-def read_pieces(operand: Operand, elements: int, buffers: DecodeBuffers | None = None) -> Iterator[Payload]:
+def read_pieces(operand: Operand, elements: int) -> Iterator[Payload]:
     """Yield the payload of one operand in pieces of this many elements; the last one may be shorter.
 
     Args:
         operand: what to read.
         elements: a multiple of 8, because elements may be packed into bytes.
-        buffers: lends the memory for decoded chunks; without it, that is fresh.
 
     Raises:
         DamagedStore: a chunk is missing or damaged.
@@ -159,7 +150,7 @@ def read_pieces(operand: Operand, elements: int, buffers: DecodeBuffers | None =
         case Stored() as place:
             stop = place.first + place.size
             reader = reader_of(place)
-            with ShardStream(reader, [(place.first, stop)], buffers) as stream:
+            with ShardStream(reader, [(place.first, stop)]) as stream:
                 yield from stream.pieces(place.first, stop, piece_nbytes // reader.spec.itemsize)
         case InFile() as place:
             yield from _pieces_of_file(place, operand, piece_nbytes)

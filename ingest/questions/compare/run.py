@@ -24,7 +24,6 @@ from ingest.reader.snapshot import LeftOut
 from ingest.reader.step import Step
 from ingest.reader.tensor_filter import FilterFields
 from workers.errors import DamagedStore, UsageError
-from workers.host.collections import collections_paused
 from workers.model import StepKey
 from workers.store.prefetch import prefetch
 
@@ -127,8 +126,7 @@ def compare(
             if isinstance(tensors_a, LeftOut) or isinstance(tensors_b, LeftOut):
                 builder.leave_out(tensors_a, tensors_b)
             else:
-                with collections_paused():
-                    builder.add(tensors_a, tensors_b, runner)
+                builder.add(tensors_a, tensors_b, runner)
     return builder.finish(side_a, side_b, pairing, unmatched_matter=not ignore_unmatched)
 
 

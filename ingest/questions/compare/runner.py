@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from ingest.dispatch.window import run_in_order
 from workers.errors import ClusterError, DumpIngestError
-from workers.store.decode_buffers import DecodeBuffers
 from workers.store.prefetch import in_order
 from workers.tasks.compare import WHOLE_NBYTES, Pair, PairComparison, compare_pairs, pack_pairs, run_compare
 from workers.tasks.placed import pack, run_packed
@@ -104,7 +103,6 @@ class ThreadRunner:
         """Use `count` threads; default: one per processor, at most four."""
         self.parts = count or min(len(os.sched_getaffinity(0)), _MAX_THREADS)
         self._pool = ThreadPoolExecutor(self.parts, thread_name_prefix="dump-ingest-compare")
-        self._buffers = DecodeBuffers()
 
     def __enter__(self) -> Self:
         return self
@@ -114,9 +112,7 @@ class ThreadRunner:
 
     def run(self, batches: Iterable[Sequence[Pair]]) -> Iterator[list[PairComparison]]:
         """Yield the outcomes of each batch, in their order."""
-        pool, buffers = self._pool, self._buffers
-        ahead = 2 * self.parts
-        return in_order(batches, lambda batch: pool.submit(compare_pairs, batch, buffers), ahead=ahead)
+        return in_order(batches, lambda batch: self._pool.submit(compare_pairs, batch), ahead=2 * self.parts)
 
     def map(
         self, function: Callable[[Sequence[_Job]], list[_Answer]], batches: Iterable[Sequence[_Job]]
