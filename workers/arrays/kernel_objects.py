@@ -24,6 +24,7 @@ import xxhash
 from llvmlite import binding
 
 from workers.arrays import kernel_target
+from workers.host.interpreter import environment
 from workers.host.temporary import own_directory
 
 Entry: TypeAlias = Callable[..., None]
@@ -78,14 +79,12 @@ def make() -> bool:
 
 def make_apart() -> bool:
     """Do what `make` does in a process that goes on if this one ends, at the lowest priority; wait for it."""
-    here = str(Path(__file__).parents[2])
-    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), here]))
     with _turn() as lock:
         if _read() is not None:
             return True
         child = subprocess.Popen(
             [sys.executable, "-P", "-c", _COMPILE],
-            env={**os.environ, "PYTHONPATH": path},
+            env=environment(),
             # The turn ends when both processes have closed it.
             pass_fds=[] if lock is None else [lock],
             stdin=subprocess.DEVNULL,

@@ -2,6 +2,7 @@
 
 temporary.py, memory.py,   directories for temporary files, memory, processors
 cpu.py
+interpreter.py             the environment of a new interpreter
 steady_clock.py            a clock for Dask that does not jump
 heartbeat.py, watchdog.py  notifications of systemd
 credentials.py,            credentials, and YAML files of users

@@ -16,9 +16,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Protocol
 
+from workers.host.interpreter import environment
 from workers.processes.channel import Channel, packed
 from workers.processes.serve import serve
 
@@ -159,12 +159,10 @@ def _fork(theirs: socket.socket, memory_nbytes: int, prepare: Callable[[], objec
 
 
 def _spawn(theirs: socket.socket, memory_nbytes: int) -> subprocess.Popen[bytes]:
-    here = str(Path(__file__).parents[2])
-    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), here]))
     return subprocess.Popen(
         # Without the working directory, which may be anything.
         [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno()), str(memory_nbytes)],
-        env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
+        env={**environment(), "OPENBLAS_NUM_THREADS": "1"},
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
     )

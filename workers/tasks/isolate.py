@@ -25,13 +25,13 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from workers.arrays.statistics import RunningStatistics
 from workers.errors import ClusterError, PoisonedFile, WorkerDied, as_error
+from workers.host.interpreter import environment
 from workers.host.memory import data_left, data_nbytes, machine_nbytes, status_nbytes
 from workers.model import MIB
 from workers.store.blosc import BIT_SHUFFLE, compressor
@@ -177,9 +177,9 @@ def _carry_out(order: _Order) -> _Outcome:
         given.seek(0)
         fds = (given.fileno(), report.fileno(), progress.fileno())
         process = subprocess.Popen(
-            # With the path of this module, and without the working directory, which may be anything.
+            # Without the working directory, which may be anything.
             [sys.executable, "-P", "-X", "faulthandler", "-c", _PROGRAM, *map(str, fds)],
-            env={**os.environ, "PYTHONPATH": _python_path(), "OPENBLAS_NUM_THREADS": "1"},
+            env={**environment(), "OPENBLAS_NUM_THREADS": "1"},
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -221,11 +221,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait(_KILLED_S)
     except subprocess.TimeoutExpired:
         threading.Thread(target=process.wait, daemon=True).start()
-
-
-def _python_path() -> str:
-    here = str(Path(__file__).parents[1])
-    return os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), here]))
 
 
 def _how(code: int) -> str:
