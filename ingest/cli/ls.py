@@ -11,7 +11,15 @@ import ingest
 from ingest.cli.exits import exit_if_damaged, say_damaged
 from ingest.cli.find import print_tensors
 from ingest.cli.opening import open_store
-from ingest.cli.options import ConfigOption, JsonOption, MeshOption, RanksOption, StepOption, StoreArgument
+from ingest.cli.options import (
+    ConfigOption,
+    JsonOption,
+    MeshOption,
+    RanksOption,
+    StepOption,
+    StoreArgument,
+    WatchersOption,
+)
 from ingest.cli.printing import print_json, print_line, print_table, say, step_text
 from ingest.cli.watch_explain import print_rows
 from ingest.reader.text import counted
@@ -46,14 +54,7 @@ def command(
             "--missing", help="List what the configuration of the dump asked for and is not in the store."
         ),
     ] = False,
-    watchers: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT,...",
-            help="Where watchers serve their metrics: to show lag, backlog, disk, and what steps wait for.",
-            show_default=False,
-        ),
-    ] = "",
+    watchers: WatchersOption = "",
     token: Annotated[
         bool,
         typer.Option(

@@ -226,3 +226,11 @@ QuietOption: TypeAlias = Annotated[
         metavar="SECONDS", min=0, help="How long the last step must be unchanged to count as complete."
     ),
 ]
+WatchersOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT,...",
+        help="Where watchers serve their metrics: to show lag, backlog, disk, and what steps wait for.",
+        show_default=False,
+    ),
+]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ingest.cli.opening import load_settings
-from ingest.cli.options import ConfigOption, StoreArgument
+from ingest.cli.options import ConfigOption, StoreArgument, WatchersOption
 from ingest.cli.printing import say
 from ingest.heartbeat import INTERVAL_S, beat, tell_ready
 from workers.errors import UsageError
@@ -56,14 +56,7 @@ def command(
         bool,
         typer.Option("--allow-anyone", help="Let in everybody who reaches the address.", show_default=False),
     ] = False,
-    watchers: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT,...",
-            help="Where watchers serve their metrics: to show lag, backlog, disk, and what steps wait for.",
-            show_default=False,
-        ),
-    ] = "",
+    watchers: WatchersOption = "",
     cache: Annotated[
         str, typer.Option(metavar="SIZE", help="How many bytes of answers are kept for all viewers.")
     ] = "64MiB",

@@ -132,13 +132,7 @@ def _incidents(asked: Asked) -> list[dict[str, Any]]:
 def _values(asked: Asked) -> dict[str, Any]:
     moment, given = asked.moment, asked.arguments
     numbers = {name: given.integer(name) for name in ("row", "column", "rows", "columns")}
-    return window(
-        tensor_of(moment, given),
-        numbers["row"] or 0,
-        numbers["column"] or 0,
-        numbers["rows"] or 20,
-        numbers["columns"] or 10,
-    )
+    return window(tensor_of(moment, given), **{name: number for name, number in numbers.items() if number})
 
 
 def _tensor(asked: Asked) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from workers.errors import UsageError
 
 #: The most values of one window.
 MAX_VALUES = 20_000
+#: The window that is shown by default: it fits on a screen.
+SHOWN_ROWS, SHOWN_COLUMNS = 20, 10
 #: `20:40`, `20:`, `:40`, `:`, or `20` alone.
 _RANGE = re.compile(r"(\d{1,18})?(:)?((?<=:)\d{1,18})?", re.ASCII)
 
@@ -36,7 +38,11 @@ class Sheet:
 
 
 def window(
-    tensor: Tensor, row: int = 0, column: int = 0, rows: int = 20, columns: int = 10
+    tensor: Tensor,
+    row: int = 0,
+    column: int = 0,
+    rows: int = SHOWN_ROWS,
+    columns: int = SHOWN_COLUMNS,
 ) -> dict[str, Any]:
     """Return a window on the values of a tensor, seen as a table: its last axis across, the others down.
 

@@ -19,7 +19,7 @@ from ingest.page.drawing.exponents import ExponentCounts, exponents_picture
 from ingest.page.drawing.png import Image, as_matrix, image_of
 from ingest.page.moment import Moment
 from ingest.page.screen import AnswerLine, Asked, Screen, lines
-from ingest.page.sheet import Sheet
+from ingest.page.sheet import SHOWN_COLUMNS, SHOWN_ROWS, Sheet
 from ingest.page.views.overlays import trend_line
 from ingest.page.views.sketches import sketches_of
 from ingest.page.views.whole import as_float, whole_of
@@ -33,8 +33,6 @@ from workers.errors import DamagedStore, UsageError
 #: A line over the steps is drawn at once if this many indexes have to be read for it; else on demand.
 _AT_ONCE = 200
 _LINES = 8
-#: Of the values, what fits on a screen.
-_SHOWN_ROWS, _SHOWN_COLUMNS = 20, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +95,7 @@ def _line(asked: Asked, tensor: Tensor, sheet: Sheet | None = None) -> AnswerLin
     python = f"store.tensors(rank={tensor.rank}, step={tensor.step}, name={name!r}{given})[0]"
     if sheet is None:
         return AnswerLine.of(words, python)
-    rows, columns = min(sheet.rows, _SHOWN_ROWS), min(sheet.columns, _SHOWN_COLUMNS)
+    rows, columns = min(sheet.rows, SHOWN_ROWS), min(sheet.columns, SHOWN_COLUMNS)
     return AnswerLine.of(
         (*words, "--window", f":{rows},:{columns}"),
         f"ingest.window({python}, rows={rows}, columns={columns})",
