@@ -56,7 +56,7 @@ class UsageError(DumpIngestError):
 
 
 class StoreMissing(UsageError):
-    """There is no store yet at a place that could hold one."""
+    """No store exists yet at a place that could hold one."""
 
 
 class TensorsRemoved(UsageError):

@@ -28,7 +28,7 @@ def mend_findings(work: StepWork, step: Step) -> Step:
     """Return the step with whole findings: evaluated again, by the rules of today if they changed.
 
     Raises:
-        Unmendable: they are damaged, and there are no rules.
+        Unmendable: the findings are damaged, and no rules are given to make them again.
     """
     try:
         findings_of(step)

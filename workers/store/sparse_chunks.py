@@ -3,7 +3,7 @@
 Where zeros lie between others at random, as ReLU and dropout leave them, they do not show once bits are
 shuffled. What makes them small is the code of each byte by its frequency, so zstd looks for repetitions in
 few places only, which Blosc cannot ask of it. The chunk is one as Blosc makes it: it states how it was
-encoded, so readers need not know which way was taken. See docs/design/005-codec-and-encoder.md.
+encoded, so readers decode it whichever way was chosen. See docs/design/005-codec-and-encoder.md.
 
 Format: c-blosc 1.21, README_CHUNK_FORMAT.rst: a header, the place of the one block, its length, the block.
 """

@@ -32,7 +32,7 @@ MAX_NBYTES = 4096
 _MAX_TEXT_NBYTES = 16 * 1024
 #: How many pickles are remembered, how many that begin alike, and how many values of each may differ.
 _MAX_KNOWN, _MAX_ALIKE, _MAX_VARYING = 256, 16, 64
-#: After so many pickles in a row that were like none before, only one of so many is remembered.
+#: After 64 pickles in a row that resembled none before, only every sixteenth pickle is remembered.
 _FRUITLESS, _SELDOM = 64, 16
 _encode = json.JSONEncoder().encode
 
