@@ -16,6 +16,7 @@ from distributed import Client
 
 from bench.measure import Measure, Ratio, Table, in_turns, seconds
 from bench.setting import WORKERS, Setting, ingest, object_storage, workers
+from bench.upload import bucket_client
 from ingest.api import open_store
 from tests.servers.ceph import PROGRAMS, CephS3
 from workers.store.opening import open_objects, resolve
@@ -90,8 +91,6 @@ class _Bucket:
 
 def _objects(setting: Setting, ceph: CephS3, bucket: _Bucket, client: Client) -> Iterator[Measure]:
     """Put ready-made objects of one step with s3fs and with obstore, to compare the costs of the clients."""
-    from obstore.store import S3Store
-
     with setting.target(setting.fast) as store:
         ingest(client, setting.load.directory, store)
         objects = {
@@ -99,15 +98,7 @@ def _objects(setting: Setting, ceph: CephS3, bucket: _Bucket, client: Client) ->
             for path in store.rglob("*")
             if path.is_file()
         }
-    remote = S3Store(
-        _BUCKET,
-        endpoint=ceph.endpoint_url,
-        access_key_id=ceph.access_key,
-        secret_access_key=ceph.secret_key,
-        region="default",
-        virtual_hosted_style_request=False,
-        client_options={"allow_http": True},
-    )
+    remote = bucket_client(ceph, _BUCKET)
 
     def prefix(url: str) -> str:
         return url.removeprefix(f"s3://{_BUCKET}/")

@@ -25,6 +25,7 @@ from bench.measure import Table, shown
 from bench.running import processor_s, sample
 from bench.setting import WORKERS, Setting, object_storage
 from bench.steps import commit_run
+from bench.upload import bucket_client, upload
 from bench.viewers import Connection, Viewers, walk
 from ingest.consolidating.consolidator import Consolidator
 from tests.cli import Running, start
@@ -93,31 +94,34 @@ class _Bucket(Place):
 def measure(setting: Setting) -> Iterator[Table]:
     """Yield what was measured: in a directory, or with `--ceph` on Ceph."""
     size = QUICK_SIZE if setting.quick else SIZE
-    with place(setting, size) as where:
+    with setting.target() as root:
+        runs = root / "runs"
         started = time.perf_counter()
-        make_runs(where)
+        make_runs(runs, size)
         made_s = time.perf_counter() - started
-        yield first_paint(where, f"made in {shown(made_s)} s")
-        yield clicks(where)
-        yield viewers(where, 10 if setting.quick else 120)
-        yield requests(where)
-        yield outage(where, 5 if setting.quick else 60)
+        with place(setting, runs, size) as where:
+            yield first_paint(where, f"made in {shown(made_s)} s")
+            yield clicks(where)
+            yield viewers(where, 10 if setting.quick else 120)
+            yield requests(where)
+            yield outage(where, 5 if setting.quick else 60)
 
 
 @contextmanager
-def place(setting: Setting, size: tuple[int, int, int]) -> Iterator[Place]:
-    """Yield an empty place for runs."""
+def place(setting: Setting, runs: Path, size: tuple[int, int, int]) -> Iterator[Place]:
+    """Yield the place of these runs: their directory, or with `--ceph` a bucket that has a copy of it."""
     if not setting.in_ceph:
-        with setting.target() as root:
-            yield _Directory(str(root / "runs"), {}, size)
+        yield _Directory(str(runs), {}, size)
         return
-    with object_storage(on_disk=True) as (ceph, variables):
-        yield _Bucket(ceph.make_bucket("bench").url, variables, size, ceph)
+    with object_storage() as (ceph, variables):
+        bucket = ceph.make_bucket("bench")
+        upload(runs, bucket_client(ceph, bucket.name), "runs")
+        yield _Bucket(f"s3://{bucket.name}/runs", variables, size, ceph)
 
 
-def make_runs(where: Place) -> None:
+def make_runs(root: Path, size: tuple[int, int, int]) -> None:
     """Make a large run with NaN in its second half, one to compare it with, and one that has values."""
-    ranks, steps, tensors = where.size
+    ranks, steps, tensors = size
     names = [f"Default_net-Model_layer{i}-Block_MatMul-op{i}" for i in range(tensors)]
     rules = load_rules().enabled
     many, last = range(ranks), [steps - 2, steps - 1]
@@ -125,7 +129,7 @@ def make_runs(where: Place) -> None:
         (_LARGE, range(steps), steps // 2, 0),
         (_OTHER, last, None, 1),
     ):
-        url = f"{where.url}/{run}"
+        url = str(root / run)
         # Of statistics alone: what claims elements and has none is not compared at all.
         commit_run(
             url,
@@ -146,7 +150,7 @@ def make_runs(where: Place) -> None:
         for number, side in enumerate((64, 512, 1024)):
             values = random.standard_normal((side, side), np.float32)
             dump.add(values, tensor_name(f"MatMul.op{number}"), step=0)
-        ingest_directly(dump.root, f"{where.url}/{_VALUES}", rules=rules)
+        ingest_directly(dump.root, str(root / _VALUES), rules=rules)
 
 
 @contextmanager
