@@ -40,8 +40,7 @@ def test_percentiles_are_those_of_numpy(values: np.ndarray[Any, Any]) -> None:
     if finite.size == 0:
         assert answer == {}
         return
-    for percent in (0, 100):
-        assert answer[percent] == float(np.percentile(finite, percent))
+    assert (answer[0], answer[100]) == (float(finite.min()), float(finite.max()))
     in_order = np.sort(finite)
     for part in PERCENTS:
         place = part / 100 * (len(in_order) - 1)
