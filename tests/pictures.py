@@ -220,7 +220,7 @@ def take_all(page: RunningPage, chromium: Chromium, into: Path, only: str) -> li
                 if not name.startswith("error"):
                     wrong += [f"{name}, {look}: {complaint}" for complaint in visitor.complaints]
                 if look == "wide-light":
-                    visitor.page.pdf(path=into / f"{name}.pdf", format="A4")
+                    visitor.page.pdf(path=into / f"{name}.pdf", format="A4", prefer_css_page_size=True)
     return wrong
 
 

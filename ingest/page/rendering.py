@@ -31,6 +31,7 @@ def environment() -> Environment:
         shape=words.shape,
         short=words.short,
         clock=words.clock,
+        date_and_time=words.date_and_time,
         moment=words.moment,
         ranges=words.format_ranges,
         size=words.human_bytes,

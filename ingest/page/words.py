@@ -12,16 +12,18 @@ from ingest.units import human_bytes
 
 __all__ = ["format_ranges", "human_bytes"]
 
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
-def number(value: float | None) -> str:
-    """Return a number with at most six significant digits; an en dash if it is not known."""
+
+def number(value: float | None, digits: int = 6) -> str:
+    """Return a number with this many significant digits at most; an en dash if it is not known."""
     if value is None or math.isnan(value):
         return "\u2013"
     if math.isinf(value):
         return "Inf" if value > 0 else "\u2212Inf"
     if value == int(value) and abs(value) < 1e6:
         return f"{int(value):,}".replace(",", "\u202f").replace("-", "\u2212")
-    return f"{value:.6g}".replace("-", "\u2212")
+    return f"{value:.{digits}g}".replace("-", "\u2212")
 
 
 def exact(value: float | None) -> str:
@@ -70,9 +72,19 @@ def clock(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%S UTC")
 
 
+def date_and_time(seconds: float) -> str:
+    """Return a date and the time of day, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
 def moment(committed_at: str) -> str:
     """Return the time of a commit as people write it."""
     return f"{committed_at[:19].replace('T', ' ')} UTC"
+
+
+def power_of_two(exponent: int) -> str:
+    """Return a power of two such as `2⁻⁶`."""
+    return f"2{str(exponent).translate(_RAISED)}"
 
 
 def command(*words: object) -> str:

@@ -164,6 +164,21 @@ def test_a_report_shows_itself_without_a_server(runs: Path, tmp_path: Path, chro
         assert visitor.complaints == []
 
 
+def test_a_wide_spread_prints_on_a_sheet_on_its_side(
+    dumps: DumpLibrary, tmp_path: Path, chromium: Chromium
+) -> None:
+    ingest_directly(dumps["nan-sqrt-2rank"] / "dump", tmp_path / "run.zarr")
+    path = tmp_path / "report.html"
+    path.write_text(ingest.report(ingest.open_store(tmp_path / "run.zarr")), "utf-8")
+    with chromium.visit(f"file://{path}") as visitor:
+        visitor.go("")
+        printed = visitor.page.pdf(format="A4", prefer_css_page_size=True)
+    sheets = [
+        tuple(map(float, sheet)) for sheet in re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", printed)
+    ]
+    assert [width > height for width, height in sheets] == [False, True, False]
+
+
 def test_the_page_of_a_comparison_fits_is_accessible_and_sorts_by_keys(
     runs: Path, tmp_path: Path, chromium: Chromium
 ) -> None:

@@ -131,7 +131,7 @@ class _Plane:
             share = (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
         else:
             share = (value / 2 - low / 2) / (high / 2 - low / 2)
-        return self.bottom - 4 - share * (self.bottom - _TOP - 22)
+        return self.bottom - 4 - share * (self.bottom - _TOP - 26)
 
 
 def series_picture(series: Sequence[Series], label: str, here: int | None = None) -> Markup:
@@ -146,7 +146,7 @@ def series_picture(series: Sequence[Series], label: str, here: int | None = None
     parts = []
     if here is not None:
         at = plane.x(here)
-        parts.append(tag("line", x1=at, x2=at, y1=_TOP, y2=plane.bottom, class_="lane"))
+        parts.append(tag("line", x1=at, x2=at, y1=_TOP, y2=plane.bottom, class_="here"))
     for place, line in enumerate(series):
         parts += [*_line(plane, place, line), *_crosses(plane, place, line)]
     parts += _labels(plane, steps, has_values=bool(finite))
@@ -173,7 +173,7 @@ def _line(plane: _Plane, place: int, line: Series) -> Iterator[Markup]:
 
 def _crosses(plane: _Plane, place: int, line: Series) -> Iterator[Markup]:
     """Yield a cross for each step with NaN or Inf; those of neighbouring lines do not hide each other."""
-    top = _TOP + 4 + 3 * (place % 3)
+    top = _TOP + 4 + 9 * (place % 2)
     for step, is_bad in zip(line.steps, line.bad, strict=True):
         if is_bad:
             title = tag("title", f"{line.name}: NaN or Inf in step {step}")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from markupsafe import Markup
 
 from ingest.page.drawing.svg import picture, tag, text
-from ingest.page.words import whole
+from ingest.page.words import power_of_two, whole
 from workers.arrays.histogram import Histogram
 from workers.arrays.histogram_loops import LOWEST_EXPONENT
 
@@ -98,8 +98,8 @@ def exponents_picture(counts: ExponentCounts, label: str) -> Markup:
     if has_negative:
         parts.append(text(_LEFT - 6, axis - 6, "positive", class_="end"))
         parts.append(text(_LEFT - 6, axis + 14, "negative", class_="end"))
-    parts.append(text(_LEFT, bottom + 18, f"2^{counts.lowest}"))
-    parts.append(text(_WIDTH, bottom + 18, f"2^{counts.highest}", class_="end"))
+    parts.append(text(_LEFT, bottom + 18, power_of_two(counts.lowest)))
+    parts.append(text(_WIDTH, bottom + 18, power_of_two(counts.highest), class_="end"))
     words = "elements, logarithmic" if height.is_logarithmic else "elements"
     parts.append(text(_LEFT, _TOP - 4, words, class_="axis"))
     parts.append(text(_LEFT + (_WIDTH - _LEFT) / 2, bottom + 18, "absolute value", class_="axis mid"))
@@ -141,7 +141,8 @@ def _bars(
             continue
         height = heights.of_count(count)
         first = lowest + place * every
-        powers = f"2^{first}" if every == 1 else f"2^{first} to 2^{first + every - 1}"
+        ends = dict.fromkeys((first, first + every - 1))
+        powers = " to ".join(map(power_of_two, ends))
         yield tag(
             "rect",
             tag("title", f"{sign}{powers}: {whole(count)}"),

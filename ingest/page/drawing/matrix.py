@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from ingest.page.drawing.scale import LEVELS, ONLY_LEVEL, Scale
+from ingest.page.drawing.scale import LEVELS, Scale, css_of
 from ingest.page.drawing.svg import picture, tag, text
-from ingest.page.words import number, whole
 from ingest.questions.matrix import DAMAGED, MISSING, PARTIAL, Matrix
 
 _WIDTH, _LEFT, _TOP, _BOTTOM = 1080, 64, 8, 34
@@ -49,13 +48,7 @@ def legend(matrix: Matrix) -> list[tuple[str, str]]:
     if (matrix.values == 0).any() and (scale is None or scale.low > 0):
         entries.append(("zero", "0"))
     if scale is not None:
-        write = whole if matrix.is_count else number
-        if scale.low == scale.high:
-            entries.append((f"lv{ONLY_LEVEL}", write(scale.low)))
-        else:
-            limits = scale.limits()
-            entries += [(f"lv{place + 1}", f"to {write(limits[place + 1])}") for place in range(LEVELS)]
-            entries[-LEVELS] = ("lv1", f"from {write(limits[0])}")
+        entries += scale.legend(is_count=matrix.is_count)
     if not matrix.is_count and matrix.bad.any():
         entries.append(("notch", "has NaN or Inf"))
     for state, css, words in (
@@ -74,10 +67,8 @@ def _classes(matrix: Matrix) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
     level = np.where(np.isnan(matrix.values), -1, 0) if scale is None else scale.levels(matrix.values)
     here = matrix.state != MISSING
     yield "missing", ~here
-    yield "unknown", here & (level < 0)
-    yield "zero", here & (level == 0)
-    for number_of_level in range(1, LEVELS + 1):
-        yield f"lv{number_of_level}", here & (level == number_of_level)
+    for number in range(-1, LEVELS + 1):
+        yield css_of(number), here & (level == number)
     if not matrix.is_count:
         yield "notch", matrix.bad
     yield "partial", matrix.state == PARTIAL

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from ingest.page.drawing.scale import css_of
 from ingest.page.drawing.svg import picture, tag
 
 _WIDTH, _HEIGHT = 1080.0, 34.0
@@ -20,8 +21,7 @@ def ribbon_picture(levels: Sequence[int], bad: Sequence[bool], label: str) -> Ma
     paths: dict[str, list[str]] = {}
     for stripe in range(stripes if levels else 0):
         begin, end = stripe * len(levels) // stripes, (stripe + 1) * len(levels) // stripes
-        level = max(levels[begin:end])
-        css = {-1: "unknown", 0: "zero"}.get(level, f"lv{level}")
+        css = css_of(max(levels[begin:end]))
         x = stripe * width
         paths.setdefault(css, []).append(f"M{x:.2f} 0h{width:.2f}v24h-{width:.2f}z")
         if any(bad[begin:end]):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from ingest.page.words import number, whole
 
 #: Colours between the least and the greatest value.
 LEVELS = 7
@@ -15,6 +17,11 @@ LEVELS = 7
 ONLY_LEVEL = 5
 #: The ratio of the greatest to the least value above which levels are logarithmic.
 _LOGARITHMIC = 1000
+
+
+def css_of(level: int) -> str:
+    """Return the class of a level: `lv3`; 0 is `zero`, and -1 is `unknown`."""
+    return {-1: "unknown", 0: "zero"}.get(level, f"lv{level}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,14 @@ class Scale:
         # Halved first: the difference of two large numbers is infinite.
         return [2 * (self.low / 2 + (self.high / 2 - self.low / 2) * float(share)) for share in shares]
 
+    def legend(self, *, is_count: bool) -> list[tuple[str, str]]:
+        """Return the colours of the levels, each as a class and its words."""
+        if self.low == self.high:
+            return [(css_of(ONLY_LEVEL), whole(self.low) if is_count else number(self.low))]
+        write: Callable[[float], str] = whole if is_count else _rounded
+        first, *limits = map(write, self.limits())
+        return [("lv1", f"from {first}"), *((css_of(n), f"to {up}") for n, up in enumerate(limits[1:], 2))]
+
     def _share(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return where between the least and the greatest value each value lies, 0 to 1."""
         if self.low == self.high:
@@ -72,3 +87,7 @@ class Scale:
             share = (values / 2 - self.low / 2) / (self.high / 2 - self.low / 2)
         clipped: npt.NDArray[np.float64] = np.clip(share, 0, 1)
         return clipped
+
+
+def _rounded(limit: float) -> str:
+    return number(limit, digits=3)

@@ -21,6 +21,8 @@ _LEFT, _TOP, _COLUMN, _ROW = 78.0, 4.0, 98.0, 34.0
 #: Above the first row of a lane, where edges pass over operators; and the row of a collective between lanes.
 _ABOVE, _BETWEEN = 26.0, 26.0
 _LABEL = 15
+#: What can be read on a sheet of paper that stands upright, where it is drawn at 70 %.
+_UPRIGHT = 960
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class SpreadPicture:
     """The picture, and how much of the graph is in it."""
 
     svg: Markup
+    is_wide: bool
+    """Whether it needs a sheet of paper that lies on its side."""
     drawn: int
     """Operators besides the origin, parameters and collectives."""
     total: int
@@ -65,7 +69,8 @@ def spread_picture(graph: SpreadGraph) -> SpreadPicture | None:
     parts += [part for node in shown for part in _drawn(node, places[node.id])]
     kinds = {node.kind for node in shown}
     svg = picture(width, height, parts, _label(graph, len(shown) - 1), class_="plot spread")
-    return SpreadPicture(svg, len(shown) - 1, len(graph.nodes) - 1, PASSAGE in kinds, PARAMETER in kinds)
+    drawn, total = len(shown) - 1, len(graph.nodes) - 1
+    return SpreadPicture(svg, width > _UPRIGHT, drawn, total, PASSAGE in kinds, PARAMETER in kinds)
 
 
 def _label(graph: SpreadGraph, drawn: int) -> str:

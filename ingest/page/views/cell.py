@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ingest.page.answers import PATTERN, STAT, THE_RANK, THE_STEP
 from ingest.page.arguments import Parameter
 from ingest.page.drawing.ribbon import ribbon_picture
-from ingest.page.drawing.scale import Scale
+from ingest.page.drawing.scale import Scale, css_of
 from ingest.page.screen import AnswerLine, Asked, Screen, lines
 from ingest.page.words import counted
 from ingest.questions.trend import statistic_named
@@ -52,7 +52,7 @@ def show(asked: Asked) -> dict[str, Any]:
         operators = [operator for operator in operators if operator.bad]
     pages = max(-(-len(operators) // _PER_PAGE), 1)
     page = min(max(arguments.integer("page") or 1, 1), pages)
-    levels = _levels(operators, stat)
+    scale, levels = _levels(operators, stat)
     state = {name: arguments.text(name) for name in ("stat", "name", "bad")}
     first_bad = next((operator for operator in operators if operator.turns_bad), None)
 
@@ -68,7 +68,10 @@ def show(asked: Asked) -> dict[str, Any]:
         "value_of": value_of,
         "summary": opened.commit.summary,
         "operators": operators[start : start + _PER_PAGE],
-        "levels": dict(zip((operator.place for operator in operators), levels, strict=True)),
+        "colours": {of.place: css_of(level) for of, level in zip(operators, levels, strict=True)},
+        "legend": [("zero", "0")] * (0 in levels)
+        + (scale.legend(is_count=stat in COUNTS) if scale is not None else [])
+        + [("unknown", "not known")] * (-1 in levels),
         "total": len(operators),
         "bad_total": sum(operator.bad > 0 for operator in operators),
         "ribbon": ribbon_picture(
@@ -94,11 +97,13 @@ def show(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _levels(operators: Sequence[_OperatorCall], stat: str) -> list[int]:
-    """Return the colour of each operator, as a level of the scale of all."""
+def _levels(operators: Sequence[_OperatorCall], stat: str) -> tuple[Scale | None, list[int]]:
+    """Return the scale of all operators, None if all are 0 or unknown, and the level of each."""
     values = np.array([operator.value for operator in operators])
     scale = Scale.of(values, is_count=stat in COUNTS)
-    return scale.levels(values).tolist() if scale else [0] * len(operators)
+    return scale, np.where(np.isnan(values), -1, 0).tolist() if scale is None else scale.levels(
+        values
+    ).tolist()
 
 
 def _rows(step: Step, pattern: str) -> npt.NDArray[np.int64]:

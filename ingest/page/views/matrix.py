@@ -58,12 +58,12 @@ def show(asked: Asked) -> dict[str, Any]:
 
 
 def _worst(asked: Asked, matrix: Matrix, what: str) -> list[dict[str, Any]]:
-    """Return the cells with the greatest numbers, each with the URL of its operators."""
+    """Return the cells with the greatest numbers, the first steps first, with the URL of their operators."""
     values = np.where(np.isnan(matrix.values), -np.inf, matrix.values)
-    order = np.argsort(values, axis=None, kind="stable")[::-1][:_LISTED]
+    order = np.argsort(-values.T, axis=None, kind="stable")[:_LISTED]
     cells = []
     for place in order:
-        row, column = np.unravel_index(place, values.shape)
+        column, row = np.unravel_index(place, values.T.shape)
         value = float(matrix.values[row, column])
         if not value > 0:
             break

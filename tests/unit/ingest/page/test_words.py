@@ -28,6 +28,11 @@ def test_numbers_have_up_to_six_digits(value: float | None, text: str) -> None:
     assert words.number(value) == text
 
 
+def test_limits_of_colours_have_fewer_digits_and_powers_are_raised() -> None:
+    assert (words.number(0.449917, 3), words.number(-7.76869e-9, 3)) == ("0.45", f"{MINUS}7.77e{MINUS}09")
+    assert (words.power_of_two(0), words.power_of_two(-126)) == ("2⁰", "2⁻¹²⁶")
+
+
 def test_an_element_may_be_nan_and_a_count_is_whole() -> None:
     assert (words.exact(math.nan), words.exact(None)) == ("NaN", UNKNOWN)
     assert (words.whole(1234567.0), words.whole(math.nan)) == (f"1{THIN}234{THIN}567", UNKNOWN)
@@ -48,6 +53,7 @@ def test_a_long_name_keeps_both_ends(length: int) -> None:
 
 def test_times_are_in_utc() -> None:
     assert words.clock(86399.9) == "23:59:59 UTC"
+    assert words.date_and_time(86399.9) == "1970-01-01 23:59:59 UTC"
     assert words.moment("2030-01-31T10:20:30.123+00:00") == "2030-01-31 10:20:30 UTC"
 
 

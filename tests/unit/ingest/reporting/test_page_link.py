@@ -24,7 +24,7 @@ def test_a_rank_and_step_lead_to_the_incidents_that_were_seen_there(nan_log: Pat
         bad, good = (page.get(link.removeprefix(page.url)).text for link in links)
     assert "NaN born in Log" in bad
     assert "--rank 1 --step 2" in bad
-    assert "Nothing went wrong" in good
+    assert "<h1>No incident</h1>" in good
     assert place_link("", str(nan_log), 1, 2) == ""
 
 

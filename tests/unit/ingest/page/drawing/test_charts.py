@@ -39,7 +39,7 @@ def test_lines_have_gaps_where_values_are_not_finite() -> None:
     assert drawn.count("<circle") == 2
     assert "rank &lt;0&gt;: NaN or Inf in step 2" in drawn
     assert drawn.count('class="cross s0"') == 1
-    assert 'class="lane"' in drawn
+    assert 'class="here"' in drawn
 
 
 @pytest.mark.parametrize("values", [[], [5.0], [math.nan], [1e-300, 1e300], [-1.7e308, 1.7e308]])

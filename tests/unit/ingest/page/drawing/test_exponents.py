@@ -32,7 +32,7 @@ def test_positive_elements_stand_above_the_axis_and_negative_ones_below() -> Non
     bars = re.findall(r"<rect .*?</rect>", drawn)
     (above, below) = ({name: _attribute(bar, name) for name in ("y", "height")} for bar in bars)
     assert above["y"] + above["height"] == below["y"]
-    assert ["+2^-1: 4" in bars[0], "\u22122^0: 2" in bars[1]] == [True, True]
+    assert ["+2⁻¹: 4" in bars[0], "\u22122⁰: 2" in bars[1]] == [True, True]
 
 
 def _attribute(element: str, name: str) -> float:
@@ -44,7 +44,7 @@ def _attribute(element: str, name: str) -> float:
 def test_a_single_exponent_stands_among_its_neighbours() -> None:
     drawn = exponents_picture(ExponentCounts(3, [0], [7], 0), "exponents")
     assert len(re.findall("<rect", drawn)) == 1
-    assert ["2^-2<" in drawn, "2^9<" in drawn] == [True, True]
+    assert ["2⁻²<" in drawn, "2⁹<" in drawn] == [True, True]
 
 
 def test_only_positive_elements_need_no_room_below() -> None:
@@ -58,5 +58,5 @@ def test_many_exponents_share_a_bar_and_a_single_element_is_seen() -> None:
     drawn = exponents_picture(ExponentCounts(-100, counts, [0] * 200, 0), "exponents")
     assert "elements, logarithmic" not in drawn  # five exponents share a bar: none is small
     assert len(re.findall("<rect", drawn)) == 40
-    assert "2^-100 to 2^-96" in drawn
+    assert "2⁻¹⁰⁰ to 2⁻⁹⁶" in drawn
     assert "logarithmic" in exponents_picture(ExponentCounts(0, [1, 10**6], [0, 0], 0), "exponents")

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ingest.page.drawing.scale import LEVELS, ONLY_LEVEL, Scale
+from ingest.page.drawing.scale import LEVELS, ONLY_LEVEL, Scale, css_of
 
 
 def levels(values: list[float], *, is_count: bool = False) -> list[int]:
@@ -28,6 +28,14 @@ def test_zero_among_negative_values_is_a_value() -> None:
 def test_equal_values_and_the_largest_numbers() -> None:
     assert levels([3, 3]) == [ONLY_LEVEL, ONLY_LEVEL]
     assert levels([-1.7e308, 1.7e308, np.inf]) == [1, LEVELS, LEVELS]
+
+
+def test_the_legend_names_the_greatest_number_of_each_colour_in_few_digits() -> None:
+    scale = Scale.of(np.array([1 / 3, 1]), is_count=False)
+    assert scale is not None
+    legend = scale.legend(is_count=False)
+    assert [css for css, _ in legend] == [css_of(level) for level in range(1, LEVELS + 1)]
+    assert [legend[0][1], legend[1][1], legend[-1][1]] == ["from 0.333", "to 0.524", "to 1"]
 
 
 def test_nothing_known_has_no_scale() -> None:

@@ -60,6 +60,15 @@ def test_a_circle_through_a_collective_stays_next_to_it() -> None:
     assert [x - places[0] for x in places] == [0, 98, 294, 392]
 
 
+def test_only_a_long_way_needs_a_sheet_on_its_side() -> None:
+    for nodes, is_wide in ((8, False), (12, True)):
+        picture = spread_picture(
+            SpreadGraph(tuple(map(node, range(nodes))), tuple(edge(n, n + 1) for n in range(nodes - 1)))
+        )
+        assert picture is not None
+        assert picture.is_wide is is_wide
+
+
 def test_of_many_the_nearest_are_drawn_on_ten_lanes() -> None:
     many = SpreadGraph(tuple(node(number, number % 20) for number in range(100)))
     picture = drawn(many)

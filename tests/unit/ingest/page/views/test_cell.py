@@ -24,6 +24,14 @@ def test_operators_come_in_order_with_what_is_bad_in_them(moment: Moment) -> Non
     assert f'data-total="{shown["total"]}"' in shown["ribbon"]
 
 
+def test_operators_have_the_colours_of_the_legend(moment: Moment) -> None:
+    for stat in ("l2_norm", "nan_count", "min"):
+        shown = SCREEN.show(asked(moment, stat=stat))
+        colours = [css for css, _ in shown["legend"]]
+        assert len(colours) == len(set(colours))
+        assert set(shown["colours"].values()) <= set(colours)
+
+
 def test_only_bad_operators_if_that_is_asked_for(moment: Moment) -> None:
     every, bad = SCREEN.show(asked(moment)), SCREEN.show(asked(moment, bad="1"))
     assert bad["total"] == bad["bad_total"] == every["bad_total"]

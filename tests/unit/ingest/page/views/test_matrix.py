@@ -21,7 +21,7 @@ def asked(moment: Moment, **given: str) -> Asked:
 def test_the_greatest_cells_are_listed_and_zeros_are_not(moment: Moment) -> None:
     shown = SCREEN.show(asked(moment))
     worst = [(cell["rank"], cell["step"], cell["value"]) for cell in shown["worst"]]
-    assert worst == [(1, 3, "7"), (1, 2, "7")]
+    assert worst == [(1, 2, "7"), (1, 3, "7")]
     assert all("/cell?" in cell["url"] for cell in shown["worst"])
     assert (shown["is_hot"], shown["is_aggregated"], shown["is_brushed"]) == (True, False, False)
     assert shown["label"] == "NaN and Inf over 2 ranks and 3 steps"

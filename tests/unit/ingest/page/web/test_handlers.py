@@ -285,7 +285,7 @@ def test_of_many_ranks_one_is_compared_at_a_time(tmp_path: Path) -> None:
         assert "<dt>not compared</dt><dd>12</dd>" in own.get(f"{view}&all=1").text
         over = own.get(f"{view}&rank=3&over=1").text
         assert "Relative error of l2_norm over the steps" in over
-        assert "MatMul.op0.output.0" in over.partition("differs first")[2]
+        assert "MatMul.op0.output.0" in over.partition("first differs in step")[2]
         growth = own.get("/api/v1/runs/a.zarr/growth?with=b.zarr&rank=3&name=*op0*").json
         assert [row["step"] for row in growth] == list(range(10))
         assert all(row["error"] > 0 for row in growth)
