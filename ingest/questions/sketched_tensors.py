@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ingest.questions.nothing_chosen import nothing_chosen
+from ingest.questions.nothing_chosen import keys_of, nothing_chosen
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.indexed_step import COLUMNS
@@ -78,7 +78,7 @@ class SketchedTensors:
             total += len(tensors)
             yield from tensors
         if not total and not self.without:
-            raise nothing_chosen(condition, _keys(steps))
+            raise nothing_chosen(condition, keys_of(steps))
         if not total:
             raise UsageError("none of the chosen tensors has a histogram", hint=SKETCHES_HINT)
 
@@ -108,15 +108,6 @@ def ask_of_sketches(
     """
     snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
     return ask_of_undamaged(snapshot, lambda readable: ask(SketchedTensors(readable, chosen)))
-
-
-def _keys(steps: Iterable[Step]) -> list[TensorKey]:
-    """Return the keys of all tensors of some steps, each once."""
-    keys: dict[TensorKey, None] = {}
-    for step in steps:
-        keys |= dict.fromkeys(tensors_of(step.tables)[1])
-        step.forget_tables()
-    return list(keys)
 
 
 def _sketched(step: Step, condition: TensorFilter) -> tuple[list[SketchedTensor], int]:

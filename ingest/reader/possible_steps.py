@@ -30,6 +30,8 @@ AnyStep = TypeVar("AnyStep", bound=IndexedStep)
 
 #: Fewer steps are read without asking the cubes, whose axes take as many requests as a few indexes.
 LEAST_STEPS = 16
+#: Of a step, the cubes have all ranks: so many take as long as the index of one.
+RANKS_OF_AN_INDEX = 8
 _COLUMNS = ColumnsWithSketches(BLOCK_COLUMNS)
 
 
@@ -107,7 +109,9 @@ class _CubeConditions:
         excluded: set[AnyStep] = set()
         for place, number in enumerate(cubes.steps.tolist()):
             of_ranks = by_number.get(number)
-            if of_ranks and place not in cubes.state.rewriting:
+            if not of_ranks or place in cubes.state.rewriting:
+                continue
+            if len(of_ranks) * RANKS_OF_AN_INDEX >= len(cubes.ranks):
                 is_held = self._is_held(place, of_ranks)
                 may_have, tensors = self._may_have(place, is_held)
                 for rank, step in of_ranks.items():

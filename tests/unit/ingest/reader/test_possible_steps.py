@@ -146,6 +146,7 @@ def test_a_chunk_that_is_missing_excludes_nothing(store: Path) -> None:
 
 QUESTIONS: dict[str, Callable[[ingest.DumpStore], object]] = {
     "precision": lambda opened: ingest.precision(opened, formats=["e4m3"], where="p99 > 5e3").to_dict(),
+    "outliers": lambda opened: ingest.outliers(opened, where="max > 5e3").to_dict(),
     "quantiles": lambda opened: ingest.quantiles(opened, where="max > 5e3").to_dict(),
 }
 
@@ -167,6 +168,17 @@ def test_an_error_about_what_is_not_there_is_the_same(store: Path) -> None:
         with pytest.raises(ingest.UsageError, match="nothing"):
             ingest.quantiles(ingest.open_store(store), "nothing", where="max > 1")
         shutil.rmtree(store / "consolidated", ignore_errors=True)
+
+
+def test_few_ranks_of_many_are_read_without_asking_the_cubes(
+    store: Path, indexes_read: list[tuple[int, int | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(possible_steps, "RANKS_OF_AN_INDEX", 1)
+    ingest.open_store(store).tensors(rank=0, where="max > 1e300")
+    assert len(indexes_read) == _STEPS
+    indexes_read.clear()
+    ingest.open_store(store).tensors(where="max > 1e300")
+    assert indexes_read == []
 
 
 def test_few_steps_are_read_without_asking_the_cubes(made_store: Path) -> None:
