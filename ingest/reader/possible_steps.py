@@ -112,14 +112,20 @@ class _CubeConditions:
             if not of_ranks or place in cubes.state.rewriting:
                 continue
             if len(of_ranks) * RANKS_OF_AN_INDEX >= len(cubes.ranks):
-                is_held = self._is_held(place, of_ranks)
-                may_have, tensors = self._may_have(place, is_held)
-                for rank, step in of_ranks.items():
-                    at = np.flatnonzero(is_held & (cubes.ranks == rank))
-                    totals = step.commit.summary
-                    expected = totals.tensors + totals.statistics_only
-                    if at.size and not may_have[at[0]] and tensors[at[0]] == expected:
-                        excluded.add(step)
+                excluded |= self._excluded_at(place, of_ranks)
+        return excluded
+
+    def _excluded_at(self, place: int, of_ranks: Mapping[int, AnyStep]) -> set[AnyStep]:
+        """Return which ranks of one step are excluded: those that the cubes hold whole, without a tensor."""
+        is_held = self._is_held(place, of_ranks)
+        may_have, tensors = self._may_have(place, is_held)
+        excluded: set[AnyStep] = set()
+        for at, rank in enumerate(self.cubes.ranks.tolist()):
+            if is_held[at] and not may_have[at]:
+                step = of_ranks[rank]
+                totals = step.commit.summary
+                if tensors[at] == totals.tensors + totals.statistics_only:
+                    excluded.add(step)
         return excluded
 
     def _is_held(self, place: int, of_ranks: Mapping[int, IndexedStep]) -> npt.NDArray[np.bool_]:
