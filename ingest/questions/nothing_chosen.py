@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from ingest.reader.step import Step
 from ingest.reader.tensor_filter import TensorFilter
 from workers.errors import UsageError
 from workers.rules.names import matching, near
-from workers.store.blocks import TensorKey
+from workers.store.blocks import TensorKey, tensors_of
 
 
 def nothing_chosen(choice: TensorFilter, keys: Sequence[TensorKey]) -> UsageError:
@@ -32,6 +33,15 @@ def nothing_chosen(choice: TensorFilter, keys: Sequence[TensorKey]) -> UsageErro
         f"no tensor fulfils {choice}",
         hint="`dump-ingest find STORE` with fewer conditions lists what is there.",
     )
+
+
+def keys_of(steps: Iterable[Step]) -> list[TensorKey]:
+    """Return the keys of all tensors of some steps, each once."""
+    keys: dict[TensorKey, None] = {}
+    for step in steps:
+        keys |= dict.fromkeys(tensors_of(step.tables)[1])
+        step.forget_tables()
+    return list(keys)
 
 
 _LABELS: dict[str, Callable[[TensorKey], str]] = {

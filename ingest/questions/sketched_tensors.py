@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
-from ingest.questions.nothing_chosen import nothing_chosen
+from ingest.questions.nothing_chosen import keys_of, nothing_chosen
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.indexed_step import COLUMNS
@@ -54,10 +54,11 @@ class SketchedTensors:
     chosen: FilterFields
     without: int = 0
     """Known when the iteration has ended."""
-    _keys: dict[TensorKey, None] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[SketchedTensor]:
         """Yield the tensors by step, rank and order of execution.
+
+        Steps that the consolidated view excludes are not read.
 
         Raises:
             UsageError: no tensor is chosen, or none of them has a histogram; raised at the end.
@@ -65,8 +66,9 @@ class SketchedTensors:
         """
         condition = TensorFilter(self.chosen, COLUMNS)
         self.without, total = 0, 0
-        for tensors, without, keys in prefetch(
-            self.snapshot.chosen.values(),
+        steps = list(self.snapshot.chosen.values())
+        for tensors, without in prefetch(
+            self.snapshot.store.possible_steps(steps, [self.chosen]),
             lambda step: _sketched(step, condition),
             ahead=_STEPS_AHEAD,
             threads=2,
@@ -74,10 +76,9 @@ class SketchedTensors:
         ):
             self.without += without
             total += len(tensors)
-            self._keys |= dict.fromkeys(keys)
             yield from tensors
         if not total and not self.without:
-            raise nothing_chosen(condition, list(self._keys))
+            raise nothing_chosen(condition, keys_of(steps))
         if not total:
             raise UsageError("none of the chosen tensors has a histogram", hint=SKETCHES_HINT)
 
@@ -109,8 +110,8 @@ def ask_of_sketches(
     return ask_of_undamaged(snapshot, lambda readable: ask(SketchedTensors(readable, chosen)))
 
 
-def _sketched(step: Step, condition: TensorFilter) -> tuple[list[SketchedTensor], int, list[TensorKey]]:
-    """Return the chosen tensors of a step that have a histogram, how many have none, and all keys."""
+def _sketched(step: Step, condition: TensorFilter) -> tuple[list[SketchedTensor], int]:
+    """Return the chosen tensors of a step that have a histogram, and how many have none."""
     was_read = step.has_read_tables
     rows, keys = tensors_of(step.tables)
     key_of = dict(zip(rows.tolist(), keys, strict=True))
@@ -132,4 +133,4 @@ def _sketched(step: Step, condition: TensorFilter) -> tuple[list[SketchedTensor]
     ]
     if not was_read:  # somebody else uses it
         step.forget_tables()
-    return tensors, len(chosen) - len(tensors), keys
+    return tensors, len(chosen) - len(tensors)

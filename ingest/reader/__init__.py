@@ -19,6 +19,7 @@ cube_reader.py,
 cube_columns.py,
 cube_find.py, clean_steps.py,
 cube_sketches.py,
+possible_steps.py,
 rank_statistics.py
 mesh.py, mesh_grid.py,        where ranks are in the mesh of their job, and how they hold tensors
 told_coordinates.py,

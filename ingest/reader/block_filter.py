@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.reader.tensor_filter import FilterFields, TensorFilter
+from workers.arrays.bounds import BoundedColumn
 from workers.arrays.statistics import FIELDS
 from workers.store.blocks import BLOCK_COLUMNS, Block, TensorAxis
 from workers.store.roles import hints_of, roles_of
@@ -63,13 +65,15 @@ class AxisColumns:
 class BlockFilter:
     """A choice of tensors, applied to one block after the other of the same axis."""
 
-    def __init__(self, fields: FilterFields, axis: TensorAxis) -> None:
-        """Parse a choice.
+    def __init__(
+        self, fields: FilterFields, axis: TensorAxis, columns: frozenset[str] = BLOCK_COLUMNS
+    ) -> None:
+        """Parse a choice, which may name these columns.
 
         Raises:
             UsageError: it is not one; see `TensorFilter`.
         """
-        self.filter = TensorFilter(fields, BLOCK_COLUMNS)
+        self.filter = TensorFilter(fields, columns)
         self._columns = AxisColumns(axis)
         # Names are those of all steps: comparing them for each step would take most of the time.
         self._of_keys: npt.NDArray[np.bool_] = np.zeros(0, bool)
@@ -93,6 +97,21 @@ class BlockFilter:
             return block.present & self.of_names(width)
         columns = {name: self._column(block, name) for name in self.filter.names}
         return self.filter.evaluate(columns, block.row.shape) & block.present
+
+    def may(self, block: Block, sketches: Mapping[str, BoundedColumn]) -> npt.NDArray[np.bool_]:
+        """Return which tensors are present and may be chosen, (rank, tensor).
+
+        Args:
+            block: has all tensors from the first one, and the statistics that the choice names.
+            sketches: by name, what it asks of sketches, (rank, tensor).
+        """
+        columns = {
+            name: sketches[name] if name in sketches else self._column(block, name)
+            for name in self.filter.names
+        }
+        shape = block.row.shape
+        may = self.filter.evaluate(columns, shape) | self.filter.evaluate(columns, shape, possible=True)
+        return may & block.present
 
     def of_names(self, width: int) -> npt.NDArray[np.bool_]:
         """Return which of the first tensors of the axis a choice of names has, (width,)."""

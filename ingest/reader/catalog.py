@@ -19,7 +19,7 @@ from ingest.reader.ranges import format_ranges
 from ingest.reader.require import require_store
 from ingest.reader.step import Step, Steps
 from ingest.reader.tensor import Tensor
-from ingest.reader.tensor_filter import TensorFilter
+from ingest.reader.tensor_filter import FilterFields, TensorFilter
 from ingest.reader.told_coordinates import coordinates_of_steps
 from workers.errors import StoreDenied, UsageError
 from workers.model import StepKey
@@ -310,7 +310,8 @@ class Catalog:
     ) -> Tensors:
         """Return the tensors that fulfil every condition, by step, rank and order of execution.
 
-        Reads the index of each chosen step. The answer is a list, and a table: see `Tensors.to_pandas`.
+        Reads the index of each chosen step, unless the consolidated view excludes the condition for all of
+        its tensors. The answer is a list, and a table: see `Tensors.to_pandas`.
 
         Args:
             name: a glob for `Tensor.name` (`*Log*`), or a compiled regular expression to search in it.
@@ -333,15 +334,20 @@ class Catalog:
         """
         if isinstance(name, int):  # as if the rank came first
             raise UsageError(f"{name!r:.80} is not a name", hint="Ranks and steps: tensors(rank=1, step=2).")
-        condition = TensorFilter(
-            {"graph": graph, "op_type": op_type, "io": io, "role": role, "name": name, "where": where},
-            COLUMNS,
-        )
+        fields: FilterFields = {
+            "graph": graph,
+            "op_type": op_type,
+            "io": io,
+            "role": role,
+            "name": name,
+            "where": where,
+        }
+        condition = TensorFilter(fields, COLUMNS)
         damaged: list[Damage] = []
         chosen = self.select(rank, step, damages=damaged)
         unread = len(damaged)
         fitting, undecided = list[Tensor](), list[Tensor]()
-        for opened in with_tables(chosen, damaged):
+        for opened in with_tables(self.possible_steps(chosen, [fields]), damaged):
             tensors, may_fit = (
                 [Tensor(opened, row) for row in rows] for rows in opened.decided_rows(condition)
             )
@@ -354,6 +360,10 @@ class Catalog:
         else:
             damages += damaged
         return Tensors(fitting, undecided)
+
+    def possible_steps(self, steps: Sequence[Step], _conditions: Sequence[FilterFields], /) -> Sequence[Step]:
+        """Return the steps that may have a tensor which fulfils one of these conditions: here, all."""
+        return steps
 
     def reopened(self) -> Self:
         """Return the same store with nothing read yet, so that it shows what is committed now."""

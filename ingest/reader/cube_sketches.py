@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 
 import numpy as np
@@ -15,7 +15,7 @@ from workers.model import MIB, StepKey, ceil_div
 from workers.store.cubes import GROUP, REBUILD_HINT
 from workers.store.nd_arrays import ArrayLayout
 from workers.store.objects import ObjectStore
-from workers.store.sketch_cube import SKETCHES, sketch_place
+from workers.store.sketch_cube import BOUNDS, SKETCHES, sketch_place
 from workers.store.sketch_names import PERCENTILE, is_sketch_column
 
 #: What is asked for at the end of an object: its index, and all of an object that is shorter.
@@ -61,7 +61,8 @@ def sketches_of_step(
     """Return the bounds of some columns of one step, (rank, tensor) each, by name.
 
     They are NaN for tensors that are not of real numbers, and for percentiles of tensors without a finite
-    element. Takes two requests for each 256 ranks and 1024 tensors, or one if that object is small.
+    element. Takes two requests for each 256 ranks and 1024 tensors, or one if that object is small; and one
+    for the cube `row` if tensors were added to the axis after the step.
 
     Args:
         cubes: where they are read.
@@ -75,19 +76,59 @@ def sketches_of_step(
     """
     _refuse_lacking(cubes, place, is_chosen)
     has_any = is_chosen & (cubes.table("with_histogram")[place] > 0)
-    shape = (len(wanted), 2, len(has_any), cubes.state.tensors)
-    values = np.full(shape, np.nan)
-    layout = cubes.cubes.sketches
-    if has_any.any() and layout is not None:
-        _, _, _, wide, long = layout.chunk
-        for chunk, part in product(range(ceil_div(shape[2], wide)), range(ceil_div(shape[3], long))):
-            ranks = slice(chunk * wide, (chunk + 1) * wide)
-            if has_any[ranks].any():
-                target = values[:, :, ranks, part * long : (part + 1) * long]
-                key = f"{GROUP}/{layout.key((place, 0, 0, chunk, part))}"
-                _read(cubes.objects, layout, key, list(wanted.values()), target)
-        values[:, :, ~has_any] = np.nan
+    values = np.full((len(wanted), len(BOUNDS), len(has_any), cubes.state.tensors), np.nan)
+    for layout, key, ranks, tensors in _objects(cubes, place, has_any):
+        target = values[:, :, ranks, tensors]
+        if not _read(cubes.objects, layout, key, list(wanted.values()), target):
+            _check_absent(cubes, place, key, ranks, tensors)
+    values[:, :, ~has_any] = np.nan
     return {name: BoundedColumn(*values[number]) for number, name in enumerate(wanted)}
+
+
+def sketched_tensors(cubes: CubeReader, place: int) -> npt.NDArray[np.int64]:
+    """Read all that the cubes hold of the sketches of a step; return how many tensors have any, (rank,).
+
+    Memory: 80 MB, one object.
+
+    Raises:
+        DamagedStore: the cube is damaged.
+    """
+    has_any = cubes.table("with_histogram")[place] > 0
+    counts = np.zeros(len(has_any), np.int64)
+    for layout, key, ranks, tensors in _objects(cubes, place, has_any):
+        data = cubes.objects.get(key)
+        if data is None:
+            _check_absent(cubes, place, key, ranks, tensors)
+            continue
+        is_held = ~np.isnan(layout.decode(data, key)[0]).all(axis=(0, 1))
+        counts[ranks] += is_held[: ranks.stop - ranks.start].sum(axis=1)
+    return counts
+
+
+def _objects(
+    cubes: CubeReader, place: int, has_any: npt.NDArray[np.bool_]
+) -> Iterator[tuple[ArrayLayout, str, slice, slice]]:
+    """Yield the objects of a step that have one of these ranks: layout, key, and which ranks and tensors."""
+    layout = cubes.cubes.sketches
+    if layout is None:
+        return
+    wide, long = layout.chunk[-2:]
+    ranks, tensors = len(has_any), cubes.state.tensors
+    for chunk, part in product(range(ceil_div(ranks, wide)), range(ceil_div(tensors, long))):
+        of_chunk = slice(chunk * wide, min((chunk + 1) * wide, ranks))
+        if has_any[of_chunk].any():
+            key = f"{GROUP}/{layout.key((place, 0, 0, chunk, part))}"
+            yield layout, key, of_chunk, slice(part * long, min((part + 1) * long, tensors))
+
+
+def _check_absent(cubes: CubeReader, place: int, key: str, ranks: slice, tensors: slice) -> None:
+    """Check that an object is absent because all of its tensors were added to the axis after the step.
+
+    Raises:
+        DamagedStore: the step has one of them.
+    """
+    if (cubes.cube("row", place)[ranks, tensors] >= 0).any():
+        raise DamagedStore(f"{key}: missing", hint=REBUILD_HINT)
 
 
 def _refuse_lacking(cubes: CubeReader, place: int, is_chosen: npt.NDArray[np.bool_]) -> None:
@@ -103,12 +144,12 @@ def _refuse_lacking(cubes: CubeReader, place: int, is_chosen: npt.NDArray[np.boo
 
 def _read(
     objects: ObjectStore, layout: ArrayLayout, key: str, columns: list[int], target: npt.NDArray[np.float64]
-) -> None:
-    """Read some columns of an object into an array, (column, bound, rank, tensor)."""
+) -> bool:
+    """Read some columns of an object into an array, (column, bound, rank, tensor); False if it is absent."""
     asked = max(layout.index_nbytes, _END_NBYTES)
     end = objects.get_range(key, -asked)
     if end is None:
-        raise DamagedStore(f"{key}: missing", hint=REBUILD_HINT)
+        return False
     ranges = layout.inner_ranges(end, key)
     nbytes = max(stop for _, stop in ranges) + layout.index_nbytes
     for number, (start, stop) in enumerate(ranges[column] for column in columns):
@@ -119,3 +160,4 @@ def _read(
             data = objects.get_range(key, start, stop) or b""
         inner = layout.decode_inner(data, key, stop - start)[0, 0]
         target[number] = inner[:, : target.shape[2], : target.shape[3]]
+    return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,8 @@ from workers.errors import UsageError
 if TYPE_CHECKING:
     from ingest.reader.consolidated import ConsolidatedCubes
     from ingest.reader.snapshot import Snapshot
+    from ingest.reader.step import Step
+    from ingest.reader.tensor_filter import FilterFields
     from ingest.reader.verify_view import StoreDamage
     from ingest.reader.zarr_view.tensor_view import TensorView
 
@@ -33,6 +35,15 @@ class DumpStore(Catalog):
         steps = {key.step for key in self.listed() if key.step is not None}
         known = {"ranks": format_ranges(self.ranks), "steps": format_ranges(steps) or "-"}
         return notebook.facts(f"DumpStore {self.url}", known)
+
+    def possible_steps(self, steps: Sequence[Step], conditions: Sequence[FilterFields], /) -> Sequence[Step]:
+        """Return the steps that may have a tensor which fulfils one of these conditions.
+
+        The consolidated view tells; see `ingest.reader.possible_steps`.
+        """
+        from ingest.reader.possible_steps import possible_steps  # deferred: as in `verify`
+
+        return possible_steps(self.objects, steps, conditions)
 
     def snapshot(
         self, rank: Choice = None, step: Choice = None, *, include_partial: bool = False

@@ -11,6 +11,7 @@ from itertools import product
 import numpy as np
 
 from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
+from ingest.reader.cube_sketches import sketched_tensors
 from ingest.reader.ranges import format_ranges
 from workers.errors import DamagedStore
 from workers.model import StepKey
@@ -91,7 +92,25 @@ def _verify_cubes(objects: ObjectStore, cubes: ConsolidatedCubes) -> Iterator[St
                 yield StoreDamage(
                     GROUP, f"{GROUP}: {key}: it has {present[key.rank]} tensors instead of {expected}"
                 )
+    yield from _verify_sketches(cubes)
     yield from _verify_cubes_by_tensor(cubes)
+
+
+def _verify_sketches(cubes: ConsolidatedCubes) -> Iterator[StoreDamage]:
+    """Read the cube of the sketches; and compare how many tensors it has with the number beside it."""
+    if cubes.cubes.sketches is None:
+        return
+    for place, step in enumerate(cubes.steps.tolist()):
+        if place in cubes.state.rewriting:
+            continue
+        held = sketched_tensors(cubes, place)
+        expected = np.maximum(cubes.table("with_histogram")[place], 0)
+        for number in np.flatnonzero(held != expected).tolist():
+            if not cubes.is_current():
+                return  # a step was written again meanwhile
+            key = StepKey(int(cubes.ranks[number]), step)
+            reason = f"it has histograms of {held[number]} tensors instead of {expected[number]}"
+            yield StoreDamage(GROUP, f"{GROUP}/sketches: {key}: {reason}")
 
 
 def _verify_cubes_by_tensor(cubes: ConsolidatedCubes) -> Iterator[StoreDamage]:

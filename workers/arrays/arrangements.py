@@ -161,9 +161,9 @@ def _stretches(length: int, parts: list[tuple[int, int]], stride: int) -> list[_
     """Return the parts of a host axis: the full blocks, and the rest in the last one.
 
     Args:
-        length: of the axis on the host.
-        parts: length and stride of the one or two axes on the device.
-        stride: of the axis on the host.
+        length: the length of the axis on the host.
+        parts: the length and stride of each of the one or two axes on the device.
+        stride: the stride of the axis on the host.
     """
     if len(parts) == 1:
         return [_Stretch(0, 0, ((length, stride, parts[0][1]),))]

@@ -214,7 +214,7 @@ def joined(parts: Sequence[Assembly], axis: int, length: int | None = None) -> J
 def interleaved(parts: Sequence[Assembly], axis: int, lengths: Sequence[int]) -> Joined:
     """Return parts each of which has blocks of these lengths: all first blocks, then all second ones, ...
 
-    So a fused projection of queries, keys and values is cut: each rank has its share of all three.
+    This is how a fused projection of queries, keys and values is cut: each rank has its share of all three.
     """
     begins = np.concatenate([[0], np.cumsum(lengths)[:-1]]).tolist()
     segments = [
@@ -228,7 +228,8 @@ def interleaved(parts: Sequence[Assembly], axis: int, lengths: Sequence[int]) ->
 def zigzag(parts: Sequence[Assembly], axis: int) -> Joined:
     """Return parts of two halves each, the first halves in order and the second ones in reverse.
 
-    So context parallelism with causal attention cuts a sequence: rank r of n has chunks r and 2n - 1 - r.
+    This is how context parallelism with causal attention cuts a sequence: rank r of n has chunks r and
+    2n - 1 - r.
     """
     halves = [part.shape[axis] // 2 for part in parts]
     first = [AxisSegment(number, 0, half) for number, half in enumerate(halves)]

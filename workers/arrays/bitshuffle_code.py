@@ -1,12 +1,12 @@
 """The shuffles of Blosc as LLVM code in vectors, which numba cannot be made to write.
 
 Elements become planes of bits: plane `8 * byte + bit` has that bit of each element, eight elements to a
-byte, the first in the lowest bit. Format: c-blosc 1.21, `blosc/bitshuffle-generic.c`. The Blosc of numcodecs
-does it in vectors of 16 bytes (SSE2), and takes more than half of its time for it.
+byte, the first in the lowest bit. The format is that of c-blosc 1.21, `blosc/bitshuffle-generic.c`. The Blosc
+of numcodecs does it in vectors of 16 bytes (SSE2), and takes more than half of its time for it.
 
-64 elements at a time: gather one byte of each, transpose 8x8 bits in each of eight words (Warren, "Hacker's
-Delight", 2nd ed., section 7-3), and gather the words of the planes. The way back has the same steps in
-the other order. LLVM turns vectors of 64 bytes into what the processor has.
+The code takes 64 elements at a time. It gathers one byte of each, transposes 8x8 bits in each of eight words
+(Warren, "Hacker's Delight", 2nd ed., section 7-3), and gathers the words of the planes. The way back has the
+same steps in the other order. LLVM turns vectors of 64 bytes into what the processor has.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 A position stands out if its measure, the largest magnitude or the L2 norm, is more than a factor times the
 median of that measure over the positions that are not dead. It is dead if all of its finite elements are
 zero, and saturated if all of its elements have nearly the same magnitude: as units behind a sigmoid or a
-tanh have at its end. Largest magnitudes are exact (see `workers.arrays.marginals`); norms are rounded.
+tanh have where the function is flat. Largest magnitudes are exact (see `workers.arrays.marginals`); norms are
+rounded.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def channels_of(
     """Return what is odd along an axis.
 
     Args:
-        marginal: of the axis.
+        marginal: the marginal of the axis.
         elements: how many elements each position has.
         by: one of `MEASURES`.
         factor: how many times the median an outlier exceeds.

@@ -106,7 +106,7 @@ def is_numeric(element: ElementType) -> bool:
 class RunningComparison:
     """The comparison of two tensors that arrive in pieces, each piece with the same elements of both.
 
-    Takes memory for some blocks. Not safe to share between threads; use one for each and `merge` them.
+    It takes memory for some blocks. Threads must not share one: give each its own, and `merge` them.
     """
 
     def __init__(self) -> None:

@@ -69,7 +69,7 @@ def to_host(
         payload: the bytes of the tensor in device memory; of an array, its elements in C order.
         layout: how they are arranged there.
         shape: lengths of the axes on the host.
-        element: of any type that is not packed.
+        element: the type of the elements, which must not be packed.
         out: the array to fill: C-contiguous, of this shape and item size. None makes a new array.
 
     Raises:
@@ -149,7 +149,7 @@ def slabs(
     Args:
         layout: how the tensor is arranged in device memory.
         shape: lengths of the axes on the host.
-        element: of any type that is not packed.
+        element: the type of the elements, which must not be packed.
         limit_nbytes: bytes of the payload that a slab may take; its host bytes are not more.
 
     Returns:

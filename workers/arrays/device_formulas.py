@@ -35,9 +35,9 @@ def find_arrangement(
 
     Args:
         name: of the format.
-        device: lengths of the axes in device memory. May be any numbers, as in damaged headers.
-        host: lengths of the axes on the host. May be any numbers.
-        groups: of a convolution, for FRACTAL_Z.
+        device: lengths of the axes in device memory. They may be any numbers, as in damaged headers.
+        host: lengths of the axes on the host. They may be any numbers, too.
+        groups: the groups of a convolution, for FRACTAL_Z.
     """
     if not _is_plausible(device, host):
         return None
@@ -78,7 +78,7 @@ def _arranged(
     """Return an arrangement by the names of axes.
 
     Args:
-        shape: of the host.
+        shape: the lengths of the axes on the host.
         order: the names of its axes, a letter each.
         device: length of each axis in device memory, by name.
         parts: the names of the device axes of each host axis that is not a device axis itself.

@@ -119,7 +119,8 @@ class Histogram:
     def at_most(self, bound: float) -> Bounds:
         """Return how many elements other than zero have a magnitude of at most `bound`.
 
-        Exact if `bound` is a power of two from 2**-126 to 2**127, or not below the largest magnitude.
+        The number is exact if `bound` is a power of two from 2**-126 to 2**127, or not below the largest
+        magnitude.
         """
         if bound <= 0:
             return Bounds(0, 0)
@@ -141,7 +142,7 @@ class Histogram:
 
         Args:
             share: 0 to 1.
-            magnitude: whether of the magnitudes.
+            magnitude: whether the quantile is that of the magnitudes.
 
         Returns:
             Bounds that differ by a factor of two at most if both elements between which numpy interpolates
@@ -165,9 +166,9 @@ class Histogram:
     def cumulative(self) -> npt.NDArray[np.float32]:
         """Return which share of the finite elements other than zero is up to the end of each bin, (255,).
 
-        Of magnitudes; NaN if there are no such elements. The sum of the differences of two of these is the
-        distance of the distributions by Wasserstein's metric, in powers of two: by how many of these elements
-        moved on average.
+        The shares are those of magnitudes, and NaN if there are no such elements. The sum of the differences
+        between two of these arrays is the distance of the distributions by Wasserstein's metric, in powers
+        of two: by how many of these elements moved on average.
         """
         if not self.nonzero:
             return np.full(BINS - 1, np.nan, np.float32)

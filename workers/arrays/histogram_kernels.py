@@ -1,6 +1,6 @@
 """Counts of elements by sign and power of two, by compiled loops: see `workers.arrays.histogram_loops`.
 
-Compiled, kept and loaded as the loops of `workers.arrays.kernels` are.
+The loops are compiled, kept and loaded as those of `workers.arrays.kernels` are.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class HistogramTable:
 
     @cached_property
     def of_magnitudes(self) -> HistogramTable:
-        """The same tensors as if no element were negative, by magnitude; `low` stays."""
+        """The magnitudes of the same tensors: no element is negative, and `low` stays as it is."""
         order = np.lexsort((np.abs(self.bin), self.tensor))
         tensor, number = self.tensor[order], np.abs(self.bin)[order]
         is_first = np.ones(len(tensor), bool)

@@ -29,7 +29,7 @@ from workers.host.temporary import own_directory
 def dispatchers(functions: Mapping[str, tuple[Callable[..., Any], set[str]]]) -> dict[str, Any]:
     """Return what numba makes of functions: each is compiled on its first call, unless it is cached.
 
-    Sets the target first: numba reads it from its configuration when it makes the first dispatcher.
+    The target is set first, because numba reads it from its configuration when it makes the first dispatcher.
 
     Args:
         functions: by name, functions and the liberties in arithmetic that the compiler may take.

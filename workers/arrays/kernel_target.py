@@ -1,4 +1,4 @@
-"""For which processor kernels are compiled: that of the kernels that an installation ships, else this one.
+"""The processor that kernels are compiled for: that of the shipped kernels of an installation, else this one.
 
 `workers.arrays.kernel_cache` says why an image ships kernels, and for which machines.
 """

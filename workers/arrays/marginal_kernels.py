@@ -1,6 +1,6 @@
 """Sums of a tensor along its axes, by compiled loops: see `workers.arrays.marginal_loops`.
 
-Compiled, kept and loaded as the loops of `workers.arrays.kernels` are.
+The loops are compiled, kept and loaded as those of `workers.arrays.kernels` are.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Sums:
     def table(self) -> npt.NDArray[np.float32] | None:
         """Return what is wanted of the sums, (3, place): sums, norms, largest magnitudes.
 
-        None if no element is other than zero. Call it once: it adds up columns in place.
+        It is None if all elements are zero. Call this once, because it adds up columns in place.
         """
         entries, size, memory = kernels.entries(), self._itemsize, self._memory
         if self._added == 0:

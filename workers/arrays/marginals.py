@@ -3,8 +3,8 @@
 The marginal of an axis says of each position, over all elements there, what the statistics say of the whole
 tensor: of each row and of each column of a matrix, of each channel. Sums and squares of parts add up.
 
-They are kept of axes of at least two positions, the shortest first (of equally long ones, the last), as long
-as all of them take at most a fiftieth of the bytes of the payload, and `MAX_NBYTES`.
+Marginals are kept of axes of at least two positions, the shortest first (of equally long ones, the last), as
+long as all of them take at most a fiftieth of the bytes of the payload, and `MAX_NBYTES`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ _FLOATS = frozenset(np.dtype(code) for code in ("f2", "f4", "f8", ml_dtypes.bflo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Marginal:
-    """The marginal of one axis: of each position, over its finite elements. All are (position,) of float32.
+    """The marginal of one axis: what is known of each position, over its finite elements.
+
+    All arrays are (position,) of float32.
 
     Sums are rounded to float32 (relative 6e-8), and added up in float64 in any order. `abs_max` is exact for
     types of up to 32 bits.
@@ -213,7 +215,7 @@ class RunningMarginals:
     """The marginals of a tensor whose elements arrive in pieces, in the order of the payload."""
 
     def __init__(self, plan: _Plan, itemsize: int, ndim: int = 0) -> None:
-        """Prepare for these axes; see `of_axes`. The axes of a tensor of `ndim` axes are those reversed."""
+        """Prepare for these axes; see `of_axes`. With `ndim`, the plan has those axes in reverse order."""
         self._plan = plan
         self._ndim = ndim
         self._sums = Sums(plan.cut, itemsize)
@@ -226,7 +228,7 @@ class RunningMarginals:
     def update(self, values: npt.NDArray[Any], *, finite: bool) -> None:
         """Add a piece: 1-D and contiguous, float32 or float64 in native byte order; at least one element.
 
-        `finite` says whether all elements are; others do not count.
+        `finite` says whether all elements are finite; those that are not do not count.
         """
         if not finite:
             values = np.where(np.isfinite(values), values, values.dtype.type(0))

@@ -92,11 +92,11 @@ _ALIASES: Final = {
 def format_named(text: str) -> NumberFormat:
     """Return the format that a text names: one of `NAMED`, or `e{bits}m{bits}`, such as `e5m7` or `e4m3b11`.
 
-    `b` and the bias may follow, by default 2**(bits-1) - 1; then `fn` for one NaN and no infinities, or
-    `fnuz` if NaN has taken the place of the negative zero.
+    The letter `b` and the bias may follow; the bias is 2**(bits-1) - 1 by default. The last part may be `fn`,
+    for one NaN and no infinities, or `fnuz`, if NaN has taken the place of the negative zero.
 
     Raises:
-        UsageError: it names none.
+        UsageError: the text names no format.
     """
     plain = text.strip().lower().replace("-", "_")
     if known := NAMED.get(_ALIASES.get(plain, plain)):

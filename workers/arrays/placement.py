@@ -304,8 +304,8 @@ def _padded(placement: Placement, whole: Shape, *, max_piece: Shape) -> Placemen
 def block_placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape) -> list[Placement]:
     """Return the ways in which ranks hold several blocks each of an axis of a tensor, or strided shards.
 
-    Blocks only along the innermost dimension of the mesh; along the others, the tensor is replicated or cut
-    plainly. Strided shards only on meshes of two dimensions.
+    Blocks are tried only along the innermost dimension of the mesh; along the others, the tensor is
+    replicated or cut plainly. Strided shards are tried only on meshes of two dimensions.
     """
     possible = _strided_placements(grid, shapes, whole)
     for plain in placements(grid, shapes, whole):
@@ -360,7 +360,7 @@ def from_segments(
 ) -> Placement | None:
     """Return the placement of pieces that were found to lie in these segments of an axis.
 
-    None if it is not a regular one: all ranks have blocks of the same lengths, in the same order.
+    It is None unless the placement is regular: all ranks have blocks of the same lengths, in the same order.
     """
     if len(grid.names) != 1:
         return None

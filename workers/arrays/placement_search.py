@@ -1,7 +1,7 @@
 """Tries in which way the pieces of two sides make up the same tensor, by their values.
 
 Nothing is decided here: every way that the shapes allow is scored by how far the two sides are apart. Of a
-large tensor, ranges are read that are spread over it.
+large tensor, only ranges that are spread over it are read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a cast to another format would lose of a tensor, from its histogram alone.
 
-A scale multiplies elements before the cast. Counts are exact if bounds fall between two bins: always for
-underflow if the scale is a power of two, and for overflow if nothing overflows. Else they lie between two
-numbers that differ by the elements of one bin.
+A scale multiplies elements before the cast. Counts are exact if bounds fall between two bins. For
+underflow, they do if the scale is a power of two; for overflow, if nothing overflows. Otherwise, a count lies
+between two numbers that differ by the elements of one bin.
 """
 
 from __future__ import annotations

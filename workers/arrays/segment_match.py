@@ -76,7 +76,7 @@ def match_order(
         shapes: their shapes, which differ from that of the whole along the axis alone.
         whole: the elements of the whole.
         shape: its shape.
-        axis: the axis.
+        axis: the axis along which they lie.
     """
     of_whole = _profile(whole, shape, axis)
     if len(np.unique(of_whole, axis=0)) < len(of_whole):

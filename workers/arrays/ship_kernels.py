@@ -14,7 +14,7 @@ from workers.arrays.kernel_target import TARGET, TARGETS
 def ship() -> str:
     """Compile all kernels for the target of machines like this one; return it, "" if there is none.
 
-    Must come before any other use of a kernel in this process: the first use decides the target.
+    This must come before any other use of a kernel in the process, because the first use decides the target.
     """
     target = TARGETS.get(platform.machine(), "")
     if target:

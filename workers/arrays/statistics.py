@@ -174,7 +174,7 @@ class RunningStatistics:
         return Statistics(*self.row())
 
     def row(self) -> tuple[float, ...]:
-        """Return the same in the order of `FIELDS`, in a quarter of the time."""
+        """Return what `result` does in the order of `FIELDS`, in a quarter of the time."""
         state = self._state.tolist()
         finite = state[FINITE]
         if not finite:
@@ -194,7 +194,7 @@ class RunningStatistics:
     def histogram_rows(self) -> npt.NDArray[np.int64]:
         """Return the histogram of all pieces, (bin, 3); see `workers.arrays.histogram.FIELDS`. Call it once.
 
-        Empty if none is computed, or if the elements are complex.
+        It is empty if none is computed, or if the elements are complex.
         """
         if self._histogram is None:
             return np.zeros((0, 3), np.int64)

@@ -55,7 +55,7 @@ def gather(span: bytes | bytearray, view: StridedView, shape: Shape, element: El
         span: the bytes from its first element on.
         view: where its elements are in them.
         shape: lengths of the axes.
-        element: of a type that is not packed.
+        element: the type of the elements, which must not be packed.
 
     Raises:
         ValueError: the bytes are too few.

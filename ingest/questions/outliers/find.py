@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, Unpack
 
-from ingest.questions.nothing_chosen import nothing_chosen
+from ingest.questions.nothing_chosen import keys_of, nothing_chosen
 from ingest.questions.outliers.answer import DEAD, KINDS, OUTLIER, SATURATED, OddPositions, OutliersAnswer
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
@@ -137,7 +137,6 @@ class _Tally:
 
     places: dict[tuple[_Axis, str, int], _Place] = field(default_factory=dict)
     steps: dict[_Axis, set[int]] = field(default_factory=dict)
-    keys: dict[TensorKey, None] = field(default_factory=dict)
     counts: _Counts = field(default_factory=_Counts)
 
     def add(self, of_step: _StepChannels, kinds: Sequence[str]) -> None:
@@ -147,7 +146,6 @@ class _Tally:
             UsageError: too many positions are odd.
         """
         self.counts.add(of_step.counts)
-        self.keys |= dict.fromkeys(of_step.keys)
         for axis in of_step.axes:
             self.steps.setdefault(axis.axis, set()).add(axis.step)
             self._add(axis, kinds)
@@ -180,9 +178,9 @@ class _Tally:
 def _ask(
     snapshot: Snapshot, condition: TensorFilter, by: str, factor: float, kinds: Sequence[str]
 ) -> OutliersAnswer:
-    tally = _Tally()
+    tally, steps = _Tally(), list(snapshot.chosen.values())
     for of_step in prefetch(
-        snapshot.chosen.values(),
+        snapshot.store.possible_steps(steps, [condition.fields]),
         lambda step: _look_at(step, condition, by, factor),
         ahead=_STEPS_AHEAD,
         threads=2,
@@ -191,7 +189,7 @@ def _ask(
         tally.add(of_step, kinds)
     counts = tally.counts
     if not counts.looked_at + counts.too_small + counts.without:
-        raise nothing_chosen(condition, list(tally.keys))
+        raise nothing_chosen(condition, keys_of(steps))
     if not counts.looked_at and counts.without:
         raise UsageError("none of the chosen tensors has marginals", hint=MARGINALS_HINT)
     return OutliersAnswer(
@@ -210,7 +208,6 @@ def _ask(
 class _StepChannels:
     """What was read of one step."""
 
-    keys: list[TensorKey]
     axes: list[_AxisChannels] = field(default_factory=list)
     counts: _Counts = field(default_factory=_Counts)
 
@@ -219,7 +216,7 @@ def _look_at(step: Step, condition: TensorFilter, by: str, factor: float) -> _St
     was_read = step.has_read_tables
     rows, keys = tensors_of(step.tables)
     key_of = dict(zip(rows.tolist(), keys, strict=True))
-    answer = _StepChannels(keys)
+    answer = _StepChannels()
     chosen = step.rows(condition)
     if not has_all_sketches(step.commit.nodes):
         answer.counts.without = len(chosen)

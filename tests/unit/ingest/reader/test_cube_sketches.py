@@ -14,9 +14,9 @@ from tests.counted_requests import CountedRequests
 from tests.cube_stores import assert_is_what_is_committed, once, put
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
-from workers.errors import UsageError
+from workers.errors import DamagedStore, UsageError
 from workers.store import commit, metadata
-from workers.store.cubes import GROUP, parse_state
+from workers.store.cubes import GROUP, CubeGrid, parse_state
 from workers.store.opening import open_objects, resolve
 from workers.store.sketch_columns import SketchColumns
 from workers.store.sketch_cube import SKETCHES
@@ -123,6 +123,26 @@ def test_it_takes_few_requests(filled: ingest.DumpStore, monkeypatch: pytest.Mon
     plain = requests.of(lambda: filled.consolidated().find("max > 1e300"))
     # The same, and two tables that say which steps have histograms.
     assert requests.of(lambda: filled.consolidated().find("p99.9 > 1e300")) == plain + 2
+
+
+def test_a_step_need_not_have_objects_for_tensors_that_were_added_later(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        CubeGrid, "for_size", classmethod(lambda _cls, _ranks, _tensors: CubeGrid(1, 2, 2, 2))
+    )
+    for step, tensors in enumerate((1, 5)):
+        dump = MadeDump(tmp_path / f"dump_{step}")
+        for slot in range(tensors):
+            dump.add(np.full(5, slot + 1.0, "<f4"), tensor_name(slot=slot, time=slot + 1), step=step)
+        ingest_directly(dump.root, store, sketches=True)
+        ingest.consolidate(store)
+    cubes = ingest.open_store(store).consolidated()
+    assert cubes.find("p99 > 2.5")["step"].tolist() == [1, 1, 1]
+    assert cubes.find("p99 > 0.5", step=[0])["step"].tolist() == [0]
+    open_objects(resolve(store)).delete(f"{GROUP}/sketches/c/1/0/0/0/1")
+    with pytest.raises(DamagedStore, match="sketches/c/1/0/0/0/1: missing"):
+        cubes.find("p99 > 2.5")
 
 
 def test_xarray_shows_the_bounds_by_name(filled: ingest.DumpStore) -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import ingest
 from ingest.reader.verify_view import uncommitted, verify_surroundings, verify_view
 from tests.cube_stores import once, put
 from tests.gc_stores import age
-from tests.npy_files import MadeDump
+from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.model import StepKey
 from workers.store import commit
@@ -69,3 +70,46 @@ def test_cubes_by_tensor_that_are_not_what_the_steps_have_are_named(
     # A check makes it again.
     assert once(objects, check=True).appended == (0, 1, 2, 3, 4)
     assert list(verify_view(objects)) == []
+
+
+@pytest.fixture
+def sketched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store whose view was made step by step; an object of `sketches` has two tensors."""
+    monkeypatch.setattr(
+        CubeGrid, "for_size", classmethod(lambda _cls, _ranks, _tensors: CubeGrid(1, 2, 2, 2))
+    )
+    store = tmp_path / "run.zarr"
+    for step in range(3):
+        dump = MadeDump(tmp_path / f"dump_{step}")
+        for slot in range(1 + 2 * step):
+            values = np.full(5, slot + 1.0, np.float32)
+            dump.add(values, tensor_name(slot=slot, time=slot + 1), step=step)
+        ingest_directly(dump.root, store, sketches=True)
+        ingest.consolidate(store)
+    return store
+
+
+def test_the_cube_of_sketches_is_read(sketched: Path) -> None:
+    objects = open_objects(resolve(sketched))
+    assert list(verify_view(objects)) == []
+    key = "consolidated/sketches/c/{}/0/0/0/{}"
+    first, other = key.format(2, 0), key.format(2, 1)
+    kept = objects.get(first)
+    assert kept is not None
+    for damaged in (kept[:-1], bytes([kept[0] ^ 1]) + kept[1:]):
+        objects.put(first, damaged)
+        assert [first in str(damage) for damage in verify_view(objects)] == [True]
+    objects.delete(first)
+    assert [f"{first}: missing" in str(damage) for damage in verify_view(objects)] == [True]
+    # What is not damaged, but of other tensors, has the wrong number of them.
+    last = objects.get(key.format(2, 2))
+    assert last is not None
+    objects.put(first, last)
+    assert list(map(str, verify_view(objects))) == [
+        "consolidated/sketches: rank 0 step 2: it has histograms of 4 tensors instead of 5"
+    ]
+    # A check makes it again.
+    objects.delete(other)
+    assert once(objects, check=True).appended == (0, 1, 2)
+    assert list(verify_view(objects)) == []
+    assert objects.get(first) == kept
