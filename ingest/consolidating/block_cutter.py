@@ -9,8 +9,10 @@ from ingest.consolidating.cube_writer import CubeWriter
 from ingest.consolidating.lease import Lease
 from ingest.consolidating.runners import RunJobs
 from ingest.heartbeat import beat
+from ingest.reader.consolidated import ConsolidatedCubes
+from workers.errors import DamagedStore
 from workers.model import ceil_div
-from workers.tasks.cut_by_tensor import CutJob, cut_by_tensor
+from workers.tasks.cut_by_tensor import CutBlock, CutJob, cut_by_tensor
 
 
 def cut_blocks(writer: CubeWriter, run: RunJobs, lease: Lease | None, most: int = 0) -> None:
@@ -30,20 +32,33 @@ def cut_blocks(writer: CubeWriter, run: RunJobs, lease: Lease | None, most: int 
     """
     for block in _lacking(writer)[: most or None]:
         damages = []
+        reader = ConsolidatedCubes(writer.objects, writer.state)
         if lease is not None:
             lease.keep()
         for result in run(cut_by_tensor, list(_jobs(writer, block))):
             beat()
             if lease is not None:
                 lease.keep_in_time()
-            if result.damage:
-                damages.append(result.damage)
+            if damage := result.damage or _missing(reader, result):
+                damages.append(damage)
         if damages:
             writer.uncuttable[block] = damages[0]
             continue
         if lease is not None:
             lease.keep()
         writer.publish_cut(block)
+
+
+def _missing(reader: ConsolidatedCubes, result: CutBlock) -> str:
+    """Say which of the objects that a task did not find is missing; "" if all are rightly absent."""
+    job = result.job
+    layout = reader.cubes.per_step[job.name]
+    try:
+        for place in result.absent:
+            reader.check_absent(layout, (place, job.rank_chunk, job.tensor_chunk))
+    except DamagedStore as exc:
+        return exc.message
+    return ""
 
 
 def _lacking(writer: CubeWriter) -> list[int]:

@@ -21,11 +21,10 @@ from ingest.reader import shard_indexes
 from ingest.reader.cube_reader import CubeReader
 from workers.arrays.aggregate import STATISTICS, aggregated, default_aggregate, joined, parts_of
 from workers.arrays.digest import DIGEST_BYTES
-from workers.errors import DamagedStore
 from workers.model import MIB, ceil_div
 from workers.store.backends.deadline import supervised
 from workers.store.blocks import Block
-from workers.store.cubes import ANOMALY_FIELDS, GROUP, REBUILD_HINT
+from workers.store.cubes import ANOMALY_FIELDS, GROUP
 from workers.store.model import StoreAddress
 from workers.store.nd_arrays import ArrayLayout
 from workers.store.objects import REQUESTS_AT_ONCE, ObjectStore
@@ -245,7 +244,8 @@ def _in_threads(
 class _WantedObject:
     """What is wanted of one object of an array."""
 
-    key: str
+    position: tuple[int, int, int]
+    """Of the chunk in its array."""
     ranks: slice
     """Where its ranks are among all."""
     columns: slice
@@ -271,7 +271,7 @@ class _CubePart:
         starts = np.flatnonzero(np.diff(number, prepend=-1)).tolist()
         return [
             _WantedObject(
-                f"{GROUP}/{layout.key((self.block.number, chunk, int(number[start])))}",
+                (self.block.number, chunk, int(number[start])),
                 slice(chunk * wide, min((chunk + 1) * wide, ranks)),
                 slice(start, stop),
                 within[start:stop],
@@ -284,29 +284,36 @@ class _CubePart:
     def chunks(self, part: _WantedObject) -> Iterator[Array]:
         """Yield what is wanted of each inner chunk of an object, (step, rank, place), ascending.
 
-        Nothing if the object was never written; all at once if the array is not sharded.
+        Nothing if the object is rightly absent; all at once if the array is not sharded.
+
+        Raises:
+            DamagedStore: it is damaged or missing.
         """
-        layout, key = self.block.layout, part.key
+        layout = self.block.layout
         if not layout.inner:
+            key = f"{GROUP}/{layout.key(part.position)}"
             data = self.cubes.objects.get(key)
-            if data is not None:
+            if data is None:
+                self.cubes.check_absent(layout, part.position)
+            else:
                 yield layout.decode(data, key).take(part.places, axis=-1)
             return
         number, within = np.divmod(part.places, layout.inner)
         # An inner chunk after the other, and of each what is wanted of it.
         starts = np.flatnonzero(np.diff(number, prepend=-1)).tolist()
-        inner = self._inner_chunks(key, number[starts].tolist())
+        inner = self._inner_chunks(part.position, number[starts].tolist())
         for chunk, (start, stop) in zip(inner, pairwise([*starts, number.size]), strict=False):
             # All of it as it is; a part of it without a way around: `take` is twice as fast as an index.
             yield chunk if stop - start == layout.inner else chunk.take(within[start:stop], axis=-1)
 
-    def _inner_chunks(self, key: str, numbers: Sequence[int]) -> Iterator[Array]:
-        """Yield these inner chunks of an object; nothing if it was never written.
+    def _inner_chunks(self, position: tuple[int, int, int], numbers: Sequence[int]) -> Iterator[Array]:
+        """Yield these inner chunks of an object; nothing if it is rightly absent.
 
         Raises:
-            DamagedStore: it is damaged; or it is missing, and no cube of tensors.
+            DamagedStore: it is damaged or missing.
         """
         layout, objects = self.block.layout, self.cubes.objects
+        key = f"{GROUP}/{layout.key(position)}"
         is_whole = len(numbers) > layout.chunk[layout.inner_axis] // layout.inner // 2
         index = None if is_whole else self._known_index(key)
         end = index
@@ -314,9 +321,8 @@ class _CubePart:
             asked = max(layout.index_nbytes, 0 if objects.is_local else _END_NBYTES)
             end = objects.get(key) if is_whole else objects.get_range(key, -asked)
             if end is None:
-                if "tensor" in layout.dimensions:
-                    return
-                raise DamagedStore(f"{key}: missing", hint=REBUILD_HINT)
+                self.cubes.check_absent(layout, position)
+                return
             is_whole = is_whole or len(end) < asked
         every = layout.inner_ranges(end, key)
         if index is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,9 +17,18 @@ from workers.arrays.aggregate import STATISTICS
 from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore
-from workers.model import StepKey
+from workers.model import StepKey, ceil_div
 from workers.store.blocks import Block, TensorAxis
-from workers.store.cubes import ANOMALY_FIELDS, GROUP, REBUILD_HINT, Cubes, CubeState, parse_state, read_axis
+from workers.store.cubes import (
+    ANOMALY_FIELDS,
+    CUBE,
+    GROUP,
+    REBUILD_HINT,
+    Cubes,
+    CubeState,
+    parse_state,
+    read_axis,
+)
 from workers.store.nd_arrays import ArrayLayout
 from workers.store.objects import ObjectStore
 
@@ -39,6 +48,8 @@ class CubeReader:
     _tables: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     _anomalies: dict[str, tuple[int, npt.NDArray[np.int64]]] = field(default_factory=dict)
     """The block of each count of non-finite elements that was read last: the next step is in it, too."""
+    _written: dict[tuple[int, int], Collection[int]] = field(default_factory=dict)
+    """By place of a step and chunk of ranks, if it was asked for: the chunks of tensors that it has."""
 
     def __repr__(self) -> str:
         state = self.state
@@ -97,7 +108,7 @@ class CubeReader:
             DamagedStore: one is damaged.
         """
         for batch in _batches({name: self._part(name, place) for name in names}):
-            objects = self.objects.get_many([key for part in batch.values() for key in part.keys.values()])
+            objects = self._objects_of(batch.values())
             for name, part in batch.items():
                 if name not in ANOMALY_FIELDS:
                     yield part.decode(objects)[0]
@@ -116,7 +127,7 @@ class CubeReader:
             layout, block = self.cubes.anomalies[name], place // self.state.grid.steps
             known = self._anomalies.get(name)
             if known is not None and known[0] == block:
-                return _Part(layout, known[1].shape, {})
+                return _Part(layout, known[1].shape, {}, block)
             return _Part.of(layout, self._shape_of_steps(layout), first=block)
         shape: tuple[int, ...] = (1, self.state.ranks, self.state.tensors)
         if name == "digest":
@@ -213,7 +224,74 @@ class CubeReader:
     def _read(self, layout: ArrayLayout, shape: tuple[int, ...], first: int | None = None) -> Any:
         """Return an array; with `first`, only the chunks at that position along its first axis."""
         part = _Part.of(layout, shape, first)
-        return part.decode(self.objects.get_many(list(part.keys.values())))
+        return part.decode(self._objects_of([part]))
+
+    def _objects_of(self, parts: Collection[_Part]) -> dict[str, bytes]:
+        """Return the objects of parts by key, without those that are rightly absent.
+
+        Raises:
+            DamagedStore: one is missing.
+        """
+        objects = self.objects.get_many([key for part in parts for key in part.keys.values()])
+        for part in parts:
+            for (first, *others), key in part.keys.items():
+                if key not in objects:
+                    self.check_absent(part.layout, (first + part.first, *others))
+        return objects
+
+    def check_absent(self, layout: ArrayLayout, position: Sequence[int]) -> None:
+        """Check that an object is rightly absent. Every reader of the view asks here.
+
+        A step is written into all cubes, for the tensors that the axis has by then, whatever the values are.
+        So a chunk of a cube is rightly absent only if no step in it has any of its tensors on any of its
+        ranks. The tables of (step, rank) have all of their chunks.
+
+        Takes one request for each 8192 tensors of the steps in the chunk.
+
+        Args:
+            layout: of the array.
+            position: of the chunk in the array.
+
+        Raises:
+            DamagedStore: the object is missing.
+        """
+        if layout.dimensions[: len(CUBE)] == CUBE:
+            first, rank_chunk, tensor_chunk = position[0] * layout.chunk[0], position[1], position[2]
+            places = {*range(first, min(first + layout.chunk[0], self.state.steps))}
+            places.difference_update(self.state.rewriting)
+            if not any(tensor_chunk in self._written_chunks(place, rank_chunk) for place in places):
+                return
+        raise DamagedStore(f"{GROUP}/{layout.key(tuple(position))}: missing", hint=REBUILD_HINT)
+
+    def _written_chunks(self, place: int, rank_chunk: int) -> Collection[int]:
+        """Return the chunks of tensors that were written for a step and a chunk of ranks.
+
+        Raises:
+            DamagedStore: `row` lacks tensors, so one of its own chunks is missing.
+        """
+        known = (place, rank_chunk)
+        if known not in self._written:
+            self._written[known] = self._find_written(place, rank_chunk)
+        return self._written[known]
+
+    def _find_written(self, place: int, rank_chunk: int) -> Collection[int]:
+        grid, row = self.state.grid, self.cubes.per_step["row"]
+        ranks = slice(rank_chunk * grid.ranks, (rank_chunk + 1) * grid.ranks)
+        tensors, others = (self.table(name)[place, ranks] for name in ("tensors", "statistics_only"))
+        expected = np.maximum(tensors, 0) + np.maximum(others, 0)
+        if not expected.any():
+            return ()
+        every = range(ceil_div(self.state.tensors, grid.tensors))
+        keys = {chunk: f"{GROUP}/{row.key((place, rank_chunk, chunk))}" for chunk in every}
+        objects = self.objects.get_many(list(keys.values()))
+        held = np.zeros(len(expected), np.int64)
+        for key, data in objects.items():
+            held += np.count_nonzero(row.decode(data, key)[0, : len(held)] >= 0, axis=1)
+        for number in np.flatnonzero(held != expected).tolist():
+            step = StepKey(int(self.ranks[ranks][number]), int(self.steps[place]))
+            reason = f"it has {held[number]} tensors instead of {expected[number]}"
+            raise DamagedStore(f"{GROUP}/row: {step}: {reason}", hint=REBUILD_HINT)
+        return {chunk for chunk, key in keys.items() if key in objects}
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,30 +302,32 @@ class _Part:
     shape: tuple[int, ...]
     keys: Mapping[tuple[int, ...], str]
     """The objects of its chunks, by their positions in the part."""
+    first: int
+    """Position of its first chunk along the first axis."""
 
     @classmethod
     def of(cls, layout: ArrayLayout, shape: tuple[int, ...], first: int | None) -> _Part:
         shift = first or 0
         indexes = layout.keys(shape if first is None else (layout.chunk[0], *shape[1:]))
         keys = {index: f"{GROUP}/{layout.key((index[0] + shift, *index[1:]))}" for index in indexes}
-        return cls(layout, shape, keys)
+        return cls(layout, shape, keys, shift)
 
     def decode(self, objects: Mapping[str, bytes]) -> npt.NDArray[Any]:
         """Return the part from its objects.
 
         Raises:
-            DamagedStore: one is damaged or missing.
+            DamagedStore: one is damaged.
         """
         if len(self.keys) == 1:
             ((_, key),) = self.keys.items()
-            return _decode(objects, key, self.layout)[tuple(map(slice, self.shape))]
+            return self.layout.decode(objects.get(key), key)[tuple(map(slice, self.shape))]
         whole = np.empty(self.shape, self.layout.dtype)
         for index, key in self.keys.items():
             target = tuple(
                 slice(i * n, min((i + 1) * n, length))
                 for i, n, length in zip(index, self.layout.chunk, self.shape, strict=True)
             )
-            chunk = _decode(objects, key, self.layout)
+            chunk = self.layout.decode(objects.get(key), key)
             whole[target] = chunk[tuple(slice(t.stop - t.start) for t in target)]
         return whole
 
@@ -263,16 +343,3 @@ def _batches(parts: Mapping[str, _Part]) -> Iterator[dict[str, _Part]]:
         batch[name] = part
         chunks += len(part.keys)
     yield batch
-
-
-def _decode(objects: Mapping[str, bytes], key: str, layout: ArrayLayout) -> npt.NDArray[Any]:
-    """Decode one chunk.
-
-    A chunk of a cube may be missing, because none of its ranks has the step, or none of its tensors.
-
-    Raises:
-        DamagedStore: it is damaged; or it is missing, and not a chunk of a cube.
-    """
-    if key not in objects and "tensor" not in layout.dimensions:
-        raise DamagedStore(f"{key}: missing", hint=REBUILD_HINT)
-    return layout.decode(objects.get(key), key)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import TypeVar
 
 import numpy as np
@@ -156,23 +155,4 @@ class _CubeConditions:
         for condition in self.conditions:
             may_have[order] |= condition.may(block, sketches).any(axis=1)
         tensors[order] = block.present.sum(axis=1)
-        present = block.present[np.argsort(order)]
-        is_known = ~np.isnan(block.statistics[np.argsort(order)]) & present[..., None]
-        return may_have | self._lacks_chunk(present, is_known), tensors
-
-    def _lacks_chunk(
-        self, present: npt.NDArray[np.bool_], is_known: npt.NDArray[np.bool_]
-    ) -> npt.NDArray[np.bool_]:
-        """Return of which ranks a chunk may be missing: one with no known value of its tensors, (rank,).
-
-        Args:
-            present: which tensors each rank has, (rank, tensor).
-            is_known: of which of these each statistic is known, (rank, tensor, field).
-        """
-        grid = self.cubes.state.grid
-        lacks = np.zeros(len(present), bool)
-        ranks, tensors = present.shape
-        for first, begin in product(range(0, ranks, grid.ranks), range(0, tensors, grid.tensors)):
-            chunk = slice(first, first + grid.ranks), slice(begin, begin + grid.tensors)
-            lacks[chunk[0]] |= present[chunk].any() and not is_known[chunk].any(axis=(0, 1)).all()
-        return lacks
+        return may_have, tensors

@@ -14,7 +14,7 @@ from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
 from ingest.reader.cube_sketches import sketched_tensors
 from ingest.reader.ranges import format_ranges
 from workers.errors import DamagedStore
-from workers.model import StepKey
+from workers.model import StepKey, ceil_div
 from workers.store import commit
 from workers.store.cubes import GROUP, Cubes
 from workers.store.objects import ObjectStore
@@ -67,12 +67,13 @@ def verify_view(objects: ObjectStore) -> Iterator[StoreDamage]:
 def _verify_cubes(objects: ObjectStore, cubes: ConsolidatedCubes) -> Iterator[StoreDamage]:
     """Read every cube; and compare how many tensors it has of each commit with the count in the commit.
 
-    A chunk that is missing would otherwise look like tensors that nobody dumped.
+    Tensors that `row` lacks would otherwise look like some that nobody dumped.
     """
     arrays = cubes.cubes
-    _check_texts(objects, arrays, cubes.state.tensors)
-    for name in arrays.tables:
-        cubes.table(name)
+    _check_labels(objects, arrays, cubes.state.tensors)
+    for layout in arrays.of_ranks:
+        for number in range(ceil_div(cubes.state.steps, layout.chunk[0])):
+            cubes.steps_block(layout, number)
     fingerprints, counts = cubes.table("fingerprint"), cubes.table("tensors")
     ranks = cubes.ranks.tolist()
     for place, step in enumerate(cubes.steps.tolist()):
@@ -135,18 +136,21 @@ def _verify_cubes_by_tensor(cubes: ConsolidatedCubes) -> Iterator[StoreDamage]:
             )
 
 
-def _check_texts(objects: ObjectStore, arrays: Cubes, tensors: int) -> None:
-    """Decode what names the tensors.
+def _check_labels(objects: ObjectStore, arrays: Cubes, tensors: int) -> None:
+    """Decode what names tensors, statistics and sketches.
 
     Raises:
         DamagedStore: a chunk of it is missing or damaged.
     """
-    for layout in arrays.keys.values():
-        keys = [f"{GROUP}/{key}" for key in layout.keys((tensors,)).values()]
+    of_axes = [arrays.statistics] if arrays.aggregates else []
+    lengths = dict.fromkeys(arrays.keys.values(), tensors)
+    lengths |= {layout: layout.chunk[0] for layout in (*of_axes, *arrays.sketch_labels.values())}
+    for layout, length in lengths.items():
+        keys = [f"{GROUP}/{key}" for key in layout.keys((length,)).values()]
         chunks = objects.get_many(keys)
         for key in keys:
             if key not in chunks:
-                raise DamagedStore(f"{key} is missing")
+                raise DamagedStore(f"{key}: missing")
             layout.decode(chunks[key], key)
 
 

@@ -76,8 +76,9 @@ SKETCH_TOTALS = ("with_histogram", "without_histogram")
 #: Names of the places along the axes that `sketches` has besides those of a cube.
 SKETCH_LABELS = {"sketch": SKETCHES, "bound": BOUNDS}
 
-_CUBE = ("step", "rank", "tensor")
-_TENSOR_AXIS = _CUBE.index("tensor")
+#: The axes of a cube.
+CUBE = ("step", "rank", "tensor")
+_TENSOR_AXIS = CUBE.index("tensor")
 _MAX_RANKS = 256
 _MAX_TENSORS = 8192
 _INNER_TENSORS = 512
@@ -239,11 +240,11 @@ class Cubes:
         grid = self.grid
         chunk = (1, grid.ranks, grid.tensors)
         layouts = {name: self._statistic(name, chunk) for name in FIELDS if name not in ANOMALY_FIELDS}
-        layouts["row"] = ArrayLayout("row", "int32", _CUBE, chunk, -1, grid.inner_tensors, _TENSOR_AXIS)
+        layouts["row"] = ArrayLayout("row", "int32", CUBE, chunk, -1, grid.inner_tensors, _TENSOR_AXIS)
         layouts["digest"] = ArrayLayout(
             "digest",
             "uint8",
-            (*_CUBE, "digest_byte"),
+            (*CUBE, "digest_byte"),
             (*chunk, DIGEST_BYTES),
             0,
             grid.inner_tensors,
@@ -254,7 +255,7 @@ class Cubes:
     def _statistic(self, name: str, chunk: tuple[int, int, int]) -> ArrayLayout:
         data_type, fill = ("int64", -1) if name in COUNT_FIELDS else ("float64", np.nan)
         return ArrayLayout(
-            name, data_type, _CUBE, chunk, fill, self.grid.inner_tensors, _TENSOR_AXIS, _missing(fill)
+            name, data_type, CUBE, chunk, fill, self.grid.inner_tensors, _TENSOR_AXIS, _missing(fill)
         )
 
     @cached_property
@@ -264,7 +265,7 @@ class Cubes:
         inner = self.grid.inner_tensors if self.version >= _WITH_INNER_CHUNKS else 0
         axis = _TENSOR_AXIS if inner else 0
         return {
-            name: ArrayLayout(name, "int64", _CUBE, chunk, -1, inner, axis, attributes=_missing(-1))
+            name: ArrayLayout(name, "int64", CUBE, chunk, -1, inner, axis, attributes=_missing(-1))
             for name in ANOMALY_FIELDS
         }
 

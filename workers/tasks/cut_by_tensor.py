@@ -39,6 +39,8 @@ class CutBlock:
     job: CutJob
     damage: str = ""
     """What is damaged in the objects of its steps; nothing was written then."""
+    absent: tuple[int, ...] = ()
+    """Places of the steps without an object, rightly or not."""
 
 
 def cut_by_tensor(job: CutJob) -> CutBlock:
@@ -56,10 +58,10 @@ def cut_by_tensor(job: CutJob) -> CutBlock:
     values = np.empty(by_tensor.chunk, by_tensor.dtype)
     try:
         for number, key in enumerate(keys):
-            # An object is missing if none of its ranks has the step, or none of its tensors.
-            values[number] = of_steps.decode(contents.pop(key, None), key)[0]
+            values[number] = of_steps.decode(contents.get(key), key)[0]
     except DamagedStore as exc:
         return CutBlock(job, exc.message)
     key = by_tensor.key((job.block, job.rank_chunk, job.tensor_chunk))
     objects.put(f"{GROUP}/{key}", by_tensor.encode(values))
-    return CutBlock(job)
+    absent = (place for place, name in zip(places, keys, strict=True) if name not in contents)
+    return CutBlock(job, absent=tuple(absent))

@@ -1,5 +1,7 @@
 """The cubes hold what the steps hold, and are read with few requests."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -74,9 +76,31 @@ def test_steps_that_are_rewritten_or_partial_are_left_out(cubes: ConsolidatedCub
     assert cubes.left_out(include_partial=True) == []
 
 
-def test_missing_table_is_damage_and_missing_cube_is_empty(cubes: ConsolidatedCubes) -> None:
-    cubes.objects.delete_many(["consolidated/status/c/0/0", "consolidated/max/c/0/0/0"])
-    with pytest.raises(DamagedStore, match="consolidated/status/c/0/0: missing") as raised:
-        cubes.table("status")
+READS: dict[str, Callable[[ConsolidatedCubes], object]] = {
+    "status/c/0/0": lambda cubes: cubes.table("status"),
+    "tensor/c/0": lambda cubes: cubes.tensors,
+    "max/c/0/0/0": lambda cubes: cubes.cube("max", 0),
+    "digest/c/1/0/0/0": lambda cubes: cubes.cube("digest", 1),
+    "nan_count/c/0/0/0": lambda cubes: cubes.anomaly_block("nan_count", 0),
+}
+
+
+@pytest.mark.parametrize("key", READS)
+def test_a_missing_object_is_damage(key: str, cubes: ConsolidatedCubes) -> None:
+    cubes.objects.delete(f"consolidated/{key}")
+    with pytest.raises(DamagedStore, match=f"consolidated/{key}: missing") as raised:
+        READS[key](cubes)
     assert "consolidate --rebuild" in raised.value.hint
+
+
+def test_a_missing_object_of_rows_shows_in_their_number(cubes: ConsolidatedCubes) -> None:
+    cubes.objects.delete("consolidated/row/c/0/0/0")
+    with pytest.raises(DamagedStore, match="row: rank 0 step 8: it has 0 tensors instead of 10"):
+        cubes.cube("row", 0)
+
+
+def test_of_ranks_without_a_step_nothing_need_be_there(cubes: ConsolidatedCubes) -> None:
+    cubes.objects.delete_many(["consolidated/row/c/0/0/0", "consolidated/max/c/0/0/0"])
+    for name in ("tensors", "statistics_only"):
+        cubes._tables[name] = np.where([[True], [False]], -1, cubes.table(name))
     assert np.isnan(cubes.cube("max", 0)).all()

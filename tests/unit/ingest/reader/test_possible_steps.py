@@ -138,7 +138,7 @@ def test_damaged_cubes_exclude_nothing(damaged: str, store: Path) -> None:
 
 @pytest.mark.parametrize("cubes", [["row"], ["max"], ["row", "max"]])
 def test_a_chunk_that_is_missing_excludes_nothing(cubes: list[str], store: Path) -> None:
-    """It looks like tensors that nobody dumped, or of which nothing is known."""
+    """It would look like tensors that nobody dumped, or of which nothing is known."""
     expected = found(store, where="max > 1e3")
     for cube in cubes:
         for chunk in (store / "consolidated" / cube / "c/4").rglob("*"):

@@ -63,7 +63,7 @@ def test_cubes_by_tensor_that_are_not_what_the_steps_have_are_named(
     objects.delete("consolidated/by_tensor/row/c/1/0/0")
     assert sorted(map(str, verify_view(objects))) == [
         "consolidated/by_tensor/max: of steps 0-1, it has not what max has",
-        "consolidated/by_tensor/row: of steps 2-3, it has not what row has",
+        "consolidated/by_tensor/row/c/1/0/0: missing",
     ]
     objects.put(key.format(0), other[:-1])
     assert any(key.format(0) in str(damage) for damage in verify_view(objects))
