@@ -6,6 +6,7 @@ are dumped, ingested and removed one after the other, in one process: the disk n
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections import Counter
@@ -14,10 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bench.costs import copy_cost
 from bench.load import Load, build_step, read_profile, read_replicated
 from bench.measure import Measure, Ratio, in_turns
 from bench.parts.reading import read_back
 from bench.setting import PROFILE, Setting
+from bench.stages import as_a_command
 from ingest.api import open_store
 from ingest.consolidating.consolidator import Consolidator
 from ingest.layouts.detect import find_dump
@@ -73,6 +76,15 @@ def _measure_ranks(setting: Setting, ranks: int) -> Iterator[Measure]:
         )
         yield _requests(pooled, plain, ranks, "the first rank", 0)
         yield _requests(pooled, plain, ranks, "another rank", ranks - 1)
+        yield Measure(
+            f"processor time of a step from listing to commit, each further rank of {ranks}",
+            "cp -r of its dump",
+            "s",
+            tuple(pooled.whole_s[ranks + 1 :]),
+            tuple(pooled.copying_s[ranks + 1 :]),
+            Ratio.SHARE,
+            floor=1.0,
+        )
         if ranks == 2:
             for which, rank in (("first", 0), ("second", 1)):
                 yield Measure(
@@ -82,15 +94,6 @@ def _measure_ranks(setting: Setting, ranks: int) -> Iterator[Measure]:
                     (pooled.processor_s[ranks + rank],),
                     (plain.processor_s[rank],),
                 )
-            yield Measure(
-                "processor time to convert and publish a step, second rank",
-                "cp -r of its dump",
-                "s",
-                (pooled.processor_s[-1],),
-                (pooled.copying_s[-1],),
-                Ratio.SHARE,
-                floor=1.0,
-            )
             _remove_step(pooled, 0)
             yield from _reading(setting, pooled, plain)
 
@@ -149,6 +152,9 @@ class _Run:
         self.loads: list[Load] = []
         self.requests: list[Counter[str]] = []
         self.processor_s: list[float] = []
+        """Processor time to convert and publish each dump, in seconds."""
+        self.whole_s: list[float] = []
+        """The same with listing, inspecting and planning it: what a rank adds to a command."""
         self.copying_s: list[float] = []
         """Processor time of `cp -r` of each dump, to the disk of the store, in seconds."""
         self._shared = SharedTensors(self.objects)
@@ -166,20 +172,27 @@ class _Run:
     def add(self, rank: int, step: int, *, is_pooled: bool = True) -> None:
         """Dump a step of a rank, ingest it, and remove the dump."""
         self.loads.append(build_step(self._rows, self._dump, rank, step, self._replicated))
+        copied = self.store.with_name(f"{self.store.name}-copied")
+        self.copying_s.append(copy_cost(self._dump, copied).processor)
+        shutil.rmtree(copied)
+        os.sync()
+        with counted() as requests, as_a_command():
+            self.whole_s.append(_processor_s(lambda: self._ingest(rank, step, is_pooled=is_pooled)))
+        self.requests.append(requests)
+        shutil.rmtree(self._dump)
+
+    def _ingest(self, rank: int, step: int, *, is_pooled: bool) -> None:
         tree = find_dump(self._dump)
         listing = next(found for found in tree.scan({}).listings if found.key == StepKey(rank, step))
         inspected = inspect(tree.root, listing, tree.describe(listing))
-        with counted() as requests:
-            plan = plan_step(
-                inspected,
-                Origin(listing.layout, "bench", str(tree.root), listing.rank_from),
-                self.address,
-                Grid(),
-                shared=self._shared.of(listing.key) if is_pooled else None,
-            )
-            self.processor_s.append(_processor_s(lambda: publish(plan, [convert(job) for job in plan.jobs])))
-        self.requests.append(requests)
-        shutil.rmtree(self._dump)
+        plan = plan_step(
+            inspected,
+            Origin(listing.layout, "bench", str(tree.root), listing.rank_from),
+            self.address,
+            Grid(),
+            shared=self._shared.of(listing.key) if is_pooled else None,
+        )
+        self.processor_s.append(_processor_s(lambda: publish(plan, [convert(job) for job in plan.jobs])))
 
 
 @contextmanager
