@@ -63,6 +63,8 @@ class StepWriter:
         for place, step in places.items():
             self.writer.clear(place)
             jobs += self.writer.jobs(place, step, ranks_of[step])
+        if len(jobs) == 1:
+            jobs = [replace(jobs[0], extends=True)]
         while jobs:
             if self.lease is not None:
                 self.lease.keep()
@@ -83,6 +85,7 @@ class StepWriter:
             if isinstance(result, UnknownTensors):
                 unknown.append(result)
             else:
+                self.writer.add_tensors(result.keys)
                 self.writer.record(result)
                 self._remember_damage(result)
         return unknown
