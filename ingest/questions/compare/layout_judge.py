@@ -116,7 +116,7 @@ class LayoutJudge:
         judgement = self._walk.judge(measured)
         if fixed or not thresholds.are_empty:
             reason = limits.broken(metrics)
-            judgement = replace(judgement, within=not reason, reason=reason)
+            judgement = judgement._replace(within=not reason, reason=reason)
         return _Judged(
             _with_verdict(tensor, metrics, judgement), judgement, measured.inputs, bool(tensor.odd)
         )
