@@ -208,8 +208,9 @@ def _flat_parameters(outcome: _Outcome) -> Iterator[str]:
         own = {row.name for row in outcome.tensors if row.verdict is verdict and _FLAT.search(row.name)}
         if own:
             yield (
-                f"{counted(len(own), 'flat parameter')} of {side} (FSDP1) holds several parameters and has "
-                "no counterpart: with use_orig_params=True, the parameters themselves are dumped"
+                f"{counted(len(own), 'tensor')} of {side} not compared: flat parameters of FSDP1 and their "
+                "gradients join all parameters of a unit; with use_orig_params=True, the parameters "
+                "themselves are dumped"
             )
 
 
