@@ -21,9 +21,10 @@ from ingest.questions.compare.result import (
     Verdict,
 )
 from ingest.questions.compare.runner import PairRunner
-from ingest.questions.compare.sources import Source, StepTensors
+from ingest.questions.compare.sources import Source
 from ingest.questions.compare.step_comparison import Choices, StepComparison
 from ingest.questions.compare.step_pairing import StepPairing
+from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.tensor_choice import COLUMNS
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.tensor_filter import TensorFilter

@@ -20,9 +20,10 @@ from ingest.questions.compare.result import (
     Verdict,
 )
 from ingest.questions.compare.runner import PairRunner
-from ingest.questions.compare.sources import Source, StepTensors
+from ingest.questions.compare.sources import Source
 from ingest.questions.compare.step_comparison import Choices
 from ingest.questions.compare.step_pairing import SideSteps
+from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.placement.decide import Certainty
 from ingest.questions.placement.layout_map import LayoutMap
 from ingest.reader.ranges import format_ranges

@@ -22,7 +22,7 @@ from ingest.questions.compare.operator_origins import OperatorKey
 from ingest.questions.compare.own_spread import OwnSpread
 from ingest.questions.compare.result import ComparedTensor, FirstDifference, Limits, Verdict, shape_text
 from ingest.questions.compare.runner import PairRunner, batched
-from ingest.questions.compare.sources import StepTensors
+from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.suggested_map import guessed_names
 from ingest.questions.compare.tensor_choice import only_chosen
 from ingest.questions.compare.thresholds import ThresholdLimits, ThresholdRule, Thresholds
