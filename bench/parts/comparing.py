@@ -6,8 +6,8 @@ of the files and 35 % of the bytes are equal. Between the ranks of the real dump
 tensors (`lenet-4rank`, 37 % of the bytes) and 66 % (`tinybert-2rank`, 53 %) are equal. In the second case,
 the two ranks are equal in everything.
 
-All contenders run with the threshold of the garbage collector that every command sets: with that of Python, a
-full collection of the hundred thousand objects of loaded modules falls into every second or third round of ours.
+All contenders run with the threshold of the garbage collector that every command sets. With that of Python, a
+full collection, of the objects of all loaded modules, falls into every second or third round of ours.
 
 With numpy, this is done in two ways: with the metrics that we compute, on whole arrays; and with
 `np.array_equal`, the least that can be done, which only tells that two arrays differ.

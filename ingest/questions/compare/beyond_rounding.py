@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
-from ingest.questions.compare.result import ComparedTensor
+from ingest.questions.compare.compared_tensor import ComparedTensor
 from ingest.questions.compare.tolerance import (
     Judgement,
     Measured,

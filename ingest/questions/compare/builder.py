@@ -7,18 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ingest.questions.compare.beyond_rounding import unexplained
+from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
 from ingest.questions.compare.kept_tensors import KeptTensors
 from ingest.questions.compare.matching import MatchedBy
 from ingest.questions.compare.programs import ProgramsBuilder
 from ingest.questions.compare.result import (
     ComparedStep,
-    ComparedTensor,
     Comparison,
     FirstDifference,
     GuessedName,
     Limits,
     NameCounts,
-    Verdict,
 )
 from ingest.questions.compare.runner import PairRunner
 from ingest.questions.compare.sources import Source

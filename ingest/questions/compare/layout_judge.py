@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from ingest.questions.compare.result import ComparedInput, ComparedTensor, FirstDifference, Verdict
+from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
+from ingest.questions.compare.result import ComparedInput, FirstDifference
 from ingest.questions.compare.thresholds import ThresholdRule, Thresholds
 from ingest.questions.compare.tolerance import (
     Judgement,

@@ -7,18 +7,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
 from ingest.questions.compare.held_tensors import HeldTensors, hold_together
 from ingest.questions.compare.kept_tensors import MAX_KEPT
 from ingest.questions.compare.layout_comparison import LayoutComparison, LayoutState
 from ingest.questions.compare.local_numbers import LocalNumbers
-from ingest.questions.compare.result import (
-    ComparedStep,
-    ComparedTensor,
-    Comparison,
-    FirstDifference,
-    NameCounts,
-    Verdict,
-)
+from ingest.questions.compare.result import ComparedStep, Comparison, FirstDifference, NameCounts
 from ingest.questions.compare.runner import PairRunner
 from ingest.questions.compare.sources import Source
 from ingest.questions.compare.step_comparison import Choices

@@ -14,13 +14,14 @@ import numpy.typing as npt
 
 from ingest.questions.compare.alignment.programs import AlignedPrograms, align_programs, operator_name
 from ingest.questions.compare.beyond_rounding import Bounded, MeasuredTensor, RankTolerance
+from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict, shape_text
 from ingest.questions.compare.first_difference import first_difference
 from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.matching import Form, MatchedBy, TensorPair, match_tensors
 from ingest.questions.compare.one_sided import counterparts, one_sided_row
 from ingest.questions.compare.operator_origins import OperatorKey
 from ingest.questions.compare.own_spread import OwnSpread
-from ingest.questions.compare.result import ComparedTensor, FirstDifference, Limits, Verdict, shape_text
+from ingest.questions.compare.result import FirstDifference, Limits
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.suggested_map import guessed_names
