@@ -26,7 +26,7 @@ from ingest.reader.text import counted
 from ingest.service.belonging import Belonging
 from ingest.settings import LoadedSettings, Settings
 from ingest.units import human_bytes
-from ingest.wiring.stores import grid_of, place_of_store, refuse_another_dump
+from ingest.wiring.stores import grid_of, place_of_store, refuse_misplaced
 from workers import __version__
 from workers.errors import AccessDenied, ClockSkewed, DumpIngestError, StoreError, StoreUnavailable
 from workers.host.credentials import masked
@@ -253,7 +253,7 @@ def _store(settings: Settings, scanned: _Scanned | None) -> list[Check]:
     objects = open_objects(place_of_store(settings, None if scanned is None else scanned.dump))
     root = commit.read_root(objects)
     if root is None:
-        refuse_another_dump(objects)
+        refuse_misplaced(objects)
     key = f".doctor-{uuid.uuid4().hex}"
     payload = os.urandom(64)
     objects.put(key, payload)
