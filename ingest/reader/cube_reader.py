@@ -103,7 +103,7 @@ class CubeReader:
                     yield part.decode(objects)[0]
                     continue
                 block, within = divmod(place, self.state.grid.steps)
-                if part.keys:
+                if self._kept_counts(name, block) is None:
                     counts = part.decode(objects)
                     # Most blocks are zeros, which need no memory.
                     kept = counts if counts.any() else np.broadcast_to(np.int64(0), counts.shape)
@@ -114,14 +114,19 @@ class CubeReader:
         """Return what is to be read for one step of a cube: nothing if it is in the block that is kept."""
         if name in ANOMALY_FIELDS:
             layout, block = self.cubes.anomalies[name], place // self.state.grid.steps
-            known = self._anomalies.get(name)
-            if known is not None and known[0] == block:
-                return _Part(layout, known[1].shape, {})
+            kept = self._kept_counts(name, block)
+            if kept is not None:
+                return _Part(layout, kept.shape, {})
             return _Part.of(layout, self._shape_of_steps(layout), first=block)
         shape: tuple[int, ...] = (1, self.state.ranks, self.state.tensors)
         if name == "digest":
             shape = (*shape, DIGEST_BYTES)
         return _Part.of(self.cubes.per_step[name], shape, first=place)
+
+    def _kept_counts(self, name: str, block: int) -> npt.NDArray[Any] | None:
+        """Return the counts of a block of steps if it is the one that was read last, else None."""
+        kept_block, counts = self._anomalies.get(name, (-1, None))
+        return counts if kept_block == block else None
 
     def block(self, place: int, fields: tuple[str, ...] = FIELDS, *, digests: bool = True) -> Block:
         """Return statistics, rows and digests of one step, for all ranks of the cubes in ascending order.

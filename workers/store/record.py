@@ -153,6 +153,12 @@ class _Version(msgspec.Struct):
     format_version: int
 
 
+class _Root(_Version):
+    """What the root of a store states; a commit states the same and more."""
+
+    fingerprint: object = None
+
+
 class _LeafAttributes(msgspec.Struct):
     dump_ingest: msgspec.Raw
 
@@ -180,6 +186,7 @@ class _PackedLeaf(msgspec.Struct):
 _DECODE_LEAF = msgspec.json.Decoder(_Leaf).decode
 _DECODE_PACKED_LEAF = msgspec.json.Decoder(_PackedLeaf).decode
 _OBJECT = ord("{")
+_DECODE_ROOT = msgspec.json.Decoder(_Root).decode
 _DECODE_VERSION = msgspec.json.Decoder(_Version).decode
 _DECODE_RECORD = msgspec.json.Decoder(CommitRecord).decode
 
@@ -188,11 +195,11 @@ def root_format(data: bytes, url: str) -> int:
     """Return the format version of the store whose root has this `zarr.json`.
 
     Raises:
-        StoreFormatError: it was written by a newer version, or is something else.
+        StoreFormatError: it was written by a newer version, or is something else, such as a commit.
         DamagedStore: it is not JSON: the root of this or of another store is damaged.
     """
     try:
-        version = _DECODE_VERSION(metadata.own_attributes(data)).format_version
+        root = _DECODE_ROOT(metadata.own_attributes(data))
     except (msgspec.ValidationError, RecursionError) as exc:
         raise not_ours(url) from exc
     except msgspec.DecodeError as exc:
@@ -200,8 +207,10 @@ def root_format(data: bytes, url: str) -> int:
         raise DamagedStore(message, hint=_root_hint(url)) from exc
     except ValueError as exc:
         raise not_ours(url) from exc
-    _check_format(version, url, metadata.FORMAT_VERSION)
-    return version
+    if root.fingerprint is not None:
+        raise not_ours(url)
+    _check_format(root.format_version, url, metadata.FORMAT_VERSION)
+    return root.format_version
 
 
 def not_ours(url: str) -> StoreFormatError:
