@@ -7,12 +7,10 @@ the record and the metadata of every node below it. A leaf without that object d
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -22,12 +20,12 @@ from workers.model import StepKey
 from workers.store import metadata, pool
 from workers.store.model import CommitSummary, Origin
 from workers.store.objects import ObjectStore
+from workers.store.packed_leaf import Nodes, PackedLeaf
 from workers.store.record import (
     LEAF,
     CommitRecord,
     StepContents,
     WithoutTensors,
-    decode_nodes,
     decode_record,
     format_version_of,
     new_record,
@@ -54,8 +52,25 @@ class Commit:
     record: CommitRecord
     nodes: Mapping[str, metadata.Document]
     """Metadata of every node of the generation, by its path in it."""
-    packed_leaf: bytes
-    """The `zarr.json` that all of this was read from, compressed by zlib."""
+    leaf: PackedLeaf | None
+    """The `zarr.json` that all of this was read from; None in an abridged commit."""
+
+    @property
+    def document(self) -> metadata.Document:
+        """The `zarr.json` as it was written: what a later version has added to it is in it, too.
+
+        Raises:
+            ValueError: the commit is abridged.
+        """
+        document: metadata.Document = json.loads(self.data)
+        return document
+
+    @property
+    def data(self) -> bytes:
+        """The content of the `zarr.json`; for errors, see `document`."""
+        if self.leaf is None:
+            raise ValueError(f"{self.key}: an abridged commit has no zarr.json")
+        return self.leaf.data
 
     @property
     def without_tensors(self) -> WithoutTensors | None:
@@ -81,37 +96,7 @@ class Commit:
         nodes = {path: self.nodes[path]} if path in self.nodes else {}
         pooled = {path: self.record.pool[path]} if path in self.record.pool else {}
         record = msgspec.structs.replace(self.record.abridged(), pool=pooled)
-        return replace(self, record=record, nodes=nodes, packed_leaf=b"")
-
-
-class Nodes(Mapping[str, metadata.Document]):
-    """The metadata of the nodes of a generation, by path in it; unpacked when it is needed.
-
-    Unpacked it takes thirty times as much memory, and a run has a commit for each rank and step.
-    """
-
-    __slots__ = ("_packed",)
-
-    def __init__(self, packed: bytes) -> None:
-        """Hold the checked `zarr.json` of a leaf, compressed by zlib."""
-        self._packed = packed
-
-    def __getitem__(self, path: str) -> metadata.Document:
-        return _unpacked(self._packed)[path]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_unpacked(self._packed))
-
-    def __len__(self) -> int:
-        return len(_unpacked(self._packed))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Nodes, (self._packed,)
-
-
-@lru_cache(maxsize=64)
-def _unpacked(packed: bytes) -> dict[str, metadata.Document]:
-    return decode_nodes(zlib.decompress(packed))
+        return replace(self, record=record, nodes=nodes, leaf=None)
 
 
 def ensure_root(objects: ObjectStore) -> None:
@@ -262,7 +247,7 @@ def drop_tensors(objects: ObjectStore, commit: Commit, without: WithoutTensors) 
     stored, totals = commit.record.stored, commit.record.summary
     dropped = {path: size for path, size in stored.items() if metadata.is_of_tensors(path)}
     # As it was written: what a later version has added to it stays.
-    record = json.loads(zlib.decompress(commit.packed_leaf))["attributes"][metadata.ATTRIBUTE]
+    record = commit.document["attributes"][metadata.ATTRIBUTE]
     pooled = record.pop("pool", {})
     # The rows go on naming the pool, which a version without it takes for damage.
     has_views = record["format_version"] >= metadata.VIEWS_FORMAT_VERSION
@@ -385,5 +370,5 @@ def parse(data: bytes, key: StepKey) -> Commit:
         StoreFormatError: a newer version wrote it.
     """
     record = decode_record(data, key)
-    packed = zlib.compress(data, 1)
-    return Commit(key, record.fingerprint, record.commit_summary(), record, Nodes(packed), packed)
+    leaf = PackedLeaf.of(data, record.fingerprint)
+    return Commit(key, record.fingerprint, record.commit_summary(), record, Nodes(leaf), leaf)

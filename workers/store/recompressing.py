@@ -8,9 +8,7 @@ remains that no commit points to. See docs/design/005-codec-and-encoder.md for t
 
 from __future__ import annotations
 
-import json
 import math
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -198,8 +196,7 @@ def _is_temporary(name: str) -> bool:
 
 def _record(committed: Commit, name: str, stored: Mapping[str, int], gained: int) -> dict[str, Any]:
     """Return the commit record of the new generation. What a later version has added to it stays."""
-    leaf = json.loads(zlib.decompress(committed.packed_leaf))
-    record: dict[str, Any] = leaf["attributes"][metadata.ATTRIBUTE]
+    record: dict[str, Any] = committed.document["attributes"][metadata.ATTRIBUTE]
     record["fingerprint"] = name
     record["previous"] = [*record["previous"], committed.fingerprint]
     record["stored"] = dict(stored)
@@ -216,7 +213,7 @@ def _commit(
     """Commit the new generation; return why it was not, or was withdrawn, "" if it is in place."""
     key, leaf = committed.key, f"{committed.key.path}/{LEAF}"
     present = commit.read(objects, key)
-    if present is None or present.packed_leaf != committed.packed_leaf:
+    if present is None or present.leaf != committed.leaf:
         return "it was committed again, or removed, meanwhile"
     if key.step is not None:
         objects.put(f"{CHANGED}/{key.rank}.{key.step}.{record['fingerprint']}", b"")
