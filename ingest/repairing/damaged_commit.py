@@ -44,7 +44,8 @@ def write_commit(work: StepWork, leaf: bytes, committed: Commit) -> None:
         return
     if work.objects.get(work.leaf_path) != leaf:
         raise SourceChanged(f"{work.key} was committed again meanwhile")
-    work.objects.put(work.leaf_path, made)
+    # What the damaged one was is not known.
+    commit.replace_leaf(work.objects, work.key, made, committed.fingerprint, ())
 
 
 def _commit_from_dump(work: StepWork, leaf: bytes) -> Commit | None:

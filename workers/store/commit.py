@@ -7,7 +7,7 @@ the record and the metadata of every node below it. A leaf without that object d
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -18,6 +18,7 @@ import msgspec
 from workers.errors import DamagedStore, SourceChanged
 from workers.model import StepKey
 from workers.store import metadata, pool
+from workers.store.changes import announce, changing
 from workers.store.model import CommitSummary, Origin
 from workers.store.objects import ObjectStore
 from workers.store.packed_leaf import Nodes, PackedLeaf
@@ -36,10 +37,6 @@ from workers.store.record import (
 ROOT = "zarr.json"
 #: Commits that are requested before the first of them is looked at.
 _AT_ONCE = 256
-#: Below it: an object for each commit that took the place of another one, until the cubes have it.
-CHANGED = "consolidated/changed"
-#: Stands there in the place of a generation if a commit was removed.
-REMOVED = "removed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +192,8 @@ def write(
     key, fingerprint = summary.key, summary.fingerprint
     _write_generation(objects, summary, nodes, objects_to_write)
     _refuse_if_gone(objects, key, contents.pool)
-    present = _read_undamaged(objects, key)
+    present_data = objects.get(f"{key.path}/{LEAF}")
+    present = None if present_data is None else _undamaged(present_data, key)
     if present is not None:
         _refuse_if_late(present, fingerprint, replaces, without_tensors)
     history = [] if present is None else [*present.record.previous, present.fingerprint]
@@ -207,11 +205,32 @@ def write(
         previous=history,
         now=now,
     )
-    if key.step is not None and any(name != fingerprint for name in history):
-        # Before the commit: an announcement too many is harmless, one too few would leave the cubes as they
-        # were.
-        objects.put(f"{CHANGED}/{key.rank}.{key.step}.{fingerprint}", b"")
-    objects.put(f"{key.path}/{LEAF}", encode_leaf(record.to_dict(), fingerprint, nodes))
+    data = encode_leaf(record.to_dict(), fingerprint, nodes)
+    if present_data is None:
+        objects.put(f"{key.path}/{LEAF}", data)
+    else:
+        replace_leaf(objects, key, data, fingerprint, history)
+
+
+def replace_leaf(
+    objects: ObjectStore, key: StepKey, data: bytes, fingerprint: str, history: Collection[str]
+) -> None:
+    """Write a commit in the place of another one. That is announced first: see `workers.store.changes`.
+
+    Args:
+        objects: the store.
+        key: the step.
+        data: the new `zarr.json`.
+        fingerprint: the generation in it.
+        history: the present generation and those that it has replaced; none if the commit is damaged.
+    """
+    leaf = f"{key.path}/{LEAF}"
+    if history and fingerprint not in history:
+        announce(objects, key, fingerprint)
+        objects.put(leaf, data)
+        return
+    with changing(objects, key):
+        objects.put(leaf, data)
 
 
 def _write_generation(
@@ -260,14 +279,14 @@ def drop_tensors(objects: ObjectStore, commit: Commit, without: WithoutTensors) 
     record["summary"]["objects"] = max(objects_left, 0)
     record["stored"] = {path: size for path, size in stored.items() if path not in dropped}
     data = encode_leaf(record, commit.fingerprint, nodes)
-    objects.put(f"{commit.key.path}/{LEAF}", data)
+    replace_leaf(objects, commit.key, data, commit.fingerprint, commit.record.generations)
     return parse(data, commit.key)
 
 
-def _read_undamaged(objects: ObjectStore, key: StepKey) -> Commit | None:
+def _undamaged(data: bytes, key: StepKey) -> Commit | None:
     """Return the present commit; None if it is damaged, because then a new one takes its place."""
     try:
-        return read(objects, key)
+        return parse(data, key)
     except DamagedStore:
         return None
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from workers.errors import DamagedStore
 from workers.store import commit, metadata, tables
+from workers.store.changes import REMOVED, announce, changing
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
 from workers.store.record import LEAF, WithoutTensors
@@ -42,8 +43,9 @@ def extend(
     present = _read_undamaged(objects, committed)
     if present is None or present.leaf != committed.leaf:
         return False
-    objects.put(leaf, data)
-    return _is_whole(objects, commit.parse(data, committed.key))
+    with changing(objects, committed.key):
+        objects.put(leaf, data)
+        return _is_whole(objects, commit.parse(data, committed.key))
 
 
 def _read_undamaged(objects: ObjectStore, committed: Commit) -> Commit | None:
@@ -61,6 +63,7 @@ def _is_whole(objects: ObjectStore, written: Commit) -> bool:
     """
     sizes = objects.sizes(written.prefix)
     if not set(tables.chunk_keys()) <= sizes.keys():
+        announce(objects, written.key, REMOVED)
         objects.delete(f"{written.key.path}/{LEAF}")
         return False
     lost = written.record.stored.keys() - sizes.keys()

@@ -20,7 +20,8 @@ from workers.errors import DamagedStore
 from workers.model import StepKey
 from workers.store import commit, metadata, removed
 from workers.store.backends.deadline import supervised
-from workers.store.commit import CHANGED, Commit
+from workers.store.changes import REMOVED, announce
+from workers.store.commit import Commit
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
 from workers.store.pieces import Gathered
@@ -215,14 +216,15 @@ def _commit(
     present = commit.read(objects, key)
     if present is None or present.leaf != committed.leaf:
         return "it was committed again, or removed, meanwhile"
-    if key.step is not None:
-        objects.put(f"{CHANGED}/{key.rank}.{key.step}.{record['fingerprint']}", b"")
-    objects.put(leaf, commit.encode_leaf(record, record["fingerprint"], nodes))
+    name = record["fingerprint"]
+    data = commit.encode_leaf(record, name, nodes)
+    commit.replace_leaf(objects, key, data, name, committed.record.generations)
     # Between the last look and the write is a window of milliseconds, in which `gc` may have hidden the step.
     # It writes a tombstone before that.
     if key.step is not None and _tombstone(committed) in removed.read(objects, key.rank).get(key.step, []):
         present = commit.read(objects, key)
-        if present is not None and present.fingerprint == record["fingerprint"]:
+        if present is not None and present.fingerprint == name:
+            announce(objects, key, REMOVED)
             objects.delete(leaf)
         return "it was removed meanwhile"
     return ""
