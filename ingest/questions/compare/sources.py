@@ -23,10 +23,11 @@ from ingest.planning.plan import plan_step
 from ingest.questions.compare.dump_rows import keys_of, statistics_of, types_and_shapes
 from ingest.questions.compare.selection import Selection
 from ingest.questions.compare.stored_forms import StoredForms
-from ingest.reader.catalog import Catalog, open_catalog
+from ingest.reader.catalog import Catalog
 from ingest.reader.context import context_of
 from ingest.reader.context.configuration import sample_of, sample_of_dump
 from ingest.reader.context.ge_graph import ModelOutput
+from ingest.reader.dump_store import open_store
 from ingest.reader.mesh import Coordinates
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
@@ -152,7 +153,7 @@ def open_source(
             f"{selection.where} does not exist",
             hint="Name a store (run.zarr, run.zarr@RANK,STEP, s3://bucket/run.zarr) or a dump directory.",
         )
-    store = open_catalog(selection.where, **(storage_options or {}))
+    store = open_store(selection.where, **(storage_options or {}))
     return StoreSource(selection, store, include_partial=include_partial)
 
 
