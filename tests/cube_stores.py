@@ -92,7 +92,9 @@ def assert_is_what_is_committed(objects: ObjectStore) -> None:
 
 
 def assert_copies_are_right(cubes: ConsolidatedCubes) -> None:
-    """Check that the cubes have a copy of each commit, and none of what is not committed."""
+    """Check that cubes with copies have one of each commit, and none of what is not committed."""
+    if cubes.cubes.commits is None:
+        return
     keys = [StepKey(rank, step) for step in cubes.steps.tolist() for rank in cubes.ranks.tolist()]
     leaves = {key: cubes.objects.get(f"{key.path}/zarr.json") for key in keys}
     assert held_copies(cubes) == {key: leaf.decode() for key, leaf in leaves.items() if leaf is not None}

@@ -21,7 +21,6 @@ from workers.store.changes import read_announcements
 from workers.store.commit import Commit
 from workers.store.cubes import GROUP
 from workers.store.objects import ObjectStore
-from workers.store.record import LEAF
 
 #: Of fewer commits than this for each step, and in all, the commits themselves are read.
 _LEAST_OF_STEP, _LEAST = 4, 32
@@ -53,6 +52,8 @@ def read_copies(objects: ObjectStore, keys: Sequence[StepKey]) -> dict[StepKey, 
 def outdated_copies(view: CubeReader, keys: Collection[StepKey]) -> list[StepKey]:
     """Return the steps of which the view has another copy than the commit, although no change is announced.
 
+    Commits that are damaged or gone are passed over: that is no fault of the copy.
+
     A change that is announced and copied meanwhile looks so, too: ask again.
 
     Raises:
@@ -60,8 +61,8 @@ def outdated_copies(view: CubeReader, keys: Collection[StepKey]) -> list[StepKey
     """
     announced = read_announcements(view.objects)
     texts = {key: text for key, text in held_copies(view, keys) if key not in announced}
-    leaves = view.objects.get_many([f"{key.path}/{LEAF}" for key in texts])
-    return [key for key, text in texts.items() if leaves.get(f"{key.path}/{LEAF}") != text.encode()]
+    commits, _ = commit.read_many(view.objects, list(texts))
+    return [key for key, committed in commits.items() if committed.data != texts[key].encode()]
 
 
 def held_copies(view: CubeReader, keys: Collection[StepKey]) -> Iterator[tuple[StepKey, str]]:

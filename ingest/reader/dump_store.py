@@ -101,10 +101,11 @@ class DumpStore(Catalog):
         """
         # deferred: 0.04 s with all that the methods of this class import, and most questions need none of it
         from ingest.reader.verify import verify
-        from ingest.reader.verify_view import verify_surroundings
+        from ingest.reader.verify_view import verify_copies, verify_surroundings
 
         if rank is None and step is None:
-            return itertools.chain(verify(self), verify_surroundings(self.objects))
+            surroundings = verify_surroundings(self.objects), verify_copies(self.objects)
+            return itertools.chain(verify(self), *surroundings)
         damages: list[Damage] = []
         chosen = self.select(rank, step, damages=damages)
         return verify(self, [*(opened.key for opened in chosen), *(damage.key for damage in damages)])

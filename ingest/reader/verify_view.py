@@ -49,7 +49,6 @@ def verify_surroundings(objects: ObjectStore) -> Iterator[StoreDamage]:
         elif not _is_group(contents[path]):
             yield StoreDamage(path, f"{path} is not the metadata of a group")
     yield from verify_view(objects)
-    yield from verify_copies(objects)
 
 
 def verify_copies(objects: ObjectStore) -> Iterator[StoreDamage]:

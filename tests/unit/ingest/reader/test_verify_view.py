@@ -52,15 +52,15 @@ def test_a_copy_that_is_not_its_commit_is_named(tmp_path: Path) -> None:
         put(objects, key.rank, key.step or 0)
     once(objects)
     put(objects, first.rank, first.step or 0)
-    assert list(verify_surroundings(objects)) == []  # the change is announced
+    assert list(verify_copies(objects)) == []  # the change is announced
     objects.delete_many([f"{CHANGED}/{name}" for name in objects.children(CHANGED)])
-    (damage,) = verify_surroundings(objects)
+    (damage,) = verify_copies(objects)
     assert "the copy of rank 0 step 1 is not its commit" in str(damage)
     assert once(objects, check=True).appended == ()  # nothing but the copy is written again
-    assert list(verify_surroundings(objects)) == []
+    assert list(verify_copies(objects)) == []
     for name in objects.sizes("consolidated/commit"):
         objects.put(f"consolidated/commit/{name}", b"spoiled")
-    (damage,) = verify_surroundings(objects)
+    (damage,) = verify_copies(objects)
     assert "consolidated/commit" in str(damage)
 
 
