@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from workers.arrays.aggregate import STATISTICS
 from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore
-from workers.model import StepKey
+from workers.model import StepKey, ceil_div
 from workers.store.blocks import Block, TensorAxis
 from workers.store.cubes import ANOMALY_FIELDS, GROUP, REBUILD_HINT, Cubes, CubeState, parse_state, read_axis
 from workers.store.nd_arrays import ArrayLayout
@@ -173,6 +174,30 @@ class CubeReader:
         """Return one block of a count of non-finite elements, (step of the block, rank, tensor)."""
         counts: npt.NDArray[np.int64] = self.steps_block(self.cubes.anomalies[name], block)
         return counts
+
+    def anomaly_parts(self, name: str, block: int) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+        """Yield one block of a count of non-finite elements in parts, each of some tensors of some ranks.
+
+        Each part is (step of the block, rank, tensor), and comes with the place of its first rank. It may
+        have more ranks than there are. Parts in a row that are equal may be the same array. Memory: one part,
+        of 4 MiB for 64 ranks.
+
+        Raises:
+            DamagedStore: one is damaged.
+        """
+        layout = self.cubes.anomalies[name]
+        _, ranks, tensors = layout.chunk
+        width = layout.inner or tensors
+        keys = _Part.of(layout, self._shape_of_steps(layout), first=block).keys
+        objects = self.objects.get_many(list(keys.values()))
+        for (_, rank_chunk, tensor_chunk), key in keys.items():
+            left = min(self.state.tensors - tensor_chunk * tensors, tensors)
+            if key not in objects:
+                continue  # none of its ranks has any of its tensors
+            parts = islice(layout.inner_parts(objects[key], key), ceil_div(left, width))
+            for number, part in enumerate(parts):
+                known = left - number * width
+                yield rank_chunk * ranks, part if known >= width else part[..., :known]
 
     def steps_block(self, layout: ArrayLayout, block: int) -> npt.NDArray[Any]:
         """Return one block of steps of an array, (step of the block, rank) or (..., rank, tensor)."""

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
+from operator import attrgetter
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -122,7 +123,7 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     def commit_summary(self) -> CommitSummary:
         """Return the totals with rank, step and fingerprint."""
-        totals = {name: getattr(self.summary, name) for name in _TOTALS}
+        totals = dict(zip(_TOTALS, _GET_TOTALS(self.summary), strict=True))
         return CommitSummary(key=StepKey(self.rank, self.step), fingerprint=self.fingerprint, **totals)
 
     def abridged(self) -> CommitRecord:
@@ -142,11 +143,12 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _TOTALS = tuple(field.name for field in fields(Totals))
+_GET_TOTALS = attrgetter(*_TOTALS)  # at once: a run has a commit for each rank and step
 
 
 def totals_of(summary: CommitSummary) -> Totals:
     """Return the part of a summary that the record has under `summary`."""
-    return Totals(**{name: getattr(summary, name) for name in _TOTALS})
+    return Totals(**dict(zip(_TOTALS, _GET_TOTALS(summary), strict=True)))
 
 
 class _Version(msgspec.Struct):

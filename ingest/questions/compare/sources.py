@@ -9,9 +9,18 @@ from typing import Any, Protocol
 from ingest.layouts.detect import find_dump
 from ingest.questions.compare.dumped_steps import DumpSource
 from ingest.questions.compare.selection import Selection
+<<<<<<< HEAD
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.stored_steps import StoreSource
 from ingest.reader.catalog import open_catalog
+=======
+from ingest.questions.compare.stored_forms import StoredForms
+from ingest.reader.catalog import Catalog
+from ingest.reader.context import context_of
+from ingest.reader.context.configuration import sample_of, sample_of_dump
+from ingest.reader.context.ge_graph import ModelOutput
+from ingest.reader.dump_store import open_store
+>>>>>>> w-commits
 from ingest.reader.mesh import Coordinates
 from ingest.reader.snapshot import LeftOut
 from workers.errors import UsageError
@@ -64,7 +73,7 @@ def open_source(
             f"{selection.where} does not exist",
             hint="Name a store (run.zarr, run.zarr@RANK,STEP, s3://bucket/run.zarr) or a dump directory.",
         )
-    store = open_catalog(selection.where, **(storage_options or {}))
+    store = open_store(selection.where, **(storage_options or {}))
     return StoreSource(selection, store, include_partial=include_partial)
 
 
