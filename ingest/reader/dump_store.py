@@ -38,7 +38,6 @@ class DumpStore(Catalog):
         known = {"ranks": format_ranges(self.ranks), "steps": format_ranges(steps) or "-"}
         return notebook.facts(f"DumpStore {self.url}", known)
 
-<<<<<<< HEAD
     def possible_steps(self, steps: Sequence[Step], conditions: Sequence[FilterFields], /) -> Sequence[Step]:
         """Return the steps that may have a tensor which fulfils one of these conditions.
 
@@ -47,7 +46,7 @@ class DumpStore(Catalog):
         from ingest.reader.possible_steps import possible_steps  # deferred: as in `verify`
 
         return possible_steps(self.objects, steps, conditions)
-=======
+
     def _read_commits(self, keys: Sequence[StepKey]) -> tuple[dict[StepKey, Commit], dict[StepKey, str]]:
         """Read commits; from copies, where these are up to date and take fewer requests.
 
@@ -61,7 +60,6 @@ class DumpStore(Catalog):
         copied = read_copies(self.objects, keys)
         commits, damaged = super()._read_commits([key for key in keys if key not in copied])
         return copied | commits, damaged
->>>>>>> w-commits
 
     def snapshot(
         self, rank: Choice = None, step: Choice = None, *, include_partial: bool = False

@@ -9,18 +9,9 @@ from typing import Any, Protocol
 from ingest.layouts.detect import find_dump
 from ingest.questions.compare.dumped_steps import DumpSource
 from ingest.questions.compare.selection import Selection
-<<<<<<< HEAD
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.stored_steps import StoreSource
-from ingest.reader.catalog import open_catalog
-=======
-from ingest.questions.compare.stored_forms import StoredForms
-from ingest.reader.catalog import Catalog
-from ingest.reader.context import context_of
-from ingest.reader.context.configuration import sample_of, sample_of_dump
-from ingest.reader.context.ge_graph import ModelOutput
 from ingest.reader.dump_store import open_store
->>>>>>> w-commits
 from ingest.reader.mesh import Coordinates
 from ingest.reader.snapshot import LeftOut
 from workers.errors import UsageError
