@@ -9,6 +9,7 @@ import ast
 import inspect
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -25,6 +26,7 @@ from workers.host.cpu import CpuLimits, parse_cpus
 from workers.host.credentials import masked_values, refuse_in_options, refuse_in_url
 
 _MIB = 1024 * 1024
+_NUMBER = re.compile(r"[0-9]{1,18}")
 #: A wrong value of these may be a credential, whatever it looks like.
 _NEVER_SHOWN = frozenset(["store", "store_options", "scheduler", "webhook", "dask"])
 
@@ -183,7 +185,7 @@ class Settings(BaseModel):
     def _device_and_rank(cls, value: Any) -> Any:
         if isinstance(value, str):
             pairs = _pairs(value)
-            if not all(device.isdecimal() and rank.isdecimal() for device, rank in pairs):
+            if not all(_NUMBER.fullmatch(number) for pair in pairs for number in pair):
                 raise ValueError("must be device=rank pairs, such as 0=8,1=9")
             value = {int(device): int(rank) for device, rank in pairs}
             if len(value) < len(pairs):
@@ -364,6 +366,7 @@ def _explain(error: ValidationError, origins: Mapping[str, str]) -> str:
             what = "is not a setting"
         else:
             message = mistake["msg"].removeprefix("Value error, ").replace("Input should", "must", 1)
+            message = message.partition(", unable to parse")[0]
             what = message[:1].lower() + message[1:]
             if name not in _NEVER_SHOWN:
                 what += f", got {masked_values(mistake['input'])!r}"

@@ -189,7 +189,7 @@ def torch(pytestconfig: pytest.Config) -> Any:
 @pytest.fixture(scope="session")
 def torch_tools(pytestconfig: pytest.Config) -> None:
     """Skip the test if PyTorch or a dump system for it is not installed. In CI, fail it."""
-    tools = ("torch", "msprobe", "nvdlfw_inspect", "sglang", "zmq")
+    tools = ("torch", "msprobe", "nvdlfw_inspect", "sglang", "transformer_engine", "zmq")
     missing = [name for name in tools if find_spec(name) is None]
     if missing:
         _do_not_run(pytestconfig, f"not installed: {', '.join(missing)} (make torch)")

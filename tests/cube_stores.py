@@ -19,7 +19,7 @@ from tests.wrapped_objects import WrappedObjects
 from workers.arrays.statistics import FIELDS
 from workers.model import StepKey
 from workers.store.blocks import Block, TensorAxis, block_of
-from workers.store.cubes import CubeGrid
+from workers.store.cubes import GROUP, CubeGrid
 from workers.store.objects import ObjectStore
 from workers.tasks import consolidate, cut_by_tensor
 
@@ -76,6 +76,7 @@ def assert_is_what_is_committed(objects: ObjectStore) -> None:
     assert not cubes.state.rewriting
     assert not cubes.state.uncut
     assert_cubes_by_tensor_are_right(cubes)
+    assert_copies_are_right(cubes)
     assert set(axis.keys) <= set(cubes.axis.keys)
     places = places_of(axis, cubes.axis)
     for place, step in enumerate(cubes.steps.tolist()):
@@ -88,6 +89,29 @@ def assert_is_what_is_committed(objects: ObjectStore) -> None:
         np.testing.assert_array_equal(shared.statistics[:, places], expected.statistics)
         np.testing.assert_array_equal(shared.digest[:, places], expected.digest)
         assert shared.present.sum() == expected.present.sum()
+
+
+def assert_copies_are_right(cubes: ConsolidatedCubes) -> None:
+    """Check that cubes with copies have one of each commit, and none of what is not committed."""
+    if cubes.cubes.commits is None:
+        return
+    keys = [StepKey(rank, step) for step in cubes.steps.tolist() for rank in cubes.ranks.tolist()]
+    leaves = {key: cubes.objects.get(f"{key.path}/zarr.json") for key in keys}
+    assert held_copies(cubes) == {key: leaf.decode() for key, leaf in leaves.items() if leaf is not None}
+
+
+def held_copies(cubes: ConsolidatedCubes) -> dict[StepKey, str]:
+    """Return the copies of commits that are in the cubes."""
+    shape = (cubes.state.steps, cubes.state.ranks)
+    copies: dict[StepKey, str] = {}
+    layout = cubes.cubes.commits
+    assert layout is not None
+    for (place, chunk), name in layout.keys(shape).items():
+        texts = layout.decode(cubes.objects.get(f"{GROUP}/{name}"), name)[0].tolist()
+        ranks = cubes.ranks[chunk * layout.chunk[1] :].tolist()
+        step = int(cubes.steps[place])
+        copies |= {StepKey(rank, step): text for rank, text in zip(ranks, texts, strict=False) if text}
+    return copies
 
 
 def assert_cubes_by_tensor_are_right(cubes: ConsolidatedCubes) -> None:

@@ -89,7 +89,7 @@ def made_commit(
         summary=totals_of(summary),
         **{"previous": (), "stored": {}, **record},
     )
-    return Commit(key, name, summary, made, {}, b"")
+    return Commit(key, name, summary, made, {}, None)
 
 
 def files_in(commit_files: tuple[SourceFile, ...]) -> CommittedFiles:

@@ -104,6 +104,9 @@ def _runs(rank: int, ranks: int) -> Iterator[tuple[str, _Recorded]]:
         yield f"{name}-fsdp2", _fully_sharded(name, rank, ranks)
     for name in ("mlp", "convolution"):
         yield f"{name}-fsdp1", _flat_sharded(name, rank, ranks)
+    for name in ("mlp", "embedding"):
+        yield f"{name}-fsdp1-joined", _joined_flat(name, rank, ranks, each_module=False)
+        yield f"{name}-fsdp1-joined-each", _joined_flat(name, rank, ranks, each_module=True)
     yield "fused-tp", _fused_by_hand(rank, ranks)
     yield "experts-ep", _experts_by_hand(rank, ranks)
     if ranks == 4:
@@ -240,6 +243,34 @@ def _flat_sharded(name: str, rank: int, ranks: int) -> _Recorded:
         distributed.all_gather_object(owners, parameter.grad is not None)
         if parameter.grad is not None:
             recorded.add(f"grad.param.{key}", parameter.grad, told if sum(owners) > 1 else _WHOLE)
+    return recorded
+
+
+def _joined_flat(name: str, rank: int, ranks: int, *, each_module: bool) -> _Recorded:
+    """Return a net under FSDP1 without `use_orig_params`: all parameters of a unit are one flat parameter.
+
+    Nothing is told of flat parameters, because no tensor of one process is their counterpart. With
+    `each_module`, each module without children is a unit; else, the net is the only one.
+    """
+    import torch  # deferred: see above
+    from torch.distributed.fsdp import FullyShardedDataParallel  # deferred: see above
+    from torch.distributed.fsdp.wrap import always_wrap_policy  # deferred: see above
+
+    from tests.torch_parallel_nets import make  # deferred: it imports torch
+
+    net, batch = make(name)
+    recorded = _Recorded()
+    _watch(net, recorded, "shard 0")
+    policy = always_wrap_policy if each_module else None
+    sharded = FullyShardedDataParallel(
+        net, use_orig_params=False, auto_wrap_policy=policy, device_id=torch.device("cpu")
+    )
+    output = sharded(batch.chunk(ranks)[rank])
+    recorded.add("out.net", output, "shard 0")
+    output.square().mean().backward()
+    for key, parameter in sharded.named_parameters():
+        recorded.tensors[f"param.{key}"] = parameter.detach().clone().numpy()
+        recorded.tensors[f"grad.param.{key}"] = parameter.grad.numpy()
     return recorded
 
 

@@ -1,10 +1,10 @@
-"""Runs dump systems of PyTorch: msProbe, nvdlfw-inspect, SGLang's dumper and hooks, AOTInductor, DebugMode.
+"""Runs dump systems of PyTorch: msProbe, nvdlfw-inspect, TransformerEngine, SGLang, AOTInductor, DebugMode.
 
 Run by `tests/acceptance/test_torch_tools.py`. Each line of stdin names a tool and a file or directory. Its
 run is a process of its own that begins with everything imported; its exit code is printed.
 """
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, ANN204
+# ruff: noqa: ANN001, ANN002, ANN201, ANN202, ANN204
 
 import importlib.metadata
 import importlib.util
@@ -13,6 +13,7 @@ import os
 import shlex
 import sys
 from dataclasses import make_dataclass
+from enum import IntEnum
 from pathlib import Path
 from types import ModuleType
 
@@ -114,13 +115,13 @@ def of_sglang(name, stubs):
     return module
 
 
-def tell_truth(directory):
-    """Write what torch itself reads from each file; see `tests.torch_truth`."""
+def tell_truth(directory, parts=lambda value: value):
+    """Write what torch itself reads from each file; see `tests.torch_truth`. `parts` is applied to it."""
     files = {
         str(path.relative_to(directory)): {
             "tensors": [
                 {"shape": list(tensor.shape), "sha256": torch_oracle.digest(tensor)}
-                for tensor in torch_oracle.tensors(torch.load(path, weights_only=False))
+                for tensor in torch_oracle.tensors(parts(torch.load(path, weights_only=False)))
             ]
         }
         for path in directory.rglob("*.pt")
@@ -188,6 +189,126 @@ def sglang_hooks(directory):
     tell_truth(Path(directory))
 
 
+DUMPED = """
+dump:
+  enabled: True
+  layers:
+    layer_name_regex_pattern: .*
+  transformer_engine:
+    DumpTensors:
+      enabled: True
+      tensors: [activation, weight, output]
+      high_precision_tensor: True
+      quantized_tensor: True
+"""
+#: What the Python part of TransformerEngine takes from its kernels when it is imported, besides functions,
+#: which are not called here. The numbers of `DType` are those of `transformer_engine.h`.
+KERNEL_ENUMS = {
+    "DType": {
+        "kByte": 0,
+        "kInt32": 2,
+        "kFloat32": 4,
+        "kFloat16": 5,
+        "kBFloat16": 6,
+        "kFloat8E4M3": 7,
+        "kFloat8E5M2": 8,
+        "kFloat4E2M1": 10,
+    },
+    "FP8FwdTensors": {f"GEMM{n}_{of}": 0 for n in (1, 2, 3) for of in ("INPUT", "WEIGHT", "OUTPUT")},
+    "FP8BwdTensors": {f"GRAD_{of}{n}": 0 for n in (1, 2, 3) for of in ("INPUT", "OUTPUT")},
+}
+
+
+class Kernels(ModuleType):
+    """In the place of the kernels of TransformerEngine, which are built for CUDA alone."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+def of_transformer_engine():
+    """Make the Python part of TransformerEngine importable; return where it is."""
+    os.environ["NVTE_PROJECT_BUILDING"] = "1"  # by which it does not look for its libraries
+    root = Path(importlib.metadata.distribution("transformer-engine").locate_file("transformer_engine"))
+    sys.modules["transformer_engine_torch"] = kernels = Kernels("transformer_engine_torch")
+    vars(kernels).update({name: IntEnum(name, members) for name, members in KERNEL_ENUMS.items()})
+    # Without their own code, which loads the kernels and imports the layers.
+    for name, path in {"transformer_engine": root, "transformer_engine.pytorch": root / "pytorch"}.items():
+        sys.modules[name] = package = ModuleType(name)
+        package.__path__ = [str(path)]
+    package.DType = importlib.import_module("transformer_engine.pytorch.constants").DType
+    return root
+
+
+def transformer_engine(directory):
+    """Dump tensors of a layer in three steps, plain and quantised. The last output has a NaN."""
+    directory = Path(directory)
+    root = of_transformer_engine()
+    tensor = importlib.import_module("transformer_engine.pytorch.tensor")
+    e4m3 = sys.modules["transformer_engine.pytorch"].DType.kFloat8E4M3
+    features = directory / "features"
+    features.mkdir()
+    # Alone: others of its features need more packages.
+    (features / "dump_tensors.py").symlink_to(root / "debug/features/dump_tensors.py")
+    (directory / "features.yaml").write_text(DUMPED)
+    api = nvdlfw_inspect.api
+    api.initialize(
+        config_file=str(directory / "features.yaml"),
+        feature_dirs=[str(features)],
+        log_dir=str(directory / "dump"),
+    )
+
+    def of_bytes(*shape):
+        return torch.randint(0, 120, shape, dtype=torch.uint8)
+
+    torch.manual_seed(0)
+    for step in range(3):
+        like = {"dtype": torch.float32, "device": "cpu"}
+        activation, weight = torch.randn(32, 64), torch.randn(128, 64)
+        dumped = {
+            "activation": (
+                activation,
+                tensor.Float8Tensor(
+                    shape=activation.shape,
+                    data=of_bytes(32, 64),
+                    fp8_scale_inv=torch.tensor([0.5]),
+                    fp8_dtype=e4m3,
+                    **like,
+                ),
+            ),
+            "weight": (
+                weight,
+                tensor.MXFP8Tensor(
+                    shape=weight.shape,
+                    rowwise_data=of_bytes(128, 64),
+                    rowwise_scale_inv=of_bytes(128, 4),
+                    columnwise_data=of_bytes(128, 64),
+                    columnwise_scale_inv=of_bytes(4, 128),
+                    fp8_dtype=e4m3,
+                    quantizer=None,
+                    with_gemm_swizzled_scales=False,
+                    **like,
+                ),
+            ),
+            "output": (activation @ weight.t() if step < 2 else torch.full((32, 128), torch.nan), None),
+        }
+        for name, (plain, quantized) in dumped.items():
+            asked = {"layer_name": "decoder.fc1", "tensor_name": name, "iteration": step}
+            assert api.transformer_engine.inspect_tensor_enabled(**asked)[0]
+            api.transformer_engine.inspect_tensor(
+                **asked, tp_group=None, tensor=plain, rowwise_quantized_tensor=quantized
+            )
+        api.step()
+    api.end_debug()
+    tell_truth(directory, lambda members: [_parts(tensor, member) for member in members.values()])
+
+
+def _parts(tensor, member):
+    """Return what a quantised tensor is pickled as: the arguments of the function that makes it again."""
+    return member.__reduce_ex__(2)[1] if isinstance(member, tensor.QuantizedTensor) else member
+
+
 class Product(nn.Module):
     def __init__(self):
         super().__init__()
@@ -250,6 +371,7 @@ def debug_mode(directory):
 TOOLS = {
     "msprobe": msprobe,
     "nvdlfw": nvdlfw,
+    "transformer_engine": transformer_engine,
     "sglang_dumper": sglang_dumper,
     "sglang_hooks": sglang_hooks,
     "aot_inductor": aot_inductor,

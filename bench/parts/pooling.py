@@ -6,18 +6,21 @@ are dumped, ingested and removed one after the other, in one process: the disk n
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bench.costs import copy_cost
 from bench.load import Load, build_step, read_profile, read_replicated
 from bench.measure import Measure, Ratio, in_turns
 from bench.parts.reading import read_back
 from bench.setting import PROFILE, Setting
+from bench.stages import as_a_command
 from ingest.api import open_store
 from ingest.consolidating.consolidator import Consolidator
 from ingest.layouts.detect import find_dump
@@ -48,7 +51,8 @@ def measure(setting: Setting) -> Iterator[Measure]:
 
 def _measure_ranks(setting: Setting, ranks: int) -> Iterator[Measure]:
     with setting.target() as plain_path, setting.target() as pooled_path, setting.target() as dump:
-        plain, pooled = _Run(plain_path, dump), _Run(pooled_path, dump)
+        places = {"disk": setting.disk} | ({"tmpfs": setting.memory} if setting.memory else {})
+        plain, pooled = _Run(plain_path, dump, {}), _Run(pooled_path, dump, places)
         compared = min(ranks, 2)
         for rank in range(ranks):
             pooled.add(rank, 0)
@@ -73,6 +77,16 @@ def _measure_ranks(setting: Setting, ranks: int) -> Iterator[Measure]:
         )
         yield _requests(pooled, plain, ranks, "the first rank", 0)
         yield _requests(pooled, plain, ranks, "another rank", ranks - 1)
+        for place in places:
+            yield Measure(
+                f"processor time of a step from listing to commit, each further rank of {ranks}",
+                f"cp -r of its dump to {place}",
+                "s",
+                tuple(pooled.whole_s[ranks + 1 :]),
+                tuple(pooled.copying_s[place][ranks + 1 :]),
+                Ratio.SHARE,
+                floor=1.0,
+            )
         if ranks == 2:
             for which, rank in (("first", 0), ("second", 1)):
                 yield Measure(
@@ -82,15 +96,6 @@ def _measure_ranks(setting: Setting, ranks: int) -> Iterator[Measure]:
                     (pooled.processor_s[ranks + rank],),
                     (plain.processor_s[rank],),
                 )
-            yield Measure(
-                "processor time to convert and publish a step, second rank",
-                "cp -r of its dump",
-                "s",
-                (pooled.processor_s[-1],),
-                (pooled.copying_s[-1],),
-                Ratio.SHARE,
-                floor=1.0,
-            )
             _remove_step(pooled, 0)
             yield from _reading(setting, pooled, plain)
 
@@ -142,15 +147,20 @@ def _remove_step(run: _Run, step: int) -> None:
 class _Run:
     """A store into which ranks are ingested one after the other."""
 
-    def __init__(self, store: Path, dump: Path) -> None:
+    def __init__(self, store: Path, dump: Path, places: Mapping[str, Path]) -> None:
+        """Begin with no rank; each dump is also copied with `cp -r` to these places, by name."""
         self.store = store
         self.address: StoreAddress = resolve(str(store))
         self.objects = open_objects(self.address)
         self.loads: list[Load] = []
         self.requests: list[Counter[str]] = []
         self.processor_s: list[float] = []
-        self.copying_s: list[float] = []
-        """Processor time of `cp -r` of each dump, to the disk of the store, in seconds."""
+        """Processor time to convert and publish each dump, in seconds."""
+        self.whole_s: list[float] = []
+        """The same with listing, inspecting and planning it: what a rank adds to a command."""
+        self.copying_s: dict[str, list[float]] = {place: [] for place in places}
+        """By place: processor time of `cp -r` of each dump, in seconds."""
+        self._places = places
         self._shared = SharedTensors(self.objects)
         self._dump = dump
         self._rows = read_profile(PROFILE)
@@ -166,20 +176,28 @@ class _Run:
     def add(self, rank: int, step: int, *, is_pooled: bool = True) -> None:
         """Dump a step of a rank, ingest it, and remove the dump."""
         self.loads.append(build_step(self._rows, self._dump, rank, step, self._replicated))
+        for place, parent in self._places.items():
+            copied = parent / f"{self.store.name}-copied"
+            self.copying_s[place].append(copy_cost(self._dump, copied).processor)
+            shutil.rmtree(copied)
+        os.sync()
+        with counted() as requests, as_a_command():
+            self.whole_s.append(_processor_s(lambda: self._ingest(rank, step, is_pooled=is_pooled)))
+        self.requests.append(requests)
+        shutil.rmtree(self._dump)
+
+    def _ingest(self, rank: int, step: int, *, is_pooled: bool) -> None:
         tree = find_dump(self._dump)
         listing = next(found for found in tree.scan({}).listings if found.key == StepKey(rank, step))
         inspected = inspect(tree.root, listing, tree.describe(listing))
-        with counted() as requests:
-            plan = plan_step(
-                inspected,
-                Origin(listing.layout, "bench", str(tree.root), listing.rank_from),
-                self.address,
-                Grid(),
-                shared=self._shared.of(listing.key) if is_pooled else None,
-            )
-            self.processor_s.append(_processor_s(lambda: publish(plan, [convert(job) for job in plan.jobs])))
-        self.requests.append(requests)
-        shutil.rmtree(self._dump)
+        plan = plan_step(
+            inspected,
+            Origin(listing.layout, "bench", str(tree.root), listing.rank_from),
+            self.address,
+            Grid(),
+            shared=self._shared.of(listing.key) if is_pooled else None,
+        )
+        self.processor_s.append(_processor_s(lambda: publish(plan, [convert(job) for job in plan.jobs])))
 
 
 @contextmanager

@@ -6,6 +6,7 @@ opening.py    settings, and the store that they name
 printing.py   tables, JSON and messages
 files.py      files that commands write
 exits.py      exit codes, error messages, signals
+standard_output.py  what the caller has connected it to
 
 What takes long to import is not in the module of a command, which `COMMAND --help` imports, but in modules
 that the command imports when it runs: `gc_run.py`, `gc_report.py` and so on.

@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import ingest
 from ingest.cli.exits import (
+    EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_USAGE,
     Interrupted,
@@ -27,7 +28,9 @@ from ingest.cli.exits import (
     report_error,
 )
 from ingest.cli.plain_values import take_plain_values
+from ingest.cli.standard_output import OutputError, discard_output, prepare_output
 from workers.errors import DumpIngestError, UsageError
+from workers.host.credentials import masked_values
 
 _FILL, _ASK, _MAINTAIN, _SET_UP = "Fill a store", "Ask a store", "Maintain a store", "Set up"
 
@@ -273,20 +276,35 @@ _ELSEWHERE = {
 def _explained(error: Any) -> UsageError:
     """Return what is wrong with the words of the command line, as all other errors are told."""
     message, _, advice = error.format_message().replace(": Input should", ": it must").partition(". ")
+    message = message.partition(", unable to parse")[0].rstrip(".") + _refused_value(error)
     command = "dump-ingest" if error.ctx is None else error.ctx.command_path
     name = command.rpartition(" ")[2]
     if name in _TAKES_DUMP and "unexpected extra argument" in message:
         advice = f"It takes one dump; the store is named with --store: {command} DUMP --store run.zarr."
+    if "unexpected extra argument" in message and _has_option(error, "--name"):
+        advice = "--name PATTERN chooses tensors by their names."
     options, elsewhere = _ELSEWHERE.get(name, (frozenset(), ""))
     if getattr(error, "option_name", None) in options:
         advice = elsewhere
     hint = f"`{command} --help` lists arguments and options."
-    return UsageError(message[:1].lower() + message[1:].rstrip("."), hint=f"{advice} {hint}".lstrip())
+    return UsageError(message[:1].lower() + message[1:], hint=f"{advice} {hint}".lstrip())
+
+
+def _has_option(error: Any, option: str) -> bool:
+    """Return whether the command of which an argument was not understood has an option."""
+    return error.ctx is not None and any(option in given.opts for given in error.ctx.command.params)
+
+
+def _refused_value(error: Any) -> str:
+    """Return the value that pydantic refused, to be added to the message; "" if another refused it."""
+    mistakes: list[Any] = getattr(error.__cause__, "errors", list)()
+    return f", got {masked_values(mistakes[0]['input'])!r:.80}" if mistakes else ""
 
 
 def main() -> None:
     """Run the command line; end the process with one of the documented exit codes."""
-    raise_on_interrupt()
+    prepare_output()
+    interrupted = raise_on_interrupt()
     # Child processes import nothing from the working directory, which may be one that others can write to.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
     # Of numpy, which starts threads for its linear algebra when it is imported, and does none here. A process
@@ -295,7 +313,9 @@ def main() -> None:
     # pydantic would look through the metadata of all installed packages for plugins, in 0.03 s.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        code = app(standalone_mode=False) or 0
+        sys.stdout.flush()
+        sys.exit(code)
     except _PARSING_ERROR as exc:
         if exc.format_message():  # empty if a group had no arguments and has printed its help
             report_error(_explained(exc))
@@ -303,5 +323,14 @@ def main() -> None:
     except DumpIngestError as exc:
         report_error(exc)
         sys.exit(exit_code_of(exc))
+    except OutputError as exc:
+        discard_output()
+        if not exc.is_broken_pipe:
+            report_error(exc.explained())
+        sys.exit(EXIT_FAILED)
     except Interrupted:
         end_now(EXIT_INTERRUPTED)
+    except Exception:
+        if not interrupted.is_set():
+            raise
+        end_now(EXIT_INTERRUPTED)  # a compiled module whose import Ctrl-C has ended raises an ImportError

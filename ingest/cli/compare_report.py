@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ingest.cli.printing import print_line, print_table, say, short_name
 from ingest.questions.compare import ComparedTensor, Comparison, Verdict
-from ingest.questions.compare.result import GOOD, UNMATCHED
+from ingest.questions.compare.compared_tensor import GOOD, UNMATCHED
 from ingest.questions.placement.decide import Certainty
 from ingest.reader.ranges import format_ranges
 from ingest.reader.text import counted, number_text, shape_text

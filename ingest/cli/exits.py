@@ -96,10 +96,16 @@ class Patience:
     """After SIGTERM."""
 
 
-def raise_on_interrupt() -> None:
-    """Have Ctrl-C raise `Interrupted`; if the command has not ended some seconds later, end the process."""
+def raise_on_interrupt() -> threading.Event:
+    """Have Ctrl-C raise `Interrupted`; if the command has not ended some seconds later, end the process.
+
+    Returns:
+        An event that Ctrl-C sets.
+    """
+    interrupted = threading.Event()
 
     def handle(_signal: int, _frame: object) -> None:
+        interrupted.set()
         signal.signal(signal.SIGINT, lambda *_: end_now(EXIT_INTERRUPTED))
         _print_now("stopping; Ctrl-C again to give up")
         _end_after(INTERRUPTED_S, EXIT_INTERRUPTED)
@@ -108,6 +114,7 @@ def raise_on_interrupt() -> None:
     # In the background, a shell has its commands ignore Ctrl-C.
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, handle)
+    return interrupted
 
 
 def stop_on_signals(patience: Patience | None = None) -> StopRequest:

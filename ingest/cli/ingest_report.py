@@ -19,7 +19,7 @@ from ingest.cli.exits import (
 from ingest.cli.ingest_sources import say_sources, sources_row
 from ingest.cli.printing import print_json, print_table, say, step_text
 from ingest.reader.rows import summary_row
-from ingest.reader.text import counted
+from ingest.reader.text import counted, files_with_problems
 from ingest.service.report import Report
 from ingest.settings import Settings
 from ingest.steps.not_taken import FilesNotTaken
@@ -165,10 +165,9 @@ def _say_problems(report: Report) -> None:
         say(f"{problem}" + (f" ({problem.hint})" if problem.hint else ""), label="problem")
     for summary in report.commits:
         if summary.status != "complete" or summary.unparsed:
+            files = files_with_problems(summary) or "not all files could be taken"
             say(
-                f"{summary.key}: {summary.status}, {counted(summary.quarantined, 'file')} quarantined, "
-                f"{summary.unparsed} with names that are not understood; "
-                "`dump-ingest ls STORE --problems` lists them",
+                f"{summary.key}: {summary.status}, {files}; `dump-ingest ls STORE --problems` lists them",
                 label="problem",
             )
         if summary.disagreements:

@@ -7,12 +7,15 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+#: Of a rank; those of dumps have nine at most.
+_MAX_DIGITS = 18
+
 
 def _rank_or_place(text: str) -> int | str:
     """Read `3`, or a place in the mesh of the job, which only the store can resolve: `tp=0,dp=1`."""
     if "=" in text:
         return text
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > _MAX_DIGITS:
         raise typer.BadParameter(f"{text!r:.80} is neither a rank nor a place such as tp=0 or tp=0,dp=1.")
     return int(text)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
 _PLAIN = (str, int, float)
+_WHOLE = re.compile(r"[0-9]{1,18}")
 
 
 def take_plain_values(parameter: Any) -> None:
@@ -58,8 +60,8 @@ def _as_kind(kind: type, value: Any) -> Any:
     """Return a value as text or number; None if it is not obviously one."""
     if type(value) is kind:
         return value
-    is_decimal = kind is int and isinstance(value, str) and value.isascii() and value.isdecimal()
-    return int(value) if is_decimal else None
+    is_whole = kind is int and isinstance(value, str) and _WHOLE.fullmatch(value) is not None
+    return int(value) if is_whole else None
 
 
 def _are_within(info: Any, values: Sequence[Any]) -> bool:

@@ -32,7 +32,7 @@ def command(
     """
     # deferred: numpy, numba and zarr take 0.4 s to import
     from ingest.reader.verify import Verified, verify
-    from ingest.reader.verify_view import uncommitted, verify_surroundings
+    from ingest.reader.verify_view import uncommitted, verify_copies, verify_surroundings
 
     opened = open_store(store, config)
     keys, notes = None, []
@@ -50,6 +50,7 @@ def command(
         damages: list[Damage | StoreDamage] = list(verify(opened, keys, keep_total))
         if keys is None:
             damages += verify_surroundings(opened.objects)
+            damages += verify_copies(opened.objects)
             notes = uncommitted(opened.objects)
     if json:
         print_json([_json_row(damage) for damage in damages])

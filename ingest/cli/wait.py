@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Annotated
 
@@ -58,8 +59,8 @@ def command(
 
     if store is None and load_settings(config).settings.store is None:
         raise UsageError("no store is named", hint="Name it as STORE, or with DUMP_INGEST_STORE.")
-    if number is not None and not number.isdecimal():
-        raise UsageError(f"{number!r} is not a step", hint="dump-ingest wait STORE --until step 8")
+    if number is not None and re.fullmatch(r"[0-9]{1,18}", number) is None:
+        raise UsageError(f"{number!r:.80} is not a step", hint="dump-ingest wait STORE --until step 8")
     waited = wait_with(
         lambda: open_store(store, config),
         until,

@@ -1,26 +1,13 @@
-"""What commits announce: an object for each commit that was replaced, or removed, since the cubes took it."""
+"""Deletes announcements of changed commits when the cubes are up to date with them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from workers.model import StepKey
-from workers.store.commit import CHANGED, REMOVED, Commit
+from workers.store.changes import BEGUN, DONE, REMOVED, path_of
+from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
-
-
-def read_announcements(objects: ObjectStore) -> dict[StepKey, list[str]]:
-    """Return the steps of which a commit was replaced or removed, each with its new generations.
-
-    For a removal, `REMOVED` replaces the generation.
-    """
-    announced: dict[StepKey, list[str]] = {}
-    for name in objects.children(CHANGED):
-        rank, _, rest = name.partition(".")
-        step, _, generation = rest.partition(".")
-        if rank.isdecimal() and step.isdecimal() and generation and "." not in generation:
-            announced.setdefault(StepKey(int(rank), int(step)), []).append(generation)
-    return announced
 
 
 def clear_announcements(
@@ -31,8 +18,8 @@ def clear_announcements(
 ) -> None:
     """Delete the announcements that are dealt with.
 
-    These are announcements of commits that were read, of commits that others have replaced since, and of
-    removals that have happened.
+    These are announcements of commits that were read, of commits that others have replaced since, of removals
+    that have happened, and of changes that were done before the commits were read.
 
     Args:
         objects: the store.
@@ -40,13 +27,25 @@ def clear_announcements(
         commits: the commits that were read afterwards.
         damaged: the steps whose commits could not be read.
     """
-    for key, generations in announced.items():
-        committed = commits.get(key)
-        for generation in generations:
-            if committed is not None:
-                is_settled = generation in committed.record.generations
-            else:
-                # A removal is announced before it happens: the announcement stands until it has happened.
-                is_settled = generation == REMOVED and key not in damaged
-            if is_settled:
-                objects.delete(f"{CHANGED}/{key.rank}.{key.step}.{generation}")
+    settled = [
+        (key, word)
+        for key, words in announced.items()
+        for word in _settled(words, commits.get(key), is_damaged=key in damaged)
+    ]
+    # What says that a change is done goes last: that it has begun, alone, would stand for good.
+    for is_last in (False, True):
+        objects.delete_many([path_of(key, word) for key, word in settled if word.startswith(DONE) == is_last])
+
+
+def _settled(words: Sequence[str], committed: Commit | None, *, is_damaged: bool) -> Iterator[str]:
+    """Yield the announcements of one step that are dealt with."""
+    for word in words:
+        if word.startswith(DONE):
+            yield f"{BEGUN}{word.removeprefix(DONE)}"
+            yield word
+        elif word == REMOVED:
+            # A removal is announced before it happens: the announcement stands until it has happened.
+            if committed is None and not is_damaged:
+                yield word
+        elif committed is not None and word in committed.record.generations:
+            yield word

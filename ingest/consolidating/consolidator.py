@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from ingest.consolidating.announcements import clear_announcements, read_announcements
+from ingest.consolidating.announcements import clear_announcements
 from ingest.consolidating.block_cutter import cut_blocks
+from ingest.consolidating.commit_copier import copy_commits
 from ingest.consolidating.cube_writer import CubeWriter
 from ingest.consolidating.lease import VIEW_LEASE, Lease
 from ingest.consolidating.listing import CommitListing, CommittedSteps
@@ -30,6 +31,7 @@ from ingest.steps.events import AnomalousCommitRead
 from workers.events import Event, Observer
 from workers.model import StepKey
 from workers.store import commit
+from workers.store.changes import read_announcements
 from workers.store.commit import Commit
 from workers.store.cubes import REBUILD_HINT, CubeState
 from workers.store.objects import ObjectStore
@@ -167,7 +169,8 @@ class Consolidator:
         plan = plan_round(state, fingerprints)
         self._waiting_since, self._unreadable = plan.waiting_since, plan.unreadable
         if plan:
-            self._carry_out(plan, commits, fingerprints, len(listed.by_rank))
+            self._carry_out(plan, commits, len(listed.by_rank))
+        self._copy_commits({*announced, *listed.gone, *(asked if check else ())}, commits)
         uncuttable = self._cut_blocks(_CUT_AT_ONCE if limit else 0)
         clear_announcements(self.objects, announced, commits, damaged)
         reasons = damaged | {key: generation.reason for key, generation in self._unreadable.items()}
@@ -211,17 +214,22 @@ class Consolidator:
         self,
         plan: RoundPlan,
         commits: Mapping[StepKey, Commit],
-        fingerprints: Mapping[StepKey, str],
         ranks: int,
     ) -> None:
         """Write what the plan says into the cubes; create them for this many ranks if there are none."""
         if self._writer is None:
             fresh = {key: commits[key] for key in plan.fresh}
             self._writer = CubeWriter.create(self.objects, fresh, ranks)
-        steps = StepWriter(self._writer, self.run, self._lease, fingerprints)
+        steps = StepWriter(self._writer, self.run, self._lease, commits)
         steps.write(plan)
         self._unreadable = {**self._unreadable, **steps.unreadable}
         self._evaluated = False
+
+    def _copy_commits(self, keys: Collection[StepKey], commits: Mapping[StepKey, Commit]) -> None:
+        """Copy commits that have changed within their generation, or are gone, into the cubes."""
+        if self._writer is not None and keys:
+            self._keep_lease()
+            copy_commits(self._writer, keys, commits)
 
     def _cut_blocks(self, most: int) -> tuple[str, ...]:
         """Write full blocks of steps into the cubes by tensor; return the damage of those that cannot be."""

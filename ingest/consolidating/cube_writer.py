@@ -18,7 +18,8 @@ from workers.arrays.aggregate import STATISTICS
 from workers.model import StepKey, ceil_div
 from workers.store import metadata
 from workers.store.blocks import TensorAxis, TensorKey
-from workers.store.commit import CHANGED, Commit
+from workers.store.changes import CHANGED
+from workers.store.commit import Commit
 from workers.store.cubes import (
     GROUP,
     KEY_FIELDS,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+from ingest.consolidating.commit_copier import copy_commits
 from ingest.consolidating.cube_writer import CubeWriter
 from ingest.consolidating.lease import Lease
 from ingest.consolidating.round_plan import RoundPlan, Unreadable
 from ingest.consolidating.runners import RunJobs
 from ingest.heartbeat import beat
 from workers.model import StepKey
+from workers.store.commit import Commit
 from workers.tasks.consolidate import Consolidated, ConsolidateJob, UnknownTensors, consolidate
 
 
@@ -22,8 +24,8 @@ class StepWriter:
     run: RunJobs
     lease: Lease | None
     """None if no other process can write."""
-    commits: Mapping[StepKey, str]
-    """The generations that the plan was made for."""
+    commits: Mapping[StepKey, Commit]
+    """Those that the plan was made for."""
     unreadable: dict[StepKey, Unreadable] = field(default_factory=dict)
     """Generations whose tables turned out to be damaged."""
 
@@ -44,6 +46,7 @@ class StepWriter:
             self.writer.begin_rewriting(steps)
             places = {self.writer.place(step): step for step in steps}
             self._write_steps(places, ranks_of)
+            self._copy_commits(places, ranks_of)
             self.writer.publish(list(places))
 
     def _append(self, ranks_of: Mapping[int, set[int]]) -> None:
@@ -55,7 +58,15 @@ class StepWriter:
             batch, left = left[:count], left[count:]
             places = dict(zip(self.writer.add_steps(batch), batch, strict=True))
             self._write_steps(places, ranks_of)
+            self._copy_commits(places, ranks_of, appended=batch)
             self.writer.publish(list(places))
+
+    def _copy_commits(
+        self, places: Mapping[int, int], ranks_of: Mapping[int, set[int]], appended: Collection[int] = ()
+    ) -> None:
+        """Copy the commits of these steps that the plan was made for; the others have not changed."""
+        keys = [StepKey(rank, step) for step in places.values() for rank in sorted(ranks_of[step])]
+        copy_commits(self.writer, [key for key in keys if key in self.commits], self.commits, appended)
 
     def _write_steps(self, places: Mapping[int, int], ranks_of: Mapping[int, set[int]]) -> None:
         """Write the objects of these steps, given by their places; what steps share stays with the writer."""
@@ -63,6 +74,8 @@ class StepWriter:
         for place, step in places.items():
             self.writer.clear(place)
             jobs += self.writer.jobs(place, step, ranks_of[step])
+        if len(jobs) == 1:
+            jobs = [replace(jobs[0], extends=True)]
         while jobs:
             if self.lease is not None:
                 self.lease.keep()
@@ -83,6 +96,7 @@ class StepWriter:
             if isinstance(result, UnknownTensors):
                 unknown.append(result)
             else:
+                self.writer.add_tensors(result.keys)
                 self.writer.record(result)
                 self._remember_damage(result)
         return unknown
@@ -92,4 +106,4 @@ class StepWriter:
         for rank, reason in result.damaged.items():
             key = StepKey(rank, result.job.step)
             if key in self.commits:
-                self.unreadable[key] = Unreadable(self.commits[key], reason)
+                self.unreadable[key] = Unreadable(self.commits[key].fingerprint, reason)

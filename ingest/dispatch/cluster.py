@@ -107,8 +107,8 @@ class Cluster:
             self._client.close(timeout=1)
         address = self._address()
         check_encryption(address.get("address"))
-        self._require_answer(address)
         try:
+            self._require_answer(address)
             # Not the default client: a notebook that calls `ingest_dump` may have its own.
             self._client = Client(**address, timeout=self._settings.scheduler_timeout_s, set_as_default=False)
             self._client.wait_for_workers(1, timeout=self._settings.scheduler_timeout_s)
@@ -138,6 +138,8 @@ class Cluster:
 
         Raises:
             ClusterError: it accepts connections and does not answer: Dask would wait without end.
+            OSError: nobody accepts connections.
+            ValueError: its address is none.
         """
         where = address.get("address")
         if "scheduler_file" in address:

@@ -17,10 +17,12 @@ from workers.errors import ClusterError
 
 
 def require_answer(address: str, timeout_s: float) -> None:
-    """Do nothing if the scheduler at an address answers; a scheduler that does not listen is left to Dask.
+    """Do nothing if the scheduler at an address answers.
 
     Raises:
         ClusterError: it accepts the connection and does not answer within `timeout_s`.
+        OSError: nobody accepts the connection within `timeout_s`.
+        ValueError: this is not an address.
     """
     # In a separate thread: the caller may be a notebook, whose thread runs an event loop.
     with ThreadPoolExecutor(1, thread_name_prefix="dump-ingest-handshake") as pool:
@@ -33,13 +35,17 @@ def require_answer(address: str, timeout_s: float) -> None:
 
 
 async def _answers(address: str, timeout_s: float) -> bool:
-    """Return False if a connection was made and nothing came over it in time."""
+    """Return False if a connection was made and nothing came over it in time.
+
+    Raises:
+        OSError: no connection was made.
+        ValueError: this is not an address.
+    """
     security = Security().get_connection_args("client")
     connecting = asyncio.ensure_future(connect(address, timeout=timeout_s, **security))
     done, _ = await asyncio.wait([connecting], timeout=timeout_s + 1)
     if not done:  # without a connection, Dask would have given up by now
         connecting.cancel()
         return False
-    if connecting.exception() is None:
-        await connecting.result().close()
+    await connecting.result().close()
     return True

@@ -25,7 +25,8 @@ from ingest.reader.ranges import format_ranges
 from ingest.reader.text import counted
 from ingest.service.belonging import Belonging
 from ingest.settings import LoadedSettings, Settings
-from ingest.wiring.stores import grid_of, place_of_store, refuse_another_dump
+from ingest.units import human_bytes
+from ingest.wiring.stores import grid_of, place_of_store, refuse_misplaced
 from workers import __version__
 from workers.errors import AccessDenied, ClockSkewed, DumpIngestError, StoreError, StoreUnavailable
 from workers.host.credentials import masked
@@ -48,6 +49,8 @@ _UNREACHABLE_HINT = (
     "Compare the address with the URL of the store and AWS_ENDPOINT_URL, and look whether this host reaches "
     "it (name, proxy, firewall); then run doctor again."
 )
+#: Of a store that is a directory.
+_UNWRITABLE_HINT = "Look whether its file system is full, mounted read-only or away; then run doctor again."
 
 #: The store, if the dump cannot be read.
 _NOT_CHECKED = Check(
@@ -154,7 +157,7 @@ def _dump(settings: Settings, scanned: _Scanned) -> list[Check]:
     ranks = {key.rank for key in steps}
     nbytes = sum(listing.nbytes for listing in scan.listings)
     layouts = "+".join(sorted({listing.layout for listing in scan.listings} - {""})) or "empty"
-    size = f"{counted(len(ranks), 'rank')}, {counted(len(steps), 'step')}, {nbytes} bytes"
+    size = f"{counted(len(ranks), 'rank')}, {counted(len(steps), 'step')}, {human_bytes(nbytes)}"
     detail = f"{layouts} at {scanned.dump.root}: {size}"
     checks = [*_names(scan), *_expected_ranks(settings, scan, ranks), *check_configuration(scanned.dump.root)]
     return [Check("dump", ok=True, detail=detail), *checks]
@@ -211,7 +214,7 @@ def _disk(settings: Settings, directory: Path) -> list[Check]:
     if space is None:
         return []
     share = space.free_nbytes / max(space.nbytes, 1)
-    detail = f"{space.free_nbytes} of {space.nbytes} bytes free ({share:.0%})"
+    detail = f"{human_bytes(space.free_nbytes)} of {human_bytes(space.nbytes)} free ({share:.0%})"
     detail += f", {space.free_inodes} inodes" if space.inodes else ""
     if parse_threshold(settings.pressure_free).freedom(space) >= 1:
         return [Check("disk", ok=True, detail=detail)]
@@ -240,7 +243,9 @@ def _reachable_store(settings: Settings, scanned: _Scanned | None) -> list[Check
     except ClockSkewed:
         raise
     except StoreUnavailable as exc:
-        return [Check("store", ok=False, detail=exc.message, hint=_UNREACHABLE_HINT)]
+        is_remote = "://" in place_of_store(settings, None).url
+        hint = _UNREACHABLE_HINT if is_remote else _UNWRITABLE_HINT
+        return [Check("store", ok=False, detail=exc.message, hint=hint)]
 
 
 def _store(settings: Settings, scanned: _Scanned | None) -> list[Check]:
@@ -248,7 +253,7 @@ def _store(settings: Settings, scanned: _Scanned | None) -> list[Check]:
     objects = open_objects(place_of_store(settings, None if scanned is None else scanned.dump))
     root = commit.read_root(objects)
     if root is None:
-        refuse_another_dump(objects)
+        refuse_misplaced(objects)
     key = f".doctor-{uuid.uuid4().hex}"
     payload = os.urandom(64)
     objects.put(key, payload)

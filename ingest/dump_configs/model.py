@@ -192,7 +192,7 @@ def version_numbers(text: str) -> tuple[int, ...]:
     >>> version_numbers("2.7.0rc1")
     (2, 7, 0)
     """
-    numbers = re.match(r"\d+(?:\.\d+)*", text)
+    numbers = re.match(r"\d{1,9}(?:\.\d{1,9})*", text)
     return tuple(map(int, numbers[0].split("."))) if numbers else ()
 
 

@@ -18,7 +18,7 @@ _SCENE = "the scene "
 #: `AskedDump.only` of the mode in which outputs are dumped again after other operators have run.
 WATCHER = f"{_SCENE}watcher"
 _IO = {1: Io.INPUTS, 2: Io.OUTPUTS, "input": Io.INPUTS, "output": Io.OUTPUTS}
-_RANGE = re.compile(r"(\d+)-(\d+)")
+_RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
 _MAX_RANGE = 1_000_000
 
 
@@ -144,9 +144,7 @@ def _ranges(value: Any) -> frozenset[int] | None:
         if isinstance(item, int):
             numbers.add(item)
         elif isinstance(item, str) and (match := _RANGE.fullmatch(item)):
-            numbers.update(_between(int(match[1]), int(match[2])))
-        elif isinstance(item, str) and item.isdecimal():
-            numbers.add(int(item))
+            numbers.update(_between(int(match[1]), int(match[2] or match[1])))
     return frozenset(numbers) or None
 
 

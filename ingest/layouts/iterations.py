@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
+#: One step, or the first and the last of several. Steps have at most 18 digits, here as in paths.
+_GROUP = re.compile(r"\s*(?P<first>[0-9]{1,18})(?:-(?P<last>[0-9]{1,18}))?\s*")
+
 
 def parse_iterations(text: str) -> frozenset[int] | None:
     """Return the steps that the `iteration` of a dump configuration lists, as in `0|5-8|100-120`.
@@ -10,10 +15,10 @@ def parse_iterations(text: str) -> frozenset[int] | None:
     """
     steps: set[int] = set()
     for group in str(text).split("|"):
-        first, dash, last = group.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
+        match = _GROUP.fullmatch(group)
+        if match is None:
             return None
-        low, high = int(first), int(last or first)
+        low, high = int(match["first"]), int(match["last"] or match["first"])
         if not 0 <= high - low < 1_000_000:
             return None
         steps.update(range(low, high + 1))

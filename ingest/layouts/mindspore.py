@@ -86,9 +86,11 @@ class MindSpore(Layout):
 def _named(path: str, net: str, graph: str, names: LongNames) -> TensorFile:
     file_name = path.rpartition("/")[2]
     name = parse_tensor_name(file_name, net=net, graph=graph)
-    stem = file_name.removesuffix(".npy")
-    if name is not None or not stem.isdecimal():
+    if name is not None:
         return TensorFile(name)
+    stem = file_name.removesuffix(".npy")
+    if not stem.isdecimal():
+        return TensorFile(None)
     # A name that is too long is replaced by a number; without its row, the number is its name.
     real, settled = names.real_name(path)
     if real:

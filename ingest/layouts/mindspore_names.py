@@ -6,10 +6,11 @@ import re
 
 from workers.dump.model import TensorName
 
+#: Possessive: what ends at a dot cannot be shorter, and to try it would take as long again.
 _TENSOR_NAME = re.compile(
-    r"(?P<op_type>[^.]+)\.(?P<op_name>.+)"
-    r"\.(?P<task>\d{1,18})\.(?P<stream>\d{1,18})\.(?P<timestamp>\d{1,18})"
-    r"\.(?P<io>input|output)\.(?P<slot>\d{1,9})\.(?P<format>[^.]+)(?:\.(?P<declared_dtype>[^.]+))?",
+    r"(?P<op_type>[^.]++)\.(?P<op_name>.+)"
+    r"\.(?P<task>\d{1,18}+)\.(?P<stream>\d{1,18}+)\.(?P<timestamp>\d{1,18}+)"
+    r"\.(?P<io>input|output)\.(?P<slot>\d{1,9}+)\.(?P<format>[^.]++)(?:\.(?P<declared_dtype>[^.]++))?",
     re.DOTALL,
 )
 
@@ -24,16 +25,6 @@ def parse_tensor_name(file_name: str, *, net: str = "", graph: str = "") -> Tens
     if match is None:
         return None
     op_type, op_name, task, stream, timestamp, io, slot, memory_format, declared_dtype = match.groups("")
-    return TensorName(
-        net=net,
-        graph=graph,
-        op_type=op_type,
-        op_name=op_name,
-        io=io,
-        slot=int(slot),
-        task=int(task),
-        stream=int(stream),
-        timestamp=int(timestamp),
-        format=memory_format,
-        declared_dtype=declared_dtype,
-    )
+    numbers = int(slot), 0, int(task), int(stream), int(timestamp)
+    # By position: by name, it takes twice as long.
+    return TensorName(net, graph, op_type, op_name, io, *numbers, memory_format, declared_dtype)

@@ -139,10 +139,13 @@ class Walk:
                 self.problems.append(Problem(path, f"cannot be examined: {exc.strerror}"))
             return
         if not stat.S_ISREG(status.st_mode):
-            kind = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a regular file"
-            self.problems.append(
-                Problem(path, f"is {kind}; it is left out", "Copy its target into the dump.")
-            )
+            if stat.S_ISLNK(status.st_mode):
+                problem = Problem(
+                    path, "is a symbolic link; it is left out", "Copy its target into the dump."
+                )
+            else:
+                problem = Problem(path, "is not a regular file; it is left out")
+            self.problems.append(problem)
             return
         self.files.append(
             SourceFile(

@@ -13,7 +13,6 @@ from typing import Self
 
 import xxhash
 
-from ingest.consolidating.announcements import read_announcements
 from ingest.findings.incidents import Incidents
 from ingest.findings.incidents.find import FoundIncidents
 from ingest.findings.stored import SERIES, generation_of
@@ -25,6 +24,7 @@ from ingest.reader.step import Step
 from workers.errors import DumpIngestError, StoreUnavailable, UsageError
 from workers.model import StepKey
 from workers.store import commit
+from workers.store.changes import read_announcements
 from workers.store.commit import Commit
 
 #: Indexes that stay in memory; one of 5000 tensors takes 3 MB.
@@ -39,6 +39,8 @@ class PinnedStore(DumpStore):
 
     known: Mapping[StepKey, Commit] = field(default_factory=dict, kw_only=True)
     """Commits that are not read, if the store lists their steps."""
+    is_first: bool = field(default=True, kw_only=True)
+    """Whether nothing was read before: then copies of commits do."""
 
     def reopened(self) -> Self:
         """Return this very store: what it has read is not read again."""
@@ -77,10 +79,14 @@ class PinnedStore(DumpStore):
         for key, generations in read_announcements(self.objects).items():
             if key in known and not {*generations} <= {*known[key].record.generations}:
                 del known[key]
-        return type(self)(self.objects, mesh=self.mesh, known=known)
+        return type(self)(self.objects, mesh=self.mesh, known=known, is_first=False)
 
     def _read_commits(self, keys: Sequence[StepKey]) -> tuple[dict[StepKey, Commit], dict[StepKey, str]]:
-        commits, damaged = super()._read_commits([key for key in keys if key not in self.known])
+        if self.is_first:
+            return super()._read_commits(keys)
+        # Not copies of them: what is due is read to see whether it has changed without an announcement.
+        unknown = [key for key in keys if key not in self.known]
+        commits, damaged = super(DumpStore, self)._read_commits(unknown)
         return commits | {key: self.known[key] for key in keys if key in self.known}, damaged
 
 

@@ -26,8 +26,10 @@ HEAD_BYTES = 4096
 _WHOLE_BYTES = 4 * HEAD_BYTES
 #: The operator type in the names of overflow records.
 OVERFLOW_OP_TYPE = "Opdebug"
-#: Payload bytes by which possible copies are recognised. After an npy header, they are within the head.
+#: Payload bytes by which possible copies are recognised.
 _SAMPLE_BYTES = 3072
+#: After an npy header up to this size, they are within the head.
+_NPY_HEADER_BYTES = HEAD_BYTES - _SAMPLE_BYTES
 
 
 class Inspection(NamedTuple):
@@ -167,8 +169,16 @@ _POISON = {
 
 
 def _inspect_tensors(opened: OpenFile, file: SourceFile, named: TensorFile) -> Inspection:
-    read = _reader(opened, file.size)
+    # The tensor of a small file, and what stands behind it, arrive in one system call.
+    head = opened.read_at(0, _WHOLE_BYTES if file.size <= _WHOLE_BYTES else HEAD_BYTES)
     try:
+        if named.container is Container.NPY and not _is_overflow(named):
+            length = npy.header_length(head)
+            if length <= _NPY_HEADER_BYTES:
+                header = npy.parse_header(head, file_size=file.size, length=length)
+                sample = xxhash.xxh3_64_intdigest(head[length : length + _SAMPLE_BYTES])
+                return Inspection((header,), (sample,))
+        read = _reader(opened, head, file.size)
         headers = _headers(named, read, file.size)
         samples = tuple(
             None
@@ -177,7 +187,7 @@ def _inspect_tensors(opened: OpenFile, file: SourceFile, named: TensorFile) -> I
             for header in headers
         )
         record = None
-        if named.name is not None and named.name.op_type == OVERFLOW_OP_TYPE and headers:
+        if headers and _is_overflow(named):
             payload = read(headers[0].offset, min(headers[0].nbytes, overflow.MAX_RECORD_BYTES))
             record = overflow.parse(payload)
     except Truncated as exc:
@@ -192,10 +202,12 @@ def _inspect_tensors(opened: OpenFile, file: SourceFile, named: TensorFile) -> I
     return Inspection(headers, samples, overflow=record)
 
 
-def _reader(opened: OpenFile, file_size: int) -> ReadAt:
-    """Return a function that reads parts of a file; both ends of it are read only once."""
-    # The tensor of a small file, and what stands behind it, arrive in one system call.
-    head = opened.read_at(0, _WHOLE_BYTES if file_size <= _WHOLE_BYTES else HEAD_BYTES)
+def _is_overflow(named: TensorFile) -> bool:
+    return named.name is not None and named.name.op_type == OVERFLOW_OP_TYPE
+
+
+def _reader(opened: OpenFile, head: bytes, file_size: int) -> ReadAt:
+    """Return a function that reads parts of a file that begins with `head`; its end is read only once."""
     if len(head) == file_size:
         return lambda offset, nbytes: head[offset : offset + nbytes]
     tail_begin = max(file_size - HEAD_BYTES, len(head))

@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import xxhash
 
 from ingest.planning.inspection import Inspected
 from ingest.planning.pooling import PoolGroup, Shared, packing_digest, pool_groups
 from ingest.planning.rows import PlannedRow, plan_rows
+from workers.arrays.dtypes import ElementType
 from workers.model import SourceFile
 from workers.rules.values import RuleSet
 from workers.store.model import ArraySpec, Grid, Origin, RowKind, StoreAddress
@@ -124,7 +126,8 @@ def plan_step(
     samples = [row.sample for row in rows]
     pooled = [] if leave_out_tensors else pool_groups(entries, samples, shared or {}, grid)
     in_pool = {row for group in pooled for row in group.rows}
-    arrays = _arrays([entry for row, entry in enumerate(entries) if row not in in_pool], grid)
+    payloads = _payloads(entries)
+    arrays = _arrays([payload for row, payload in enumerate(payloads) if row not in in_pool], grid)
     name = fingerprint(listing.files, origin.layout, grid, inspected.unreadable, inspected.undecoded)
     name = rewritten(name, rewrites)
     if leave_out_tensors:
@@ -144,7 +147,7 @@ def plan_step(
             sketches=sketches,
             marginals=marginals,
         ).of(entries)
-        for number, segments in enumerate(_segments(rows, arrays, pooled, grid))
+        for number, segments in enumerate(_segments(rows, payloads, arrays, pooled, grid))
     )
     return StepPlan(
         key=listing.key,
@@ -165,19 +168,47 @@ def plan_step(
     )
 
 
-def _arrays(entries: Sequence[Entry], grid: Grid) -> dict[str, ArraySpec]:
+class _Payload(NamedTuple):
+    """What the places of a payload follow from."""
+
+    array: str
+    """The packed array that holds it; "" for none."""
+    nbytes: int
+    read_nbytes: int
+    """Bytes of the file to read: the payload, and the header before it."""
+    element: ElementType | None
+
+
+def _payloads(entries: Sequence[Entry]) -> list[_Payload]:
+    """Return the payload of each entry."""
+    # Thousands of files of a step share few headers, which alone decide unless the file is kept as it is.
+    of_header: dict[tuple[int, RowKind], _Payload] = {}
+    payloads = []
+    for entry in entries:
+        header = entry.header
+        payload = of_header.get((id(header), entry.kind)) if header else None
+        if payload is None:
+            element = header.element if header else None
+            payload = _Payload(entry.array, entry.nbytes, entry.read_nbytes, element)
+            if header:
+                of_header[id(header), entry.kind] = payload
+        payloads.append(payload)
+    return payloads
+
+
+def _arrays(payloads: Iterable[_Payload], grid: Grid) -> dict[str, ArraySpec]:
     """Return the chunks and shards of each packed array, by path."""
     nbytes: dict[str, int] = {}
-    like: dict[str, Entry] = {}
-    for entry in entries:
-        if entry.kind is not RowKind.STATISTICS:
-            path = entry.array
-            nbytes[path] = nbytes.get(path, 0) + entry.nbytes
-            like.setdefault(path, entry)
+    elements: dict[str, ElementType | None] = {}
+    for payload in payloads:
+        path = payload.array
+        if path in nbytes:
+            nbytes[path] += payload.nbytes
+        elif path:
+            nbytes[path], elements[path] = payload.nbytes, payload.element
     specs = {}
     for path in sorted(nbytes):
-        header = like[path].header
-        element = header.element if header else None
+        element = elements[path]
         itemsize = element.stored_itemsize if element else 1
         # A small array is one chunk, no larger than its content.
         chunk = max(min(grid.chunk_nbytes, nbytes[path]) // itemsize, 1)
@@ -205,13 +236,17 @@ class _CopyGroup:
 
 
 def _segments(
-    rows: Sequence[PlannedRow], arrays: dict[str, ArraySpec], pooled: Sequence[PoolGroup], grid: Grid
+    rows: Sequence[PlannedRow],
+    payloads: Sequence[_Payload],
+    arrays: dict[str, ArraySpec],
+    pooled: Sequence[PoolGroup],
+    grid: Grid,
 ) -> list[tuple[Segment, ...]]:
     """Return the segments of each job."""
     next_shard = dict.fromkeys(arrays, 0)
     jobs = []
     in_pool = frozenset(row for group in pooled for row in group.rows)
-    all_groups = [*_pooled_groups(pooled, rows), *_groups(rows, in_pool)]
+    all_groups = [*_pooled_groups(pooled, payloads), *_groups(rows, payloads, in_pool)]
     for groups in _packed(all_groups, grid.job_nbytes):
         members: dict[str, list[int]] = {}
         segments = []
@@ -224,32 +259,35 @@ def _segments(
             in_order = tuple(sorted(members[path]))
             segments.append(Segment(arrays[path], next_shard[path], in_order))
             # As if there were no copies; shards that are not needed are never written.
-            next_shard[path] += arrays[path].shards_for(sum(rows[row].entry.nbytes for row in in_order))
+            next_shard[path] += arrays[path].shards_for(sum(payloads[row].nbytes for row in in_order))
         jobs.append(tuple(segments))
     return jobs
 
 
-def _pooled_groups(pooled: Sequence[PoolGroup], rows: Sequence[PlannedRow]) -> Iterator[_CopyGroup]:
+def _pooled_groups(pooled: Sequence[PoolGroup], payloads: Sequence[_Payload]) -> Iterator[_CopyGroup]:
     for group in pooled:
-        nbytes = sum(rows[row].entry.read_nbytes for row in group.rows)
+        nbytes = sum(payloads[row].read_nbytes for row in group.rows)
         yield _CopyGroup(group.spec.path, list(group.rows), nbytes, group)
 
 
-def _groups(rows: Sequence[PlannedRow], in_pool: Collection[int]) -> list[_CopyGroup]:
+def _groups(
+    rows: Sequence[PlannedRow], payloads: Sequence[_Payload], in_pool: Collection[int]
+) -> list[_CopyGroup]:
     groups: dict[tuple[str, int, int], _CopyGroup] = {}
-    views = [number for number, row in enumerate(rows) if row.entry.view is not None]
-    for number, row in enumerate(rows):
-        if row.entry.view is not None or number in in_pool:
-            continue
+    views = []
+    for number, (row, payload) in enumerate(zip(rows, payloads, strict=True)):
         entry = row.entry
-        if not entry.readable or entry.kind is RowKind.STATISTICS:
-            continue
-        # Only tensors have a sample: nothing else can be recognised as a copy.
-        sample = -number if row.sample is None else row.sample
-        array = entry.array
-        group = groups.setdefault((array, entry.nbytes, sample), _CopyGroup(array, [], 0))
-        group.rows.append(number)
-        group.nbytes += entry.read_nbytes
+        if entry.view is not None:
+            views.append(number)
+        elif entry.readable and payload.array and number not in in_pool:
+            # Only tensors have a sample: nothing else can be recognised as a copy.
+            sample = -number if row.sample is None else row.sample
+            key = payload.array, payload.nbytes, sample
+            group = groups.get(key)
+            if group is None:
+                group = groups[key] = _CopyGroup(payload.array, [], 0)
+            group.rows.append(number)
+            group.nbytes += payload.read_nbytes
     return _with_views(list(groups.values()), rows, views)
 
 

@@ -46,27 +46,28 @@ def _place(row: PlannedRow) -> tuple[int, int, str, int]:
     return entry.name.timestamp, entry.name.sequence, entry.source.path, entry.offset
 
 
-def _rows_of(inspected: Inspected, file: SourceFile) -> Iterator[PlannedRow]:
+def _rows_of(inspected: Inspected, file: SourceFile) -> Iterable[PlannedRow]:
     inspection = inspected.inspections.get(file.path)
     named = inspected.description.named.get(file.path)
     name = named.name if named else None
     if file.path in inspected.description.sections:
-        return
+        return ()
     if inspection is None:
-        yield PlannedRow(Entry(file, RowKind.FILE, TensorName()))
+        entry = Entry(file, RowKind.FILE, TensorName())
     elif not inspection.readable or inspection.problem:
-        yield PlannedRow(_bad_entry(file, name, inspection, is_named=named is not None))
+        entry = _bad_entry(file, name, inspection, is_named=named is not None)
     elif inspection.overflow is not None:
-        yield from _overflow_rows(file, name or TensorName(op_type=OVERFLOW_OP_TYPE), inspection)
+        return _overflow_rows(file, name or TensorName(op_type=OVERFLOW_OP_TYPE), inspection)
     elif name is None:
-        yield PlannedRow(Entry(file, RowKind.FILE, TensorName(), problem=_NOT_UNDERSTOOD))
+        entry = Entry(file, RowKind.FILE, TensorName(), problem=_NOT_UNDERSTOOD)
     elif inspection.record:
-        yield PlannedRow(Entry(file, RowKind.FILE, name, record=inspection.record))
+        entry = Entry(file, RowKind.FILE, name, record=inspection.record)
     elif not inspection.headers:
         problem = f"holds no tensor; kept as a file{inspection.note and f': {inspection.note}'}"
-        yield PlannedRow(Entry(file, RowKind.FILE, name, problem=problem))
+        entry = Entry(file, RowKind.FILE, name, problem=problem)
     else:
-        yield from _tensor_rows(file, named or TensorFile(name), name, inspection)
+        return _tensor_rows(file, named or TensorFile(name), name, inspection)
+    return (PlannedRow(entry),)
 
 
 _NOT_UNDERSTOOD = "its name is not understood; kept as a file"

@@ -158,12 +158,18 @@ def localize(
         conditions: what else a tensor must fulfil in A; see `FilterFields`.
 
     Raises:
-        UsageError: a step is not in the store, or no tensor of A fulfils the conditions.
+        UsageError: a step is not in the store, no tensor of A was dumped with its elements, or none fulfils
+            the conditions.
         DamagedStore: an index or the digests of blocks are damaged.
     """
     first, second = _opened(a), _opened(b)
     condition = TensorFilter(with_pattern(pattern, conditions), COLUMNS)
     keys, others = _dumped(first), _dumped(second)
+    if not keys:
+        raise UsageError(
+            f"{_name(first)} has statistics of its tensors, and no elements to locate",
+            hint="`dump-ingest compare` compares statistics.",
+        )
     chosen = set(first.rows(condition))
     rows = {key: row for key, row in keys.items() if row in chosen}
     if not rows:

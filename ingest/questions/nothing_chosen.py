@@ -18,6 +18,11 @@ def nothing_chosen(choice: TensorFilter, keys: Sequence[TensorKey]) -> UsageErro
         choice: the conditions.
         keys: all tensors that there are.
     """
+    if not keys:
+        return UsageError(
+            "there are no tensors in these steps",
+            hint="`dump-ingest ls STORE --problems` lists files that could not be read as tensors.",
+        )
     fields = choice.fields
     if isinstance(name := fields.get("name"), str):
         try:

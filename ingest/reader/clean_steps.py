@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -24,7 +25,7 @@ class CleanSteps:
     The totals of a commit do not tell this of a step with statistics alone: these may lack the number of NaN.
 
     Cost: nothing before the first question; then the three cubes of counts, a block of steps after the other.
-    Memory: a block of one of them.
+    Memory: an inner chunk of one of them.
     """
 
     snapshot: Snapshot
@@ -93,11 +94,28 @@ def _known_and_bad(
     In the cubes, -1 is a count that is not known, and also that of a tensor which a rank does not have. So
     the number of tensors that a commit counts decides.
     """
-    values = cubes.anomaly_block(_NAN_COUNT, block)
-    known = np.count_nonzero(values >= 0, axis=-1)
-    bad = np.zeros(known.shape, bool)
-    for name in counts:
-        if name != _NAN_COUNT:
-            values = cubes.anomaly_block(name, block)
-        bad |= values.max(axis=-1, initial=-1) > 0
+    shape = cubes.state.grid.steps, cubes.state.ranks
+    known, bad = np.zeros(shape, np.int64), np.zeros(shape, bool)
+    for name in dict.fromkeys((_NAN_COUNT, *counts)):
+        for first, known_here, bad_here in _counted(cubes.anomaly_parts(name, block)):
+            ranks = slice(first, min(first + known_here.shape[1], cubes.state.ranks))
+            there = slice(ranks.stop - first)
+            if name == _NAN_COUNT:
+                known[:, ranks] += known_here[:, there]
+            if name in counts:
+                bad[:, ranks] |= bad_here[:, there]
     return known, bad
+
+
+def _counted(
+    parts: Iterable[tuple[int, npt.NDArray[np.int64]]],
+) -> Iterator[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.bool_]]]:
+    """Yield of each part how many counts are known, and whether any is above zero; (step, rank)."""
+    last = np.empty((0, 0, 0), np.int64)
+    known, bad = np.zeros((0, 0), np.int64), np.zeros((0, 0), bool)
+    for first, values in parts:
+        if values is not last:
+            last = values
+            known = np.count_nonzero(values >= 0, axis=-1)
+            bad = values.max(axis=-1, initial=-1) > 0
+        yield first, known, bad

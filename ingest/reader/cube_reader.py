@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -114,7 +115,7 @@ class CubeReader:
                     yield part.decode(objects)[0]
                     continue
                 block, within = divmod(place, self.state.grid.steps)
-                if part.keys:
+                if self._kept_counts(name, block) is None:
                     counts = part.decode(objects)
                     # Most blocks are zeros, which need no memory.
                     kept = counts if counts.any() else np.broadcast_to(np.int64(0), counts.shape)
@@ -125,14 +126,19 @@ class CubeReader:
         """Return what is to be read for one step of a cube: nothing if it is in the block that is kept."""
         if name in ANOMALY_FIELDS:
             layout, block = self.cubes.anomalies[name], place // self.state.grid.steps
-            known = self._anomalies.get(name)
-            if known is not None and known[0] == block:
-                return _Part(layout, known[1].shape, {}, block)
+            kept = self._kept_counts(name, block)
+            if kept is not None:
+                return _Part(layout, kept.shape, {}, block)
             return _Part.of(layout, self._shape_of_steps(layout), first=block)
         shape: tuple[int, ...] = (1, self.state.ranks, self.state.tensors)
         if name == "digest":
             shape = (*shape, DIGEST_BYTES)
         return _Part.of(self.cubes.per_step[name], shape, first=place)
+
+    def _kept_counts(self, name: str, block: int) -> npt.NDArray[Any] | None:
+        """Return the counts of a block of steps if it is the one that was read last, else None."""
+        kept_block, counts = self._anomalies.get(name, (-1, None))
+        return counts if kept_block == block else None
 
     def block(self, place: int, fields: tuple[str, ...] = FIELDS, *, digests: bool = True) -> Block:
         """Return statistics, rows and digests of one step, for all ranks of the cubes in ascending order.
@@ -179,6 +185,30 @@ class CubeReader:
         """Return one block of a count of non-finite elements, (step of the block, rank, tensor)."""
         counts: npt.NDArray[np.int64] = self.steps_block(self.cubes.anomalies[name], block)
         return counts
+
+    def anomaly_parts(self, name: str, block: int) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+        """Yield one block of a count of non-finite elements in parts, each of some tensors of some ranks.
+
+        Each part is (step of the block, rank, tensor), and comes with the place of its first rank. It may
+        have more ranks than there are. Parts in a row that are equal may be the same array. Memory: one part,
+        of 4 MiB for 64 ranks.
+
+        Raises:
+            DamagedStore: one is damaged or missing.
+        """
+        layout = self.cubes.anomalies[name]
+        _, ranks, tensors = layout.chunk
+        width = layout.inner or tensors
+        read = _Part.of(layout, self._shape_of_steps(layout), first=block)
+        objects = self._objects_of([read])
+        for (_, rank_chunk, tensor_chunk), key in read.keys.items():
+            left = min(self.state.tensors - tensor_chunk * tensors, tensors)
+            if key not in objects:
+                continue  # none of its ranks has any of its tensors
+            parts = islice(layout.inner_parts(objects[key], key), ceil_div(left, width))
+            for number, part in enumerate(parts):
+                known = left - number * width
+                yield rank_chunk * ranks, part if known >= width else part[..., :known]
 
     def steps_block(self, layout: ArrayLayout, block: int) -> npt.NDArray[Any]:
         """Return one block of steps of an array, (step of the block, rank) or (..., rank, tensor)."""

@@ -28,7 +28,7 @@ def require_store(objects: ObjectStore, url: str) -> None:
         if commit.read_root(objects) is not None:
             return
     except StoreFormatError:  # a rank or a step has a `zarr.json`, too
-        if objects.is_local and (store := _store_above(path)) is not None:
+        if objects.is_local and (store := store_above(path)) is not None:
             message = f"{url} is a part of the store {store}"
             raise UsageError(message, hint=f"Name the store: {store}") from None
         raise
@@ -44,13 +44,13 @@ def require_store(objects: ObjectStore, url: str) -> None:
 def _hint_for_file(path: Path) -> str:
     if path.suffix in (".yml", ".yaml"):
         return "STORE comes first; rules are named with --rules, settings with --config."
-    if (store := _store_above(path)) is not None:
+    if (store := store_above(path)) is not None:
         return f"It is a part of a store. Name the store: {store}"
     return "Name the directory or URL of a store, such as run.zarr."
 
 
-def _store_above(path: Path) -> Path | None:
-    """Return the store of which a path is a part."""
+def store_above(path: Path) -> Path | None:
+    """Return the store in which a path lies; None if there is none."""
     # deferred: only for the message of an error
     from workers.store.opening import open_objects, resolve
 

@@ -16,7 +16,7 @@ from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.damage import Damage
 from ingest.reader.step import Step
-from ingest.reader.text import counted
+from ingest.reader.text import files_with_problems
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
 from workers.store.model import CommitSummary
@@ -227,10 +227,6 @@ def _is_complete(step: Step) -> bool:
 
 
 def partial_reason(summary: CommitSummary) -> str:
-    """Return why a step is partial, as in `partial: 1 files quarantined`."""
-    counts = {
-        "quarantined": summary.quarantined,
-        "with names that are not understood": summary.unparsed,
-    }
-    parts = [f"{counted(count, 'file')} {problem}" for problem, count in counts.items() if count]
-    return "partial" + (f": {', '.join(parts)}" if parts else "")
+    """Return why a step is partial, as in `partial: 1 file quarantined`."""
+    files = files_with_problems(summary)
+    return "partial" + (f": {files}" if files else "")

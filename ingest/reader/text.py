@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from workers.host.wording import counted
 
-__all__ = ["counted", "number_text", "printable", "shape_text", "shortened", "table_lines", "value_text"]
+if TYPE_CHECKING:  # it imports msgspec, and --help needs none of it
+    from workers.store.model import CommitSummary
+
+__all__ = [
+    "counted",
+    "files_with_problems",
+    "number_text",
+    "printable",
+    "shape_text",
+    "shortened",
+    "table_lines",
+    "value_text",
+]
 
 
 def printable(text: str) -> str:
@@ -89,3 +102,12 @@ def _common_prefix(names: Sequence[str]) -> int:
     return next(
         (n for n, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first)
     )
+
+
+def files_with_problems(summary: CommitSummary) -> str:
+    """Return how many files of a step no tensor could be made of, by reason; "" if there are none."""
+    counts = {
+        "quarantined": summary.quarantined,
+        "with names that are not understood": summary.unparsed,
+    }
+    return ", ".join(f"{counted(count, 'file')} {problem}" for problem, count in counts.items() if count)

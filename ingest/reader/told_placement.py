@@ -20,7 +20,7 @@ Told: TypeAlias = Mapping[str, str]
 
 _DIMENSION = re.compile(r"(?P<name>\w+)(?:\[(?P<held>[^\]]*)\])?")
 _REPLICATED = re.compile(r"(\w+):replicated\b")
-_PLACEMENT = re.compile(r"(?P<held>Shard|_StridedShard)\((?:dim=)?(?P<axis>\d+).*\)")
+_PLACEMENT = re.compile(r"(?P<held>Shard|_StridedShard)\((?:dim=)?(?P<axis>\d{1,9})\b.*\)")
 _HELD = {
     "Replicate()": Held.REPLICATED.value,
     "Partial(sum)": Held.PARTIAL_SUM.value,

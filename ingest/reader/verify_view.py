@@ -10,6 +10,7 @@ from itertools import product
 
 import numpy as np
 
+from ingest.reader.commit_copies import outdated_copies
 from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
 from ingest.reader.cube_sketches import sketched_tensors
 from ingest.reader.ranges import format_ranges
@@ -40,7 +41,7 @@ class StoreDamage:
 
 
 def verify_surroundings(objects: ObjectStore) -> Iterator[StoreDamage]:
-    """Read the groups of all ranks and the whole consolidated view, and yield what is damaged."""
+    """Read the groups of all ranks and the whole consolidated view, and yield what is damaged there."""
     ranks = {f"rank_{rank}/zarr.json": rank for rank in commit.list_ranks(objects)}
     contents = objects.get_many(list(ranks))
     for path in ranks:
@@ -51,8 +52,24 @@ def verify_surroundings(objects: ObjectStore) -> Iterator[StoreDamage]:
     yield from verify_view(objects)
 
 
+def verify_copies(objects: ObjectStore) -> Iterator[StoreDamage]:
+    """Compare the copies of commits in the consolidated view with the commits, and yield what differs."""
+    try:
+        view = open_cubes(objects)
+        if view is None:
+            return
+        for step in view.steps.tolist():
+            keys = {StepKey(rank, step) for rank in view.ranks.tolist()}
+            # Once more: what was changed and copied meanwhile is no damage.
+            for key in outdated_copies(view, outdated_copies(view, keys)):
+                reason = f"the copy of {key} is not its commit; `consolidate --check` renews it"
+                yield StoreDamage(GROUP, f"{GROUP}/commit: {reason}")
+    except DamagedStore as exc:
+        yield StoreDamage(GROUP, _in_view(exc.message))
+
+
 def verify_view(objects: ObjectStore) -> Iterator[StoreDamage]:
-    """Read the whole consolidated view, and yield what is damaged; a store may have none."""
+    """Read the consolidated view but for copies of commits, and yield what is damaged; it may be missing."""
     try:
         cubes = open_cubes(objects)
         if cubes is None:

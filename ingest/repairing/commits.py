@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -118,11 +117,6 @@ def _shards(sizes: Mapping[str, int]) -> dict[str, int]:
 
 def _other_generations(objects: ObjectStore, key: StepKey, fingerprint: str) -> list[str]:
     return [name for name in list_generations(objects, key) if name != fingerprint]
-
-
-def leaf_of(made: Commit) -> bytes:
-    """Return the `zarr.json` of a commit."""
-    return zlib.decompress(made.packed_leaf)
 
 
 def _read_nodes(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ingest.reader.step import Step
 from ingest.reader.verify import Verified, verify_step
-from ingest.repairing.commits import commit_from_objects, leaf_of, list_generations, name_in
+from ingest.repairing.commits import commit_from_objects, list_generations, name_in
 from ingest.repairing.sketches import has_sketches
 from ingest.repairing.work import StepWork, Unmendable
 from workers.errors import DamagedStore, SourceChanged
@@ -39,12 +39,13 @@ def write_commit(work: StepWork, leaf: bytes, committed: Commit) -> None:
     Raises:
         SourceChanged: somebody else committed the step meanwhile.
     """
-    made = leaf_of(committed)
+    made = committed.data
     if made == leaf or work.repair.generation or not work.policy.apply:
         return
     if work.objects.get(work.leaf_path) != leaf:
         raise SourceChanged(f"{work.key} was committed again meanwhile")
-    work.objects.put(work.leaf_path, made)
+    # What the damaged one was is not known.
+    commit.replace_leaf(work.objects, work.key, made, committed.fingerprint, ())
 
 
 def _commit_from_dump(work: StepWork, leaf: bytes) -> Commit | None:

@@ -21,7 +21,8 @@ from workers.errors import DamagedStore, StoreDenied, UsageError
 from workers.events import Event, Observer
 from workers.model import StepKey
 from workers.store import commit, pool, removed
-from workers.store.commit import CHANGED, REMOVED, Commit
+from workers.store.changes import REMOVED, announce, path_of
+from workers.store.commit import Commit
 from workers.store.objects import ObjectStore, StoredObject
 from workers.store.record import LEAF, WithoutTensors
 from workers.store.removed import Tombstone
@@ -155,14 +156,13 @@ class Execution:
         if reason := self._why_left(action, committed, listed):
             return GcDone(action, left=reason)
         self._write_tombstone(action, committed)
-        announcement = f"{CHANGED}/{key.rank}.{key.step}.{REMOVED}"
-        self.objects.put(announcement, b"")
+        announce(self.objects, key, REMOVED)
         # The last look, as close to the deletion as possible.
         committed = commit.read(self.objects, key)
         if committed is None:
             return GcDone(action)
         if reason := self._why_left(action, committed, listed):
-            self.objects.delete(announcement)
+            self.objects.delete(path_of(key, REMOVED))
             return GcDone(action, left=reason)
         self.objects.delete(f"{key.path}/{LEAF}")
         doomed = [name for members in generations_in(listed).values() for name in members]

@@ -20,7 +20,7 @@ from ingest.service.service import Service, without_old_objects
 from ingest.service.stopping import StopRequest
 from ingest.settings import Settings, load
 from ingest.wiring.options import options_of
-from ingest.wiring.stores import place_of_store, refuse_another_dump
+from ingest.wiring.stores import place_of_store, refuse_misplaced
 from workers.errors import StoreSilent
 from workers.events import Event, Observer
 from workers.rules.ready import rules_of
@@ -80,7 +80,7 @@ def open_service(
             # A wrong URL or wrong credentials show now, not after the first conversion.
             if commit.read_root(bounded) is None:
                 if not commit.holds_commits(bounded):
-                    refuse_another_dump(objects)
+                    refuse_misplaced(objects)
                 elif not dry_run:
                     commit.ensure_root(bounded)  # it was lost: readers would not find the store
         except StoreSilent:

@@ -7,12 +7,15 @@ from pathlib import Path
 
 from ingest.layouts.base import Dump
 from ingest.layouts.detect import find_dump
+from ingest.reader.require import store_above
 from ingest.settings import Settings
 from workers.errors import DumpIngestError, UsageError
 from workers.store import commit
 from workers.store.model import Grid, StoreAddress
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
+
+_WRONG_PLACE_HINT = "Is --store right? Name a directory of its own for the store, such as run.zarr."
 
 
 def grid_of(settings: Settings) -> Grid:
@@ -54,23 +57,24 @@ def place_of_store(settings: Settings, dump: Dump | None) -> StoreAddress:
     return store
 
 
-def refuse_another_dump(objects: ObjectStore) -> None:
-    """Do nothing unless a new store would lie in a dump: both have directories named `rank_0`.
+def refuse_misplaced(objects: ObjectStore) -> None:
+    """Do nothing unless a new store would lie in another store or in a dump: both have rank directories.
 
     Raises:
         UsageError: it would.
     """
     place = Path(objects.address.url)
-    if not objects.is_local or not place.is_dir():
+    if not objects.is_local:
+        return
+    if (store := store_above(place)) is not None:
+        raise UsageError(f"{place} would lie in the store {store}", hint=_WRONG_PLACE_HINT)
+    if not place.is_dir():
         return
     root = None
     with suppress(DumpIngestError):  # most directories are not part of a dump
         root = find_dump(place).root
     if root is not None and place.resolve().is_relative_to(root.resolve()):
-        raise UsageError(
-            f"{place} holds a dump, not a store",
-            hint="Is --store right? Name a directory of its own for the store, such as run.zarr.",
-        )
+        raise UsageError(f"{place} holds a dump, not a store", hint=_WRONG_PLACE_HINT)
 
 
 def has_store(settings: Settings) -> bool:

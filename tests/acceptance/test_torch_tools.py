@@ -167,6 +167,31 @@ def test_passes_of_the_forward_hooks_of_sglang(tool: Callable[[str, Path], None]
     assert output.graph == "previous_pass"
 
 
+def test_tensors_that_transformer_engine_dumps(tool: Callable[[str, Path], None], tmp_path: Path) -> None:
+    """By its own writer. A quantised tensor is the arguments of the function that makes it again."""
+    tool("transformer_engine", tmp_path)
+    store = read_back(tmp_path)
+    assert store.steps == [0, 1, 2]
+    assert {(t.op_name, t.io, t.dtype, t.shape) for t in store.tensors(step=0)} == {
+        ("decoder_fc1", "input", "float32", (32, 64)),
+        ("decoder_fc1.quantized.0", "input", "uint8", (32, 64)),
+        ("decoder_fc1.quantized.2", "input", "float32", (1,)),
+        ("decoder_fc1", "parameters.weight", "float32", (128, 64)),
+        ("decoder_fc1.quantized.0", "parameters.weight", "uint8", (128, 64)),
+        ("decoder_fc1.quantized.1", "parameters.weight", "uint8", (128, 4)),
+        ("decoder_fc1.quantized.2", "parameters.weight", "uint8", (128, 64)),
+        ("decoder_fc1.quantized.3", "parameters.weight", "uint8", (4, 128)),
+        ("decoder_fc1", "output", "float32", (32, 128)),
+    }
+    (plain,) = (t for t in store.tensors(step=0) if (t.op_name, t.io) == ("decoder_fc1", "input"))
+    assert plain.attributes["quantized"]["1"] == {
+        "class": "transformer_engine.pytorch.constants.DType",
+        "0": 7,  # kFloat8E4M3
+    }
+    origin = ingest.origin(store)
+    assert (origin.op_name, origin.how, origin.step) == ("decoder_fc1", "born", 2)
+
+
 def test_buffers_that_aot_inductor_prints(tool: Callable[[str, Path], None], tmp_path: Path) -> None:
     tool("aot_inductor", tmp_path)
     store = read_back(tmp_path)

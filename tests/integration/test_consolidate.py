@@ -21,8 +21,10 @@ from tests.servers.ceph import S3Bucket
 from tests.servers.cluster import DaskCluster
 from workers.model import StepKey
 from workers.store import commit
+from workers.store.changes import CHANGED
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
+from workers.store.record import WithoutTensors
 
 NAMES = [f"op{i}" for i in range(50)]
 
@@ -128,6 +130,48 @@ def test_on_a_cluster_and_on_object_storage(
     for before, place in zip(blocks, (0, 16, 17), strict=True):
         np.testing.assert_array_equal(by_threads.block(place).statistics, before.statistics)
         np.testing.assert_array_equal(by_threads.block(place).digest, before.digest)
+
+
+@pytest.mark.s3
+def test_the_commits_of_many_steps_take_a_request_for_each_step(
+    s3_bucket: S3Bucket, s3_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies of them are read, and the commits that were changed since they were copied."""
+    for name, value in s3_environment.items():
+        monkeypatch.setenv(name, value)
+    url = f"{s3_bucket.url}/copies.zarr"
+    objects = open_objects(resolve(url))
+    commit.ensure_root(objects)
+    ranks, steps = 12, 4
+    for step in range(steps):
+        for rank in range(ranks):
+            put(objects, rank, step, anomalous=[7] if (rank, step) == (5, 3) else ())
+
+    def asked() -> tuple[ingest.OriginAnswer, int]:
+        counting = CountingStore(objects)
+        answer = ingest.origin(ingest.DumpStore(counting))
+        return answer, counting.requests
+
+    before, requests_before = asked()
+    ingest.consolidate(url)
+    after, requests_after = asked()
+    assert (after, after.rank, after.step) == (before, 5, 3)
+    assert requests_before - requests_after >= (ranks - 1) * steps - 3
+
+    put(objects, 2, 1, anomalous=[3])  # now it begins there
+    changed, _ = asked()
+    assert (changed.rank, changed.step) == (2, 1)
+    committed = commit.read(objects, StepKey(0, 0))
+    assert committed is not None
+    why = WithoutTensors("2026-01-01T00:00:00+00:00", "gc", "old")
+    commit.drop_tensors(objects, committed, why)
+    without = [step.key for step in ingest.open_store(url).select() if not step.has_tensors]
+    assert without == [StepKey(0, 0)]
+    ingest.consolidate(url)
+    assert objects.children(CHANGED) == []
+    _, requests_then = asked()
+    assert requests_then <= requests_after
+    assert [step.key for step in ingest.open_store(url).select() if not step.has_tensors] == without
 
 
 @pytest.mark.dask

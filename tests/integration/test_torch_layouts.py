@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ingest.questions.compare import Comparison, compare
+import ingest
+from ingest.questions.compare import Comparison, Verdict, compare
+from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT
 from tests.torch_parallel import NETS, run_ranks
 
@@ -21,6 +23,7 @@ class Runs:
     """All runs of both numbers of ranks, how ranks hold each tensor, and what a comparison says."""
 
     def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.told: dict[str, dict[str, str]] = {}
         for ranks in RANKS:
             self.told |= run_ranks(directory, ranks)
@@ -71,13 +74,37 @@ def test_all_layouts_are_right_or_said_to_be_open(runs: Runs) -> None:
     assert wrong == {}
     # Norms before training are ones and zeros, of which nobody can tell the order.
     assert counts["open"] <= 2
-    assert counts["certain"] >= 385
-    assert counts.total() == 393
+    assert counts["certain"] >= 421
+    assert counts.total() == 429
 
 
 def test_no_run_is_taken_for_a_mistake(runs: Runs) -> None:
     """Sums of ranks come in another order than those of one process: that is rounding."""
     assert {name: found.first for name, found in runs.compared.items() if not found.is_within} == {}
+
+
+def test_flat_parameters_of_fsdp1_are_not_compared(runs: Runs) -> None:
+    """Without `use_orig_params`, they join what one process holds as several tensors; a note says so."""
+    joined = [name for name in runs.told if "joined" in name]
+    assert len(joined) == 8
+    for name in joined:
+        found = runs.compared[name]
+        rows = [row for row in found.tensors if "_flat_param" in row.name]
+        assert {(row.verdict, row.held) for row in rows} == {(Verdict.ONLY_A, None)}
+        units = 3 if "each" in name else 1
+        assert len(rows) == 2 * units
+        (note,) = (note for note in found.notes if "flat" in note)
+        assert f"{2 * units} tensors of A" in note
+
+
+def test_flat_parameters_of_fsdp1_are_no_mistake_of_one_run_alone(runs: Runs, tmp_path: Path) -> None:
+    """Each rank has another part: no replicas that drifted, and no shards in a wrong place."""
+    ingest_directly(runs.directory / "mlp-fsdp1-joined-each-2", tmp_path / "run.zarr", layout=LAYOUT)
+    layout = ingest.layout(ingest.open_store(tmp_path / "run.zarr"))
+    flat = [kind for kind in layout.kinds if "_flat_param" in kind.name]
+    assert len(flat) == 6
+    assert {kind.placement for kind in flat} == {"each rank its own"}
+    assert layout.findings == ()
 
 
 def test_each_kind_of_layout_was_there(runs: Runs) -> None:

@@ -14,6 +14,7 @@ from tests.simulation.kernel import EPOCH, Kernel, Violation
 from tests.simulation.objects import INDEX, SHARD, Bucket
 from workers.model import StepKey
 from workers.store import commit, pool
+from workers.store.changes import BEGUN, DONE, REMOVED, path_of
 from workers.store.record import LEAF
 
 LEASE, CUBES = "consolidated/lease", "consolidated/cubes"
@@ -75,7 +76,10 @@ class Judge:
             if self.bucket.data(key) not in (None, data):
                 raise Violation("no mixture is visible", f"{writer} writes other bytes into {key}")
         elif match := _LEAF.fullmatch(key):
-            self._check_commit(writer, StepKey(int(match[1]), int(match[2])), data)
+            step = StepKey(int(match[1]), int(match[2]))
+            if self.bucket.data(key) not in (None, data):
+                self._check_announced(writer, step, commit.parse(data, step).fingerprint)
+            self._check_commit(writer, step, data)
         elif match := _BELOW.match(key):
             visible = self.visible.get(StepKey(int(match[1]), int(match[2])))
             is_seen = visible is not None and key.split("/")[2] == visible.fingerprint
@@ -118,8 +122,22 @@ class Judge:
             raise Violation("nothing committed is lost", f"{writer} removes the commit of {key}")
         if not any(name.startswith(f"rank_{key.rank}/removed/{key.step}.") for name in self.bucket.objects):
             raise Violation("nothing committed is lost", f"{writer} removes {key} without a tombstone")
+        self._check_announced(writer, key, REMOVED)
         del self.visible[key]
         self.removed[key] = self._committed_at[key]
+
+    def _check_announced(self, writer: str, key: StepKey, word: str) -> None:
+        """Check that a change of a commit is announced by this word, or as one that has begun.
+
+        What was given up as the first commit of a step may arrive after another one, and undo it unannounced.
+        """
+        if self.bucket.is_late:
+            return
+        prefix = path_of(key, "")
+        words = {name.removeprefix(prefix) for name in self.bucket.objects if name.startswith(prefix)}
+        done = {f"{BEGUN}{other.removeprefix(DONE)}" for other in words if other.startswith(DONE)}
+        if word not in words and not any(other.startswith(BEGUN) for other in words - done):
+            raise Violation("no change is silent", f"{writer} changes the commit of {key} unannounced")
 
     def _check_commit(self, writer: str, key: StepKey, data: bytes) -> None:
         committed = commit.parse(data, key)

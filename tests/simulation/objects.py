@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from tests.simulation.faults import OF_READS, OF_SHARDS, OF_WRITES, Faults
 from tests.simulation.kernel import EPOCH, Kernel, Process
 from workers.errors import StoreUnavailable
-from workers.store.commit import CHANGED
+from workers.store.changes import CHANGED
 from workers.store.model import StoreAddress
 from workers.store.objects import StoredObject, UnfinishedUpload
 from workers.store.pool import POOL
@@ -47,6 +47,8 @@ class Bucket:
     """Grows with each change."""
     late: int = 0
     """Writes that were given up and are still on their way."""
+    is_late: bool = False
+    """Whether what is being written was given up before."""
     spoiled: set[str] = field(default_factory=set)
     """Objects that the store has acknowledged and does not have as they were written."""
 
@@ -240,7 +242,11 @@ class SimulatedObjects:
         def arrive() -> None:
             self.bucket.late -= 1
             self.process.note(f"{what}: arrives late")
-            apply()
+            self.bucket.is_late = True
+            try:
+                apply()
+            finally:
+                self.bucket.is_late = False
 
         self.bucket.late += 1
         kernel = self.process.kernel

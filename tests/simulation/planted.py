@@ -135,6 +135,11 @@ def _no_recheck(stack: ExitStack) -> None:
     stack.enter_context(patch.object(commit, "_refuse_if_late", lambda *_: None))
 
 
+def _silent(stack: ExitStack) -> None:
+    """That another generation takes the place of a commit is not announced."""
+    stack.enter_context(patch.object(commit, "announce", lambda *_: None))
+
+
 _SPOILED, _LATE = frozenset(["spoiled"]), frozenset(["late"])
 
 
@@ -171,5 +176,6 @@ BUGS = (
     ),
     Planted("retries that are lost", "ingest", "nothing is late", _lost_retry),
     Planted("steps without silence", "ingest", "no half step is visible", _no_silence),
+    Planted("changes without an announcement", "ingest", "no change is silent", _silent),
     Planted("late writes that stay", "ingest", "nothing is late", _no_recheck, _LATE),
 )

@@ -27,7 +27,7 @@ _MAX_NBYTES = 1024 * 1024
 _MAX_RULES = 1000
 _TOP = ("builtin", "rules")
 _HINT = "`dump-ingest rules show` prints valid rules; docs/rules.md lists all kinds and fields."
-_FILE_HINT = "Name a YAML file of rules with the setting `rules`."
+_FILE_HINT = "Name a YAML file of rules, with --rules or the setting `rules`."
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 objects.py, opening.py,    the contract of a bucket or directory; opening one; backends/ implements it
 pieces.py, uploads.py
-commit.py, record.py,      the commit: one PUT that makes a step visible; its record; adding to it later
+commit.py, record.py,      the commit: one PUT that makes a step visible; its record; how memory holds it;
+packed_leaf.py,            adding to it later
 extending.py
 step.py, tables.py,        a committed step: its index and statistics; what the rows are called
 names.py, roles.py,

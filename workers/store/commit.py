@@ -7,12 +7,10 @@ the record and the metadata of every node below it. A leaf without that object d
 from __future__ import annotations
 
 import json
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -20,14 +18,15 @@ import msgspec
 from workers.errors import DamagedStore, SourceChanged
 from workers.model import StepKey
 from workers.store import metadata, pool
+from workers.store.changes import announce, changing
 from workers.store.model import CommitSummary, Origin
 from workers.store.objects import ObjectStore
+from workers.store.packed_leaf import Nodes, PackedLeaf
 from workers.store.record import (
     LEAF,
     CommitRecord,
     StepContents,
     WithoutTensors,
-    decode_nodes,
     decode_record,
     format_version_of,
     new_record,
@@ -38,10 +37,6 @@ from workers.store.record import (
 ROOT = "zarr.json"
 #: Commits that are requested before the first of them is looked at.
 _AT_ONCE = 256
-#: Below it: an object for each commit that took the place of another one, until the cubes have it.
-CHANGED = "consolidated/changed"
-#: Stands there in the place of a generation if a commit was removed.
-REMOVED = "removed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +49,25 @@ class Commit:
     record: CommitRecord
     nodes: Mapping[str, metadata.Document]
     """Metadata of every node of the generation, by its path in it."""
-    packed_leaf: bytes
-    """The `zarr.json` that all of this was read from, compressed by zlib."""
+    leaf: PackedLeaf | None
+    """The `zarr.json` that all of this was read from; None in an abridged commit."""
+
+    @property
+    def document(self) -> metadata.Document:
+        """The `zarr.json` as it was written: what a later version has added to it is in it, too.
+
+        Raises:
+            ValueError: the commit is abridged.
+        """
+        document: metadata.Document = json.loads(self.data)
+        return document
+
+    @property
+    def data(self) -> bytes:
+        """The content of the `zarr.json`; for errors, see `document`."""
+        if self.leaf is None:
+            raise ValueError(f"{self.key}: an abridged commit has no zarr.json")
+        return self.leaf.data
 
     @property
     def without_tensors(self) -> WithoutTensors | None:
@@ -81,37 +93,7 @@ class Commit:
         nodes = {path: self.nodes[path]} if path in self.nodes else {}
         pooled = {path: self.record.pool[path]} if path in self.record.pool else {}
         record = msgspec.structs.replace(self.record.abridged(), pool=pooled)
-        return replace(self, record=record, nodes=nodes, packed_leaf=b"")
-
-
-class Nodes(Mapping[str, metadata.Document]):
-    """The metadata of the nodes of a generation, by path in it; unpacked when it is needed.
-
-    Unpacked it takes thirty times as much memory, and a run has a commit for each rank and step.
-    """
-
-    __slots__ = ("_packed",)
-
-    def __init__(self, packed: bytes) -> None:
-        """Hold the checked `zarr.json` of a leaf, compressed by zlib."""
-        self._packed = packed
-
-    def __getitem__(self, path: str) -> metadata.Document:
-        return _unpacked(self._packed)[path]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_unpacked(self._packed))
-
-    def __len__(self) -> int:
-        return len(_unpacked(self._packed))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Nodes, (self._packed,)
-
-
-@lru_cache(maxsize=64)
-def _unpacked(packed: bytes) -> dict[str, metadata.Document]:
-    return decode_nodes(zlib.decompress(packed))
+        return replace(self, record=record, nodes=nodes, leaf=None)
 
 
 def ensure_root(objects: ObjectStore) -> None:
@@ -210,7 +192,8 @@ def write(
     key, fingerprint = summary.key, summary.fingerprint
     _write_generation(objects, summary, nodes, objects_to_write)
     _refuse_if_gone(objects, key, contents.pool)
-    present = _read_undamaged(objects, key)
+    present_data = objects.get(f"{key.path}/{LEAF}")
+    present = None if present_data is None else _undamaged(present_data, key)
     if present is not None:
         _refuse_if_late(present, fingerprint, replaces, without_tensors)
     history = [] if present is None else [*present.record.previous, present.fingerprint]
@@ -222,11 +205,32 @@ def write(
         previous=history,
         now=now,
     )
-    if key.step is not None and any(name != fingerprint for name in history):
-        # Before the commit: an announcement too many is harmless, one too few would leave the cubes as they
-        # were.
-        objects.put(f"{CHANGED}/{key.rank}.{key.step}.{fingerprint}", b"")
-    objects.put(f"{key.path}/{LEAF}", encode_leaf(record.to_dict(), fingerprint, nodes))
+    data = encode_leaf(record.to_dict(), fingerprint, nodes)
+    if present_data is None:
+        objects.put(f"{key.path}/{LEAF}", data)
+    else:
+        replace_leaf(objects, key, data, fingerprint, history)
+
+
+def replace_leaf(
+    objects: ObjectStore, key: StepKey, data: bytes, fingerprint: str, history: Collection[str]
+) -> None:
+    """Write a commit in the place of another one. That is announced first: see `workers.store.changes`.
+
+    Args:
+        objects: the store.
+        key: the step.
+        data: the new `zarr.json`.
+        fingerprint: the generation in it.
+        history: the present generation and those that it has replaced; none if the commit is damaged.
+    """
+    leaf = f"{key.path}/{LEAF}"
+    if history and fingerprint not in history:
+        announce(objects, key, fingerprint)
+        objects.put(leaf, data)
+        return
+    with changing(objects, key):
+        objects.put(leaf, data)
 
 
 def _write_generation(
@@ -262,7 +266,7 @@ def drop_tensors(objects: ObjectStore, commit: Commit, without: WithoutTensors) 
     stored, totals = commit.record.stored, commit.record.summary
     dropped = {path: size for path, size in stored.items() if metadata.is_of_tensors(path)}
     # As it was written: what a later version has added to it stays.
-    record = json.loads(zlib.decompress(commit.packed_leaf))["attributes"][metadata.ATTRIBUTE]
+    record = commit.document["attributes"][metadata.ATTRIBUTE]
     pooled = record.pop("pool", {})
     # The rows go on naming the pool, which a version without it takes for damage.
     has_views = record["format_version"] >= metadata.VIEWS_FORMAT_VERSION
@@ -275,14 +279,14 @@ def drop_tensors(objects: ObjectStore, commit: Commit, without: WithoutTensors) 
     record["summary"]["objects"] = max(objects_left, 0)
     record["stored"] = {path: size for path, size in stored.items() if path not in dropped}
     data = encode_leaf(record, commit.fingerprint, nodes)
-    objects.put(f"{commit.key.path}/{LEAF}", data)
+    replace_leaf(objects, commit.key, data, commit.fingerprint, commit.record.generations)
     return parse(data, commit.key)
 
 
-def _read_undamaged(objects: ObjectStore, key: StepKey) -> Commit | None:
+def _undamaged(data: bytes, key: StepKey) -> Commit | None:
     """Return the present commit; None if it is damaged, because then a new one takes its place."""
     try:
-        return read(objects, key)
+        return parse(data, key)
     except DamagedStore:
         return None
 
@@ -385,5 +389,5 @@ def parse(data: bytes, key: StepKey) -> Commit:
         StoreFormatError: a newer version wrote it.
     """
     record = decode_record(data, key)
-    packed = zlib.compress(data, 1)
-    return Commit(key, record.fingerprint, record.commit_summary(), record, Nodes(packed), packed)
+    leaf = PackedLeaf.of(data, record.fingerprint)
+    return Commit(key, record.fingerprint, record.commit_summary(), record, Nodes(leaf), leaf)

@@ -10,6 +10,7 @@
         digest                      (step, rank, tensor, digest_byte)
         by_tensor/min, ..., row     (step, rank, tensor): the same cubes, cut along the steps
         sketches                    (step, sketch, bound, rank, tensor): percentiles and losses of casts
+        commit                      (step, rank): a copy of the commit
 
 The axes grow at their ends only, so nothing that was written changes its place: steps and ranks stand in the
 order in which they were added, which is ascending unless one came late.
@@ -25,8 +26,9 @@ inner chunks that hold them: neither takes in millions of cells. A question abou
 steps would take a request for each step. So each block of steps is written once more when it is full, cut
 along the tensors (`by_tensor`): all its steps, and a few tensors, in an inner chunk.
 
-The cubes of version 2 have no `by_tensor`; those of version 1 have no `aggregate` either, and no inner chunks
-in the blocks of several steps. They are read, and go on as they are.
+The cubes of version 3 have no `commit`, and those of version 2 no `by_tensor` and no `sketches` either; those
+of version 1 have no `aggregate`, and no inner chunks in the blocks of several steps. They are read, and go on
+as they are.
 """
 
 from __future__ import annotations
@@ -56,12 +58,13 @@ GROUP = "consolidated"
 BY_TENSOR = "by_tensor"
 REBUILD_HINT = "`dump-ingest consolidate --rebuild` makes the view again; nothing is lost by it."
 #: Raised when an older version could not read the cubes: it makes them again then, from the commits.
-CUBES_VERSION = 3
+CUBES_VERSION = 4
 #: What this version reads and writes.
-_KNOWN_VERSIONS = (1, 2, 3)
+_KNOWN_VERSIONS = (1, 2, 3, 4)
 #: The first version with each of these.
 _WITH_INNER_CHUNKS = _WITH_AGGREGATE = 2
 _WITH_CUBES_BY_TENSOR = _WITH_SKETCHES = 3
+_WITH_COMMITS = 4
 
 #: The counts that are cut into blocks of steps.
 ANOMALY_FIELDS = ("nan_count", "pos_inf_count", "neg_inf_count")
@@ -325,6 +328,16 @@ class Cubes:
         return texts | totals
 
     @cached_property
+    def commits(self) -> ArrayLayout | None:
+        """Copies of commits as text, in objects of their own for each step; None before version 4.
+
+        Whether a copy is up to date is known from announcements: see `workers.store.changes`.
+        """
+        if self.version < _WITH_COMMITS:
+            return None
+        return ArrayLayout("commit", "string", ("step", "rank"), (1, self.grid.ranks), "")
+
+    @cached_property
     def keys(self) -> dict[str, ArrayLayout]:
         """Columns of (tensor): the fields of `TensorKey`, `name`, and `tensor` itself."""
         columns = {}
@@ -371,6 +384,8 @@ class Cubes:
             documents[BY_TENSOR] = metadata.group()
             documents |= {layout.path: layout.document(cube) for layout in self.by_tensor.values()}
         documents |= {name: layout.document((steps, ranks)) for name, layout in self.tables.items()}
+        if self.commits:
+            documents["commit"] = self.commits.document((steps, ranks))
         documents |= {name: layout.document((tensors,)) for name, layout in self.keys.items()}
         if self.aggregates:
             shape = (steps, ranks, len(STATISTICS))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from workers.errors import DamagedStore
 from workers.store import commit, metadata, tables
+from workers.store.changes import REMOVED, announce, changing
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
 from workers.store.record import LEAF, WithoutTensors
@@ -37,15 +36,16 @@ def extend(
     documents = {f"{prefix}/{path}/{LEAF}": metadata.encode(node) for path, node in nodes.items()}
     objects.put_many({**{f"{prefix}/{path}": data for path, data in objects_to_write.items()}, **documents})
     # As it was written: what a later version has added to it stays.
-    record = json.loads(zlib.decompress(committed.packed_leaf))["attributes"][metadata.ATTRIBUTE]
+    record = committed.document["attributes"][metadata.ATTRIBUTE]
     record["summary"]["stored_bytes"] += sum(map(len, objects_to_write.values()))
     record["summary"]["objects"] += len(objects_to_write) + len(nodes)
     data = commit.encode_leaf(record, committed.fingerprint, {**committed.nodes, **nodes})
     present = _read_undamaged(objects, committed)
-    if present is None or present.packed_leaf != committed.packed_leaf:
+    if present is None or present.leaf != committed.leaf:
         return False
-    objects.put(leaf, data)
-    return _is_whole(objects, commit.parse(data, committed.key))
+    with changing(objects, committed.key):
+        objects.put(leaf, data)
+        return _is_whole(objects, commit.parse(data, committed.key))
 
 
 def _read_undamaged(objects: ObjectStore, committed: Commit) -> Commit | None:
@@ -63,6 +63,7 @@ def _is_whole(objects: ObjectStore, written: Commit) -> bool:
     """
     sizes = objects.sizes(written.prefix)
     if not set(tables.chunk_keys()) <= sizes.keys():
+        announce(objects, written.key, REMOVED)
         objects.delete(f"{written.key.path}/{LEAF}")
         return False
     lost = written.record.stored.keys() - sizes.keys()

@@ -8,7 +8,7 @@ The codecs of numbers are `bytes`, `blosc` (lz4, shuffle), `crc32c`; the codecs 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, TypeAlias
@@ -125,9 +125,27 @@ class ArrayLayout:
         if not self.inner:
             return self._decode_part(data, self.chunk, where)
         whole = np.empty(self.chunk, self.dtype)
-        for part, (start, stop) in zip(self._parts(whole), self.inner_ranges(data, where), strict=True):
-            part[...] = self.decode_inner(data[start:stop], where, stop - start)
+        for target, part in zip(self._parts(whole), self.inner_parts(data, where), strict=True):
+            target[...] = part
         return whole
+
+    def inner_parts(self, data: bytes, where: str) -> Iterator[Array]:
+        """Yield the inner chunks of an object in order; of one that is not sharded, the only chunk.
+
+        Chunks in a row with equal bytes, such as zeros alone, are decoded once, and are then the same array.
+
+        Raises:
+            DamagedStore: it is damaged; `where` names the object.
+        """
+        if not self.inner:
+            yield self._decode_part(data, self.chunk, where)
+            return
+        encoded, part = b"", np.empty(0)
+        for start, stop in self.inner_ranges(data, where):
+            if data[start:stop] != encoded or not part.size:
+                encoded = data[start:stop]
+                part = self.decode_inner(encoded, where, stop - start)
+            yield part
 
     @property
     def index_nbytes(self) -> int:

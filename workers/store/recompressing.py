@@ -8,9 +8,7 @@ remains that no commit points to. See docs/design/005-codec-and-encoder.md for t
 
 from __future__ import annotations
 
-import json
 import math
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +20,8 @@ from workers.errors import DamagedStore
 from workers.model import StepKey
 from workers.store import commit, metadata, removed
 from workers.store.backends.deadline import supervised
-from workers.store.commit import CHANGED, Commit
+from workers.store.changes import REMOVED, announce
+from workers.store.commit import Commit
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
 from workers.store.pieces import Gathered
@@ -198,8 +197,7 @@ def _is_temporary(name: str) -> bool:
 
 def _record(committed: Commit, name: str, stored: Mapping[str, int], gained: int) -> dict[str, Any]:
     """Return the commit record of the new generation. What a later version has added to it stays."""
-    leaf = json.loads(zlib.decompress(committed.packed_leaf))
-    record: dict[str, Any] = leaf["attributes"][metadata.ATTRIBUTE]
+    record: dict[str, Any] = committed.document["attributes"][metadata.ATTRIBUTE]
     record["fingerprint"] = name
     record["previous"] = [*record["previous"], committed.fingerprint]
     record["stored"] = dict(stored)
@@ -216,16 +214,17 @@ def _commit(
     """Commit the new generation; return why it was not, or was withdrawn, "" if it is in place."""
     key, leaf = committed.key, f"{committed.key.path}/{LEAF}"
     present = commit.read(objects, key)
-    if present is None or present.packed_leaf != committed.packed_leaf:
+    if present is None or present.leaf != committed.leaf:
         return "it was committed again, or removed, meanwhile"
-    if key.step is not None:
-        objects.put(f"{CHANGED}/{key.rank}.{key.step}.{record['fingerprint']}", b"")
-    objects.put(leaf, commit.encode_leaf(record, record["fingerprint"], nodes))
+    name = record["fingerprint"]
+    data = commit.encode_leaf(record, name, nodes)
+    commit.replace_leaf(objects, key, data, name, committed.record.generations)
     # Between the last look and the write is a window of milliseconds, in which `gc` may have hidden the step.
     # It writes a tombstone before that.
     if key.step is not None and _tombstone(committed) in removed.read(objects, key.rank).get(key.step, []):
         present = commit.read(objects, key)
-        if present is not None and present.fingerprint == record["fingerprint"]:
+        if present is not None and present.fingerprint == name:
+            announce(objects, key, REMOVED)
             objects.delete(leaf)
         return "it was removed meanwhile"
     return ""

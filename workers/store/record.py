@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
+from operator import attrgetter
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -122,7 +123,7 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     def commit_summary(self) -> CommitSummary:
         """Return the totals with rank, step and fingerprint."""
-        totals = {name: getattr(self.summary, name) for name in _TOTALS}
+        totals = dict(zip(_TOTALS, _GET_TOTALS(self.summary), strict=True))
         return CommitSummary(key=StepKey(self.rank, self.step), fingerprint=self.fingerprint, **totals)
 
     def abridged(self) -> CommitRecord:
@@ -142,15 +143,22 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _TOTALS = tuple(field.name for field in fields(Totals))
+_GET_TOTALS = attrgetter(*_TOTALS)  # at once: a run has a commit for each rank and step
 
 
 def totals_of(summary: CommitSummary) -> Totals:
     """Return the part of a summary that the record has under `summary`."""
-    return Totals(**{name: getattr(summary, name) for name in _TOTALS})
+    return Totals(**dict(zip(_TOTALS, _GET_TOTALS(summary), strict=True)))
 
 
 class _Version(msgspec.Struct):
     format_version: int
+
+
+class _Root(_Version):
+    """What the root of a store states; a commit states the same and more."""
+
+    fingerprint: object = None
 
 
 class _LeafAttributes(msgspec.Struct):
@@ -180,6 +188,7 @@ class _PackedLeaf(msgspec.Struct):
 _DECODE_LEAF = msgspec.json.Decoder(_Leaf).decode
 _DECODE_PACKED_LEAF = msgspec.json.Decoder(_PackedLeaf).decode
 _OBJECT = ord("{")
+_DECODE_ROOT = msgspec.json.Decoder(_Root).decode
 _DECODE_VERSION = msgspec.json.Decoder(_Version).decode
 _DECODE_RECORD = msgspec.json.Decoder(CommitRecord).decode
 
@@ -188,11 +197,11 @@ def root_format(data: bytes, url: str) -> int:
     """Return the format version of the store whose root has this `zarr.json`.
 
     Raises:
-        StoreFormatError: it was written by a newer version, or is something else.
+        StoreFormatError: it was written by a newer version, or is something else, such as a commit.
         DamagedStore: it is not JSON: the root of this or of another store is damaged.
     """
     try:
-        version = _DECODE_VERSION(metadata.own_attributes(data)).format_version
+        root = _DECODE_ROOT(metadata.own_attributes(data))
     except (msgspec.ValidationError, RecursionError) as exc:
         raise not_ours(url) from exc
     except msgspec.DecodeError as exc:
@@ -200,8 +209,10 @@ def root_format(data: bytes, url: str) -> int:
         raise DamagedStore(message, hint=_root_hint(url)) from exc
     except ValueError as exc:
         raise not_ours(url) from exc
-    _check_format(version, url, metadata.FORMAT_VERSION)
-    return version
+    if root.fingerprint is not None:
+        raise not_ours(url)
+    _check_format(root.format_version, url, metadata.FORMAT_VERSION)
+    return root.format_version
 
 
 def not_ours(url: str) -> StoreFormatError:

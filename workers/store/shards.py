@@ -42,6 +42,8 @@ _INDEX_ENTRY_BYTES = 16
 _TAIL_NBYTES = 64 * 1024
 #: Chunks that are fetched in one request, in bytes before compression.
 _RUN_NBYTES = 16 * MIB
+#: Chunks that are read from a directory at once, in bytes before compression: they stay in the L2 cache.
+_CACHED_NBYTES = MIB
 #: Requests of one large read that are on their way at once.
 _RUNS_AT_ONCE = 4
 
@@ -262,7 +264,7 @@ class ShardReader:
         if start >= stop:
             return bytearray()
         # First, because the index of a real shard shows that the grid is not made up. Otherwise, any size
-        #         # in the metadata would be allocated.
+        # in the metadata would be allocated.
         self._index(start // self.spec.shard)
         try:
             out = bytearray((stop - start) * self.spec.itemsize)
@@ -341,6 +343,17 @@ class ShardReader:
         return decoded
 
     def _fetch(self, run: range) -> list[Chunk]:
+        size = self.spec.chunk_nbytes
+        memory = memoryview(np.empty(len(run) * size, np.uint8))  # type: ignore[arg-type]  # it has a buffer
+        # A directory answers at once, so it is read in parts that are decoded while they are in the cache.
+        at_once = max(_CACHED_NBYTES // size, 1) if self._objects.is_local else len(run)
+        decoded: list[Chunk] = []
+        for first in range(0, len(run), at_once):
+            decoded += self._fetch_into(memory[first * size :], run[first : first + at_once])
+        return decoded
+
+    def _fetch_into(self, memory: memoryview, run: range) -> list[Chunk]:
+        """Fetch chunks of one shard by one request, and decode them to the beginning of `memory`."""
         shard, first = divmod(run[0], self.spec.chunks_per_shard)
         key = self._key(shard)
         entries = self._index(shard)[first : first + len(run)]
@@ -356,17 +369,17 @@ class ShardReader:
             raise DamagedStore(f"{key}: bytes {start} to {stop} are missing")
         encoded = memoryview(data)
         size = self.spec.chunk_nbytes
-        decoded = memoryview(np.empty(len(run) * size, np.uint8))  # type: ignore[arg-type]  # it has a buffer
-        places = range(0, len(decoded), size)
         return [
             missing
             if offset == _MISSING
             else self._decode(
                 encoded[offset - start : offset - start + nbytes],
-                decoded[place : place + size],
+                memory[place : place + size],
                 f"{key} chunk {number}",
             )
-            for number, place, (offset, nbytes) in zip(run, places, entries.tolist(), strict=True)
+            for number, place, (offset, nbytes) in zip(
+                run, range(0, len(run) * size, size), entries.tolist(), strict=True
+            )
         ]
 
     def _key(self, shard: int) -> str:

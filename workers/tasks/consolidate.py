@@ -8,7 +8,7 @@ visible: the consolidator writes the metadata of the cubes afterwards.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -50,6 +50,8 @@ class ConsolidateJob:
     """Ranks, and the place of each within the chunk."""
     version: int = CUBES_VERSION
     """Of the cubes."""
+    extends: bool = False
+    """Whether it puts tensors that are not on the axis at its end: if no other task runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,8 @@ class Consolidated:
     """By rank: what is damaged."""
     aggregates: dict[int, npt.NDArray[np.float64]]
     """By rank, as `fingerprints`: each of `STATISTICS` of all tensors together."""
+    keys: tuple[TensorKey, ...] = ()
+    """The tensors that the task has put at the end of the axis."""
 
 
 ConsolidateResult: TypeAlias = UnknownTensors | Consolidated
@@ -94,8 +98,10 @@ def consolidate(job: ConsolidateJob) -> ConsolidateResult:
     tables_of, damaged_tables = _read_tables(objects, commits)
     known = TensorAxis(axis.keys) if len(axis) else TensorAxis()
     block = block_of(job.step, tables_of, known)
-    if len(known) > job.width:
-        return UnknownTensors(job, tuple(known.keys[job.width :]))
+    unknown = tuple(known.keys[job.width :])
+    if unknown and not job.extends:
+        return UnknownTensors(job, unknown)
+    job = replace(job, width=len(known))
     cubes = Cubes(job.grid, job.version)
     anomalies = _write_cubes(job, block, cubes, objects)
     sketch_totals = write_sketches(
@@ -116,6 +122,7 @@ def consolidate(job: ConsolidateJob) -> ConsolidateResult:
         anomalies,
         damaged_commits | damaged_tables,
         dict(zip(block.ranks, of_all_tensors(block.statistic, len(block.ranks)), strict=True)),
+        unknown,
     )
 
 

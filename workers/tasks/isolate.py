@@ -138,7 +138,7 @@ def _only(job: ShardJob, path: str) -> ShardJob:
         for segment in job.segments
         if (rows := tuple(row for row in segment.rows if row in entries))
     )
-    return replace(job, entries=entries, segments=segments)
+    return replace(job, segments=segments).of(entries)
 
 
 def _needed(nbytes: int) -> int:

@@ -107,6 +107,8 @@ class ShardJob:
     segments: tuple[Segment, ...]
     entries: dict[int, Entry]
     """By row, in the order of `rows`."""
+    nbytes: int = 0
+    """Bytes that will be read; `of` sums them up."""
     keep_device_layout: bool = False
     """Whether tensors stay in the layout of the accelerator."""
     without_tensors: bool = False
@@ -121,14 +123,10 @@ class ShardJob:
         """Rows of the index, segment by segment."""
         return tuple(row for segment in self.segments for row in segment.rows)
 
-    def of(self, entries: Sequence[Entry]) -> ShardJob:
+    def of(self, entries: Sequence[Entry] | Mapping[int, Entry]) -> ShardJob:
         """Return the job with its part of the entries of a step."""
-        return replace(self, entries={row: entries[row] for row in self.rows})
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that will be read."""
-        return sum(entry.read_nbytes for entry in self.entries.values())
+        own = {row: entries[row] for row in self.rows}
+        return replace(self, entries=own, nbytes=sum(entry.read_nbytes for entry in own.values()))
 
 
 @dataclass(frozen=True, slots=True)

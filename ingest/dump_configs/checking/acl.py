@@ -118,8 +118,8 @@ def _bad_group(settings: _AclSettings) -> str:
 
 def _reversed_group(settings: _AclSettings) -> str:
     for group in settings.get("dump_step", "").split("|"):
-        first, dash, last = group.partition("-")
-        if dash and first.isdecimal() and last.isdecimal() and int(first) >= int(last):
+        match = re.fullmatch(r"(\d{1,18})-(\d{1,18})", group)
+        if match is not None and int(match[1]) >= int(match[2]):
             return repr(group)
     return ""
 

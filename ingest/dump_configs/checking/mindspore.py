@@ -62,7 +62,7 @@ _SECTIONS = (
     ConfigKey("e2e_dump_settings", Kind.SECTION),
 )
 _ITERATION = re.compile(r"[0-9|-]+")
-_GROUP = re.compile(r"(\d+)(?:-(\d+))?")
+_GROUP = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
 _REGEX = re.compile(r"name-regex\((.*)\)", re.DOTALL)
 
 

@@ -73,7 +73,7 @@ _OF_TASK = (
 _OF_SEVERAL_KINDS = ("summary_mode", "diff_nums")
 _API = re.compile(r".+\.\d+\.(?:forward|backward)")
 _MODULE = re.compile(r"(?:Cell|Module)\..+\.(?:forward|backward)\.\d+")
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
 
 
 @dataclass(frozen=True, slots=True)

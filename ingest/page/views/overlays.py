@@ -12,7 +12,7 @@ from ingest.page.answers import BESIDE
 from ingest.page.drawing.charts import Series, series_by_rank, series_picture
 from ingest.page.moment import Moment
 from ingest.page.screen import AnswerLine, Asked
-from ingest.questions.compare.result import ComparedTensor
+from ingest.questions.compare.compared_tensor import ComparedTensor
 from ingest.questions.trend import heatmap, trend
 from workers.errors import DamagedStore, UsageError
 

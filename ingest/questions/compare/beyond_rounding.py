@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
-from ingest.questions.compare.result import ComparedTensor
+from ingest.questions.compare.compared_tensor import ComparedTensor
 from ingest.questions.compare.tolerance import (
     Judgement,
     Measured,
@@ -93,7 +93,7 @@ class RankTolerance:
         judgements = _judged(self._walk, facts)
         beyond = {number: each.own for number, each in judgements.items() if each.may_be_spread}
         if beyond and (spreads := spreads_of(beyond)):
-            facts |= {number: replace(facts[number], spread=spread) for number, spread in spreads.items()}
+            facts |= {number: facts[number]._replace(spread=spread) for number, spread in spreads.items()}
             self._walk = before
             judgements = _judged(self._walk, facts)
         return _with_explanations(tensors, judgements, keys, inputs)
@@ -113,7 +113,7 @@ def _with_explanations(
     tensors: Sequence[MeasuredTensor],
     judgements: Mapping[int, Judgement],
     keys: Sequence[TensorKey],
-    inputs: Mapping[_Operator, list[float]],
+    inputs: Mapping[_Operator, float],
 ) -> dict[int, Bounded]:
     """Return each judgement with whether differences before explain it.
 
@@ -139,23 +139,21 @@ def _with_explanations(
     return bounds
 
 
-def _read_by(key: TensorKey, inputs: Mapping[_Operator, list[float]]) -> tuple[float, ...]:
-    """Return how far the inputs of the operator of an output are apart; nothing for an input."""
-    return () if is_input(key.io) else tuple(inputs.get(key.operator, ()))
+def _read_by(key: TensorKey, inputs: Mapping[_Operator, float]) -> tuple[float, ...]:
+    """Return how far the inputs of the operator of an output are apart at most; nothing for an input."""
+    if is_input(key.io) or (difference := inputs.get(key.operator)) is None:
+        return ()
+    return (difference,)
 
 
 def _input_differences(
     tensors: Iterable[MeasuredTensor], keys: Sequence[TensorKey], equal: Iterable[int]
-) -> dict[_Operator, list[float]]:
-    """Return by operator how far its inputs are apart."""
-    differences: dict[_Operator, list[float]] = {}
+) -> dict[_Operator, float]:
+    """Return by operator how far its inputs are apart at most."""
+    differences = {key.operator: 0.0 for number in equal if is_input((key := keys[number]).io)}
     for tensor in tensors:
         key = keys[tensor.number]
         if is_input(key.io):
-            differences.setdefault(key.operator, []).append(relative_difference(tensor.metrics))
-    judged = {keys[tensor.number].operator for tensor in tensors}
-    for number in equal:
-        key = keys[number]
-        if is_input(key.io) and key.operator in judged:
-            differences.setdefault(key.operator, []).append(0.0)
+            operator, difference = key.operator, relative_difference(tensor.metrics)
+            differences[operator] = max(differences.get(operator, 0.0), difference)
     return differences

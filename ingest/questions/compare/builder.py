@@ -7,29 +7,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ingest.questions.compare.beyond_rounding import unexplained
+from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
 from ingest.questions.compare.kept_tensors import KeptTensors
 from ingest.questions.compare.matching import MatchedBy
 from ingest.questions.compare.programs import ProgramsBuilder
 from ingest.questions.compare.result import (
     ComparedStep,
-    ComparedTensor,
     Comparison,
     FirstDifference,
     GuessedName,
     Limits,
     NameCounts,
-    Verdict,
 )
 from ingest.questions.compare.runner import PairRunner
-from ingest.questions.compare.sources import Source, StepTensors
+from ingest.questions.compare.sources import Source
 from ingest.questions.compare.step_comparison import Choices, StepComparison
 from ingest.questions.compare.step_pairing import StepPairing
+from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.tensor_choice import COLUMNS
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.tensor_filter import TensorFilter
 from ingest.reader.text import counted
 from workers.errors import DamagedStore, UsageError
-from workers.store.blocks import TensorKey
 
 
 @dataclass(slots=True)
@@ -50,8 +49,8 @@ class ComparisonBuilder:
     guesses: dict[str, GuessedName] = field(default_factory=dict)
     """By pattern over the names of A."""
     _programs: ProgramsBuilder = field(default_factory=ProgramsBuilder)
-    _keys: tuple[set[TensorKey], set[TensorKey]] = field(default_factory=lambda: (set(), set()))
-    """All tensors of A and of B."""
+    _names: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
+    """Those of all tensors of A and of B."""
     _underived: dict[str, int] = field(default_factory=dict)
     """Why limits could not be derived, and in how many steps."""
     _examples: tuple[str, str] = ("", "")
@@ -127,7 +126,7 @@ class ComparisonBuilder:
             notes=(*pairing.notes, *self._notes(tensors), *_sample_notes(a, b)),
             unmatched_matter=unmatched_matter,
             damaged=self._kept.damaged,
-            names=self._name_counts(),
+            names=NameCounts.of(*self._names),
             guessed=dict(self.guessed),
             guesses=tuple(self.guesses.values()),
             unexplained=self._unexplained,
@@ -155,21 +154,14 @@ class ComparisonBuilder:
 
     def _note_names(self, a: StepTensors, b: StepTensors) -> None:
         """Record which rules of the mapping are still unused, and an example of a name on either side."""
-        for keys, side in zip(self._keys, (a, b), strict=True):
-            keys.update(side.keys)
+        self._names[0].update(a.names)
+        self._names[1].update(a.names if a.keys == b.keys else b.names)
         if a.keys and b.keys and not self._examples[0]:
             self._examples = a.keys[0].name, b.keys[0].name
         mapping = self.choices.mapping
         if self._unused_rules != set() and mapping.rules:
             unused = set(mapping.unused(a.names))
             self._unused_rules = unused if self._unused_rules is None else self._unused_rules & unused
-
-    def _name_counts(self) -> NameCounts:
-        keys_a, keys_b = self._keys
-        shared = keys_a & keys_b  # nearly all of them: the name of each is spelled once
-        names = {key.name for key in shared}
-        names_a, names_b = (names | {key.name for key in keys - shared} for keys in self._keys)
-        return NameCounts.of(names_a, names_b)
 
     def _notes(self, tensors: Sequence[ComparedTensor]) -> list[str]:
         """Return what a reader of the figures should know besides them."""
@@ -179,7 +171,7 @@ class ComparisonBuilder:
         ]
         if of_versions := sum(n for how, n in self.guessed.items() if MatchedBy(how).is_of_versions):
             ways = ", ".join(f"{n} by {how}" for how, n in self.guessed.items())
-            notes.append(f"{self._name_counts()}: they seem to be of two versions or programs")
+            notes.append(f"{NameCounts.of(*self._names)}: they seem to be of two versions or programs")
             notes.append(
                 f"{of_versions} pairs of tensors are guesses ({ways}); --suggest-map FILE writes them as a "
                 "mapping file"

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ingest.questions.compare.result import ComparedInput, ComparedTensor, FirstDifference, Verdict
-from ingest.questions.compare.sources import StepTensors
+from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
+from ingest.questions.compare.result import ComparedInput, FirstDifference
+from ingest.questions.compare.step_tensors import StepTensors
 from ingest.reader.flow.operator_kinds import is_input, slots_written_in_place
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS

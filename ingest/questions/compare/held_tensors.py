@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ingest.questions.compare.sources import StepTensors
+from ingest.questions.compare.step_tensors import StepTensors
 from ingest.reader.mesh import Coordinates
 from ingest.reader.mesh_grid import grid_of
 from ingest.reader.told_placement import Told, told_placement

@@ -8,7 +8,8 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from ingest.questions.compare.result import GOOD, ComparedTensor, Comparison, Verdict, shape_text
+from ingest.questions.compare.compared_tensor import GOOD, ComparedTensor, Verdict, shape_text
+from ingest.questions.compare.result import Comparison
 from ingest.reader.ranges import format_ranges
 from workers.arrays.comparison import METRICS
 

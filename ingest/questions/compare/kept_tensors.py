@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ingest.questions.compare.result import ComparedTensor, Verdict
+from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
 
 #: The most tensors that a comparison lists; if more differ, the worst of them.
 MAX_KEPT = 50_000

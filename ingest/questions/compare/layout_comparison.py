@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 
 from ingest.questions.compare.by_content import same_content
 from ingest.questions.compare.by_marginals import confirmed, propose
+from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
 from ingest.questions.compare.held_by import HeldBy
 from ingest.questions.compare.held_tensors import HeldTensors
 from ingest.questions.compare.layout_judge import JudgedTensor, LayoutJudge
 from ingest.questions.compare.matching import MatchedBy, TensorPair, match_tensors
 from ingest.questions.compare.one_sided import one_sided_row
-from ingest.questions.compare.result import ComparedTensor, FirstDifference, Verdict
+from ingest.questions.compare.result import FirstDifference
 from ingest.questions.compare.runner import PairRunner, answer_each
 from ingest.questions.compare.step_comparison import Choices
 from ingest.questions.compare.thresholds import default_limit

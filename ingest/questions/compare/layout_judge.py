@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from ingest.questions.compare.result import ComparedInput, ComparedTensor, FirstDifference, Verdict
+from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
+from ingest.questions.compare.result import ComparedInput, FirstDifference
 from ingest.questions.compare.thresholds import ThresholdRule, Thresholds
 from ingest.questions.compare.tolerance import (
     Judgement,
@@ -116,7 +117,7 @@ class LayoutJudge:
         judgement = self._walk.judge(measured)
         if fixed or not thresholds.are_empty:
             reason = limits.broken(metrics)
-            judgement = replace(judgement, within=not reason, reason=reason)
+            judgement = judgement._replace(within=not reason, reason=reason)
         return _Judged(
             _with_verdict(tensor, metrics, judgement), judgement, measured.inputs, bool(tensor.odd)
         )

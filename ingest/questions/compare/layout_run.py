@@ -7,22 +7,17 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
 from ingest.questions.compare.held_tensors import HeldTensors, hold_together
 from ingest.questions.compare.kept_tensors import MAX_KEPT
 from ingest.questions.compare.layout_comparison import LayoutComparison, LayoutState
 from ingest.questions.compare.local_numbers import LocalNumbers
-from ingest.questions.compare.result import (
-    ComparedStep,
-    ComparedTensor,
-    Comparison,
-    FirstDifference,
-    NameCounts,
-    Verdict,
-)
+from ingest.questions.compare.result import ComparedStep, Comparison, FirstDifference, NameCounts
 from ingest.questions.compare.runner import PairRunner
-from ingest.questions.compare.sources import Source, StepTensors
+from ingest.questions.compare.sources import Source
 from ingest.questions.compare.step_comparison import Choices
 from ingest.questions.compare.step_pairing import SideSteps
+from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.placement.decide import Certainty
 from ingest.questions.placement.layout_map import LayoutMap
 from ingest.reader.ranges import format_ranges
@@ -208,8 +203,9 @@ def _flat_parameters(outcome: _Outcome) -> Iterator[str]:
         own = {row.name for row in outcome.tensors if row.verdict is verdict and _FLAT.search(row.name)}
         if own:
             yield (
-                f"{counted(len(own), 'flat parameter')} of {side} (FSDP1) holds several parameters and has "
-                "no counterpart: with use_orig_params=True, the parameters themselves are dumped"
+                f"{counted(len(own), 'tensor')} of {side} not compared: flat parameters of FSDP1 and their "
+                "gradients join all parameters of a unit; with use_orig_params=True, the parameters "
+                "themselves are dumped"
             )
 
 

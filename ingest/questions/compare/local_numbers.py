@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from ingest.questions.compare.held_tensors import HeldTensors
-from ingest.questions.compare.sources import StepTensors
+from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.placement.decide import fit_limit
 from workers.arrays.part_search import part_error
 from workers.errors import DamagedStore

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 
 from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.references import model_pairs, reference_pairs
-from ingest.questions.compare.sources import StepTensors
+from ingest.questions.compare.step_tensors import StepTensors
 
 #: Numbers at the end of an operator's name.
 _TRAILING = re.compile(r"(?:[-_.]?(?:op)?\d+)+$")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
 from ingest.questions.compare.matching import TensorPair
 from ingest.questions.compare.operator_origins import OperatorKey
-from ingest.questions.compare.result import ComparedTensor, Verdict
-from ingest.questions.compare.sources import StepTensors
+from ingest.questions.compare.step_tensors import StepTensors
 from workers.model import StepKey
 from workers.store.blocks import TensorKey
 

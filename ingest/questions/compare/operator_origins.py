@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ingest.questions.compare.sources import StepTensors
+from ingest.questions.compare.step_tensors import StepTensors
 from ingest.reader.context.match import flatten
 
 #: `TensorKey.operator`: network, graph, type, name, occurrence.

@@ -18,7 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ingest.questions.compare.runner import PairRunner, batched
-from ingest.questions.compare.sources import Source, StepTensors
+from ingest.questions.compare.sources import Source
+from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.tolerance import MAX_SPREAD, relative_difference
 from ingest.reader.flow.operator_kinds import is_input
 from workers.arrays.statistics import FIELDS

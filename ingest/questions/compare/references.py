@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from ingest.dump_configs.model import flatten
 from ingest.layouts.reference import REFERENCE
-from ingest.questions.compare.sources import StepTensors
+from ingest.questions.compare.step_tensors import StepTensors
 from ingest.reader.context.ge_graph import ModelOutput
 
 _ByModel: TypeAlias = dict[ModelOutput, int]

@@ -14,9 +14,11 @@ from ingest.questions.compare.own_spread import OwnSpread
 from ingest.questions.compare.result import Comparison
 from ingest.questions.compare.runner import ClusterRunner, PairRunner, ThreadRunner
 from ingest.questions.compare.selection import Selection, parse_selection
-from ingest.questions.compare.sources import Source, StepTensors, StoreSource, open_source
+from ingest.questions.compare.sources import Source, open_source
 from ingest.questions.compare.step_comparison import Choices
 from ingest.questions.compare.step_pairing import SideSteps, pair_steps
+from ingest.questions.compare.step_tensors import StepTensors
+from ingest.questions.compare.stored_steps import StoreSource
 from ingest.questions.compare.thresholds import Thresholds
 from ingest.questions.placement.layout_map import LayoutMap
 from ingest.reader.catalog import Catalog

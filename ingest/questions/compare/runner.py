@@ -62,15 +62,18 @@ class PairRunner(Protocol):
         """
 
 
-def batched(pairs: Iterable[_Job], parts: int = 1) -> Iterator[list[_Job]]:
+def batched(pairs: Iterable[_Job], parts: int = 1, total: int | None = None) -> Iterator[list[_Job]]:
     """Cut pairs into batches of at most `WHOLE_NBYTES` payload bytes; a larger pair has a batch of its own.
 
     Args:
         pairs: what is to be compared.
         parts: how many batches are compared at once: a few small pairs are shared among that many.
+        total: payload bytes of all pairs: with it, the first batch is yielded before all pairs are made.
     """
-    pairs = list(pairs)
-    share = sum(pair.nbytes for pair in pairs) // max(parts, 1) + 1
+    if total is None:
+        pairs = list(pairs)
+        total = sum(pair.nbytes for pair in pairs)
+    share = total // max(parts, 1) + 1
     limit = min(max(share, WHOLE_NBYTES // 16), WHOLE_NBYTES)
     batch: list[_Job] = []
     nbytes = 0

@@ -14,15 +14,16 @@ import numpy.typing as npt
 
 from ingest.questions.compare.alignment.programs import AlignedPrograms, align_programs, operator_name
 from ingest.questions.compare.beyond_rounding import Bounded, MeasuredTensor, RankTolerance
+from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict, shape_text
 from ingest.questions.compare.first_difference import first_difference
 from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.matching import Form, MatchedBy, TensorPair, match_tensors
 from ingest.questions.compare.one_sided import counterparts, one_sided_row
 from ingest.questions.compare.operator_origins import OperatorKey
 from ingest.questions.compare.own_spread import OwnSpread
-from ingest.questions.compare.result import ComparedTensor, FirstDifference, Limits, Verdict, shape_text
+from ingest.questions.compare.result import FirstDifference, Limits
 from ingest.questions.compare.runner import PairRunner, batched
-from ingest.questions.compare.sources import StepTensors
+from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.suggested_map import guessed_names
 from ingest.questions.compare.tensor_choice import only_chosen
 from ingest.questions.compare.thresholds import ThresholdLimits, ThresholdRule, Thresholds
@@ -229,8 +230,10 @@ class StepComparison:
         # In the order in which A is stored, so that its chunks are read once.
         dtypes, places = self._a.dtypes, self._a.places
         groups = sorted(by_content.values(), key=lambda group: (dtypes[at := group[0][0].a], int(places[at])))
-        jobs = [self._operands(group[0][0]) for group in groups]
-        outcomes = chain.from_iterable(self._runner.run(batched(jobs, self._runner.parts)))
+        firsts = [group[0][0] for group in groups]
+        nbytes = self._a.nbytes[[pair.a for pair in firsts]] + self._b.nbytes[[pair.b for pair in firsts]]
+        batches = batched(map(self._operands, firsts), self._runner.parts, int(nbytes.sum()))
+        outcomes = chain.from_iterable(self._runner.run(batches))
         measured = [
             _MeasuredPair(pair, limits, outcome)
             for group, outcome in zip(groups, outcomes, strict=True)
@@ -242,7 +245,7 @@ class StepComparison:
         """Return what rounding explains, by the numbers of the tensors of A that were measured."""
         a, b = self._a, self._b
         tensors = (
-            MeasuredTensor(pair.a, a.keys[pair.a].name, (a.dtypes[pair.a], b.dtypes[pair.b]), outcome.metrics)
+            MeasuredTensor(pair.a, a.names[pair.a], (a.dtypes[pair.a], b.dtypes[pair.b]), outcome.metrics)
             for pair, _, outcome in measured
             if outcome.metrics is not None
         )
@@ -360,14 +363,13 @@ class StepComparison:
         bound: RoundingBound | None = None,
     ) -> ComparedTensor:
         a, b = self._a, self._b
-        key = a.keys[pair.a]
-        name = key.name
+        key, name = a.keys[pair.a], a.names[pair.a]
         return ComparedTensor(
             key_a=a.key,
             key_b=b.key,
             number=pair.a,
             name_a=name,
-            name_b=name if pair.matched_by is MatchedBy.EXACT else b.keys[pair.b].name,
+            name_b=name if pair.matched_by is MatchedBy.EXACT else b.names[pair.b],
             graph=key.graph,
             op_type=key.op_type,
             io=key.io,

@@ -1,13 +1,13 @@
 """What decides about the tensors of a step besides their bytes: types, shapes and layouts, from its index.
 
-Nothing is made for a tensor before it is asked for: objects for all take longer than reading the index, and
-are enough to set off a full garbage collection, which takes longer still.
+Shapes and meanings are made when the first one is asked for, and tensors with the same fields share them: an
+object for each tensor takes longer than reading the index, and sets off full garbage collections.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar, overload
 
@@ -25,25 +25,27 @@ _NDIM = NUMBERS.index("ndim")
 _Item = TypeVar("_Item")
 
 
-class MadeItems(Sequence[_Item]):
-    """A list whose items are made when they are asked for, and not kept."""
+class ListOnDemand(Sequence[_Item]):
+    """A list that is made when its first item is asked for."""
 
-    def __init__(self, count: int, make: Callable[[int], _Item]) -> None:
-        """Begin with the number of items; `make` returns the item at a place."""
-        self._places = range(count)
+    def __init__(self, count: int, make: Callable[[], list[_Item]]) -> None:
+        """Begin with the number of items; `make` returns all of them."""
+        self._count = count
         self._make = make
 
     def __len__(self) -> int:
-        return len(self._places)
+        return self._count
 
     @overload
     def __getitem__(self, place: int) -> _Item: ...
     @overload
     def __getitem__(self, place: slice) -> list[_Item]: ...
     def __getitem__(self, place: int | slice) -> _Item | list[_Item]:
-        if isinstance(place, slice):
-            return [self._make(number) for number in self._places[place]]
-        return self._make(self._places[place])
+        return self._items[place]
+
+    @cached_property
+    def _items(self) -> list[_Item]:
+        return self._make()
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +54,6 @@ class StoredForms:
 
     tables: Tables
     rows: npt.NDArray[np.int64]
-    _known_shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """By the place of the first tensor with the same fields, see `_kinds`."""
-    _known_meanings: dict[int, tuple[Any, ...]] = field(default_factory=dict)
 
     @cached_property
     def dtypes(self) -> list[str]:
@@ -86,7 +85,7 @@ class StoredForms:
     @property
     def shapes(self) -> Sequence[tuple[int, ...]]:
         """The lengths of the axes of each tensor."""
-        return MadeItems(len(self.rows), self._shape)
+        return ListOnDemand(len(self.rows), lambda: self._shared(self._shape_of))
 
     @property
     def meanings(self) -> Sequence[tuple[Any, ...]]:
@@ -95,7 +94,7 @@ class StoredForms:
         That is the type, the array, the layout on the accelerator (None in that of the host), whether the
         first axis changes fastest, and the shape.
         """
-        return MadeItems(len(self.rows), self._meaning)
+        return ListOnDemand(len(self.rows), lambda: self._shared(self._meaning_of))
 
     @cached_property
     def _kinds(self) -> list[int]:
@@ -104,28 +103,21 @@ class StoredForms:
         alike = zip(*self.fields.T.tolist(), strict=True)
         return [first_of.setdefault(fields, place) for place, fields in enumerate(alike)]
 
-    def _shape(self, place: int) -> tuple[int, ...]:
-        first = self._kinds[place]
-        shape = self._known_shapes.get(first)
-        if shape is None:
-            row = self.rows[first]
-            shape = tuple(self.tables.shape[row].tolist()[: self.tables.numbers[row, _NDIM]])
-            self._known_shapes[first] = shape
-        return shape
+    def _shared(self, make: Callable[[int], _Item]) -> list[_Item]:
+        """Return what `make` returns for the place of each tensor; tensors with the same fields share it."""
+        made = {first: make(first) for first in set(self._kinds)}
+        return [made[first] for first in self._kinds]
 
-    def _meaning(self, place: int) -> tuple[Any, ...]:
-        first = self._kinds[place]
-        meaning = self._known_meanings.get(first)
-        if meaning is None:
-            meaning = self._known_meanings[first] = self._meaning_of(first)
-        return meaning
+    def _shape_of(self, place: int) -> tuple[int, ...]:
+        row = self.rows[place]
+        return tuple(self.tables.shape[row].tolist()[: self.tables.numbers[row, _NDIM]])
 
     def _meaning_of(self, place: int) -> tuple[Any, ...]:
         row = self.rows[place]
         dtype, path, layout, form, device = self.tables.labels[row, _LABEL_PLACES].tolist()
         _, fortran, groups = self.tables.numbers[row, _NUMBER_PLACES].tolist()
         turned = (form, device, groups) if layout == "device" else None
-        return dtype, path.rpartition("/")[2], turned, fortran == 1, self._shape(place)
+        return dtype, path.rpartition("/")[2], turned, fortran == 1, self._shape_of(place)
 
     def _array_names(self) -> list[str]:
         names = {path: path.rpartition("/")[2] for path in set(self.arrays)}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from ingest.questions.compare.matching import TensorPair
 from ingest.questions.compare.operator_origins import OperatorKey
 from ingest.questions.compare.result import GuessedName
-from ingest.questions.compare.sources import StepTensors
+from ingest.questions.compare.step_tensors import StepTensors
 
 _WILD = re.compile(r"[*?]")
 _HEADER = """\

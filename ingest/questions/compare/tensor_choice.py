@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.compare.matching import Matching
-from ingest.questions.compare.sources import StepTensors
+from ingest.questions.compare.step_tensors import StepTensors
 from ingest.reader.tensor_filter import FilterFields, TensorFilter
 from workers.arrays.statistics import FIELDS
 from workers.store.roles import hints_of, roles_of

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -52,9 +52,11 @@ _GRADIENT = "grad"
 _PARAMETER = re.compile(r"param|weight|bias")
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What is known of one tensor before it is judged."""
+class Measured(NamedTuple):
+    """What is known of one tensor before it is judged.
+
+    A tuple, like `Judgement`, because one is made for every tensor: a dataclass takes longer to make.
+    """
 
     dtypes: tuple[str, str]
     metrics: Metrics
@@ -70,8 +72,7 @@ class Measured:
     """The root mean square of such gradients in this step; NaN if it is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(NamedTuple):
     """Whether a difference is rounding."""
 
     limit: float

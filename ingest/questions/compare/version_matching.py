@@ -25,7 +25,7 @@ from typing import TypeAlias
 
 from ingest.questions.compare.matching import MatchedBy, Matching, TensorPair
 from ingest.questions.compare.operator_origins import OperatorKey, OperatorOrigin, origins_of
-from ingest.questions.compare.sources import StepTensors
+from ingest.questions.compare.step_tensors import StepTensors
 from workers.arrays.statistics import FIELDS
 
 _SPELLING = re.compile(r"[._/]+")

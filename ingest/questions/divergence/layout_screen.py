@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.compare.sources import load_step
+from ingest.questions.compare.stored_steps import load_step
 from ingest.questions.divergence.observation import Observation
 from ingest.questions.divergence.patterns import Labels
 from ingest.questions.placement.agree import is_parameter_gradient, kind_of

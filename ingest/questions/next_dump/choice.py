@@ -189,7 +189,7 @@ def choose_tensors(store: Catalog, names: Iterable[str], rank: Any = None, step:
         if not tensors:
             raise UsageError(
                 f"{store.url}: no tensor is called {pattern!r}",
-                hint="`dump-ingest find STORE PATTERN` lists names; a pattern may have * and ?.",
+                hint="`dump-ingest find STORE --name PATTERN` lists names; a pattern may have * and ?.",
             )
         last = max(tensors, key=lambda tensor: (tensor.step or 0, -tensor.rank))
         chosen = [tensor for tensor in tensors if tensor.step == last.step]

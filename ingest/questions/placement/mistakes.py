@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ingest.questions.compare.held_tensors import HeldTensors, hold_together
 from ingest.questions.compare.runner import ThreadRunner
-from ingest.questions.compare.sources import load_step
+from ingest.questions.compare.stored_steps import load_step
 from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.questions.placement.made_up import made_up
 from ingest.questions.placement.misplaced import EqualHolders, find_misplaced, gradients_of

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from ingest.questions.compare.held_tensors import HeldTensors, hold_together
 from ingest.questions.compare.runner import PairRunner, ThreadRunner
 from ingest.questions.compare.selection import Selection
-from ingest.questions.compare.sources import StepTensors, StoreSource
+from ingest.questions.compare.step_tensors import StepTensors
+from ingest.questions.compare.stored_steps import StoreSource
 from ingest.questions.placement.agree import Kind, is_parameter, kind_of
 from ingest.questions.placement.layout_answer import LayoutFinding, PlacedKind, RunLayout
 from ingest.questions.placement.made_up import is_removed, made_up

@@ -30,7 +30,7 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
         UnreadableTensor: the header is damaged, names objects, or claims less than the file holds.
     """
     length = header_length(read(0, _PREAMBLE_BYTES))
-    return (_parse(read(0, length), length, file_size),)
+    return (parse_header(read(0, length), file_size=file_size, length=length),)
 
 
 def header_length(head: bytes) -> int:
@@ -58,21 +58,19 @@ def header_length(head: bytes) -> int:
     return length
 
 
-def parse_header(head: bytes, *, file_size: int) -> TensorHeader:
+def parse_header(head: bytes, *, file_size: int, length: int = 0) -> TensorHeader:
     """Parse and check the header of an npy file.
 
     Args:
         head: the first bytes of the file, at least the whole header if the file has it.
         file_size: the size of the file in bytes; the header must agree with it.
+        length: the size of the header, if it is known from `header_length`.
 
     Raises:
         Truncated: the file is shorter than its header says.
         UnreadableTensor: the header is damaged, names objects, or claims less than the file holds.
     """
-    return _parse(head, header_length(head), file_size)
-
-
-def _parse(head: bytes, length: int, file_size: int) -> TensorHeader:
+    length = length or header_length(head)
     if len(head) < length:
         raise Truncated(f"has {file_size} bytes, fewer than the {length} of its npy header")
     header = _parse_header_text(head[:length])

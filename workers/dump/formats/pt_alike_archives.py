@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -38,15 +39,15 @@ _MAX_DIRECTORY_NBYTES = 8192
 #: The record at the end: magic and disk, members (twice), length and offset of the directory, comment.
 _END = struct.Struct("<8s2H2IH")
 _END_MAGIC = b"PK\x05\x06\0\0\0\0"
-#: An entry of the directory: magic to method, time and checksum, sizes, length of the name, other lengths,
-#: attributes, place; then the name of the file, and what follows it.
-_ENTRY = "12s8s2IH4s8sI{}s{}s"
-_METHOD, _STORED, _NBYTES, _NAME_LENGTH, _LENGTHS, _ATTRIBUTES, _OFFSET, _STEM, _REST, _FIELDS = (
-    0,
-    *range(2, 11),
-)
+#: An entry of the directory: magic to method, sizes, lengths and attributes, place; then the name of the
+#: file, and what follows it. Time and checksum are skipped.
+_ENTRY = "12s8x2I14sI{}s{}s"
+_METHOD, _STORED, _NBYTES, _LENGTHS, _OFFSET, _STEM, _REST, _FIELDS = range(8)
+_TOO_SMALL = TOO_SMALL.to_bytes(4, "little")
 _LOCAL = struct.Struct("<4s22s2H")
 _PICKLE: Final = b"/data.pkl"
+#: Where a header has the place of its payload, what stands around it, and its record.
+_PLACE, _TAIL, _RECORD = (TensorHeader._fields.index(name) for name in ("offset", "tail", "record"))
 
 
 class _OneTensor(NamedTuple, Generic[T]):
@@ -62,40 +63,58 @@ class _OneTensor(NamedTuple, Generic[T]):
     """What stands in its record before the attributes of the file."""
 
 
+class _DirectoryEntry(NamedTuple):
+    """An entry of a directory, without what varies."""
+
+    method: bytes
+    """Magic to method."""
+    name_nbytes: int
+    """The length of its name without that of the file."""
+    lengths: bytes
+    """What stands behind the length of its name: other lengths, and attributes."""
+    rest: bytes
+    """What stands behind the name of the file."""
+
+
+class _Layout(NamedTuple):
+    """How a directory is cut, if the name of the file has a certain length."""
+
+    cut: struct.Struct
+    expected: _Fields
+    """What `_AlikeDirectory.unvarying` returns."""
+
+
 @dataclass(slots=True)
 class _AlikeDirectory(Generic[T]):
     """The directory of an archive, and where in it stands what."""
 
     key: tuple[int, int]
     """Number of members, and length without the name of the file."""
-    suffixes: tuple[int, ...]
-    """The length of each name without that of the file."""
-    rests: tuple[int, ...]
-    """For each entry, how much follows the name of the file."""
-    expected: _Fields
-    """What `unvarying` returns."""
+    entries: tuple[_DirectoryEntry, ...]
     unvarying: Callable[[_Fields], _Fields]
     used: tuple[int, ...]
-    """The entries of the pickle and the storage, and that of the byte order if there is one."""
+    """Where the fields of the pickle begin, those of the storage, and those of the byte order if there is
+    one."""
     byte_order: bytes
     tensors: dict[int, _OneTensor[T]] = field(default_factory=dict)
     """By identity of what the pickle describes."""
-    layouts: dict[int, tuple[struct.Struct, tuple[int, ...]]] = field(default_factory=dict)
-    """By length of the name of the file: the fields of the directory, and the lengths of all names."""
+    layouts: dict[int, _Layout] = field(default_factory=dict)
+    """By length of the name of the file."""
 
     @property
     def told(self) -> tuple[object, ...]:
         """What is the same for files of the same directory."""
-        return self.suffixes, self.expected, self.used, self.byte_order
+        return self.entries, self.used, self.byte_order
 
-    def layout(self, stem_n: int) -> tuple[struct.Struct, tuple[int, ...]]:
-        """Return the fields of a directory, and the lengths of the names in it."""
+    def layout(self, stem_n: int) -> _Layout:
+        """Return how a directory is cut if the name of the file has this length."""
         if stem_n not in self.layouts:
-            entries = (_ENTRY.format(stem_n, rest) for rest in self.rests)
-            self.layouts[stem_n] = (
-                struct.Struct("<" + "".join(entries)),
-                tuple(stem_n + suffix for suffix in self.suffixes),
-            )
+            cut = "".join(_ENTRY.format(stem_n, len(entry.rest)) for entry in self.entries)
+            expected = [
+                (method, struct.pack("<H", stem_n + name_nbytes) + lengths, rest)
+                for method, name_nbytes, lengths, rest in self.entries
+            ]
+            self.layouts[stem_n] = _Layout(struct.Struct(f"<{cut}"), tuple(chain.from_iterable(expected)))
         return self.layouts[stem_n]
 
 
@@ -118,8 +137,8 @@ class AlikeArchives(Generic[T]):
         places = _places(read, *opened) if opened else None
         if opened is None or places is None:
             return None
-        (pickle, pickle_n), (storage, storage_n) = places
-        known = find(read(pickle, pickle_n)) if pickle_n <= MAX_NBYTES else None
+        pickle, (storage, storage_n) = places
+        known = find(read(*pickle)) if pickle[1] <= MAX_NBYTES else None
         tensor = opened[0].tensors.get(id(known[0])) if known else None
         if known is None or tensor is None or storage_n != tensor.storage_nbytes:
             return None
@@ -138,10 +157,14 @@ class AlikeArchives(Generic[T]):
         alike = self._known.get((count, nbytes - count * stem_n))
         if alike is None:
             return None
-        layout, name_lengths = alike.layout(stem_n)
-        fields = layout.unpack(read_exactly(read, offset, nbytes))
-        is_same = alike.unvarying(fields) == alike.expected and fields[_NAME_LENGTH::_FIELDS] == name_lengths
-        return (alike, fields, offset) if is_same and _is_plain(fields, count) else None
+        entries = read_exactly(read, offset, nbytes)
+        layout = alike.layouts.get(stem_n) or alike.layout(stem_n)
+        fields = layout.cut.unpack(entries)
+        stems = fields[_STEM::_FIELDS]
+        is_same = alike.unvarying(fields) == layout.expected and stems.count(stems[0]) == count
+        # A figure that is too small for its field is elsewhere; no other four bytes of 0xFF are usual.
+        is_plain = b"/" not in stems[0] and _TOO_SMALL not in entries
+        return (alike, fields, offset) if is_same and is_plain else None
 
     def remember(
         self,
@@ -204,35 +227,27 @@ def _places(
     read: ReadAt, alike: _AlikeDirectory[Any], fields: _Fields, end: int
 ) -> tuple[tuple[int, int], tuple[int, int]] | None:
     """Return offset and length of pickle and storage; None if something is not as in the known directory."""
-    places = [_content(read, fields, entry * _FIELDS, end) for entry in alike.used]
-    pickle, storage, *order = places
-    if pickle is None or storage is None or None in order:
-        return None
-    if any(place and read(*place) != alike.byte_order for place in order):
-        return None
-    return pickle, storage
-
-
-def _is_plain(fields: _Fields, count: int) -> bool:
-    """Return whether all names begin with the same one, and all figures stand in the directory itself."""
-    stems = fields[_STEM::_FIELDS]
-    figures = (fields[part::_FIELDS] for part in (_STORED, _NBYTES, _OFFSET))
-    return (
-        stems.count(stems[0]) == count and b"/" not in stems[0] and not any(TOO_SMALL in f for f in figures)
-    )
+    pickle, storage, *orders = [_content(read, fields, at, end) for at in alike.used]
+    for order in orders:
+        if order is None or read(*order) != alike.byte_order:
+            return None
+    return (pickle, storage) if pickle and storage else None
 
 
 def _placed(
     read: ReadAt, file_size: int, tensor: _OneTensor[Any], offset: int, attributes: str
 ) -> tuple[TensorHeader, ...] | None:
     """Return the header of a tensor at a place; None if what stands around it is long."""
-    behind = offset + tensor.header.nbytes
+    known = tensor.header
+    nbytes = known.nbytes
+    behind = offset + nbytes
     if max(offset, file_size - behind) > MAX_AROUND_NBYTES:
         return None
     lead = read_exactly(read, 0, offset)
     tail = read_exactly(read, behind, file_size - behind)
     record = f"{tensor.before}{attributes}}}"
-    return (tensor.header._replace(offset=offset, lead=lead, tail=tail, record=record),)
+    values = (*known[:_PLACE], offset, nbytes, lead, tail, *known[_TAIL + 1 : _RECORD], record)
+    return (TensorHeader._make((*values, *known[_RECORD + 1 :])),)
 
 
 def _content(read: ReadAt, fields: _Fields, entry: int, end: int) -> tuple[int, int] | None:
@@ -256,33 +271,35 @@ def _read_directory(
     if place is None or not is_single or not place[0] == len(archive.members) <= _MAX_MEMBERS:
         return None
     names = list(archive.members)
-    entries = tuple(names.index(member.name) for member in (pickled, storage, *orders))
+    first_fields = tuple(names.index(member.name) * _FIELDS for member in (pickled, storage, *orders))
     byte_order = read_exactly(read, *archive.place(read, orders[0])) if orders else b""
-    return _parse_directory(read_exactly(read, *place[1:]), place[0], entries, byte_order)
+    return _parse_directory(read_exactly(read, *place[1:]), place[0], first_fields, byte_order)
 
 
 def _parse_directory(
     directory: bytes, count: int, used: tuple[int, ...], byte_order: bytes
 ) -> _AlikeDirectory[Any] | None:
     """Return what is to be known of a directory; None if names do not begin with that of the file."""
-    lengths, at = [], 0
+    places, at = [], 0
     for _ in range(count):
-        lengths.append(struct.unpack_from("<3H", directory, at + 28))
-        at += ENTRY_NBYTES + sum(lengths[-1])
-    stem_n = lengths[used[0]][0] - len(_PICKLE)
-    if at != len(directory) or min(name_n for name_n, *_ in lengths) < stem_n:
+        name_n, extra_n, comment_n = struct.unpack_from("<3H", directory, at + 28)
+        end = at + ENTRY_NBYTES + name_n + extra_n + comment_n
+        places.append((at, name_n, end))
+        at = end
+    stem_n = places[used[0] // _FIELDS][1] - len(_PICKLE)
+    if at != len(directory) or min(name_n for _, name_n, _ in places) < stem_n:
         return None
-    parts = (_METHOD, _LENGTHS, _ATTRIBUTES, _REST)
-    new: _AlikeDirectory[Any] = _AlikeDirectory(
-        key=(count, len(directory) - count * stem_n),
-        suffixes=tuple(name_n - stem_n for name_n, *_ in lengths),
-        rests=tuple(sum(each) - stem_n for each in lengths),
-        expected=(),
-        unvarying=itemgetter(*(entry * _FIELDS + part for entry in range(count) for part in parts)),
-        used=used,
-        byte_order=byte_order,
+    stems = {directory[at + ENTRY_NBYTES :][:stem_n] for at, _, _ in places}
+    entries = tuple(
+        _DirectoryEntry(
+            directory[at : at + 12],
+            name_n - stem_n,
+            directory[at + 30 : at + 42],
+            directory[at + ENTRY_NBYTES + stem_n : end],
+        )
+        for at, name_n, end in places
     )
-    fields = new.layout(stem_n)[0].unpack(directory)
-    new.expected = new.unvarying(fields)
-    stems = fields[_STEM::_FIELDS]
-    return new if stems.count(stems[0]) == count else None
+    parts = (_METHOD, _LENGTHS, _REST)
+    unvarying = itemgetter(*(entry * _FIELDS + part for entry in range(count) for part in parts))
+    key = count, len(directory) - count * stem_n
+    return _AlikeDirectory(key, entries, unvarying, used, byte_order) if len(stems) == 1 else None

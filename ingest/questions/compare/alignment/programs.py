@@ -19,7 +19,7 @@ from ingest.questions.compare.matching import (
 from ingest.questions.compare.operator_origins import OperatorKey
 from ingest.questions.compare.programs import OperatorGap, Why
 from ingest.questions.compare.runner import PairRunner, batched
-from ingest.questions.compare.sources import StepTensors
+from ingest.questions.compare.step_tensors import StepTensors
 from ingest.reader.flow.operator_kinds import is_input
 from workers.tasks.compare import Pair
 from workers.tasks.contents import are_turned

@@ -87,7 +87,18 @@ def test_an_unknown_command_is_refused_and_a_similar_one_suggested(answer: Answe
     [
         (["ingest"], "missing argument 'dump'"),
         (["compare", "a.zarr"], "missing argument 'B'"),
-        (["find", "--step", "x"], "invalid value for '--step'"),
+        (
+            ["find", "--step", "8-4"],
+            "invalid value for '--step' / '-n': it must be a valid integer, got '8-4'\n",
+        ),
+        (
+            ["find", "run.zarr", "Log*"],
+            "got unexpected extra argument(s) (Log*)\n  --name PATTERN chooses tensors",
+        ),
+        (
+            ["find", "--step", "9" * 5000],
+            "invalid value for '--step' / '-n': ",
+        ),
         (["find", "--tensor", "x"], "no such option: --tensor"),
         (["rules", "tset"], "no such command 'tset'"),
         (["ingest", "dump", "run.zarr"], "got unexpected extra argument"),
@@ -99,8 +110,8 @@ def test_words_that_are_not_understood_are_told_in_two_lines(
 ) -> None:
     refused = answer(*words, code=2)
     assert refused.stdout == ""
-    first, second = refused.stderr.splitlines()
-    assert first.startswith(f"error: {message}")
+    _, second = refused.stderr.splitlines()
+    assert refused.stderr.startswith(f"error: {message}")
     assert f"`dump-ingest {words[0]} --help` lists arguments and options." in second
 
 
@@ -134,6 +145,31 @@ main()
 def test_ctrl_c_before_the_command_is_loaded_ends_it_without_a_word() -> None:
     done = subprocess.run([sys.executable, "-c", _PRESSED_EARLY], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+_PRESSED_IN_AN_IMPORT = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Press:
+    def find_spec(self, name, *_):
+        if name == "ingest.cli.ls":
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except BaseException:
+                raise ImportError("numpy._core.umath failed to import")
+sys.meta_path.insert(0, Press())
+sys.argv = ["dump-ingest", "ls", "run.zarr"]
+from ingest.cli import main
+main()
+"""
+
+
+def test_ctrl_c_that_breaks_an_import_ends_the_command_as_ever() -> None:
+    """A compiled module replaces whatever ends its import by an ImportError."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PRESSED_IN_AN_IMPORT], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopping; Ctrl-C again to give up\n")
 
 
 def test_help_of_no_command_imports_what_takes_long() -> None:

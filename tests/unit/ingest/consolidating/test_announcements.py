@@ -1,10 +1,15 @@
 """Announcements of commits are read, and deleted when they are dealt with."""
 
-from ingest.consolidating.announcements import clear_announcements, read_announcements
+from collections.abc import Sequence
+
+import pytest
+
+from ingest.consolidating.announcements import clear_announcements
 from tests.cube_stores import put
+from tests.wrapped_objects import WrappedObjects
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.commit import CHANGED, REMOVED
+from workers.store.changes import CHANGED, DONE, REMOVED, changing, read_announcements
 from workers.store.objects import ObjectStore
 
 KEY = StepKey(3, 12)
@@ -57,7 +62,32 @@ def test_a_removal_stands_until_it_has_happened(objects: ObjectStore) -> None:
     assert read_announcements(objects) == {}
 
 
-def test_objects_with_other_names_are_not_announcements(objects: ObjectStore) -> None:
-    for name in ("3.12", "3.x.removed", "readme", "3.12.a.b", ".12.removed"):
-        objects.put(f"{CHANGED}/{name}", b"")
+def test_a_change_within_a_generation_stands_until_it_was_done_before_the_commit_was_read(
+    objects: ObjectStore,
+) -> None:
+    put(objects, 3, 12)
+    with changing(objects, KEY):
+        clear(objects)
+        assert len(read_announcements(objects)[KEY]) == 1
+    clear(objects, damaged=(KEY,))
+    assert read_announcements(objects) == {}
+
+
+def test_that_a_change_has_begun_is_never_left_alone_by_a_kill(objects: ObjectStore) -> None:
+    class Killed(Exception):
+        pass
+
+    class Fragile(WrappedObjects):
+        def delete_many(self, keys: Sequence[str]) -> None:
+            super().delete_many(keys[:1])
+            raise Killed
+
+    put(objects, 3, 12)
+    with changing(objects, KEY):
+        pass
+    with pytest.raises(Killed):
+        clear(Fragile(objects))
+    (left,) = read_announcements(objects)[KEY]
+    assert left.startswith(DONE)
+    clear(objects)
     assert read_announcements(objects) == {}

@@ -24,6 +24,7 @@ from workers.errors import StoreUnavailable, UsageError
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.backends.observed import ObservedObjects
+from workers.store.changes import CHANGED
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 
@@ -87,18 +88,18 @@ def test_a_step_that_is_dumped_again_is_taken_in_again(objects: ObjectStore) -> 
     put(objects, 0, 2)
     once(objects)
     put(objects, 0, 1, seed=1, anomalous=[2])
-    assert objects.children(commit.CHANGED) != []
+    assert objects.children(CHANGED) != []
     assert once(objects) == StepsConsolidated(rewritten=(1,))
     assert_is_what_is_committed(objects)
-    assert objects.children(commit.CHANGED) == []
+    assert objects.children(CHANGED) == []
 
 
 def test_an_announcement_that_is_lost_is_made_up_for_by_a_check(objects: ObjectStore) -> None:
     put(objects, 0, 1)
     once(objects)
     put(objects, 0, 1, seed=1)
-    for name in objects.children(commit.CHANGED):
-        objects.delete(f"{commit.CHANGED}/{name}")
+    for name in objects.children(CHANGED):
+        objects.delete(f"{CHANGED}/{name}")
     assert once(objects) == StepsConsolidated()
     assert once(objects, check=True) == StepsConsolidated(rewritten=(1,))
     assert_is_what_is_committed(objects)

@@ -24,10 +24,13 @@ def test_who_accepts_and_does_not_answer_hangs() -> None:
     assert "restart it" in told.value.hint
 
 
-def test_nobody_there_is_left_to_dask() -> None:
+def test_nobody_there_is_an_error_after_the_time_that_was_given() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-    require_answer(address, 0.2)
+    with pytest.raises(OSError, match=address):
+        require_answer(address, 0.2)
+    with pytest.raises(ValueError, match="nowhere"):
+        require_answer("tcp://nowhere", 0.2)
 
 
 def test_a_scheduler_answers_also_to_who_runs_an_event_loop() -> None:

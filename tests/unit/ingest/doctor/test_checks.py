@@ -76,19 +76,24 @@ def test_a_store_that_changes_what_is_written_is_not_to_be_used(
 
 
 @pytest.mark.parametrize(
-    ("error", "remedy"),
-    [(StoreUnavailable, "AWS_ENDPOINT_URL"), (StoreSilent, "firewall"), (ClockSkewed, "clock")],
+    ("url", "error", "remedy"),
+    [
+        ("s3://bucket/run.zarr", StoreUnavailable, "AWS_ENDPOINT_URL"),
+        ("s3://bucket/run.zarr", StoreSilent, "firewall"),
+        ("s3://bucket/run.zarr", ClockSkewed, "clock"),
+        ("run.zarr", StoreUnavailable, "mounted read-only"),
+    ],
 )
 def test_a_store_that_does_not_answer_is_to_be_looked_for(
-    error: type[StoreUnavailable], remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    url: str, error: type[StoreUnavailable], remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Away(WrappedObjects):
         def get(self, key: str) -> bytes | None:
             message = f"cannot read {key}"
             raise error(message)
 
-    monkeypatch.setattr(checks, "open_objects", lambda address: Away(open_objects(address)))
-    store = by_name(run_checks(load(store=str(tmp_path / "run.zarr")), None))["store"]
+    monkeypatch.setattr(checks, "open_objects", lambda _: Away(open_objects(resolve(tmp_path))))
+    store = by_name(run_checks(load(store=url), None))["store"]
     assert (store.ok, store.detail) == (False, "cannot read zarr.json")
     assert remedy in store.hint
 

@@ -11,6 +11,7 @@ from ingest.page.moment import Moment
 from ingest.reader.dump_store import open_store
 from workers.model import StepKey
 from workers.store import commit
+from workers.store.changes import CHANGED
 from workers.store.opening import open_objects, resolve
 from workers.store.record import WithoutTensors
 
@@ -64,14 +65,30 @@ def test_a_commit_that_took_the_place_of_another_is_seen_at_once(
     assert objects.requests == 2  # the announcement does not make it read it again
 
 
-def test_tensors_that_gc_removes_are_missed_within_a_round(
+def drop_tensors(objects: CountingStore, moment: Moment) -> None:
+    committed = moment.store.step(1, 2).commit
+    commit.drop_tensors(objects, committed, WithoutTensors("2026-01-01T00:00:00+00:00", "gc", "old"))
+
+
+def test_tensors_that_gc_removes_are_missed_at_once(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_READ_AGAIN", 1)
+    objects = commit_steps(store, *range(3))
+    moment = Moment.of(ingest.DumpStore(objects))
+    drop_tensors(objects, moment)
+    later = moment.later()
+    assert (later.store.step(1, 2).has_tensors, later.token == moment.token) == (False, False)
+    assert later.later() is later
+
+
+def test_a_change_that_nobody_announced_is_noticed_within_a_round(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Somebody may change the store by hand, or with a version that did not announce this."""
     monkeypatch.setattr(module, "_READ_AGAIN", 2)
     objects = commit_steps(store, *range(3))
     moment = Moment.of(ingest.DumpStore(objects))
-    committed = moment.store.step(1, 2).commit
-    commit.drop_tensors(objects, committed, WithoutTensors("2026-01-01T00:00:00+00:00", "gc", "old"))
+    drop_tensors(objects, moment)
+    objects.delete_many([f"{CHANGED}/{name}" for name in objects.children(CHANGED)])
     assert moment.later() is moment
     assert moment.later() is moment
     later = moment.later()

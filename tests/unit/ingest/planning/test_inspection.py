@@ -47,6 +47,21 @@ def test_header_and_sample_of_each_tensor_are_read(made: MadeDump) -> None:
     assert (result.unreadable, result.undecoded, result.poison, result.unfinished) == ([], [], (), "")
 
 
+@pytest.mark.parametrize("header_nbytes", [128, 1024, 1088, HEAD_BYTES, 2 * HEAD_BYTES])
+def test_header_of_any_length_gives_the_same_shape_and_sample(header_nbytes: int, made: MadeDump) -> None:
+    """A long one leaves no room for the sample in the bytes that are read first."""
+    values = np.arange(5000.0)
+    text = repr({"descr": "<f8", "fortran_order": False, "shape": values.shape}).encode()
+    padded = text.ljust(header_nbytes - 11) + b"\n"
+    head = b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded
+    made.add(head + values.tobytes(), tensor_name(slot=0))
+    made.add(values, tensor_name(slot=1))
+    long, usual = inspected(made).inspections.values()
+    assert [header.shape for header in long.headers] == [(5000,)]
+    assert len(long.headers[0].lead) == header_nbytes
+    assert long.samples == usual.samples
+
+
 def test_file_is_read_once_and_only_its_first_bytes(made: MadeDump, monkeypatch: pytest.MonkeyPatch) -> None:
     made.add(np.zeros(10**6))
     reads: list[tuple[int, int]] = []

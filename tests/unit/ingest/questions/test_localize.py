@@ -108,3 +108,13 @@ def test_mistakes_are_explained(sketched_store: Path) -> None:
         localize(str(sketched_store), f"{sketched_store}@0,1")
     with pytest.raises(UsageError, match="no tensor"):
         localize(f"{sketched_store}@0,1", f"{sketched_store}@1,1", "Nothing*")
+
+
+def test_a_step_of_statistics_alone_has_nothing_to_locate(tmp_path: Path, store: Path) -> None:
+    log = tmp_path / "logs/nvdlfw_inspect_statistics_logs/nvdlfw_inspect_globalrank-0.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("2026-11-22 00:32:33,556 - INFO - fc1_activation_max \t iteration=000000 \t value=2.9\n")
+    ingest_directly(tmp_path / "logs", store)
+    with pytest.raises(UsageError, match="has statistics of its tensors, and no elements to locate") as told:
+        localize(f"{store}@0,0", f"{store}@0,0")
+    assert "dump-ingest compare" in told.value.hint

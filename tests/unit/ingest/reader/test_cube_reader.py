@@ -1,6 +1,7 @@
 """The cubes hold what the steps hold, and are read with few requests."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,10 @@ import ingest
 from ingest.api import ConsolidatedCubes, DumpStore, open_store
 from ingest.reader.consolidated import open_cubes
 from tests.counted_requests import CountedRequests
+from tests.npy_files import MadeDump
+from tests.pipeline import ingest_directly
 from workers.errors import DamagedStore
+from workers.rules.load import load_rules
 
 
 @pytest.fixture
@@ -104,3 +108,14 @@ def test_of_ranks_without_a_step_nothing_need_be_there(cubes: ConsolidatedCubes)
     for name in ("tensors", "statistics_only"):
         cubes._tables[name] = np.where([[True], [False]], -1, cubes.table(name))
     assert np.isnan(cubes.cube("max", 0)).all()
+
+
+def test_steps_without_tensors_have_empty_cubes(made: MadeDump, store: Path) -> None:
+    """As when all files of a step are quarantined."""
+    for step in range(2):
+        made.add(b"junk", step=step)
+    ingest_directly(made.root, store, rules=load_rules().enabled)
+    ingest.consolidate(store)
+    cubes = open_store(store).consolidated()
+    assert cubes.steps.tolist() == [0, 1]
+    assert [cubes.block(place).digest.shape for place in range(2)] == [(1, 0, 16)] * 2

@@ -34,7 +34,8 @@ def test_a_dump_is_called_a_dump_and_how_to_ingest_it_is_told(dumps: DumpLibrary
 
 def test_a_part_of_a_store_names_the_store(dumps: DumpLibrary, store: Path) -> None:
     ingest_directly(dumps["nan-log-2rank"] / "dump", store)
-    assert refusal(store / "rank_0").hint == f"Name the store: {store}"
+    for part in ("rank_0", "rank_0/step_1"):
+        assert refusal(store / part).hint == f"Name the store: {store}"
     assert refusal(store / "zarr.json").hint == f"It is a part of a store. Name the store: {store}"
 
 

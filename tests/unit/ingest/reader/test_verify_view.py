@@ -1,19 +1,22 @@
 """What lies beside the steps is verified, too."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import ingest
-from ingest.reader.verify_view import uncommitted, verify_surroundings, verify_view
+from ingest.reader.verify_view import uncommitted, verify_copies, verify_surroundings, verify_view
 from tests.cube_stores import once, put
 from tests.gc_stores import age
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
+from tests.wrapped_objects import WrappedObjects
 from workers.model import StepKey
 from workers.store import commit
+from workers.store.changes import CHANGED
 from workers.store.cubes import CubeGrid
 from workers.store.opening import connect, open_objects, resolve
 
@@ -42,6 +45,44 @@ def test_a_store_without_a_view_is_not_damaged(tmp_path: Path) -> None:
     (store / "rank_0/zarr.json").write_text('{"node_type": "array"}')
     (damage,) = verify_surroundings(objects)
     assert str(damage) == "rank_0/zarr.json is not the metadata of a group"
+
+
+def test_a_copy_that_is_not_its_commit_is_named(tmp_path: Path) -> None:
+    objects = open_objects(resolve(tmp_path / "run.zarr"))
+    for key in (first := StepKey(0, 1)), StepKey(1, 1), StepKey(0, 2):
+        put(objects, key.rank, key.step or 0)
+    once(objects)
+    put(objects, first.rank, first.step or 0)
+    assert list(verify_copies(objects)) == []  # the change is announced
+    objects.delete_many([f"{CHANGED}/{name}" for name in objects.children(CHANGED)])
+    (damage,) = verify_copies(objects)
+    assert "the copy of rank 0 step 1 is not its commit" in str(damage)
+    assert once(objects, check=True).appended == ()  # nothing but the copy is written again
+    assert list(verify_copies(objects)) == []
+    for name in objects.sizes("consolidated/commit"):
+        objects.put(f"consolidated/commit/{name}", b"spoiled")
+    (damage,) = verify_copies(objects)
+    assert "consolidated/commit" in str(damage)
+
+
+def test_a_change_that_is_copied_while_copies_are_verified_is_no_damage(tmp_path: Path) -> None:
+    class Changing(WrappedObjects):
+        left = 1
+
+        def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
+            contents = super().get_many(keys)
+            if self.left and any("/commit/c/" in key for key in keys):
+                self.left -= 1
+                put(self._inner, 0, 1)
+                once(self._inner)
+            return contents
+
+    objects = open_objects(resolve(tmp_path / "run.zarr"))
+    put(objects, 0, 1)
+    once(objects)
+    changing = Changing(objects)
+    assert list(verify_copies(changing)) == []
+    assert changing.left == 0
 
 
 def test_cubes_by_tensor_that_are_not_what_the_steps_have_are_named(

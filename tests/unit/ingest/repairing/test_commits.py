@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ingest.api import open_store, repair
-from ingest.repairing.commits import commit_from_objects, leaf_of, list_generations, name_in
+from ingest.repairing.commits import commit_from_objects, list_generations, name_in
 from tests.damages import DAMAGES
 from workers.errors import DamagedStore
 from workers.model import StepKey
@@ -22,7 +22,7 @@ def test_a_whole_commit_comes_out_as_it_is(whole_objects: ObjectStore) -> None:
     assert name_in(leaf) == name
     committed = open_store(whole_objects.address.url).step(0, 1).commit
     made = commit_from_objects(whole_objects, KEY, name, leaf=leaf, origin=committed.record.source)
-    before, after = json.loads(leaf), json.loads(leaf_of(made))
+    before, after = json.loads(leaf), json.loads(made.data)
     # Not in the objects: the time of the commit, and by which rules nothing was found.
     for document in (before, after):
         record = document["attributes"]["dump_ingest"]

@@ -8,12 +8,13 @@ import pytest
 
 from ingest.layouts.detect import find_dump
 from ingest.settings import Settings, load
-from ingest.wiring.stores import address_of_store, grid_of, has_store, place_of_store
+from ingest.wiring.stores import address_of_store, grid_of, has_store, place_of_store, refuse_misplaced
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from workers.errors import UsageError
 from workers.model import MIB
 from workers.store.model import Grid
+from workers.store.opening import open_objects, resolve
 
 
 def settings(**values: Any) -> Settings:
@@ -27,6 +28,16 @@ def test_a_store_in_the_dump_or_in_memory_is_refused(made: MadeDump) -> None:
         place_of_store(settings(store=f"{made.root}/run.zarr"), tree)
     with pytest.raises(UsageError, match="in the memory of one process"):
         place_of_store(settings(store="memory://run.zarr"), tree)
+
+
+def test_a_store_in_another_store_is_refused(made: MadeDump, store: Path, tmp_path: Path) -> None:
+    """`gc` and a new view of the outer one would delete parts of the inner one."""
+    made.add(np.ones(3))
+    ingest_directly(made.root, store)
+    for place in (store / "other.zarr", store / "consolidated", store / "rank_0/step_0/other.zarr"):
+        with pytest.raises(UsageError, match=f"{place} would lie in the store {store}"):
+            refuse_misplaced(open_objects(resolve(place)))
+    refuse_misplaced(open_objects(resolve(tmp_path / "other.zarr")))
 
 
 def test_the_grid_and_the_address_are_those_of_the_settings() -> None:

@@ -1,6 +1,7 @@
 """Chunks of N-dimensional arrays: what is written is what zarr-python reads, and damage is named."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,17 @@ def test_a_plain_array_comes_back_chunk_by_chunk(values: np.ndarray[Any, Any]) -
 @given(values=hnp.arrays(np.float64, (1, 3, 8)))
 def test_a_sharded_array_comes_back_bit_for_bit(values: np.ndarray[Any, Any]) -> None:
     assert SHARDED.decode(SHARDED.encode(values), "here").tobytes() == values.tobytes()
+
+
+@given(values=hnp.arrays(np.float64, (1, 3, 8), elements=st.sampled_from([0.0, 1.0])))
+def test_the_inner_chunks_of_an_object_are_its_parts(values: np.ndarray[Any, Any]) -> None:
+    """Equal ones in a row are decoded once."""
+    parts = list(SHARDED.inner_parts(SHARDED.encode(values), "here"))
+    np.testing.assert_array_equal(np.concatenate(parts, axis=2), values)
+    for before, part in pairwise(parts):
+        assert (part is before) == np.array_equal(part, before)
+    (only,) = PLAIN.inner_parts(PLAIN.encode(PLAIN.full()), "here")
+    np.testing.assert_array_equal(only, PLAIN.full())
 
 
 @given(values=st.lists(st.text(st.characters(codec="utf-8")), max_size=5))

@@ -209,6 +209,34 @@ def test_a_small_read_is_two_requests_and_one_where_the_shard_is_small(
     assert len(asked) == 3, "the index is still there"
 
 
+@pytest.mark.parametrize(("is_local", "requests"), [(True, 7), (False, 2)])
+def test_a_directory_is_read_in_parts_and_an_object_store_in_runs(
+    packed: tuple[Path, ArraySpec, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    is_local: bool,
+    requests: int,
+) -> None:
+    """Seven chunks in two shards: a request of an object store takes long, and fetches a whole run."""
+    root, spec, payload = packed
+    asked: list[int] = []
+
+    class Counting(WrappedObjects):
+        @property
+        def is_local(self) -> bool:
+            return is_local
+
+        def get_range(self, key: str, start: int, stop: int | None = None) -> bytes | None:
+            asked.append(start)
+            return super().get_range(key, start, stop)
+
+    monkeypatch.setattr(shards, "_TAIL_NBYTES", 0)
+    monkeypatch.setattr(shards, "_CACHED_NBYTES", spec.chunk_nbytes)
+    reader = ShardReader(Counting(connect(resolve(str(root)))), spec.path, spec)
+    assert reader.read(8, 64) == payload[32:256]
+    of_chunks = [start for start in asked if start >= 0]
+    assert len(of_chunks) == requests
+
+
 def test_one_index_is_asked_for_once_by_many_threads(packed: tuple[Path, ArraySpec, bytes]) -> None:
     root, spec, payload = packed
     reader = reader_of(root, spec)

@@ -60,6 +60,13 @@ def test_a_step_with_tensors_that_are_not_on_the_axis_writes_nothing_and_names_t
     assert not list(replicas.objects.sizes(GROUP))
 
 
+def test_a_task_alone_puts_the_tensors_at_the_end_of_the_axis_itself(replicas: Replicas) -> None:
+    (result,) = results(replicas)
+    assert isinstance(result, Consolidated)
+    assert [key.name for key in result.keys] == NAMES
+    assert result.job.width == len(NAMES)
+
+
 def test_ranks_are_reported_with_their_generation_and_totals(replicas: Replicas) -> None:
     *_, result = results(replicas)
     assert isinstance(result, Consolidated)

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from ingest.questions.compare import Verdict, kept_tensors
+from ingest.questions.compare.compared_tensor import ComparedTensor
 from ingest.questions.compare.kept_tensors import KeptTensors
-from ingest.questions.compare.result import ComparedTensor
 from workers.model import StepKey
 
 ROW = ComparedTensor(

@@ -227,7 +227,7 @@ def test_flat_parameters_that_hold_several_have_no_counterpart(tmp_path: Path) -
     }
     assert rows["param.fc._flat_param"].held is None
     (note,) = (note for note in found.notes if "flat" in note)
-    assert "1 flat parameter of A" in note
+    assert "1 tensor of A" in note
     assert "use_orig_params=True" in note
 
 

@@ -9,7 +9,7 @@ import pytest
 from ingest.questions.compare import load_mapping
 from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.matching import MatchedBy, Matching, match_tensors, without_numbers
-from ingest.questions.compare.sources import StepTensors
+from ingest.questions.compare.step_tensors import StepTensors
 from workers.arrays.statistics import FIELDS
 from workers.model import StepKey
 from workers.store.blocks import TensorKey
@@ -33,7 +33,7 @@ def tensors(*keys: TensorKey, shapes: list[tuple[int, ...]] | None = None) -> St
         np.ones(n, bool),
         np.zeros(n, np.int64),
         np.arange(n),
-        SimpleNamespace(attributes=lambda _: {}, model_output=lambda _: None),  # type: ignore[arg-type]
+        SimpleNamespace(attributes=lambda _: {}, model_output=lambda _: None),
     )
 
 

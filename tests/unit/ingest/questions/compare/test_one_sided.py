@@ -2,8 +2,8 @@
 
 import pytest
 
+from ingest.questions.compare.compared_tensor import Verdict
 from ingest.questions.compare.one_sided import one_sided_row
-from ingest.questions.compare.result import Verdict
 from workers.model import StepKey
 from workers.store.blocks import TensorKey
 

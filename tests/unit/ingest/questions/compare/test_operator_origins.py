@@ -5,7 +5,7 @@ import pytest
 import ingest
 from ingest.questions.compare.operator_origins import OperatorOrigin, origins_of, scope_of
 from ingest.questions.compare.selection import Selection
-from ingest.questions.compare.sources import StoreSource
+from ingest.questions.compare.stored_steps import StoreSource
 from workers.model import StepKey
 
 GRADIENT = "Gradients_Default_net-WithLossCell__backbone-Net_fc-Dense_Grad_MatMul"

@@ -1,5 +1,6 @@
 """Pairs are compared in batches, in threads or tasks."""
 
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -29,6 +30,20 @@ def test_a_few_pairs_are_shared_among_those_who_are_idle() -> None:
     assert len(list(batched([pair(WHOLE_NBYTES // 4)] * 4, parts=1))) == 1
     assert len(list(batched([pair(WHOLE_NBYTES // 4)] * 4, parts=2))) == 2
     assert list(batched([])) == []
+
+
+def test_the_first_batch_does_not_wait_for_all_pairs_if_their_size_is_known() -> None:
+    made: list[int] = []
+
+    def pairs() -> Iterator[Pair]:
+        for number in range(4):
+            made.append(number)
+            yield pair(WHOLE_NBYTES // 2)
+
+    batches = batched(pairs(), 1, 2 * WHOLE_NBYTES)
+    assert len(next(batches)) == 2
+    assert made == [0, 1, 2]
+    assert [len(batch) for batch in batches] == [2]
 
 
 def test_outcomes_of_threads_come_in_the_order_of_the_batches() -> None:

@@ -6,17 +6,25 @@ import numpy as np
 import pytest
 
 from ingest.api import open_store
-from ingest.questions.compare.stored_forms import MadeItems, StoredForms
+from ingest.questions.compare.stored_forms import ListOnDemand, StoredForms
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 from workers.store.blocks import tensors_of
 
 
-def test_items_are_made_for_places() -> None:
-    items = MadeItems(3, lambda place: place * 10)
+def test_a_list_is_made_once_and_on_demand() -> None:
+    made: list[int] = []
+
+    def make() -> list[int]:
+        made.append(1)
+        return [0, 10, 20]
+
+    items = ListOnDemand(3, make)
+    assert (len(items), made) == (3, [])
     assert (len(items), items[1], items[-1], items[1:], list(items)) == (3, 10, 20, [10, 20], [0, 10, 20])
     with pytest.raises(IndexError):
         items[3]
+    assert made == [1]
 
 
 def test_fields_that_are_equal_have_equal_meanings(dumps: DumpLibrary, tmp_path: Path) -> None:
@@ -32,3 +40,4 @@ def test_fields_that_are_equal_have_equal_meanings(dumps: DumpLibrary, tmp_path:
         for other in range(len(rows)):
             if np.all(forms.fields[one] == forms.fields[other]):
                 assert forms.meanings[one] == forms.meanings[other]
+                assert forms.shapes[one] == forms.shapes[other]

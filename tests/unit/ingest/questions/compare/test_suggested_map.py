@@ -7,7 +7,7 @@ import numpy as np
 from ingest.questions.compare import load_mapping
 from ingest.questions.compare.matching import MatchedBy, TensorPair
 from ingest.questions.compare.result import GuessedName
-from ingest.questions.compare.sources import StepTensors
+from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.suggested_map import guessed_names, mapping_text
 from workers.arrays.statistics import FIELDS
 from workers.model import StepKey

@@ -7,7 +7,7 @@ import numpy as np
 import ingest
 from ingest.questions.compare.held_tensors import HeldTensors, hold_together
 from ingest.questions.compare.runner import ThreadRunner
-from ingest.questions.compare.sources import load_step
+from ingest.questions.compare.stored_steps import load_step
 from ingest.questions.placement.made_up import is_removed, made_up
 from ingest.questions.placement.mistakes import equal_holders
 from tests.pipeline import ingest_directly

@@ -7,7 +7,8 @@ import numpy as np
 from ingest.questions.compare.alignment.step_calls import calls_of, with_contents
 from ingest.questions.compare.runner import ThreadRunner
 from ingest.questions.compare.selection import Selection
-from ingest.questions.compare.sources import StepTensors, open_source
+from ingest.questions.compare.sources import open_source
+from ingest.questions.compare.step_tensors import StepTensors
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.model import StepKey

@@ -1,0 +1,148 @@
+"""The steps of a dump as a side of a comparison.
+
+A dump is not converted for this: its files are read in place, and a second time if an element differs. That
+takes no space, and about as long as reading the dump. Nothing is ever written into a dump.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ingest.layouts.base import Dump, Listing
+from ingest.planning.inspection import inspect
+from ingest.planning.plan import plan_step
+from ingest.questions.compare.dump_rows import keys_of, statistics_of, types_and_shapes
+from ingest.questions.compare.selection import Selection
+from ingest.questions.compare.step_tensors import LineAndName, StepTensors
+from ingest.reader.context.configuration import sample_of_dump
+from ingest.reader.context.ge_graph import ModelOutput
+from ingest.reader.mesh import Coordinates
+from ingest.reader.ranges import format_ranges
+from ingest.reader.snapshot import LeftOut
+from ingest.reader.text import counted
+from workers.arrays.digest import DIGEST_BYTES
+from workers.arrays.dtypes import ElementType, from_name
+from workers.arrays.marginals import Marginal
+from workers.errors import UsageError
+from workers.model import StepKey
+from workers.store.attributes import parse_record
+from workers.store.model import Grid, Origin, RowKind, StoreAddress
+from workers.tasks.model import Entry
+from workers.tasks.operands import InFile, Operand
+
+
+class DumpSource:
+    """The steps of a dump, as its files are when they are loaded."""
+
+    def __init__(self, selection: Selection, dump: Dump) -> None:
+        """List the dump.
+
+        Raises:
+            UsageError: the dump does not have the rank or step.
+        """
+        self.label = str(selection)
+        self.sample = sample_of_dump(dump.root)
+        self.left_out: tuple[LeftOut, ...] = ()
+        self._dump = dump
+        listings = [listing for listing in dump.scan({}).listings if listing.key.step is not None]
+        self._listings: dict[StepKey, Listing] = {
+            listing.key: listing
+            for listing in sorted(listings, key=lambda listing: listing.key.order)
+            if listing.files and selection.includes(listing.key)
+        }
+        if not self._listings:
+            ranks = format_ranges({listing.key.rank for listing in listings})
+            steps = format_ranges({listing.key.step or 0 for listing in listings})
+            raise UsageError(
+                f"{selection}: the dump does not have this rank and step",
+                hint=f"It has ranks {ranks} and steps {steps}.",
+            )
+
+    @cached_property
+    def keys(self) -> list[StepKey]:
+        """The steps of the dump, by step, then rank."""
+        return list(self._listings)
+
+    def coordinates(self) -> Mapping[int, Coordinates]:
+        """Return nothing: the places of ranks are told by an index."""
+        return {}
+
+    def load(self, key: StepKey) -> StepTensors:
+        """Read names and headers of the files of one step.
+
+        Raises:
+            DumpError: a file changed since it was listed, or may not be read.
+        """
+        listing = self._listings[key]
+        origin = Origin(listing.layout, "", str(self._dump.root), listing.rank_from)
+        inspected = inspect(self._dump.root, listing, self._dump.describe(listing))
+        plan = plan_step(inspected, origin, StoreAddress("memory://"), Grid())
+        rows = [row for row, entry in enumerate(plan.entries) if entry.kind in _KINDS]
+        entries = [plan.entries[row] for row in rows]
+        quarantined = sum(entry.kind is RowKind.QUARANTINED for entry in plan.entries)
+        reported = [plan.reported.get(row) for row in rows]
+        dtypes, shapes = types_and_shapes(entries, reported)
+        return StepTensors(
+            key,
+            keys_of(entries),
+            dtypes,
+            shapes,
+            [()] * len(rows),
+            np.zeros((len(rows), DIGEST_BYTES), np.uint8),
+            statistics_of(reported),
+            np.array([entry.kind is RowKind.TENSOR for entry in entries], bool),
+            np.array([entry.nbytes for entry in entries], np.int64),
+            np.arange(len(rows)),
+            _DumpOperands(str(self._dump.root), key, entries),
+            f"partial: {counted(quarantined, 'file')} cannot be read" if quarantined else "",
+        )
+
+
+_KINDS = (RowKind.TENSOR, RowKind.STATISTICS)
+
+
+@dataclass(slots=True)
+class _DumpOperands:
+    """Makes operands of the files of one step of a dump."""
+
+    root: str
+    key: StepKey
+    entries: Sequence[Entry]
+
+    def operand(self, number: int, tensors: StepTensors) -> Operand:
+        entry = self.entries[number]
+        header = entry.header
+        element: ElementType = header.element if header else from_name("uint8")
+        return Operand(
+            f"{self.key} of {self.root}",
+            element,
+            tensors.shapes[number],
+            entry.nbytes,
+            InFile(self.root, entry.source, entry.offset, entry.view) if header and entry.readable else None,
+            b"",
+            bool(header and header.fortran_order),
+            header.device if header else None,
+        )
+
+    @property
+    def marginals(self) -> Mapping[int, Mapping[int, Marginal]]:
+        """Nothing: only a store keeps marginals."""
+        return {}
+
+    def line_and_name(self, _: int) -> LineAndName:
+        """Return nothing: only a store has its graph files at hand."""
+        return LineAndName()
+
+    def model_output(self, _: int) -> ModelOutput | None:
+        """Return nothing, for the same reason."""
+        return None
+
+    def attributes(self, number: int) -> dict[str, Any]:
+        """Return what its file says of a tensor besides its elements."""
+        record = parse_record(self.entries[number].record)
+        return {**record.get("file", {}), **record}

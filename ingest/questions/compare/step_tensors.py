@@ -1,0 +1,99 @@
+"""The tensors of one step of one rank, whether they are in a store or in a dump."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.reader.context.ge_graph import ModelOutput
+from workers.arrays.marginals import Marginal
+from workers.model import StepKey
+from workers.store.blocks import TensorKey
+from workers.tasks.operands import Operand
+
+
+@dataclass(frozen=True, slots=True)
+class LineAndName:
+    """What the graph files of a dump say about the operator of a tensor."""
+
+    name: str = ""
+    """Its full name, with its scope; "" if it is not known."""
+    line: tuple[str, int] | None = None
+    """The file, without its directory, and the line that made it."""
+
+
+class Operands(Protocol):
+    """Says where the elements of the tensors of one step are, and what else is known of these."""
+
+    @property
+    def marginals(self) -> Mapping[int, Mapping[int, Marginal]]:
+        """By tensor and axis the marginals of those that have any.
+
+        Raises:
+            DamagedStore: they are damaged.
+        """
+
+    def operand(self, number: int, tensors: StepTensors) -> Operand:
+        """Return a value that says where to read the elements of one tensor."""
+
+    def line_and_name(self, number: int) -> LineAndName:
+        """Return what the graph files say about the operator of a tensor."""
+
+    def model_output(self, number: int) -> ModelOutput | None:
+        """Return which output of the model the graph of GE says that a tensor is; None if it says nothing."""
+
+    def attributes(self, number: int) -> dict[str, Any]:
+        """Return what its file says of a tensor besides its elements; see `Tensor.attributes`."""
+
+
+@dataclass(frozen=True, eq=False)
+class StepTensors:
+    """The tensors of one step of one rank, in order of execution. All lists and arrays have this order."""
+
+    key: StepKey
+    keys: list[TensorKey]
+    dtypes: list[str]
+    shapes: Sequence[tuple[int, ...]]
+    meanings: Sequence[tuple[Any, ...]]
+    """What decides about a tensor besides its bytes: with equal digests and meanings, tensors are equal."""
+    digests: npt.NDArray[np.uint8]
+    """(tensor, 16), uint8; zeros if not known."""
+    statistics: npt.NDArray[np.float64]
+    """(tensor, len(FIELDS)), float64; NaN if not known."""
+    dumped: npt.NDArray[np.bool_]
+    """(tensor,): whether the elements were dumped, and not only statistics."""
+    nbytes: npt.NDArray[np.int64]
+    """(tensor,): bytes of the payload."""
+    places: npt.NDArray[Any]
+    """(tensor,): sorts in the order in which payloads are stored."""
+    operands: Operands
+    partial: str = ""
+    """What the step lacks, if that is known only after reading it."""
+    removed: frozenset[int] = frozenset()
+    """The tensors whose elements were dumped, and have been removed from the store."""
+    forms: npt.NDArray[np.object_] | None = None
+    """(tensor, field): tensors of which these are equal have equal meanings, but not only they; None if that
+    is not known."""
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of the tensors."""
+        return [key.name for key in self.keys]
+
+    @property
+    def different_shapes(self) -> list[tuple[int, ...]]:
+        """The shapes that occur: a few hundred, of ten thousand tensors."""
+        if self.forms is None:
+            return list(set(self.shapes))
+        # The last field is that of all numbers, and the same where these are.
+        alike = self.forms[:, -1].tolist()
+        return [self.shapes[number] for number in dict(zip(alike, range(len(alike)), strict=True)).values()]
+
+    def operand(self, number: int) -> Operand:
+        """Return a value that says where to read the elements of one tensor."""
+        return self.operands.operand(number, self)
