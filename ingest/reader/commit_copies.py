@@ -52,7 +52,7 @@ def read_copies(objects: ObjectStore, keys: Sequence[StepKey]) -> dict[StepKey, 
 def outdated_copies(view: CubeReader, keys: Collection[StepKey]) -> list[StepKey]:
     """Return the steps of which the view has another copy than the commit, although no change is announced.
 
-    Commits that are damaged or gone are passed over: that is no fault of the copy.
+    Commits that are damaged or gone are passed over: the copy is not at fault.
 
     A change that is announced and copied meanwhile looks so, too: ask again.
 
