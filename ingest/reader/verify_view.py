@@ -60,7 +60,7 @@ def verify_copies(objects: ObjectStore) -> Iterator[StoreDamage]:
             return
         for step in view.steps.tolist():
             keys = {StepKey(rank, step) for rank in view.ranks.tolist()}
-            # Once more: what was changed and copied meanwhile is no damage.
+            # Once more: what was changed and copied meanwhile is not damaged.
             for key in outdated_copies(view, outdated_copies(view, keys)):
                 reason = f"the copy of {key} is not its commit; `consolidate --check` renews it"
                 yield StoreDamage(GROUP, f"{GROUP}/commit: {reason}")
