@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.reader import commit_copies, possible_steps
+from ingest.reader import possible_steps
 from ingest.reader.verify_view import verify_view
 from tests.cube_stores import once
 from tests.npy_files import MadeDump, tensor_name
@@ -24,7 +24,7 @@ _ARRAYS = [name for name, document in Cubes(_GRID).documents(1, 1, 1).items() if
 _ASKED = (
     *("max", "min", "l2_norm", "row", "digest", "nan_count", "pos_inf_count", "sketches", "aggregate"),
     *("by_tensor/max", "by_tensor/min", "by_tensor/row", "step", "rank", "tensor", "name", "op_type"),
-    *("fingerprint", "status", "tensors", "with_histogram", "without_histogram", "statistic", "commit"),
+    *("fingerprint", "status", "tensors", "with_histogram", "without_histogram", "statistic", "bound"),
 )
 
 
@@ -143,7 +143,7 @@ def test_each_object_is_named_by_verify(
     objects = open_objects(resolve(copied_store))
     assert list(verify_view(objects)) == []
     count = 0
-    for array in set(_ARRAYS) - {"commit"}:  # a copy that is missing costs a request, and is none
+    for array in set(_ARRAYS) - {"commit"}:  # a commit without a copy is read itself
         for key in without(objects_of(copied_store, array)):
             (damage,) = verify_view(objects)
             assert str(damage) == f"{key}: missing" or str(damage).startswith(f"consolidated/{array}: rank ")
@@ -161,8 +161,6 @@ def test_no_question_is_answered_wrongly(
 ) -> None:
     """From the steps, all are answered; those of the view itself, or it is called damaged."""
     monkeypatch.setattr(possible_steps, "LEAST_STEPS", 1)
-    monkeypatch.setattr(commit_copies, "_LEAST", 1)
-    monkeypatch.setattr(commit_copies, "_LEAST_OF_STEP", 1)
     keys = objects_of(copied_store, array)
     for key in without({keys[0], keys[len(keys) // 2], keys[-1]}):
         for name, question in _STEPS.items():
