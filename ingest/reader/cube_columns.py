@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader import shard_indexes
 from ingest.reader.cube_reader import CubeReader
 from workers.arrays.aggregate import STATISTICS, aggregated, default_aggregate, joined, parts_of
 from workers.arrays.digest import DIGEST_BYTES
@@ -25,7 +24,6 @@ from workers.model import MIB, ceil_div
 from workers.store.backends.deadline import supervised
 from workers.store.blocks import Block
 from workers.store.cubes import ANOMALY_FIELDS, GROUP
-from workers.store.model import StoreAddress
 from workers.store.nd_arrays import ArrayLayout
 from workers.store.objects import REQUESTS_AT_ONCE, ObjectStore
 
@@ -315,7 +313,7 @@ class _CubePart:
         layout, objects = self.block.layout, self.cubes.objects
         key = f"{GROUP}/{layout.key(position)}"
         is_whole = len(numbers) > layout.chunk[layout.inner_axis] // layout.inner // 2
-        index = None if is_whole else self._known_index(key)
+        index = None if is_whole else self.cubes.known_index(key)
         end = index
         if end is None:
             asked = max(layout.index_nbytes, 0 if objects.is_local else _END_NBYTES)
@@ -326,26 +324,13 @@ class _CubePart:
             is_whole = is_whole or len(end) < asked
         every = layout.inner_ranges(end, key)
         if index is None:
-            self._keep_index(key, end[-layout.index_nbytes :])
+            self.cubes.keep_index(layout, position[0], key, end)
         ranges = [every[number] for number in numbers]
         for first, last in [(0, len(end))] if is_whole else _near(ranges):
             data = memoryview(end if is_whole else objects.get_range(key, first, last) or b"")
             for start, stop in ranges:
                 if first <= start and stop <= last:
                     yield layout.decode_inner(bytes(data[start - first : stop - first]), key, stop - start)
-
-    def _known_index(self, key: str) -> bytes | None:
-        return None if self.cubes.objects.is_local else shard_indexes.KNOWN.get(self._named(key))
-
-    def _keep_index(self, key: str, index: bytes) -> None:
-        # A block that is not full is written again with each further step, without a sign of it.
-        is_full = (self.block.number + 1) * self.block.layout.chunk[0] <= self.cubes.state.steps
-        if is_full and not self.cubes.objects.is_local:
-            shard_indexes.KNOWN.keep(self._named(key), index)
-
-    def _named(self, key: str) -> tuple[StoreAddress, str, int, str]:
-        state = self.cubes.state
-        return (self.cubes.objects.address, state.epoch, state.rewrites, key)
 
 
 def _near(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ingest.reader import shard_indexes
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import counted
 from workers.arrays.aggregate import STATISTICS
@@ -30,6 +31,7 @@ from workers.store.cubes import (
     parse_state,
     read_axis,
 )
+from workers.store.model import StoreAddress
 from workers.store.nd_arrays import ArrayLayout
 from workers.store.objects import ObjectStore
 
@@ -205,10 +207,33 @@ class CubeReader:
             left = min(self.state.tensors - tensor_chunk * tensors, tensors)
             if key not in objects:
                 continue  # none of its ranks has any of its tensors
+            self.keep_index(layout, block, key, objects[key])
             parts = islice(layout.inner_parts(objects[key], key), ceil_div(left, width))
             for number, part in enumerate(parts):
                 known = left - number * width
                 yield rank_chunk * ranks, part if known >= width else part[..., :known]
+
+    def known_index(self, key: str) -> bytes | None:
+        """Return where the inner chunks of an object are if that was read before, as its last bytes tell."""
+        return None if self.objects.is_local else shard_indexes.KNOWN.get(self._named(key))
+
+    def keep_index(self, layout: ArrayLayout, block: int, key: str, end: bytes) -> None:
+        """Keep where the inner chunks of an object are, for `known_index`.
+
+        Nothing is kept of a block that is not full: each further step writes it again, without a sign of it.
+
+        Args:
+            layout: of the array, which has inner chunks or none.
+            block: number of the block of steps.
+            key: the object.
+            end: its last bytes, or all of it.
+        """
+        is_full = (block + 1) * layout.chunk[0] <= self.state.steps
+        if layout.inner and is_full and not self.objects.is_local:
+            shard_indexes.KNOWN.keep(self._named(key), end[-layout.index_nbytes :])
+
+    def _named(self, key: str) -> tuple[StoreAddress, str, int, str]:
+        return (self.objects.address, self.state.epoch, self.state.rewrites, key)
 
     def steps_block(self, layout: ArrayLayout, block: int) -> npt.NDArray[Any]:
         """Return one block of steps of an array, (step of the block, rank) or (..., rank, tensor)."""

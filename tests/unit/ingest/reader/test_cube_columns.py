@@ -115,6 +115,22 @@ def test_from_an_object_store_the_indexes_are_read_once(
     assert far.ranges == (6 if end_nbytes else 12)
 
 
+def test_indexes_of_counts_that_are_read_whole_are_kept(
+    view: ConsolidatedCubes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search for the origin reads the counts before anybody asks for one tensor."""
+    monkeypatch.setattr(shard_indexes, "KNOWN", shard_indexes.ShardIndexes())
+    remote = ConsolidatedCubes(FarObjects(view.objects), view.state)
+    keys = [f"consolidated/nan_count/c/{block}/0/0" for block in range(3)]
+    assert [remote.known_index(key) for key in keys] == [None] * 3
+    for block in range(3):
+        assert list(remote.anomaly_parts("nan_count", block))
+    known = [remote.known_index(key) for key in keys]
+    # The last block has one step of three: the next step writes it again.
+    assert (known[0] is None, known[1] is None, known[2] is None) == (False, False, True)
+    assert (view.objects.get(keys[0]) or b"").endswith(known[0] or b"-")
+
+
 def test_a_damaged_inner_chunk_is_named_and_others_are_read(own_view: ConsolidatedCubes) -> None:
     key = Path(own_view.objects.address.url) / "consolidated/max/c/0/0/0"
     content = bytearray(key.read_bytes())
