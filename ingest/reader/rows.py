@@ -25,7 +25,13 @@ def summary_row(summary: CommitSummary) -> dict[str, Any]:
     # One number: `dump-ingest anomalies` shows what each rule found.
     totals["findings"] = sum(summary.findings.values())
     key = summary.key
-    return {"rank": key.rank, "step": key.step, "fingerprint": summary.fingerprint, **totals}
+    return {
+        "rank": key.rank,
+        "step": key.step,
+        "fingerprint": summary.fingerprint,
+        **totals,
+        "problems": summary.problems,
+    }
 
 
 #: The fields of `step_row`, in order.
@@ -38,6 +44,7 @@ STEP_FIELDS = (
         for part in fields(CommitSummary)
         if part.name not in _NOT_SHOWN and part.name != "fingerprint"
     ),
+    "problems",
     "committed_at",
     "layout",
     "host",

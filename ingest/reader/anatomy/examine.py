@@ -96,10 +96,8 @@ class _Scan:
     def add(self, piece: npt.NDArray[Any]) -> None:
         """Take the next elements."""
         if piece.dtype.kind == "c":
-            # The sum of both parts is NaN or infinite if any of them is, and is used for nothing else.
-            with np.errstate(invalid="ignore", over="ignore"):
-                parts = [np.where(np.isfinite(part), 0, part) for part in (piece.real, piece.imag)]
-                wide = parts[0] + parts[1]
+            # As in `workers.arrays.statistics`: NaN if either part is NaN, else +Inf if either is infinite.
+            wide = np.where(np.isnan(piece), np.nan, np.where(np.isfinite(piece), 0.0, np.inf))
         else:
             wide = widened(piece)
             self.dtype = wide.dtype
