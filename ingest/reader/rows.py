@@ -25,13 +25,8 @@ def summary_row(summary: CommitSummary) -> dict[str, Any]:
     # One number: `dump-ingest anomalies` shows what each rule found.
     totals["findings"] = sum(summary.findings.values())
     key = summary.key
-    return {
-        "rank": key.rank,
-        "step": key.step,
-        "fingerprint": summary.fingerprint,
-        **totals,
-        "problems": summary.problems,
-    }
+    totals["problems"] = summary.problems
+    return {"rank": key.rank, "step": key.step, "fingerprint": summary.fingerprint, **totals}
 
 
 #: The fields of `step_row`, in order.

@@ -211,7 +211,7 @@ class Totals:
     skipped: Count = 0
     """Problems that no row of the index has, such as a symbolic link; 0 in steps of earlier versions."""
     tensor_problems: Count = 0
-    """Tensors with another problem than disagreeing statistics, such as an unknown type; 0 as for `skipped`."""
+    """Tensors with another problem than disagreeing statistics, such as an unknown type; 0 as above."""
 
     @property
     def problems(self) -> int:

@@ -14,6 +14,7 @@ from ingest.reader.anatomy.answer import Anatomy, AxisCounts, NonFinite
 from ingest.reader.anatomy.order_keys import widened
 from ingest.reader.anatomy.percentiles import percentiles
 from ingest.reader.text import value_text
+from workers.arrays.statistics import is_complex, widened_complex
 
 #: Reads all elements once, in 1-D pieces in the order of the dump.
 Pieces: TypeAlias = Callable[[], Iterable[npt.NDArray[Any]]]
@@ -95,7 +96,8 @@ class _Scan:
 
     def add(self, piece: npt.NDArray[Any]) -> None:
         """Take the next elements."""
-        if piece.dtype.kind == "c":
+        if is_complex(piece.dtype):
+            piece = widened_complex(piece)
             # As in `workers.arrays.statistics`: NaN if either part is NaN, else +Inf if either is infinite.
             wide = np.where(np.isnan(piece), np.nan, np.where(np.isfinite(piece), 0.0, np.inf))
         else:

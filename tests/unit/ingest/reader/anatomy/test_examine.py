@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from ingest.reader.anatomy import Anatomy, examine
+from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import summarise
 
 PERCENTS = (0, 1, 12.5, 50, 99, 100)
@@ -97,12 +98,14 @@ def test_complex_numbers_have_places_only() -> None:
 def test_complex_numbers_count_as_in_the_statistics(real: float, imaginary: float) -> None:
     """Such as inf - inf j, whose parts have no sum: `show` would contradict itself."""
     values = np.array([complex(real, imaginary)])
-    answer, statistics = anatomy(values), summarise(values)
-    assert (answer.nan, answer.pos_inf, answer.neg_inf) == (
-        statistics.nan_count,
-        statistics.pos_inf_count,
-        statistics.neg_inf_count,
-    )
+    halves = np.array([real, imaginary], np.float16).view(from_name("complex32").to_numpy())
+    for array in (values, halves):
+        answer, statistics = anatomy(array), summarise(array)
+        assert (answer.nan, answer.pos_inf, answer.neg_inf) == (
+            statistics.nan_count,
+            statistics.pos_inf_count,
+            statistics.neg_inf_count,
+        )
 
 
 def test_a_scalar_and_an_empty_tensor() -> None:

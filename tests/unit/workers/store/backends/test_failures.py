@@ -1,5 +1,8 @@
 """Whatever a backend raises becomes one error of the store, which names the object."""
 
+import errno
+import os
+
 import pytest
 
 from workers.errors import DamagedStore, StoreDenied, StoreError, StoreUnavailable, UsageError
@@ -20,6 +23,18 @@ class NoCredentialsError(Exception):
         (NotADirectoryError("x"), StoreUnavailable, "no such bucket or directory"),
         (PermissionError("403"), StoreDenied, "PermissionError: 403"),
         (NoCredentialsError("none"), StoreDenied, "NoCredentialsError: none"),
+        (
+            OSError(errno.EROFS, os.strerror(errno.EROFS), "/x/.a.tmp"),
+            StoreUnavailable,
+            "Read-only file system",
+        ),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), StoreUnavailable, "No space left on device"),
+        (PermissionError(errno.EACCES, "Permission denied", "/x/.a.tmp"), StoreDenied, "Permission denied"),
+        (
+            PermissionError(errno.EACCES, "AccessDenied: no"),
+            StoreDenied,
+            "PermissionError: [Errno 13] AccessDenied: no",
+        ),
         (TimeoutError("late"), StoreUnavailable, "TimeoutError: late"),
         (ValueError("two\nlines"), StoreUnavailable, "ValueError: two lines"),
     ],
