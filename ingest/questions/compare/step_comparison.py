@@ -316,14 +316,14 @@ class StepComparison:
         b = self._b.statistics[[pair.b for pair in pairs]]
         # The first is the number of elements, which follows from the shape.
         known_a, known_b = ~np.isnan(a[:, 1:]), ~np.isnan(b[:, 1:])
-        are_known = (known_a & known_b).any(axis=1).tolist()
-        are_alike = (~(known_a | known_b).any(axis=1)).tolist()
+        are_known = np.any(known_a & known_b, axis=1).tolist()
+        are_told = np.any(known_a | known_b, axis=1).tolist()
         reasons = limits.broken_by_statistics(a, b)
         unread = "were not dumped" if self._choices.elements else "were not read"
-        for pair, is_known, is_alike, reason in zip(pairs, are_known, are_alike, reasons, strict=True):
+        for pair, is_known, is_told, reason in zip(pairs, are_known, are_told, reasons, strict=True):
             is_removed = self._are_removed(pair)
             why = "were removed from the store" if is_removed else unread
-            if is_alike and (told := self._told_alike(pair)):
+            if not is_told and (told := self._told_alike(pair)):
                 yield self._row(pair, Verdict.CLOSE, told, basis="statistics")
             elif not is_known:
                 yield self._row(pair, Verdict.UNKNOWN, f"elements {why}, and no statistic of both is known")
