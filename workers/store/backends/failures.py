@@ -25,6 +25,12 @@ _DISK_HINTS = {
     errno.EROFS: "Mount the file system so that it can be written, or name another store.",
     errno.EIO: "Nothing half done is visible; look for errors of the disk in the log of the kernel.",
 }
+_ENDPOINT_HINT = (
+    "Check AWS_ENDPOINT_URL: http:// or https://, host and port. A service behind https without a known "
+    "certificate needs AWS_CA_BUNDLE."
+)
+#: What botocore and TLS say of an endpoint that no other attempt reaches.
+_ENDPOINT_WORDS = ("Invalid endpoint", "WRONG_VERSION_NUMBER", "CERTIFICATE_VERIFY_FAILED")
 #: Exceptions of botocore that mean what `PermissionError` means.
 _DENIED = frozenset(["NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError"])
 #: S3 refuses signatures that are so old, or so far in the future, in seconds.
@@ -66,7 +72,9 @@ def _translate(exc: Exception, action: str) -> StoreError:
         # The file that it names is a temporary one, and the object is named already.
         hint = _OWNER_HINT if is_denied else _DISK_HINTS.get(exc.errno)
         return kind(f"cannot {action}: {exc.strerror}", hint=hint)
-    return kind(f"cannot {action}: {reason_of(exc)}")
+    reason = reason_of(exc)
+    is_endpoint = any(words in reason for words in _ENDPOINT_WORDS)
+    return kind(f"cannot {action}: {reason}", hint=_ENDPOINT_HINT if is_endpoint else None)
 
 
 def _as_skewed(exc: Exception, action: str) -> ClockSkewed | None:

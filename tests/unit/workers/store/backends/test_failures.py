@@ -58,3 +58,9 @@ def test_errors_of_ours_and_signals_pass(raised: BaseException) -> None:
 
 def test_a_reason_is_one_bounded_line() -> None:
     assert len(reason_of(OSError("x" * 1000 + "\n"))) == 300
+
+
+def test_an_endpoint_that_no_attempt_reaches_is_to_be_corrected() -> None:
+    with pytest.raises(StoreUnavailable) as caught, Translated("read", ADDRESS, "a"):
+        raise ValueError("Invalid endpoint: 127.0.0.1:9000")
+    assert "AWS_ENDPOINT_URL" in caught.value.hint
