@@ -7,7 +7,9 @@ from typing import Any
 import yaml
 
 from ingest.cli.app import load_command
+from workers.arrays.aggregate import SUMS
 from workers.rules.step_columns import COLUMNS
+from workers.store.sketch_names import COUNTS, LOSS, PERCENTILE
 
 #: Commands that take `extraArgs`, and the value of the chart for each option that the chart itself sets.
 SET_BY_CHART = {
@@ -48,7 +50,12 @@ _OF_PEOPLE = frozenset({"--help", "--explain", "--from", "--rank", "--step", "--
 def known() -> str:
     """Return `files/known.yml`: by command, whether each option takes a value; and names in conditions."""
     commands = {name: _options(load_command(name)) for name in SET_BY_CHART}
-    words = {"options": commands, "setByChart": SET_BY_CHART, "columns": sorted(COLUMNS)}
+    words = {
+        "options": commands,
+        "setByChart": SET_BY_CHART,
+        "columns": sorted({*COLUMNS, *SUMS, *COUNTS}),
+        "columnsOfSketches": f"^({PERCENTILE.pattern}|{LOSS.pattern})$",
+    }
     return "# Made by helm/generate.py.\n" + yaml.safe_dump(words)
 
 

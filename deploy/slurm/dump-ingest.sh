@@ -128,18 +128,35 @@ _dump_ingest_where_the_dump_is() {
     fi
 }
 
+# Say what is wrong with the arguments or the environment, which otherwise shows a minute later, or never.
+_dump_ingest_check() {
+    local problem=
+    if [[ $# != 2 || -z $1 || -z $2 ]]; then
+        problem="write dump_ingest_start DUMP STORE"
+    elif [[ -z ${SLURM_JOB_ID-} ]]; then
+        problem="SLURM_JOB_ID is not set; this runs in the batch script of a job"
+    elif [[ ! -x $_dump_ingest_bin/dump-ingest ]]; then
+        problem="no $_dump_ingest_bin/dump-ingest; set INGEST_PREFIX to where it is installed on all nodes"
+    elif [[ ! ${INGEST_CPUS:-2} =~ ^([1-9]|[12][0-9]|30)$ ]]; then
+        problem="INGEST_CPUS is $INGEST_CPUS; a node has ports for 1 to 30 workers"
+    elif [[ ! ${INGEST_PROTOCOL:-tls} =~ ^(tls|tcp)$ ]]; then
+        problem="INGEST_PROTOCOL is $INGEST_PROTOCOL; write tls or tcp"
+    fi
+    [[ -z $problem ]] || {
+        echo "dump-ingest: $problem" >&2
+        return 1
+    }
+}
+
 dump_ingest_start() {
+    _dump_ingest_bin=${INGEST_PREFIX:-/opt/dump-ingest}/bin
+    _dump_ingest_check "$@" || return 1
     local work=${INGEST_WORK:-${SLURM_SUBMIT_DIR:-$PWD}} protocol=${INGEST_PROTOCOL:-tls} waited=0 network=()
     _dump_ingest_dump=$1
-    _dump_ingest_bin=${INGEST_PREFIX:-/opt/dump-ingest}/bin
-    _dump_ingest_file=$work/dump-ingest-${SLURM_JOB_ID:?not in a job}.json
+    _dump_ingest_file=$work/dump-ingest-$SLURM_JOB_ID.json
     _dump_ingest_port=${INGEST_PORT:-8786}
     _dump_ingest_targets=${INGEST_TARGETS:+$INGEST_TARGETS/dump-ingest-$SLURM_JOB_ID.json}
     _dump_ingest_tls=
-    if ((${INGEST_CPUS:-2} > 30)); then
-        echo "dump-ingest: INGEST_CPUS is ${INGEST_CPUS-}; at most 30 workers have ports on a node" >&2
-        return 1
-    fi
     if ! mapfile -t _dump_ingest_nodes < <(scontrol show hostnames "${SLURM_JOB_NODELIST:-$(hostname)}") ||
         ((${#_dump_ingest_nodes[@]} == 0)); then
         echo "dump-ingest: scontrol does not name the nodes of this job" >&2

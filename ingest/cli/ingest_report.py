@@ -145,7 +145,7 @@ def _row(rank: str, step: str, status: str, commits: Iterable[CommitSummary]) ->
         totals["NaN"] += summary.nan_count
         totals["Inf"] += summary.pos_inf_count + summary.neg_inf_count
         totals["overflows"] += summary.overflows
-        totals["problems"] += summary.quarantined + summary.unparsed + summary.disagreements
+        totals["problems"] += summary.problems
     nbytes = {name: human_bytes(totals[name]) for name in ("raw", "stored")}
     return [rank, step, status, *(nbytes.get(name, str(total)) for name, total in totals.items())]
 

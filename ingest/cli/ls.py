@@ -218,7 +218,7 @@ def _print_steps(rows: Sequence[dict[str, Any]], *, json: bool) -> None:
                 str(row["nan_count"]),
                 str(row["pos_inf_count"] + row["neg_inf_count"]),
                 str(row["overflows"]),
-                str(row["quarantined"] + row["unparsed"] + row["disagreements"]),
+                str(row["problems"]),
                 human_bytes(row["raw_bytes"]),
                 human_bytes(row["stored_bytes"]),
                 row["committed_at"][:19].replace("T", " "),

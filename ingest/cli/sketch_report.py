@@ -33,7 +33,7 @@ def precision_row(tensor: TensorPrecision) -> tuple[str, ...]:
 def share_text(low: float, high: float) -> str:
     """Return a share as a percentage: exact, an upper bound, or a range."""
     if low == high:
-        return f"{_percent(high)}" if high else "0"
+        return _percent(high) if high else "0"
     return f"<{_percent(high)}" if not low else f"{_percent(low)}..{_percent(high)}"
 
 

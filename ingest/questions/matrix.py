@@ -28,7 +28,7 @@ SUMMARIES: dict[str, tuple[str, Callable[[CommitSummary], float]]] = {
     "anomalous_tensors": ("tensors with NaN or Inf", lambda of: of.anomalous_tensors),
     "findings": ("findings of rules", lambda of: sum(of.findings.values())),
     "overflows": ("overflow records", lambda of: of.overflows),
-    "problems": ("problems of files", lambda of: of.quarantined + of.unparsed + of.disagreements),
+    "problems": ("problems of files", lambda of: of.problems),
     "tensors": ("tensors", lambda of: of.tensors + of.statistics_only),
     "stored_bytes": ("bytes in the store", lambda of: of.stored_bytes),
 }

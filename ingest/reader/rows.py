@@ -25,6 +25,7 @@ def summary_row(summary: CommitSummary) -> dict[str, Any]:
     # One number: `dump-ingest anomalies` shows what each rule found.
     totals["findings"] = sum(summary.findings.values())
     key = summary.key
+    totals["problems"] = summary.problems
     return {"rank": key.rank, "step": key.step, "fingerprint": summary.fingerprint, **totals}
 
 
@@ -38,6 +39,7 @@ STEP_FIELDS = (
         for part in fields(CommitSummary)
         if part.name not in _NOT_SHOWN and part.name != "fingerprint"
     ),
+    "problems",
     "committed_at",
     "layout",
     "host",

@@ -105,9 +105,12 @@ def _common_prefix(names: Sequence[str]) -> int:
 
 
 def files_with_problems(summary: CommitSummary) -> str:
-    """Return how many files of a step no tensor could be made of, by reason; "" if there are none."""
+    """Return how many files of a step could not be taken as tensors, by reason; "" if there are none."""
     counts = {
         "quarantined": summary.quarantined,
         "with names that are not understood": summary.unparsed,
     }
-    return ", ".join(f"{counted(count, 'file')} {problem}" for problem, count in counts.items() if count)
+    texts = [f"{counted(count, 'file')} {problem}" for problem, count in counts.items() if count]
+    if summary.skipped:
+        texts.append(f"{counted(summary.skipped, 'path')} left out or taken in part")
+    return ", ".join(texts)

@@ -182,6 +182,35 @@ def test_options_of_slurm_stand_before_the_first_command(name: str) -> None:
     assert max(options) < first
 
 
+@pytest.mark.parametrize(
+    ("arguments", "change", "said"),
+    [
+        ("/dump", {}, "write dump_ingest_start DUMP STORE"),
+        ("/dump ''", {}, "write dump_ingest_start DUMP STORE"),
+        ("/dump /store", {"SLURM_JOB_ID": ""}, "SLURM_JOB_ID is not set"),
+        ("/dump /store", {"INGEST_PREFIX": "/none"}, "no /none/bin/dump-ingest; set INGEST_PREFIX"),
+        ("/dump /store", {"INGEST_CPUS": "two"}, "INGEST_CPUS is two; a node has ports for 1 to 30 workers"),
+        ("/dump /store", {"INGEST_CPUS": "31"}, "INGEST_CPUS is 31"),
+        ("/dump /store", {"INGEST_PROTOCOL": "TLS"}, "INGEST_PROTOCOL is TLS; write tls or tcp"),
+    ],
+)
+def test_mistakes_are_said_before_anything_starts(
+    job: dict[str, str], tmp_path: Path, arguments: str, change: dict[str, str], said: str
+) -> None:
+    script = f"source {SCRIPTS}/dump-ingest.sh; dump_ingest_start {arguments}"
+    done = subprocess.run(
+        ["bash", "-euc", script],
+        env={**job, **change},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"dump-ingest: {said}")
+    assert not (tmp_path / "srun.log").exists()
+
+
 @pytest.mark.slow
 def test_a_job_that_fails_is_not_scraped_any_more(job: dict[str, str], tmp_path: Path) -> None:
     """Its batch script ends early; what it told Prometheus and its keys go with it."""

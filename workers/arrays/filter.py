@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from workers.arrays.aggregate import SUMS
 from workers.arrays.bounds import OF_PLAIN, BoundedColumn, Decided, among, lifted, not_among
 from workers.errors import UsageError
 
@@ -47,6 +48,7 @@ _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
     ast.USub: _either_way(operator.neg),
     ast.UAdd: _either_way(operator.pos),
 }
+_add = _ARITHMETIC[ast.Add]
 _abs, _and, _or = _either_way(np.abs), _either_way(np.logical_and), _either_way(np.logical_or)
 #: Longer conditions are mistakes, and would take minutes to parse.
 _MAX_LENGTH = 20_000
@@ -86,6 +88,8 @@ class Filter:
         """
         self._text = text
         self._columns = columns
+        self._sums = {name: parts for name, parts in SUMS.items() if all(part in columns for part in parts)}
+        """Columns that are sums of others."""
         self._source = said_by
         self.names: set[str] = set()
         """The columns that it uses."""
@@ -164,13 +168,17 @@ class Filter:
         if name in self._columns:
             self.names.add(name)
             return lambda columns: columns[name]
+        if name in self._sums:
+            parts = self._sums[name]
+            self.names.update(parts)
+            return lambda columns: reduce(_add, [columns[part] for part in parts])
         if name.lower() in _NAMES:
             return lambda _: _NAMES[name.lower()]
         raise self._error(f"names {name!r}{_at(node)}, which is not a column", self._columns_like(name))
 
     def _columns_like(self, name: str) -> str:
         """Return the columns that may be meant, or else the usual ones."""
-        near = difflib.get_close_matches(name.lower(), sorted(self._columns), n=3, cutoff=0.6)
+        near = difflib.get_close_matches(name.lower(), sorted({*self._columns, *self._sums}), n=3, cutoff=0.6)
         if near:
             return f"Did you mean {' or '.join(near)}?"
         usual = [column for column in _USUAL if column in self._columns]
@@ -189,7 +197,7 @@ class Filter:
                 raise self._error(f"names {part.id!r}{_at(part)}, which is not a column", hint)
 
     def _is_known(self, name: str) -> bool:
-        return name in self._columns or name.lower() in _NAMES
+        return name in self._columns or name in self._sums or name.lower() in _NAMES
 
     def _compile_comparison(self, parts: list[ast.expr], ops: list[ast.cmpop]) -> _Value:
         if isinstance(ops[0], ast.Eq | ast.NotEq):

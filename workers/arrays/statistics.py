@@ -149,10 +149,10 @@ class RunningStatistics:
             if self._histogram is not None:
                 self._histogram.update_codes(counts, meanings)
             return
-        if values.dtype.kind == "c" or values.dtype == _COMPLEX32:
+        if is_complex(values.dtype):
             self._complex = True
             for block in _blocks(values):
-                self._update_complex(_widened(block))
+                self._update_complex(widened_complex(block))
             return
         native = _COMPILED.get(values.dtype)
         if native == values.dtype:
@@ -234,7 +234,12 @@ def _meanings(dtype: np.dtype[Any]) -> npt.NDArray[np.float64]:
     return meanings
 
 
-def _widened(block: Array) -> Array:
+def is_complex(dtype: np.dtype[Any]) -> bool:
+    """Return whether elements are complex numbers, also of the type that numpy lacks."""
+    return dtype.kind == "c" or dtype == _COMPLEX32
+
+
+def widened_complex(block: Array) -> Array:
     """Return complex elements in a type that numpy can calculate with."""
     if block.dtype != _COMPLEX32:
         return block

@@ -25,6 +25,9 @@ Place: TypeAlias = Sequence[str | int]
 MAX_NBYTES = 16 * 1024 * 1024
 #: More than anybody writes, and less than Python's stack takes.
 _MAX_DEPTH = 64
+_INTEGER = "tag:yaml.org,2002:int"
+#: More than anything here takes. Python writes no integer of more than 4300 digits, not even in an error.
+_MAX_DIGITS = 1000
 #: Clearer than the words of pydantic, by type of error.
 _WORDS = {"extra_forbidden": "is not known", "model_type": "must hold names and values"}
 
@@ -146,6 +149,9 @@ class _Loader(yaml.SafeLoader):
         return super().fetch_more_tokens()
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002  (overrides)
+        if node.tag == _INTEGER and len(node.value) > _MAX_DIGITS:
+            problem = f"a number of {len(node.value)} digits is too long"
+            raise ConstructorError(None, None, problem, node.start_mark)
         try:
             return super().construct_object(node, deep)
         except ValueError as exc:  # such as the 30th of February

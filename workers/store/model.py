@@ -208,6 +208,16 @@ class Totals:
     """By the same rules: info, warning or critical."""
     failed_rules: Mapping[str, str] = field(default_factory=dict)
     """By rule that could not be evaluated: why. The step is committed without it."""
+    skipped: Count = 0
+    """Problems that no row of the index has, such as a symbolic link; 0 in steps of earlier versions."""
+    tensor_problems: Count = 0
+    """Tensors with another problem than disagreeing statistics, such as an unknown type; 0 as above."""
+
+    @property
+    def problems(self) -> int:
+        """How many problems `ls --problems` lists."""
+        of_files = self.quarantined + self.unparsed + self.skipped
+        return of_files + self.disagreements + self.tensor_problems
 
     @property
     def is_anomalous(self) -> bool:

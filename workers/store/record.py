@@ -139,6 +139,9 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("without_tensors", "pool", "poison"):
             if not record[name]:
                 del record[name]
+        for name in ("skipped", "tensor_problems"):
+            if not record["summary"][name]:
+                del record["summary"][name]
         return record
 
 

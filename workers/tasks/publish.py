@@ -242,6 +242,7 @@ def _summarise(
         raw_bytes=plan.nbytes,
         stored_bytes=stored_bytes,
         objects=objects,
+        skipped=_skipped(plan, built),
         **counts,
         **_totals_of_rules(result),
     )
@@ -263,6 +264,7 @@ def count_rows(built: Tables) -> dict[str, Any]:
         "overflows": kinds == RowKind.OVERFLOW.value,
         "statistics_only": kinds == RowKind.STATISTICS.value,
         "disagreements": built.disagreeing & is_tensor,
+        "tensor_problems": is_tensor & (problems != "") & ~built.disagreeing,
         "unparsed": (kinds == RowKind.FILE.value) & (problems != ""),
         "nan_tensors": nan,
         "pos_inf_tensors": pos_inf,
@@ -288,13 +290,22 @@ def _totals_of_rules(result: Evaluated | None) -> dict[str, Any]:
     }
 
 
-def _problems(plan: StepPlan, built: Tables) -> list[str]:
-    """Return the problems for the commit record: first of the step, then of its files."""
-    of_files = [
+def _skipped(plan: StepPlan, built: Tables) -> int:
+    """Return how many problems of the step no row of the index has."""
+    of_rows = set(_problems_of_rows(built))
+    return sum(paths.to_text(problem) not in of_rows for problem in plan.problems)
+
+
+def _problems_of_rows(built: Tables) -> list[str]:
+    return [
         f"{source}: {problem}"
         for source, problem in zip(built.label("source"), built.label("problem"), strict=True)
         if problem
     ]
-    problems = [*map(paths.to_text, plan.problems), *of_files]
+
+
+def _problems(plan: StepPlan, built: Tables) -> list[str]:
+    """Return the problems for the commit record: first of the step, then of its files."""
+    problems = [*map(paths.to_text, plan.problems), *_problems_of_rows(built)]
     more = len(problems) - MAX_PROBLEMS_IN_RECORD
     return problems if more <= 0 else [*problems[:MAX_PROBLEMS_IN_RECORD], f"and {more} more, see the index"]

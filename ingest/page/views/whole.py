@@ -14,6 +14,7 @@ from ingest.page.drawing.png import Image, as_matrix, image_of
 from ingest.page.screen import AnswerLine, Asked
 from ingest.reader.tensor import SMALL_NBYTES, Tensor
 from ingest.reader.unsharded import UnshardedTensor
+from workers.arrays.statistics import is_complex, widened_complex
 from workers.errors import DamagedStore, UsageError
 
 
@@ -71,7 +72,7 @@ def _line(asked: Asked, tensor: Tensor, placement: str) -> AnswerLine:
 
 def as_float(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Return values as float64; of complex numbers, their absolute values."""
-    if values.dtype.kind == "c":
-        values = np.abs(values)
+    if is_complex(values.dtype):
+        values = np.abs(widened_complex(values))
     converted: npt.NDArray[np.float64] = np.asarray(values).astype(np.float64)
     return converted

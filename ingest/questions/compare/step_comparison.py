@@ -315,13 +315,17 @@ class StepComparison:
         a = self._a.statistics[[pair.a for pair in pairs]]
         b = self._b.statistics[[pair.b for pair in pairs]]
         # The first is the number of elements, which follows from the shape.
-        are_known = np.any((~np.isnan(a) & ~np.isnan(b))[:, 1:], axis=1).tolist()
+        known_a, known_b = ~np.isnan(a[:, 1:]), ~np.isnan(b[:, 1:])
+        are_known = np.any(known_a & known_b, axis=1).tolist()
+        are_told = np.any(known_a | known_b, axis=1).tolist()
         reasons = limits.broken_by_statistics(a, b)
         unread = "were not dumped" if self._choices.elements else "were not read"
-        for pair, is_known, reason in zip(pairs, are_known, reasons, strict=True):
+        for pair, is_known, is_told, reason in zip(pairs, are_known, are_told, reasons, strict=True):
             is_removed = self._are_removed(pair)
             why = "were removed from the store" if is_removed else unread
-            if not is_known:
+            if not is_told and (told := self._told_alike(pair)):
+                yield self._row(pair, Verdict.CLOSE, told, basis="statistics")
+            elif not is_known:
                 yield self._row(pair, Verdict.UNKNOWN, f"elements {why}, and no statistic of both is known")
             elif reason:
                 differ = f"{reason}; elements {why}" if is_removed else reason
@@ -329,6 +333,13 @@ class StepComparison:
             else:
                 agree = f"statistics agree; elements {why}"
                 yield self._row(pair, Verdict.CLOSE, agree, basis="statistics")
+
+    def _told_alike(self, pair: TensorPair) -> str:
+        """Return what two dumps say alike of a tensor without a finite statistic; "" if that differs."""
+        if self._a.dumped[pair.a] or self._b.dumped[pair.b]:
+            return ""  # the elements, which are not read, may differ
+        told_a, told_b = _told(self._a, pair.a), _told(self._b, pair.b)
+        return f"both dumps say {told_a or 'nothing of it'}" if told_a == told_b else ""
 
     def _unmatched(self) -> Iterator[ComparedTensor]:
         for verdict, side, numbers in (
@@ -395,6 +406,15 @@ class StepComparison:
 
 
 _UPDATED = "dumped before its update on one side, and after it on the other: operators read the same"
+
+
+def _told(side: StepTensors, number: int) -> str:
+    """Return what a dump says of a tensor that is no finite number, such as `l1_norm inf`."""
+    attributes = side.operands.attributes(number).get("tensor", {})
+    numbers = dict(attributes.get("not_finite", {}))
+    if "value" in attributes:  # of a row that is a single number
+        numbers[side.keys[number].io.rpartition(".")[2]] = attributes["value"]
+    return ", ".join(f"{name} {value}" for name, value in numbers.items())
 
 
 def _is_ignored(limits: ThresholdLimits) -> bool:

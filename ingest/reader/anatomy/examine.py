@@ -14,6 +14,7 @@ from ingest.reader.anatomy.answer import Anatomy, AxisCounts, NonFinite
 from ingest.reader.anatomy.order_keys import widened
 from ingest.reader.anatomy.percentiles import percentiles
 from ingest.reader.text import value_text
+from workers.arrays.statistics import is_complex, widened_complex
 
 #: Reads all elements once, in 1-D pieces in the order of the dump.
 Pieces: TypeAlias = Callable[[], Iterable[npt.NDArray[Any]]]
@@ -95,11 +96,10 @@ class _Scan:
 
     def add(self, piece: npt.NDArray[Any]) -> None:
         """Take the next elements."""
-        if piece.dtype.kind == "c":
-            # The sum of both parts is NaN or infinite if any of them is, and is used for nothing else.
-            with np.errstate(invalid="ignore", over="ignore"):
-                parts = [np.where(np.isfinite(part), 0, part) for part in (piece.real, piece.imag)]
-                wide = parts[0] + parts[1]
+        if is_complex(piece.dtype):
+            piece = widened_complex(piece)
+            # As in `workers.arrays.statistics`: NaN if either part is NaN, else +Inf if either is infinite.
+            wide = np.where(np.isnan(piece), np.nan, np.where(np.isfinite(piece), 0.0, np.inf))
         else:
             wide = widened(piece)
             self.dtype = wide.dtype

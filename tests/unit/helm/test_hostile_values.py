@@ -341,6 +341,10 @@ def test_hostile_value_is_refused_with_path_and_remedy(
 
 
 RIGHT: list[tuple[str, dict[str, Any]]] = [
+    *(
+        ("daemonset", rule(name="mine", kind="condition", where=where))
+        for where in ("inf_count > 0", "p99.9 > 1e4", "outlier_channels > 0 or underflow_e4m3 > 0.01")
+    ),
     ("tls-cert-manager", {"kubeVersionOverride": "1.27"}),
     ("daemonset", {"dump__mountPath": "/tmp/dumps"}),  # noqa: S108  in a container
     *(

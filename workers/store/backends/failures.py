@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
@@ -12,6 +14,23 @@ from workers.store.model import StoreAddress
 
 _MISSING_HINT = "Create the bucket, or correct the URL."
 _OWNER_HINT = "Check owner and mode of the file and of the directories above it."
+_SPACE_HINT = (
+    "Nothing half done is visible; make room (`dump-ingest gc` removes old steps), and run the same command "
+    "again."
+)
+#: What to do about errors of the operating system that do not pass by themselves.
+_DISK_HINTS = {
+    errno.ENOSPC: _SPACE_HINT,
+    errno.EDQUOT: _SPACE_HINT,
+    errno.EROFS: "Mount the file system so that it can be written, or name another store.",
+    errno.EIO: "Nothing half done is visible; look for errors of the disk in the log of the kernel.",
+}
+_ENDPOINT_HINT = (
+    "Check AWS_ENDPOINT_URL: http:// or https://, host and port. A service behind https without a known "
+    "certificate needs AWS_CA_BUNDLE."
+)
+#: What botocore and TLS say of an endpoint that no other attempt reaches.
+_ENDPOINT_WORDS = ("Invalid endpoint", "WRONG_VERSION_NUMBER", "CERTIFICATE_VERIFY_FAILED")
 #: Exceptions of botocore that mean what `PermissionError` means.
 _DENIED = frozenset(["NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError"])
 #: S3 refuses signatures that are so old, or so far in the future, in seconds.
@@ -49,9 +68,13 @@ def _translate(exc: Exception, action: str) -> StoreError:
         return skewed
     is_denied = isinstance(exc, PermissionError) or type(exc).__name__ in _DENIED
     kind = StoreDenied if is_denied else StoreUnavailable
-    if is_denied and isinstance(exc, OSError) and exc.filename and exc.strerror:  # a directory as store
-        return StoreDenied(f"cannot {action}: {exc.strerror}", hint=_OWNER_HINT)
-    return kind(f"cannot {action}: {reason_of(exc)}")
+    if isinstance(exc, OSError) and exc.errno is not None and exc.strerror == os.strerror(exc.errno):
+        # The file that it names is a temporary one, and the object is named already.
+        hint = _OWNER_HINT if is_denied else _DISK_HINTS.get(exc.errno)
+        return kind(f"cannot {action}: {exc.strerror}", hint=hint)
+    reason = reason_of(exc)
+    is_endpoint = any(words in reason for words in _ENDPOINT_WORDS)
+    return kind(f"cannot {action}: {reason}", hint=_ENDPOINT_HINT if is_endpoint else None)
 
 
 def _as_skewed(exc: Exception, action: str) -> ClockSkewed | None:

@@ -44,7 +44,9 @@ def test_problems_are_what_is_quarantined_and_what_was_skipped(made: MadeDump, s
     link = bad.with_name("link.npy")
     link.symlink_to(bad)
     ingest_directly(made.root, store)
-    skipped, quarantined = file_rows(open_store(store).step(0, 0), problems=True)
+    step = open_store(store).step(0, 0)
+    skipped, quarantined = file_rows(step, problems=True)
+    assert step_row(step)["problems"] == 2
     assert (skipped["kind"], skipped["source"], skipped["digest"]) == (
         "skipped", str(link.relative_to(made.root)), "",
     )  # fmt: skip

@@ -147,3 +147,17 @@ def test_text_and_lists_are_not_repeated(text: str) -> None:
 def test_a_condition_of_a_megabyte_is_refused_at_once() -> None:
     with pytest.raises(UsageError, match="characters, which is more than"):
         Filter("1 == 1 or " * 100_000 + "1 == 1", frozenset())
+
+
+def test_a_sum_of_counts_is_a_column_where_its_parts_are() -> None:
+    counts = {
+        "nan_count": np.array([0.0, 0.0, 0.0, 5.0]),
+        "pos_inf_count": np.array([0.0, 2.0, np.nan, 0.0]),
+        "neg_inf_count": np.array([0.0, 1.0, 4.0, 0.0]),
+    }
+    condition = Filter("inf_count > 0", frozenset(counts))
+    assert condition.names == {"pos_inf_count", "neg_inf_count"}
+    assert condition.mask(counts, 4).tolist() == [False, True, False, False]
+    assert Filter("non_finite_count == 5", frozenset(counts)).mask(counts, 4).tolist() == [False] * 3 + [True]
+    with pytest.raises(UsageError, match="'inf_count', which is not a column"):
+        Filter("inf_count > 0", frozenset({"pos_inf_count"}))

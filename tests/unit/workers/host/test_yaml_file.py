@@ -68,6 +68,8 @@ def test_values_are_plain() -> None:
         ("a: 1\n---\nb: 2", "f.yml:2: but found another document"),
         ("\na: !!python/name:os.system", "f.yml:2: could not determine a constructor"),
         ("a: 1\nb: 2025-02-30", "f.yml:2: "),
+        (f"a: 1\nb: {'9' * 5000}", "f.yml:2: a number of 5000 digits is too long"),
+        (f"a: 1\nb: 0x{'f' * 5000}", "f.yml:2: a number of 5002 digits is too long"),
         ("a: {b: 1,\n b: 2}", "f.yml:2: b occurs twice"),
         ("a: &x 1\nb: *x", "f.yml:2: aliases are not allowed"),
         ("[" * 5000, "f.yml:1: nested too deeply"),

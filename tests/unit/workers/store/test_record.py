@@ -2,10 +2,12 @@
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.dumps import unpack
 from workers.errors import DamagedStore, StoreFormatError
@@ -170,6 +172,14 @@ def test_what_earlier_versions_did_not_write_has_a_default() -> None:
     record = decode_record(leaf_of(earlier), KEY)
     assert (record.nets, record.problems, record.source.rank_from) == ((), (), "path")
     assert (record.summary.rules, record.summary.findings) == ("", {})
+    assert (record.summary.skipped, record.summary.problems) == (0, 3 + 6 + 7)
+
+
+def test_totals_of_problems_that_most_steps_lack_are_written_if_there_are_some() -> None:
+    summary = replace(TOTALS, skipped=19, tensor_problems=20)
+    written = structs.replace(RECORD, summary=summary)
+    assert decode_record(leaf_of(written.to_dict()), KEY) == written
+    assert summary.problems == 3 + 6 + 7 + 19 + 20
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """One step against another: what digests decide, what elements decide, and what is not compared."""
 
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from ingest.questions.compare import Thresholds, Verdict, compare
-from tests.dumps import DumpLibrary
+from tests.dumps import DumpLibrary, unpack
 from tests.npy_files import MadeDump
 from tests.pipeline import SMALL_GRID, ingest_directly
 from tests.two_ranks import two_ranks
@@ -106,6 +107,20 @@ def test_statistics_are_compared_where_only_these_were_dumped(dumps: DumpLibrary
     assert all(one.dtype_a == one.dtype_b for one in found.tensors)
     assert {one.basis for one in found.tensors} == {"statistics", ""}
     assert not found.is_within
+
+
+def test_statistics_that_both_dumps_call_infinite_or_nan_are_alike(tmp_path: Path) -> None:
+    """A store of statistics alone does not differ from itself, only from one that says something else."""
+    unpack("pt/pytorch-logs", tmp_path)
+    dump = tmp_path / "pytorch-logs" / "nvdlfw-stats" / "dump"
+    ingest_directly(dump, tmp_path / "a.zarr")
+    itself = compare(tmp_path / "a.zarr", tmp_path / "a.zarr", keep_equal=True)
+    assert itself.counts == {Verdict.CLOSE: 48}
+    assert [one.reason for one in itself.tensors].count("both dumps say l1_norm inf") == 2
+    log = next(dump.rglob("nvdlfw_inspect_globalrank-0.log"))
+    log.write_text(re.sub(r"\binf\b", "nan", log.read_text()))
+    ingest_directly(dump, tmp_path / "b.zarr")
+    assert compare(tmp_path / "a.zarr", tmp_path / "b.zarr").counts[Verdict.UNKNOWN] == 2
 
 
 def test_rules_say_what_is_looked_at(made: MadeDump, store: Path) -> None:

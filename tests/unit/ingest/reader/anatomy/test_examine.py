@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from ingest.reader.anatomy import Anatomy, examine
+from workers.arrays.dtypes import from_name
+from workers.arrays.statistics import summarise
 
 PERCENTS = (0, 1, 12.5, 50, 99, 100)
 TYPES = ["f2", "f4", "f8", "i1", "u1", "i4", "i8", "u8", "?", ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn]
@@ -89,6 +91,21 @@ def test_places_of_what_is_not_finite(order: str) -> None:
 def test_complex_numbers_have_places_only() -> None:
     answer = anatomy(np.array([1 + 1j, complex(0, np.nan), complex(np.inf, 1)]))
     assert (answer.nan, answer.pos_inf, answer.percentiles, answer.counts) == (1, 1, {}, ())
+
+
+@pytest.mark.parametrize("real", [1.0, np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("imaginary", [1.0, np.inf, -np.inf, np.nan])
+def test_complex_numbers_count_as_in_the_statistics(real: float, imaginary: float) -> None:
+    """Such as inf - inf j, whose parts have no sum: `show` would contradict itself."""
+    values = np.array([complex(real, imaginary)])
+    halves = np.array([real, imaginary], np.float16).view(from_name("complex32").to_numpy())
+    for array in (values, halves):
+        answer, statistics = anatomy(array), summarise(array)
+        assert (answer.nan, answer.pos_inf, answer.neg_inf) == (
+            statistics.nan_count,
+            statistics.pos_inf_count,
+            statistics.neg_inf_count,
+        )
 
 
 def test_a_scalar_and_an_empty_tensor() -> None:

@@ -1,5 +1,8 @@
 """Whatever a backend raises becomes one error of the store, which names the object."""
 
+import errno
+import os
+
 import pytest
 
 from workers.errors import DamagedStore, StoreDenied, StoreError, StoreUnavailable, UsageError
@@ -20,6 +23,18 @@ class NoCredentialsError(Exception):
         (NotADirectoryError("x"), StoreUnavailable, "no such bucket or directory"),
         (PermissionError("403"), StoreDenied, "PermissionError: 403"),
         (NoCredentialsError("none"), StoreDenied, "NoCredentialsError: none"),
+        (
+            OSError(errno.EROFS, os.strerror(errno.EROFS), "/x/.a.tmp"),
+            StoreUnavailable,
+            "Read-only file system",
+        ),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), StoreUnavailable, "No space left on device"),
+        (PermissionError(errno.EACCES, "Permission denied", "/x/.a.tmp"), StoreDenied, "Permission denied"),
+        (
+            PermissionError(errno.EACCES, "AccessDenied: no"),
+            StoreDenied,
+            "PermissionError: [Errno 13] AccessDenied: no",
+        ),
         (TimeoutError("late"), StoreUnavailable, "TimeoutError: late"),
         (ValueError("two\nlines"), StoreUnavailable, "ValueError: two lines"),
     ],
@@ -43,3 +58,9 @@ def test_errors_of_ours_and_signals_pass(raised: BaseException) -> None:
 
 def test_a_reason_is_one_bounded_line() -> None:
     assert len(reason_of(OSError("x" * 1000 + "\n"))) == 300
+
+
+def test_an_endpoint_that_no_attempt_reaches_is_to_be_corrected() -> None:
+    with pytest.raises(StoreUnavailable) as caught, Translated("read", ADDRESS, "a"):
+        raise ValueError("Invalid endpoint: 127.0.0.1:9000")
+    assert "AWS_ENDPOINT_URL" in caught.value.hint
