@@ -15,8 +15,10 @@ from ingest.page.words import number, whole
 if TYPE_CHECKING:
     import pandas as pd
 
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 520.0, 190.0, 60.0, 34.0, 14.0
-_LINES_WIDTH, _LINES_HEIGHT = 1080.0, 230.0
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 520.0, 190.0, 72.0, 34.0, 14.0
+_LINES_HEIGHT = 230.0
+#: What steps take beside the margins: few steps make a picture that fits a phone.
+_STEP_WIDTH, _STEPS_WIDTH = 100.0, (200.0, 960.0)
 #: The most points of a line that are marked, from its beginning on.
 _POINTS = 200
 #: The ratio of the greatest to the least value above which an axis is logarithmic.
@@ -102,6 +104,7 @@ class _Plane:
 
     first: int
     last: int
+    steps_width: float
     low: float
     high: float
 
@@ -110,7 +113,13 @@ class _Plane:
         """Return the plane that holds all steps, and all values that are finite."""
         first, last = (steps[0], steps[-1]) if steps else (0, 1)
         low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
-        return cls(first, last, low, high)
+        least, most = _STEPS_WIDTH
+        return cls(first, last, min(max((len(steps) - 1) * _STEP_WIDTH, least), most), low, high)
+
+    @property
+    def width(self) -> float:
+        """The width of the picture."""
+        return _LEFT + 50 + self.steps_width
 
     @property
     def bottom(self) -> float:
@@ -120,7 +129,7 @@ class _Plane:
     def x(self, step: float) -> float:
         """Return where a step lies."""
         share = (step - self.first) / max(self.last - self.first, 1)
-        return _LEFT + 30 + share * (_LINES_WIDTH - _LEFT - 50)
+        return _LEFT + 30 + share * self.steps_width
 
     def y(self, value: float) -> float:
         """Return where a finite value lies; far apart and positive, on a logarithmic axis."""
@@ -150,7 +159,7 @@ def series_picture(series: Sequence[Series], label: str, here: int | None = None
     for place, line in enumerate(series):
         parts += [*_line(plane, place, line), *_crosses(plane, place, line)]
     parts += _labels(plane, steps, has_values=bool(finite))
-    return picture(_LINES_WIDTH, _LINES_HEIGHT, parts, label)
+    return picture(plane.width, _LINES_HEIGHT, parts, label)
 
 
 def _line(plane: _Plane, place: int, line: Series) -> Iterator[Markup]:
@@ -183,7 +192,7 @@ def _crosses(plane: _Plane, place: int, line: Series) -> Iterator[Markup]:
 
 def _labels(plane: _Plane, steps: Sequence[int], *, has_values: bool) -> Iterator[Markup]:
     """Yield the axis of steps, some of their numbers, and the least and the greatest value."""
-    yield tag("line", x1=_LEFT, x2=_LINES_WIDTH, y1=plane.bottom, y2=plane.bottom, class_="baseline")
+    yield tag("line", x1=_LEFT, x2=plane.width, y1=plane.bottom, y2=plane.bottom, class_="baseline")
     every = max(-(-len(steps) // 16), 1)
     yield from (text(plane.x(step), plane.bottom + 16, str(step), class_="mid") for step in steps[::every])
     if has_values:

@@ -15,7 +15,7 @@ from ingest.page.words import power_of_two, whole
 from workers.arrays.histogram import Histogram
 from workers.arrays.histogram_loops import LOWEST_EXPONENT
 
-_WIDTH, _LEFT, _TOP, _BOTTOM = 520.0, 60.0, 14.0, 34.0
+_WIDTH, _LEFT, _TOP, _BOTTOM = 520.0, 72.0, 14.0, 34.0
 #: The height of what is above the axis; the same below if any element is negative.
 _SIDE = 110.0
 #: The most bars of a sign: more exponents are put together.

@@ -17,7 +17,7 @@ _MAX_NODES = 48
 _MAX_LANES = 10
 #: Operators of one rank that are drawn below each other.
 _MAX_ROWS = 6
-_LEFT, _TOP, _COLUMN, _ROW = 78.0, 4.0, 98.0, 34.0
+_LEFT, _TOP, _COLUMN, _ROW = 78.0, 4.0, 98.0, 30.0
 #: Above the first row of a lane, where edges pass over operators; and the row of a collective between lanes.
 _ABOVE, _BETWEEN = 26.0, 26.0
 _LABEL = 15
@@ -100,10 +100,11 @@ def _edges_between(nodes: Iterable[SpreadNode], graph: SpreadGraph) -> list[Spre
 
 
 def _lanes(nodes: Sequence[SpreadNode]) -> dict[int, int]:
-    """Return the number of the lane of each rank, from the top; collectives have one below the middle."""
-    ranks = sorted({node.rank for node in nodes if node.rank is not None})
+    """Return the number of the lane of each rank: the origin on top, collectives below the middle."""
+    ranks = list(dict.fromkeys(node.rank for node in nodes if node.rank is not None))
     below = (len(ranks) + 1) // 2
-    return {rank: number + (number >= below) for number, rank in enumerate(ranks)}
+    from_top = ranks[:1] + sorted(ranks[1:])
+    return {rank: number + (number >= below) for number, rank in enumerate(from_top)}
 
 
 def _lane_of(node: SpreadNode, lane: Mapping[int, int]) -> int:

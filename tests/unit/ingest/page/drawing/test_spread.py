@@ -52,6 +52,12 @@ def test_ranks_have_lanes_and_collectives_lie_between_them() -> None:
     assert "Mul<" not in picture
 
 
+def test_the_lane_of_the_origin_is_on_top() -> None:
+    """On a narrow screen, the others may begin beyond its edge."""
+    picture = drawn(SpreadGraph((node(0, 2), node(1, 0), node(2, 1)), (edge(0, 1), edge(0, 2))))
+    assert re.findall(r">(rank \d)</text>", picture) == ["rank 2", "rank 0", "rank 1"]
+
+
 def test_a_circle_through_a_collective_stays_next_to_it() -> None:
     """The operator that goes into a collective comes out of it, too."""
     nodes = (node(0), node(1), node(2, None, PASSAGE), node(3, 1), node(4, 1))
@@ -78,13 +84,13 @@ def test_of_many_the_nearest_are_drawn_on_ten_lanes() -> None:
 
 
 def test_operators_in_one_place_stand_below_each_other_up_to_six() -> None:
-    """An operator and its name take 34 pixels; what has no row is not drawn, and is counted."""
+    """An operator and its name take 30 pixels; what has no row is not drawn, and is counted."""
     graph = SpreadGraph(tuple(map(node, range(12))), tuple(edge(0, number) for number in range(1, 12)))
     picture = spread_picture(graph)
     assert picture is not None
     assert (picture.drawn, picture.total) == (6, 11)
     heights = [float(y) for y in re.findall(r'<circle .*?cy="([\d.]+)"', picture.svg)][1:]
-    assert [after - before for before, after in pairwise(heights)] == [34.0] * 5
+    assert [after - before for before, after in pairwise(heights)] == [30.0] * 5
 
 
 def test_a_collective_that_touches_nothing_drawn_is_left_out() -> None:
