@@ -118,5 +118,5 @@ $(STAMP): pyproject.toml requirements/build.txt requirements/dev.txt | $(BIN)/uv
 	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements/dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	$(BIN)/python -m compileall -q ingest workers
-	@$(BIN)/python -c 'from workers.arrays.kernels import warm_up; warm_up()'
+	@$(BIN)/python -c 'from workers.arrays.compiled.kernels import warm_up; warm_up()'
 	@touch $@

@@ -23,7 +23,7 @@ from workers.dump.source import OpenFile
 from workers.rules.values import RuleSet
 from workers.store.model import CommitSummary, Grid, Origin
 from workers.store.opening import open_objects, resolve
-from workers.store.shards import ShardPacker
+from workers.store.packed.shards import ShardPacker
 from workers.tasks.convert import PIECE_BYTES, convert
 from workers.tasks.model import Entry, Segment, StepPlan
 from workers.tasks.publish import publish

@@ -25,10 +25,10 @@ from ingest.reader.step_histograms import histograms_of
 from tests.dumps import NAMES, DumpLibrary
 from tests.pipeline import ingest_directly
 from tests.torch_truth import LAYOUTS
-from tests.unit.workers.arrays.test_rounding import FORMATS, cast_losses, lies_in
-from workers.arrays.histogram import Histogram
+from tests.unit.workers.arrays.sketches.test_rounding import FORMATS, cast_losses, lies_in
 from workers.arrays.number_formats import NAMED
-from workers.arrays.rounding import losses, power_below, scale_for
+from workers.arrays.sketches.histogram import Histogram
+from workers.arrays.sketches.rounding import losses, power_below, scale_for
 from workers.errors import DumpIngestError, UsageError
 
 _FLOATS = ("float16", "float32", "bfloat16")

@@ -11,15 +11,15 @@ import ingest
 from bench.steps import commit_tables, make_tables
 from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
 from ingest.consolidating.runners import RunJobs
-from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
-from ingest.reader.cube_columns import narrow_blocks
+from ingest.reader.cubes.consolidated import ConsolidatedCubes, open_cubes
+from ingest.reader.cubes.cube_columns import narrow_blocks
 from ingest.reader.snapshot import take_snapshot
 from ingest.reader.step_statistics import StepStatistics
 from tests.wrapped_objects import WrappedObjects
 from workers.arrays.statistics import FIELDS
 from workers.model import StepKey
-from workers.store.blocks import Block, TensorAxis, block_of
-from workers.store.cubes import GROUP, CubeGrid
+from workers.store.consolidated.blocks import Block, TensorAxis, block_of
+from workers.store.consolidated.cubes import GROUP, CubeGrid
 from workers.store.objects import ObjectStore
 from workers.tasks import consolidate, cut_by_tensor
 

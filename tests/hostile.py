@@ -25,7 +25,7 @@ from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import ingest_directly
 from workers.errors import DumpIngestError
 from workers.store import tables
-from workers.store.shards import crc32c
+from workers.store.packed.shards import crc32c
 
 #: The limit of the address space; libraries and threads take half of it.
 LIMIT_NBYTES = 4 << 30

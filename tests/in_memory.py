@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from workers.arrays.placement_search import Pieces, Search, search
+from workers.arrays.sharded.placement_search import Pieces, Search, search
 
 Values = np.ndarray[Any, Any]
 

@@ -9,7 +9,7 @@ from workers.arrays.dtypes import from_npy_descr
 from workers.store import metadata
 from workers.store.model import ArraySpec
 from workers.store.opening import connect, resolve
-from workers.store.shards import ShardPacker
+from workers.store.packed.shards import ShardPacker
 
 
 def spec_of(descr: str, *, chunk: int = 8, chunks_per_shard: int = 4) -> ArraySpec:

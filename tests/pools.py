@@ -12,16 +12,17 @@ from ingest.layouts.detect import find_dump
 from ingest.planning import pooling
 from ingest.planning.inspection import inspect
 from ingest.planning.plan import plan_step
-from ingest.reader.verify import verify
+from ingest.reader.verifying.verify import verify
 from ingest.service.shared_tensors import SharedTensors
 from tests import checker
 from tests.npy_files import MadeDump, tensor_name
 from workers.model import StepKey
-from workers.store import commit, pool
+from workers.store import commit
 from workers.store.commit import Commit
 from workers.store.model import CommitSummary, Grid, Origin
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
+from workers.store.packed import pool
 from workers.tasks.convert import convert
 from workers.tasks.model import StepPlan
 from workers.tasks.publish import publish

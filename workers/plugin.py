@@ -18,7 +18,7 @@ from distributed import Worker, WorkerPlugin
 from prometheus_client import REGISTRY
 
 from workers import events
-from workers.arrays import kernels
+from workers.arrays.compiled import kernels
 from workers.host.cpu import throttle
 from workers.host.steady_clock import steady_dask
 from workers.host.temporary import check_scratch

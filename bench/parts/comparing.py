@@ -31,7 +31,7 @@ from bench.setting import PROFILE, Setting, ingest, workers
 from bench.stages import as_a_command
 from ingest.api import open_store
 from ingest.questions.compare import Comparison, compare
-from workers.arrays import comparison_kernels, kernels
+from workers.arrays.compiled import comparison_kernels, kernels
 
 Array: TypeAlias = npt.NDArray[Any]
 

@@ -21,7 +21,7 @@ from bench.measure import Measure, Table, in_turns, median, shown
 from bench.setting import Setting
 from bench.stages import Stages, distinct_payloads, plans
 from workers.store.opening import open_objects, resolve
-from workers.store.shards import ShardReader
+from workers.store.packed.shards import ShardReader
 from workers.tasks.model import StepPlan
 
 EncoderRun: TypeAlias = tuple[str, int, str]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from bench.measure import Measure, Table, in_turns, seconds_each, shown
 from bench.numpy_statistics import numpy_statistics
 from bench.setting import Setting
-from workers.arrays import kernels
+from workers.arrays.compiled import kernels
 from workers.arrays.statistics import summarise
 from workers.model import MIB
 

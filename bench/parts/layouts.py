@@ -22,7 +22,7 @@ from bench.parts.memory import peak_memory
 from bench.setting import Setting, ingest, workers
 from ingest.api import open_store
 from ingest.questions.compare import Verdict, compare
-from workers.arrays import comparison_kernels
+from workers.arrays.compiled import comparison_kernels
 from workers.model import MIB
 from workers.store.backends.observed import ObservedObjects
 

@@ -28,7 +28,7 @@ from bench.stages import (
     plans,
     split_convert,
 )
-from workers.arrays import kernels
+from workers.arrays.compiled import kernels
 from workers.model import MIB
 from workers.tasks.convert import PIECE_BYTES
 from workers.tasks.model import Segment, StepPlan

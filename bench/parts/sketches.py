@@ -14,8 +14,8 @@ from bench.measure import Measure, Ratio, in_turns, seconds_each
 from bench.parts.kernel import array_of
 from bench.setting import Setting
 from bench.stages import Stages, ingest_here
-from workers.arrays import histogram_kernels, kernels
-from workers.arrays.marginals import marginals_of
+from workers.arrays.compiled import histogram_kernels, kernels
+from workers.arrays.sketches.marginals import marginals_of
 from workers.model import MIB
 
 #: What sketches may cost, of processor time and of stored bytes.

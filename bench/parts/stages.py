@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from bench.measure import Table, median, shown
 from bench.setting import Setting
 from bench.stages import CONVERT_PARTS, Stages, as_a_command, ingest_here, plans, split_convert
-from workers.arrays import kernels
+from workers.arrays.compiled import kernels
 
 
 def measure(setting: Setting) -> Iterator[Table]:

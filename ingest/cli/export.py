@@ -23,7 +23,7 @@ from workers.model import StepKey
 if TYPE_CHECKING:
     from ingest.reader.choice import Choice
     from ingest.reader.damage import Damage
-    from ingest.reader.export import Exported
+    from ingest.reader.files.export import Exported
 
 
 @takes_tensor_options
@@ -83,7 +83,7 @@ def command(
     """
     # deferred: numpy, numba and zarr take 0.4 s to import
     from ingest.reader.damage import Damage
-    from ingest.reader.export import export
+    from ingest.reader.files.export import export
 
     store, target = store_and(store, directory, config, placeholder="DIRECTORY")
     opened = open_store(store, config, mesh=mesh)

@@ -16,7 +16,7 @@ from ingest.settings import Settings
 from ingest.store_gc.policy import parse_duration
 from ingest.store_gc.recompress import RecompressPlan, plan_recompress, recompress_store
 from ingest.units import human_bytes
-from workers.store.recompressing import Recompressed
+from workers.store.packed.recompressing import Recompressed
 
 
 def run(

@@ -232,7 +232,7 @@ def _print_steps(rows: Sequence[dict[str, Any]], *, json: bool) -> None:
 
 def _mesh_text(coordinates: dict[str, Any]) -> str:
     """Write what `step_row` has in `coordinates`."""
-    from ingest.reader.mesh import Coordinate, format_coordinates  # deferred: as in `command`
+    from ingest.reader.parallel.mesh import Coordinate, format_coordinates  # deferred: as in `command`
 
     return format_coordinates({axis: Coordinate(*place) for axis, place in coordinates.items()})
 

@@ -16,7 +16,7 @@ from ingest.units import human_bytes
 
 if TYPE_CHECKING:
     from ingest.reader.damage import Damage
-    from ingest.reader.verify_view import StoreDamage
+    from ingest.reader.verifying.verify_view import StoreDamage
 
 
 def command(
@@ -31,8 +31,8 @@ def command(
     Exits with 3 if anything is damaged; `dump-ingest repair` makes it again.
     """
     # deferred: numpy, numba and zarr take 0.4 s to import
-    from ingest.reader.verify import Verified, verify
-    from ingest.reader.verify_view import uncommitted, verify_copies, verify_surroundings
+    from ingest.reader.verifying.verify import Verified, verify
+    from ingest.reader.verifying.verify_view import uncommitted, verify_copies, verify_surroundings
 
     opened = open_store(store, config)
     keys, notes = None, []

@@ -9,7 +9,7 @@ from ingest.consolidating.cube_writer import CubeWriter
 from ingest.consolidating.lease import Lease
 from ingest.consolidating.runners import RunJobs
 from ingest.heartbeat import beat
-from ingest.reader.consolidated import ConsolidatedCubes
+from ingest.reader.cubes.consolidated import ConsolidatedCubes
 from workers.errors import DamagedStore
 from workers.model import ceil_div
 from workers.tasks.cut_by_tensor import CutBlock, CutJob, cut_by_tensor

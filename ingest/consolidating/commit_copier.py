@@ -15,8 +15,8 @@ from ingest.consolidating.cube_writer import CubeWriter
 from workers.errors import DamagedStore
 from workers.model import StepKey
 from workers.store.commit import Commit
-from workers.store.cubes import GROUP
-from workers.store.nd_arrays import ArrayLayout
+from workers.store.consolidated.cubes import GROUP
+from workers.store.consolidated.nd_arrays import ArrayLayout
 
 #: Objects that are held in memory at once; each has the commits of up to 256 ranks.
 _AT_ONCE = 8

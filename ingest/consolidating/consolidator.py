@@ -26,14 +26,14 @@ from ingest.findings.evaluator import SeriesEvaluator
 from ingest.findings.series import StepFindings
 from ingest.heartbeat import beat
 from ingest.reader.require import require_store
-from ingest.reader.verify_view import verify_view
+from ingest.reader.verifying.verify_view import verify_view
 from ingest.steps.events import AnomalousCommitRead
 from workers.events import Event, Observer
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.changes import read_announcements
 from workers.store.commit import Commit
-from workers.store.cubes import REBUILD_HINT, CubeState
+from workers.store.consolidated.cubes import REBUILD_HINT, CubeState
 from workers.store.objects import ObjectStore
 
 #: Steps for which rules are evaluated in one round, so that the cubes do not wait for a long history.

@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from ingest.reader.consolidated import ConsolidatedCubes
+from ingest.reader.cubes.consolidated import ConsolidatedCubes
 from workers.arrays.aggregate import STATISTICS
 from workers.model import StepKey, ceil_div
 from workers.store import metadata
-from workers.store.blocks import TensorAxis, TensorKey
 from workers.store.changes import CHANGED
 from workers.store.commit import Commit
-from workers.store.cubes import (
+from workers.store.consolidated.blocks import TensorAxis, TensorKey
+from workers.store.consolidated.cubes import (
     GROUP,
     KEY_FIELDS,
     SKETCH_LABELS,
@@ -30,7 +30,7 @@ from workers.store.cubes import (
     parse_state,
     unique_names,
 )
-from workers.store.nd_arrays import ArrayLayout
+from workers.store.consolidated.nd_arrays import ArrayLayout
 from workers.store.objects import ObjectStore
 from workers.tasks.consolidate import Consolidated, ConsolidateJob
 

@@ -24,7 +24,7 @@ from msgspec import DecodeError, Meta, Struct
 from msgspec import json as typed_json
 
 from workers.errors import StoreError
-from workers.store.cubes import GROUP
+from workers.store.consolidated.cubes import GROUP
 from workers.store.objects import ObjectStore
 
 #: How long a lease holds that is not renewed, in seconds, and how often somebody who waits for that looks.

@@ -12,7 +12,7 @@ from ingest.reader.choice import Choice
 from ingest.reader.damage import Damage
 from workers.model import StepKey
 from workers.store.prefetch import prefetch
-from workers.store.sketch_tables import has_all_sketches
+from workers.store.sketches.sketch_tables import has_all_sketches
 from workers.tasks.sketch import Sketched, SketchJob, sketch
 
 if TYPE_CHECKING:  # importing distributed takes 0.5 s

@@ -11,7 +11,7 @@ from msgspec import json as typed_json
 from ingest.consolidating.lease import LEASE_S, VIEW_LEASE, LeaseRecord
 from ingest.doctor.check import Check
 from ingest.layouts.base import Listing
-from ingest.reader.consolidated import open_cubes
+from ingest.reader.cubes.consolidated import open_cubes
 from ingest.reader.text import counted
 from ingest.store_gc.last_run import read_last_runs
 from ingest.units import human_bytes

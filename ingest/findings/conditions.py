@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ingest.reader.block_filter import BlockFilter
 from workers.errors import UsageError
 from workers.rules.values import Rule
-from workers.store.blocks import Block, TensorAxis, TensorKey
+from workers.store.consolidated.blocks import Block, TensorAxis, TensorKey
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Tensor: TypeAlias = tuple[str, str]

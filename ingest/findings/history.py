@@ -17,10 +17,10 @@ from ingest.reader.snapshot import take_snapshot
 from ingest.reader.step import Step
 from ingest.reader.step_histograms import histograms_of
 from ingest.reader.step_statistics import StepStatistics
+from workers.arrays.compiled.histogram_loops import BINS
 from workers.arrays.digest import DIGEST_BYTES
-from workers.arrays.histogram_loops import BINS
 from workers.errors import DamagedStore, UsageError
-from workers.store.blocks import Block, TensorAxis, TensorKey
+from workers.store.consolidated.blocks import Block, TensorAxis, TensorKey
 
 Values: TypeAlias = npt.NDArray[np.float64]
 

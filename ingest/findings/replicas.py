@@ -19,7 +19,7 @@ from ingest.reader.step_statistics import StepStatistics
 from workers.errors import DamagedStore, StoreError, UsageError
 from workers.rules.names import is_chosen
 from workers.rules.values import Rule, Selector
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 from workers.store.model import Finding
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from ingest.findings.series_kinds import KINDS
 from ingest.reader.catalog import Catalog
 from workers.errors import DamagedStore, UsageError
 from workers.rules.values import Rule, RuleSet, Scope, evaluated
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 from workers.store.model import Evaluated, Finding
 
 #: Steps before that tell whether a tensor usually agrees between replicas.

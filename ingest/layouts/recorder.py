@@ -36,7 +36,7 @@ _MAX_NUMBER = 1 << 62
 
 
 class RecordedPlacement(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """How a DTensor lies on its mesh, in the terms of `ingest.reader.told_placement`."""
+    """How a DTensor lies on its mesh, in the terms of `ingest.reader.parallel.told_placement`."""
 
     placements: tuple[str, ...]
     """By dimension of the mesh: `Shard(0)`, `Replicate()`, `Partial(sum)`, `_StridedShard(0)`."""

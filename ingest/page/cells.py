@@ -5,7 +5,7 @@ from __future__ import annotations
 from ingest.page.arguments import Arguments
 from ingest.page.moment import Moment
 from ingest.questions.matrix import Matrix, WantedCells, matrix_of_steps, parse_range
-from ingest.reader.rank_statistics import RankValues
+from ingest.reader.cubes.rank_statistics import RankValues
 
 
 def matrix_asked(moment: Moment, asked: Arguments) -> Matrix:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ingest.questions.trend import rank_values_of
-from ingest.reader.rank_statistics import RankValues
+from ingest.reader.cubes.rank_statistics import RankValues
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged
 from workers.errors import UsageError
 

@@ -17,9 +17,9 @@ import xxhash
 
 from workers.dump.paths import to_text
 from workers.model import MIB
-from workers.store.blocks import TENSOR_KINDS, TensorKey
+from workers.store.consolidated.blocks import TENSOR_KINDS, TensorKey
 from workers.store.model import ArraySpec, Grid, RowKind
-from workers.store.sparse_chunks import sparse_rule
+from workers.store.packed.sparse_chunks import sparse_rule
 from workers.tasks.model import Entry
 
 #: A class of ranks is pooled if what it shares of one type comes to this many bytes: it takes two requests.
@@ -217,7 +217,7 @@ def _candidates(entries: Sequence[Entry], grid: Grid) -> Iterator[tuple[int, Ten
 
 
 def _keys(entries: Iterable[Entry]) -> Iterator[tuple[int, TensorKey]]:
-    """Yield each row that is a tensor with its key, as `workers.store.blocks.tensors_of` makes it."""
+    """Yield each row that is a tensor with its key; see `workers.store.consolidated.blocks.tensors_of`."""
     copies: dict[TensorKey, int] = {}
     text: dict[str, str] = {}
     for row, entry in enumerate(entries):

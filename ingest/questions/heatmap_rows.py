@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ingest.reader.rank_statistics import RankValues
+from ingest.reader.cubes.rank_statistics import RankValues
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -18,12 +18,18 @@ from ingest.reader.step import Step
 from ingest.reader.step_histograms import read_entries
 from ingest.reader.step_marginals import marginals_of
 from ingest.reader.tensor_filter import FilterFields, TensorFilter, with_pattern
-from workers.arrays.block_digests import BLOCK_NBYTES, SMALL_NBYTES, blocks_of, differing_runs, runs_of
-from workers.arrays.marginals import Marginal
+from workers.arrays.sketches.block_digests import (
+    BLOCK_NBYTES,
+    SMALL_NBYTES,
+    blocks_of,
+    differing_runs,
+    runs_of,
+)
+from workers.arrays.sketches.marginals import Marginal
 from workers.errors import UsageError
-from workers.store import block_digests
-from workers.store.blocks import TensorKey, tensors_of
+from workers.store.consolidated.blocks import TensorKey, tensors_of
 from workers.store.model import RowKind
+from workers.store.sketches import block_digests
 
 #: Why it is not known where a tensor differs.
 _NO_DIGESTS = "no digests of its blocks"

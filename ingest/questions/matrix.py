@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ingest.questions.trend import rank_values_of, statistic_named
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
-from ingest.reader.rank_statistics import RankValues
+from ingest.reader.cubes.rank_statistics import RankValues
 from ingest.reader.snapshot import ask_of_undamaged, take_snapshot
 from ingest.reader.step import Step
 from workers.arrays.aggregate import COUNTS, STATISTICS, default_aggregate

@@ -8,7 +8,7 @@ from ingest.reader.step import Step
 from ingest.reader.tensor_filter import TensorFilter
 from workers.errors import UsageError
 from workers.rules.names import matching, near
-from workers.store.blocks import TensorKey, tensors_of
+from workers.store.consolidated.blocks import TensorKey, tensors_of
 
 
 def nothing_chosen(choice: TensorFilter, keys: Sequence[TensorKey]) -> UsageError:

@@ -18,7 +18,7 @@ from ingest.reader.choice import Choice
 from ingest.reader.snapshot import LeftOut, Snapshot
 from ingest.reader.tensor import SMALL_NBYTES, Tensor
 from ingest.reader.tensor_filter import FilterFields, with_pattern
-from workers.arrays.histogram import Bounds
+from workers.arrays.sketches.histogram import Bounds
 from workers.errors import UsageError
 
 DEFAULT_PERCENTS = (0.0, 1.0, 5.0, 25.0, 50.0, 75.0, 95.0, 99.0, 99.9, 100.0)

@@ -14,10 +14,10 @@ from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step import Step
 from ingest.reader.step_histograms import histograms_of
 from ingest.reader.tensor_filter import FilterFields, TensorFilter
-from workers.arrays.histogram import Histogram
+from workers.arrays.sketches.histogram import Histogram
 from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError
-from workers.store.blocks import TensorKey, tensors_of
+from workers.store.consolidated.blocks import TensorKey, tensors_of
 from workers.store.prefetch import prefetch
 
 _Answer = TypeVar("_Answer")

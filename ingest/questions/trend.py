@@ -14,14 +14,14 @@ from ingest.questions.nothing_chosen import nothing_chosen
 from ingest.reader.block_filter import BlockFilter
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
-from ingest.reader.rank_statistics import RankValues, of_all_tensors, of_named_tensors
+from ingest.reader.cubes.rank_statistics import RankValues, of_all_tensors, of_named_tensors
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.tensor_filter import FilterFields, TensorFilter, with_pattern
 from workers.arrays.aggregate import AGGREGATES, STATISTICS, SUMS, aggregated, default_aggregate, parts_of
 from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError
-from workers.store.blocks import BLOCK_COLUMNS, Block
+from workers.store.consolidated.blocks import BLOCK_COLUMNS, Block
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,30 +14,18 @@ step_statistics.py,           tables of a step besides its index
 step_findings.py,
 step_histograms.py,
 step_marginals.py
-consolidated.py,              the cubes over all ranks and steps
-cube_reader.py,
-cube_columns.py,
-cube_find.py, clean_steps.py,
-cube_sketches.py,
-possible_steps.py,
-rank_statistics.py
-mesh.py, mesh_grid.py,        where ranks are in the mesh of their job, and how they hold tensors
-told_coordinates.py,
-told_placement.py
-pieces.py, unsharded.py       whole tensors, put together from the pieces of ranks
 neighbour.py, compare_bits.py who wrote and who read a tensor; which bits of two tensors differ
 quantization.py               what quantisation changed
 
-damage.py, verify.py,         what is damaged
-verify_listing.py,
-verify_view.py
-export.py, save.py,           files written from a store
-export_unsharded.py,
-target.py
+damage.py                     answers that go on without what is damaged
 require.py                    the error for a place that holds no store
 text.py, ranges.py, rows.py,  values as text, and as documented JSON
 shown.py
 xarray_engine.py              `xr.open_dataset(url, engine="dump-ingest")`
 
+cubes/                        the consolidated view
+parallel/                     where ranks are in the mesh of their job; whole tensors from pieces
+verifying/                    what is damaged
+files/                        files that are written from a store
 anatomy/, context/, flow/, zarr_view/    see there
 """

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ingest.reader.tensor_filter import FilterFields, TensorFilter
 from workers.arrays.bounds import BoundedColumn
 from workers.arrays.statistics import FIELDS
-from workers.store.blocks import BLOCK_COLUMNS, Block, TensorAxis
+from workers.store.consolidated.blocks import BLOCK_COLUMNS, Block, TensorAxis
 from workers.store.roles import hints_of, roles_of
 
 _INTEGERS = frozenset(["slot", "occurrence", "copy"])

@@ -14,13 +14,13 @@ from ingest.reader.choice import Choice, as_set, numbers_and_places
 from ingest.reader.damage import Damage, warn_of, with_tables
 from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.listing import Tensors
-from ingest.reader.mesh import Coordinates, Mesh, describe_places, is_at, parse_place
+from ingest.reader.parallel.mesh import Coordinates, Mesh, describe_places, is_at, parse_place
+from ingest.reader.parallel.told_coordinates import coordinates_of_steps
 from ingest.reader.ranges import format_ranges
 from ingest.reader.require import require_store
 from ingest.reader.step import Step, Steps
 from ingest.reader.tensor import Tensor
 from ingest.reader.tensor_filter import FilterFields, TensorFilter
-from ingest.reader.told_coordinates import coordinates_of_steps
 from workers.errors import StoreDenied, UsageError
 from workers.model import StepKey
 from workers.store import commit

@@ -11,18 +11,18 @@ from ingest.reader import notebook
 from ingest.reader.catalog import Catalog, open_catalog
 from ingest.reader.choice import Choice
 from ingest.reader.damage import Damage
-from ingest.reader.mesh import Mesh
+from ingest.reader.parallel.mesh import Mesh
 from ingest.reader.ranges import format_ranges
 from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store.commit import Commit
 
 if TYPE_CHECKING:
-    from ingest.reader.consolidated import ConsolidatedCubes
+    from ingest.reader.cubes.consolidated import ConsolidatedCubes
     from ingest.reader.snapshot import Snapshot
     from ingest.reader.step import Step
     from ingest.reader.tensor_filter import FilterFields
-    from ingest.reader.verify_view import StoreDamage
+    from ingest.reader.verifying.verify_view import StoreDamage
     from ingest.reader.zarr_view.tensor_view import TensorView
 
 
@@ -41,9 +41,9 @@ class DumpStore(Catalog):
     def possible_steps(self, steps: Sequence[Step], conditions: Sequence[FilterFields], /) -> Sequence[Step]:
         """Return the steps that may have a tensor which fulfils one of these conditions.
 
-        The consolidated view tells; see `ingest.reader.possible_steps`.
+        The consolidated view tells; see `ingest.reader.cubes.possible_steps`.
         """
-        from ingest.reader.possible_steps import possible_steps  # deferred: as in `verify`
+        from ingest.reader.cubes.possible_steps import possible_steps  # deferred: as in `verify`
 
         return possible_steps(self.objects, steps, conditions)
 
@@ -55,7 +55,7 @@ class DumpStore(Catalog):
         """
         if self.objects.is_local:
             return super()._read_commits(keys)
-        from ingest.reader.commit_copies import read_copies  # deferred: as in `verify`
+        from ingest.reader.cubes.commit_copies import read_copies  # deferred: as in `verify`
 
         copied = read_copies(self.objects, keys)
         commits, damaged = super()._read_commits([key for key in keys if key not in copied])
@@ -76,7 +76,7 @@ class DumpStore(Catalog):
             UsageError: the store does not have one yet.
             DamagedStore: it is damaged.
         """
-        from ingest.reader.consolidated import open_cubes  # deferred: as in `verify`
+        from ingest.reader.cubes.consolidated import open_cubes  # deferred: as in `verify`
 
         cubes = open_cubes(self.objects)
         if cubes is None:
@@ -99,7 +99,7 @@ class DumpStore(Catalog):
         return TensorView(self, include_partial=include_partial)
 
     def verify(self, rank: Choice = None, step: Choice = None) -> Iterator[Damage | StoreDamage]:
-        """Read these steps, or all, and yield what is not as it was written; see `ingest.reader.verify`.
+        """Read these steps, or all, and yield what is not as it was written.
 
         Without a choice, also checks what lies beside the steps: the groups of ranks, the consolidated view.
 
@@ -111,8 +111,8 @@ class DumpStore(Catalog):
             UsageError: one of the ranks or steps is not in the store.
         """
         # deferred: 0.04 s with all that the methods of this class import, and most questions need none of it
-        from ingest.reader.verify import verify
-        from ingest.reader.verify_view import verify_copies, verify_surroundings
+        from ingest.reader.verifying.verify import verify
+        from ingest.reader.verifying.verify_view import verify_copies, verify_surroundings
 
         if rank is None and step is None:
             surroundings = verify_surroundings(self.objects), verify_copies(self.objects)

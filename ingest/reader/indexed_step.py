@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.reader.choice import Choice
-from ingest.reader.mesh import Coordinates
+from ingest.reader.parallel.mesh import Coordinates
 from ingest.reader.tensor_filter import TensorFilter
 from workers.arrays.filter import Filter
 from workers.arrays.statistics import FIELDS
@@ -19,7 +19,7 @@ from workers.store.model import RowKind, StoreAddress
 from workers.store.names import tensor_name
 from workers.store.opening import open_objects
 from workers.store.roles import roles_of_tables
-from workers.store.sketch_names import ColumnsWithSketches, is_sketch_column
+from workers.store.sketches.sketch_names import ColumnsWithSketches, is_sketch_column
 from workers.store.step import StoredStep
 from workers.store.tables import Tables
 
@@ -130,7 +130,7 @@ class IndexedStep(StoredStep):
     def _columns_of_sketches(self, names: Iterable[str]) -> dict[str, Any]:
         # deferred: 0.015 s, which few conditions need
         from ingest.reader.step_marginals import read_sketches
-        from workers.store.sketch_columns import SketchColumns
+        from workers.store.sketches.sketch_columns import SketchColumns
 
         sketches = SketchColumns(self.tables, str(self.key), lambda: read_sketches(self))
         return {name: sketches.column(name) for name in names}

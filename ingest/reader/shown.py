@@ -14,7 +14,7 @@ from ingest.reader.indexed_step import StepSource
 from ingest.reader.quantization import QuantizationError, quantization_error, quantized_pair
 from ingest.reader.tensor import SMALL_NBYTES, Tensor
 from ingest.reader.text import counted, value_text
-from workers.arrays.histogram import Histogram
+from workers.arrays.sketches.histogram import Histogram
 from workers.errors import DamagedStore, UsageError
 
 #: The most elements whose values are shown without an index, and with one.

@@ -13,7 +13,7 @@ from ingest.reader.rows import STEP_FIELDS, step_row
 from ingest.reader.tensor import Tensor
 
 if TYPE_CHECKING:
-    from ingest.reader.export import Exported
+    from ingest.reader.files.export import Exported
 
 
 class Step(IndexedStep):
@@ -40,9 +40,9 @@ class Step(IndexedStep):
     def export(self, directory: str | Path, *, overwrite: bool = False) -> list[Exported]:
         """Write the source files of this step below `directory`, byte for byte.
 
-        See `ingest.reader.export.export`, which also takes rows and returns an iterator.
+        See `ingest.reader.files.export.export`, which also takes rows and returns an iterator.
         """
-        from ingest.reader.export import export  # deferred: 0.005 s, and questions do not export
+        from ingest.reader.files.export import export  # deferred: 0.005 s, and questions do not export
 
         return list(export(self, Path(directory), overwrite=overwrite))
 

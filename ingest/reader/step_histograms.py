@@ -7,9 +7,9 @@ from collections.abc import Collection
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.histogram import Histogram
-from workers.store import histograms
-from workers.store.entry_table import EntryTable
+from workers.arrays.sketches.histogram import Histogram
+from workers.store.sketches import histograms
+from workers.store.sketches.entry_table import EntryTable
 from workers.store.step import StoredStep
 
 

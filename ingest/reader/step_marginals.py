@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ingest.reader.step_histograms import read_entries
-from workers.arrays.marginals import Marginal
-from workers.store import marginals, sketch_tables
-from workers.store.marginals import StepMarginals
+from workers.arrays.sketches.marginals import Marginal
+from workers.store.sketches import marginals, sketch_tables
+from workers.store.sketches.marginals import StepMarginals
+from workers.store.sketches.step_sketches import StepSketches
 from workers.store.step import StoredStep
-from workers.store.step_sketches import StepSketches
 
 
 def marginals_of(step: StoredStep) -> dict[int, dict[int, Marginal]]:

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
-from ingest.reader.cube_columns import narrow_blocks
+from ingest.reader.cubes.consolidated import ConsolidatedCubes, open_cubes
+from ingest.reader.cubes.cube_columns import narrow_blocks
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore
-from workers.store.blocks import Block, TensorAxis, block_of
+from workers.store.consolidated.blocks import Block, TensorAxis, block_of
 from workers.store.prefetch import prefetch
 
 #: Steps that are read ahead of need.

@@ -14,7 +14,7 @@ from ingest.reader import notebook
 from ingest.reader.array_like import ArrayLike
 from ingest.reader.indexed_tensor import IndexedTensor
 from ingest.reader.neighbour import Neighbour
-from ingest.reader.pieces import rows_of_ranks
+from ingest.reader.parallel.pieces import rows_of_ranks
 from workers.arrays import device_format, dtypes
 from workers.arrays.digest import digest
 from workers.arrays.dtypes import ElementType
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from ingest.reader.anatomy import Anatomy
     from ingest.reader.flow.step_flow import Passing, StepFlow
-    from ingest.reader.unsharded import UnshardedTensor
-    from workers.arrays.histogram import Histogram
+    from ingest.reader.parallel.unsharded import UnshardedTensor
+    from workers.arrays.sketches.histogram import Histogram
 
 #: Elements that are read at once.
 _PIECE_NBYTES = 4 * MIB
@@ -247,7 +247,7 @@ class Tensor(IndexedTensor, ArrayLike):
         Raises:
             UsageError: it is not known how the ranks hold it, or the shapes do not allow `placement`.
         """
-        from ingest.reader.unsharded import unshard  # deferred: 0.01 s, and few ask
+        from ingest.reader.parallel.unsharded import unshard  # deferred: 0.01 s, and few ask
 
         rows, places = rows_of_ranks(self._step, self.row)
         return unshard([Tensor(step, row) for step, row in rows], places, placement)

@@ -26,7 +26,7 @@ from ingest.reader.zarr_view.node_names import variable_names
 from workers.errors import UsageError
 from workers.model import MIB
 from workers.store import zarr_dtypes
-from workers.store.cubes import GROUP
+from workers.store.consolidated.cubes import GROUP
 
 #: The approximate size of a dask chunk with `chunks={}`, in bytes.
 _CHUNK_NBYTES = 32 * MIB

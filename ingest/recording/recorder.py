@@ -25,7 +25,7 @@ from ingest.recording.snapshots import ROW_NBYTES, Camera
 from ingest.recording.step_files import existing_steps
 from ingest.recording.torch_module import Torch, TorchModule, TorchTensor
 from ingest.recording.writer import Row, StepEnd, Writer
-from workers.arrays import kernels
+from workers.arrays.compiled import kernels
 from workers.dump.model import TensorName
 from workers.errors import UsageError
 

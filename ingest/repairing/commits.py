@@ -11,11 +11,12 @@ import numpy as np
 
 from workers.errors import DamagedStore
 from workers.model import StepKey
-from workers.store import commit, findings, metadata, pool, tables
+from workers.store import commit, findings, metadata, tables
 from workers.store.commit import Commit
 from workers.store.model import CommitSummary, Finding, Origin, RowKind
 from workers.store.objects import ObjectStore
-from workers.store.pool import PooledArray
+from workers.store.packed import pool
+from workers.store.packed.pool import PooledArray
 from workers.store.record import StepContents, new_record
 from workers.store.tables import Tables
 from workers.tasks.publish import count_rows

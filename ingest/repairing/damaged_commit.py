@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ingest.reader.step import Step
-from ingest.reader.verify import Verified, verify_step
+from ingest.reader.verifying.verify import Verified, verify_step
 from ingest.repairing.commits import commit_from_objects, list_generations, name_in
 from ingest.repairing.sketches import has_sketches
 from ingest.repairing.work import StepWork, Unmendable

@@ -8,9 +8,10 @@ from dataclasses import replace
 import xxhash
 
 from ingest.reader.step import Step
-from workers.store import commit, metadata, sketch_tables, tables
-from workers.store.pool_packer import PackedInPool
+from workers.store import commit, metadata, tables
+from workers.store.packed.pool_packer import PackedInPool
 from workers.store.record import StepContents
+from workers.store.sketches import sketch_tables
 from workers.store.tables import LABELS, NUMBERS, Tables
 from workers.tasks.publish import MAX_PROBLEMS_IN_RECORD, count_rows
 

@@ -14,7 +14,7 @@ from ingest.reader.step import Step
 from ingest.repairing.shards import PlaceInArray, elements_of_shard, encode_shard
 from ingest.repairing.sources import Copies, DumpedPayload, Payload, StoredPayload, first_same
 from workers.errors import DamagedStore
-from workers.store import pool
+from workers.store.packed import pool
 from workers.store.step import StoredStep
 
 

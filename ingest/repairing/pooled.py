@@ -10,9 +10,10 @@ from ingest.reader.step import Step
 from ingest.repairing.payloads import DamagedShard, Payloads
 from workers.errors import DamagedStore
 from workers.model import StepKey
-from workers.store import commit, pool
+from workers.store import commit
 from workers.store.objects import ObjectStore
-from workers.store.pool_packer import PackedInPool, PoolPacker, content_digest, encode
+from workers.store.packed import pool
+from workers.store.packed.pool_packer import PackedInPool, PoolPacker, content_digest, encode
 from workers.store.step import StoredStep
 
 

@@ -12,8 +12,8 @@ from ingest.repairing.sources import Payload
 from workers.errors import DamagedStore
 from workers.model import MIB
 from workers.store.model import ArraySpec
+from workers.store.packed.shards import ShardPacker
 from workers.store.pieces import Gathered
-from workers.store.shards import ShardPacker
 
 _PIECE_NBYTES = 16 * MIB
 

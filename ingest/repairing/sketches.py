@@ -8,17 +8,18 @@ from dataclasses import dataclass, field
 from ingest.reader.damage import Damage
 from ingest.reader.step import Step
 from ingest.reader.step_marginals import read_sketches
-from ingest.reader.verify import WRONG_SKETCHES
+from ingest.reader.verifying.verify import WRONG_SKETCHES
 from ingest.repairing.remaking import Remade
 from ingest.repairing.result import Lost
 from ingest.repairing.tables import RECOMPUTED_FROM
 from workers.errors import DamagedStore, TensorsRemoved
 from workers.model import StepKey
-from workers.store import metadata, sketch_tables
+from workers.store import metadata
 from workers.store.objects import ObjectStore
 from workers.store.record import LEAF
-from workers.store.sketch_tables import SketchKind
-from workers.store.step_sketches import StepSketches
+from workers.store.sketches import sketch_tables
+from workers.store.sketches.sketch_tables import SketchKind
+from workers.store.sketches.step_sketches import StepSketches
 from workers.tasks.sketch import sketches_of
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ingest.reader.catalog import Catalog
 from ingest.reader.damage import Damage
 from ingest.reader.step import Step
-from ingest.reader.verify import Verified, verify, verify_step
+from ingest.reader.verifying.verify import Verified, verify, verify_step
 from ingest.repairing.damaged_commit import commit_of, write_commit
 from ingest.repairing.from_index import mend_findings, mend_totals
 from ingest.repairing.remaking import Dumps

@@ -16,8 +16,8 @@ from ingest.repairing.result import Lost
 from ingest.repairing.sources import Copies
 from ingest.repairing.work import StepWork
 from workers.errors import DamagedStore
-from workers.store import pool
 from workers.store.commit import Commit
+from workers.store.packed import pool
 from workers.store.step import StoredStep
 
 

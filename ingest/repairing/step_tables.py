@@ -10,9 +10,10 @@ from ingest.repairing.remaking import Remade
 from ingest.repairing.tables import mend_tables
 from ingest.repairing.work import StepWork, Unmendable
 from workers.errors import DamagedStore
-from workers.store import metadata, sketch_tables
+from workers.store import metadata
 from workers.store.commit import Commit
 from workers.store.record import LEAF
+from workers.store.sketches import sketch_tables
 from workers.tasks.convert import convert
 from workers.tasks.publish import publish
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ingest.consolidating.consolidator import Consolidator
 from ingest.consolidating.lease import LeaseHeld
-from ingest.reader.verify_view import StoreDamage, verify_surroundings
+from ingest.reader.verifying.verify_view import StoreDamage, verify_surroundings
 from ingest.repairing.result import Lost, Mended, StepRepair
 from workers.errors import DamagedStore
 from workers.store import commit
-from workers.store.cubes import GROUP
+from workers.store.consolidated.cubes import GROUP
 from workers.store.objects import ObjectStore
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ingest.reader.damage import Damage
 from ingest.reader.step import Step
-from ingest.reader.verify import WRONG_DIGEST, WRONG_STATISTICS
+from ingest.reader.verifying.verify import WRONG_DIGEST, WRONG_STATISTICS
 from ingest.repairing.remaking import Remade
 from workers.arrays.digest import new_digest
 from workers.errors import DamagedStore

@@ -23,7 +23,7 @@ from workers.store import commit
 from workers.store.commit import Commit
 from workers.store.model import Grid, Origin
 from workers.store.objects import ObjectStore
-from workers.store.pool import without_pool
+from workers.store.packed.pool import without_pool
 from workers.store.step import StoredStep
 
 #: Steps by which it is found out whether a dump was moved: the newest that dump and store both have.

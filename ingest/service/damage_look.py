@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ingest.reader.damage import Damage
-from ingest.reader.verify_listing import ExpectedObjects, damage_in_listing
+from ingest.reader.verifying.verify_listing import ExpectedObjects, damage_in_listing
 from ingest.steps.events import StepDamaged
 from ingest.steps.table import StepTable
 from workers.errors import StoreError

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ingest.reader.damage import Damage
-from ingest.reader.verify_listing import damage_in_listing
+from ingest.reader.verifying.verify_listing import damage_in_listing
 from ingest.service.damage_look import expected_of
 from ingest.service.report import Report
 from ingest.service.service import INTERRUPTED_DRAIN_S, Service, without_old_objects

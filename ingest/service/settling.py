@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ingest.dispatch.outcomes import Outcome, StepCommitted, StepFailed, StepStale
 from ingest.steps.state import StepState
-from workers.store.pool import without_pool
+from workers.store.packed.pool import without_pool
 
 
 def believable(outcome: Outcome, state: StepState) -> Outcome:

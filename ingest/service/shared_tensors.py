@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ingest.planning.pooling import Shared, shared_tensors
-from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
+from ingest.reader.cubes.consolidated import ConsolidatedCubes, open_cubes
 from workers.arrays.digest import DIGEST_BYTES
 from workers.errors import DamagedStore, StoreError
 from workers.model import MIB, StepKey
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 from workers.store.objects import ObjectStore
 
 #: The digests of one step that are read at once: 1500 ranks of 5000 tensors. Larger runs share nothing.

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ingest.reader.verify_listing import ExpectedObjects
+from ingest.reader.verifying.verify_listing import ExpectedObjects
 from ingest.steps.difference import CommittedFiles
 from ingest.steps.events import AnomalousCommitRead
 from ingest.steps.state import StepState
@@ -19,7 +19,7 @@ from workers.model import SourceFile, StepKey
 from workers.store import commit, removed
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
-from workers.store.pool import without_pool
+from workers.store.packed.pool import without_pool
 from workers.store.removed import Tombstone
 from workers.store.step import StoredStep
 

@@ -23,7 +23,7 @@ from ingest.steps.policy import StepPolicy
 from ingest.steps.state import StepState
 from workers.errors import ClusterError, DamagedStore, DumpIngestError, StepRemoved
 from workers.store.commit import Commit
-from workers.store.pool import without_pool
+from workers.store.packed.pool import without_pool
 from workers.tasks.model import StepPlan
 
 #: How often workers may see another file than this process before it counts as an error.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ingest.layouts.base import Listing, Problem
 from ingest.planning.inspection import Inspected
 from ingest.planning.plan import rewritten
-from ingest.reader.verify_listing import ExpectedObjects
+from ingest.reader.verifying.verify_listing import ExpectedObjects
 from ingest.steps.bad_files import NO_BAD_FILES, BadFiles
 from ingest.steps.deletion import Deletion, DeletionStage
 from ingest.steps.phases import Cover, Pause, Phase, Wait, WaitFor

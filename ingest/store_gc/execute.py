@@ -20,10 +20,11 @@ from ingest.store_gc.policy import duration
 from workers.errors import DamagedStore, StoreDenied, UsageError
 from workers.events import Event, Observer
 from workers.model import StepKey
-from workers.store import commit, pool, removed
+from workers.store import commit, removed
 from workers.store.changes import REMOVED, announce, path_of
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore, StoredObject
+from workers.store.packed import pool
 from workers.store.record import LEAF, WithoutTensors
 from workers.store.removed import Tombstone
 

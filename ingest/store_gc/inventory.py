@@ -12,10 +12,11 @@ from datetime import UTC, datetime
 from ingest.findings.stored import read_series
 from workers.errors import StoreDenied, StoreError
 from workers.model import StepKey
-from workers.store import commit, metadata, pool
+from workers.store import commit, metadata
 from workers.store.commit import Commit
 from workers.store.model import WORSE_THAN_INFO
 from workers.store.objects import ObjectStore, StoredObject, UnfinishedUpload
+from workers.store.packed import pool
 from workers.store.record import LEAF
 
 #: Ranks that are listed at once.

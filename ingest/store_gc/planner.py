@@ -20,7 +20,7 @@ from ingest.store_gc.pools import Pools
 from ingest.units import human_bytes
 from workers.errors import UsageError
 from workers.model import StepKey
-from workers.store import pool
+from workers.store.packed import pool
 
 #: The most steps that a note names.
 _MAX_NAMED = 5

@@ -17,7 +17,7 @@ from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store import commit, metadata
 from workers.store.commit import Commit
-from workers.store.recompressing import Recompressed, is_dense, recompress
+from workers.store.packed.recompressing import Recompressed, is_dense, recompress
 
 #: Steps that are worked on at once, at most: as many as there are processors.
 _MAX_THREADS = 8

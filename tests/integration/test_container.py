@@ -139,7 +139,7 @@ class TestImage:
     def test_kernels_are_loaded_and_not_compiled(self, image: Image) -> None:
         code = """if True:
             import sys
-            from workers.arrays import comparison_kernels, kernels
+            from workers.arrays.compiled import comparison_kernels, kernels
             kernels.warm_up()
             print("numba" in sys.modules)
             comparison_kernels.warm_up()

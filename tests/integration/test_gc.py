@@ -18,7 +18,7 @@ from bench.steps import commit_tables, make_tables
 from ingest.cli.app import app
 from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
 from ingest.findings.evaluator import SeriesEvaluator
-from ingest.reader.consolidated import open_cubes
+from ingest.reader.cubes.consolidated import open_cubes
 from ingest.store_gc.execute import Execution
 from ingest.store_gc.inventory import take_inventory
 from ingest.store_gc.plan import GcPlan

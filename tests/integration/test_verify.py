@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ingest import open_store
-from ingest.reader import verify
+from ingest.reader.verifying import verify
 from tests.cli import run
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly

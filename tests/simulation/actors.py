@@ -33,7 +33,7 @@ from workers.events import Event
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.model import Grid
-from workers.store.recompressing import recompress
+from workers.store.packed.recompressing import recompress
 
 if TYPE_CHECKING:
     from distributed import Client as DaskClient

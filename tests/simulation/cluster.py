@@ -18,10 +18,11 @@ from tests.simulation.kernel import Kernel, Killed, Process
 from tests.simulation.objects import INDEX, SHARD, TENSORS, Bucket, SimulatedObjects
 from workers.errors import DamagedStore, DumpIngestError, SourceChanged, SourceDiffers, as_error
 from workers.model import SourceFile, StepKey
-from workers.store import commit, metadata, pool
+from workers.store import commit, metadata
 from workers.store.model import ArraySpec, CommitSummary, Totals
-from workers.store.pool import PooledArray
-from workers.store.pool_packer import PoolPacker
+from workers.store.packed import pool
+from workers.store.packed.pool import PooledArray
+from workers.store.packed.pool_packer import PoolPacker
 from workers.store.record import StepContents
 from workers.tasks import run as tasks
 from workers.tasks.model import ShardJob, StepPlan

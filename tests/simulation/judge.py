@@ -13,8 +13,9 @@ from tests.simulation.dump import SimulatedDump, State
 from tests.simulation.kernel import EPOCH, Kernel, Violation
 from tests.simulation.objects import INDEX, SHARD, Bucket
 from workers.model import StepKey
-from workers.store import commit, pool
+from workers.store import commit
 from workers.store.changes import BEGUN, DONE, REMOVED, path_of
+from workers.store.packed import pool
 from workers.store.record import LEAF
 
 LEASE, CUBES = "consolidated/lease", "consolidated/cubes"

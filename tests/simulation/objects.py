@@ -13,7 +13,7 @@ from workers.errors import StoreUnavailable
 from workers.store.changes import CHANGED
 from workers.store.model import StoreAddress
 from workers.store.objects import StoredObject, UnfinishedUpload
-from workers.store.pool import POOL
+from workers.store.packed.pool import POOL
 from workers.store.record import LEAF
 
 ADDRESS = StoreAddress("/store")

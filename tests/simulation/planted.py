@@ -21,7 +21,8 @@ from ingest.store_gc.planner import _Planner
 from ingest.store_gc.pools import Pools
 from tests.simulation.cluster import Worker
 from tests.simulation.world import Cast
-from workers.store import commit, recompressing
+from workers.store import commit
+from workers.store.packed import recompressing
 from workers.tasks.read_back import ReadBack, ReadBackVerdict
 
 

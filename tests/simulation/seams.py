@@ -27,11 +27,12 @@ from tests.simulation.faults import OF_FILES, Faults
 from tests.simulation.kernel import Process
 from tests.simulation.objects import INDEX
 from workers.errors import DamagedStore, StepRemoved
-from workers.store import commit, metadata, recompressing
+from workers.store import commit, metadata
 from workers.store.backends import bounded
 from workers.store.commit import Commit
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
+from workers.store.packed import recompressing
 from workers.tasks import run as tasks
 
 

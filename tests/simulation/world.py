@@ -16,8 +16,8 @@ from tests.simulation.judge import GRACE_S, LATE_AFTER_S, Judge
 from tests.simulation.kernel import Kernel, Process, Violation
 from tests.simulation.objects import Bucket
 from workers.model import StepKey
-from workers.store import pool
 from workers.store.model import Grid
+from workers.store.packed import pool
 
 Cast: TypeAlias = Literal["ingest", "watchers", "delete", "gc", "lease", "all", "pool", "recompress"]
 #: How often each cast is drawn. Played by their names are `pool`, which is `gc` with ranks that share, and

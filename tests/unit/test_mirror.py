@@ -22,9 +22,9 @@ EXCUSED = {
     "ingest/recording/sink.py": TYPES,
     "ingest/repairing/payloads.py": f"{RUNS}test_run.py",
     "ingest/repairing/step.py": f"{RUNS}test_run.py",
-    "workers/arrays/kernel_entries.py": "compiles for seconds: test_kernel_objects.py compares what it made",
-    "workers/arrays/marginal_kernels.py": "test_marginals.py compares what they return with numpy",
-    "workers/store/step_sketches.py": TYPES,
+    "workers/arrays/compiled/kernel_entries.py": "test_kernel_objects.py compares what it compiles",
+    "workers/arrays/compiled/marginal_kernels.py": "test_marginals.py compares what they return with numpy",
+    "workers/store/sketches/step_sketches.py": TYPES,
     "workers/processes/serve.py": "runs in another process: test_start.py starts it, and asks it",
 }
 

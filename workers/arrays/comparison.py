@@ -40,7 +40,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays import comparison_kernels
+from workers.arrays.compiled import comparison_kernels
 from workers.arrays.dtypes import ElementType, from_name
 from workers.arrays.statistics import has_statistics
 

@@ -26,9 +26,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays import kernel_loops, kernels
-from workers.arrays.dtypes import FLOAT8, ElementType, from_name
-from workers.arrays.kernel_loops import (
+from workers.arrays.compiled import kernel_loops, kernels
+from workers.arrays.compiled.kernel_loops import (
     FINITE,
     M2,
     MAX,
@@ -41,8 +40,9 @@ from workers.arrays.kernel_loops import (
     POSITIVE,
     UNIT,
 )
-from workers.arrays.marginals import NO_MARGINALS, MarginalTable, RunningMarginals
-from workers.arrays.running_histogram import RunningHistogram
+from workers.arrays.dtypes import FLOAT8, ElementType, from_name
+from workers.arrays.sketches.marginals import NO_MARGINALS, MarginalTable, RunningMarginals
+from workers.arrays.sketches.running_histogram import RunningHistogram
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -192,7 +192,7 @@ class RunningStatistics:
         return _in_order((*state, std, l2_norm))
 
     def histogram_rows(self) -> npt.NDArray[np.int64]:
-        """Return the histogram of all pieces, (bin, 3); see `workers.arrays.histogram.FIELDS`. Call it once.
+        """Return the histogram of all pieces, (bin, 3); call it once. See `histogram.FIELDS`.
 
         It is empty if none is computed, or if the elements are complex.
         """

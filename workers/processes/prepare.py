@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from workers.arrays import kernels
+from workers.arrays.compiled import kernels
 from workers.host.cpu import CpuLimits, throttle
 
 

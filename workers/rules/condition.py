@@ -10,7 +10,7 @@ import numpy.typing as npt
 from workers.arrays.filter import Filter
 from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError
-from workers.store.sketch_names import is_sketch_column
+from workers.store.sketches.sketch_names import is_sketch_column
 from workers.store.tables import NUMBERS
 
 #: The columns that are numbers, besides the columns of sketches. All others are text.

@@ -23,7 +23,7 @@ from workers.rules.names import REGEX
 from workers.rules.ranges import parse_range
 from workers.rules.step_columns import COLUMNS
 from workers.rules.values import Parameter, Rule, Scope, Selector
-from workers.store.blocks import BLOCK_COLUMNS
+from workers.store.consolidated.blocks import BLOCK_COLUMNS
 
 #: The largest number of findings of a rule in one step that may be stored.
 MAX_LIMIT = 10_000

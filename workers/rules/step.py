@@ -13,7 +13,7 @@ from workers.rules.step_columns import StepColumns, asks_sketches
 from workers.rules.step_kinds import EVALUATORS, OF_HISTOGRAMS, RowHits
 from workers.rules.values import Rule, RuleSet, evaluated
 from workers.store.model import Evaluated, Finding
-from workers.store.step_sketches import StepSketches
+from workers.store.sketches.step_sketches import StepSketches
 from workers.store.tables import Tables
 
 #: Characters of the reason why a rule could not be evaluated.

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from workers.arrays.bounds import BoundedColumn
 from workers.arrays.filter import Filter
-from workers.arrays.histogram import Histogram
+from workers.arrays.sketches.histogram import Histogram
 from workers.arrays.statistics import FIELDS
 from workers.model import StepKey
 from workers.rules.names import is_chosen
@@ -19,9 +19,9 @@ from workers.rules.values import Rule
 from workers.store.model import RowKind
 from workers.store.names import tensor_name
 from workers.store.roles import roles_of_tables
-from workers.store.sketch_columns import SketchColumns
-from workers.store.sketch_names import ColumnsWithSketches, is_sketch_column
-from workers.store.step_sketches import StepSketches
+from workers.store.sketches.sketch_columns import SketchColumns
+from workers.store.sketches.sketch_names import ColumnsWithSketches, is_sketch_column
+from workers.store.sketches.step_sketches import StepSketches
 from workers.store.tables import LABELS, NUMBERS, Tables
 
 #: The names that a condition may use.

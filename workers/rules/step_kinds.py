@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from workers.arrays.dtypes import LIMITS
 from workers.arrays.number_formats import format_named
-from workers.arrays.rounding import losses, scale_for
+from workers.arrays.sketches.rounding import losses, scale_for
 from workers.rules.step_columns import StepColumns, Values
 from workers.rules.values import Rule
 from workers.store.model import RowKind

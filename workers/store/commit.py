@@ -17,10 +17,11 @@ import msgspec
 
 from workers.errors import DamagedStore, SourceChanged
 from workers.model import StepKey
-from workers.store import metadata, pool
+from workers.store import metadata
 from workers.store.changes import announce, changing
 from workers.store.model import CommitSummary, Origin
 from workers.store.objects import ObjectStore
+from workers.store.packed import pool
 from workers.store.packed_leaf import Nodes, PackedLeaf
 from workers.store.record import (
     LEAF,

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 import msgspec
 
 from workers.arrays import dtypes
-from workers.store import pool, shards
 from workers.store.model import ArraySpec
-from workers.store.sparse_chunks import BY_BLOSC, QUICK
+from workers.store.packed import pool, shards
+from workers.store.packed.sparse_chunks import BY_BLOSC, QUICK
 
 Document: TypeAlias = dict[str, Any]
 

@@ -79,8 +79,8 @@ class ArraySpec:
     dense: str = ""
     """How its chunks are shuffled for zstd, `shuffle` or `bitshuffle`; "" for lz4, which steps begin with."""
     sparse: str = ""
-    """How chunks with many zeros are encoded: a rule of `workers.store.sparse_chunks`; "" if they are encoded
-    like all other chunks."""
+    """How chunks with many zeros are encoded: a rule of `workers.store.packed.sparse_chunks`; "" if they are
+    encoded like all other chunks."""
 
     @property
     def typesize(self) -> int:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from workers.arrays import device_format
 from workers.arrays.dtypes import unpack
-from workers.arrays.marginals import NO_MARGINALS, MarginalTable, running_marginals
+from workers.arrays.sketches.marginals import NO_MARGINALS, MarginalTable, running_marginals
 from workers.arrays.statistics import RunningStatistics
 from workers.store.step import StoredStep
 
@@ -51,7 +51,7 @@ class RecomputedStatistics:
         return None if self._running is None else np.array(self._running.row())
 
     def histogram_rows(self) -> npt.NDArray[np.int64]:
-        """Return the histogram, (bin, 3); empty without one. See `workers.arrays.histogram.FIELDS`."""
+        """Return the histogram, (bin, 3); empty without one. See `histogram.FIELDS`."""
         self._take_device()
         return np.zeros((0, 3), np.int64) if self._running is None else self._running.histogram_rows()
 

@@ -20,9 +20,10 @@ import msgspec
 from workers.dump.paths import to_text
 from workers.errors import DamagedStore, StoreFormatError
 from workers.model import StepKey
-from workers.store import metadata, pool
+from workers.store import metadata
 from workers.store.model import CommitSummary, Count, Origin, Totals
-from workers.store.pool import PooledArray
+from workers.store.packed import pool
+from workers.store.packed.pool import PooledArray
 
 #: The metadata of the group of a step, which is its commit; relative to it.
 LEAF = "zarr.json"

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from workers.model import SourceFile
 from workers.store import metadata
 from workers.store.objects import ObjectStore
-from workers.store.pool import without_pool
+from workers.store.packed.pool import without_pool
 
 _NAME = re.compile(r"([0-9]{1,18})\.([0-9]{1,15})\.([0-9A-Za-z_-]{1,64})")
 

@@ -17,8 +17,8 @@ from workers.store import commit, metadata, tables
 from workers.store.commit import Commit
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
-from workers.store.shard_stream import ShardStream
-from workers.store.shards import ShardReader
+from workers.store.packed.shard_stream import ShardStream
+from workers.store.packed.shards import ShardReader
 from workers.store.tables import Tables
 
 _ARRAY = re.compile(r"(files|tensors/[a-z0-9_]+|pool/step_[0-9]+/[0-9a-f]{64}/[a-z0-9_]+)?")

@@ -21,7 +21,7 @@ from workers.arrays.digest import DIGEST_BYTES
 from workers.errors import DamagedStore, DumpError
 from workers.store import metadata, problems, untrusted
 from workers.store.model import RowKind
-from workers.store.shards import crc32c, without_crc32c
+from workers.store.packed.shards import crc32c, without_crc32c
 
 #: Text columns of the index. `source` is the path relative to the dump; `lead` and `tail` are the bytes of
 #: the source file before and after the payload, as latin-1 text. `layout` is `device` if the payload is

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from workers.errors import DamagedStore
-from workers.store import histograms
-from workers.store.blocks import Block
 from workers.store.commit import Commit
-from workers.store.cubes import GROUP, Cubes
-from workers.store.nd_arrays import ArrayLayout
+from workers.store.consolidated.blocks import Block
+from workers.store.consolidated.cubes import GROUP, Cubes
+from workers.store.consolidated.nd_arrays import ArrayLayout
+from workers.store.consolidated.sketch_cube import SketchedRows, sketched_rows
 from workers.store.objects import ObjectStore
-from workers.store.sketch_cube import SketchedRows, sketched_rows
+from workers.store.sketches import histograms
 from workers.store.tables import Tables
 
 

@@ -25,9 +25,9 @@ from workers.store import metadata
 from workers.store.backends.deadline import supervised
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects
+from workers.store.packed.pool_packer import PackedInPool, PoolPacker
+from workers.store.packed.shards import Packer, ShardCounter, ShardPacker
 from workers.store.pieces import Gathered, NewObject
-from workers.store.pool_packer import PackedInPool, PoolPacker
-from workers.store.shards import Packer, ShardCounter, ShardPacker
 from workers.store.uploads import Uploads
 from workers.tasks.entry_statistics import (
     UNKNOWN,

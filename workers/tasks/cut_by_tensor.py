@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from workers.errors import DamagedStore
-from workers.store.cubes import GROUP, CubeGrid, Cubes
+from workers.store.consolidated.cubes import GROUP, CubeGrid, Cubes
 from workers.store.model import StoreAddress
 from workers.store.opening import open_objects
 

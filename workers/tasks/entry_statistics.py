@@ -9,18 +9,18 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.arrays import device_format, statistics
-from workers.arrays.block_digests import SMALL_NBYTES, RunningBlockDigests
 from workers.arrays.dtypes import ElementType, unpack
-from workers.arrays.histogram import has_histogram
-from workers.arrays.marginals import NO_MARGINALS, MarginalTable, running_marginals
+from workers.arrays.sketches.block_digests import SMALL_NBYTES, RunningBlockDigests
+from workers.arrays.sketches.histogram import has_histogram
+from workers.arrays.sketches.marginals import NO_MARGINALS, MarginalTable, running_marginals
 from workers.arrays.statistics import RunningStatistics, has_statistics
 from workers.arrays.strided import StridedView, elements_of
 from workers.dump.source import OpenFile
 from workers.errors import SourceChanged
 from workers.model import MIB
-from workers.store import block_digests, histograms
-from workers.store.marginals import StepMarginals
 from workers.store.model import RowKind
+from workers.store.sketches import block_digests, histograms
+from workers.store.sketches.marginals import StepMarginals
 from workers.tasks.model import Entry
 
 #: Up to this many bytes, a tensor in device layout is held in memory as a whole and converted. A larger one
@@ -62,11 +62,11 @@ class Summary(NamedTuple):
     statistics: tuple[float, ...]
     """In the order of `workers.arrays.statistics.FIELDS`."""
     histogram: npt.NDArray[np.int64]
-    """(bin, 3); see `workers.arrays.histogram.FIELDS`. Empty if there is none."""
+    """(bin, 3); see `workers.arrays.sketches.histogram.FIELDS`. Empty if there is none."""
     blocks: npt.NDArray[np.int64]
-    """(block, 1): see `workers.arrays.block_digests`. Empty for a payload of one block."""
+    """(block, 1): see `workers.arrays.sketches.block_digests`. Empty for a payload of one block."""
     marginals: MarginalTable
-    """See `workers.arrays.marginals`."""
+    """See `workers.arrays.sketches.marginals`."""
 
 
 UNKNOWN = Summary(

@@ -15,10 +15,10 @@ from workers.dump.model import ReportedStatistics, TensorName
 from workers.model import SourceFile, StepKey
 from workers.rules.values import RuleSet
 from workers.store.model import ArraySpec, Origin, RowKind, StoreAddress
-from workers.store.pool import PooledArray
+from workers.store.packed.pool import PooledArray
 
 if TYPE_CHECKING:  # with it come the codecs, 0.05 s, which the start of a worker does without
-    from workers.store.marginals import StepMarginals
+    from workers.store.sketches.marginals import StepMarginals
 
 #: Incremented whenever the same source would become other rows or values; part of every fingerprint. Another
 #: encoding of chunks does not count: steps that are stored stay as they are.
@@ -205,9 +205,9 @@ class Receipt:
     """Payload bytes of the duplicates."""
     seconds: float
     histograms: npt.NDArray[np.int64] = field(default_factory=_no_entries)
-    """Entries of `workers.store.histograms.TABLE`, for the tensors that are not duplicates."""
+    """Entries of `workers.store.sketches.histograms.TABLE`, for the tensors that are not duplicates."""
     block_digests: npt.NDArray[np.int64] = field(default_factory=_no_entries)
-    """Entries of `workers.store.block_digests.TABLE`, for the large tensors among these."""
+    """Entries of `workers.store.sketches.block_digests.TABLE`, for the large tensors among these."""
     marginals: StepMarginals | None = None
     """The marginals of the same tensors; None if none were requested."""
     pooled: tuple[PooledRows, ...] = ()

@@ -22,8 +22,8 @@ from workers.errors import DamagedStore
 from workers.model import SourceFile
 from workers.store.model import ArraySpec, StoreAddress
 from workers.store.opening import open_objects
-from workers.store.shard_stream import ShardStream
-from workers.store.shards import ShardReader
+from workers.store.packed.shard_stream import ShardStream
+from workers.store.packed.shards import ShardReader
 from workers.tasks.entry_statistics import elements_in
 
 Payload: TypeAlias = bytes | bytearray | memoryview

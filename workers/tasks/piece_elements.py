@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from workers.arrays.assembly import Array, Elements
 from workers.arrays.digest import digest
 from workers.arrays.dtypes import ElementType, unpack
-from workers.arrays.placement_search import Pieces
+from workers.arrays.sharded.assembly import Array, Elements
+from workers.arrays.sharded.placement_search import Pieces
 from workers.dump.source import OpenFile
 from workers.errors import DamagedStore
 from workers.model import MIB
-from workers.store.shards import ShardReader
+from workers.store.packed.shards import ShardReader
 from workers.tasks.operands import InFile, Operand, Stored, read_whole, reader_of
 
 #: Operands of together at most this many bytes are read as a whole.

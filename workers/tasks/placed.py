@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workers.arrays.assembly import Assembly
 from workers.arrays.comparison import RunningComparison, no_difference
-from workers.arrays.placement_search import Pieces, Search, search, trimmed
+from workers.arrays.sharded.assembly import Assembly
+from workers.arrays.sharded.placement_search import Pieces, Search, search, trimmed
 from workers.errors import DamagedStore
 from workers.tasks.compare import PairComparison
 from workers.tasks.operands import Operand

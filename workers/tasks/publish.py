@@ -18,14 +18,15 @@ from workers.dump import paths
 from workers.errors import DamagedStore, DumpIngestError, SourceChanged
 from workers.model import SourceFile, StepKey
 from workers.rules.step import evaluate
-from workers.store import block_digests, commit, findings, histograms, marginals, metadata, tables
+from workers.store import commit, findings, metadata, tables
 from workers.store.backends.deadline import supervised
-from workers.store.marginals import StepMarginals
 from workers.store.model import CommitSummary, Evaluated, RowKind
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects
 from workers.store.record import PoisonedSource, StepContents, WithoutTensors
-from workers.store.step_sketches import StepSketches
+from workers.store.sketches import block_digests, histograms, marginals
+from workers.store.sketches.marginals import StepMarginals
+from workers.store.sketches.step_sketches import StepSketches
 from workers.store.tables import Tables
 from workers.tasks.columns import EntryColumns
 from workers.tasks.events import Published

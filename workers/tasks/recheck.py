@@ -20,7 +20,7 @@ from workers.model import MIB, SourceFile, StepKey
 from workers.store import commit
 from workers.store.model import RowKind, StoreAddress
 from workers.store.opening import open_objects
-from workers.store.pool import without_pool
+from workers.store.packed.pool import without_pool
 from workers.store.restore import begin_of, is_view, nbytes_of
 from workers.store.step import StoredStep
 from workers.tasks.read_back import rows_by_file

@@ -11,17 +11,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.block_digests import SMALL_NBYTES, RunningBlockDigests
-from workers.arrays.marginals import MarginalTable
+from workers.arrays.sketches.block_digests import SMALL_NBYTES, RunningBlockDigests
+from workers.arrays.sketches.marginals import MarginalTable
 from workers.errors import DamagedStore, StepRemoved, TensorsRemoved
 from workers.model import MIB, StepKey
-from workers.store import block_digests, commit, histograms, marginals, metadata, sketch_tables
+from workers.store import commit, metadata
 from workers.store.commit import Commit
 from workers.store.extending import extend
-from workers.store.marginals import StepMarginals
 from workers.store.model import RowKind, StoreAddress
 from workers.store.opening import open_objects
 from workers.store.recomputed import RecomputedStatistics
+from workers.store.sketches import block_digests, histograms, marginals, sketch_tables
+from workers.store.sketches.marginals import StepMarginals
 from workers.store.step import StoredStep
 
 _PIECE_NBYTES = 16 * MIB

@@ -12,8 +12,8 @@ from markupsafe import Markup
 
 from ingest.page.drawing.svg import picture, tag, text
 from ingest.page.words import power_of_two, whole
-from workers.arrays.histogram import Histogram
-from workers.arrays.histogram_loops import LOWEST_EXPONENT
+from workers.arrays.compiled.histogram_loops import LOWEST_EXPONENT
+from workers.arrays.sketches.histogram import Histogram
 
 _WIDTH, _LEFT, _TOP, _BOTTOM = 520.0, 72.0, 14.0, 34.0
 #: The height of what is above the axis; the same below if any element is negative.

@@ -15,9 +15,9 @@ from ingest.questions.outliers import OddPositions, OutliersAnswer, outliers
 from ingest.questions.precision import FormatLosses, PrecisionAnswer, precision
 from ingest.reader.ranges import format_ranges
 from ingest.reader.tensor import Tensor
-from workers.arrays.histogram import Histogram
+from workers.arrays.sketches.histogram import Histogram
 from workers.errors import DamagedStore, UsageError
-from workers.store.sketch_tables import has_all_sketches
+from workers.store.sketches.sketch_tables import has_all_sketches
 
 #: Odd positions that are listed.
 _LISTED = 12

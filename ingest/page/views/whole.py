@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from ingest.page.drawing.png import Image, as_matrix, image_of
 from ingest.page.screen import AnswerLine, Asked
+from ingest.reader.parallel.unsharded import UnshardedTensor
 from ingest.reader.tensor import SMALL_NBYTES, Tensor
-from ingest.reader.unsharded import UnshardedTensor
 from workers.arrays.statistics import is_complex, widened_complex
 from workers.errors import DamagedStore, UsageError
 

@@ -25,7 +25,7 @@ from ingest.questions.compare.tolerance import (
 )
 from ingest.reader.flow.operator_kinds import is_input
 from workers.arrays.comparison import Metrics
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 
 _Operator: TypeAlias = tuple[str, str, str, str, int]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ingest.questions.compare.held_tensors import HeldTensors
 from ingest.questions.placement.decide import Certainty, Decision
-from workers.arrays.assembly import Assembly, Piece, Same
-from workers.arrays.placement import Dimension, Held, Placement
-from workers.arrays.placement_search import ScoredWay, Search
+from workers.arrays.sharded.assembly import Assembly, Piece, Same
+from workers.arrays.sharded.placement import Dimension, Held, Placement
+from workers.arrays.sharded.placement_search import ScoredWay, Search
 
 
 def same_content(a: HeldTensors, tensor_a: int, b: HeldTensors, tensor_b: int) -> Decision | None:

@@ -18,9 +18,9 @@ from ingest.questions.compare.held_tensors import HeldTensors
 from ingest.questions.compare.tolerance import relative_difference
 from ingest.questions.placement.decide import Certainty, Decision, fit_limit
 from workers.arrays.comparison import Metrics
-from workers.arrays.marginal_placement import MarginalWay, held_as, ways_held
-from workers.arrays.placement import Held, MeshGrid, Placement, placements
-from workers.arrays.placement_search import ScoredWay, Search
+from workers.arrays.sharded.marginal_placement import MarginalWay, held_as, ways_held
+from workers.arrays.sharded.placement import Held, MeshGrid, Placement, placements
+from workers.arrays.sharded.placement_search import ScoredWay, Search
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from workers.arrays.dtype_names import canonical
 from workers.arrays.statistics import FIELDS
 from workers.dump.model import ReportedStatistics
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 from workers.tasks.model import Entry
 
 

@@ -21,13 +21,13 @@ from ingest.questions.compare.selection import Selection
 from ingest.questions.compare.step_tensors import LineAndName, StepTensors
 from ingest.reader.context.configuration import sample_of_dump
 from ingest.reader.context.ge_graph import ModelOutput
-from ingest.reader.mesh import Coordinates
+from ingest.reader.parallel.mesh import Coordinates
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import counted
 from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.dtypes import ElementType, from_name
-from workers.arrays.marginals import Marginal
+from workers.arrays.sketches.marginals import Marginal
 from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store.attributes import parse_record

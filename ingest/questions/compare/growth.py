@@ -20,7 +20,7 @@ from ingest.reader.step import Step
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore, UsageError
 from workers.rules.names import fits
-from workers.store.blocks import TensorKey, tensors_of
+from workers.store.consolidated.blocks import TensorKey, tensors_of
 from workers.store.prefetch import prefetch
 
 if TYPE_CHECKING:

@@ -9,16 +9,16 @@ from typing import NamedTuple
 import numpy as np
 
 from ingest.questions.compare.step_tensors import StepTensors
-from ingest.reader.mesh import Coordinates
-from ingest.reader.mesh_grid import grid_of
-from ingest.reader.told_placement import Told, told_placement
+from ingest.reader.parallel.mesh import Coordinates
+from ingest.reader.parallel.mesh_grid import grid_of
+from ingest.reader.parallel.told_placement import Told, told_placement
 from workers.arrays.digest import DIGEST_BYTES
-from workers.arrays.marginals import Marginal
-from workers.arrays.placement import MeshGrid
-from workers.arrays.placement_search import Pieces
+from workers.arrays.sharded.placement import MeshGrid
+from workers.arrays.sharded.placement_search import Pieces
+from workers.arrays.sketches.marginals import Marginal
 from workers.arrays.statistics import FIELDS
 from workers.model import StepKey
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 from workers.tasks.operands import Operand
 
 

@@ -23,9 +23,9 @@ from ingest.questions.placement.agree import Agreements, is_parameter_gradient, 
 from ingest.questions.placement.decide import Certainty, Decision, decide
 from ingest.questions.placement.layout_map import LayoutMap
 from ingest.questions.placement.told import contradicts, settled_by
-from ingest.reader.told_placement import told_text
+from ingest.reader.parallel.told_placement import told_text
 from workers.arrays.comparison import no_difference
-from workers.arrays.placement_search import is_sum
+from workers.arrays.sharded.placement_search import is_sum
 from workers.model import StepKey
 from workers.tasks.compare import PairComparison
 from workers.tasks.placed import (

@@ -26,7 +26,7 @@ from ingest.questions.placement.decide import Certainty, Decision
 from ingest.questions.placement.explain import explain_difference
 from ingest.reader.flow.operator_kinds import is_input
 from workers.arrays.comparison import Metrics
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 from workers.tasks.compare import PairComparison
 
 #: How close the ratio of a gradient must be to the number of data-parallel ranks.

@@ -15,9 +15,9 @@ from typing import TypeAlias
 from ingest.questions.compare.held_tensors import HeldTensors
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.placement.decide import fit_limit
-from workers.arrays.part_search import part_error
+from workers.arrays.sharded.part_search import part_error
 from workers.errors import DamagedStore
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 from workers.tasks.piece_elements import elements_of
 
 #: The word before a number in a name, such as `layers.` or `layer_id=`.

@@ -10,7 +10,7 @@ from ingest.questions.compare.matching import TensorPair
 from ingest.questions.compare.operator_origins import OperatorKey
 from ingest.questions.compare.step_tensors import StepTensors
 from workers.model import StepKey
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 
 
 def one_sided_row(

@@ -25,7 +25,7 @@ from ingest.reader.flow.operator_kinds import is_input
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore
 from workers.model import StepKey
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 from workers.tasks.compare import Pair
 
 _NORM = FIELDS.index("l2_norm")

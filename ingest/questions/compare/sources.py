@@ -12,7 +12,7 @@ from ingest.questions.compare.selection import Selection
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.stored_steps import StoreSource
 from ingest.reader.dump_store import open_store
-from ingest.reader.mesh import Coordinates
+from ingest.reader.parallel.mesh import Coordinates
 from ingest.reader.snapshot import LeftOut
 from workers.errors import UsageError
 from workers.model import StepKey

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.reader.context.ge_graph import ModelOutput
-from workers.arrays.marginals import Marginal
+from workers.arrays.sketches.marginals import Marginal
 from workers.model import StepKey
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 from workers.tasks.operands import Operand
 
 

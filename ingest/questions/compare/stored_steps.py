@@ -18,17 +18,17 @@ from ingest.reader.catalog import Catalog
 from ingest.reader.context import context_of
 from ingest.reader.context.configuration import sample_of
 from ingest.reader.context.ge_graph import ModelOutput
-from ingest.reader.mesh import Coordinates
+from ingest.reader.parallel.mesh import Coordinates
 from ingest.reader.snapshot import Snapshot, take_snapshot
 from ingest.reader.step import Step
 from ingest.reader.step_marginals import read_marginals
 from ingest.reader.tensor import Tensor
 from workers.arrays.dtypes import from_name
-from workers.arrays.marginals import Marginal
+from workers.arrays.sketches.marginals import Marginal
 from workers.model import StepKey
 from workers.store import metadata
 from workers.store.attributes import attributes_of, record_of
-from workers.store.blocks import tensors_of
+from workers.store.consolidated.blocks import tensors_of
 from workers.store.model import ArraySpec, RowKind, StoreAddress
 from workers.store.tables import Tables
 from workers.tasks.operands import Operand, Stored

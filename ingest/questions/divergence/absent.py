@@ -15,7 +15,7 @@ from ingest.questions.divergence.result import Missing
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import Snapshot
 from workers.model import StepKey
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 
 #: The share of the tensors of a group that all its ranks must have by name; with less, nothing is missed.
 _COMMON = 0.5

@@ -26,7 +26,7 @@ from ingest.reader.flow.operator_kinds import (
     writes_in_place,
 )
 from ingest.reader.text import counted
-from workers.store.blocks import Block, TensorAxis
+from workers.store.consolidated.blocks import Block, TensorAxis
 
 _Codes: TypeAlias = npt.NDArray[np.uint64]
 #: Operators whose output depends on a state that is not an input.

@@ -11,7 +11,7 @@ from ingest.questions.nothing_chosen import nothing_chosen
 from ingest.reader.block_filter import BlockFilter
 from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.tensor_filter import FilterFields
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 
 
 def chosen_tensors(

@@ -25,14 +25,14 @@ from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.questions.placement.slot_kinds import SlotKind, kind_of
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
-from ingest.reader.mesh import replica_groups
+from ingest.reader.parallel.mesh import replica_groups
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.tensor_filter import FilterFields
 from ingest.reader.text import counted
 from workers.errors import UsageError
-from workers.store.blocks import Block, TensorKey
+from workers.store.consolidated.blocks import Block, TensorKey
 
 #: Inferred groups backed by less than this share of the largest group's tensors are not checked for missing
 #: tensors.

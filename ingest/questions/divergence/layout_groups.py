@@ -9,7 +9,7 @@ import numpy as np
 from ingest.questions.placement.agree import is_parameter
 from ingest.questions.placement.replicas import ReplicaCounts
 from ingest.questions.placement.slot_kinds import SlotKind, kind_of
-from workers.store.blocks import Block, TensorAxis
+from workers.store.consolidated.blocks import Block, TensorAxis
 
 #: Steps that are looked at, and parameters of each, evenly over all: the cost grows with the square of ranks.
 _STEPS, _PARAMETERS = 2, 64

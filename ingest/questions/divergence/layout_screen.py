@@ -29,10 +29,10 @@ from ingest.questions.placement.optimizer_states import (
 from ingest.questions.placement.repeated_bias import AHEAD, is_bias, is_partial
 from ingest.questions.placement.slot_kinds import SlotKind
 from ingest.questions.placement.slot_kinds import kind_of as slot_kind_of
+from ingest.reader.parallel.told_placement import Told, told_placement
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step_statistics import StepStatistics
-from ingest.reader.told_placement import Told, told_placement
-from workers.store.blocks import Block, TensorKey
+from workers.store.consolidated.blocks import Block, TensorKey
 
 _LAYER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
 #: The roundoff of bfloat16, the coarsest type of outputs.

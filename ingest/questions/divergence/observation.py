@@ -12,7 +12,7 @@ from ingest.questions.divergence.expectations import TensorHistory
 from ingest.questions.divergence.patterns import ABSENT, Patterns, StepPatterns, patterns_of
 from ingest.questions.placement.slot_kinds import SlotKind, kind_of
 from ingest.reader.step_statistics import StepStatistics
-from workers.store.blocks import Block, TensorAxis, TensorKey
+from workers.store.consolidated.blocks import Block, TensorAxis, TensorKey
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,7 +12,7 @@ from ingest.questions.divergence.result import Difference, Odd
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step_statistics import StepStatistics
 from workers.arrays.statistics import FIELDS
-from workers.store.blocks import Block
+from workers.store.consolidated.blocks import Block
 
 #: Steps that are read again for the order of execution and the values of the first difference.
 _MAX_DETAILED = 32

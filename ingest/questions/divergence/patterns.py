@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.arrays.statistics import FIELDS
-from workers.store.blocks import Block
+from workers.store.consolidated.blocks import Block
 
 ABSENT = -1
 """In a pattern: the rank does not have the tensor."""

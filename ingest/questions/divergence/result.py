@@ -12,7 +12,7 @@ from ingest.reader.anatomy.bits import BitDifference
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import counted, printable
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 
 if TYPE_CHECKING:
     import pandas as pd

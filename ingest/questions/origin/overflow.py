@@ -14,7 +14,7 @@ from ingest.reader.rows import overflow_rows
 from ingest.reader.snapshot import LeftOut, Snapshot
 from ingest.reader.step import Step
 from workers.errors import DamagedStore
-from workers.store.blocks import TENSOR_KINDS
+from workers.store.consolidated.blocks import TENSOR_KINDS
 
 _ALTERNATIVES = 20
 

@@ -15,7 +15,7 @@ class OddPositions:
     """Positions along an axis of a tensor that are odd in the same way, steps and ranks."""
 
     kind: str
-    """`outlier`, `dead` or `saturated`; see `workers.arrays.channels`."""
+    """`outlier`, `dead` or `saturated`; see `workers.arrays.sketches.channels`."""
     name: str
     net: str
     graph: str

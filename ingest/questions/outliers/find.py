@@ -16,7 +16,7 @@ from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step import Step
 from ingest.reader.step_marginals import marginals_of
 from ingest.reader.tensor_filter import FilterFields, TensorFilter, with_pattern
-from workers.arrays.channels import (
+from workers.arrays.sketches.channels import (
     ABS_MAX,
     DEFAULT_FACTOR,
     L2_NORM,
@@ -26,10 +26,10 @@ from workers.arrays.channels import (
     relative_error,
 )
 from workers.errors import UsageError
-from workers.store.blocks import TensorKey, tensors_of
+from workers.store.consolidated.blocks import TensorKey, tensors_of
 from workers.store.prefetch import prefetch
-from workers.store.sketch_columns import MARGINALS_HINT
-from workers.store.sketch_tables import has_all_sketches
+from workers.store.sketches.sketch_columns import MARGINALS_HINT
+from workers.store.sketches.sketch_tables import has_all_sketches
 
 #: Steps that are read ahead of need.
 _STEPS_AHEAD = 4

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from ingest.questions.placement.decide import Certainty, Decision, describe, simplicity
-from workers.arrays.placement import Held
-from workers.arrays.placement_search import ScoredWay
-from workers.store.blocks import TensorKey
+from workers.arrays.sharded.placement import Held
+from workers.arrays.sharded.placement_search import ScoredWay
+from workers.store.consolidated.blocks import TensorKey
 
 Kind: TypeAlias = Hashable
 Kinds: TypeAlias = tuple[str, str]

@@ -12,11 +12,11 @@ from ingest.questions.compare.selection import parse_selection
 from ingest.reader.catalog import Catalog, open_catalog
 from ingest.reader.step import Step
 from ingest.reader.step_marginals import marginals_of
-from workers.arrays.marginal_placement import FIT, MarginalWay, held_as, ways_held
-from workers.arrays.marginals import Marginal
-from workers.arrays.placement import Held
+from workers.arrays.sharded.marginal_placement import FIT, MarginalWay, held_as, ways_held
+from workers.arrays.sharded.placement import Held
+from workers.arrays.sketches.marginals import Marginal
 from workers.errors import UsageError
-from workers.store.blocks import TensorKey, tensors_of
+from workers.store.consolidated.blocks import TensorKey, tensors_of
 
 _NO_MARGINALS = "no marginals of the same axes"
 _NO_FIT = "its sums are not those of pieces of this tensor"

@@ -15,8 +15,8 @@ import ml_dtypes
 import numpy as np
 
 from workers.arrays.dtypes import from_name
-from workers.arrays.placement import Held
-from workers.arrays.placement_search import ScoredWay, Search
+from workers.arrays.sharded.placement import Held
+from workers.arrays.sharded.placement_search import ScoredWay, Search
 
 #: The largest error with which a way fits: for float32 and wider, and in units of the epsilon for others.
 _FIT, _FIT_EPSILONS, _MAX_FIT = 1e-3, 8, 0.25

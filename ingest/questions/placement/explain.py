@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from ingest.questions.placement.decide import Decision
-from workers.arrays.placement import Held
-from workers.arrays.placement_search import ScoredWay
-from workers.arrays.segment_match import MatchedOrder
+from workers.arrays.sharded.placement import Held
+from workers.arrays.sharded.placement_search import ScoredWay
+from workers.arrays.sharded.segment_match import MatchedOrder
 
 #: A difference is a factor if what remains without it is at most this share, relative to B.
 _REST = 1e-3

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ingest.questions.name_pattern import NamePattern
 from ingest.questions.placement.decide import Certainty, Decision, simplicity
-from workers.arrays.placement import Held
+from workers.arrays.sharded.placement import Held
 from workers.host.yaml_file import load_model
 
 _HINT = "A layout map holds `placements:`, a list of {name: GLOB, a: PLACEMENT, b: PLACEMENT}."

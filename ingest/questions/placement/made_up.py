@@ -9,7 +9,7 @@ from ingest.questions.compare.held_tensors import HeldTensors
 from ingest.questions.compare.runner import PairRunner, answer_each
 from ingest.questions.placement.decide import Certainty, Decision, decide
 from ingest.questions.placement.misplaced import EqualHolders
-from workers.arrays.placement_search import is_sum
+from workers.arrays.sharded.placement_search import is_sum
 from workers.tasks.placed import PlacementQuestion, search_placements
 
 #: How many tensors that all ranks have are tried as what pieces make up.

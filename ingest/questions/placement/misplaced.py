@@ -17,7 +17,7 @@ from ingest.questions.placement.slot_kinds import SlotKind
 from ingest.questions.placement.slot_kinds import kind_of as slot_kind_of
 from ingest.reader.ranges import format_ranges
 from workers.arrays.statistics import FIELDS
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 
 #: So many tensors of a kind must be held alike for another one to be odd.
 MANY = 2

@@ -10,7 +10,7 @@ from ingest.questions.placement.agree import is_parameter, is_parameter_gradient
 from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.questions.placement.misplaced import EqualHolders, is_constant
 from ingest.reader.ranges import format_ranges
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 
 OUT_OF_STEP = "optimizer state out of step"
 #: What frameworks call states of optimizers: `exp_avg`, `moments`, `adam_m`, `momentum_buffer`, ...

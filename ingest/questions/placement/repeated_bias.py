@@ -11,10 +11,10 @@ import numpy.typing as npt
 from ingest.questions.compare.held_tensors import HeldTensors
 from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.questions.placement.misplaced import EqualHolders
-from ingest.reader.told_placement import Told
-from workers.arrays.assembly import widened
+from ingest.reader.parallel.told_placement import Told
+from workers.arrays.sharded.assembly import widened
 from workers.errors import DamagedStore
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 from workers.tasks.piece_elements import elements_of
 
 #: The most elements of an output that is looked at.

@@ -10,7 +10,7 @@ import re
 from enum import IntEnum
 from functools import lru_cache
 
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 
 
 class SlotKind(IntEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ingest.questions.placement.decide import Certainty, Decision
-from ingest.reader.told_placement import Told, is_told, told_text
+from ingest.reader.parallel.told_placement import Told, is_told, told_text
 
 
 def settled_by(told: Told, decision: Decision) -> Decision:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ingest.reader.snapshot import LeftOut
-from workers.arrays.histogram import Bounds
+from workers.arrays.sketches.histogram import Bounds
 
 EXACT, BOUNDED, ESTIMATED = "exact", "bounded", "estimated"
 

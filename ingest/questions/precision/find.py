@@ -13,9 +13,9 @@ from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.tensor_filter import FilterFields, with_pattern
 from workers.arrays.number_formats import NumberFormat, format_named
-from workers.arrays.rounding import losses
+from workers.arrays.sketches.rounding import losses
 from workers.errors import UsageError
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 
 DEFAULT_FORMATS = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "mxfp8_e4m3", "nvfp4")
 #: The limit of rows in one answer; a million take about 400 MB.
@@ -39,8 +39,8 @@ def precision(
     """Return what tensors would lose if they were cast to other formats: the worst first.
 
     Uses histograms and statistics alone, so the answer is the same after `gc` has removed the tensors. Counts
-    are exact, or lie between two bounds; see `workers.arrays.rounding`. Underflow is exact if scales are
-    powers of two; overflow is exact if there is none. Of formats with blocks, underflow is bounded.
+    are exact, or lie between two bounds; see `workers.arrays.sketches.rounding`. Underflow is exact if scales
+    are powers of two; overflow is exact if there is none. Of formats with blocks, underflow is bounded.
 
     Memory: 400 bytes for each tensor, rank, step and format, of which there are at most a million.
 

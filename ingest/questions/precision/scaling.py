@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from workers.arrays.number_formats import NumberFormat
-from workers.arrays.rounding import scale_for
+from workers.arrays.sketches.rounding import scale_for
 from workers.errors import UsageError
 
 NONE, CURRENT, DELAYED = "none", "current", "delayed"

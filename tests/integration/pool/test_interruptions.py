@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ingest.api import DumpStore, GcPolicy, apply_gc, open_store, plan_gc
-from ingest.reader.verify import verify
+from ingest.reader.verifying.verify import verify
 from tests.gc_stores import Fragile, Killed, age, gc
 from tests.pools import RANKS, PooledRun, replicas, run, values_of
 from tests.xxh3_forgery import forged

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ingest.api import open_store
-from ingest.reader.verify import verify
+from ingest.reader.verifying.verify import verify
 from tests.pools import RANKS, PooledRun, replicas
 from tests.wrapped_objects import WrappedObjects
 from workers.model import SourceFile, StepKey

@@ -11,7 +11,7 @@ from ingest.layouts.detect import find_dump
 from ingest.planning import plan as planning
 from ingest.planning.inspection import inspect
 from ingest.reader.catalog import Catalog
-from ingest.reader.verify import verify
+from ingest.reader.verifying.verify import verify
 from ingest.service.planner import Planner
 from ingest.service.shared_tensors import SharedTensors
 from tests import checker
@@ -20,7 +20,7 @@ from tests.npy_files import tensor_name
 from tests.pools import RANKS, TIME, PooledRun, replicas, run, small_pools, values_of
 from tests.servers.ceph import S3Bucket
 from workers.model import StepKey
-from workers.store import pool
+from workers.store.packed import pool
 
 
 def test_replicas_share_what_they_shared_before(pooled: PooledRun) -> None:

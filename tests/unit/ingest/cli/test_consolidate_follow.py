@@ -10,7 +10,7 @@ import pytest
 
 from ingest.cli import consolidate_follow
 from ingest.cli.consolidate_follow import Following
-from ingest.reader.consolidated import open_cubes
+from ingest.reader.cubes.consolidated import open_cubes
 from ingest.settings import load
 from ingest.wiring.consolidation import open_consolidator
 from workers.store.opening import open_objects, resolve

@@ -6,7 +6,7 @@ import pytest
 
 from tests.cube_stores import SMALL
 from workers.store import commit
-from workers.store.cubes import CubeGrid
+from workers.store.consolidated.cubes import CubeGrid
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 

@@ -10,8 +10,8 @@ import zarr
 
 from ingest.consolidating import consolidator
 from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
-from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
-from ingest.reader.cube_columns import aggregated_steps
+from ingest.reader.cubes.consolidated import ConsolidatedCubes, open_cubes
+from ingest.reader.cubes.cube_columns import aggregated_steps
 from tests.cube_stores import NAMES, SMALL, assert_is_what_is_committed, once, put
 from workers.store.objects import ObjectStore
 

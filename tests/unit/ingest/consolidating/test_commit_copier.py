@@ -8,7 +8,7 @@ import pytest
 
 from ingest.consolidating import cube_writer
 from ingest.consolidating.consolidator import Consolidator
-from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
+from ingest.reader.cubes.consolidated import ConsolidatedCubes, open_cubes
 from tests.cube_stores import (
     Fragile,
     Killed,
@@ -23,7 +23,7 @@ from tests.wrapped_objects import WrappedObjects
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.changes import CHANGED, REMOVED, announce, read_announcements
-from workers.store.cubes import GROUP, CubeState
+from workers.store.consolidated.cubes import GROUP, CubeState
 from workers.store.objects import ObjectStore
 from workers.store.record import WithoutTensors
 

@@ -6,10 +6,10 @@ import pytest
 
 import ingest
 from bench.steps import commit_tables, make_tables
-from ingest.reader.consolidated import open_cubes
+from ingest.reader.cubes.consolidated import open_cubes
 from tests.cube_stores import NAMES, Killed, Unpublished, assert_is_what_is_committed, once, put
 from workers.model import StepKey
-from workers.store import cubes
+from workers.store.consolidated import cubes
 from workers.store.objects import ObjectStore
 
 _TABLES = (

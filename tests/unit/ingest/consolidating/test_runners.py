@@ -8,7 +8,7 @@ from distributed import Client
 from ingest.consolidating.consolidator import Consolidator
 from ingest.consolidating.runners import in_threads, on_cluster
 from tests.cube_stores import assert_is_what_is_committed, put
-from workers.store.cubes import CubeGrid
+from workers.store.consolidated.cubes import CubeGrid
 from workers.store.objects import ObjectStore
 from workers.tasks.consolidate import ConsolidateJob, UnknownTensors, consolidate
 

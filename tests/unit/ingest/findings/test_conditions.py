@@ -6,7 +6,7 @@ from ingest.findings.conditions import fulfilled, names_of
 from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError
-from workers.store.blocks import Block, TensorAxis, TensorKey
+from workers.store.consolidated.blocks import Block, TensorAxis, TensorKey
 
 AXIS = TensorAxis(
     [

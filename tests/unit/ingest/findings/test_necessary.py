@@ -8,7 +8,7 @@ import pytest
 
 import ingest
 from ingest.findings.necessary import necessary_condition
-from ingest.reader import possible_steps
+from ingest.reader.cubes import possible_steps
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.rules.load import load_rules

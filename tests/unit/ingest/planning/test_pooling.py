@@ -18,7 +18,7 @@ from workers.arrays.dtypes import from_name
 from workers.dump.formats.header import TensorHeader
 from workers.dump.model import TensorName
 from workers.model import MIB, SourceFile
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 from workers.store.model import Grid, RowKind
 from workers.tasks.model import Entry
 

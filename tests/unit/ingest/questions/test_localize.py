@@ -12,7 +12,7 @@ from ingest.store_gc.policy import GcPolicy
 from tests.gc_stores import age
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
-from workers.arrays.block_digests import BLOCK_NBYTES
+from workers.arrays.sketches.block_digests import BLOCK_NBYTES
 from workers.errors import UsageError
 
 SHAPE = (1400, 200)

@@ -4,7 +4,7 @@ import pytest
 
 from ingest.questions.nothing_chosen import nothing_chosen
 from ingest.reader.tensor_filter import FilterFields, TensorFilter
-from workers.store.blocks import BLOCK_COLUMNS, TensorKey
+from workers.store.consolidated.blocks import BLOCK_COLUMNS, TensorKey
 
 KEYS = [
     TensorKey("Net", "0", "MatMul", "fc-op0", "output", 0),

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.reader import possible_steps
-from ingest.reader.verify_view import verify_view
+from ingest.reader.cubes import possible_steps
+from ingest.reader.verifying.verify_view import verify_view
 from tests.cube_stores import once
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.errors import DamagedStore
-from workers.store.cubes import REBUILD_HINT, CubeGrid, Cubes
+from workers.store.consolidated.cubes import REBUILD_HINT, CubeGrid, Cubes
 from workers.store.opening import open_objects, resolve
 
 _GRID = CubeGrid(ranks=1, tensors=2, inner_tensors=2, steps=2)

@@ -7,12 +7,12 @@ import pytest
 
 import ingest
 from ingest.reader.step_histograms import histograms_of
-from ingest.reader.verify import WRONG_SKETCHES, verify
+from ingest.reader.verifying.verify import WRONG_SKETCHES, verify
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.errors import DamagedStore
-from workers.store import histograms, sketch_tables
 from workers.store.commit import Commit
+from workers.store.sketches import histograms, sketch_tables
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from ingest.reader.step_marginals import marginals_of, read_sketches
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.errors import DamagedStore
-from workers.store import marginals
+from workers.store.sketches import marginals
 
 LARGE = np.random.default_rng(3).standard_normal((300, 260)).astype(np.float32)
 

@@ -9,7 +9,7 @@ from ingest.reader.snapshot import take_snapshot
 from ingest.reader.step_statistics import StepStatistics
 from tests.counted_requests import CountedRequests
 from tests.replicas import Replicas
-from workers.store.blocks import Block
+from workers.store.consolidated.blocks import Block
 from workers.store.tables import chunk_keys
 
 

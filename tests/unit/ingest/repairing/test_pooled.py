@@ -7,11 +7,11 @@ import pytest
 from numcodecs import blosc
 
 from ingest.api import open_store, repair
-from ingest.reader.verify import verify
+from ingest.reader.verifying.verify import verify
 from tests import checker
 from tests.pools import GRID, PooledRun, replicas, small_pools
 from workers.model import StepKey
-from workers.store import pool_packer
+from workers.store.packed import pool_packer
 
 
 @pytest.fixture

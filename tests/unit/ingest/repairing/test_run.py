@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ingest.api import open_store, repair
-from ingest.reader.verify_view import verify_surroundings
+from ingest.reader.verifying.verify_view import verify_surroundings
 from tests import checker
 from tests.damages import DAMAGES
 from workers.errors import DamagedStore, UsageError

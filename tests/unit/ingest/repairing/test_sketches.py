@@ -8,7 +8,7 @@ import pytest
 from ingest.api import open_store, repair
 from tests import checker
 from tests.damages import flip, only
-from workers.store import histograms
+from workers.store.sketches import histograms
 
 CHUNK = f"rank_1/step_2/*/{histograms.TABLE.chunk}"
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ingest.reader.verify import Verified, verify_step
+from ingest.reader.verifying.verify import Verified, verify_step
 from ingest.repairing.step_payloads import mend_payloads
 from tests.damages import SHARD, flip, only
 from tests.repairs import work_on

@@ -6,7 +6,7 @@ import pytest
 
 from ingest.api import repair
 from ingest.reader.damage import Damage
-from ingest.reader.verify import WRONG_DIGEST, WRONG_STATISTICS
+from ingest.reader.verifying.verify import WRONG_DIGEST, WRONG_STATISTICS
 from ingest.repairing.tables import DIGEST_CHUNK, STATISTICS_CHUNK, doubtful_tables
 from tests import checker
 from tests.damages import DAMAGES

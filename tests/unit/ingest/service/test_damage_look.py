@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ingest.reader.verify_listing import ExpectedObjects
+from ingest.reader.verifying.verify_listing import ExpectedObjects
 from ingest.service.damage_look import DamageLook, expected_of
 from ingest.steps.table import StepTable
 from tests.npy_files import MadeDump

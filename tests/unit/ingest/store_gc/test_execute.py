@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import ingest
-from ingest.reader.verify import verify
+from ingest.reader.verifying.verify import verify
 from ingest.steps.committed import Committed
 from ingest.steps.table import StepTable
 from ingest.store_gc.execute import Execution, GcReport

@@ -10,7 +10,7 @@ from ingest.api import open_store, plan_recompress, recompress_store
 from tests.cli import run as cli_run
 from tests.gc_stores import assert_sound, make_store, steps_of
 from workers.errors import UsageError
-from workers.store import recompressing
+from workers.store.packed import recompressing
 
 
 @pytest.fixture

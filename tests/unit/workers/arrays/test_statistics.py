@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from workers.arrays import kernel_loops
+from workers.arrays.compiled import kernel_loops
 from workers.arrays.dtypes import FLOAT8, from_name, unpack
 from workers.arrays.statistics import (
     BLOCK,

@@ -6,7 +6,7 @@ import pytest
 
 from workers.rules.condition import checked_condition
 from workers.rules.step_columns import COLUMNS
-from workers.store.blocks import BLOCK_COLUMNS
+from workers.store.consolidated.blocks import BLOCK_COLUMNS
 
 
 @pytest.mark.parametrize("columns", [COLUMNS, BLOCK_COLUMNS])

@@ -1,6 +1,6 @@
 """One function spells the name of a tensor."""
 
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 from workers.store.names import slot_name, tensor_name
 
 

@@ -10,7 +10,7 @@ from tests.cube_stores import Job, Result
 from tests.replicas import Replicas
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.cubes import ANOMALY_FIELDS, GROUP, TOTALS, CubeGrid
+from workers.store.consolidated.cubes import ANOMALY_FIELDS, GROUP, TOTALS, CubeGrid
 from workers.tasks.consolidate import (
     Consolidated,
     ConsolidateJob,

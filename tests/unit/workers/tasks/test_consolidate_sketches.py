@@ -9,7 +9,7 @@ import ingest
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.errors import UsageError
-from workers.store import histograms
+from workers.store.sketches import histograms
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ _INGEST = """
 import resource, sys
 from pathlib import Path
 from tests.pipeline import plan_all, run
-from workers.arrays import kernels
+from workers.arrays.compiled import kernels
 from workers.model import MIB
 from workers.store.model import Grid
 

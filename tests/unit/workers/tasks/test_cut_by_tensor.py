@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
+from ingest.reader.cubes.consolidated import ConsolidatedCubes, open_cubes
 from tests.cube_stores import NAMES, SMALL, once, put
 from workers.store import commit
-from workers.store.cubes import CubeGrid
+from workers.store.consolidated.cubes import CubeGrid
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 from workers.tasks.cut_by_tensor import CutBlock, CutJob, cut_by_tensor

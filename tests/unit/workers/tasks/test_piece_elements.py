@@ -10,7 +10,7 @@ import pytest
 from tests.in_memory import InMemory
 from tests.npy_files import MadeDump
 from tests.operands import in_files, in_store
-from workers.arrays.placement_search import Pieces
+from workers.arrays.sharded.placement_search import Pieces
 from workers.errors import DamagedStore
 from workers.tasks import piece_elements
 from workers.tasks.operands import Operand, Stored

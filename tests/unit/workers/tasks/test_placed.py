@@ -8,8 +8,8 @@ import pytest
 
 from tests.npy_files import MadeDump
 from tests.operands import in_files, in_store
-from workers.arrays.assembly import Piece, joined
-from workers.arrays.placement_search import Pieces
+from workers.arrays.sharded.assembly import Piece, joined
+from workers.arrays.sharded.placement_search import Pieces
 from workers.tasks import piece_elements
 from workers.tasks.placed import (
     PlacedPair,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ingest.page.drawing.exponents import ExponentCounts, exponents_picture
-from workers.arrays.histogram import Histogram
+from workers.arrays.sketches.histogram import Histogram
 
 
 def test_values_and_their_sketch_have_the_same_counts() -> None:

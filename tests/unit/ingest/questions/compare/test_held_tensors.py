@@ -7,7 +7,7 @@ import numpy as np
 from ingest.questions.compare.held_tensors import HeldTensors, hold_together
 from ingest.questions.compare.selection import Selection
 from ingest.questions.compare.sources import open_source
-from ingest.reader.mesh import Mesh
+from ingest.reader.parallel.mesh import Mesh
 from tests.sharded_net import LAYOUT, Dump, write
 
 ONES, ZEROS = np.ones((2, 2), np.float32), np.zeros((2, 2), np.float32)

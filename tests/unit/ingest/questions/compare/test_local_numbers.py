@@ -7,7 +7,7 @@ import numpy as np
 from ingest.questions.compare import compare
 from ingest.questions.compare.local_numbers import renumbered
 from tests.sharded_net import LAYOUT, Dump, write
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 
 RNG = np.random.default_rng(9)
 EXPERTS = [RNG.normal(size=(3, 4)).astype(np.float32) for _ in range(4)]

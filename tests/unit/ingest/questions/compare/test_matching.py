@@ -12,7 +12,7 @@ from ingest.questions.compare.matching import MatchedBy, Matching, match_tensors
 from ingest.questions.compare.step_tensors import StepTensors
 from workers.arrays.statistics import FIELDS
 from workers.model import StepKey
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 
 
 def key(text: str, *, graph: str = "0", net: str = "Net") -> TensorKey:

@@ -5,7 +5,7 @@ import pytest
 from ingest.questions.compare.compared_tensor import Verdict
 from ingest.questions.compare.one_sided import one_sided_row
 from workers.model import StepKey
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 
 STEPS = StepKey(0, 2), StepKey(1, 3)
 KEY = TensorKey("", "g", "Add", "add", "output", 0, 0)

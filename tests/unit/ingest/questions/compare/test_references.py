@@ -6,7 +6,7 @@ from typing import Any
 from ingest.layouts.reference import REFERENCE
 from ingest.questions.compare.references import model_pairs, reference_pairs
 from ingest.reader.context.ge_graph import ModelOutput
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 
 
 def step(*tensors: tuple[str, str, str, int], of_model: dict[int, ModelOutput] | None = None) -> Any:

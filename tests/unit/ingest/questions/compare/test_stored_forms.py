@@ -9,7 +9,7 @@ from ingest.api import open_store
 from ingest.questions.compare.stored_forms import ListOnDemand, StoredForms
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
-from workers.store.blocks import tensors_of
+from workers.store.consolidated.blocks import tensors_of
 
 
 def test_a_list_is_made_once_and_on_demand() -> None:

@@ -11,7 +11,7 @@ from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.suggested_map import guessed_names, mapping_text
 from workers.arrays.statistics import FIELDS
 from workers.model import StepKey
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 
 
 def side(*texts: str) -> StepTensors:

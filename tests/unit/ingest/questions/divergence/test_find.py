@@ -18,7 +18,7 @@ from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 from tests.replicas import Replicas
 from workers.errors import UsageError
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 
 
 def flip(directory: Path, pattern: str) -> None:

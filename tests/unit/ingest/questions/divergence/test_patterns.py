@@ -7,7 +7,7 @@ from hypothesis.extra import numpy as arrays
 
 from ingest.questions.divergence.patterns import ABSENT, Patterns, patterns_of
 from workers.arrays.statistics import FIELDS, summarise
-from workers.store.blocks import Block
+from workers.store.consolidated.blocks import Block
 
 
 @settings(max_examples=60, deadline=None)

@@ -12,7 +12,7 @@ from ingest.questions.placement.agree import (
 )
 from ingest.questions.placement.decide import Certainty, Decision, decide
 from tests.in_memory import Values, search_in
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 
 RNG = np.random.default_rng(6)
 WHOLE = RNG.normal(size=(6, 6)).astype(np.float32)

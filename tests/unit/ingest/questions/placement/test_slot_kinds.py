@@ -3,7 +3,7 @@
 import pytest
 
 from ingest.questions.placement.slot_kinds import SlotKind, kind_of
-from workers.store.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorKey
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import numpy as np
 from ingest.questions.placement.decide import Certainty, Decision, decide
 from ingest.questions.placement.told import contradicts, settled_by
 from tests.in_memory import InMemory, Values
-from workers.arrays.placement import MeshGrid
-from workers.arrays.placement_search import Pieces, search
+from workers.arrays.sharded.placement import MeshGrid
+from workers.arrays.sharded.placement_search import Pieces, search
 
 RNG = np.random.default_rng(11)
 WHOLE, NOISE = RNG.normal(size=(2, 6, 6)).astype(np.float32)

@@ -1,0 +1,345 @@
+"""A part of the cubes: a few tensors of many steps, or one statistic of everything.
+
+Of each object, the inner chunks that hold it are read and decoded, and no others. A few tensors of many steps
+are read from the cubes by tensor, in which an object holds a block of steps; the steps after the last full
+block, each from its own objects.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise, product
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.reader.cubes.cube_reader import CubeReader
+from workers.arrays.aggregate import STATISTICS, aggregated, default_aggregate, joined, parts_of
+from workers.arrays.digest import DIGEST_BYTES
+from workers.model import MIB, ceil_div
+from workers.store.backends.deadline import supervised
+from workers.store.consolidated.blocks import Block
+from workers.store.consolidated.cubes import ANOMALY_FIELDS, GROUP
+from workers.store.consolidated.nd_arrays import ArrayLayout
+from workers.store.objects import REQUESTS_AT_ONCE, ObjectStore
+
+Array = npt.NDArray[Any]
+_Job = TypeVar("_Job")
+_Result = TypeVar("_Result")
+
+#: Objects that are read at once from a directory: reading and decoding release the interpreter.
+_LOCAL_AT_ONCE = 2
+#: What an object store is asked for at the end of an object: its index, and all of an object that is shorter.
+_END_NBYTES = MIB // 32
+#: The most that is read of a block of several steps: what an object of one step takes at most, so that all
+#: requests at once take no more memory. Of more tensors, each step is read by itself.
+_BLOCK_NBYTES = 16 * MIB
+#: Reading this much that is not wanted takes less time than a second request, of a directory, too.
+_GAP_NBYTES = MIB // 2
+
+
+def aggregates(cubes: CubeReader, statistic: str) -> npt.NDArray[np.float64] | None:
+    """Return a statistic of all tensors together, (step, rank), by place; None if the cubes do not have it.
+
+    Raises:
+        DamagedStore: they are damaged.
+    """
+    layout = cubes.cubes.aggregates.get("aggregate")
+    if layout is None:
+        return None
+    wanted = np.array([STATISTICS.index(statistic)])
+    blocks = [_Block(layout, number) for number in range(ceil_div(cubes.state.steps, layout.chunk[0]))]
+    return np.concatenate([part[..., 0] for part in _read(cubes, blocks, wanted)])[: cubes.state.steps]
+
+
+def narrow_blocks(
+    cubes: CubeReader,
+    places: Sequence[int],
+    fields: tuple[str, ...],
+    tensors: npt.NDArray[np.int64],
+) -> list[Block]:
+    """Return some tensors of several steps, without digests.
+
+    Memory: the blocks, and the inner chunks that are being read.
+
+    Args:
+        cubes: where they are read.
+        places: of the steps.
+        fields: the statistics to read.
+        tensors: places of the tensors, (n,), ascending.
+
+    Raises:
+        DamagedStore: a cube is damaged.
+    """
+    if not places:
+        return []
+    statistics = np.empty((len(places), cubes.state.ranks, tensors.size, len(fields)))
+    *of_fields, rows = _steps(cubes, (*fields, "row"), places, tensors)
+    for number, of_steps in enumerate(of_fields):
+        for values, target in zip(of_steps, statistics, strict=True):
+            target[..., number] = values
+            if values.dtype.kind == "i":
+                target[values < 0, number] = np.nan
+    row = np.stack(rows)
+    digest = np.zeros((*row.shape[1:], DIGEST_BYTES), np.uint8)
+    ranks = tuple(cubes.ranks.tolist())
+    ordered = tuple(sorted(ranks))
+    return [
+        Block(
+            int(cubes.steps[place]), ranks, row[number], statistics[number], digest, fields, tensors
+        ).of_ranks(ordered)
+        for number, place in enumerate(places)
+    ]
+
+
+def aggregated_steps(
+    cubes: CubeReader, places: Sequence[int], statistic: str, tensors: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float64]:
+    """Return a statistic of some tensors together, by its default aggregate, of several steps.
+
+    Each inner chunk is put together as soon as it is decoded, while the caches of the processor hold it.
+
+    Memory: the inner chunks that are being read.
+
+    Args:
+        cubes: where they are read.
+        places: of the steps.
+        statistic: one of `STATISTICS`.
+        tensors: places of the tensors, (n,), ascending.
+
+    Returns:
+        (step, rank), by places; NaN if none of the tensors has a known value.
+
+    Raises:
+        DamagedStore: a cube is damaged.
+    """
+    how, ranks = default_aggregate(statistic), cubes.state.ranks
+    # The parts of a sum are cut in the same way.
+    cuts = [_cut(cubes, name, places, tensors) for name in parts_of(statistic)]
+    blocks_of = [tuple(block for block, _ in of_parts) for of_parts in zip(*cuts, strict=True)]
+    answers = {blocks: np.full((blocks[0].layout.chunk[0], ranks), np.nan) for blocks in blocks_of}
+    jobs = []
+    for blocks in answers:
+        parts = [_CubePart(cubes, block, tensors) for block in blocks]
+        of_parts = (part.objects() for part in parts)
+        jobs += [(blocks, parts, alike) for alike in zip(*of_parts, strict=True)]
+
+    def together(
+        job: tuple[tuple[_Block, ...], list[_CubePart], tuple[_WantedObject, ...]],
+    ) -> npt.NDArray[np.float64]:
+        _, parts, alike = job
+        total = np.full(parts[0].block.layout.chunk[:2], np.nan)
+        chunks_of_parts = (part.chunks(wanted) for part, wanted in zip(parts, alike, strict=True))
+        # One of them may never have been written: then the sum is unknown.
+        for chunks in zip(*chunks_of_parts, strict=False):
+            total = joined(total, _aggregated_sum(chunks, how), how)
+        return total
+
+    for (blocks, _, alike), total in zip(jobs, _in_threads(cubes.objects, together, jobs), strict=True):
+        answer = answers[blocks][:, alike[0].ranks]
+        answer[...] = joined(answer, total[:, : answer.shape[1]], how)
+    return np.array([answers[blocks][place] for blocks, (_, place) in zip(blocks_of, cuts[0], strict=True)])
+
+
+def _aggregated_sum(parts: Sequence[Array], how: str) -> npt.NDArray[np.float64]:
+    """Return the aggregate over tensors, (...), of the sum of arrays, (..., tensor), as cubes have them."""
+    if all(part.dtype.kind == "i" and part.size and part.min() >= 0 for part in parts):
+        # Counts that are all known, nearly always: summed as they are, which takes a third of the time.
+        counts: Array = sum((part.sum(axis=-1) for part in parts[1:]), start=parts[0].sum(axis=-1))
+        return counts.astype(np.float64)
+    first, *others = map(_with_nan, parts)
+    return aggregated(sum(others, start=first), how)
+
+
+def _with_nan(values: Array) -> npt.NDArray[np.float64]:
+    """Return numbers with NaN for what is unknown; counts have -1 for it."""
+    return np.where(values < 0, np.nan, values) if values.dtype.kind == "i" else values
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """One or several steps of a cube that are in the same objects."""
+
+    layout: ArrayLayout
+    number: int
+    """Of the block, along the axis of steps."""
+
+
+def _cut(cubes: CubeReader, name: str, places: Sequence[int], tensors: Array) -> list[tuple[_Block, int]]:
+    """Return where these tensors of some steps are read: in which block, and at which place in it."""
+    grid = cubes.state.grid
+    steps = grid.steps
+    if name in ANOMALY_FIELDS:
+        layout = cubes.cubes.anomalies[name]
+        return [(_Block(layout, place // steps), place % steps) for place in places]
+    of_step, by_tensor = cubes.cubes.per_step[name], cubes.cubes.by_tensor.get(name)
+    if by_tensor is None or tensors.size * grid.ranks * steps * by_tensor.dtype.itemsize > _BLOCK_NBYTES:
+        return [(_Block(of_step, place), 0) for place in places]
+    wanted = Counter(place // steps for place in places)
+    # Of a block with few wanted steps, each by itself: less is decoded.
+    whole = {block for block, count in wanted.items() if 2 * count >= steps and cubes.state.is_cut(block)}
+    return [
+        (_Block(by_tensor, place // steps), place % steps)
+        if place // steps in whole
+        else (_Block(of_step, place), 0)
+        for place in places
+    ]
+
+
+def _steps(
+    cubes: CubeReader, names: Sequence[str], places: Sequence[int], tensors: Array
+) -> list[list[Array]]:
+    """Return some tensors of several cubes: of each cube and step, (rank, tensor). All are read at once."""
+    cuts = [_cut(cubes, name, places, tensors) for name in names]
+    blocks = list(dict.fromkeys(block for cut in cuts for block, _ in cut))
+    read = dict(zip(blocks, _read(cubes, blocks, tensors), strict=True))
+    return [[read[block][within] for block, within in cut] for cut in cuts]
+
+
+def _read(cubes: CubeReader, blocks: Sequence[_Block], wanted: Array) -> list[Array]:
+    """Return some places along the last axis of each block, (step of the block, rank, place)."""
+    answers, jobs = [], []
+    for block in blocks:
+        part = _CubePart(cubes, block, wanted)
+        shape = (block.layout.chunk[0], cubes.state.ranks, wanted.size)
+        answers.append(np.full(shape, block.layout.fill, block.layout.dtype))
+        jobs += [(part, answers[-1], wanted_object) for wanted_object in part.objects()]
+
+    def fill(job: tuple[_CubePart, Array, _WantedObject]) -> None:
+        part, answer, wanted_object = job
+        chunks = list(part.chunks(wanted_object))
+        if chunks:
+            values = chunks[0] if len(chunks) == 1 else np.concatenate(chunks, axis=-1)
+            ranks = wanted_object.ranks
+            answer[:, ranks, wanted_object.columns] = values[:, : ranks.stop - ranks.start]
+
+    for _ in _in_threads(cubes.objects, fill, jobs):
+        pass
+    return answers
+
+
+def _in_threads(
+    objects: ObjectStore, do: Callable[[_Job], _Result], jobs: Sequence[_Job]
+) -> Iterator[_Result]:
+    """Yield what `do` returns of each job, in order. Each job reads one or a few objects."""
+    at_once = min(_LOCAL_AT_ONCE if objects.is_local else REQUESTS_AT_ONCE, len(jobs))
+
+    def share(first: int) -> list[_Result]:
+        # Supervised, because handing over each read to another thread takes as long as a small one.
+        return supervised(lambda: [do(job) for job in jobs[first::at_once]])
+
+    with ThreadPoolExecutor(max(at_once, 1), thread_name_prefix="dump-ingest-cubes") as threads:
+        shares = list(threads.map(share, range(at_once)))
+    for number in range(len(jobs)):
+        yield shares[number % at_once][number // at_once]
+
+
+@dataclass(frozen=True, slots=True)
+class _WantedObject:
+    """What is wanted of one object of an array."""
+
+    position: tuple[int, int, int]
+    """Of the chunk in its array."""
+    ranks: slice
+    """Where its ranks are among all."""
+    columns: slice
+    """Where its part of what is wanted is."""
+    places: Array
+    """Places along the last axis within the object, ascending."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _CubePart:
+    """Places along the last axis of a block of steps, (step, rank, place)."""
+
+    cubes: CubeReader
+    block: _Block
+    wanted: Array
+    """Ascending."""
+
+    def objects(self) -> list[_WantedObject]:
+        """Return the objects of the block that hold anything that is wanted."""
+        layout, ranks = self.block.layout, self.cubes.state.ranks
+        wide, long = layout.chunk[1:]
+        number, within = np.divmod(self.wanted, long)
+        starts = np.flatnonzero(np.diff(number, prepend=-1)).tolist()
+        return [
+            _WantedObject(
+                (self.block.number, chunk, int(number[start])),
+                slice(chunk * wide, min((chunk + 1) * wide, ranks)),
+                slice(start, stop),
+                within[start:stop],
+            )
+            for chunk, (start, stop) in product(
+                range(ceil_div(ranks, wide)), pairwise([*starts, self.wanted.size])
+            )
+        ]
+
+    def chunks(self, part: _WantedObject) -> Iterator[Array]:
+        """Yield what is wanted of each inner chunk of an object, (step, rank, place), ascending.
+
+        Nothing if the object is rightly absent; all at once if the array is not sharded.
+
+        Raises:
+            DamagedStore: it is damaged or missing.
+        """
+        layout = self.block.layout
+        if not layout.inner:
+            key = f"{GROUP}/{layout.key(part.position)}"
+            data = self.cubes.objects.get(key)
+            if data is None:
+                self.cubes.check_absent(layout, part.position)
+            else:
+                yield layout.decode(data, key).take(part.places, axis=-1)
+            return
+        number, within = np.divmod(part.places, layout.inner)
+        # An inner chunk after the other, and of each what is wanted of it.
+        starts = np.flatnonzero(np.diff(number, prepend=-1)).tolist()
+        inner = self._inner_chunks(part.position, number[starts].tolist())
+        for chunk, (start, stop) in zip(inner, pairwise([*starts, number.size]), strict=False):
+            # All of it as it is; a part of it without a way around: `take` is twice as fast as an index.
+            yield chunk if stop - start == layout.inner else chunk.take(within[start:stop], axis=-1)
+
+    def _inner_chunks(self, position: tuple[int, int, int], numbers: Sequence[int]) -> Iterator[Array]:
+        """Yield these inner chunks of an object; nothing if it is rightly absent.
+
+        Raises:
+            DamagedStore: it is damaged or missing.
+        """
+        layout, objects = self.block.layout, self.cubes.objects
+        key = f"{GROUP}/{layout.key(position)}"
+        is_whole = len(numbers) > layout.chunk[layout.inner_axis] // layout.inner // 2
+        index = None if is_whole else self.cubes.known_index(key)
+        end = index
+        if end is None:
+            asked = max(layout.index_nbytes, 0 if objects.is_local else _END_NBYTES)
+            end = objects.get(key) if is_whole else objects.get_range(key, -asked)
+            if end is None:
+                self.cubes.check_absent(layout, position)
+                return
+            is_whole = is_whole or len(end) < asked
+        every = layout.inner_ranges(end, key)
+        if index is None:
+            self.cubes.keep_index(layout, position[0], key, end)
+        ranges = [every[number] for number in numbers]
+        for first, last in [(0, len(end))] if is_whole else _near(ranges):
+            data = memoryview(end if is_whole else objects.get_range(key, first, last) or b"")
+            for start, stop in ranges:
+                if first <= start and stop <= last:
+                    yield layout.decode_inner(bytes(data[start - first : stop - first]), key, stop - start)
+
+
+def _near(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ascending ranges of an object, with those put together that lie near each other."""
+    first, last = ranges[0]
+    near = []
+    for start, stop in ranges[1:]:
+        if start - last > _GAP_NBYTES:
+            near.append((first, last))
+            first = start
+        last = stop
+    return [*near, (first, last)]

@@ -1,0 +1,279 @@
+"""Write whole tensors, put together from the pieces of ranks, as files of safetensors: one for each step.
+
+Pieces are read a few MiB at a time and written as they come, whatever the size of a tensor. A file appears
+under its name when it is complete.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+
+from ingest.reader.choice import Choice
+from ingest.reader.damage import Damage
+from ingest.reader.dump_store import DumpStore
+from ingest.reader.files.save import file_type
+from ingest.reader.files.target import TargetDirectory
+from ingest.reader.parallel.unsharded import UnshardedTensor, unshard
+from ingest.reader.step import Step
+from ingest.reader.tensor import Tensor
+from ingest.reader.tensor_filter import FilterFields
+from workers.dump.formats.safetensors_header import CODES, TensorInFile, encode_header
+from workers.errors import DamagedStore, UsageError
+from workers.model import StepKey
+from workers.store.consolidated.blocks import TensorKey, tensors_of
+
+_UNKNOWN = np.dtype(np.void)
+
+#: How ranks hold the tensor of a name; "" to go by the dump, or by equal bytes.
+PlacementOf = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedWhole:
+    """A whole tensor that was written, or the reason why it was not."""
+
+    step: int
+    name: str
+    """In the file; tensors of one name are numbered from the second on: `name#2`."""
+    path: Path
+    """The file of the step."""
+    ranks: tuple[int, ...]
+    """The ranks that have a piece."""
+    placement: str
+    """How they hold it; "" if that is open."""
+    why: str
+    """What shows that."""
+    dtype: str
+    """Of the elements in the file."""
+    shape: tuple[int, ...]
+    nbytes: int
+    problem: str = ""
+    is_damaged: bool = field(default=False, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        row = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "is_damaged"}
+        return row | {"path": str(self.path), "ranks": list(self.ranks), "shape": list(self.shape)}
+
+
+def export_unsharded(
+    store: DumpStore,
+    directory: str | Path,
+    step: Choice = None,
+    *,
+    placement: str | PlacementOf = "",
+    overwrite: bool = False,
+    damages: list[Damage] | None = None,
+    **conditions: Unpack[FilterFields],
+) -> list[ExportedWhole]:
+    """Write the whole tensors of each step to `DIRECTORY/step{N}.safetensors`.
+
+    Elements are of the type of the pieces, and float64 for sums; types that the format does not have are
+    widened as `save_npy` does.
+
+    Memory: the indexes of one step of all ranks, and a few MiB.
+
+    Args:
+        store: the store.
+        directory: where the files are written; created if it is missing.
+        step: one step, or several; default: all.
+        placement: how the ranks hold these tensors, such as `shard 0`, or a function that returns it for a
+            name; "" to go by what the dump tells, or by equal bytes.
+        overwrite: whether to replace existing files.
+        damages: receives the steps whose commit is damaged; see `DumpStore.tensors`.
+        conditions: what a tensor fulfils on any rank: `name`, `role="weight"`, ...; see `FilterFields`.
+
+    Returns:
+        Every chosen tensor. One with a `problem` was not written: its layout is open, the shapes of its
+        pieces do not allow `placement`, it was removed or damaged.
+
+    Raises:
+        UsageError: a file exists already or cannot be written; a step or condition fits nothing.
+        DamagedStore: the index of a step is missing or damaged.
+    """
+    root = Path(directory)
+    placement_of = placement if callable(placement) else lambda _: placement
+    chosen = _chosen(store, step, conditions, damages)
+    exported: list[ExportedWhole] = []
+    with TargetDirectory(root) as target:
+        for number in chosen:
+            if target.check((), _file_name(number)) and not overwrite:
+                raise UsageError(
+                    f"{root / _file_name(number)} exists",
+                    hint="Export into an empty directory, or pass --overwrite.",
+                )
+        for number, step_tensors in chosen.items():
+            wholes = list(_put_together(store, step_tensors, placement_of))
+            exported += _write(target, root / _file_name(number), number, wholes)
+    return exported
+
+
+def _file_name(step: int) -> str:
+    return f"step{step}.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class _StepTensors:
+    """One step of all ranks, and which of its tensors are exported."""
+
+    steps: list[Step]
+    """By rank."""
+    keys: set[TensorKey] | None
+    """None for all."""
+
+
+def _chosen(
+    store: DumpStore, step: Choice, conditions: FilterFields, damages: list[Damage] | None
+) -> dict[int, _StepTensors]:
+    """Return by step what is exported of it: the tensors that fulfil conditions on any rank."""
+    rows: dict[StepKey, set[int]] = {}
+    if conditions:
+        for tensor in store.tensors(step=step, **conditions, damages=damages):
+            rows.setdefault(StepKey(tensor.rank, tensor.step), set()).add(tensor.row)
+    chosen: dict[int, _StepTensors] = {}
+    for opened in store.select(None, step, damages=[] if conditions else damages):
+        if opened.key.step is None:
+            continue
+        members = chosen.setdefault(opened.key.step, _StepTensors([], set() if conditions else None))
+        members.steps.append(opened)
+        if members.keys is not None and (own := rows.get(opened.key)):
+            places, known = tensors_of(opened.tables)
+            members.keys.update(key for row, key in zip(places.tolist(), known, strict=True) if row in own)
+            opened.forget_tables()
+    return {number: members for number, members in chosen.items() if members.keys != set()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A tensor to write, or why it cannot be."""
+
+    name: str
+    pieces: Sequence[Tensor]
+    whole: UnshardedTensor | None = None
+    dtype: np.dtype[Any] = _UNKNOWN
+    """Of the elements in the file."""
+    problem: str = ""
+    is_damaged: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it takes in the file."""
+        return 0 if self.whole is None else math.prod(self.whole.shape) * self.dtype.itemsize
+
+    def failed(self, exc: UsageError | DamagedStore) -> _Whole:
+        """Return it as one that is not written."""
+        problem = exc.message.removeprefix(f"{self.pieces[0].name}: ")
+        return replace(self, whole=None, problem=problem, is_damaged=isinstance(exc, DamagedStore))
+
+
+def _put_together(store: DumpStore, tensors: _StepTensors, placement_of: PlacementOf) -> Iterator[_Whole]:
+    """Yield the chosen tensors of a step, in order of execution on the first rank that has each."""
+    places = store.coordinates([opened.key.rank for opened in tensors.steps])
+    pieces: dict[TensorKey, list[Tensor]] = {}
+    for opened in tensors.steps:
+        rows, known = tensors_of(opened.tables)
+        for row, key in zip(rows.tolist(), known, strict=True):
+            if tensors.keys is None or key in tensors.keys:
+                pieces.setdefault(key, []).append(Tensor(opened, row))
+    copies: Counter[str] = Counter()
+    for key, own in pieces.items():
+        copies[key.name] += 1
+        name = f"{key.name}#{copies[key.name]}" if copies[key.name] > 1 else key.name
+        candidate = _Whole(name, own)
+        try:
+            whole = unshard(own, [places.get(tensor.rank, {}) for tensor in own], placement_of(key.name))
+            yield replace(candidate, whole=whole, dtype=_type_in_file(whole))
+        except (UsageError, DamagedStore) as exc:
+            yield candidate.failed(exc)
+
+
+def _type_in_file(whole: UnshardedTensor) -> np.dtype[Any]:
+    """Return the type in which the elements are written. Reads one of them.
+
+    Raises:
+        UsageError: the format does not have it, or the elements are not in the store.
+        DamagedStore: the first chunk is missing or damaged.
+    """
+    own = whole.elements(0, min(1, math.prod(whole.shape))).dtype
+    target = own if own.name in CODES else file_type(own)
+    if target.name not in CODES:
+        raise UsageError(f"{whole.name}: safetensors does not have {own.name}")
+    return target.newbyteorder("<")
+
+
+def _write(target: TargetDirectory, path: Path, step: int, wholes: list[_Whole]) -> Iterator[ExportedWhole]:
+    """Write the tensors of a step that can be read, and yield all of them."""
+    is_written = False
+    while not is_written:
+        is_written = _is_written(target, path.name, wholes)
+    for written in wholes:
+        first = written.pieces[0]
+        whole = written.whole
+        yield ExportedWhole(
+            step,
+            written.name,
+            path,
+            tuple(piece.rank for piece in written.pieces),
+            str(whole.placement) if whole is not None else "",
+            whole.why if whole is not None else "",
+            written.dtype.name if whole is not None else first.dtype,
+            whole.shape if whole is not None else (),
+            written.nbytes,
+            written.problem,
+            written.is_damaged,
+        )
+
+
+def _is_written(target: TargetDirectory, name: str, wholes: list[_Whole]) -> bool:
+    """Write the file of a step; return whether it is complete. If not, the tensor that failed is marked."""
+    # The largest elements first, so that all are aligned.
+    order = sorted(
+        (place for place, written in enumerate(wholes) if written.whole is not None),
+        key=lambda place: -wholes[place].dtype.itemsize,
+    )
+    if not order:
+        return True
+    temporary = f".{uuid.uuid4().hex}.tmp"
+    try:
+        with target.open((), temporary) as file:
+            file.write(_header([wholes[place] for place in order]))
+            for place in order:
+                try:
+                    file.writelines(_bytes_of(wholes[place]))
+                except (UsageError, DamagedStore) as exc:
+                    wholes[place] = wholes[place].failed(exc)
+                    return False
+        target.rename((), temporary, name)
+    except OSError as exc:
+        raise UsageError(f"cannot write {name}: {exc.strerror}") from exc
+    finally:
+        target.remove((), temporary)
+    return True
+
+
+def _header(wholes: Sequence[_Whole]) -> bytes:
+    return encode_header(
+        (
+            TensorInFile(
+                written.name,
+                written.dtype.name,
+                written.whole.shape if written.whole is not None else (),
+                written.nbytes,
+            )
+            for written in wholes
+        ),
+        {"format": "pt"},
+    )
+
+
+def _bytes_of(written: _Whole) -> Iterator[memoryview]:
+    for part in written.whole.parts() if written.whole is not None else ():
+        yield np.ascontiguousarray(part.astype(written.dtype, copy=False)).view(np.uint8).data

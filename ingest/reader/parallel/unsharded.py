@@ -1,0 +1,217 @@
+"""A tensor as a whole, put together from the pieces that ranks have of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.reader.array_like import ArrayLike
+from ingest.reader.parallel.mesh import Coordinates
+from ingest.reader.parallel.mesh_grid import grid_of
+from ingest.reader.parallel.told_placement import Told, is_told, told_placement, told_text
+from ingest.reader.ranges import format_ranges
+from ingest.reader.text import shape_text
+from workers.arrays.sharded.assembly import Elements
+from workers.arrays.sharded.placement import MeshGrid, Placement, block_placements, grids, placements
+from workers.errors import UsageError
+from workers.model import MIB
+
+#: Elements that are put together at a time.
+_PIECE_NBYTES = 4 * MIB
+_HINT = 'For example: unsharded("shard 0"), "replicated", "partial sum", "replicated, shard 1".'
+
+
+class PieceTensor(Protocol):
+    """What is needed of the tensor of one rank."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def rank(self) -> int:
+        """Its rank."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The lengths of its axes."""
+
+    @property
+    def dtype(self) -> str:
+        """The type of its elements."""
+
+    @property
+    def digest(self) -> str:
+        """The digest of its payload."""
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """What its file tells besides."""
+
+    def elements(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return some of its elements, 1-D, in the order of its axes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Elements:
+    tensor: PieceTensor
+
+    def read(self, start: int, stop: int) -> npt.NDArray[Any]:
+        return self.tensor.elements(start, stop)
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class UnshardedTensor(ArrayLike):
+    """A whole tensor. Its elements are read from the pieces of all ranks when they are asked for."""
+
+    pieces: tuple[PieceTensor, ...]
+    """By rank."""
+    placement: Placement
+    why: str
+    """What shows how ranks hold it: `given`, `told` by the dump, or `equal bytes`."""
+
+    def __repr__(self) -> str:
+        shape, ranks = shape_text(self.shape), format_ranges(self.ranks)
+        return f"<UnshardedTensor {self.name} {shape} of ranks {ranks}: {self.placement}>"
+
+    @property
+    def name(self) -> str:
+        """The name of the tensor."""
+        return self.pieces[0].name
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that have a piece, in order."""
+        return tuple(piece.rank for piece in self.pieces)
+
+    @property
+    def dtype(self) -> str:
+        """The type of the elements of the pieces; a sum of them is float64."""
+        return self.pieces[0].dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The lengths of the axes of the whole tensor."""
+        return self.placement.assembly.shape
+
+    @property
+    def slowest_axis(self) -> int | None:
+        """The first axis; None for a tensor without axes."""
+        return 0 if self.shape else None
+
+    def read(self, *, verify: bool = True) -> npt.NDArray[Any]:  # noqa: ARG002  (ranges have no digest)
+        """Return the whole tensor. Chunks have checksums; the digests of pieces are not compared.
+
+        Raises:
+            UsageError: only statistics of a piece were dumped.
+            DamagedStore: chunks of a piece are missing or damaged.
+        """
+        return self.elements(0, math.prod(self.shape)).reshape(self.shape)
+
+    def block(self, axis: int, begin: int, end: int) -> npt.NDArray[Any]:
+        """Return positions `begin` to `end` of the first axis.
+
+        Raises:
+            UsageError: the axis is another one.
+        """
+        if axis != self.slowest_axis:
+            raise UsageError(f"{self.name}: blocks along axis {axis} cannot be read", hint="Use tensor[...].")
+        row = math.prod(self.shape[1:])
+        return self.elements(begin * row, end * row).reshape(end - begin, *self.shape[1:])
+
+    def parts(self) -> Iterator[npt.NDArray[Any]]:
+        """Yield all elements, 1-D, in the order of the axes, in pieces of about 4 MiB."""
+        size = math.prod(self.shape)
+        step = max(_PIECE_NBYTES // 8, 1)
+        for start in range(0, size, step):
+            yield self.elements(start, min(start + step, size))
+
+    def elements(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return elements `start` to `stop`, 1-D, in the order of the axes.
+
+        Raises:
+            UsageError: only statistics of a piece were dumped, or its elements were removed.
+            DamagedStore: chunks of a piece are missing or damaged.
+        """
+        elements: Sequence[Elements] = [_Elements(piece) for piece in self.pieces]
+        return np.asarray(self.placement.assembly.read(elements, start, stop))
+
+
+def unshard(
+    pieces: Sequence[PieceTensor], places: Sequence[Coordinates], wanted: str = ""
+) -> UnshardedTensor:
+    """Put a tensor together.
+
+    Args:
+        pieces: the tensor of every rank that has it, by rank.
+        places: where these ranks are in the mesh; empty where that is not known.
+        wanted: how they hold it, such as `shard 0`; "" to go by what the dump tells, or by equal bytes.
+
+    Raises:
+        UsageError: it is not known how the ranks hold it, or the shapes of the pieces do not allow that.
+    """
+    shapes = [piece.shape for piece in pieces]
+    if len(pieces) == 1:
+        whole = placements(grids(1)[0], shapes, None)[0]
+        return UnshardedTensor(tuple(pieces), whole, "a single rank has it")
+    known = grid_of(places)
+    candidates = [way for grid in _grids(known, len(pieces)) for way in _ways(grid, shapes)]
+    told = told_placement(pieces[0].attributes)
+    choice = _choice(pieces, wanted, told if known else {})
+    chosen = [way for way in candidates if choice is not None and choice.fits(way)]
+    if not wanted and chosen and chosen[0].kind == "replicated" and not _are_equal(pieces):
+        raise UsageError(
+            f"{pieces[0].name}: the dump tells {told_text(told)}, and ranks hold different bytes",
+            hint='`dump-ingest layout` tells more; placement "replicated" takes the piece of the first rank.',
+        )
+    if choice is None or not chosen:
+        raise UsageError(f"{pieces[0].name}: {_problem(wanted, told, candidates)}", hint=_HINT)
+    return UnshardedTensor(tuple(pieces), chosen[0], choice.why)
+
+
+class _ChosenWay(NamedTuple):
+    """Which of the possible ways is taken, and why."""
+
+    fits: Callable[[Placement], bool]
+    why: str
+
+
+def _choice(pieces: Sequence[PieceTensor], wanted: str, told: Told) -> _ChosenWay | None:
+    """Return how one way is chosen: by the user, what the dump tells, or equal bytes; None if by none."""
+    if wanted:
+        return _ChosenWay(lambda way: way.kind == wanted, "given")
+    if told:
+        return _ChosenWay(lambda way: is_told(way, told), f"told: {told_text(told)}")
+    if _are_equal(pieces):
+        return _ChosenWay(lambda way: way.kind == "replicated", "equal bytes")
+    return None
+
+
+def _are_equal(pieces: Sequence[PieceTensor]) -> bool:
+    return len({(piece.digest, piece.shape) for piece in pieces}) == 1
+
+
+def _grids(known: MeshGrid | None, pieces: int) -> Sequence[MeshGrid]:
+    """Return the grid on which the pieces lie, or all on which they may."""
+    return [known] if known else grids(pieces)
+
+
+def _ways(grid: MeshGrid, shapes: Sequence[tuple[int, ...]]) -> list[Placement]:
+    """Return every way that the shapes allow, those in blocks included."""
+    plain = placements(grid, shapes, None)
+    cut = {way.assembly.shape for way in plain}
+    return [*plain, *(way for whole in sorted(cut) for way in block_placements(grid, shapes, whole))]
+
+
+def _problem(wanted: str, told: Told, candidates: Sequence[Placement]) -> str:
+    possible = ", ".join(sorted({way.kind for way in candidates})) or "none"
+    if wanted:
+        return f"its pieces cannot be held as {wanted!r}; by their shapes: {possible}"
+    if told:
+        return f"the dump tells {told_text(told)}, and where the ranks are is not known (--mesh)"
+    return f"how the ranks hold it is not known; by the shapes of its pieces: {possible}"

@@ -1,0 +1,200 @@
+"""Readers of an object store take copies of commits that nobody has changed; else the commits themselves."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import ingest
+from bench.steps import CountingStore
+from ingest.page.moment import Moment
+from ingest.reader.cubes.commit_copies import read_copies
+from ingest.reader.cubes.consolidated import open_cubes
+from tests.cube_stores import once, put
+from workers.errors import StoreDenied
+from workers.model import StepKey
+from workers.store import commit
+from workers.store.changes import CHANGED, REMOVED, announce
+from workers.store.consolidated.cubes import GROUP
+from workers.store.objects import ObjectStore
+from workers.store.opening import open_objects, resolve
+from workers.store.record import WithoutTensors
+
+RANKS, STEPS = 8, 6
+KEYS = [StepKey(rank, step) for step in range(STEPS) for rank in range(RANKS)]
+KEY = StepKey(5, 3)
+LEAF = f"{KEY.path}/zarr.json"
+
+
+class Bucket(CountingStore):
+    """A directory that is read as an object store is."""
+
+    is_local = False
+
+
+@pytest.fixture
+def objects(store: Path) -> ObjectStore:
+    """A consolidated store."""
+    directory = open_objects(resolve(store))
+    for key in KEYS:
+        put(directory, key.rank, key.step or 0)
+    once(directory)
+    return directory
+
+
+def what_is_seen(store: ingest.DumpStore) -> dict[StepKey, bytes]:
+    return {step.key: step.commit.data for step in store.select()}
+
+
+def test_copies_are_the_commits_and_take_a_request_for_each_step(objects: ObjectStore) -> None:
+    bucket = Bucket(objects)
+    assert what_is_seen(ingest.DumpStore(bucket)) == what_is_seen(ingest.DumpStore(objects))
+    assert bucket.requests == STEPS + 3  # the metadata of the view, its steps and its ranks
+
+
+def test_a_directory_is_read_without_copies(objects: ObjectStore) -> None:
+    directory = CountingStore(objects)
+    assert len(ingest.DumpStore(directory).select()) == len(KEYS)
+    assert directory.requests == len(KEYS)
+
+
+def test_few_commits_are_read_themselves(objects: ObjectStore) -> None:
+    bucket = Bucket(objects)
+    assert ingest.DumpStore(bucket).ranks == list(range(RANKS))
+    assert bucket.requests == RANKS
+    assert read_copies(bucket, [StepKey(rank, step) for rank in range(3) for step in range(STEPS)]) == {}
+
+
+def _drop_tensors(objects: ObjectStore) -> None:
+    committed = commit.read(objects, KEY)
+    assert committed is not None
+    commit.drop_tensors(objects, committed, WithoutTensors("2026-01-01T00:00:00+00:00", "gc", "old"))
+
+
+def _dump_again(objects: ObjectStore) -> None:
+    put(objects, KEY.rank, KEY.step or 0, seed=1)
+
+
+def _publish_again(objects: ObjectStore) -> None:
+    put(objects, KEY.rank, KEY.step or 0)
+
+
+def _remove(objects: ObjectStore) -> None:
+    announce(objects, KEY, REMOVED)
+    objects.delete(LEAF)
+
+
+def _add(objects: ObjectStore) -> None:
+    put(objects, RANKS, KEY.step or 0)
+    put(objects, 0, STEPS)
+
+
+def _rebuild(objects: ObjectStore) -> None:
+    put(objects, KEY.rank, KEY.step or 0, seed=1)
+    once(objects, rebuild=True)
+
+
+def _remove_the_view(objects: ObjectStore) -> None:
+    objects.delete("consolidated/zarr.json")
+
+
+def _spoil_copies(objects: ObjectStore) -> None:
+    for name in objects.sizes("consolidated/commit"):
+        objects.put(f"consolidated/commit/{name}", b"spoiled")
+
+
+def _lose_copies(objects: ObjectStore) -> None:
+    objects.delete_many([f"consolidated/commit/{name}" for name in objects.sizes("consolidated/commit")])
+
+
+_CHANGES = [_drop_tensors, _dump_again, _publish_again, _remove, _add]
+_OF_THE_VIEW = [_rebuild, _remove_the_view, _spoil_copies, _lose_copies]
+
+
+@pytest.mark.parametrize("change", [*_CHANGES, *_OF_THE_VIEW], ids=lambda change: change.__name__)
+def test_what_is_committed_is_seen_after_a_change(
+    objects: ObjectStore, change: Callable[[ObjectStore], None]
+) -> None:
+    change(objects)
+    assert what_is_seen(ingest.DumpStore(Bucket(objects))) == what_is_seen(ingest.DumpStore(objects))
+
+
+@pytest.mark.parametrize("change", _CHANGES, ids=lambda change: change.__name__)
+def test_a_writer_that_ended_at_any_write_leaves_nothing_false(
+    objects: ObjectStore, change: Callable[[ObjectStore], None]
+) -> None:
+    class Ended(BaseException):
+        pass
+
+    class Ending(CountingStore):
+        left = 0
+
+        def put(self, key: str, data: bytes | bytearray) -> None:
+            self.left -= 1
+            if self.left < 0:
+                raise Ended
+            super().put(key, data)
+
+    for writes in range(8):
+        ending = Ending(objects)
+        ending.left = writes
+        with suppress(Ended):
+            change(ending)
+        assert what_is_seen(ingest.DumpStore(Bucket(objects))) == what_is_seen(ingest.DumpStore(objects))
+
+
+def test_a_change_while_copies_are_read_is_seen_or_not_and_nothing_else(objects: ObjectStore) -> None:
+    """The copy is of the question's time; what was announced before it is read itself."""
+    before = objects.get(LEAF)
+
+    class Changing(Bucket):
+        changes: Iterator[Callable[[ObjectStore], object]] = iter([_dump_again, once])
+
+        def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
+            for change in self.changes:
+                change(self._inner)
+                break
+            return super().get_many(keys)
+
+    seen = what_is_seen(ingest.DumpStore(Changing(objects)))
+    assert seen[KEY] in (before, objects.get(LEAF))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"attributes": {}}', "of another step"])
+def test_a_copy_that_is_not_the_commit_of_its_step_is_passed_over(objects: ObjectStore, text: str) -> None:
+    if text == "of another step":
+        text = (objects.get(f"{StepKey(0, 0).path}/zarr.json") or b"").decode()
+    view = open_cubes(objects)
+    assert view is not None
+    layout = view.cubes.commits
+    assert layout is not None
+    name = f"{GROUP}/{layout.key((3, 0))}"
+    copies = layout.decode(objects.get(name), name).copy()
+    copies[0, KEY.rank] = text
+    objects.put(name, layout.encode(copies))
+    bucket = Bucket(objects)
+    assert what_is_seen(ingest.DumpStore(bucket)) == what_is_seen(ingest.DumpStore(objects))
+    assert bucket.requests == STEPS + 3 + 1
+
+
+def test_a_view_that_may_not_be_read_is_done_without(objects: ObjectStore) -> None:
+    class Denying(Bucket):
+        def get(self, key: str) -> bytes | None:
+            if key.startswith("consolidated/"):
+                raise StoreDenied(f"{key}: forbidden")
+            return super().get(key)
+
+    assert what_is_seen(ingest.DumpStore(Denying(objects))) == what_is_seen(ingest.DumpStore(objects))
+
+
+def test_the_page_begins_with_copies_and_looks_at_the_commits_again(objects: ObjectStore) -> None:
+    bucket = Bucket(objects)
+    moment = Moment.of(ingest.DumpStore(bucket))
+    assert bucket.requests == STEPS + 3
+    _drop_tensors(objects)
+    objects.delete_many([f"{CHANGED}/{name}" for name in objects.children(CHANGED)])
+    bucket.requests = 0
+    later = moment.later()
+    assert not later.store.step(KEY.rank, KEY.step).has_tensors
+    assert bucket.requests == len(KEYS) + 1  # the commits in turn, and the root

@@ -1,0 +1,215 @@
+"""A part of the cubes is the same as that part of the whole, and takes only the inner chunks that hold it."""
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+import ingest
+from ingest.api import DumpStore, open_store, trend
+from ingest.questions.trend import rank_values
+from ingest.reader.cubes import cube_columns, shard_indexes
+from ingest.reader.cubes.consolidated import ConsolidatedCubes, open_cubes
+from ingest.reader.cubes.cube_columns import aggregated_steps, aggregates, narrow_blocks
+from tests.cube_stores import NAMES, SMALL, assert_is_what_is_committed, once, put
+from tests.dumps import unpack
+from tests.wrapped_objects import WrappedObjects
+from workers.arrays.aggregate import STATISTICS, aggregated, default_aggregate, parts_of
+from workers.arrays.statistics import FIELDS
+from workers.errors import DamagedStore
+from workers.store import commit
+from workers.store.consolidated import cubes
+from workers.store.consolidated.cubes import CubeGrid
+from workers.store.opening import open_objects, resolve
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of seven steps of three ranks, in chunks of two ranks, four tensors and three steps."""
+    store, grid = tmp_path_factory.mktemp("view") / "run.zarr", CubeGrid(2, 4, 2, 3)
+    objects = open_objects(resolve(store))
+    commit.ensure_root(objects)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CubeGrid, "for_size", classmethod(lambda _cls, _ranks, _tensors: grid))
+        for step in range(7):
+            for rank in (2, 0, 1):
+                put(objects, rank, step, NAMES[: 3 + step % 4], anomalous=[step % 3])
+            once(objects)
+    return store
+
+
+@pytest.fixture(scope="module")
+def view(stored: Path) -> ConsolidatedCubes:
+    """The view of this store, which nobody changes."""
+    return view_of(stored)
+
+
+@pytest.fixture
+def own_view(stored: Path, tmp_path: Path) -> ConsolidatedCubes:
+    """The view of a copy of this store."""
+    return view_of(shutil.copytree(stored, tmp_path / "run.zarr"))
+
+
+def view_of(store: Path) -> ConsolidatedCubes:
+    opened = open_cubes(open_objects(resolve(store)))
+    assert opened is not None
+    return opened
+
+
+@pytest.mark.parametrize("tensors", [[0], [1, 2], [3, 4, 5], [5], [0, 5], [0, 1, 2, 3, 4, 5]])
+def test_some_tensors_are_those_of_the_whole_block(tensors: list[int], view: ConsolidatedCubes) -> None:
+    chosen = np.array(tensors)
+    for place, narrow in enumerate(narrow_blocks(view, range(7), FIELDS, chosen)):
+        whole = view.block(place)
+        assert (narrow.step, narrow.ranks) == (whole.step, whole.ranks)
+        np.testing.assert_array_equal(narrow.row, whole.row[:, chosen])
+        np.testing.assert_array_equal(narrow.statistics, whole.statistics[:, chosen])
+
+
+@pytest.mark.parametrize("tensors", [[0], [3, 4, 5], [0, 5], [0, 1, 2, 3, 4, 5]])
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_some_tensors_together_are_those_of_the_blocks(
+    statistic: str, tensors: list[int], view: ConsolidatedCubes
+) -> None:
+    places = [6, 0, 3, 4]
+    together = aggregated_steps(view, places, statistic, np.array(tensors))
+    order = [view.ranks.tolist().index(rank) for rank in sorted(view.ranks.tolist())]
+    for number, place in enumerate(places):
+        block = view.block(place)
+        values = sum(block.statistic(part)[:, tensors] for part in parts_of(statistic))
+        expected = aggregated(np.asarray(values), default_aggregate(statistic))
+        np.testing.assert_array_equal(together[number][order], expected)
+
+
+class FarObjects(WrappedObjects):
+    """A directory as if it were an object store; counts the ranges that are read."""
+
+    is_local = False
+    ranges = 0
+
+    def get_range(self, key: str, start: int, stop: int | None = None) -> bytes | None:
+        self.ranges += 1
+        return super().get_range(key, start, stop)
+
+
+@pytest.mark.parametrize("end_nbytes", [0, 1 << 15])
+def test_from_an_object_store_the_indexes_are_read_once(
+    end_nbytes: int, view: ConsolidatedCubes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cube_columns, "_END_NBYTES", end_nbytes)
+    monkeypatch.setattr(shard_indexes, "KNOWN", shard_indexes.ShardIndexes())
+    expected = aggregated_steps(view, range(7), "max", np.array([0]))
+    far = FarObjects(view.objects)
+    remote = ConsolidatedCubes(far, view.state)
+    # Two blocks of three steps and one step, two chunks of ranks: of each the end, which is all of a small
+    # object, and then a part.
+    for requests in (6 if end_nbytes else 12, 6):
+        far.ranges = 0
+        np.testing.assert_array_equal(aggregated_steps(remote, range(7), "max", np.array([0])), expected)
+        assert far.ranges == requests
+    # Steps that are written again have other indexes.
+    rewritten = ConsolidatedCubes(far, msgspec.structs.replace(view.state, rewrites=view.state.rewrites + 1))
+    far.ranges = 0
+    aggregated_steps(rewritten, range(7), "max", np.array([0]))
+    assert far.ranges == (6 if end_nbytes else 12)
+
+
+def test_indexes_of_counts_that_are_read_whole_are_kept(
+    view: ConsolidatedCubes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search for the origin reads the counts before anybody asks for one tensor."""
+    monkeypatch.setattr(shard_indexes, "KNOWN", shard_indexes.ShardIndexes())
+    remote = ConsolidatedCubes(FarObjects(view.objects), view.state)
+    keys = [f"consolidated/nan_count/c/{block}/0/0" for block in range(3)]
+    assert [remote.known_index(key) for key in keys] == [None] * 3
+    for block in range(3):
+        assert list(remote.anomaly_parts("nan_count", block))
+    known = [remote.known_index(key) for key in keys]
+    # The last block has one step of three: the next step writes it again.
+    assert (known[0] is None, known[1] is None, known[2] is None) == (False, False, True)
+    assert (view.objects.get(keys[0]) or b"").endswith(known[0] or b"-")
+
+
+def test_a_damaged_inner_chunk_is_named_and_others_are_read(own_view: ConsolidatedCubes) -> None:
+    key = Path(own_view.objects.address.url) / "consolidated/max/c/0/0/0"
+    content = bytearray(key.read_bytes())
+    content[10] ^= 1
+    key.write_bytes(content)
+    narrow_blocks(own_view, [0], ("max",), np.array([2]))
+    for damaged in (content, content[: len(content) // 2], b""):
+        key.write_bytes(damaged)
+        with pytest.raises(DamagedStore, match="consolidated/max/c/0/0/0"):
+            narrow_blocks(own_view, [0], ("max",), np.array([0]))
+        with pytest.raises(DamagedStore, match="consolidated/max/c/0/0/0"):
+            aggregated_steps(own_view, [0], "max", np.array([0]))
+    key.unlink()
+    with pytest.raises(DamagedStore, match="consolidated/max/c/0/0/0: missing"):
+        narrow_blocks(own_view, [0], ("max",), np.array([0]))
+    with pytest.raises(DamagedStore, match="consolidated/max/c/0/0/0: missing"):
+        aggregated_steps(own_view, [0], "max", np.array([0]))
+
+
+def test_a_trend_of_one_tensor_is_the_same_with_cubes_and_without(filled: DumpStore) -> None:
+    for pattern in ("Log.b.output.4", "Log.*"):
+        before = trend(filled, pattern, "max")
+        ingest.consolidate(filled.url)
+        after = trend(open_store(filled.url), pattern, "max")
+        assert before.equals(after)
+
+
+def test_a_view_of_version_1_is_read_and_continued_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = unpack("store-format-2", tmp_path) / "store.zarr"
+    opened = open_store(store)
+    old = opened.consolidated()
+    assert (old.state.version, aggregates(old, "max")) == (1, None)
+    pattern = old.axis[0].name
+    narrow = {step: of.values for step, of in rank_values(opened, pattern, "max").items()}
+    monkeypatch.setattr(cubes, "_KNOWN_VERSIONS", (2, 3))
+    for step, of in rank_values(open_store(store), pattern, "max").items():
+        np.testing.assert_array_equal(of.values, narrow[step])
+    monkeypatch.undo()
+    key = opened.keys[-1]
+    put(opened.objects, key.rank, 1 + (key.step or 0))
+    once(opened.objects)
+    later = opened.consolidated()
+    assert (later.state.version, later.state.steps) == (1, old.state.steps + 1)
+
+
+def test_a_view_of_version_2_is_read_and_continued_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Else it would be made again for a third rank.
+    monkeypatch.setattr(CubeGrid, "for_size", classmethod(lambda _cls, _ranks, _tensors: SMALL))
+    objects = open_objects(resolve(unpack("store-view-2", tmp_path) / "store.zarr"))
+    assert_is_what_is_committed(objects)
+    for rank in range(3):
+        put(objects, rank, 7)
+        put(objects, rank, 1, seed=1)
+    once(objects)
+    assert_is_what_is_committed(objects)
+    later = open_cubes(objects)
+    assert later is not None
+    assert (later.state.version, later.state.steps, later.state.uncut) == (2, 8, ())
+    assert not objects.children("consolidated/by_tensor")
+    once(objects, rebuild=True)
+    assert_is_what_is_committed(objects)
+    assert objects.children("consolidated/by_tensor")
+
+
+def test_of_a_block_with_few_wanted_steps_each_is_read_by_itself(
+    own_view: ConsolidatedCubes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in own_view.objects.sizes("consolidated/by_tensor"):
+        own_view.objects.delete(f"consolidated/by_tensor/{name}")
+    assert not np.isnan(aggregated_steps(own_view, [0, 3, 6], "max", np.array([0]))).any()
+    # Of two steps of three, the block; but not if it takes much memory.
+    with pytest.raises(DamagedStore, match="by_tensor/max"):
+        aggregated_steps(own_view, [0, 1], "max", np.array([0]))
+    monkeypatch.setattr(cube_columns, "_BLOCK_NBYTES", 2 * 2 * 3 * 8)
+    with pytest.raises(DamagedStore, match="by_tensor/max"):
+        aggregated_steps(own_view, [0, 1], "max", np.array([0, 1]))
+    assert not np.isnan(aggregated_steps(own_view, [0, 1], "max", np.array([0, 1, 2]))).any()

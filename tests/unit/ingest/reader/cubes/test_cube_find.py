@@ -1,0 +1,105 @@
+"""Conditions on the cubes give what conditions on the steps give, from the cubes that they name."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ingest
+from ingest.api import ConsolidatedCubes, DumpStore, open_store
+from ingest.consolidating.consolidator import Consolidator
+from ingest.reader.cubes.cube_find import find
+from tests.counted_requests import CountedRequests
+from tests.replicas import Replicas
+from workers.errors import UsageError
+
+
+@pytest.fixture
+def cubes(filled: DumpStore) -> ConsolidatedCubes:
+    """The cubes of two ranks, two steps and ten tensors; one element of rank 1 step 9 is NaN."""
+    ingest.consolidate(filled.url)
+    return open_store(filled.url).consolidated()
+
+
+def rows_of(cubes: ConsolidatedCubes, where: str, **options: Any) -> list[tuple[int, int, str]]:
+    frame = find(cubes, where, options.pop("steps", None), include_partial=False)
+    return list(zip(frame["step"], frame["rank"], frame["name"], strict=True))
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "nan_count > 0",
+        "not nan_count > 0",
+        "max > 2.2",
+        "nan_count > 0 or max > 2.2",
+        "op_type == 'Log' and rank == 1",
+        "name == 'MatMul.a.output.3'",
+        "slot in [2, 3] and step == 9",
+        "l2_norm > 1e9",
+        "role == 'activation'",
+    ],
+)
+def test_rows_are_those_of_the_steps(where: str, cubes: ConsolidatedCubes, filled: DumpStore) -> None:
+    tensors = filled.tensors(where=where)
+    assert rows_of(cubes, where) == [(tensor.step, tensor.rank, tensor.name) for tensor in tensors]
+
+
+def test_columns_are_the_fields_and_the_named_statistics(cubes: ConsolidatedCubes) -> None:
+    frame = find(cubes, "nan_count > 0 and max > 0", None, include_partial=False)
+    assert frame["nan_count"].tolist() == [1]
+    assert frame["max"].dtype == np.float64
+    fields = [
+        "step",
+        "rank",
+        "name",
+        "net",
+        "graph",
+        "op_type",
+        "op_name",
+        "io",
+        "slot",
+        "occurrence",
+        "copy",
+    ]
+    assert sorted(frame.columns) == sorted([*fields, "nan_count", "max"])
+    assert frame.attrs["consolidated_at"] == cubes.state.consolidated_at
+
+
+def test_absent_tensors_fulfil_no_condition() -> None:
+    """Neither a negation nor a name makes a tensor out of a gap."""
+    replicas = Replicas()
+    replicas.put(0, 0, {"Add.a.output.0": 1, "Log.b.output.0": 2})
+    replicas.put(1, 0, {"Add.a.output.0": 1})
+    with Consolidator(replicas.objects) as consolidator:
+        consolidator.once()
+    cubes = replicas.store.consolidated()
+    assert rows_of(cubes, "op_type == 'Log'") == [(0, 0, "Log.b.output.0")]
+    assert rows_of(cubes, "not max > 1e9 and io == 'output'") == [
+        (0, 0, "Add.a.output.0"),
+        (0, 0, "Log.b.output.0"),
+        (0, 1, "Add.a.output.0"),
+    ]
+
+
+def test_only_chosen_steps_are_searched(cubes: ConsolidatedCubes) -> None:
+    assert {step for step, _, _ in rows_of(cubes, "slot >= 0", steps=[9])} == {9}
+    with pytest.raises(UsageError, match="the consolidated view has no step 1-2") as raised:
+        rows_of(cubes, "slot >= 0", steps=[1, 2, 9])
+    assert "It has steps 8-9" in raised.value.hint
+
+
+def test_steps_that_are_not_searched_are_named(cubes: ConsolidatedCubes) -> None:
+    cubes.table("status")[0, 1] = "partial"
+    frame = find(cubes, "slot == 0", None, include_partial=False)
+    assert frame.attrs["left_out"] == ["rank 1 step 8: partial"]
+    assert len(frame) == 3
+    assert len(find(cubes, "slot == 0", None, include_partial=True)) == 4
+    assert find(cubes, "slot == 0", [9], include_partial=False).attrs["left_out"] == []
+
+
+def test_only_named_cubes_are_read(cubes: ConsolidatedCubes, requests: CountedRequests) -> None:
+    find(cubes, "nan_count > 0", None, include_partial=False)
+    arrays = {key.split("/")[1] for key in requests.keys}
+    assert "nan_count" in arrays
+    assert not {"max", "mean", "digest", "row"} & arrays

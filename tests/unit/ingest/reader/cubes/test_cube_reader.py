@@ -1,0 +1,121 @@
+"""The cubes hold what the steps hold, and are read with few requests."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ingest
+from ingest.api import ConsolidatedCubes, DumpStore, open_store
+from ingest.reader.cubes.consolidated import open_cubes
+from tests.counted_requests import CountedRequests
+from tests.npy_files import MadeDump
+from tests.pipeline import ingest_directly
+from workers.errors import DamagedStore
+from workers.rules.load import load_rules
+
+
+@pytest.fixture
+def cubes(filled: DumpStore) -> ConsolidatedCubes:
+    """The cubes of two ranks, two steps and ten tensors; one element of rank 1 step 9 is NaN."""
+    ingest.consolidate(filled.url)
+    return open_store(filled.url).consolidated()
+
+
+def test_axes_name_what_is_at_each_place(cubes: ConsolidatedCubes) -> None:
+    assert (cubes.steps.tolist(), cubes.ranks.tolist()) == ([8, 9], [0, 1])
+    assert [key.name for key in cubes.axis.keys] == cubes.tensors
+    assert len(cubes.tensors) == 10
+    assert repr(cubes) == "<ConsolidatedCubes 2 steps x 2 ranks x 10 tensors>"
+
+
+def test_blocks_hold_statistics_rows_and_digests(cubes: ConsolidatedCubes, filled: DumpStore) -> None:
+    for place, number in enumerate(cubes.steps.tolist()):
+        block = cubes.block(place)
+        assert (block.step, block.ranks) == (number, (0, 1))
+        for rank in block.ranks:
+            tables = filled.step(rank, number).tables
+            np.testing.assert_array_equal(block.statistics[rank], tables.statistics)
+            np.testing.assert_array_equal(block.digest[rank], tables.digest)
+            assert block.row[rank].tolist() == list(range(10))
+
+
+def test_anomalies_come_in_blocks_of_steps(cubes: ConsolidatedCubes) -> None:
+    ((first, counts),) = cubes.anomalies("nan_count")
+    assert (first, counts.shape) == (0, (2, 2, 10))
+    assert np.argwhere(counts).tolist() == [[1, 1, cubes.tensors.index("Log.b.output.4")]]
+    np.testing.assert_array_equal(cubes.cube("nan_count", 1), counts[1])
+
+
+def test_xarray_shows_the_same(cubes: ConsolidatedCubes) -> None:
+    dataset = cubes.to_xarray()
+    assert dict(dataset["max"].sizes) == {"step": 2, "rank": 2, "tensor": 10}
+    np.testing.assert_array_equal(dataset["max"].values[1], cubes.cube("max", 1))
+
+
+def test_cube_of_a_step_takes_one_request(cubes: ConsolidatedCubes, requests: CountedRequests) -> None:
+    assert requests.of(lambda: cubes.cube("max", 0)) == 1
+    assert requests.of(lambda: cubes.table("status")) == 1
+    assert requests.of(lambda: cubes.table("status")) == 0
+
+
+def test_cubes_are_current_until_a_step_is_rewritten(cubes: ConsolidatedCubes) -> None:
+    assert cubes.is_current()
+    state = cubes.objects.get("consolidated/zarr.json")
+    assert state is not None
+    cubes.objects.put("consolidated/zarr.json", state.replace(b'"rewrites":0', b'"rewrites":1'))
+    changed = open_cubes(cubes.objects)
+    assert changed is not None
+    assert changed.state.rewrites == 1
+    assert not cubes.is_current()
+    assert changed.is_current()
+
+
+def test_steps_that_are_rewritten_or_partial_are_left_out(cubes: ConsolidatedCubes) -> None:
+    assert cubes.left_out() == []
+    cubes.table("status")[0, 1] = "partial"
+    cubes._tables["quarantined"] = np.array([[0, 2], [0, 0]])
+    assert [str(left) for left in cubes.left_out()] == ["rank 1 step 8: partial: 2 files quarantined"]
+    assert cubes.left_out(include_partial=True) == []
+
+
+READS: dict[str, Callable[[ConsolidatedCubes], object]] = {
+    "status/c/0/0": lambda cubes: cubes.table("status"),
+    "tensor/c/0": lambda cubes: cubes.tensors,
+    "max/c/0/0/0": lambda cubes: cubes.cube("max", 0),
+    "digest/c/1/0/0/0": lambda cubes: cubes.cube("digest", 1),
+    "nan_count/c/0/0/0": lambda cubes: cubes.anomaly_block("nan_count", 0),
+}
+
+
+@pytest.mark.parametrize("key", READS)
+def test_a_missing_object_is_damage(key: str, cubes: ConsolidatedCubes) -> None:
+    cubes.objects.delete(f"consolidated/{key}")
+    with pytest.raises(DamagedStore, match=f"consolidated/{key}: missing") as raised:
+        READS[key](cubes)
+    assert "consolidate --rebuild" in raised.value.hint
+
+
+def test_a_missing_object_of_rows_shows_in_their_number(cubes: ConsolidatedCubes) -> None:
+    cubes.objects.delete("consolidated/row/c/0/0/0")
+    with pytest.raises(DamagedStore, match="row: rank 0 step 8: it has 0 tensors instead of 10"):
+        cubes.cube("row", 0)
+
+
+def test_of_ranks_without_a_step_nothing_need_be_there(cubes: ConsolidatedCubes) -> None:
+    cubes.objects.delete_many(["consolidated/row/c/0/0/0", "consolidated/max/c/0/0/0"])
+    for name in ("tensors", "statistics_only"):
+        cubes._tables[name] = np.where([[True], [False]], -1, cubes.table(name))
+    assert np.isnan(cubes.cube("max", 0)).all()
+
+
+def test_steps_without_tensors_have_empty_cubes(made: MadeDump, store: Path) -> None:
+    """As when all files of a step are quarantined."""
+    for step in range(2):
+        made.add(b"junk", step=step)
+    ingest_directly(made.root, store, rules=load_rules().enabled)
+    ingest.consolidate(store)
+    cubes = open_store(store).consolidated()
+    assert cubes.steps.tolist() == [0, 1]
+    assert [cubes.block(place).digest.shape for place in range(2)] == [(1, 0, 16)] * 2

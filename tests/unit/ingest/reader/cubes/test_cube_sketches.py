@@ -1,0 +1,165 @@
+"""Conditions on sketches give the same from the cubes as from the steps."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+import ingest
+from ingest.reader.cubes.consolidated import ConsolidatedCubes, open_cubes
+from ingest.reader.cubes.cube_sketches import sketches_of_step
+from ingest.reader.step_histograms import read_entries
+from tests.counted_requests import CountedRequests
+from tests.cube_stores import assert_is_what_is_committed, once, put
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import ingest_directly
+from workers.errors import DamagedStore, UsageError
+from workers.store import commit, metadata
+from workers.store.consolidated.cubes import GROUP, CubeGrid, parse_state
+from workers.store.consolidated.sketch_cube import SKETCHES
+from workers.store.opening import open_objects, resolve
+from workers.store.sketches.sketch_columns import SketchColumns
+from workers.store.sketches.step_sketches import StepSketches
+
+METADATA = f"{GROUP}/zarr.json"
+
+
+def values(step: int) -> list[np.ndarray]:
+    random = np.random.default_rng(step)
+    spread = (random.standard_normal(300) * 10.0 ** random.integers(-8, 6, 300)).astype("<f4")
+    half = random.standard_normal(50).astype("<f2")
+    half[:3] = [np.nan, np.inf, -np.inf]
+    return [
+        spread,
+        spread,
+        half,
+        np.zeros(7, "<f4"),
+        np.full(3, np.nan, "<f4"),
+        np.arange(5),
+        -np.abs(spread).astype("<f8") * 1e200,
+        np.zeros(0, "<f4"),
+        np.ones(4, bool),
+    ]
+
+
+@pytest.fixture
+def filled(made: MadeDump, store: Path) -> ingest.DumpStore:
+    """Two steps with tensors of all kinds, and their cubes."""
+    for step in (3, 4):
+        for slot, tensor in enumerate(values(step)):
+            made.add(tensor, tensor_name(slot=slot, time=slot + 1), step=step)
+    ingest_directly(made.root, store, sketches=True)
+    ingest.consolidate(store)
+    return ingest.open_store(store)
+
+
+def found(cubes: ConsolidatedCubes, where: str) -> list[tuple[int, int, str]]:
+    frame = cubes.find(where)
+    return list(zip(frame["step"], frame["rank"], frame["name"], strict=True))
+
+
+def test_every_column_says_what_the_steps_say(filled: ingest.DumpStore) -> None:
+    cubes = filled.consolidated()
+    for name in SKETCHES:
+        bound = 0.01 if "flow" in name else 0.7
+        where = f"not {name} <= {bound}"
+        steps = filled.tensors(where=where)
+        assert found(cubes, where) == [(t.step, t.rank, t.name) for t in steps], where
+        assert cubes.find(where).attrs["undecided"] == len(steps.undecided), where
+
+
+def test_bounds_are_those_of_the_histograms(filled: ingest.DumpStore) -> None:
+    cubes = filled.consolidated()
+    wanted = {name.replace(".", "_"): place for place, name in enumerate(SKETCHES)}
+    for place, step in enumerate(cubes.steps.tolist()):
+        opened = filled.step(0, step)
+        known = sketches_of_step(cubes, place, wanted, np.ones(1, bool))
+        columns = SketchColumns(opened.tables, "", lambda: StepSketches(read_entries(opened)))  # noqa: B023
+        rows = cubes.cube("row", place)[0]
+        for name, column in known.items():
+            expected = columns.column(name)
+            for side in (0, 1):
+                np.testing.assert_array_equal(column[side][0][rows >= 0], expected[side][rows[rows >= 0]])
+
+
+def test_views_of_earlier_versions_go_on_without(store: Path) -> None:
+    objects = open_objects(resolve(store))
+    commit.ensure_root(objects)
+    put(objects, rank=0, step=0)
+    once(objects)
+    state = parse_state(objects.get(METADATA))
+    assert state is not None
+    objects.put(METADATA, metadata.encode(replace(state, version=2).document()))
+    put(objects, rank=0, step=1)
+    assert once(objects).appended == (1,)
+    assert_is_what_is_committed(objects)
+    cubes = open_cubes(objects)
+    assert cubes is not None
+    assert cubes.state.version == 2
+    assert b'"sketches"' not in (objects.get(METADATA) or b"")
+    with pytest.raises(UsageError, match="made by an earlier version") as caught:
+        cubes.find("p99 > 1")
+    assert "consolidate --rebuild" in caught.value.hint
+
+
+def test_formats_have_several_names(filled: ingest.DumpStore) -> None:
+    cubes = filled.consolidated()
+    where = "underflow_e4m3 > 0.1 and p50.0 != 3 and max > 0"
+    assert found(cubes, where) == found(cubes, "underflow_float8_e4m3fn > 0.1 and max > 0") != []
+
+
+def test_other_columns_are_refused(filled: ingest.DumpStore) -> None:
+    cubes = filled.consolidated()
+    with pytest.raises(UsageError, match=r"does not have p98\.5") as caught:
+        cubes.find("p98.5 > 1")
+    assert "p99.9" in caught.value.hint
+    with pytest.raises(UsageError, match="does not have outlier_channels"):
+        cubes.find("outlier_channels > 0")
+
+
+def test_it_takes_few_requests(filled: ingest.DumpStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = CountedRequests(monkeypatch)
+    plain = requests.of(lambda: filled.consolidated().find("max > 1e300"))
+    # The same, and two tables that say which steps have histograms.
+    assert requests.of(lambda: filled.consolidated().find("p99.9 > 1e300")) == plain + 2
+
+
+def test_a_step_need_not_have_objects_for_tensors_that_were_added_later(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        CubeGrid, "for_size", classmethod(lambda _cls, _ranks, _tensors: CubeGrid(1, 2, 2, 2))
+    )
+    for step, tensors in enumerate((1, 5)):
+        dump = MadeDump(tmp_path / f"dump_{step}")
+        for slot in range(tensors):
+            dump.add(np.full(5, slot + 1.0, "<f4"), tensor_name(slot=slot, time=slot + 1), step=step)
+        ingest_directly(dump.root, store, sketches=True)
+        ingest.consolidate(store)
+    cubes = ingest.open_store(store).consolidated()
+    assert cubes.find("p99 > 2.5")["step"].tolist() == [1, 1, 1]
+    assert cubes.find("p99 > 0.5", step=[0])["step"].tolist() == [0]
+    open_objects(resolve(store)).delete(f"{GROUP}/sketches/c/1/0/0/0/1")
+    with pytest.raises(DamagedStore, match="sketches/c/1/0/0/0/1: missing"):
+        cubes.find("p99 > 2.5")
+
+
+def test_xarray_shows_the_bounds_by_name(filled: ingest.DumpStore) -> None:
+    view = filled.consolidated().to_xarray()
+    share = view.sketches.sel(sketch="underflow_nvfp4", bound="high")
+    assert share.dims == ("step", "rank", "tensor")
+    assert 0 < float(share.max()) <= 1
+
+
+def test_steps_without_histograms_are_named(made: MadeDump, store: Path) -> None:
+    made.add(values(1)[0], tensor_name(), step=1)
+    ingest_directly(made.root, store, sketches=False)
+    ingest.consolidate(store)
+    cubes = ingest.open_store(store).consolidated()
+    with pytest.raises(UsageError, match="1 tensor has no histogram") as caught:
+        cubes.find("p99 > 1")
+    assert "consolidate --rebuild" in caught.value.hint
+    ingest.sketch(store)
+    ingest.consolidate(store, rebuild=True)
+    assert len(ingest.open_store(store).consolidated().find("abs_p99.9 > 1")) == 1

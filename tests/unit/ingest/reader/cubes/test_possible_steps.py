@@ -1,0 +1,193 @@
+"""Steps that the cubes exclude are not read, and every answer stays what it was."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ingest
+from ingest.reader.cubes import possible_steps
+from tests.cube_stores import once
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import ingest_directly
+from workers.model import StepKey
+from workers.store.consolidated.cubes import CubeGrid
+from workers.store.opening import open_objects, resolve
+from workers.store.step import StoredStep
+
+_RANKS, _STEPS = (2, 0), 5
+
+
+def values(rank: int, step: int) -> list[np.ndarray]:
+    """Tensors whose sizes grow with the step; those of step 3 of rank 2 have an infinity."""
+    random = np.random.default_rng(10 * step + rank)
+    spread = (random.standard_normal(300) * 10.0**step).astype("<f4")
+    if (rank, step) == (2, 3):
+        spread[5] = np.inf
+    return [spread, np.arange(4), np.zeros(5, "<f2"), *([np.full(3, -7.0, "<f4")] if step == 4 else [])]
+
+
+@pytest.fixture(scope="module")
+def made_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five steps of two ranks, and cubes with one rank and two tensors in a chunk."""
+    root = tmp_path_factory.mktemp("possible")
+    store = root / "run.zarr"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CubeGrid, "for_size", classmethod(lambda *_: CubeGrid(1, 2, 2, 2)))
+        for rank in _RANKS:  # the higher one comes first on the axis of ranks
+            dump = MadeDump(root / f"dump_{rank}")
+            for step in range(_STEPS):
+                for slot, tensor in enumerate(values(rank, step)):
+                    dump.add(tensor, tensor_name(slot=slot, time=slot + 1), rank=rank, step=step)
+            ingest_directly(dump.root, store, sketches=True)
+            once(open_objects(resolve(store)))
+    return store
+
+
+@pytest.fixture
+def store(made_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it whose cubes are asked however few steps there are."""
+    monkeypatch.setattr(possible_steps, "LEAST_STEPS", 1)
+    return shutil.copytree(made_store, tmp_path / "run.zarr")
+
+
+@pytest.fixture
+def indexes_read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int | None]]:
+    """The ranks and steps whose index was read."""
+    read: list[tuple[int, int | None]] = []
+    of_step = StoredStep._read_tables
+
+    def noted(step: StoredStep, objects: list[str]) -> dict[str, bytes]:
+        read.append((step.key.rank, step.key.step))
+        return of_step(step, objects)
+
+    monkeypatch.setattr(StoredStep, "_read_tables", noted)
+    return read
+
+
+def found(store: Path, **conditions: str) -> list[tuple[int, int | None, str]]:
+    tensors = ingest.open_store(store).tensors(**conditions)  # type: ignore[arg-type]
+    return [(tensor.rank, tensor.step, tensor.name) for tensor in (*tensors, *tensors.undecided)]
+
+
+CONDITIONS = (
+    "max > 1e3",
+    "pos_inf_count > 0",
+    "p99 > 100",
+    "p99.9 < 1 and max > 0",
+    "not p50 <= 0.1",
+    "underflow_e4m3 > 0.01 and rank == 0",
+    "overflow_float16 > 0 or min == -7",
+    "role == 'activation' and abs_p99 > 500",
+    "zero_count / count > 0.5 and slot == 2",
+    "nan_count != 0",
+    "max > 1e300",
+)
+
+
+@pytest.mark.parametrize("where", CONDITIONS)
+def test_what_is_found_is_the_same_with_cubes_and_without(where: str, store: Path) -> None:
+    with_cubes = found(store, where=where)
+    shutil.rmtree(store / "consolidated")
+    assert with_cubes == found(store, where=where)
+
+
+def test_only_steps_that_may_fulfil_it_are_read(
+    store: Path, indexes_read: list[tuple[int, int | None]]
+) -> None:
+    assert found(store, where="pos_inf_count > 0") != []
+    assert indexes_read == [(2, 3)]
+    indexes_read.clear()
+    assert found(store, where="p99 > 5e3") != []
+    assert sorted(set(indexes_read)) == [(0, 4), (2, 4)]
+    indexes_read.clear()
+    assert found(store, where="max > 1e300") == []
+    assert indexes_read == []
+
+
+def test_names_alone_and_columns_that_the_cubes_lack_need_every_step(
+    store: Path, indexes_read: list[tuple[int, int | None]]
+) -> None:
+    for conditions in ({"name": "*output*"}, {"where": "max > 1e300 and dtype == 'float32'"}):
+        found(store, **conditions)
+        assert len(set(indexes_read)) == len(_RANKS) * _STEPS
+        indexes_read.clear()
+
+
+def test_a_step_that_was_committed_again_is_read(
+    store: Path, tmp_path: Path, indexes_read: list[tuple[int, int | None]]
+) -> None:
+    again = MadeDump(tmp_path / "again")
+    again.add(np.full(9, 2e9, "<f4"), tensor_name(), rank=0, step=1)
+    ingest_directly(again.root, store, sketches=True)
+    indexes_read.clear()
+    assert [(rank, step) for rank, step, _ in found(store, where="max > 1e9")] == [(0, 1)]
+    assert indexes_read == [(0, 1)]
+
+
+@pytest.mark.parametrize("damaged", ["zarr.json", "max", "row", "fingerprint"])
+def test_damaged_cubes_exclude_nothing(damaged: str, store: Path) -> None:
+    path = store / "consolidated" / damaged
+    for file in [path] if path.is_file() else [*path.rglob("*")]:
+        if file.is_file():
+            file.write_bytes(b"damaged")
+    assert {step for _, step, _ in found(store, where="max > 1e3")} == {3, 4}
+
+
+@pytest.mark.parametrize("cubes", [["row"], ["max"], ["row", "max"]])
+def test_a_chunk_that_is_missing_excludes_nothing(cubes: list[str], store: Path) -> None:
+    """It would look like tensors that nobody dumped, or of which nothing is known."""
+    expected = found(store, where="max > 1e3")
+    for cube in cubes:
+        for chunk in (store / "consolidated" / cube / "c/4").rglob("*"):
+            if chunk.is_file() and (cube == "row" or chunk.name == "0"):
+                chunk.unlink()
+    assert found(store, where="max > 1e3") == expected
+
+
+QUESTIONS: dict[str, Callable[[ingest.DumpStore], object]] = {
+    "precision": lambda opened: ingest.precision(opened, formats=["e4m3"], where="p99 > 5e3").to_dict(),
+    "outliers": lambda opened: ingest.outliers(opened, where="max > 5e3").to_dict(),
+    "quantiles": lambda opened: ingest.quantiles(opened, where="max > 5e3").to_dict(),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_questions_about_sketches_read_the_same_steps(
+    question: str, store: Path, indexes_read: list[tuple[int, int | None]]
+) -> None:
+    answer = QUESTIONS[question](ingest.open_store(store))
+    assert {step for _, step in indexes_read} == {4}
+    shutil.rmtree(store / "consolidated")
+    assert QUESTIONS[question](ingest.open_store(store)) == answer
+
+
+def test_an_error_about_what_is_not_there_is_the_same(store: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(ingest.UsageError, match="no tensor fulfils --where 'max > 1e300'"):
+            ingest.quantiles(ingest.open_store(store), where="max > 1e300")
+        with pytest.raises(ingest.UsageError, match="nothing"):
+            ingest.quantiles(ingest.open_store(store), "nothing", where="max > 1")
+        shutil.rmtree(store / "consolidated", ignore_errors=True)
+
+
+def test_few_ranks_of_many_are_read_without_asking_the_cubes(
+    store: Path, indexes_read: list[tuple[int, int | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(possible_steps, "RANKS_OF_AN_INDEX", 1)
+    ingest.open_store(store).tensors(rank=0, where="max > 1e300")
+    assert len(indexes_read) == _STEPS
+    indexes_read.clear()
+    ingest.open_store(store).tensors(where="max > 1e300")
+    assert indexes_read == []
+
+
+def test_few_steps_are_read_without_asking_the_cubes(made_store: Path) -> None:
+    store = ingest.open_store(made_store)
+    steps = store.select()
+    assert len(steps) < possible_steps.LEAST_STEPS
+    objects = open_objects(resolve(made_store))
+    assert possible_steps.possible_steps(objects, steps, [{"where": "max > 1e300"}]) == list(steps)
+    assert StepKey(2, 3) in {step.key for step in steps}

@@ -1,0 +1,100 @@
+"""Exporting gives the files of the dump, byte for byte, or says why it cannot."""
+
+from pathlib import Path
+
+import pytest
+
+from ingest.api import DumpStore, open_store
+from ingest.reader.files.export import export
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import ingest_directly
+from workers.errors import UsageError
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*.npy")}
+
+
+def test_files_come_back_under_their_paths(filled: DumpStore, made: MadeDump, tmp_path: Path) -> None:
+    exported = filled.step(0, 8).export(tmp_path / "out")
+    wanted = {path: data for path, data in contents(made.root).items() if path.startswith("rank_0/Net/0/8/")}
+    assert contents(tmp_path / "out") == wanted
+    assert {file.source: file.nbytes for file in exported} == {p: len(data) for p, data in wanted.items()}
+    assert not any(file.problem for file in exported)
+
+
+def test_only_the_files_of_chosen_rows_are_written(filled: DumpStore, tmp_path: Path) -> None:
+    step = filled.step(0, 8)
+    (file,) = export(step, tmp_path / "out", [step.rows()[3]])
+    assert list(contents(tmp_path / "out")) == [file.source]
+
+
+def test_existing_files_are_replaced_on_request_only(filled: DumpStore, tmp_path: Path) -> None:
+    step = filled.step(0, 8)
+    out = tmp_path / "out"
+    last = step.export(out)[-1].path
+    whole = last.read_bytes()
+    last.write_bytes(b"changed")
+    for other in out.rglob("*.npy"):
+        if other != last:
+            other.unlink()
+    with pytest.raises(UsageError, match="exists") as raised:
+        step.export(out)
+    assert "--overwrite" in raised.value.hint
+    assert len(contents(out)) == 1  # refused before anything was written
+    step.export(out, overwrite=True)
+    assert last.read_bytes() == whole
+
+
+def test_damaged_files_do_not_appear(filled: DumpStore, store: Path, tmp_path: Path) -> None:
+    shards = sorted(store.glob("rank_0/step_8/*/tensors/float32/c/*"))
+    content = shards[0].read_bytes()
+    shards[0].write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    exported = open_store(filled.url).step(0, 8).export(tmp_path / "out")
+    damaged = [file for file in exported if file.problem]
+    assert damaged
+    assert not any(file.path.exists() for file in damaged)
+    assert len(contents(tmp_path / "out")) == len(exported) - len(damaged) > 0
+    assert not list((tmp_path / "out").rglob("*.tmp"))
+
+
+def test_quarantined_files_come_back(made: MadeDump, store: Path, tmp_path: Path) -> None:
+    bad = made.add(b"not an npy file", tensor_name("B.b"))
+    ingest_directly(made.root, store)
+    (file,) = open_store(store).step(0, 0).export(tmp_path / "out")
+    assert file.path.read_bytes() == bad.read_bytes()
+
+
+def test_target_that_cannot_be_written_is_named(filled: DumpStore, tmp_path: Path) -> None:
+    (tmp_path / "rank_0").write_bytes(b"a file in the way")
+    with pytest.raises(UsageError, match=r"cannot write .*: Not a directory"):
+        filled.step(0, 8).export(tmp_path)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("where", ["", "rank_0", "rank_0/Net", "file", "dangling"])
+def test_links_of_the_target_are_not_followed(
+    filled: DumpStore, tmp_path: Path, where: str, *, overwrite: bool
+) -> None:
+    """Whoever may write to the target could else have files written anywhere."""
+    step, out, elsewhere = filled.step(0, 8), tmp_path / "out", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    secret = elsewhere / "secret"
+    secret.write_bytes(b"precious")
+    source = step.export(tmp_path / "model")[0].source
+    link = out / (source if where in {"file", "dangling"} else where)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to({"file": secret, "dangling": elsewhere / "new"}.get(where, elsewhere))
+    with pytest.raises(UsageError, match=rf"{link} is a symbolic link") as raised:
+        step.export(out, overwrite=overwrite)
+    assert "Export into a new directory" in raised.value.hint
+    assert secret.read_bytes() == b"precious"
+    assert list(elsewhere.iterdir()) == [secret]
+
+
+def test_links_above_the_target_are_followed(filled: DumpStore, tmp_path: Path) -> None:
+    """The user has named them."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    exported = filled.step(0, 8).export(tmp_path / "link" / "out")
+    assert len(contents(tmp_path / "real" / "out")) == len(exported) > 0

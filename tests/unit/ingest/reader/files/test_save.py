@@ -1,0 +1,37 @@
+"""Files that numpy alone can read."""
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ingest.api import open_store
+from ingest.reader.files.save import save_npy
+from tests.npy_files import MadeDump
+from tests.pipeline import ingest_directly
+from workers.errors import UsageError
+
+
+@pytest.mark.parametrize("fortran", [False, True])
+def test_a_tensor_keeps_its_elements(made: MadeDump, store: Path, tmp_path: Path, *, fortran: bool) -> None:
+    values = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    made.add(np.asfortranarray(values) if fortran else values)
+    ingest_directly(made.root, store)
+    (tensor,) = open_store(store).tensors()
+    assert save_npy(tensor, tmp_path / "x.npy") == ""
+    assert np.array_equal(np.load(tmp_path / "x.npy"), values)
+
+
+def test_what_numpy_does_not_have_is_widened(made: MadeDump, store: Path, tmp_path: Path) -> None:
+    values = np.array([1.5, np.nan, -2], ml_dtypes.bfloat16)
+    made.add(values)
+    ingest_directly(made.root, store)
+    (tensor,) = open_store(store).tensors()
+    assert save_npy(tensor, tmp_path / "x.npy") == "float32"
+    assert np.array_equal(np.load(tmp_path / "x.npy"), values.astype(np.float32), equal_nan=True)
+
+
+def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written"):
+        save_npy(np.ones(2), tmp_path / "missing" / "x.npy")

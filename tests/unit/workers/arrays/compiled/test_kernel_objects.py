@@ -1,0 +1,106 @@
+"""Loops as object code: loaded without numba, with the results of numba, and never half a file."""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from workers.arrays.compiled import kernel_loops, kernel_objects, kernels
+
+ROOT = Path(__file__).parents[5]
+#: numba compiles each of them in this process, in a second.
+CODES = ("f4", "f8", "u2")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def made() -> None:
+    """The objects, made now if `make setup` has not done it."""
+    kernels.warm_up()
+
+
+def test_a_process_that_uses_them_does_not_load_the_compiler() -> None:
+    code = (
+        "import sys, numpy as np\n"
+        "from workers.arrays.compiled import kernels\n"
+        "state = kernels.new_state()\n"
+        "kernels.accumulate(np.ones(3, np.float32), state)\n"
+        "print(state[0], 'numba' in sys.modules)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).split() == [
+        "3.0",
+        "False",
+    ]
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_the_bits_are_those_of_numba(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(7)
+    values = (rng.standard_normal(3 * kernel_loops.BLOCK + 5) * 100).astype(code)
+    if code == "f8":
+        values[:3] = (1e200, -3e250, -0.0)
+    if code[0] == "f":
+        values[5::7], values[6::11] = np.nan, np.inf
+    states = []
+    for entries in (kernels.entries, lambda: None):
+        monkeypatch.setattr(kernels, "entries", entries)
+        states.append(kernels.new_state())
+        kernels.accumulate(values, states[-1])
+    assert states[0].tobytes() == states[1].tobytes()
+
+
+def test_a_file_that_is_damaged_counts_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "kernels.objects"
+    monkeypatch.setattr(kernel_objects, "_paths", lambda: iter([path]))
+    assert kernel_objects.load() is None
+    path.write_bytes(b"\x82\xa7objects")
+    assert kernel_objects.load() is None
+
+
+def test_files_of_older_sources_are_removed(tmp_path: Path) -> None:
+    for name in ("kernels.cpu.old.objects", "kernels.other.old.objects"):
+        (tmp_path / name).touch()
+    kernel_objects._write(tmp_path / "kernels.cpu.new.objects", b"content")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "kernels.cpu.new.objects",
+        "kernels.other.old.objects",
+    ]
+    assert (tmp_path / "kernels.cpu.new.objects").read_bytes() == b"content"
+
+
+def test_the_name_of_a_file_says_for_which_processor_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = next(kernel_objects._paths())
+    monkeypatch.setitem(os.environ, "NUMBA_CPU_NAME", "nehalem")
+    assert next(kernel_objects._paths()) != before
+
+
+def test_what_was_made_meanwhile_is_not_made_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_objects, "_COMPILE", "exit(3)")
+    assert kernel_objects.make_apart()
+
+
+def test_one_process_makes_them_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second one would fail: it could not begin again."""
+    path = tmp_path / "kernels.objects"
+    content = msgspec.msgpack.encode({"objects": [], "symbols": {}})
+    compile_slowly = (
+        "import pathlib, time\n"
+        f"pathlib.Path({str(tmp_path / 'begun')!r}).open('x')\n"
+        "time.sleep(0.5)\n"
+        f"pathlib.Path({str(path)!r}).write_bytes({content!r})"
+    )
+    monkeypatch.setattr(kernel_objects, "_paths", lambda: iter([path]))
+    monkeypatch.setattr(kernel_objects, "_COMPILE", compile_slowly)
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(lambda _: kernel_objects.make_apart(), range(3))) == [True, True, True]
+    assert kernel_objects.load() == {}
+
+
+def test_a_process_that_cannot_make_them_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_objects, "_paths", lambda: iter([tmp_path / "kernels.objects"]))
+    monkeypatch.setattr(kernel_objects, "_COMPILE", "exit(3)")
+    assert not kernel_objects.make_apart()

@@ -1,0 +1,55 @@
+"""The ways in which pieces of some shapes may make up a tensor."""
+
+import pytest
+
+from workers.arrays.sharded.placement import block_placements, grids, placements
+
+Shape = tuple[int, ...]
+
+
+@pytest.mark.parametrize(
+    ("count", "shape", "whole", "expected"),
+    [
+        (1, (6, 8), (6, 8), {"whole"}),
+        (2, (6, 8), (6, 8), {"replicated", "partial sum", "mean"}),
+        (2, (3, 8), (6, 8), {"shard 0"}),
+        (2, (6, 4), (6, 8), {"shard 1"}),
+        (4, (4, 8), (13, 8), {"shard 0 (3 positions of padding)"}),
+        (2, (3, 8), (7, 8), {"shard 0 (1 positions of padding in B)"}),
+        (2, (3, 8), (20, 8), set()),
+        (2, (3, 7), (6, 8), set()),
+        (2, (3, 8, 1), (6, 8), set()),
+    ],
+)
+def test_shapes_allow_these_ways(count: int, shape: Shape, whole: Shape, expected: set[str]) -> None:
+    shapes = [shape] * count
+    found = {str(way) for grid in grids(count) for way in placements(grid, shapes, whole)}
+    assert found == expected
+
+
+def test_two_dimensions_of_a_mesh() -> None:
+    found = {str(way) for grid in grids(4) for way in placements(grid, [(3, 4)] * 4, (6, 8))}
+    assert found == {"shard 0, shard 1", "shard 1, shard 0"}
+    halves = {way.kind for grid in grids(4) for way in placements(grid, [(3, 8)] * 4, (6, 8))}
+    assert {"replicated, shard 0", "shard 0, replicated", "shard 0, partial sum"} <= halves
+
+
+def test_uneven_and_empty_shards() -> None:
+    shapes: list[Shape] = [(3, 2), (3, 2), (1, 2), (0, 2)]
+    (way,) = placements(grids(4)[0], shapes, (7, 2))
+    assert str(way) == "shard 0 (uneven)"
+
+
+def test_blocks_need_a_length_that_divides() -> None:
+    (grid,) = grids(2)
+    found = {str(way) for way in block_placements(grid, [(6,), (6,)], (12,))}
+    assert found == {"blocks 0 (3+3 per rank)", "blocks 0 (2+2+2 per rank)", "zigzag 0"}
+    assert block_placements(grid, [(6,), (6,)], (6,)) == []
+
+
+def test_a_mesh_of_many_ranks_is_bounded() -> None:
+    assert [grid.numbers.shape for grid in grids(6)] == [(6,), (2, 3), (3, 2)]
+    assert len(grids(1)) == 1
+    assert all(len(placements(grid, [(8,) * 3] * 16, None)) <= 96 for grid in grids(16))
+    (way,) = (way for grid in grids(64) for way in placements(grid, [(8, 8)] * 64, (512, 8)))
+    assert str(way) == "shard 0"

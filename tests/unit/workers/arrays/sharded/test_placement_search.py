@@ -1,0 +1,140 @@
+"""Which way holds, by the values."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.in_memory import InMemory, Values, elements, pieces_of, search_in
+from workers.arrays.sharded.placement import MeshGrid
+from workers.arrays.sharded.placement_search import search
+
+RNG = np.random.default_rng(1)
+WHOLE = RNG.normal(size=(12, 8)).astype(np.float32)
+NOISE = RNG.normal(size=WHOLE.shape).astype(np.float32)
+Q, K, V = np.split(WHOLE, 3)
+
+
+def rows(*parts: Values) -> Values:
+    return np.concatenate(parts)
+
+
+WAYS = {
+    "replicated": [WHOLE, WHOLE],
+    "flat shard": np.split(WHOLE.reshape(-1), 2),
+    "flat shard (uneven)": np.split(WHOLE.reshape(-1), [0, 13, 70]),
+    "flat shard (2 positions of padding)": np.split(np.append(WHOLE.reshape(-1), [0, 0]), 2),
+    "replicated, flat shard": np.split(WHOLE.reshape(-1), 2) * 2,
+    "shard 0": np.split(WHOLE, 2),
+    "shard 1": np.split(WHOLE, 4, axis=1),
+    "shard 0 (uneven)": np.array_split(WHOLE, 5),
+    "shard 0 (2 positions of padding)": [WHOLE[:7], rows(WHOLE[7:], np.zeros((2, 8), np.float32))],
+    "partial sum": [WHOLE - NOISE, NOISE],
+    "blocks 0 (2+2+2 per rank)": [rows(Q[:2], K[:2], V[:2]), rows(Q[2:], K[2:], V[2:])],
+    "blocks 0 (4+1+1 per rank)": [
+        rows(WHOLE[:4], WHOLE[8:9], WHOLE[10:11]),
+        rows(WHOLE[4:8], WHOLE[9:10], WHOLE[11:]),
+    ],
+    "zigzag 0": [rows(WHOLE[:3], WHOLE[9:]), WHOLE[3:9]],
+    "shard 0, shard 1": [part for row in np.split(WHOLE, 2) for part in np.split(row, 2, axis=1)],
+    "shard 0, replicated": [part for part in np.split(WHOLE, 2) for _ in range(2)],
+    "replicated, shard 0": np.split(WHOLE, 2) * 2,
+    "shard 0, partial sum": [WHOLE[:6] - NOISE[:6], NOISE[:6], WHOLE[6:] - NOISE[6:], NOISE[6:]],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_way_that_holds_is_the_closest(way: str) -> None:
+    found = search_in([np.asarray(part) for part in WAYS[way]], [WHOLE])
+    assert str(found.ways[0].a) == way
+    assert found.ways[0].error < 1e-6
+    assert all(other.error > 0.1 for other in found.ways[1:] if "mean" not in str(other.a))
+
+
+def test_a_mean_is_not_a_sum() -> None:
+    found = search_in([WHOLE - NOISE, WHOLE + NOISE], [WHOLE])
+    assert str(found.ways[0].a) == "mean"
+    assert search_in([WHOLE, WHOLE], [WHOLE]).ways[0].a.kind == "replicated"
+
+
+def test_four_dimensions_of_a_mesh_are_guessed() -> None:
+    """Replicated over both outer groups, cut along one axis, replicated, cut along the other."""
+    quarters = [np.split(half, 2, axis=1) for half in np.split(WHOLE, 2)]
+    ranks = [quarters[cp][tp] for _ in range(2) for cp in range(2) for _ in range(2) for tp in range(2)]
+    answer = search_in(ranks, [WHOLE])
+    assert str(answer.ways[0].a) == "replicated, shard 0, replicated, shard 1"
+    assert answer.ways[0].error == 0.0
+
+
+def test_a_mesh_that_is_known_may_have_five_dimensions() -> None:
+    """Stages do not count: dp x cp x ep x tp and a dimension of replicas, over 32 ranks."""
+    names = ("dp", "cp", "replica", "ep", "tp")
+    parts = {
+        (dp, cp, ep, tp): np.split(np.split(np.split(WHOLE, 2)[dp], 2)[cp], 2, axis=1)[ep] * factor
+        for dp in range(2)
+        for cp in range(2)
+        for ep in range(2)
+        for tp, factor in enumerate((np.float32(0.25), np.float32(0.75)))
+    }
+    ranks = [parts[dp, cp, ep, tp] for dp, cp, _, ep, tp in np.ndindex((2,) * 5)]
+    grid = MeshGrid(names, np.arange(32).reshape((2,) * 5))
+    pieces = replace(pieces_of(ranks), grid=grid)
+    answer = search(pieces, pieces_of([WHOLE]), elements(ranks), elements([WHOLE]))
+    assert str(answer.ways[0].a) == (
+        "dp: shard 0, cp: shard 0, replica: replicated, ep: shard 1, tp: partial sum"
+    )
+    assert answer.ways[0].error < 1e-6
+
+
+def test_ragged_shards_on_a_mesh() -> None:
+    """Each replica has shards of four lengths, one of them empty."""
+    shards = np.split(WHOLE, [5, 5, 6])
+    answer = search_in([shard for shard in shards for _ in range(2)], [WHOLE])
+    assert str(answer.ways[0].a) == "shard 0, replicated (uneven)"
+    assert answer.ways[0].error == 0.0
+
+
+@pytest.mark.parametrize(("parts_a", "parts_b"), [(4, 2), (2, 4), (2, 2)])
+def test_both_sides_may_be_cut(parts_a: int, parts_b: int) -> None:
+    found = search_in(np.split(WHOLE, parts_a), np.split(WHOLE, parts_b))
+    assert found.ways[0].error == 0.0
+    assert found.ways[0].kinds == ("shard 0", "shard 0") or found.ways[0].same_on_both
+
+
+def test_what_is_cut_alike_is_compared_rank_by_rank() -> None:
+    found = search_in([WHOLE, NOISE], [WHOLE, NOISE])
+    assert found.ways[0].same_on_both
+
+
+def test_shards_of_shards_in_the_other_order() -> None:
+    """Tensor parallelism cuts into halves, and FSDP2 cuts each of these: ranks 0 and 2 have the first."""
+    quarters = np.split(WHOLE, 4)
+    found = search_in([quarters[place] for place in (0, 2, 1, 3)], [WHOLE])
+    assert str(found.ways[0].a) == "strided shard 0, shard 0"
+
+
+def test_swapped_and_repeated_shards_are_found_where_they_are() -> None:
+    swapped = search_in([WHOLE[6:], WHOLE[:6]], [WHOLE])
+    assert swapped.order is not None
+    assert [part[0].whole for part in swapped.order.stretches] == [6, 0]
+    twice = search_in([WHOLE[:6], WHOLE[:6]], [WHOLE])
+    assert twice.order is not None
+    assert [part[0].whole for part in twice.order.stretches] == [0, 0]
+
+
+def test_of_replicas_the_worst_counts() -> None:
+    found = search_in([WHOLE, WHOLE + np.float32(0.5)], [WHOLE])
+    replicated = next(way for way in found.ways if way.a.kind == "replicated")
+    assert replicated.error > 0.1
+    assert replicated.spread == pytest.approx(replicated.error)
+    assert replicated.worst is not None
+    assert replicated.worst.numbers == (1,)
+
+
+def test_ranges_of_a_large_tensor_are_read() -> None:
+    large = RNG.normal(size=(2048, 512)).astype(np.float32)
+    parts = [InMemory(part) for part in np.split(large, 2, axis=1)]
+    whole = InMemory(large)
+    found = search(pieces_of(np.split(large, 2, axis=1)), pieces_of([large]), parts, [whole])
+    assert str(found.ways[0].a) == "shard 1"
+    assert whole.read_elements <= large.size / 2

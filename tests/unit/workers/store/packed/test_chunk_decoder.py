@@ -1,0 +1,168 @@
+"""Chunks come back as Blosc gives them, whatever they hold; damaged ones raise, and never crash."""
+
+from collections.abc import Iterator
+from unittest.mock import Mock
+
+import google_crc32c
+import numpy as np
+import pytest
+
+from tests.unit.workers.store.packed.test_chunk_encoder import contents
+from workers.arrays.compiled import kernels
+from workers.model import MIB
+from workers.store.packed import chunk_decoder
+from workers.store.packed.blosc import BIT_SHUFFLE, SHUFFLE, compressor
+from workers.store.packed.chunk_decoder import ChunkDecoder, decompress, is_as_encoded
+from workers.store.packed.chunk_encoder import CONFIGURATION, HEADER, ITEMSIZES, LEVEL, STREAM_NBYTES
+
+RNG = np.random.default_rng(23)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def made() -> None:
+    """The objects, made now if `make setup` has not done it."""
+    kernels.warm_up()
+
+
+@pytest.fixture(autouse=True)
+def worth(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Decode here from the first byte on, and compare with Blosc again: a test may change either."""
+    monkeypatch.setattr(chunk_decoder, "_WORTH_NBYTES", 0)
+    is_exact = chunk_decoder._is_exact
+    is_exact.cache_clear()
+    yield
+    is_exact.cache_clear()
+
+
+def with_crc(body: bytes) -> memoryview:
+    return memoryview(body + google_crc32c.value(body).to_bytes(4, "little"))
+
+
+def decoder(itemsize: int, chunk_nbytes: int = MIB) -> ChunkDecoder:
+    codec = compressor("lz4", LEVEL, BIT_SHUFFLE, itemsize)
+    return ChunkDecoder(codec, CONFIGURATION | {"typesize": itemsize}, chunk_nbytes)
+
+
+def decoded(body: bytes, itemsize: int, chunk_nbytes: int = MIB) -> bytes:
+    """Decode with memory around the result, in which nothing may be written."""
+    around = np.full(chunk_nbytes + 128, 77, np.uint8)
+    decoder(itemsize, chunk_nbytes).decode(with_crc(body), around[64:-64].data)
+    assert (around[:64] == 77).all()
+    assert (around[-64:] == 77).all()
+    return around[64:-64].tobytes()
+
+
+@pytest.mark.parametrize("itemsize", ITEMSIZES)
+@pytest.mark.parametrize("chunk_nbytes", [MIB, 3 * MIB, MIB + 40])
+def test_chunks_are_those_of_blosc(itemsize: int, chunk_nbytes: int) -> None:
+    for name, content in contents(chunk_nbytes // 8 * 8).items():
+        body = compressor("lz4", LEVEL, BIT_SHUFFLE, itemsize).encode(content)
+        assert decoded(body, itemsize, content.nbytes) == content.tobytes(), name
+
+
+def test_the_kernels_decode_what_the_encoder_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Mock(wraps=decompress)
+    monkeypatch.setattr(chunk_decoder, "decompress", calls)
+    content = RNG.standard_normal(MIB // 4, np.float32).view(np.uint8)
+    body = compressor("lz4", LEVEL, BIT_SHUFFLE, 4).encode(content)
+    assert decoded(body, 4) == content.tobytes()
+    assert calls.call_count == 2  # the sample, and the chunk
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "level", "itemsize"), [(SHUFFLE, 5, 4), (BIT_SHUFFLE, 9, 4), (BIT_SHUFFLE, 5, 3)]
+)
+def test_blosc_decodes_everything_else(shuffle: int, level: int, itemsize: int) -> None:
+    content = RNG.integers(0, 8, MIB, np.uint8)
+    body = compressor("lz4", level, shuffle, itemsize).encode(content)
+    assert decoded(body, 4) == content.tobytes()
+
+
+def test_blosc_decodes_without_kernels_and_small_amounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = RNG.integers(0, 8, MIB, np.uint8)
+    body = compressor("lz4", LEVEL, BIT_SHUFFLE, 4).encode(content)
+    monkeypatch.setattr(chunk_decoder, "decompress", None)
+    monkeypatch.setattr(chunk_decoder, "_WORTH_NBYTES", 1 << 60)
+    assert decoded(body, 4) == content.tobytes()
+    monkeypatch.setattr(chunk_decoder, "_WORTH_NBYTES", 0)
+    monkeypatch.setattr(chunk_decoder, "_lz4", lambda: None)
+    assert decoded(body, 4) == content.tobytes()
+    monkeypatch.setattr(kernels, "entries", lambda: None)
+    assert decoded(body, 4) == content.tobytes()
+
+
+def test_checksum_and_size_are_checked() -> None:
+    body = compressor("lz4", LEVEL, BIT_SHUFFLE, 4).encode(np.zeros(MIB, np.uint8))
+    into = memoryview(bytearray(MIB))
+    with pytest.raises(ValueError, match="crc32c does not match"):
+        decoder(4).decode(memoryview(body + bytes(4)), into)
+    with pytest.raises(ValueError, match="crc32c does not match"):
+        decoder(4).decode(memoryview(b"ab"), into)
+    with pytest.raises(ValueError, match="states another size"):
+        decoder(4, 2 * MIB).decode(with_crc(body), memoryview(bytearray(2 * MIB)))
+    with pytest.raises(ValueError, match="bytes of memory"):
+        decoder(4).decode(with_crc(body), into[:-1])
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "why"),
+    [
+        (HEADER.size, 0, "within the header"),
+        (HEADER.size, HEADER.size + 4, "within the header"),
+        (HEADER.size, 1 << 31, "behind the end"),
+        (HEADER.size + 4, -1, "behind the end"),
+        ("first", 0, "damaged"),
+        ("first", 1, "damaged"),
+        ("first", STREAM_NBYTES + 1, "too long"),
+        ("first", -1, "too long"),
+        ("first", STREAM_NBYTES - 1, "damaged|too long"),
+    ],
+)
+def test_impossible_places_and_lengths_are_refused(at: int | str, value: int, why: str) -> None:
+    content = RNG.integers(0, 8, MIB, np.uint8)
+    body = bytearray(compressor("lz4", LEVEL, BIT_SHUFFLE, 4).encode(content))
+    place = int.from_bytes(body[HEADER.size : HEADER.size + 4], "little") if isinstance(at, str) else at
+    body[place : place + 4] = (value % 2**32).to_bytes(4, "little")
+    with pytest.raises(RuntimeError, match=why):
+        decoded(bytes(body), 4)
+
+
+def damage(body: bytearray, rng: np.random.Generator) -> bytes:
+    """Return a chunk in which places, lengths or content are changed, and whose header fits."""
+    match rng.integers(4):
+        case 0:
+            del body[int(rng.integers(HEADER.size, len(body))) :]
+        case 1:
+            at = int(rng.integers(HEADER.size, HEADER.size + 12))
+            body[at] = rng.integers(256)
+        case _:
+            for at in rng.integers(HEADER.size, len(body), rng.integers(1, 40)).tolist():
+                body[at] = rng.integers(256)
+    body[12:16] = len(body).to_bytes(4, "little")
+    return bytes(body)
+
+
+def fuzz(rounds: int, seed: int) -> int:
+    """Decode damaged chunks; return how many were refused."""
+    rng, refused = np.random.default_rng(seed), 0
+    loops = kernels.entries()
+    assert loops is not None
+    for _ in range(rounds):
+        itemsize = int(rng.choice(ITEMSIZES))
+        content = rng.integers(0, rng.choice([1, 2, 8, 256]), STREAM_NBYTES * itemsize, np.uint8)
+        content[rng.integers(content.size) :] = 0
+        body = damage(bytearray(compressor("lz4", LEVEL, BIT_SHUFFLE, itemsize).encode(content)), rng)
+        around = np.full(content.size + 128, 77, np.uint8)
+        if is_as_encoded(memoryview(body), itemsize):
+            try:
+                into = around[64:-64].data
+                decompress(memoryview(body), into, itemsize, loops[f"bitunshuffle{itemsize}"])
+            except RuntimeError:
+                refused += 1
+        assert (around[:64] == 77).all()
+        assert (around[-64:] == 77).all()
+    return refused
+
+
+def test_damaged_chunks_never_crash() -> None:
+    assert fuzz(60, seed=7) > 20

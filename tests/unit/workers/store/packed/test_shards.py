@@ -1,0 +1,288 @@
+"""Shards written piece by piece are ordinary Zarr shards, and damage in them is found."""
+
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import tensorstore
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.packed_arrays import elements, pack, spec_of
+from tests.wrapped_objects import WrappedObjects
+from workers.arrays.dtypes import from_npy_descr
+from workers.errors import DamagedStore, StoreError
+from workers.store import metadata
+from workers.store.model import ArraySpec
+from workers.store.opening import connect, resolve
+from workers.store.packed import shards
+from workers.store.packed.shards import ShardCounter, ShardPacker, ShardReader
+from workers.store.pieces import Gathered
+
+DESCRS = ["<i2", ">i2", "<f4", ">f8", "<c8", "<c16", "|u1", "|b1", "<E2"]
+
+
+def reader_of(root: Path, spec: ArraySpec) -> ShardReader:
+    return ShardReader(connect(resolve(str(root))), spec.path, spec)
+
+
+@settings(max_examples=30)
+@given(
+    st.sampled_from(DESCRS),
+    st.lists(st.integers(0, 90), min_size=1, max_size=8),
+    st.integers(0, 3),
+    st.sampled_from([0, 64, 10_000]),
+    st.sampled_from([1, 30, 100]),
+)
+def test_what_was_packed_is_read(
+    descr: str, sizes: list[int], first_shard: int, tail_nbytes: int, run_nbytes: int
+) -> None:
+    """Whatever the sizes of payloads, chunks and shards have to do with one another."""
+    spec = spec_of(descr)
+    payloads = [elements(descr, size, seed) for seed, size in enumerate(sizes)]
+    with tempfile.TemporaryDirectory() as directory:
+        starts = pack(Path(directory), spec, payloads, first_shard)
+        with patch.multiple(shards, _TAIL_NBYTES=tail_nbytes, _RUN_NBYTES=run_nbytes):
+            reader = reader_of(Path(directory), spec)
+            for start, size, payload in zip(starts, sizes, payloads, strict=True):
+                assert reader.read(start, start + size) == payload
+    assert starts[0] == first_shard * spec.shard
+
+
+@settings(max_examples=15)
+@given(st.sampled_from(DESCRS), st.lists(st.integers(1, 90), min_size=1, max_size=5))
+def test_other_libraries_read_the_same(descr: str, sizes: list[int]) -> None:
+    """zarr-python, zarrs and TensorStore agree with the bytes that were packed, both byte orders."""
+    spec = spec_of(descr)
+    payload = b"".join(elements(descr, size, seed) for seed, size in enumerate(sizes))
+    with tempfile.TemporaryDirectory() as directory:
+        pack(Path(directory), spec, [payload])
+        path = f"{directory}/{spec.path}"
+        native = np.frombuffer(payload, from_npy_descr(descr).to_numpy())
+        wanted = native.astype(native.dtype.newbyteorder("=")).tobytes()
+        assert np.asarray(zarr.open_array(path, mode="r")[:]).tobytes() == wanted
+        with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
+            assert np.asarray(zarr.open_array(path, mode="r")[:]).tobytes() == wanted
+        opened = tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": path}}).result()
+        assert np.asarray(opened.read().result()).tobytes() == wanted
+
+
+@settings(max_examples=20)
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=4), st.integers(1, 50))
+def test_pieces_of_a_payload_pack_like_the_whole(payloads: list[bytes], piece: int) -> None:
+    """A tensor larger than the read buffer must give the same shards, byte for byte."""
+    spec = spec_of("|u1")
+    whole: dict[int, bytes] = {}
+    pieces: dict[int, bytes] = {}
+
+    def into(shards: dict[int, bytes]) -> Callable[[int], Gathered]:
+        return lambda shard: Gathered(lambda data: shards.update({shard: data}))
+
+    with ShardPacker(spec, 0, into(whole)) as packer, ShardPacker(spec, 0, into(pieces)) as in_pieces:
+        for payload in payloads:
+            packer.append(memoryview(payload))
+            for begin in range(0, len(payload), piece):
+                in_pieces.append(memoryview(payload)[begin : begin + piece])
+    assert pieces == whole
+    assert packer.stored == {shard: len(data) for shard, data in whole.items()}
+
+
+def test_error_within_a_shard_leaves_nothing_of_it(tmp_path: Path) -> None:
+    objects = connect(resolve(str(tmp_path)))
+    spec = ArraySpec("tensors/uint8", "uint8", 1, big_endian=False, chunk=8, chunks_per_shard=2)
+
+    def pack_and_fail() -> None:
+        with ShardPacker(spec, 0, lambda shard: objects.create(f"c/{shard}")) as packer:
+            packer.append(memoryview(bytes(24)))
+            raise StoreError("an error of somebody else")
+
+    with pytest.raises(StoreError):
+        pack_and_fail()
+    assert [path.name for path in (tmp_path / "c").iterdir()] == ["0"]
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(0, 90), max_size=6), st.integers(0, 3))
+def test_counted_payloads_have_the_places_of_packed_ones(sizes: list[int], first_shard: int) -> None:
+    """A dry run plans the same index as the conversion."""
+    spec = spec_of("<f4")
+    with tempfile.TemporaryDirectory() as directory:
+        packed = pack(Path(directory), spec, [bytes(4 * size) for size in sizes], first_shard)
+    counted = []
+    counter = ShardCounter(spec, first_shard)
+    with counter:
+        for size in sizes:
+            counted.append(counter.position)
+            counter.append(memoryview(bytes(4 * size)))
+    assert counted == packed
+    assert counter.stored == {}
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> tuple[Path, ArraySpec, bytes]:
+    """An array of two and a half shards."""
+    spec = spec_of("<f4")
+    payload = elements("<f4", 80, 0)
+    pack(tmp_path, spec, [payload])
+    return tmp_path, spec, payload
+
+
+@pytest.mark.parametrize("shard", [0, 1, 2])
+def test_every_flipped_byte_is_found_and_its_shard_named(
+    packed: tuple[Path, ArraySpec, bytes], shard: int
+) -> None:
+    """Either the bytes that were written, or an error: nothing in between."""
+    root, spec, payload = packed
+    path = root / spec.path / "c" / str(shard)
+    intact = path.read_bytes()
+    first = shard * spec.shard
+    last = min(first + spec.shard, 80)
+    for position in range(len(intact)):
+        damaged = bytearray(intact)
+        damaged[position] ^= 0x10
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedStore, match=rf"{spec.path}/c/{shard}\b"):
+            reader_of(root, spec).read(first, last)
+    path.write_bytes(intact)
+    assert reader_of(root, spec).read(0, 80) == payload
+
+
+@pytest.mark.parametrize("length", [0, 1, 40, 68, 100])
+def test_truncated_shard_is_found(packed: tuple[Path, ArraySpec, bytes], length: int) -> None:
+    root, spec, _ = packed
+    path = root / spec.path / "c" / "1"
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(DamagedStore, match=f"{spec.path}/c/1"):
+        reader_of(root, spec).read(0, 80)
+
+
+def test_missing_shard_is_damage_and_no_zeros(packed: tuple[Path, ArraySpec, bytes]) -> None:
+    root, spec, _ = packed
+    (root / spec.path / "c" / "2").unlink()
+    assert reader_of(root, spec).read(0, 64)
+    with pytest.raises(DamagedStore, match=f"{spec.path}/c/2: the shard is missing"):
+        reader_of(root, spec).read(64, 65)
+
+
+def test_chunk_that_was_never_written_is_damage(packed: tuple[Path, ArraySpec, bytes]) -> None:
+    """The last shard holds two of four chunks; other readers fill up with zeros there."""
+    root, spec, _ = packed
+    with pytest.raises(DamagedStore, match="missing"):
+        reader_of(root, spec).read(80, 90)
+
+
+def test_grid_of_an_array_is_read_back_from_its_metadata() -> None:
+    for descr in DESCRS:
+        spec = spec_of(descr)
+        assert metadata.packed_spec(spec.path, metadata.packed_array(spec, 100)) == spec
+
+
+def test_a_small_read_is_two_requests_and_one_where_the_shard_is_small(
+    packed: tuple[Path, ArraySpec, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, spec, payload = packed
+    asked: list[tuple[str, int]] = []
+
+    class Counting(WrappedObjects):
+        def get_range(self, key: str, start: int, stop: int | None = None) -> bytes | None:
+            asked.append((key, start))
+            return super().get_range(key, start, stop)
+
+    reader = ShardReader(Counting(connect(resolve(str(root)))), spec.path, spec)
+    assert reader.read(0, 30) == payload[:120]
+    assert reader.read(3, 20) == payload[12:80]
+    assert len(asked) == 1
+
+    monkeypatch.setattr(shards, "_TAIL_NBYTES", 0)
+    asked.clear()
+    reader = ShardReader(Counting(connect(resolve(str(root)))), spec.path, spec)
+    assert reader.read(8, 10) == payload[32:40]
+    assert len(asked) == 2
+    assert reader.read(10, 16) == payload[40:64]
+    assert len(asked) == 2, "the chunk is still there"
+    assert reader.read(0, 8) == payload[:32]
+    assert len(asked) == 3, "the index is still there"
+
+
+@pytest.mark.parametrize(("is_local", "requests"), [(True, 7), (False, 2)])
+def test_a_directory_is_read_in_parts_and_an_object_store_in_runs(
+    packed: tuple[Path, ArraySpec, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    is_local: bool,
+    requests: int,
+) -> None:
+    """Seven chunks in two shards: a request of an object store takes long, and fetches a whole run."""
+    root, spec, payload = packed
+    asked: list[int] = []
+
+    class Counting(WrappedObjects):
+        @property
+        def is_local(self) -> bool:
+            return is_local
+
+        def get_range(self, key: str, start: int, stop: int | None = None) -> bytes | None:
+            asked.append(start)
+            return super().get_range(key, start, stop)
+
+    monkeypatch.setattr(shards, "_TAIL_NBYTES", 0)
+    monkeypatch.setattr(shards, "_CACHED_NBYTES", spec.chunk_nbytes)
+    reader = ShardReader(Counting(connect(resolve(str(root)))), spec.path, spec)
+    assert reader.read(8, 64) == payload[32:256]
+    of_chunks = [start for start in asked if start >= 0]
+    assert len(of_chunks) == requests
+
+
+def test_one_index_is_asked_for_once_by_many_threads(packed: tuple[Path, ArraySpec, bytes]) -> None:
+    root, spec, payload = packed
+    reader = reader_of(root, spec)
+    with ThreadPoolExecutor(8) as threads:
+        contents = threads.map(lambda start: reader.read(start, start + 5), range(70))
+        assert [bytes(data) for data in contents] == [payload[4 * n : 4 * n + 20] for n in range(70)]
+
+
+def sparse_spec(descr: str, chunk: int = 4096) -> ArraySpec:
+    return replace(spec_of(descr, chunk=chunk), sparse="zstd_quick")
+
+
+def numbers_with_zeros(descr: str, size: int, share: float) -> bytes:
+    """Return normally distributed numbers, some of which are zero, at random."""
+    rng = np.random.default_rng(1)
+    values = rng.standard_normal(size).astype(from_npy_descr(descr).to_numpy())
+    values[rng.random(size) < share] = 0
+    return values.tobytes()
+
+
+@pytest.mark.parametrize("descr", ["<f4", ">f4", "<f2", "<f8", "<c8", "<E2"])
+def test_chunks_with_many_zeros_are_smaller_and_any_library_reads_them(tmp_path: Path, descr: str) -> None:
+    """Between chunks without zeros: the codec in the metadata is that of most chunks."""
+    spec = sparse_spec(descr)
+    parts = [numbers_with_zeros(descr, 4096, share) for share in (0, 0.5, 0)]
+    pack(tmp_path / "sparse", spec, parts)
+    pack(tmp_path / "plain", replace(spec, sparse=""), parts)
+    sizes = [
+        sum(path.stat().st_size for path in (tmp_path / name).rglob("c/*")) for name in ("sparse", "plain")
+    ]
+    assert sizes[0] < 0.96 * sizes[1]
+    assert reader_of(tmp_path / "sparse", spec).read(0, 3 * 4096) == b"".join(parts)
+    path = str(tmp_path / "sparse" / spec.path)
+    native = np.frombuffer(b"".join(parts), from_npy_descr(descr).to_numpy())
+    wanted = native.astype(native.dtype.newbyteorder("=")).tobytes()
+    assert np.asarray(zarr.open_array(path, mode="r")[:]).tobytes() == wanted
+    with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
+        assert np.asarray(zarr.open_array(path, mode="r")[:]).tobytes() == wanted
+    opened = tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": path}}).result()
+    assert np.asarray(opened.read().result()).tobytes() == wanted
+
+
+def test_the_zeros_that_fill_a_chunk_do_not_make_it_sparse(tmp_path: Path) -> None:
+    spec, part = sparse_spec("<f4"), numbers_with_zeros("<f4", 2048, 0)
+    pack(tmp_path / "a", spec, [part])
+    pack(tmp_path / "b", replace(spec, sparse=""), [part])
+    first, second = ((tmp_path / name / spec.path / "c/0").read_bytes() for name in "ab")
+    assert first == second

@@ -1,0 +1,127 @@
+"""The marginals of a step: once for equal elements, found for every shape of them, and added later."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+import ingest
+from ingest.reader.step_marginals import marginals_of, read_marginals
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import ingest_directly
+from workers.arrays.sketches import marginals as arrays
+from workers.errors import DamagedStore
+from workers.store import commit
+from workers.store.objects import ObjectStore
+from workers.store.sketches import marginals
+from workers.store.sketches.marginals import StepMarginals
+from workers.tasks.sketch import HAS_SKETCHES, SketchJob, sketch
+
+VALUES = np.random.default_rng(4).standard_normal((500, 300)).astype("<f4")
+
+
+@pytest.fixture
+def summed(made: MadeDump, store: Path) -> ingest.DumpStore:
+    """One step: a matrix, the same in another shape, one in Fortran order, a small one, zeros."""
+    tensors = (VALUES, VALUES.reshape(20, 25, 300), np.asfortranarray(VALUES[::-1]), VALUES[:3], 0 * VALUES)
+    for slot, values in enumerate(tensors):
+        made.add(values, tensor_name(slot=slot, time=slot), step=0)
+    ingest_directly(made.root, store, sketches=True)
+    return ingest.open_store(store)
+
+
+def test_tensors_of_equal_elements_share_what_they_have_in_common(summed: ingest.DumpStore) -> None:
+    step = summed.step(0, 0)
+    known = marginals_of(step)
+    assert {row: sorted(axes) for row, axes in known.items()} == {0: [0, 1], 1: [2], 2: [0, 1]}
+    assert set(read_marginals(step).entries[:, 0].tolist()) == {0, 2}
+    for row, tensor in enumerate(step.tensors()[:3]):
+        values = tensor.read()
+        for axis, marginal in known[row].items():
+            assert marginal.agrees_with(arrays.marginals_of(values, [axis])[axis])
+    assert known[1][2] is known[0][1]
+    assert list(summed.verify()) == []
+
+
+def test_other_readers_find_them(summed: ingest.DumpStore) -> None:
+    step = summed.step(0, 0)
+    group = zarr.open_group(f"{summed.url}/{step.commit.prefix}", mode="r")
+    axes, table = group["marginal_axes"], group["marginals"]
+    assert isinstance(axes, zarr.Array)
+    assert isinstance(table, zarr.Array)
+    row, axis, begin, length = np.asarray(axes[1]).tolist()
+    assert (row, axis, length) == (0, 1, 300)
+    assert table.attrs["fields"] == ["sum", "l2_norm", "abs_max"]
+    np.testing.assert_array_equal(table[2, begin : begin + length], np.abs(VALUES).max(axis=0))
+
+
+def test_they_are_added_to_steps_of_an_older_version(summed: ingest.DumpStore) -> None:
+    """Such a step has histograms, and no marginals."""
+    before = summed.step(0, 0).commit
+    objects, older = summed.objects, {"marginal_axes", "marginals"}
+    expected = read_marginals(summed.step(0, 0))
+    _commit_without(objects, before, older)
+    reopened = ingest.open_store(summed.url)
+    assert not marginals_of(reopened.step(0, 0))
+    assert list(reopened.verify()) == []
+    assert sketch(SketchJob(objects.address, before.key)).left == ""
+    assert sketch(SketchJob(objects.address, before.key)).left == HAS_SKETCHES
+    reopened = ingest.open_store(summed.url)
+    made = read_marginals(reopened.step(0, 0))
+    np.testing.assert_array_equal(made.entries, expected.entries)
+    np.testing.assert_array_equal(made.values, expected.values)
+    assert dict(reopened.step(0, 0).commit.nodes) == dict(before.nodes)
+
+
+def _commit_without(objects: ObjectStore, before: commit.Commit, paths: set[str]) -> None:
+    record = before.record.to_dict()
+    nodes = {path: node for path, node in before.nodes.items() if path not in paths}
+    objects.put(f"{before.key.path}/zarr.json", commit.encode_leaf(record, before.fingerprint, nodes))
+    for path in paths:
+        shutil.rmtree(Path(objects.address.url, before.prefix, path))
+
+
+def test_damage_is_named_and_repaired(summed: ingest.DumpStore) -> None:
+    step = summed.step(0, 0)
+    path = Path(summed.url, step.commit.prefix, "marginals", "c", "0", "0")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    (damage, *_) = ingest.open_store(summed.url).verify()
+    assert "marginals" in str(damage)
+    with pytest.raises(DamagedStore, match="marginals"):
+        marginals_of(ingest.open_store(summed.url).step(0, 0))
+    ingest.repair(summed.url, apply=True)
+    assert path.read_bytes() == whole
+    values = step_values(summed)
+    values[1, 5] += 1
+    path.write_bytes(
+        marginals.encode(StepMarginals(read_marginals(step).entries, values))[1]["marginals/c/0/0"]
+    )
+    (damage,) = ingest.open_store(summed.url).verify()
+    assert "the marginals do not match" in str(damage)
+
+
+def step_values(store: ingest.DumpStore) -> np.ndarray:
+    return read_marginals(ingest.open_store(store.url).step(0, 0)).values.copy()
+
+
+def test_many_places_are_cut_into_chunks_and_shards() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((3, 1_100_000)).astype(np.float32)
+    entries = np.array([[0, 1, 0, 1_000_000], [3, 0, 1_000_000, 100_000]])
+    documents, chunks = marginals.encode(StepMarginals(entries, values))
+    assert sorted(chunks) == ["marginal_axes/c/0/0", "marginals/c/0/0", "marginals/c/0/1"]
+    assert sorted(marginals.chunk_keys(documents, "")) == sorted(chunks)
+    decoded = marginals.decode(documents, chunks, "")
+    np.testing.assert_array_equal(decoded.values, values)
+    joined = StepMarginals.joined([decoded, StepMarginals.none(), decoded])
+    assert joined.entries[:, 0].tolist() == [0, 0, 3, 3]
+    np.testing.assert_array_equal(joined.of_row(3)[0].sum, values[0, 1_000_000:])
+    chunks.pop("marginals/c/0/1")
+    with pytest.raises(DamagedStore, match="missing"):
+        marginals.decode(documents, chunks, "")
+    documents["marginals"]["shape"] = [3, 2**60]
+    with pytest.raises(DamagedStore, match="impossible shape"):
+        marginals.decode(documents, chunks, "")

@@ -1,0 +1,248 @@
+"""The entries of object code: functions of addresses and numbers around the loops of `kernel_loops.py`.
+
+Importing this module imports numba.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numba import types
+from numba.core.registry import cpu_target
+
+from workers.arrays.compiled import bitshuffle_code, histogram_loops, kernel_loops, marginal_loops
+from workers.arrays.compiled.lazy_compile import compile_now
+
+carray: Any = vars(numba)["carray"]  # the type stubs of numba lack it
+
+
+class MadeEntry(NamedTuple):
+    """An entry that was compiled."""
+
+    name: str
+    symbol: str
+    """Its name in the object code."""
+    arguments: int
+    code: bytes
+    """The object code, of ELF."""
+
+
+def compile_all() -> list[MadeEntry]:
+    """Compile the entries for each type of element."""
+    compile_now(histogram_loops.__name__)
+    compile_now(marginal_loops.__name__)
+    compile_now(kernel_loops.__name__)  # what numba compiles must not meet a function that still waits
+    return [
+        *(_made(f"f{size}", _floats(size), "anaa") for size in (4, 8)),
+        *(_made(f"{kind}{size}", _integers(kind, size), "ana") for kind in "iu" for size in (2, 4, 8)),
+        _made("codes", _codes(), "anaaa"),
+        _made("widen_half", _widen_half(), "ana"),
+        *(_made(f"counted_f{size}", _counted_floats(size), "anaaaa") for size in (4, 8)),
+        *(_made(f"marginals_f{size}", _marginals(size), "anaan") for size in (4, 8)),
+        *(_made(f"marginals_table_f{size}", _marginals_table(size), "aa") for size in (4, 8)),
+        _made("histogram_f4", _histogram_f4(), "ana"),
+        _made("histogram_f8", _histogram_f8(), "anaa"),
+        _made("histogram_sparse", _histogram_sparse(), "aanna"),
+        *_bitshuffles(),
+    ]
+
+
+def _made(name: str, function: Callable[..., None], arguments: str) -> MadeEntry:
+    """Compile an entry; its arguments are addresses (a) and numbers of elements (n)."""
+    kinds = {"a": types.voidptr, "n": types.intp}
+    # The errors that may not happen are returned, and not raised: see `kernel_objects`.
+    options: Any = {
+        "nogil": True,
+        "error_model": "numpy",
+        "no_cpython_wrapper": True,
+        "no_cfunc_wrapper": True,
+    }
+    dispatcher = numba.njit(types.void(*[kinds[kind] for kind in arguments]), **options)(function)
+    overload: Any = next(iter(dispatcher.overloads.values()))
+    library = overload.library
+    code = library.codegen._tm.emit_object(library._final_module)  # noqa: SLF001  (numba has no other way)
+    return MadeEntry(name, overload.fndesc.llvm_func_name, len(arguments), code)
+
+
+def _bitshuffles() -> Iterator[MadeEntry]:
+    """Yield what shuffles bits, and back, and bytes; all of it is in the code of the first."""
+    code = bitshuffle_code.compile_entries(cpu_target.target_context.codegen()._tm)  # noqa: SLF001  (as in `_made`)
+    for size in bitshuffle_code.ITEMSIZES:
+        yield MadeEntry(f"bitshuffle{size}", bitshuffle_code.symbol(size), 3, code)
+        yield MadeEntry(f"bitunshuffle{size}", bitshuffle_code.symbol(size, back=True), 3, b"")
+        yield MadeEntry(f"byteshuffle{size}", bitshuffle_code.byte_symbol(size), 3, b"")
+        code = b""
+
+
+def _floats(size: int) -> Callable[..., None]:
+    floats, signed, unsigned = (np.dtype(f"{kind}{size}").type for kind in "fiu")
+    run, places, wide = kernel_loops.accumulate_floats, len(kernel_loops.PLACES), kernel_loops.SCRATCH
+    narrow = wide * 8 // size
+
+    def entry(x: Any, n: int, scratch: Any, state: Any) -> None:
+        run(
+            (carray(x, (n,), floats), carray(x, (n,), signed), carray(x, (n,), unsigned)),
+            (
+                carray(scratch, (narrow,), floats),
+                carray(scratch, (narrow,), signed),
+                carray(scratch, (narrow,), unsigned),
+                carray(scratch, (wide,), np.float64),
+            ),
+            carray(state, (places,), np.float64),
+        )
+
+    return entry
+
+
+def _counted_floats(size: int) -> Callable[..., None]:
+    """Return an entry that adds a block to statistics and histogram while it is in the L1 cache."""
+    floats, signed, unsigned = (np.dtype(f"{kind}{size}").type for kind in "fiu")
+    run, places, wide = kernel_loops.accumulate_floats, len(kernel_loops.PLACES), kernel_loops.SCRATCH
+    narrow, step = wide * 8 // size, kernel_loops.BLOCK
+    count, shape = _counter(size), (histogram_loops.TABLES, histogram_loops.WIDTH)
+
+    def entry(x: Any, n: int, scratch: Any, state: Any, bin_of: Any, tables: Any) -> None:  # noqa: PLR0917  (addresses)
+        x_floats, x_signed, x_unsigned = (
+            carray(x, (n,), floats),
+            carray(x, (n,), signed),
+            carray(x, (n,), unsigned),
+        )
+        memory = (
+            carray(scratch, (narrow,), floats),
+            carray(scratch, (narrow,), signed),
+            carray(scratch, (narrow,), unsigned),
+            carray(scratch, (wide,), np.float64),
+        )
+        totals, bins = carray(state, (places,), np.float64), carray(bin_of, (4096,), np.uint16)
+        counts = carray(tables, shape, np.uint32)
+        for start in range(0, n, step):
+            stop = min(start + step, n)
+            run((x_floats[start:stop], x_signed[start:stop], x_unsigned[start:stop]), memory, totals)
+            count(x_signed[start:stop], bins, counts)
+
+    return entry
+
+
+def _counter(size: int) -> Any:
+    """Return what counts elements of this size, given their bits."""
+    if size == 8:
+        return histogram_loops.count_float64
+    run: Any = histogram_loops.count_float32
+
+    @numba.njit(error_model="numpy")
+    def count(bits: Any, _bin_of: Any, tables: Any) -> None:
+        run(bits, tables)
+
+    return count
+
+
+def _marginals(size: int) -> Callable[..., None]:
+    floats, signed = (np.dtype(f"{kind}{size}").type for kind in "fi")
+    begin, run, fields = marginal_loops.begin, marginal_loops.add_piece, marginal_loops.PLAN_FIELDS
+    sums_of, total = _sums_of(signed), marginal_loops.TOTAL
+
+    def entry(x: Any, n: int, plan: Any, memory: Any, start: int) -> None:
+        given, own = carray(plan, (fields,), np.int64), carray(memory, (fields,), np.int64)
+        if start == 0:
+            own[total] = given[total]  # where the sums are follows from it
+            begin(given, own, sums_of(memory))
+        run((carray(x, (n,), floats), carray(x, (n,), signed)), start, own, sums_of(memory))
+
+    return entry
+
+
+def _marginals_table(size: int) -> Callable[..., None]:
+    floats, signed = (np.dtype(f"{kind}{size}").type for kind in "fi")
+    run, fields, sums_of = marginal_loops.write_table, marginal_loops.PLAN_FIELDS, _sums_of(signed)
+    first, wide = fields * 8 // size, 8 // size
+
+    def entry(memory: Any, out: Any) -> None:
+        plan = carray(memory, (fields,), np.int64)
+        total, wanted = plan[marginal_loops.TOTAL], plan[marginal_loops.WANTED]
+        begin = first + 2 * wide * total
+        magnitudes = carray(memory, (begin + total,), floats)[begin:]
+        run(plan, sums_of(memory), magnitudes, carray(out, (3, wanted), np.float32))
+
+    return entry
+
+
+def _sums_of(signed: Any) -> Any:
+    """Return what finds the sums in the memory of `marginal_kernels.Sums`: they are after the plan."""
+    fields, wide = marginal_loops.PLAN_FIELDS, 8 // np.dtype(signed).itemsize
+
+    @numba.njit(error_model="numpy")
+    def sums_of(memory: Any) -> Any:
+        total = carray(memory, (fields,), np.int64)[marginal_loops.TOTAL]
+        moments = carray(memory, (fields + 2 * total,), np.float64)
+        begin = wide * (fields + 2 * total)
+        largest = carray(memory, (begin + total,), signed)[begin:]
+        return moments[fields : fields + total], moments[fields + total :], largest
+
+    return sums_of
+
+
+def _integers(kind: str, size: int) -> Callable[..., None]:
+    integers, signed = np.dtype(f"{kind}{size}").type, np.dtype(f"i{size}").type
+    run, places = kernel_loops.accumulate_integers, len(kernel_loops.PLACES)
+
+    def entry(x: Any, n: int, state: Any) -> None:
+        run(carray(x, (n,), integers), carray(x, (n,), signed), carray(state, (places,), np.float64))
+
+    return entry
+
+
+def _codes() -> Callable[..., None]:
+    run, places = kernel_loops.accumulate_codes, len(kernel_loops.PLACES)
+
+    def entry(x: Any, n: int, values: Any, tables: Any, state: Any) -> None:
+        run(
+            carray(x, (n,), np.uint8),
+            carray(values, (256,), np.float64),
+            carray(tables, (4, 256), np.int64),
+            carray(state, (places,), np.float64),
+        )
+
+    return entry
+
+
+def _widen_half() -> Callable[..., None]:
+    run = kernel_loops.widen_half
+
+    def entry(half: Any, n: int, out: Any) -> None:
+        run(carray(half, (n,), np.uint16), carray(out, (n,), np.float32), carray(out, (n,), np.int32))
+
+    return entry
+
+
+def _histogram_f4() -> Callable[..., None]:
+    run, shape = histogram_loops.count_float32, (histogram_loops.TABLES, histogram_loops.WIDTH)
+
+    def entry(x: Any, n: int, tables: Any) -> None:
+        run(carray(x, (n,), np.int32), carray(tables, shape, np.uint32))
+
+    return entry
+
+
+def _histogram_f8() -> Callable[..., None]:
+    run, shape = histogram_loops.count_float64, (histogram_loops.TABLES, histogram_loops.WIDTH)
+
+    def entry(x: Any, n: int, bin_of: Any, tables: Any) -> None:
+        run(carray(x, (n,), np.int64), carray(bin_of, (4096,), np.uint16), carray(tables, shape, np.uint32))
+
+    return entry
+
+
+def _histogram_sparse() -> Callable[..., None]:
+    add, run = histogram_loops.add_tables, histogram_loops.write_sparse
+    shape = (histogram_loops.TABLES, histogram_loops.WIDTH)
+    bins, places = 2 * histogram_loops.BINS, (histogram_loops.LAST + 2, 3)
+
+    def entry(tables: Any, totals: Any, pos_inf: int, neg_inf: int, out: Any) -> None:
+        counts = carray(totals, (bins,), np.int64)
+        add(carray(tables, shape, np.uint32), counts)
+        run(counts, pos_inf, neg_inf, carray(out, places, np.int64))
+
+    return entry

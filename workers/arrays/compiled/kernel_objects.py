@@ -1,0 +1,190 @@
+"""Kernels as object code: llvmlite loads it in 0.05 s, while numba, which has made it, takes 0.5 s to import.
+
+An object has the entries of `workers.arrays.compiled.kernel_entries`, which allocate nothing and raise
+nothing, so it needs nothing of numba. It is kept in one file, under a name that says of which source, by
+which LLVM and for which processor it was made: where numba keeps compiled kernels, see
+`workers.arrays.compiled.kernel_cache`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import llvmlite  # type: ignore[import-untyped]
+import msgspec
+import xxhash
+from llvmlite import binding
+
+from workers.arrays.compiled import kernel_target
+from workers.host.interpreter import environment
+from workers.host.temporary import own_directory
+
+Entry: TypeAlias = Callable[..., None]
+"""Called with addresses and numbers of elements."""
+
+#: What the code of the entries depends on.
+_SOURCES: Final = (
+    *("kernel_loops.py", "histogram_loops.py", "marginal_loops.py"),
+    *("bitshuffle_code.py", "kernel_entries.py", "kernel_objects.py"),
+)
+#: Functions of numba that object code may name and never calls: nothing is allocated, so nothing is freed.
+_NEVER_CALLED: Final = ("NRT_MemInfo_call_dtor",)
+#: Where an entry would write a result and an error. It has neither, so all threads may share the place.
+_unused = ctypes.create_string_buffer(16)
+_UNUSED: Final = ctypes.addressof(_unused)
+#: The program of a process that compiles apart from this one.
+_COMPILE: Final = """
+import os
+
+os.nice(19)
+from workers.arrays.compiled import kernel_objects
+
+exit(not kernel_objects._compile_and_keep())
+"""
+#: What llvmlite keeps of loaded code, for as long as the process lives.
+_engines: list[Any] = []
+
+
+class _Kept(msgspec.Struct):
+    """The content of a file: object code; and by name of an entry, its symbol and number of arguments."""
+
+    objects: list[bytes]
+    symbols: dict[str, tuple[str, int]]
+
+
+def load() -> dict[str, Entry] | None:
+    """Return the entries by name, or None if they were not made yet."""
+    kernel_target.use_target()
+    kept = _read()
+    return None if kept is None else _loaded(kept)
+
+
+def make() -> bool:
+    """Compile the entries, in six seconds, and keep them where `load` finds them.
+
+    Of several processes that do this at once, one compiles, and the others wait for it. Return False if this
+    machine does not let them be kept: then every process would compile them.
+    """
+    with _turn():
+        return _read() is not None or _compile_and_keep()
+
+
+def make_apart() -> bool:
+    """Do what `make` does in a process that goes on if this one ends, at the lowest priority; wait for it."""
+    with _turn() as lock:
+        if _read() is not None:
+            return True
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-c", _COMPILE],
+            env=environment(),
+            # The turn ends when both processes have closed it.
+            pass_fds=[] if lock is None else [lock],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        return child.wait() == 0
+
+
+def _compile_and_keep() -> bool:
+    from workers.arrays.compiled import kernel_entries  # deferred: numba takes 0.5 s to import
+
+    made = kernel_entries.compile_all()
+    kept = _Kept(
+        [entry.code for entry in made if entry.code], {e.name: (e.symbol, e.arguments) for e in made}
+    )
+    content = msgspec.msgpack.encode(kept)
+    for path in _paths():
+        with suppress(OSError):
+            _write(path, content)
+            return True
+    return False
+
+
+def _read() -> _Kept | None:
+    for path in _paths():
+        with suppress(OSError, msgspec.DecodeError):
+            return msgspec.msgpack.decode(path.read_bytes(), type=_Kept)
+    return None
+
+
+@contextmanager
+def _turn() -> Iterator[int | None]:
+    """Wait until no other process of this user compiles; yield the lock, which a child may hold, too."""
+    directory = own_directory()
+    if directory is None:
+        yield None
+        return
+    with directory.joinpath("kernels.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock.fileno()
+
+
+def _paths() -> Iterator[Path]:
+    """Yield where the file may be, the shipped one first."""
+    here = Path(__file__).parent
+    content = b"".join(here.joinpath(name).read_bytes() for name in _SOURCES)
+    source = xxhash.xxh3_64_hexdigest(content + llvmlite.__version__.encode())
+    name = f"kernels.{xxhash.xxh3_64_hexdigest(kernel_target.processor().encode())}.{source}.objects"
+    yield here / "__pycache__" / name
+    if configured := os.environ.get("NUMBA_CACHE_DIR"):
+        yield Path(configured, name)
+    if (directory := own_directory()) is not None:
+        yield directory / name
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write the file as a whole or not at all, and remove those of older sources for this processor."""
+    path.parent.mkdir(exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(content)
+    Path(file.name).chmod(0o644)
+    Path(file.name).rename(path)
+    prefix = path.name.rsplit(".", 2)[0]
+    for other in path.parent.glob(f"{prefix}.*.objects"):
+        if other != path:
+            other.unlink(missing_ok=True)
+
+
+def _loaded(kept: _Kept) -> dict[str, Entry]:
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    for name in _NEVER_CALLED:
+        binding.add_symbol(name, _address_of(ctypes.CDLL(None).abort))
+    machine = binding.Target.from_default_triple().create_target_machine()
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
+    _engines.append(engine)
+    for code in kept.objects:
+        engine.add_object_file(binding.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return {
+        name: _entry(engine.get_function_address(symbol), arguments)
+        for name, (symbol, arguments) in kept.symbols.items()
+    }
+
+
+def _address_of(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def _entry(address: int, arguments: int) -> Entry:
+    """Return a function of numba as one of Python: it begins with the places of its result and its error."""
+    words = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_ssize_t] * arguments]
+    call = ctypes.CFUNCTYPE(ctypes.c_int, *words)(address)
+
+    def run(*numbers: int) -> None:
+        if call(_UNUSED, _UNUSED, *numbers):
+            message = "a kernel failed"
+            raise RuntimeError(message)
+
+    return run

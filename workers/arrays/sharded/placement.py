@@ -1,0 +1,390 @@
+"""How the ranks of a run hold one tensor, and which ways are possible by the shapes of its pieces.
+
+Ranks lie on a mesh of one or several dimensions, outer to inner; along each, the tensor is replicated, cut
+along one of its axes, or a sum that has not been added up yet. These are the placements of DTensor
+(`torch/distributed/tensor/placement_types.py`), and a mean, blocks and padding besides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from workers.arrays.sharded.assembly import (
+    Assembly,
+    AxisSegment,
+    Joined,
+    Piece,
+    Same,
+    Shape,
+    Shaped,
+    Summed,
+    interleaved,
+    joined,
+    zigzag,
+)
+
+#: The most dimensions of a mesh that is guessed, and the most ways that are tried for one tensor.
+_MAX_DIMENSIONS = 4
+_MAX_WAYS = 96
+_PLANE = 2
+#: The most blocks that each rank is assumed to hold: queries, keys, values; gate and up.
+_BLOCKS = (2, 3, 4)
+
+
+class Held(StrEnum):
+    """How the ranks along one dimension of a mesh hold a tensor."""
+
+    REPLICATED = "replicated"
+    SHARD = "shard"
+    """Cut along an axis, in the order of the ranks."""
+    STRIDED = "strided shard"
+    """Cut along an axis that an inner dimension of the mesh has cut before: FSDP2 over tensor parallelism."""
+    BLOCKS = "blocks"
+    """Cut along an axis into several blocks, each of which is cut: fused projections."""
+    FLAT = "flat shard"
+    """Its elements one after the other, as of one axis, are cut: parameters of FSDP1."""
+    ZIGZAG = "zigzag"
+    """Cut along an axis into twice as many chunks as ranks, an early and a late one for each."""
+    PARTIAL_SUM = "partial sum"
+    MEAN = "mean"
+    """What the ranks hold has to be averaged: losses and gradients before they are reduced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """How a tensor is held along one dimension of the mesh."""
+
+    held: Held
+    size: int
+    """How many ranks the dimension has."""
+    axis: int | None = None
+    """The axis of the tensor that is cut."""
+    name: str = ""
+    """The name of the dimension, such as `tp`; "" if it is not known."""
+    lengths: tuple[int, ...] = ()
+    """Of blocks: how long each block of a rank is."""
+
+    @property
+    def kind(self) -> str:
+        """What it is without sizes, such as `shard 0`: the same for all tensors that are cut alike."""
+        return self.held.value if self.axis is None else f"{self.held.value} {self.axis}"
+
+    def __str__(self) -> str:
+        text = self.kind
+        if self.lengths:
+            text += f" ({'+'.join(map(str, self.lengths))} per rank)"
+        return f"{self.name}: {text}" if self.name else text
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How the ranks of a run hold one tensor, and how it is put together from their pieces."""
+
+    dimensions: tuple[Dimension, ...]
+    """Outer to inner; none for a tensor that a single rank holds."""
+    assembly: Assembly
+    padding: int = 0
+    """How many positions at the end of the cut axis do not belong to the tensor; negative if they lack."""
+    uneven: bool = False
+    """Whether ranks hold shards of different lengths."""
+
+    @property
+    def kind(self) -> str:
+        """What it is without sizes, such as `replicated` or `shard 0, replicated`."""
+        kinds = [dimension.kind for dimension in self.dimensions if dimension.size > 1]
+        if len(set(kinds)) == 1:
+            return kinds[0]
+        return ", ".join(kinds) or "whole"
+
+    def __str__(self) -> str:
+        shown = [dimension for dimension in self.dimensions if dimension.size > 1]
+        text = ", ".join(map(str, shown)) or "whole"
+        remarks = ["uneven"] * self.uneven
+        if self.padding:
+            remarks.append(f"{abs(self.padding)} positions of padding{' in B' * (self.padding < 0)}")
+        return f"{text} ({', '.join(remarks)})" if remarks else text
+
+
+@dataclass(frozen=True, slots=True)
+class MeshGrid:
+    """Pieces by their place on a mesh."""
+
+    names: tuple[str, ...]
+    """Of the dimensions, outer to inner; "" if they are not known."""
+    numbers: npt.NDArray[np.int64]
+    """The number of the piece at each place; one axis for each dimension."""
+
+
+_Way: TypeAlias = tuple[Held, int | None]
+
+
+def grids(count: int) -> list[MeshGrid]:
+    """Return every mesh of at most four dimensions that pieces in the order of their ranks may lie on."""
+    numbers = np.arange(count)
+    return [
+        MeshGrid(("",) * len(sizes), numbers.reshape(sizes))
+        for sizes in _factorizations(count, _MAX_DIMENSIONS)
+        if count > 1
+    ] or [MeshGrid((), numbers.reshape(()))]
+
+
+def _factorizations(count: int, dimensions: int) -> Iterator[tuple[int, ...]]:
+    yield (count,)
+    if dimensions > 1:
+        for first in range(2, count // 2 + 1):
+            if count % first == 0:
+                for rest in _factorizations(count // first, dimensions - 1):
+                    yield (first, *rest)
+
+
+def placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape | None) -> list[Placement]:
+    """Return the plain ways in which pieces of these shapes may make up a tensor, the simplest first.
+
+    Args:
+        grid: where the pieces lie.
+        shapes: of the pieces, by number.
+        whole: the shape of the tensor; None if it is not known: whatever the shapes allow then.
+    """
+    if not grid.names:
+        piece = Placement((), Piece(0, shapes[0]))
+        if whole is not None and len(shapes[0]) == 1 and shapes[0] == (math.prod(whole),):
+            return [_flat(piece, whole)]
+        return [piece] if whole in (None, shapes[0]) else []
+    if len({len(shape) for shape in shapes}) > 1:
+        return []
+    if whole is not None and len(whole) > 1 and len(shapes[0]) == 1:
+        flat = placements(grid, shapes, (math.prod(whole),))
+        return [_flat(placement, whole) for placement in flat]
+    axes = range(len(shapes[0]))
+    ways: list[_Way] = [(Held.REPLICATED, None), *((Held.SHARD, axis) for axis in axes)]
+    ways += [(Held.PARTIAL_SUM, None), (Held.MEAN, None)]
+    known = any(grid.names)
+    possible = []
+    # On a mesh of many dimensions not all can be tried: sums along most of them are the least likely.
+    combinations = sorted(_combinations(ways, len(grid.names), repeated=known), key=_sums)
+    for chosen in combinations:
+        placement = _placement(grid, shapes, chosen, whole)
+        if placement is not None:
+            possible.append(placement)
+        if len(possible) == _MAX_WAYS:
+            break
+    return possible
+
+
+def _combinations(ways: Sequence[_Way], count: int, *, repeated: bool) -> Iterator[tuple[_Way, ...]]:
+    """Yield a way for each dimension; on a guessed mesh, equal neighbours are a mesh of fewer dimensions."""
+    if not count:
+        yield ()
+        return
+    for first in ways:
+        for rest in _combinations(ways, count - 1, repeated=repeated):
+            if repeated or not rest or rest[0] != first:
+                yield (first, *rest)
+
+
+def _sums(ways: tuple[_Way, ...]) -> int:
+    """Return along how many dimensions more than one of a mesh pieces are added up."""
+    return max(sum(held in {Held.PARTIAL_SUM, Held.MEAN} for held, _ in ways) - 1, 0)
+
+
+def _flat(placement: Placement, whole: Shape) -> Placement:
+    """Return a placement of all elements along one axis as that of a tensor of this shape."""
+    if placement.assembly.shape == whole:
+        return placement
+    dimensions = tuple(
+        replace(dimension, held=Held.FLAT, axis=None) if dimension.held is Held.SHARD else dimension
+        for dimension in placement.dimensions
+    )
+    return replace(placement, dimensions=dimensions, assembly=Shaped((placement.assembly,), whole))
+
+
+def _placement(
+    grid: MeshGrid, shapes: Sequence[Shape], ways: Sequence[_Way], whole: Shape | None
+) -> Placement | None:
+    if whole is not None and not _may_fit(grid, shapes, ways, whole):
+        return None
+    assembly = _assembled(grid.numbers, shapes, ways)
+    if assembly is None:
+        return None
+    dimensions = tuple(
+        Dimension(held, size, axis, name)
+        for (held, axis), size, name in zip(ways, grid.numbers.shape, grid.names, strict=True)
+    )
+    cut = {axis for _, axis in ways if axis is not None}
+    uneven = any(len({shape[axis] for shape in shapes}) > 1 for axis in cut)
+    if whole is None or assembly.shape == whole:
+        return Placement(dimensions, assembly, uneven=uneven)
+    if whole in shapes:
+        return None  # what a rank has is not padded to several times the tensor
+    return _padded(Placement(dimensions, assembly, uneven=uneven), whole, max_piece=_longest(shapes))
+
+
+def _may_fit(grid: MeshGrid, shapes: Sequence[Shape], ways: Sequence[_Way], whole: Shape) -> bool:
+    """Return whether pieces may make up a shape: a quick look before many of them are put together."""
+    if len(set(shapes)) > 1:
+        return True
+    lengths = list(shapes[0])
+    for (_, axis), size in zip(ways, grid.numbers.shape, strict=True):
+        if axis is not None:
+            lengths[axis] *= size
+    return sum(own != wanted for own, wanted in zip(lengths, whole, strict=False)) <= 1
+
+
+def _assembled(
+    numbers: npt.NDArray[np.int64],
+    shapes: Sequence[Shape],
+    ways: Sequence[_Way],
+    lengths: Sequence[int] = (),
+) -> Assembly | None:
+    """Return the pieces put together in this way; None if their shapes do not allow it.
+
+    Args:
+        numbers: of the pieces, by place on the mesh.
+        shapes: of the pieces.
+        ways: by dimension of the mesh.
+        lengths: of the blocks of a rank, if a dimension holds blocks.
+    """
+    if not numbers.shape:
+        number = int(numbers)
+        return Piece(number, shapes[number])
+    parts = [_assembled(part, shapes, ways[1:], lengths) for part in numbers]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    held, axis = ways[0]
+    if axis is not None:
+        return _cut(known, held, axis, lengths)
+    if len({part.shape for part in known}) > 1:
+        return None
+    if held is Held.REPLICATED:
+        return Same(tuple(known))
+    return Summed(tuple(known), 1 / len(known) if held is Held.MEAN else 1.0)
+
+
+def _cut(parts: Sequence[Assembly], held: Held, axis: int, lengths: Sequence[int]) -> Assembly | None:
+    if len({(*part.shape[:axis], *part.shape[axis + 1 :]) for part in parts}) > 1:
+        return None  # they differ in another axis
+    if held is Held.BLOCKS:
+        return interleaved(parts, axis, lengths)
+    return zigzag(parts, axis) if held is Held.ZIGZAG else joined(parts, axis)
+
+
+def _longest(shapes: Sequence[Shape]) -> Shape:
+    return tuple(max(lengths) for lengths in zip(*shapes, strict=True))
+
+
+def _padded(placement: Placement, whole: Shape, *, max_piece: Shape) -> Placement | None:
+    """Return a placement whose cut axis is longer than that of the tensor, or shorter; None if it cannot be.
+
+    Frameworks pad an axis so that all ranks have as much of it: by less than a rank has, or by less than one
+    position for each rank.
+    """
+    shape = placement.assembly.shape
+    differing = [axis for axis, pair in enumerate(zip(shape, whole, strict=False)) if pair[0] != pair[1]]
+    cut = {dimension.axis: dimension.size for dimension in placement.dimensions if dimension.axis is not None}
+    if len(shape) != len(whole) or len(differing) != 1 or differing[0] not in cut:
+        return None
+    axis = differing[0]
+    excess = shape[axis] - whole[axis]
+    if abs(excess) >= max(max_piece[axis], cut[axis]) or whole[axis] < abs(excess):
+        return None
+    if excess < 0:
+        return Placement(placement.dimensions, placement.assembly, excess, placement.uneven)
+    trimmed = joined([placement.assembly], axis, whole[axis])
+    return Placement(placement.dimensions, trimmed, excess, placement.uneven)
+
+
+def block_placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape) -> list[Placement]:
+    """Return the ways in which ranks hold several blocks each of an axis of a tensor, or strided shards.
+
+    Blocks are tried only along the innermost dimension of the mesh; along the others, the tensor is
+    replicated or cut plainly. Strided shards are tried only on meshes of two dimensions.
+    """
+    possible = _strided_placements(grid, shapes, whole)
+    for plain in placements(grid, shapes, whole):
+        inner = plain.dimensions[-1] if plain.dimensions else None
+        if inner is None or inner.axis is None or not _is_plainly_cut(plain):
+            continue
+        outer = [(dimension.held, dimension.axis) for dimension in plain.dimensions[:-1]]
+        for held, lengths in _forms(shapes[0][inner.axis]):
+            assembly = _assembled(grid.numbers, shapes, [*outer, (held, inner.axis)], lengths)
+            if assembly is not None and assembly.shape == whole:
+                last = Dimension(held, inner.size, inner.axis, inner.name, lengths)
+                possible.append(Placement((*plain.dimensions[:-1], last), assembly))
+    return possible
+
+
+def _strided_placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape) -> list[Placement]:
+    """Return the ways in which the inner dimension of a mesh cuts an axis, and the outer one its shards."""
+    if len(grid.names) != _PLANE:
+        return []
+    possible = []
+    for axis in range(len(whole)):
+        assembly = _assembled(grid.numbers.T, shapes, [(Held.SHARD, axis)] * _PLANE)
+        if assembly is not None and assembly.shape == whole:
+            dimensions = tuple(
+                Dimension(held, size, axis, name)
+                for held, size, name in zip(
+                    (Held.STRIDED, Held.SHARD), grid.numbers.shape, grid.names, strict=True
+                )
+            )
+            uneven = len({shape[axis] for shape in shapes}) > 1
+            possible.append(Placement(dimensions, assembly, uneven=uneven))
+    return possible
+
+
+def _is_plainly_cut(placement: Placement) -> bool:
+    """Return whether the innermost dimension cuts an axis into equal pieces that fill it."""
+    inner = placement.dimensions[-1]
+    return inner.held is Held.SHARD and not placement.padding and not placement.uneven
+
+
+def _forms(length: int) -> Iterator[tuple[Held, tuple[int, ...]]]:
+    """Yield how several blocks may lie in an axis of a piece, with their lengths."""
+    for blocks in _BLOCKS:
+        if length % blocks == 0:
+            yield Held.BLOCKS, (length // blocks,) * blocks
+    if length % 2 == 0:
+        yield Held.ZIGZAG, ()
+
+
+def from_segments(
+    grid: MeshGrid, shapes: Sequence[Shape], axis: int, segments: Sequence[AxisSegment]
+) -> Placement | None:
+    """Return the placement of pieces that were found to lie in these segments of an axis.
+
+    It is None unless the placement is regular: all ranks have blocks of the same lengths, in the same order.
+    """
+    if len(grid.names) != 1:
+        return None
+    count = len(shapes)
+    if len(segments) % count:
+        return None
+    rounds = [segments[begin : begin + count] for begin in range(0, len(segments), count)]
+    if len(rounds) < 2 or not all(_is_regular(turn) for turn in rounds):
+        return None
+    lengths = tuple(turn[0].length for turn in rounds)
+    parts = tuple(Piece(number, shape) for number, shape in enumerate(shapes))
+    dimension = Dimension(Held.BLOCKS, count, axis, grid.names[0], lengths)
+    return Placement((dimension,), Joined(parts, axis, tuple(segments)))
+
+
+def _is_regular(turn: Sequence[AxisSegment]) -> bool:
+    """Return whether all pieces take their turn, in their order, with the same positions of each."""
+    is_in_order = [segment.part for segment in turn] == list(range(len(turn)))
+    return is_in_order and len({segment.begin for segment in turn}) == 1
+
+
+def same_on_both(shapes: Sequence[Shape]) -> Assembly | None:
+    """Return pieces of one shape one behind the other: to compare rank by rank what lies alike in both."""
+    if len(set(shapes)) != 1 or not shapes[0]:
+        return None
+    parts: list[Any] = [Piece(number, shape) for number, shape in enumerate(shapes)]
+    return joined(parts, 0)

@@ -1,0 +1,450 @@
+"""The cubes: the statistics of all steps and ranks as arrays, which arrays these are, and how they are cut.
+
+    consolidated/
+        zarr.json                   written last; the metadata of every array, and which steps are in them
+        step, rank, tensor          the coordinates; tensor is a name that occurs once
+        name, net, graph, op_type, op_name, io, slot, occurrence, copy     (tensor)
+        fingerprint, status, ...    (step, rank): which generation of a step the cubes hold
+        aggregate                   (step, rank, statistic): each statistic of all tensors together
+        nan_count, min, ..., row    (step, rank, tensor)
+        digest                      (step, rank, tensor, digest_byte)
+        by_tensor/min, ..., row     (step, rank, tensor): the same cubes, cut along the steps
+        sketches                    (step, sketch, bound, rank, tensor): percentiles and losses of casts
+        commit                      (step, rank): a copy of the commit
+
+The axes grow at their ends only, so nothing that was written changes its place: steps and ranks stand in the
+order in which they were added, which is ascending unless one came late.
+
+Most cubes are cut so that a step has objects of its own, which are never written again: appending a step
+costs the same at step 10 and step 1000. The three counts of values that are not finite are cut into blocks
+of several steps, because questions about them are about all steps, and nearly all of them are zero: sixteen
+steps of 320,000 tensors are a few hundred KiB. So the last block of these is written again with each step,
+and so is the last one of what has a value for each step and rank.
+
+A question about one statistic of everything reads `aggregate`, and a question about a few tensors only the
+inner chunks that hold them: neither takes in millions of cells. A question about a few tensors over all
+steps would take a request for each step. So each block of steps is written once more when it is full, cut
+along the tensors (`by_tensor`): all its steps, and a few tensors, in an inner chunk.
+
+The cubes of version 3 have no `commit`, and those of version 2 no `by_tensor` and no `sketches` either; those
+of version 1 have no `aggregate`, and no inner chunks in the blocks of several steps. They are read, and go on
+as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+import numpy as np
+
+from workers.arrays.aggregate import STATISTICS
+from workers.arrays.digest import DIGEST_BYTES
+from workers.arrays.statistics import COUNT_FIELDS, FIELDS
+from workers.errors import DamagedStore
+from workers.model import MIB
+from workers.store import metadata
+from workers.store.consolidated.blocks import TensorAxis, TensorKey
+from workers.store.consolidated.nd_arrays import ArrayLayout
+from workers.store.consolidated.sketch_cube import BOUNDS, SKETCHES
+from workers.store.model import Count
+from workers.store.objects import ObjectStore
+
+GROUP = "consolidated"
+#: The group in it of the cubes that are cut along the tensors.
+BY_TENSOR = "by_tensor"
+REBUILD_HINT = "`dump-ingest consolidate --rebuild` makes the view again; nothing is lost by it."
+#: Raised when an older version could not read the cubes: it makes them again then, from the commits.
+CUBES_VERSION = 4
+#: What this version reads and writes.
+_KNOWN_VERSIONS = (1, 2, 3, 4)
+#: The first version with each of these.
+_WITH_INNER_CHUNKS = _WITH_AGGREGATE = 2
+_WITH_CUBES_BY_TENSOR = _WITH_SKETCHES = 3
+_WITH_COMMITS = 4
+
+#: The counts that are cut into blocks of steps.
+ANOMALY_FIELDS = ("nan_count", "pos_inf_count", "neg_inf_count")
+#: Text and numbers of `TensorKey`, in its order.
+KEY_FIELDS = TensorKey._fields
+#: Totals of a step of a rank, from its commit.
+TOTALS = ("tensors", "statistics_only", "quarantined", "overflows", "disagreements", "anomalous_tensors")
+
+#: By step and rank: how many rows of the index have a histogram, and how many lack the one they should have.
+SKETCH_TOTALS = ("with_histogram", "without_histogram")
+
+#: Names of the places along the axes that `sketches` has besides those of a cube.
+SKETCH_LABELS = {"sketch": SKETCHES, "bound": BOUNDS}
+
+#: The axes of a cube.
+CUBE = ("step", "rank", "tensor")
+_TENSOR_AXIS = CUBE.index("tensor")
+_MAX_RANKS = 256
+_MAX_TENSORS = 8192
+_INNER_TENSORS = 512
+_MAX_STEPS = 16
+_ANOMALY_NBYTES = 64 * MIB
+#: Of an inner chunk of the cubes by tensor: a question about one tensor decodes one for each block of steps.
+_INNER_BY_TENSOR_NBYTES = MIB // 2
+_STEPS = 1024
+_STEPS_OF_TABLES = 128
+_STEPS_OF_AGGREGATE = 32
+_KEYS = 16384
+#: Cells of ranks and tensors in an object of `sketches`, which has 304 bytes for each.
+_CELLS_OF_SKETCHES = 1 << 18
+#: No axis is longer: readers take memory for what the metadata says, so that needs a bound.
+_MAX_LENGTH = 1 << 24
+#: No table of (step, rank) is larger: it takes half a GiB.
+_MAX_TABLE = 1 << 26
+
+Length: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_MAX_LENGTH)]
+ChunkLength: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=_MAX_LENGTH)]
+
+
+class CubeGrid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the cubes are cut: the lengths of a chunk along each axis. Fixed when the cubes are made."""
+
+    ranks: ChunkLength
+    tensors: ChunkLength
+    inner_tensors: ChunkLength
+    steps: ChunkLength
+    """Of the counts of values that are not finite, and of the cubes by tensor; others have one step."""
+
+    @classmethod
+    def for_size(cls, ranks: int, tensors: int) -> CubeGrid:
+        """Return the grid for a run that begins with this many ranks and tensors; either may grow."""
+        wide = min(_power_of_two(max(ranks, 1)), _MAX_RANKS)
+        # A little room: other steps may have other tensors.
+        long = min(_power_of_two(max(tensors * 9 // 8, 64)), _MAX_TENSORS)
+        fitting = _ANOMALY_NBYTES // (wide * long * 8)
+        return cls(wide, long, min(long, _INNER_TENSORS), max(1, min(fitting, _MAX_STEPS)))
+
+    @property
+    def inner_by_tensor(self) -> int:
+        """How many tensors an inner chunk of the cubes by tensor has."""
+        inner = self.inner_tensors
+        while inner % 2 == 0 and self.steps * self.ranks * inner * 8 > _INNER_BY_TENSOR_NBYTES:
+            inner //= 2
+        return inner
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether a chunk is small enough to read, and can be cut into inner chunks."""
+        is_bounded = self.ranks * self.tensors * self.steps <= _MAX_RANKS * _MAX_TENSORS * _MAX_STEPS
+        return is_bounded and self.tensors % self.inner_tensors == 0
+
+
+class CubeState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the metadata of the cubes says about them: how long the axes are, and what is being written.
+
+    The fields are in the order in which they are written.
+    """
+
+    epoch: str
+    """Changes when the cubes are made again."""
+    revision: Count
+    """How often the metadata was written."""
+    rewrites: Count
+    """How often a writer began to write steps again that were in the cubes."""
+    rewriting: tuple[Length, ...]
+    """Places of the steps that are being written again: nobody may trust what the cubes hold of them."""
+    grid: CubeGrid
+    steps: Length = 0
+    ranks: Length = 0
+    tensors: Length = 0
+    consolidated_at: str = ""
+    """When the metadata was written, ISO 8601."""
+    version: int = CUBES_VERSION
+    uncut: tuple[Length, ...] = ()
+    """Full blocks of steps that the cubes by tensor do not hold, or not as they are now. Ascending."""
+
+    @property
+    def full_blocks(self) -> int:
+        """How many blocks of steps are full."""
+        return self.steps // self.grid.steps
+
+    @property
+    def has_cubes_by_tensor(self) -> bool:
+        """Whether the cubes are written once more, cut along the tensors."""
+        return self.version >= _WITH_CUBES_BY_TENSOR
+
+    def is_cut(self, block: int) -> bool:
+        """Return whether the cubes by tensor hold a block of steps."""
+        return self.has_cubes_by_tensor and block < self.full_blocks and block not in self.uncut
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the lengths fit each other, and the tables of (step, rank) fit into memory."""
+        return (
+            self.grid.is_possible
+            and self.steps * self.ranks <= _MAX_TABLE
+            and max(self.rewriting, default=-1) < self.steps
+            and max(self.uncut, default=-1) < self.full_blocks
+        )
+
+    def document(self) -> metadata.Document:
+        """Return the metadata of the group, with that of all arrays in it."""
+        cubes = Cubes(self.grid, self.version)
+        documents = cubes.documents(self.steps, self.ranks, self.tensors)
+        attributes = msgspec.to_builtins(self)
+        if not self.has_cubes_by_tensor:
+            del attributes["uncut"]  # software of that time refuses fields that it does not know
+        document = metadata.leaf(attributes, documents)
+        # By this, xarray takes them for coordinates (CF conventions, section 5).
+        document["attributes"]["coordinates"] = " ".join((*KEY_FIELDS, "name"))
+        return document
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+_DECODE_VERSION = msgspec.json.Decoder(_Version).decode
+_DECODE_STATE = msgspec.json.Decoder(CubeState).decode
+
+
+def parse_state(data: bytes | None) -> CubeState | None:
+    """Read the metadata of the cubes; None if there are none, or those of another version.
+
+    Raises:
+        DamagedStore: it is damaged.
+    """
+    if data is None:
+        return None
+    try:
+        written = metadata.own_attributes(data)
+        if _DECODE_VERSION(written).version not in _KNOWN_VERSIONS:
+            return None
+        state = _DECODE_STATE(written)
+    except (ValueError, RecursionError) as exc:
+        raise DamagedStore(f"{GROUP}/zarr.json is damaged: {exc}", hint=REBUILD_HINT) from exc
+    if not state.is_possible:
+        raise DamagedStore(f"{GROUP}/zarr.json has impossible lengths", hint=REBUILD_HINT)
+    return state
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << (least - 1).bit_length()
+
+
+@dataclass(frozen=True)
+class Cubes:
+    """The layouts of all arrays, by group."""
+
+    grid: CubeGrid
+    version: int = CUBES_VERSION
+
+    @cached_property
+    def per_step(self) -> dict[str, ArrayLayout]:
+        """Cubes with objects of their own for each step."""
+        grid = self.grid
+        chunk = (1, grid.ranks, grid.tensors)
+        layouts = {name: self._statistic(name, chunk) for name in FIELDS if name not in ANOMALY_FIELDS}
+        layouts["row"] = ArrayLayout("row", "int32", CUBE, chunk, -1, grid.inner_tensors, _TENSOR_AXIS)
+        layouts["digest"] = ArrayLayout(
+            "digest",
+            "uint8",
+            (*CUBE, "digest_byte"),
+            (*chunk, DIGEST_BYTES),
+            0,
+            grid.inner_tensors,
+            _TENSOR_AXIS,
+        )
+        return layouts
+
+    def _statistic(self, name: str, chunk: tuple[int, int, int]) -> ArrayLayout:
+        data_type, fill = ("int64", -1) if name in COUNT_FIELDS else ("float64", np.nan)
+        return ArrayLayout(
+            name, data_type, CUBE, chunk, fill, self.grid.inner_tensors, _TENSOR_AXIS, _missing(fill)
+        )
+
+    @cached_property
+    def anomalies(self) -> dict[str, ArrayLayout]:
+        """Cubes that are cut into blocks of several steps."""
+        chunk = (self.grid.steps, self.grid.ranks, self.grid.tensors)
+        inner = self.grid.inner_tensors if self.version >= _WITH_INNER_CHUNKS else 0
+        axis = _TENSOR_AXIS if inner else 0
+        return {
+            name: ArrayLayout(name, "int64", CUBE, chunk, -1, inner, axis, attributes=_missing(-1))
+            for name in ANOMALY_FIELDS
+        }
+
+    @cached_property
+    def by_tensor(self) -> dict[str, ArrayLayout]:
+        """Cubes of `per_step` once more, in blocks of several steps that are full; by the same names."""
+        if self.version < _WITH_CUBES_BY_TENSOR:
+            return {}
+        chunk, inner = (self.grid.steps, self.grid.ranks, self.grid.tensors), self.grid.inner_by_tensor
+        return {
+            name: replace(layout, path=f"{BY_TENSOR}/{name}", chunk=chunk, inner=inner)
+            for name, layout in self.per_step.items()
+            if name != "digest"
+        }
+
+    @cached_property
+    def aggregates(self) -> dict[str, ArrayLayout]:
+        """Each statistic of all tensors of a step and rank together; version 1 has no such array."""
+        if self.version < _WITH_AGGREGATE:
+            return {}
+        chunk = (_STEPS_OF_AGGREGATE, self.grid.ranks, len(STATISTICS))
+        axes = ("step", "rank", "statistic")
+        # One statistic alone can be read.
+        layout = ArrayLayout("aggregate", "float64", axes, chunk, np.nan, 1, axes.index("statistic"))
+        return {layout.path: layout}
+
+    @cached_property
+    def sketches(self) -> ArrayLayout | None:
+        """What follows from the histograms of a step, in objects of its own; None before version 3."""
+        if self.version < _WITH_SKETCHES:
+            return None
+        tensors = min(self.grid.tensors, max(_CELLS_OF_SKETCHES // self.grid.ranks, 1))
+        axes = ("step", "sketch", "bound", "rank", "tensor")
+        chunk = (1, len(SKETCHES), len(BOUNDS), self.grid.ranks, tensors)
+        # One column alone can be read.
+        return ArrayLayout("sketches", "float64", axes, chunk, np.nan, 1, axes.index("sketch"))
+
+    @cached_property
+    def sketch_labels(self) -> dict[str, ArrayLayout]:
+        """What names the places of `sketches`: its columns, and the two bounds of each."""
+        if self.sketches is None:
+            return {}
+        return {
+            name: ArrayLayout(name, "string", (name,), (len(SKETCH_LABELS[name]),), "")
+            for name in SKETCH_LABELS
+        }
+
+    @cached_property
+    def tables(self) -> dict[str, ArrayLayout]:
+        """Tables of (step, rank)."""
+        axes, chunk = ("step", "rank"), (_STEPS_OF_TABLES, self.grid.ranks)
+        texts = {name: ArrayLayout(name, "string", axes, chunk, "") for name in ("fingerprint", "status")}
+        totals = {
+            name: ArrayLayout(name, "int64", axes, chunk, -1, attributes=_missing(-1))
+            for name in (*TOTALS, *(SKETCH_TOTALS if self.sketches else ()))
+        }
+        return texts | totals
+
+    @cached_property
+    def commits(self) -> ArrayLayout | None:
+        """Copies of commits as text, in objects of their own for each step; None before version 4.
+
+        Whether a copy is up to date is known from announcements: see `workers.store.changes`.
+        """
+        if self.version < _WITH_COMMITS:
+            return None
+        return ArrayLayout("commit", "string", ("step", "rank"), (1, self.grid.ranks), "")
+
+    @cached_property
+    def keys(self) -> dict[str, ArrayLayout]:
+        """Columns of (tensor): the fields of `TensorKey`, `name`, and `tensor` itself."""
+        columns = {}
+        for name in (*KEY_FIELDS, "name", "tensor"):
+            is_number = name in ("slot", "occurrence", "copy")
+            data_type, fill = ("int64", -1) if is_number else ("string", "")
+            columns[name] = ArrayLayout(name, data_type, ("tensor",), (_KEYS,), fill)
+        return columns
+
+    @cached_property
+    def steps(self) -> ArrayLayout:
+        """The step numbers."""
+        return ArrayLayout("step", "int64", ("step",), (_STEPS,), -1)
+
+    @cached_property
+    def ranks(self) -> ArrayLayout:
+        """The ranks."""
+        return ArrayLayout("rank", "int64", ("rank",), (_STEPS,), -1)
+
+    @cached_property
+    def statistics(self) -> ArrayLayout:
+        """The names on the axis of statistics of `aggregate`."""
+        return ArrayLayout("statistic", "string", ("statistic",), (len(STATISTICS),), "")
+
+    @property
+    def of_ranks(self) -> tuple[ArrayLayout, ...]:
+        """What has a value for each step and rank, in blocks of several steps. All of its chunks exist."""
+        return (*self.tables.values(), *self.aggregates.values())
+
+    @property
+    def shared(self) -> tuple[ArrayLayout, ...]:
+        """What is cut into blocks of several steps."""
+        return (*self.of_ranks, *self.anomalies.values())
+
+    def documents(self, steps: int, ranks: int, tensors: int) -> dict[str, metadata.Document]:
+        """Return the Zarr metadata of every array, by its path in the group."""
+        cube = (steps, ranks, tensors)
+        shapes = {"digest": (*cube, DIGEST_BYTES)}
+        documents = {
+            name: layout.document(shapes.get(name, cube))
+            for name, layout in {**self.per_step, **self.anomalies}.items()
+        }
+        if self.by_tensor:
+            documents[BY_TENSOR] = metadata.group()
+            documents |= {layout.path: layout.document(cube) for layout in self.by_tensor.values()}
+        documents |= {name: layout.document((steps, ranks)) for name, layout in self.tables.items()}
+        if self.commits:
+            documents["commit"] = self.commits.document((steps, ranks))
+        documents |= {name: layout.document((tensors,)) for name, layout in self.keys.items()}
+        if self.aggregates:
+            shape = (steps, ranks, len(STATISTICS))
+            documents |= {name: layout.document(shape) for name, layout in self.aggregates.items()}
+            documents["statistic"] = self.statistics.document((len(STATISTICS),))
+        if self.sketches:
+            documents["sketches"] = self.sketches.document(
+                (steps, len(SKETCHES), len(BOUNDS), ranks, tensors)
+            )
+            documents |= {name: layout.document(layout.chunk) for name, layout in self.sketch_labels.items()}
+        return {
+            **documents,
+            "step": self.steps.document((steps,)),
+            "rank": self.ranks.document((ranks,)),
+        }
+
+
+def _missing(fill: Any) -> dict[str, Any]:
+    # By this, xarray shows what a rank does not have as missing, and not as a count of -1.
+    return {"_FillValue": fill} if isinstance(fill, int) else {}
+
+
+def unique_names(keys: Sequence[TensorKey], taken: set[str]) -> list[str]:
+    """Return a name for each of `keys` that occurs once: its own if that is free, otherwise with its graph.
+
+    `taken` has the names given before; the new ones are added to it.
+    """
+    names = []
+    for key in keys:
+        name = _free_name(key, taken)
+        taken.add(name)
+        names.append(name)
+    return names
+
+
+def _free_name(key: TensorKey, taken: set[str]) -> str:
+    name = f"{key.name}~{key.copy}" if key.copy else key.name
+    longest = f"{key.net}/{key.graph}/{name}"
+    for candidate in (name, f"{key.graph}/{name}", longest):
+        if candidate not in taken:
+            return candidate
+    return f"{longest}~{len(taken)}"
+
+
+def read_axis(objects: ObjectStore, cubes: Cubes, width: int) -> TensorAxis:
+    """Read the first `width` tensors of the axis.
+
+    Raises:
+        DamagedStore: they are missing or damaged.
+    """
+    columns = []
+    for name in KEY_FIELDS:
+        layout = cubes.keys[name]
+        keys = [f"{GROUP}/{key}" for key in layout.keys((width,)).values()]
+        chunks = objects.get_many(keys)
+        parts = []
+        for key in keys:
+            if key not in chunks:
+                raise DamagedStore(f"{key}: missing", hint=REBUILD_HINT)
+            parts.append(layout.decode(chunks[key], key))
+        columns.append(np.concatenate(parts)[:width].tolist() if parts else [])
+    return TensorAxis(TensorKey(*column) for column in zip(*columns, strict=True))

@@ -1,0 +1,62 @@
+"""The arrays of a generation that hold sketches: what is kept of the values of tensors besides statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+
+from workers.errors import DamagedStore
+from workers.store import metadata
+from workers.store.sketches import block_digests, histograms, marginals
+
+
+@dataclass(frozen=True, slots=True)
+class SketchKind:
+    """One kind of sketches: the arrays that hold it, and its name in messages."""
+
+    name: str
+    arrays: tuple[str, ...]
+    """Their paths in the generation."""
+
+    @property
+    def first_chunk_keys(self) -> list[str]:
+        """The keys of the first chunk of each of its arrays."""
+        return [f"{array}/c/0/0" for array in self.arrays]
+
+    def chunk_keys(self, nodes: Mapping[str, metadata.Document], where: str) -> list[str]:
+        """Return the keys of its chunks in the generation.
+
+        Raises:
+            DamagedStore: the metadata is damaged; `where` names the step.
+        """
+        if self is MARGINALS:
+            return marginals.chunk_keys(nodes, where)
+        return [f"{array}/c/0/0" for array in self.arrays if array in nodes]
+
+
+HISTOGRAMS = SketchKind("histogram", (histograms.TABLE.path,))
+BLOCK_DIGESTS = SketchKind("digests of its blocks", (block_digests.TABLE.path,))
+MARGINALS = SketchKind("marginals", (marginals.AXES.path, marginals.VALUES))
+KINDS = (HISTOGRAMS, BLOCK_DIGESTS, MARGINALS)
+PATHS = frozenset(array for kind in KINDS for array in kind.arrays)
+
+
+def has_sketches(nodes: Container[str]) -> bool:
+    """Return whether a generation with these nodes has sketches, even if only some, of an older version."""
+    return any(path in nodes for path in PATHS)
+
+
+def has_all_sketches(nodes: Container[str]) -> bool:
+    """Return whether it has all that this version makes: one before marginals made histograms alone."""
+    return marginals.AXES.path in nodes
+
+
+def chunk_keys(nodes: Mapping[str, metadata.Document]) -> list[str]:
+    """Return the keys of the chunks of all sketches in a generation; none of those with damaged metadata."""
+    keys: list[str] = []
+    for kind in KINDS:
+        try:
+            keys += kind.chunk_keys(nodes, "")
+        except DamagedStore:
+            continue
+    return keys
