@@ -151,7 +151,7 @@ h1 {{ font-size: 1.3em; overflow-wrap: anywhere; }}
 img {{ max-width: 100%; background: #fff; }}
 @media (max-width: 600px) {{ img {{ max-width: none; }} }}
 .wide {{ overflow-x: auto; }}
-@media (prefers-color-scheme: dark) {{ body {{ color: #ddd; background: #1b1b1b; }} }}
+@media screen and (prefers-color-scheme: dark) {{ body {{ color: #ddd; background: #1b1b1b; }} }}
 table {{ border-collapse: collapse; }}
 td, th {{ padding: 2px 10px; text-align: left; font-family: monospace; white-space: pre; }}
 </style>

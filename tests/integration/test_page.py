@@ -112,6 +112,28 @@ def test_every_view_fits_and_is_accessible(server: RunningPage, chromium: Chromi
         assert visitor.complaints == []
 
 
+def test_what_is_dark_on_the_screen_prints_dark_on_white(server: RunningPage, chromium: Chromium) -> None:
+    ink = "getComputedStyle(document.body).color"
+    with chromium.visit(server.url, dark=True) as visitor:
+        visitor.go(f"{RUN}/incidents")
+        assert visitor.page.evaluate(ink) == "rgb(231, 233, 238)"
+        visitor.page.emulate_media(media="print")
+        assert visitor.page.evaluate(ink) == "rgb(27, 30, 37)"
+
+
+def test_the_values_are_reached_and_scrolled_by_keys(server: RunningPage, chromium: Chromium) -> None:
+    with chromium.visit(server.url, narrow=True) as visitor:
+        page = visitor.page
+        visitor.go(f"{RUN}/tensor?rank=1&step=2&name={LOG}")
+        page.locator(".values td.bad").first.wait_for()
+        for _ in range(30):
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement.className") == "values":
+                break
+        page.keyboard.press("ArrowRight")
+        page.wait_for_function("document.activeElement.scrollLeft > 0")
+
+
 def test_names_that_are_markup_do_nothing(server: RunningPage, chromium: Chromium) -> None:
     with chromium.visit(server.url) as visitor:
         visitor.page.on("dialog", lambda dialog: visitor.complaints.append(dialog.message))

@@ -51,7 +51,7 @@ async function followMatrix(box) {
     const value = data.values[row][column], missing = data.missing[row][column];
     const words = ["not committed", "", "partial", "damaged"][data.state[row][column]];
     say.textContent = `rank ${ends(data.ranks[row])}, step ${ends(data.steps[column])}: ` + (data.state[row][column] === 0 ? words :
-      `${value === null ? "not known" : value.toLocaleString("en", {maximumSignificantDigits: 6}).replaceAll(",", " ")} ${data.title}` + (words ? `, ${words}` : "") + (data.not_finite[row][column] ? ", has NaN or Inf" : "") + (missing ? `, ${missing} not committed` : ""));
+      `${value === null ? "not known" : value.toLocaleString("en", {maximumSignificantDigits: 6}).replaceAll(",", " ")} ${data.title}` + (words ? `, ${words}` : "") + (data.not_finite[row][column] && !data.title.includes("NaN") ? ", has NaN or Inf" : "") + (missing ? `, ${missing} not committed` : ""));
   };
   const range = (kind, a, b) => { const low = Math.min(a, b), up = Math.max(a, b); return `${data[kind][low][0]}-${data[kind][up][1]}`; };
   const closer = (a, b) => {

@@ -73,7 +73,7 @@ def test_a_page_follows_the_browser_in_colours_and_width() -> None:
     figure = plot.trend_figure("a", [0, 1], [line], "max")
     text = plot.page("a", figure, ("rank",), [("0",)], [])
     assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in text
-    assert "@media (prefers-color-scheme: dark)" in text
+    assert "@media screen and (prefers-color-scheme: dark)" in text
     assert text.count('<div class="wide" tabindex="0">') == 2  # picture and table scroll by themselves
 
 

@@ -50,6 +50,12 @@ def test_whatever_the_values_are_points_lie_in_the_picture(values: list[float]) 
     assert all(0 <= y <= 230 for y in places)
 
 
+@pytest.mark.parametrize(("steps", "width"), [(1, 322), (3, 322), (6, 622), (500, 1082)])
+def test_few_steps_make_a_picture_that_fits_a_phone(steps: int, width: int) -> None:
+    line = Series("", list(range(steps)), [1.0] * steps, [False] * steps)
+    assert f'width="{width}"' in series_picture([line], "all")
+
+
 def test_there_is_a_line_for_each_rank() -> None:
     frame = pd.DataFrame(
         {"rank": [0, 1, 0], "step": [1, 1, 2], "value": [0.5, 2.0, 1.5], "non_finite": [0, 3, 0]}
