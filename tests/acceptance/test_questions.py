@@ -40,6 +40,9 @@ STEP_KEYS = {
     "anomalous_tensors": int,
     "rules": str,
     "findings": int,
+    "skipped": int,
+    "tensor_problems": int,
+    "problems": int,
 }
 WHERE_FROM_KEYS = {
     "committed_at": str,
