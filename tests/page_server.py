@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import http.client
 import json
+import re
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,14 @@ class Got:
     status: int
     headers: dict[str, str]
     text: str
+
+    @property
+    def lines(self) -> tuple[str, str]:
+        """The command lines below a view, and the lines of Python, as a browser copies them."""
+        section = self.text.partition('<section class="lines"')[2]
+        blocks = re.findall(r"<pre[^>]*>(.*?)</pre>", section, re.DOTALL)
+        shell, python = (html.unescape(re.sub(r"<[^>]*>", "", block)) for block in blocks)
+        return shell, python
 
     @property
     def json(self) -> Any:

@@ -99,8 +99,8 @@ def test_two_watchers_of_one_dump_do_no_harm(
         expected = set(iterations(recorded / "dump"))
         first.wait_until(lambda: {*committed(first), *committed(second)} >= expected)
         job.join()
-        assert first.terminate() in {0, 4}  # 4: it has not seen yet what the other one committed
-        assert second.terminate() == 0
+        # 4: it has not seen yet what the other one committed.
+        assert {first.terminate(), second.terminate()} <= {0, 4}
     found = checker.leaves(store)
     assert {(leaf.rank, leaf.step) for leaf in found if leaf.step is not None} == expected
     assert all(leaf.record["previous"] == [] for leaf in found if leaf.step is not None)

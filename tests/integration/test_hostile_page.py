@@ -19,7 +19,7 @@ from bench.steps import commit_tables, make_tables
 from ingest.page.web.access import Access
 from ingest.page.web.handlers import HEADERS
 from tests.dumps import DumpLibrary
-from tests.page_server import RunningPage
+from tests.page_server import Got, RunningPage
 from tests.pipeline import ingest_directly
 from workers.model import StepKey
 from workers.rules.load import load_rules
@@ -187,15 +187,12 @@ def test_every_name_has_a_view_and_lines_that_find_it(hostile: RunningPage, tmp_
         assert html.escape(full).replace("&#x27;", "&#39;").replace("&quot;", "&#34;") in got.text, name
         matrix = f"{RUN}/matrix?stat=max&name={quote(full, safe='')}"
         assert hostile.get(matrix).status in (200, 404)  # a name may be the glob of another one, or of none
-        assert_lines_name(got.text, full, tmp_path)
+        assert_lines_name(got, full, tmp_path)
 
 
-def assert_lines_name(page: str, name: str, scratch: Path) -> None:
+def assert_lines_name(got: Got, name: str, scratch: Path) -> None:
     """Have a shell and Python read the lines of a page, and compare the names that they see."""
-    section = page.partition('<section class="lines"')[2]
-    shell, python = (
-        html.unescape(part.split("</pre>")[0].partition(">")[2]) for part in section.split("<pre")[1:]
-    )
+    shell, python = got.lines
     if "\0" not in name:  # no argument of a command can hold it
         done = subprocess.run(
             ["bash", "-c", f"{_PRINTS}\n{shell}"], capture_output=True, cwd=scratch, check=True

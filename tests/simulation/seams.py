@@ -197,6 +197,9 @@ def simulated() -> Iterator[None]:
             stack.enter_context(patch(f"{module}.time", clock))
         names = SimpleNamespace(uuid4=partial(uuid.UUID, int=0))
         stack.enter_context(patch("ingest.store_gc.execute.uuid", names))
+        numbers = map(uuid.UUID, map("{:032x}".format, itertools.count(1)))
+        changes = SimpleNamespace(uuid4=numbers.__next__)
+        stack.enter_context(patch("workers.store.changes.uuid", changes))
         for name, function in same.items():
             stack.enter_context(patch.object(tasks, name, function))
         stack.enter_context(patch.object(commit, "parse", lru_cache(maxsize=256)(commit.parse)))

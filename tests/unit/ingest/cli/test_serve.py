@@ -1,8 +1,6 @@
 """`dump-ingest serve` as it is typed: what it refuses before it listens; its API against other commands."""
 
-import html
 import json
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -110,8 +108,7 @@ def shown_lines(page: RunningPage, view: str) -> tuple[list[str], list[str]]:
     """Return the command lines below a view, and the lines of Python."""
     got = page.get(view)
     assert got.status == 200, got.text
-    section = got.text.partition('<section class="lines"')[2]
-    shell, python = (html.unescape(text) for text in re.findall(r"<pre[^>]*>(.*?)</pre>", section, re.DOTALL))
+    shell, python = got.lines
     return shell.splitlines(), python.splitlines()
 
 

@@ -21,10 +21,10 @@ def test_an_alert_leads_to_its_incident_on_the_page(nan_log: Path) -> None:
 def test_a_rank_and_step_lead_to_the_incidents_that_were_seen_there(nan_log: Path) -> None:
     with RunningPage(nan_log) as page:
         links = [place_link(page.url, str(nan_log), rank, step) for rank, step in ((1, 2), (0, 1))]
-        bad, good = (page.get(link.removeprefix(page.url)).text for link in links)
-    assert "NaN born in Log" in bad
-    assert "--rank 1 --step 2" in bad
-    assert "<h1>No incident</h1>" in good
+        bad, good = (page.get(link.removeprefix(page.url)) for link in links)
+    assert "NaN born in Log" in bad.text
+    assert "--rank 1 --step 2" in bad.lines[0]
+    assert "<h1>No incident</h1>" in good.text
     assert place_link("", str(nan_log), 1, 2) == ""
 
 
