@@ -1,5 +1,6 @@
 """Replicas and repeated steps of a run show by how much rounding alone makes its results differ."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,12 @@ RNG = np.random.default_rng(31)
 VALUES = [RNG.normal(size=(32, 48)).astype(np.float32) for _ in range(4)]
 #: Of two runs, in units of what rounding explains here: 4 (u + sqrt(48) u).
 BASE = 4 * 2.0**-24 * (1 + 48**0.5)
+
+
+@pytest.fixture(autouse=True)
+def _same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each test the same noise, whichever tests run before it."""
+    monkeypatch.setattr(sys.modules[__name__], "RNG", np.random.default_rng(32))
 
 
 def off(values: npt.NDArray[np.float32], by: float) -> npt.NDArray[np.float32]:
