@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
 _PLAIN = (str, int, float)
-_WHOLE = re.compile(r"[0-9]{1,18}")
+#: A whole number as text. Steps have at most 18 digits, here as in paths.
+WHOLE = re.compile(r"[0-9]{1,18}")
 
 
 def take_plain_values(parameter: Any) -> None:
@@ -60,7 +61,7 @@ def _as_kind(kind: type, value: Any) -> Any:
     """Return a value as text or number; None if it is not obviously one."""
     if type(value) is kind:
         return value
-    is_whole = kind is int and isinstance(value, str) and _WHOLE.fullmatch(value) is not None
+    is_whole = kind is int and isinstance(value, str) and WHOLE.fullmatch(value) is not None
     return int(value) if is_whole else None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from ingest.cli.opening import load_settings, open_store
 from ingest.cli.options import ConfigOption, JsonOption, StoreArgument
+from ingest.cli.plain_values import WHOLE
 from ingest.cli.printing import print_json, print_line
 from workers.errors import UsageError
 
@@ -59,7 +59,7 @@ def command(
 
     if store is None and load_settings(config).settings.store is None:
         raise UsageError("no store is named", hint="Name it as STORE, or with DUMP_INGEST_STORE.")
-    if number is not None and re.fullmatch(r"[0-9]{1,18}", number) is None:
+    if number is not None and WHOLE.fullmatch(number) is None:
         raise UsageError(f"{number!r:.80} is not a step", hint="dump-ingest wait STORE --until step 8")
     waited = wait_with(
         lambda: open_store(store, config),

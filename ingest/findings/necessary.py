@@ -5,7 +5,7 @@ The consolidated view then tells in which steps a rule may fire.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 
 from workers.rules.values import Rule
 
@@ -66,7 +66,7 @@ def _percentile(rule: Rule) -> str:
     return _any_of(f"{column} {sign} {value!r}" for sign, value in thresholds.items() if value is not None)
 
 
-def _any_of(alternatives: Iterator[str] | list[str]) -> str:
+def _any_of(alternatives: Iterable[str]) -> str:
     return " or ".join(f"({alternative})" for alternative in alternatives)
 
 

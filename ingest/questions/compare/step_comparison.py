@@ -409,7 +409,7 @@ _UPDATED = "dumped before its update on one side, and after it on the other: ope
 
 
 def _told(side: StepTensors, number: int) -> str:
-    """Return what a dump says of a tensor that is no finite number, such as `l1_norm inf`."""
+    """Return the numbers that a dump gives for a tensor and that are not finite, such as `l1_norm inf`."""
     attributes = side.operands.attributes(number).get("tensor", {})
     numbers = dict(attributes.get("not_finite", {}))
     if "value" in attributes:  # of a row that is a single number
