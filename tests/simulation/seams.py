@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, Self, cast
 from unittest.mock import patch
@@ -195,11 +195,9 @@ def simulated() -> Iterator[None]:
         # Only in names, which would differ from one replay to the next.
         for module in ("ingest.dispatch.parts", "ingest.dump_retention.read_backs"):
             stack.enter_context(patch(f"{module}.time", clock))
-        names = SimpleNamespace(uuid4=partial(uuid.UUID, int=0))
-        stack.enter_context(patch("ingest.store_gc.execute.uuid", names))
         numbers = map(uuid.UUID, map("{:032x}".format, itertools.count(1)))
-        changes = SimpleNamespace(uuid4=numbers.__next__)
-        stack.enter_context(patch("workers.store.changes.uuid", changes))
+        for module in ("ingest.store_gc.execute", "workers.store.changes"):
+            stack.enter_context(patch(f"{module}.uuid", SimpleNamespace(uuid4=numbers.__next__)))
         for name, function in same.items():
             stack.enter_context(patch.object(tasks, name, function))
         stack.enter_context(patch.object(commit, "parse", lru_cache(maxsize=256)(commit.parse)))
