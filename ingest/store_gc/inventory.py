@@ -13,6 +13,7 @@ from ingest.findings.stored import read_series
 from workers.errors import StoreDenied, StoreError
 from workers.model import StepKey
 from workers.store import commit, metadata
+from workers.store.changes import unfinished
 from workers.store.commit import Commit
 from workers.store.model import WORSE_THAN_INFO
 from workers.store.objects import ObjectStore, StoredObject, UnfinishedUpload
@@ -124,6 +125,8 @@ class Inventory:
     """Why nothing is known of such uploads; "" if it is."""
     pools: Mapping[int, Mapping[str, Extent]] = field(default_factory=dict)
     """By step: the arrays in its pool, by path."""
+    unfinished_changes: Mapping[str, Extent] = field(default_factory=dict)
+    """What announces changes of commits that have begun and not ended, by object key."""
 
 
 @dataclass(slots=True)
@@ -135,6 +138,7 @@ class _Listing:
     records: dict[StepKey, Extent] = field(default_factory=dict)
     temporaries: dict[str, Extent] = field(default_factory=dict)
     pools: dict[int, dict[str, Extent]] = field(default_factory=dict)
+    unfinished_changes: dict[str, Extent] = field(default_factory=dict)
 
 
 def take_inventory(objects: ObjectStore, *, anomalies: bool = False) -> Inventory:
@@ -171,6 +175,7 @@ def take_inventory(objects: ObjectStore, *, anomalies: bool = False) -> Inventor
         uploads,
         unknown,
         {step: arrays for listing in listings for step, arrays in listing.pools.items()},
+        {path: extent for listing in listings for path, extent in listing.unfinished_changes.items()},
     )
 
 
@@ -253,7 +258,12 @@ def _list_rank(objects: ObjectStore, name: str) -> _Listing:
 
 def _list_other(objects: ObjectStore, name: str) -> _Listing:
     listed = objects.listed(name)
-    return _Listing(Extent.of(listed.values()), temporaries=_temporaries_in(name, listed))
+    begun = unfinished([f"{name}/{key}" for key in listed])
+    return _Listing(
+        Extent.of(listed.values()),
+        temporaries=_temporaries_in(name, listed),
+        unfinished_changes={path: Extent.of([listed[path.removeprefix(f"{name}/")]]) for path in begun},
+    )
 
 
 def _list_pool(objects: ObjectStore, name: str) -> _Listing:

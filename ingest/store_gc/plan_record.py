@@ -1,6 +1,6 @@
 """The plan of `gc` as it stands in a file: typed records that are checked while they are decoded.
 
-A plan file is not trusted: it can name steps, generations and temporary objects, and nothing else.
+A plan file is not trusted: it can name what a plan names, and nothing else in the store.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from msgspec.json import Decoder
 from ingest.store_gc.inventory import is_temporary
 from ingest.store_gc.policy import GcPolicy
 from workers.errors import UsageError
+from workers.store.changes import has_begun
 from workers.store.packed import pool
 
-What: TypeAlias = Literal["step", "tensors", "remains", "pool", "temporary", "upload"]
+What: TypeAlias = Literal["step", "tensors", "remains", "pool", "temporary", "upload", "announcement"]
 Format: TypeAlias = Literal["dump-ingest gc plan 1"]
 FORMAT: Format = "dump-ingest gc plan 1"
 Natural: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -49,7 +50,7 @@ class PolicyRecord(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ActionRecord(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="what"):
-    """What every action in a plan file has; `what` says which of the six kinds it is."""
+    """What every action in a plan file has; `what` says which of the seven kinds it is."""
 
     objects: Natural
     nbytes: Natural
@@ -134,6 +135,21 @@ class AbortUpload(ActionRecord, frozen=True, kw_only=True, tag="upload"):
             raise ValueError(message)
 
 
+class EndChange(ActionRecord, frozen=True, kw_only=True, tag="announcement"):
+    """A change of a commit ends that a killed writer has begun."""
+
+    rank: None
+    step: None
+    generation: OptionalGenerationName
+    path: str
+
+    def __post_init__(self) -> None:
+        """Check that the path is that of an announcement."""
+        if not has_begun(self.path):
+            message = f"path {self.path!r} is not that of an announcement in the store"
+            raise ValueError(message)
+
+
 class PlanRecord(Struct, frozen=True):
     """A plan file. It also holds totals, which are for people and are not read."""
 
@@ -142,7 +158,8 @@ class PlanRecord(Struct, frozen=True):
     made_at: str
     policy: PolicyRecord
     actions: tuple[
-        RemoveStep | RemoveTensors | RemoveRemains | RemovePooled | RemoveTemporary | AbortUpload, ...
+        RemoveStep | RemoveTensors | RemoveRemains | RemovePooled | RemoveTemporary | AbortUpload | EndChange,
+        ...,
     ]
     notes: tuple[str, ...]
     store_bytes: Natural

@@ -110,6 +110,7 @@ class _Planner:
             *(action for action in remains if action.key not in steps),
             *(action for action in temporaries if not _is_below(action.path, steps)),
             *self._uploads(),
+            *self._unfinished_changes(),
         ]
 
     def _chosen(self) -> list[GcAction]:
@@ -236,6 +237,12 @@ class _Planner:
             if self._is_old(extent):
                 why = "left by a writer that was killed"
                 yield GcAction("temporary", None, None, "", extent.objects, extent.nbytes, why, path)
+
+    def _unfinished_changes(self) -> Iterator[GcAction]:
+        for path, extent in sorted(self.inventory.unfinished_changes.items()):
+            if self._is_old(extent):
+                why = "a writer was killed while it changed a commit"
+                yield GcAction("announcement", None, None, "", 0, 0, why, path)
 
     def _uploads(self) -> Iterator[GcAction]:
         """Yield the uploads that were never completed, if nothing was written into them for the grace period.
