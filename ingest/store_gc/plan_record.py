@@ -5,7 +5,7 @@ A plan file is not trusted: it can name what a plan names, and nothing else in t
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias, cast
+from typing import Annotated, ClassVar, Literal, TypeAlias, cast
 
 from msgspec import DecodeError, Meta, Struct, structs
 from msgspec.json import Decoder
@@ -72,13 +72,8 @@ class RemoveStep(ActionRecord, frozen=True, kw_only=True, tag="step"):
     path: str
 
 
-class RemoveTensors(ActionRecord, frozen=True, kw_only=True, tag="tensors"):
+class RemoveTensors(RemoveStep, frozen=True, kw_only=True, tag="tensors"):
     """A step loses the payloads of its tensors."""
-
-    rank: Natural
-    step: Natural
-    generation: GenerationName
-    path: str
 
 
 class RemoveRemains(ActionRecord, frozen=True, kw_only=True, tag="remains"):
@@ -90,64 +85,71 @@ class RemoveRemains(ActionRecord, frozen=True, kw_only=True, tag="remains"):
     path: str
 
 
-class RemovePooled(ActionRecord, frozen=True, kw_only=True, tag="pool"):
+class PathRecord(ActionRecord, frozen=True, kw_only=True):
+    """What every action has that names one path in the store, and no step."""
+
+    rank: None
+    step: None
+    generation: OptionalGenerationName
+    path: str
+
+    names: ClassVar[str]
+    """What the path is that of."""
+
+    def __post_init__(self) -> None:
+        """Check the path."""
+        if not self.is_valid:
+            message = f"path {self.path!r} is not that of {self.names}"
+            raise ValueError(message)
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the path may stand in an action of this kind."""
+        raise NotImplementedError
+
+
+class RemovePooled(PathRecord, frozen=True, kw_only=True, tag="pool"):
     """An array in the pool of a step goes, to which no commit refers."""
 
-    rank: None
-    step: None
-    generation: OptionalGenerationName
-    path: str
+    names: ClassVar = "an array in the pool of a step"
 
-    def __post_init__(self) -> None:
-        """Check that the path is that of an array in a pool."""
-        if pool.step_of(self.path) is None:
-            message = f"path {self.path!r} is not that of an array in the pool of a step"
-            raise ValueError(message)
+    @property
+    def is_valid(self) -> bool:
+        """Whether the path is that of an array in a pool."""
+        return pool.step_of(self.path) is not None
 
 
-class RemoveTemporary(ActionRecord, frozen=True, kw_only=True, tag="temporary"):
+class RemoveTemporary(PathRecord, frozen=True, kw_only=True, tag="temporary"):
     """A temporary object of a killed writer goes."""
 
-    rank: None
-    step: None
-    generation: OptionalGenerationName
-    path: str
+    names: ClassVar = "a temporary object in the store"
 
-    def __post_init__(self) -> None:
-        """Check that the path is that of a temporary object inside of the store."""
-        if not is_temporary(self.path) or ".." in self.path.split("/"):
-            message = f"path {self.path!r} is not that of a temporary object in the store"
-            raise ValueError(message)
+    @property
+    def is_valid(self) -> bool:
+        """Whether the path is that of a temporary object, and inside of the store."""
+        return is_temporary(self.path) and ".." not in self.path.split("/")
 
 
-class AbortUpload(ActionRecord, frozen=True, kw_only=True, tag="upload"):
+class AbortUpload(PathRecord, frozen=True, kw_only=True, tag="upload"):
     """An upload in parts ends that was never completed."""
 
-    rank: None
-    step: None
-    generation: OptionalGenerationName
-    path: str
+    names: ClassVar = "an upload into the store"
 
-    def __post_init__(self) -> None:
-        """Check that the path is that of an object inside of the store."""
-        if not self.path or not self.upload or {"..", ""} & set(self.path.split("/")):
-            message = f"path {self.path!r} is not that of an upload into the store"
-            raise ValueError(message)
+    @property
+    def is_valid(self) -> bool:
+        """Whether the path is inside of the store."""
+        return self.upload != "" and not {"..", ""} & set(self.path.split("/"))
 
 
-class EndChange(ActionRecord, frozen=True, kw_only=True, tag="announcement"):
+class EndChange(PathRecord, frozen=True, kw_only=True, tag="announcement"):
     """A change of a commit ends that a killed writer has begun."""
 
-    rank: None
-    step: None
-    generation: OptionalGenerationName
-    path: str
+    names: ClassVar = "an announcement in the store"
 
-    def __post_init__(self) -> None:
-        """Check that the path is that of an announcement."""
-        if not has_begun(self.path):
-            message = f"path {self.path!r} is not that of an announcement in the store"
-            raise ValueError(message)
+    @property
+    def is_valid(self) -> bool:
+        """Whether the path is that of the announcement of a beginning."""
+        return has_begun(self.path)
 
 
 class PlanRecord(Struct, frozen=True):

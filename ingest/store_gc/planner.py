@@ -20,6 +20,7 @@ from ingest.store_gc.pools import Pools
 from ingest.units import human_bytes
 from workers.errors import UsageError
 from workers.model import StepKey
+from workers.store.objects import UnfinishedUpload
 from workers.store.packed import pool
 
 #: The most steps that a note names.
@@ -249,10 +250,11 @@ class _Planner:
 
         They do not count in the size of the store: no listing of objects has them.
         """
-        uploads = self.inventory.uploads
-        old = [upload for upload in uploads if self.now - upload.written_at > self.policy.grace_s]
-        if len(old) < len(uploads):
-            young = [upload for upload in uploads if upload not in old]
+        old: list[UnfinishedUpload] = []
+        young: list[UnfinishedUpload] = []
+        for upload in self.inventory.uploads:
+            (old if self.now - upload.written_at > self.policy.grace_s else young).append(upload)
+        if young:
             self.notes.append(
                 f"{len(young)} uploads in parts ({human_bytes(sum(upload.nbytes for upload in young))}) are "
                 f"under way, or were left within {duration(self.policy.grace_s)}: they stay"
