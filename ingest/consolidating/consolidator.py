@@ -33,7 +33,8 @@ from workers.model import StepKey
 from workers.store import commit
 from workers.store.changes import read_announcements
 from workers.store.commit import Commit
-from workers.store.consolidated.cubes import REBUILD_HINT, CubeState
+from workers.store.consolidated.cube_state import CubeState
+from workers.store.consolidated.cubes import REBUILD_HINT
 from workers.store.objects import ObjectStore
 
 #: Steps for which rules are evaluated in one round, so that the cubes do not wait for a long history.

@@ -22,17 +22,10 @@ from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore
 from workers.model import StepKey, ceil_div
 from workers.store.consolidated.blocks import Block, TensorAxis
-from workers.store.consolidated.cubes import (
-    ANOMALY_FIELDS,
-    CUBE,
-    GROUP,
-    REBUILD_HINT,
-    Cubes,
-    CubeState,
-    parse_state,
-    read_axis,
-)
+from workers.store.consolidated.cube_state import CubeState, parse_state
+from workers.store.consolidated.cubes import ANOMALY_FIELDS, CUBE, GROUP, REBUILD_HINT, Cubes
 from workers.store.consolidated.nd_arrays import ArrayLayout
+from workers.store.consolidated.tensor_axis import read_axis
 from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore
 
