@@ -26,7 +26,7 @@ def require_store(objects: ObjectStore, url: str) -> None:
     """
     path = Path(objects.address.url)
     if objects.is_local and _is_file(path):
-        raise UsageError(f"{url} is a file, not a store", hint=_hint_for_file(objects.address))
+        raise UsageError(f"{url} is a file, not a store", hint=_hint_for_file(path))
     try:
         if commit.read_root(objects) is not None:
             return
@@ -44,10 +44,10 @@ def require_store(objects: ObjectStore, url: str) -> None:
     raise StoreMissing(f"{url}: no dump-ingest store", hint=hint)
 
 
-def _hint_for_file(address: StoreAddress) -> str:
-    if address.url.endswith((".yml", ".yaml")):
+def _hint_for_file(path: Path) -> str:
+    if path.suffix in (".yml", ".yaml"):
         return "STORE comes first; rules are named with --rules, settings with --config."
-    if (store := store_above(address)) is not None:
+    if (store := store_above(StoreAddress(str(path)))) is not None:
         return f"It is a part of a store. Name the store: {store}"
     return "Name the directory or URL of a store, such as run.zarr."
 
