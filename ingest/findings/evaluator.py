@@ -36,14 +36,14 @@ class SeriesEvaluator:
         self,
         generations: Mapping[int, Mapping[int, str]],
         *,
-        most: int = 0,
+        limit: int = 0,
         keep: Callable[[], None] = lambda: None,
     ) -> Iterator[StepFindings]:
         """Evaluate the new steps, oldest first, and yield the findings of each once they are written.
 
         Args:
             generations: those of the cubes, by step and rank.
-            most: how many steps to evaluate now, leaving the rest for next time; 0 for all.
+            limit: how many steps to evaluate now, leaving the rest for next time; 0 for all.
             keep: called before each step.
 
         Raises:
@@ -58,7 +58,7 @@ class SeriesEvaluator:
         new = [step for step, name in names.items() if (step, name) not in self._done]
         new = self._without_removed(new, generations)
         self._series = self._series or SeriesRules(self.rules)
-        for number, step in enumerate(new[:most] if most else new):
+        for number, step in enumerate(new[:limit] if limit else new):
             keep()
             if number % _STEPS_OF_A_LISTING == 0:
                 catalog = Catalog(self.objects)
