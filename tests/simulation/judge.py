@@ -25,8 +25,9 @@ CHANGER = "changer"
 GRACE_S, SKEW_S = 2000.0, 700.0
 #: Within this time after the last fault and the last change of the job, all of the dump is in the store: the
 #: longest pause after a failure is 60 s, commits are read again each minute, and a listing is trusted as long
-#: as its files had been quiet, and for a minute at least.
-LATE_AFTER_S = 900.0
+#: as its files had been quiet, and for a minute at least. A step about which a person had to decide is left
+#: alone for 600 s, also if gc removes its commit meanwhile, and idle watchers look every 400 s.
+LATE_AFTER_S = 1200.0
 
 
 _BELOW = re.compile(r"rank_(\d+)/step_(\d+)/")
