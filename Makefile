@@ -55,6 +55,7 @@ simulate: setup ## Play schedules of the decisions on a virtual clock and store;
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) --schedules $(or $(SCHEDULES),100000)
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) --schedules $(or $(SCHEDULES),10000) --cast pool
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) --schedules $(or $(SCHEDULES),10000) --cast recompress
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) --schedules $(or $(SCHEDULES),10000) --cast copies
 
 casts: setup ## Cast every tensor of real dumps to other formats, and compare with what histograms say; DUMPS="..."
 	@$(BIN)/python -m tests.casts $(DUMPS)

@@ -102,16 +102,7 @@ def command(
                 "--where \"nan_count > 0 and rank == 3 and op_type == 'Log'\".",
             )
         matches = opened.consolidated().find(chosen["where"], step=step, include_partial=include_partial)
-        known = list(map(str, matches.columns))
-        if sort is not None:
-            order = parse_order(sort, known)
-            matches = matches.sort_values(
-                [column.name for column in order],
-                ascending=[not column.is_descending for column in order],
-                kind="stable",
-            )
-        shown_columns = None if columns is None else parse_columns(columns, known)
-        _print_consolidated(matches, shown_columns, limit=limit, json=json)
+        _print_consolidated(matches, sort, columns, limit=limit, json=json)
         return
     shown_columns = None if columns is None else parse_columns(columns, TENSOR_COLUMNS)
     order = [] if sort is None else parse_order(sort, TENSOR_COLUMNS)
@@ -180,20 +171,28 @@ def _print_columns(tensors: Sequence[ingest.Tensor], columns: Sequence[str], *, 
 
 
 def _print_consolidated(
-    matches: pd.DataFrame, chosen: Sequence[str] | None, *, limit: int, json: bool
+    matches: pd.DataFrame, sort: str | None, columns: str | None, *, limit: int, json: bool
 ) -> None:
     """Print what the consolidated view holds of the tensors that fulfil a condition."""
-    from workers.arrays.statistics import FIELDS  # deferred: numba takes 0.3 s to import
+    from ingest.cli.find_columns import parse_columns, parse_order  # deferred: numba takes 0.3 s to import
+    from workers.arrays.statistics import FIELDS  # deferred: the same
 
+    known = list(map(str, matches.columns))
+    if sort is not None:
+        order = parse_order(sort, known)
+        is_ascending = [not column.is_descending for column in order]
+        matches = matches.sort_values(
+            [column.name for column in order], ascending=is_ascending, kind="stable"
+        )
+    chosen = None if columns is None else parse_columns(columns, known)
     shown = matches.head(limit) if limit else matches
     if json:
-        keys = list(map(str, shown.columns)) if chosen is None else chosen
-        print_json([{key: row[key] for key in keys} for row in shown.to_dict("records")])
+        print_json([{key: row[key] for key in chosen or known} for row in shown.to_dict("records")])
     else:
-        statistics = [column for column in map(str, shown.columns) if column in FIELDS]
-        columns = ["rank", "step", "graph", "name", *statistics] if chosen is None else list(chosen)
-        rows = [[_cell(row[column]) for column in columns] for row in shown.to_dict("records")]
-        print_table(columns, rows, right=statistics)
+        statistics = [column for column in known if column in FIELDS]
+        headings = chosen or ["rank", "step", "graph", "name", *statistics]
+        rows = [[_cell(row[column]) for column in headings] for row in shown.to_dict("records")]
+        print_table(headings, rows, right=statistics)
         say(f"{_total(len(matches), len(shown))}; as of {matches.attrs['consolidated_at']}")
     say_left_out(matches.attrs["left_out"])
     _say_undecided(matches.attrs["undecided"], "without --consolidated, --undecided lists")

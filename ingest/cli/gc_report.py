@@ -20,6 +20,7 @@ _REMOVES = {
     "pool": "unused shared arrays",
     "temporary": "temporary files",
     "upload": "incomplete uploads",
+    "announcement": "unfinished changes",
 }
 _COLUMNS = ("ranks", "steps", "count", "objects", "bytes")
 _NUMBERS = ("count", "objects", "bytes")

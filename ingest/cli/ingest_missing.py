@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 import ingest
 from ingest.cli.printing import say
+from ingest.questions.missing.answer import MissingItem, MissingItems
 from ingest.service.report import Report
 from ingest.settings import Settings
 from workers.errors import DumpIngestError
@@ -31,16 +33,17 @@ def say_missing(report: Report, settings: Settings) -> None:
     except DumpIngestError as exc:
         say(f"what the dump lacks is not known: {exc.message}", label="note")
         return
-    # Steps that no rank has are named above.
-    named = [
-        item for item in items if item.what != "step" or item.rank is not None or not report.missing_steps
-    ]
-    if not named:
-        return
-    command = f"dump-ingest ls {shlex.quote(url)} --missing"
-    say(f"the dump's configuration asks for what is not there; `{command}` lists it", label="note")
-    for item in named[:_MAX_ITEMS]:
+    if report.missing_steps:  # steps that no rank has are named above
+        items = MissingItems(item for item in items if item.what != "step" or item.rank is not None)
+    if items:
+        command = f"dump-ingest ls {shlex.quote(url)} --missing"
+        say(f"the dump's configuration asks for what is not there; `{command}` lists it", label="note")
+        _say_items(items)
+
+
+def _say_items(items: Sequence[MissingItem]) -> None:
+    for item in items[:_MAX_ITEMS]:
         rank = "" if item.rank is None else f" on rank {item.rank}"
         say(f"  {item.what} {item.name}{rank}" + (f": {item.reason}" if item.reason else ""))
-    if named[_MAX_ITEMS:]:
-        say(f"  and {len(named) - _MAX_ITEMS} more")
+    if items[_MAX_ITEMS:]:
+        say(f"  and {len(items) - _MAX_ITEMS} more")

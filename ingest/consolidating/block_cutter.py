@@ -15,7 +15,7 @@ from workers.model import ceil_div
 from workers.tasks.cut_by_tensor import CutBlock, CutJob, cut_by_tensor
 
 
-def cut_blocks(writer: CubeWriter, run: RunJobs, lease: Lease | None, most: int = 0) -> None:
+def cut_blocks(writer: CubeWriter, run: RunJobs, lease: Lease | None, limit: int = 0) -> None:
     """Write the blocks that the cubes by tensor lack, and publish each of them.
 
     A block with a damaged cube is left out, and not tried again by this writer before it is written again.
@@ -24,13 +24,13 @@ def cut_blocks(writer: CubeWriter, run: RunJobs, lease: Lease | None, most: int 
         writer: of the cubes.
         run: runs the tasks.
         lease: None if no other process can write.
-        most: write at most this many blocks; 0 for all.
+        limit: write at most this many blocks; 0 for all.
 
     Raises:
         LeaseHeld: another process writes the cubes.
         StoreError: the store refused.
     """
-    for block in _lacking(writer)[: most or None]:
+    for block in _lacking(writer)[: limit or None]:
         damages = []
         reader = ConsolidatedCubes(writer.objects, writer.state)
         if lease is not None:

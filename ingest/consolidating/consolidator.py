@@ -33,7 +33,8 @@ from workers.model import StepKey
 from workers.store import commit
 from workers.store.changes import read_announcements
 from workers.store.commit import Commit
-from workers.store.consolidated.cubes import REBUILD_HINT, CubeState
+from workers.store.consolidated.cube_state import CubeState
+from workers.store.consolidated.cubes import REBUILD_HINT
 from workers.store.objects import ObjectStore
 
 #: Steps for which rules are evaluated in one round, so that the cubes do not wait for a long history.
@@ -115,7 +116,7 @@ class Consolidator:
             self._lease = None
 
     def once(
-        self, *, check: bool = False, rebuild: bool = False, most: int = 0, listed_in_turn: bool = False
+        self, *, check: bool = False, rebuild: bool = False, limit: int = 0, listed_in_turn: bool = False
     ) -> StepsConsolidated:
         """Bring the cubes up to date with what is committed now.
 
@@ -123,8 +124,8 @@ class Consolidator:
             check: read every commit, not only those that the cubes do not have and those that were announced
                 as replaced; and every cube: if one is damaged, all of them are written again.
             rebuild: delete the cubes and write them again.
-            most: evaluate rules for at most this many steps, and leave the rest to the next round, as all but
-                four of the blocks of steps that the cubes by tensor lack; 0 for all.
+            limit: evaluate rules for at most this many steps, and write at most four of the blocks of steps
+                that the cubes by tensor lack. The rest is left to the next round. 0 for all.
             listed_in_turn: list only the ranks that may have news, and some of the others: one round after
                 the other, see `CommitListing`.
 
@@ -143,7 +144,7 @@ class Consolidator:
         if check or rebuild:
             self._unreadable = {}
         try:
-            return self._run_round(check=check, limit=most, listed_in_turn=listed_in_turn)
+            return self._run_round(check=check, limit=limit, listed_in_turn=listed_in_turn)
         except BaseException:
             self._writer = self._listing = None
             raise
@@ -231,11 +232,11 @@ class Consolidator:
             self._keep_lease()
             copy_commits(self._writer, keys, commits)
 
-    def _cut_blocks(self, most: int) -> tuple[str, ...]:
+    def _cut_blocks(self, limit: int) -> tuple[str, ...]:
         """Write full blocks of steps into the cubes by tensor; return the damage of those that cannot be."""
         if self._writer is None:
             return ()
-        cut_blocks(self._writer, self.run, self._lease, most)
+        cut_blocks(self._writer, self.run, self._lease, limit)
         return tuple(f"{reason}. {REBUILD_HINT}" for reason in self._writer.uncuttable.values())
 
     def view(self) -> CubeState | None:
@@ -252,7 +253,7 @@ class Consolidator:
         """
         while not stop.is_set():
             started = time.monotonic()
-            done = self.once(most=_EVALUATED_AT_ONCE, listed_in_turn=True)
+            done = self.once(limit=_EVALUATED_AT_ONCE, listed_in_turn=True)
             if done:
                 observe(done)
             rest_s = min(_REST * (time.monotonic() - started), _LONGEST_REST_S) if self._evaluated else 0.0
@@ -262,7 +263,7 @@ class Consolidator:
         """Evaluate rules for the steps of the cubes for which nobody has done it."""
         if self.keeper is None or self._writer is None or self._evaluated:
             return []
-        evaluated = list(self.keeper.evaluate(self._writer.generations(), most=limit, keep=self._keep_lease))
+        evaluated = list(self.keeper.evaluate(self._writer.generations(), limit=limit, keep=self._keep_lease))
         self._evaluated = not limit or len(evaluated) < limit
         return evaluated
 

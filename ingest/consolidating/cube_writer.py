@@ -20,17 +20,10 @@ from workers.store import metadata
 from workers.store.changes import CHANGED
 from workers.store.commit import Commit
 from workers.store.consolidated.blocks import TensorAxis, TensorKey
-from workers.store.consolidated.cubes import (
-    GROUP,
-    KEY_FIELDS,
-    SKETCH_LABELS,
-    CubeGrid,
-    Cubes,
-    CubeState,
-    parse_state,
-    unique_names,
-)
+from workers.store.consolidated.cube_state import CubeState, parse_state
+from workers.store.consolidated.cubes import GROUP, KEY_FIELDS, SKETCH_LABELS, CubeGrid, Cubes
 from workers.store.consolidated.nd_arrays import ArrayLayout
+from workers.store.consolidated.tensor_axis import unique_names
 from workers.store.objects import ObjectStore
 from workers.tasks.consolidate import Consolidated, ConsolidateJob
 

@@ -35,13 +35,19 @@ class ClusterAnswer(NamedTuple):
 
 def ask(client: TaskClient, keys: list[Any]) -> ClusterAnswer | None:
     """Return how far tasks are; None if nobody answers."""
-    if isinstance(client, ProcessClient):
-        at_work = client.at_work()
-        return ClusterAnswer(
-            dict(client.states(keys)),
-            {key: worker for worker, key in at_work.items()},
-            {worker: frozenset([key]) for worker, key in at_work.items()},
-        )
+    return _ask_processes(client, keys) if isinstance(client, ProcessClient) else _ask_dask(client, keys)
+
+
+def _ask_processes(client: ProcessClient, keys: list[Any]) -> ClusterAnswer:
+    at_work = client.at_work()
+    return ClusterAnswer(
+        dict(client.states(keys)),
+        {key: worker for worker, key in at_work.items()},
+        {worker: frozenset([key]) for worker, key in at_work.items()},
+    )
+
+
+def _ask_dask(client: Client, keys: list[Any]) -> ClusterAnswer | None:
     try:
         scheduler: Any = client.scheduler
         states = client.sync(scheduler.get_task_status, keys=keys, callback_timeout=_ANSWER_S)

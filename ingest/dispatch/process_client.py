@@ -106,7 +106,7 @@ class ProcessClient:
 
         Args:
             processes: the workers.
-            start: starts another one in the place of one that has died.
+            start: starts a process in place of one that has died.
         """
         self.status = "running"
         self._start = start
@@ -167,7 +167,7 @@ class ProcessClient:
         return {slot.name: future.key for slot in self._slots if (future := slot.at_work) is not None}
 
     def replace(self, worker: str) -> None:
-        """Kill a worker, also one that hangs; another one takes its place."""
+        """Kill a worker, even one that hangs; a new one takes its place."""
         for slot in self._slots:
             if slot.name == worker:
                 slot.process.kill()

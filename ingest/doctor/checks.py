@@ -249,11 +249,31 @@ def _reachable_store(settings: Settings, scanned: _Scanned | None) -> list[Check
 
 
 def _store(settings: Settings, scanned: _Scanned | None) -> list[Check]:
-    """Write an object, read it back and delete it; then look at what the store has."""
+    """Find out whether objects come back as they were written; then look at what the store has."""
     objects = open_objects(place_of_store(settings, None if scanned is None else scanned.dump))
     root = commit.read_root(objects)
     if root is None:
         refuse_misplaced(objects)
+    clock = _write_and_read_back(objects, settings)
+    belongs = [_belongs(settings, scanned, objects)] if scanned and not settings.replace else []
+    if root is None:
+        detail = f"{settings.store}: writable, no store there yet"
+        return [Check("store", ok=True, detail=detail, hint=_NO_STORE_HINT), *clock, *belongs]
+    detail = f"{settings.store}: writable, store format {root}"
+    # Steps of another dump with the same numbers are not those of this one.
+    is_its_store = all(check.ok for check in belongs)
+    listings = scanned.scan.listings if scanned and is_its_store else ()
+    backlog = check_backlog(objects, listings) if listings else None
+    checks = (backlog, check_view(objects), check_gc(objects))
+    return [Check("store", ok=True, detail=detail), *clock, *belongs, *(check for check in checks if check)]
+
+
+def _write_and_read_back(objects: ObjectStore, settings: Settings) -> list[Check]:
+    """Write an object, read it back and delete it; return how far the clock of the store is from ours.
+
+    Raises:
+        StoreError: it is another one, or the store refused.
+    """
     key = f".doctor-{uuid.uuid4().hex}"
     payload = os.urandom(64)
     objects.put(key, payload)
@@ -266,18 +286,7 @@ def _store(settings: Settings, scanned: _Scanned | None) -> list[Check]:
     written = objects.listed(key).get("")
     now = time.time()
     objects.delete(key)
-    clock = [] if written is None else [check_clock(written.modified_at, now)]
-    belongs = [_belongs(settings, scanned, objects)] if scanned and not settings.replace else []
-    if root is None:
-        detail = f"{settings.store}: writable, no store there yet"
-        return [Check("store", ok=True, detail=detail, hint=_NO_STORE_HINT), *clock, *belongs]
-    detail = f"{settings.store}: writable, store format {root}"
-    # Steps of another dump with the same numbers are not those of this one.
-    is_its_store = all(check.ok for check in belongs)
-    listings = scanned.scan.listings if scanned and is_its_store else ()
-    backlog = check_backlog(objects, listings) if listings else None
-    checks = (backlog, check_view(objects), check_gc(objects))
-    return [Check("store", ok=True, detail=detail), *clock, *belongs, *(check for check in checks if check)]
+    return [] if written is None else [check_clock(written.modified_at, now)]
 
 
 def _belongs(settings: Settings, scanned: _Scanned, objects: ObjectStore) -> Check:

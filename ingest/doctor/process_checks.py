@@ -123,7 +123,9 @@ def _hang(name: str, metrics: _Metrics) -> Check | None:
 def _other_store(name: str, metrics: _Metrics, store: str) -> Check | None:
     if not store or metrics.store == store:
         return None
-    hint = "Give all processes of a run the same setting `store`, and restart those that have another one."
+    hint = (
+        "Give all processes of a run the same setting `store`, and restart those that have a different one."
+    )
     return _failure(name, f"has the store {metrics.store}, and not {store}", hint)
 
 

@@ -73,7 +73,7 @@ def check_view(objects: ObjectStore) -> Check | None:
 
 
 def check_backlog(objects: ObjectStore, listings: Sequence[Listing]) -> Check:
-    """Say what of a dump is not in the store, and for how long that could have been taken."""
+    """Check which steps of a dump are not in the store, and for how long they could have been ingested."""
     steps = sorted(
         (listing for listing in listings if listing.key.step is not None),
         key=lambda listing: listing.key.order,

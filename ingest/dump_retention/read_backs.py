@@ -56,7 +56,7 @@ class ReadBacks:
         """Remember where to run; nothing is submitted yet.
 
         Args:
-            client: returns a connected client, another one if the last was lost, or raises ClusterError.
+            client: returns a connected client, a new one if the last was lost, or raises ClusterError.
             inflight_nbytes: source bytes of the tasks in flight.
             resources: what a worker must offer to be given a task, as Dask counts resources.
             monitor: looks after tasks that take long.

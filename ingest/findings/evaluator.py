@@ -36,14 +36,14 @@ class SeriesEvaluator:
         self,
         generations: Mapping[int, Mapping[int, str]],
         *,
-        most: int = 0,
+        limit: int = 0,
         keep: Callable[[], None] = lambda: None,
     ) -> Iterator[StepFindings]:
         """Evaluate the new steps, oldest first, and yield the findings of each once they are written.
 
         Args:
             generations: those of the cubes, by step and rank.
-            most: how many steps to evaluate now, leaving the rest for next time; 0 for all.
+            limit: how many steps to evaluate now, leaving the rest for next time; 0 for all.
             keep: called before each step.
 
         Raises:
@@ -55,12 +55,10 @@ class SeriesEvaluator:
         if self._done is None:
             ensure_group(self.objects)
             self._done = set(known_series(self.objects))
-        new = self._without_removed(
-            [step for step, name in names.items() if (step, name) not in self._done], generations
-        )
+        new = [step for step, name in names.items() if (step, name) not in self._done]
+        new = self._without_removed(new, generations)
         self._series = self._series or SeriesRules(self.rules)
-        catalog = Catalog(self.objects)
-        for number, step in enumerate(new[:most] if most else new, 1):
+        for number, step in enumerate(new[:limit] if limit else new):
             keep()
             if number % _STEPS_OF_A_LISTING == 0:
                 catalog = Catalog(self.objects)
@@ -75,15 +73,9 @@ class SeriesEvaluator:
 
         Somebody removed these ranks on purpose, so their absence is not a finding.
         """
-        known = {step for step, _ in self._done or ()}
-        if known.isdisjoint(new):
-            return list(new)
-        ranks = commit.list_ranks(self.objects)
-        absent = {rank for step in known.intersection(new) for rank in ranks if rank not in generations[step]}
-        tombstones = {rank: removed.read(self.objects, rank) for rank in sorted(absent)}
-        return [
-            step
-            for step in new
-            if step not in known
-            or not any(step in steps and rank not in generations[step] for rank, steps in tombstones.items())
-        ]
+        changed = {step for step, _ in self._done or ()}.intersection(new)
+        ranks = commit.list_ranks(self.objects) if changed else []
+        absent = {(step, rank) for step in changed for rank in ranks if rank not in generations[step]}
+        tombstones = {rank: removed.read(self.objects, rank) for rank in sorted({rank for _, rank in absent})}
+        without = {step for step, rank in absent if step in tombstones[rank]}
+        return [step for step in new if step not in without]

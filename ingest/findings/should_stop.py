@@ -135,10 +135,10 @@ class _Question:
     def _ask_store(self) -> bool:
         # Deferred: numba and zarr, 0.35 s of processor time, which a job that asks the page does not need.
         from ingest.findings.waiting import first_with_evidence
-        from ingest.reader.catalog import open_catalog
+        from ingest.reader.dump_store import open_store
 
         try:
-            store = open_catalog(self.url)
+            store = open_store(self.url)
         except StoreMissing:
             return False  # the watcher makes it with the first commit
         return first_with_evidence(store, self.severity, self.since) is not None

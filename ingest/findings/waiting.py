@@ -10,7 +10,8 @@ from enum import StrEnum
 from ingest.findings.evidence import CommittedEvidence, CommittedStep
 from ingest.findings.incidents.find import incidents
 from ingest.findings.incidents.incident import Incident
-from ingest.reader.catalog import Catalog, open_catalog
+from ingest.reader import dump_store
+from ingest.reader.catalog import Catalog
 from workers.errors import StoreMissing, UsageError
 from workers.model import StepKey
 
@@ -73,7 +74,7 @@ def wait(
         StoreError: the store cannot be reached.
     """
     return wait_with(
-        lambda: open_catalog(url),
+        lambda: dump_store.open_store(url),
         until,
         step=step,
         timeout_s=timeout_s,

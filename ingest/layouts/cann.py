@@ -132,7 +132,7 @@ def describe_files(
 
 
 def parse_npy_name(file_name: str, *, net: str = "", graph: str = "") -> TensorName | None:
-    """Return what the name of an npy file of MindSpore or a converter says; None if it is another one's.
+    """Return what the name of an npy file of MindSpore or a converter says; None if it has another form.
 
     >>> parse_npy_name("Add.Add_2.4.7.1722556800123456.output.0.2x3.npy").slot
     0

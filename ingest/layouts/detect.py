@@ -109,6 +109,15 @@ def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None, lay
             or "A MindSpore dump has directories rank_{r}/{net}/{graph}/{iteration}; docs/formats.md has "
             "every layout. If the job has not begun to dump yet, `dump-ingest watch` waits for it.",
         )
+    return DumpTree(_only(dumps, directory), layouts, rank_map=rank_map)
+
+
+def _only(dumps: Sequence[Path], directory: Path) -> Path:
+    """Return the only one of the dumps below a directory.
+
+    Raises:
+        UsageError: there are more, or it is a store.
+    """
     if len(dumps) > 1:
         names = ", ".join(str(path) for path in dumps[:4])
         raise UsageError(
@@ -119,7 +128,7 @@ def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None, lay
         raise StoreNamedAsDump(
             f"{dumps[0]} is a store, not a dump", hint="Name the dump first, then --store."
         )
-    return DumpTree(dumps[0], layouts, rank_map=rank_map)
+    return dumps[0]
 
 
 def _check_directory(directory: Path) -> None:

@@ -55,7 +55,7 @@ class ReferenceDump(Layout):
 
 
 def parse_reference_name(file_name: str) -> TensorFile | None:
-    """Return what the name of a file says; None if it is another one.
+    """Return what the name of a file says; None if it has another form.
 
     >>> parse_reference_name("conv1.0.1610000000000000.npy").name.op_name
     'conv1'

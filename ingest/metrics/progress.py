@@ -109,19 +109,14 @@ class ProgressMetrics:
 
     def _set_backlog(self, pending_of: Mapping[int, Mapping[StepKey, Listing]]) -> None:
         """Show what is pending, and since when."""
-        listings_of = {rank: pending.values() for rank, pending in pending_of.items()}
-        counts: dict[str, dict[int, float]] = {
-            "pending_steps": {rank: len(listings) for rank, listings in listings_of.items()},
-            "pending_files": {
-                rank: sum(len(listing.files) for listing in listings)
-                for rank, listings in listings_of.items()
-            },
-            "pending_bytes": {
-                rank: sum(listing.nbytes for listing in listings) for rank, listings in listings_of.items()
-            },
+        amounts: dict[str, Callable[[Listing], float]] = {
+            "pending_steps": lambda _: 1,
+            "pending_files": lambda listing: len(listing.files),
+            "pending_bytes": lambda listing: listing.nbytes,
         }
-        for name, values in counts.items():
-            self._set(name, self._labels.total(values))
+        for name, amount in amounts.items():
+            totals = {rank: sum(map(amount, pending.values())) for rank, pending in pending_of.items()}
+            self._set(name, self._labels.total(totals))
         oldest = self._labels.lowest(
             {
                 rank: pending[min(pending, key=lambda key: key.order)].newest_change

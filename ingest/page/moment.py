@@ -81,12 +81,12 @@ class PinnedStore(DumpStore):
                 del known[key]
         return type(self)(self.objects, mesh=self.mesh, known=known, is_first=False)
 
-    def _read_commits(self, keys: Sequence[StepKey]) -> tuple[dict[StepKey, Commit], dict[StepKey, str]]:
+    def _commits_of(self, keys: Sequence[StepKey]) -> tuple[dict[StepKey, Commit], dict[StepKey, str]]:
         if self.is_first:
-            return super()._read_commits(keys)
-        # Not copies of them: what is due is read to see whether it has changed without an announcement.
+            return super()._commits_of(keys)
+        # No copies of them: what is due is read to see whether it has changed without an announcement.
         unknown = [key for key in keys if key not in self.known]
-        commits, damaged = super(DumpStore, self)._read_commits(unknown)
+        commits, damaged = self._read_commits(unknown)
         return commits | {key: self.known[key] for key in keys if key in self.known}, damaged
 
 

@@ -62,9 +62,9 @@ def shape(lengths: Sequence[int]) -> str:
     return " \u00d7 ".join(map(str, lengths)) or "scalar"
 
 
-def short(name: str, most: int = 56) -> str:
+def short(name: str, limit: int = 56) -> str:
     """Return a name without its middle if it is long; the last part says more than the first."""
-    return name if len(name) <= most else f"{name[: most // 3]}…{name[-(most - most // 3 - 1) :]}"
+    return name if len(name) <= limit else f"{name[: limit // 3]}…{name[-(limit - limit // 3 - 1) :]}"
 
 
 def clock(seconds: float) -> str:

@@ -14,7 +14,8 @@ trend_figure.py,         pictures and rows of these
 heatmap_rows.py,
 heatmap_scale.py,
 plot.py, sparkline.py
-name_pattern.py,         shared: names in YAML files, an empty choice, histograms of the chosen tensors
+name_pattern.py,         shared: names in YAML files, steps that users name, an empty choice, histograms of
+named_steps.py,          the chosen tensors
 nothing_chosen.py,
 sketched_tensors.py
 """

@@ -10,9 +10,8 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.compare.selection import parse_selection
+from ingest.questions.named_steps import name_of, named_steps
 from ingest.questions.nothing_chosen import nothing_chosen
-from ingest.reader.catalog import Catalog, open_catalog
 from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.step import Step
 from ingest.reader.step_histograms import read_entries
@@ -168,12 +167,12 @@ def localize(
             the conditions.
         DamagedStore: an index or the digests of blocks are damaged.
     """
-    first, second = _opened(a), _opened(b)
+    first, second = named_steps(a, b)
     condition = TensorFilter(with_pattern(pattern, conditions), COLUMNS)
     keys, others = _dumped(first), _dumped(second)
     if not keys:
         raise UsageError(
-            f"{_name(first)} has statistics of its tensors, and no elements to locate",
+            f"{name_of(first)} has statistics of its tensors, and no elements to locate",
             hint="`dump-ingest compare` compares statistics.",
         )
     chosen = set(first.rows(condition))
@@ -187,28 +186,12 @@ def localize(
         if first.tables.digest[pair[0]].tobytes() != second.tables.digest[pair[1]].tobytes()
     }
     return Localized(
-        _name(first),
-        _name(second),
+        name_of(first),
+        name_of(second),
         len(shared) - len(differing),
         tuple(_localized(first, second, differing)),
         len(rows) - len(shared),
     )
-
-
-def _opened(side: str | Step) -> Step:
-    if isinstance(side, Step):
-        return side
-    selection = parse_selection(side)
-    if selection.rank is None or selection.step is None:
-        raise UsageError(
-            f"{side} does not name a rank and a step", hint="Write STORE@RANK,STEP: run.zarr@0,3."
-        )
-    catalog: Catalog = open_catalog(selection.where)
-    return catalog.step(selection.rank, selection.step)
-
-
-def _name(step: Step) -> str:
-    return f"{step.address.url}@{step.key.rank},{step.key.step}"
 
 
 def _dumped(step: Step) -> dict[TensorKey, int]:

@@ -281,8 +281,8 @@ def parse_range(words: str, known: Sequence[int], what: str) -> list[int]:
     return chosen
 
 
-def _starts(length: int, most: int) -> npt.NDArray[np.int64]:
-    return np.arange(0, length, math.ceil(length / most))
+def _starts(length: int, limit: int) -> npt.NDArray[np.int64]:
+    return np.arange(0, length, math.ceil(length / limit))
 
 
 def _joined(ends: Sequence[tuple[int, int]], starts: npt.NDArray[np.int64]) -> tuple[tuple[int, int], ...]:

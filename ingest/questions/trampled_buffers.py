@@ -45,15 +45,13 @@ def changed_buffers(step: Step) -> Iterator[tuple[int, int, str]]:
         return
     buffers = _buffers(step)
     is_ordered = all(
-        saved.row < later.row
-        for events in buffers.values()
-        for saved in events
-        for later in events
-        if saved.is_before and not later.is_before and saved.kernel == later.kernel
+        before.row < after.row for events in buffers.values() for before, after in _around_kernels(events)
     )
     for name, events in buffers.items():
         if _INPUT.fullmatch(name):
-            yield from _changed_by_kernel(events)
+            for before, after in _around_kernels(events):
+                if before.digest != after.digest:
+                    yield before.row, after.row, IN_PLACE
         if is_ordered:
             for earlier, later in pairwise(events):
                 is_between = later.is_before and not earlier.is_before
@@ -61,12 +59,12 @@ def changed_buffers(step: Step) -> Iterator[tuple[int, int, str]]:
                     yield earlier.row, later.row, UNSEEN_WRITER
 
 
-def _changed_by_kernel(events: list[_Saved]) -> Iterator[tuple[int, int, str]]:
+def _around_kernels(events: list[_Saved]) -> Iterator[tuple[_Saved, _Saved]]:
+    """Yield what was saved of a buffer before and after each kernel of which both are there."""
     before = {saved.kernel: saved for saved in events if saved.is_before}
     for saved in events:
-        earlier = before.get(saved.kernel)
-        if not saved.is_before and earlier is not None and earlier.digest != saved.digest:
-            yield earlier.row, saved.row, IN_PLACE
+        if not saved.is_before and saved.kernel in before:
+            yield before[saved.kernel], saved
 
 
 def _buffers(step: Step) -> dict[str, list[_Saved]]:

@@ -255,10 +255,14 @@ class Catalog:
         Reads each commit once.
         """
         unread = [key for key in keys if key not in self._steps]
-        commits, damaged = self._read_commits(unread)
+        commits, damaged = self._commits_of(unread)
         self._steps.update((key, self._opened(committed)) for key, committed in commits.items())
         damages += [Damage(key, "", reason) for key, reason in damaged.items()]
         return [self._steps[key] for key in keys if key in self._steps]
+
+    def _commits_of(self, keys: Sequence[StepKey]) -> tuple[dict[StepKey, Commit], dict[StepKey, str]]:
+        """Return the commits of these steps, and why others are damaged. Here: reads each of them."""
+        return self._read_commits(keys)
 
     def _read_commits(self, keys: Sequence[StepKey]) -> tuple[dict[StepKey, Commit], dict[StepKey, str]]:
         """Read commits as `commit.read_many` does; in a directory, one that may not be read is damaged.

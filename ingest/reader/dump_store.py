@@ -47,18 +47,18 @@ class DumpStore(Catalog):
 
         return possible_steps(self.objects, steps, conditions)
 
-    def _read_commits(self, keys: Sequence[StepKey]) -> tuple[dict[StepKey, Commit], dict[StepKey, str]]:
-        """Read commits; from copies, where these are up to date and take fewer requests.
+    def _commits_of(self, keys: Sequence[StepKey]) -> tuple[dict[StepKey, Commit], dict[StepKey, str]]:
+        """Return commits; from copies, where these are up to date and take fewer requests.
 
         Not in a directory: a commit is read as fast as a copy there, and a power cut may keep a commit and
         lose what was announced before it.
         """
         if self.objects.is_local:
-            return super()._read_commits(keys)
+            return self._read_commits(keys)
         from ingest.reader.cubes.commit_copies import read_copies  # deferred: as in `verify`
 
         copied = read_copies(self.objects, keys)
-        commits, damaged = super()._read_commits([key for key in keys if key not in copied])
+        commits, damaged = self._read_commits([key for key in keys if key not in copied])
         return copied | commits, damaged
 
     def snapshot(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shlex
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 
 from workers.errors import DumpIngestError, StoreFormatError, StoreMissing, UsageError
 from workers.store import commit
+from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore
+from workers.store.opening import connect
 from workers.store.record import missing_root
 
 
@@ -28,7 +31,7 @@ def require_store(objects: ObjectStore, url: str) -> None:
         if commit.read_root(objects) is not None:
             return
     except StoreFormatError:  # a rank or a step has a `zarr.json`, too
-        if objects.is_local and (store := store_above(path)) is not None:
+        if (store := store_above(objects.address)) is not None:
             message = f"{url} is a part of the store {store}"
             raise UsageError(message, hint=f"Name the store: {store}") from None
         raise
@@ -44,20 +47,19 @@ def require_store(objects: ObjectStore, url: str) -> None:
 def _hint_for_file(path: Path) -> str:
     if path.suffix in (".yml", ".yaml"):
         return "STORE comes first; rules are named with --rules, settings with --config."
-    if (store := store_above(path)) is not None:
+    if (store := store_above(StoreAddress(str(path)))) is not None:
         return f"It is a part of a store. Name the store: {store}"
     return "Name the directory or URL of a store, such as run.zarr."
 
 
-def store_above(path: Path) -> Path | None:
-    """Return the store in which a path lies; None if there is none."""
-    # deferred: only for the message of an error
-    from workers.store.opening import open_objects, resolve
-
-    for directory in path.absolute().parents:
+def store_above(address: StoreAddress) -> str | None:
+    """Return the URL of the store in which a place lies; None if there is none."""
+    protocol, separator, path = address.url.rpartition("://")
+    for parent in map(str, PurePosixPath(path).parents):
+        above = replace(address, url=f"{protocol}{separator}{parent}")
         with suppress(DumpIngestError):
-            if (directory / "zarr.json").is_file() and commit.read_root(open_objects(resolve(directory))):
-                return directory
+            if parent != "." and commit.read_root(connect(above)) is not None:
+                return above.url
     return None
 
 

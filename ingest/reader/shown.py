@@ -23,9 +23,7 @@ _MAX_VALUES, MAX_SLICE_VALUES = 1000, 1_000_000
 _LINE_FIELDS = ("file", "line", "code", "of", "matched", "op", "source")
 
 
-def shown_tensor(
-    store: StepSource, tensor: Tensor, *, at: str | None = None, scan: bool = False
-) -> dict[str, Any]:
+def shown_tensor(store: StepSource, tensor: Tensor, *, at: str | None = None) -> dict[str, Any]:
     """Return all that is known of a tensor, as `show --json` prints it.
 
     Reads the whole tensor if it has at most 64 MiB.
@@ -34,7 +32,6 @@ def shown_tensor(
         store: the store that has the tensor.
         tensor: the tensor.
         at: an index such as `3:5,:`, whose values are returned; None for all values of a small tensor.
-        scan: examine a larger tensor, too.
 
     Raises:
         UsageError: `at` is not an index of the tensor, or chooses too many values.
@@ -46,11 +43,11 @@ def shown_tensor(
     return shown_row(
         tensor,
         context_of(store, tensor.rank),
-        anatomy_of(tensor, scan=scan),
+        anatomy_of(tensor),
         at,
         values,
         sample=sample_of(store, tensor.rank),
-        quantization=quantization_of(store, tensor, scan=scan),
+        quantization=quantization_of(store, tensor),
     )
 
 

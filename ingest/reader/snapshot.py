@@ -101,16 +101,14 @@ class Snapshot:
 
         None stands for all ranks, or all steps.
         """
-        has_all_ranks = ranks is None or set(self._ranks) <= set(ranks)
-        has_all_steps = steps is None or self._by_step.keys() <= set(steps)
-        if has_all_ranks and has_all_steps:
-            return self
+        wanted_ranks = set(self._ranks if ranks is None else ranks)
+        wanted_steps = set(self._by_step if steps is None else steps)
         chosen = {
             key: opened
             for key, opened in self.chosen.items()
-            if (has_all_ranks or key.rank in (ranks or ())) and (has_all_steps or key.step in (steps or ()))
+            if key.rank in wanted_ranks and key.step in wanted_steps
         }
-        return Snapshot(self.store, chosen, self.left_out)
+        return self if len(chosen) == len(self.chosen) else Snapshot(self.store, chosen, self.left_out)
 
     def step(self, rank: int, step: int) -> Step | None:
         """Return one step of one rank; None if the snapshot does not have it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from ingest.dispatch.outcomes import StepCommitted, StepFailed
@@ -96,12 +97,9 @@ class Report:
         self._record_ranks(view)
         if view.expected_steps:
             self.missing_steps = tuple(sorted(view.expected_steps - {key.step for key in view.present}))
-        self.may_have_configuration = any(
-            file.path.endswith(".json")
-            for key, listing in view.present.items()
-            if key.step is None
-            for file in listing.files
-        )
+        of_runs = (listing.files for key, listing in view.present.items() if key.step is None)
+        run_files = chain.from_iterable(of_runs)
+        self.may_have_configuration = any(file.path.endswith(".json") for file in run_files)
         self._record_denied({state.key: state.denied for state in table.denied()})
         kept = [deletion.kept for state in table if (deletion := state.deletion) is not None]
         self.source_kept = sorted((event for event in kept if event), key=lambda event: event.key.order)

@@ -21,7 +21,7 @@ from workers.errors import DamagedStore, StoreDenied, UsageError
 from workers.events import Event, Observer
 from workers.model import StepKey
 from workers.store import commit, removed
-from workers.store.changes import REMOVED, announce, path_of
+from workers.store.changes import REMOVED, announce, end_of, path_of
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore, StoredObject
 from workers.store.packed import pool
@@ -141,6 +141,7 @@ class Execution:
             "pool": self._remove_pooled,
             "temporary": self._remove_temporary,
             "upload": self._abort_upload,
+            "announcement": self._end_change,
         }
         for action in actions:
             try:
@@ -264,6 +265,19 @@ class Execution:
                 return GcDone(action, left=f"{exc.message}; it takes s3:AbortMultipartUpload")
             return GcDone(action, 0, upload.nbytes)
         return GcDone(action)  # completed, or ended by somebody else
+
+    def _end_change(self, action: GcAction) -> GcDone:
+        """Announce the end of a change: the consolidator reads the commit, and deletes both announcements.
+
+        A writer that was not killed, and goes on after the grace period, announces the end once more.
+        """
+        listed = self.objects.listed(action.path)
+        if "" not in listed:
+            return GcDone(action)  # the change has ended
+        if reason := self._too_young(listed):
+            return GcDone(action, left=reason)
+        self.objects.put(end_of(action.path), b"")
+        return GcDone(action)
 
     def _why_left(self, action: GcAction, committed: Commit, listed: Mapping[str, StoredObject]) -> str:
         """Return why a step must not be touched; "" if it may be."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from ingest.findings.stored import read_series
 from workers.errors import StoreDenied, StoreError
 from workers.model import StepKey
 from workers.store import commit, metadata
+from workers.store.changes import unfinished
 from workers.store.commit import Commit
 from workers.store.model import WORSE_THAN_INFO
 from workers.store.objects import ObjectStore, StoredObject, UnfinishedUpload
@@ -124,17 +126,29 @@ class Inventory:
     """Why nothing is known of such uploads; "" if it is."""
     pools: Mapping[int, Mapping[str, Extent]] = field(default_factory=dict)
     """By step: the arrays in its pool, by path."""
+    unfinished_changes: Mapping[str, Extent] = field(default_factory=dict)
+    """What announces changes of commits that have begun and not ended, by object key."""
 
 
 @dataclass(slots=True)
 class _Listing:
-    """What the listing of one directory of the store shows."""
+    """What listings of directories of the store show."""
 
-    total: Extent
+    total: Extent = field(default_factory=Extent)
     generations: dict[StepKey, dict[str, Generation]] = field(default_factory=dict)
     records: dict[StepKey, Extent] = field(default_factory=dict)
     temporaries: dict[str, Extent] = field(default_factory=dict)
     pools: dict[int, dict[str, Extent]] = field(default_factory=dict)
+    unfinished_changes: dict[str, Extent] = field(default_factory=dict)
+
+    def add(self, other: _Listing) -> None:
+        """Add the listing of another directory."""
+        self.total += other.total
+        self.generations |= other.generations
+        self.records |= other.records
+        self.temporaries |= other.temporaries
+        self.pools |= other.pools
+        self.unfinished_changes |= other.unfinished_changes
 
 
 def take_inventory(objects: ObjectStore, *, anomalies: bool = False) -> Inventory:
@@ -150,27 +164,27 @@ def take_inventory(objects: ObjectStore, *, anomalies: bool = False) -> Inventor
     Raises:
         StoreError: the store refused.
     """
-    listings = _list_store(objects)
-    commits, damages = _read_commits(objects, [key for listing in listings for key in listing.records])
+    listing = _list_store(objects)
+    commits, damages = _read_commits(objects, listing.records)
     steps = [
         StepInventory(
             key, generations, listing.records.get(key, Extent()), commits.get(key), damages.get(key, "")
         )
-        for listing in listings
         for key, generations in listing.generations.items()
     ]
     anomalous, evaluated = _findings_of_series(objects) if anomalies else (frozenset(), frozenset())
     uploads, unknown = _list_uploads(objects)
     return Inventory(
         objects.address.url,
-        sum((listing.total for listing in listings), Extent()),
+        listing.total,
         tuple(sorted(steps, key=lambda step: step.key.order)),
-        {path: extent for listing in listings for path, extent in listing.temporaries.items()},
+        listing.temporaries,
         anomalous,
         evaluated,
         uploads,
         unknown,
-        {step: arrays for listing in listings for step, arrays in listing.pools.items()},
+        listing.pools,
+        listing.unfinished_changes,
     )
 
 
@@ -220,18 +234,21 @@ def _list_uploads(objects: ObjectStore) -> tuple[tuple[UnfinishedUpload, ...], s
         return (), exc.message
 
 
-def _list_store(objects: ObjectStore) -> list[_Listing]:
+def _list_store(objects: ObjectStore) -> _Listing:
     """List the directories of all ranks, and everything else below the root."""
     names = objects.children()
     ranks = [name for name in names if _RANK.fullmatch(name)]
     others = sorted({*names} - {*ranks, pool.POOL})
     pools = objects.children(pool.POOL) if pool.POOL in names else []
+    whole = _Listing()
     with ThreadPoolExecutor(_RANKS_AT_ONCE, thread_name_prefix="dump-ingest-list") as threads:
-        return [
-            *threads.map(lambda name: _list_rank(objects, name), ranks),
-            *threads.map(lambda name: _list_other(objects, name), others),
-            *threads.map(lambda name: _list_pool(objects, f"{pool.POOL}/{name}"), pools),
-        ]
+        for listing in itertools.chain(
+            threads.map(lambda name: _list_rank(objects, name), ranks),
+            threads.map(lambda name: _list_other(objects, name), others),
+            threads.map(lambda name: _list_pool(objects, f"{pool.POOL}/{name}"), pools),
+        ):
+            whole.add(listing)
+    return whole
 
 
 def _list_rank(objects: ObjectStore, name: str) -> _Listing:
@@ -253,7 +270,12 @@ def _list_rank(objects: ObjectStore, name: str) -> _Listing:
 
 def _list_other(objects: ObjectStore, name: str) -> _Listing:
     listed = objects.listed(name)
-    return _Listing(Extent.of(listed.values()), temporaries=_temporaries_in(name, listed))
+    begun = unfinished([f"{name}/{key}" for key in listed])
+    return _Listing(
+        Extent.of(listed.values()),
+        temporaries=_temporaries_in(name, listed),
+        unfinished_changes={path: Extent.of([listed[path.removeprefix(f"{name}/")]]) for path in begun},
+    )
 
 
 def _list_pool(objects: ObjectStore, name: str) -> _Listing:

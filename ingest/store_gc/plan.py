@@ -25,26 +25,26 @@ class GcAction:
     what: What
     """`step`: a step with everything below it. `tensors`: only the payloads of a step. `remains`: a
     generation that no commit points to. `pool`: an array in the pool of a step that no commit refers to.
-    `temporary`: what a killed writer left behind. `upload`: parts of an
-    object that was never completed."""
+    `temporary`: what a killed writer left behind. `upload`: parts of an object that was never completed.
+    `announcement`: that a killed writer has begun to change a commit; it goes with the next consolidation."""
     rank: int | None
-    """None for an array in a pool, for a temporary object, and for an upload."""
+    """Set for `step`, `tensors` and `remains`."""
     step: int | None
-    """None for run files, for an array in a pool, for a temporary object, and for an upload."""
+    """Set for the same; None for run files."""
     generation: str
     """The generation that goes, or that loses its tensors; "" if only empty directories go."""
     objects: int
     nbytes: int
     why: str
     path: str = ""
-    """The path of an array in a pool; the key of a temporary object, or of what an upload was to become; ""
-    for everything else."""
+    """The path of an array in a pool; the key of a temporary object, of an announcement, or of what an upload
+    was to become; "" for everything else."""
     upload: str = ""
     """What the store calls an upload; "" for everything else."""
 
     @property
     def key(self) -> StepKey | None:
-        """The step or the run files that it belongs to; None for a temporary object."""
+        """The step or the run files that it belongs to; None if it has no rank."""
         return None if self.rank is None else StepKey(self.rank, self.step)
 
 

@@ -1,11 +1,11 @@
 """The plan of `gc` as it stands in a file: typed records that are checked while they are decoded.
 
-A plan file is not trusted: it can name steps, generations and temporary objects, and nothing else.
+A plan file is not trusted: it can name what a plan names, and nothing else in the store.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias, cast
+from typing import Annotated, ClassVar, Literal, TypeAlias, cast
 
 from msgspec import DecodeError, Meta, Struct, structs
 from msgspec.json import Decoder
@@ -13,9 +13,10 @@ from msgspec.json import Decoder
 from ingest.store_gc.inventory import is_temporary
 from ingest.store_gc.policy import GcPolicy
 from workers.errors import UsageError
+from workers.store.changes import has_begun
 from workers.store.packed import pool
 
-What: TypeAlias = Literal["step", "tensors", "remains", "pool", "temporary", "upload"]
+What: TypeAlias = Literal["step", "tensors", "remains", "pool", "temporary", "upload", "announcement"]
 Format: TypeAlias = Literal["dump-ingest gc plan 1"]
 FORMAT: Format = "dump-ingest gc plan 1"
 Natural: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -49,7 +50,7 @@ class PolicyRecord(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ActionRecord(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="what"):
-    """What every action in a plan file has; `what` says which of the six kinds it is."""
+    """What every action in a plan file has; `what` says which of the seven kinds it is."""
 
     objects: Natural
     nbytes: Natural
@@ -71,13 +72,8 @@ class RemoveStep(ActionRecord, frozen=True, kw_only=True, tag="step"):
     path: str
 
 
-class RemoveTensors(ActionRecord, frozen=True, kw_only=True, tag="tensors"):
+class RemoveTensors(RemoveStep, frozen=True, kw_only=True, tag="tensors"):
     """A step loses the payloads of its tensors."""
-
-    rank: Natural
-    step: Natural
-    generation: GenerationName
-    path: str
 
 
 class RemoveRemains(ActionRecord, frozen=True, kw_only=True, tag="remains"):
@@ -89,49 +85,71 @@ class RemoveRemains(ActionRecord, frozen=True, kw_only=True, tag="remains"):
     path: str
 
 
-class RemovePooled(ActionRecord, frozen=True, kw_only=True, tag="pool"):
+class PathRecord(ActionRecord, frozen=True, kw_only=True):
+    """What every action has that names one path in the store, and no step."""
+
+    rank: None
+    step: None
+    generation: OptionalGenerationName
+    path: str
+
+    names: ClassVar[str]
+    """What the path is that of."""
+
+    def __post_init__(self) -> None:
+        """Check the path."""
+        if not self.is_valid:
+            message = f"path {self.path!r} is not that of {self.names}"
+            raise ValueError(message)
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the path may stand in an action of this kind."""
+        raise NotImplementedError
+
+
+class RemovePooled(PathRecord, frozen=True, kw_only=True, tag="pool"):
     """An array in the pool of a step goes, to which no commit refers."""
 
-    rank: None
-    step: None
-    generation: OptionalGenerationName
-    path: str
+    names: ClassVar = "an array in the pool of a step"
 
-    def __post_init__(self) -> None:
-        """Check that the path is that of an array in a pool."""
-        if pool.step_of(self.path) is None:
-            message = f"path {self.path!r} is not that of an array in the pool of a step"
-            raise ValueError(message)
+    @property
+    def is_valid(self) -> bool:
+        """Whether the path is that of an array in a pool."""
+        return pool.step_of(self.path) is not None
 
 
-class RemoveTemporary(ActionRecord, frozen=True, kw_only=True, tag="temporary"):
+class RemoveTemporary(PathRecord, frozen=True, kw_only=True, tag="temporary"):
     """A temporary object of a killed writer goes."""
 
-    rank: None
-    step: None
-    generation: OptionalGenerationName
-    path: str
+    names: ClassVar = "a temporary object in the store"
 
-    def __post_init__(self) -> None:
-        """Check that the path is that of a temporary object inside of the store."""
-        if not is_temporary(self.path) or ".." in self.path.split("/"):
-            message = f"path {self.path!r} is not that of a temporary object in the store"
-            raise ValueError(message)
+    @property
+    def is_valid(self) -> bool:
+        """Whether the path is that of a temporary object, and inside of the store."""
+        return is_temporary(self.path) and ".." not in self.path.split("/")
 
 
-class AbortUpload(ActionRecord, frozen=True, kw_only=True, tag="upload"):
+class AbortUpload(PathRecord, frozen=True, kw_only=True, tag="upload"):
     """An upload in parts ends that was never completed."""
 
-    rank: None
-    step: None
-    generation: OptionalGenerationName
-    path: str
+    names: ClassVar = "an upload into the store"
 
-    def __post_init__(self) -> None:
-        """Check that the path is that of an object inside of the store."""
-        if not self.path or not self.upload or {"..", ""} & set(self.path.split("/")):
-            message = f"path {self.path!r} is not that of an upload into the store"
-            raise ValueError(message)
+    @property
+    def is_valid(self) -> bool:
+        """Whether the path is inside of the store."""
+        return self.upload != "" and not {"..", ""} & set(self.path.split("/"))
+
+
+class EndChange(PathRecord, frozen=True, kw_only=True, tag="announcement"):
+    """A change of a commit ends that a killed writer has begun."""
+
+    names: ClassVar = "an announcement in the store"
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the path is that of the announcement of a beginning."""
+        return has_begun(self.path)
 
 
 class PlanRecord(Struct, frozen=True):
@@ -142,7 +160,8 @@ class PlanRecord(Struct, frozen=True):
     made_at: str
     policy: PolicyRecord
     actions: tuple[
-        RemoveStep | RemoveTensors | RemoveRemains | RemovePooled | RemoveTemporary | AbortUpload, ...
+        RemoveStep | RemoveTensors | RemoveRemains | RemovePooled | RemoveTemporary | AbortUpload | EndChange,
+        ...,
     ]
     notes: tuple[str, ...]
     store_bytes: Natural

@@ -20,6 +20,7 @@ from ingest.store_gc.pools import Pools
 from ingest.units import human_bytes
 from workers.errors import UsageError
 from workers.model import StepKey
+from workers.store.objects import UnfinishedUpload
 from workers.store.packed import pool
 
 #: The most steps that a note names.
@@ -110,6 +111,7 @@ class _Planner:
             *(action for action in remains if action.key not in steps),
             *(action for action in temporaries if not _is_below(action.path, steps)),
             *self._uploads(),
+            *self._unfinished_changes(),
         ]
 
     def _chosen(self) -> list[GcAction]:
@@ -237,15 +239,22 @@ class _Planner:
                 why = "left by a writer that was killed"
                 yield GcAction("temporary", None, None, "", extent.objects, extent.nbytes, why, path)
 
+    def _unfinished_changes(self) -> Iterator[GcAction]:
+        for path, extent in sorted(self.inventory.unfinished_changes.items()):
+            if self._is_old(extent):
+                why = "a writer was killed while it changed a commit"
+                yield GcAction("announcement", None, None, "", 0, 0, why, path)
+
     def _uploads(self) -> Iterator[GcAction]:
         """Yield the uploads that were never completed, if nothing was written into them for the grace period.
 
         They do not count in the size of the store: no listing of objects has them.
         """
-        uploads = self.inventory.uploads
-        old = [upload for upload in uploads if self.now - upload.written_at > self.policy.grace_s]
-        if len(old) < len(uploads):
-            young = [upload for upload in uploads if upload not in old]
+        old: list[UnfinishedUpload] = []
+        young: list[UnfinishedUpload] = []
+        for upload in self.inventory.uploads:
+            (old if self.now - upload.written_at > self.policy.grace_s else young).append(upload)
+        if young:
             self.notes.append(
                 f"{len(young)} uploads in parts ({human_bytes(sum(upload.nbytes for upload in young))}) are "
                 f"under way, or were left within {duration(self.policy.grace_s)}: they stay"

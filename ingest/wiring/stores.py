@@ -66,7 +66,7 @@ def refuse_misplaced(objects: ObjectStore) -> None:
     place = Path(objects.address.url)
     if not objects.is_local:
         return
-    if (store := store_above(place)) is not None:
+    if (store := store_above(objects.address)) is not None:
         raise UsageError(f"{place} would lie in the store {store}", hint=_WRONG_PLACE_HINT)
     if not place.is_dir():
         return

@@ -19,12 +19,15 @@ from workers.store.packed import pool
 from workers.store.record import LEAF
 
 LEASE, CUBES = "consolidated/lease", "consolidated/cubes"
+#: Who changes commits within their generation.
+CHANGER = "changer"
 #: How long gc leaves alone what no commit points to; clocks may differ by a part of it.
 GRACE_S, SKEW_S = 2000.0, 700.0
 #: Within this time after the last fault and the last change of the job, all of the dump is in the store: the
 #: longest pause after a failure is 60 s, commits are read again each minute, and a listing is trusted as long
-#: as its files had been quiet, and for a minute at least.
-LATE_AFTER_S = 900.0
+#: as its files had been quiet, and for a minute at least. A step about which a person had to decide is left
+#: alone for 600 s, also if gc removes its commit meanwhile, and idle watchers look every 400 s.
+LATE_AFTER_S = 1200.0
 
 
 _BELOW = re.compile(r"rank_(\d+)/step_(\d+)/")
@@ -66,6 +69,10 @@ class Judge:
     """Steps of which a watcher has deleted files: what comes late stays in the dump."""
     rounds: float = -1.0
     """When a round of a consolidator has ended last."""
+    _leaves: dict[StepKey, list[bytes]] = field(default_factory=dict)
+    """By step: its commits, one after the other; "" where it was removed."""
+    _undone: set[StepKey] = field(default_factory=set)
+    """Steps whose commit was undone, unannounced, by what had been given up as the first one of the step."""
 
     # -- the store
 
@@ -81,6 +88,9 @@ class Judge:
             if self.bucket.data(key) not in (None, data):
                 self._check_announced(writer, step, commit.parse(data, step).fingerprint)
             self._check_commit(writer, step, data)
+            self._leaves.setdefault(step, []).append(data)
+            if self.bucket.is_late and writer != CHANGER:
+                self._undone.add(step)
         elif match := _BELOW.match(key):
             visible = self.visible.get(StepKey(int(match[1]), int(match[2])))
             is_seen = visible is not None and key.split("/")[2] == visible.fingerprint
@@ -124,6 +134,7 @@ class Judge:
         if not any(name.startswith(f"rank_{key.rank}/removed/{key.step}.") for name in self.bucket.objects):
             raise Violation("nothing committed is lost", f"{writer} removes {key} without a tombstone")
         self._check_announced(writer, key, REMOVED)
+        self._leaves[key].append(b"")
         del self.visible[key]
         self.removed[key] = self._committed_at[key]
 
@@ -188,6 +199,17 @@ class Judge:
         self.strikes[owner] = self.strikes.get(owner, 0) + 1
         if self.strikes[owner] > 1:
             raise Violation("one holder writes", f"{owner} goes on to write without the lease")
+
+    # -- copies of commits
+
+    def moment(self) -> dict[StepKey, int]:
+        """Return for each step with a commit how many commits it has had so far."""
+        return {key: len(leaves) for key, leaves in self._leaves.items()}
+
+    def check_copy(self, key: StepKey, copy: bytes, asked: int) -> None:
+        """Check that a copy is what the commit was when somebody asked, as `moment` said then, or later."""
+        if key not in self._undone and copy not in self._leaves[key][asked - 1 :]:
+            raise Violation("copies are commits", f"the copy of {key} is not its commit")
 
     # -- the dump
 

@@ -16,12 +16,13 @@ from ingest.dispatch.outcomes import TaskRetried
 from ingest.dispatch.submitter import Submitter
 from ingest.steps.committed import Committed
 from ingest.steps.decide import Offer
-from ingest.store_gc.execute import Execution
+from ingest.store_gc.execute import Execution, GcDone
 from ingest.store_gc.planner import _Planner
 from ingest.store_gc.pools import Pools
 from tests.simulation.cluster import Worker
 from tests.simulation.world import Cast
 from workers.store import commit
+from workers.store.changes import end_of
 from workers.store.packed import recompressing
 from workers.tasks.read_back import ReadBack, ReadBackVerdict
 
@@ -141,6 +142,22 @@ def _silent(stack: ExitStack) -> None:
     stack.enter_context(patch.object(commit, "announce", lambda *_: None))
 
 
+def _begun_means_done(stack: ExitStack) -> None:
+    """gc ends a change that has begun just now: its writer may still be at it."""
+    planned = _Planner._unfinished_changes
+
+    def plan(planner: _Planner) -> Iterator[Any]:
+        planner.policy = replace(planner.policy, grace_s=0.0)
+        yield from planned(planner)
+
+    def end(execution: Execution, action: Any) -> GcDone:
+        execution.objects.put(end_of(action.path), b"")
+        return GcDone(action)
+
+    stack.enter_context(patch.object(_Planner, "_unfinished_changes", plan))
+    stack.enter_context(patch.object(Execution, "_end_change", end))
+
+
 _SPOILED, _LATE = frozenset(["spoiled"]), frozenset(["late"])
 
 
@@ -178,5 +195,8 @@ BUGS = (
     Planted("retries that are lost", "ingest", "nothing is late", _lost_retry),
     Planted("steps without silence", "ingest", "no half step is visible", _no_silence),
     Planted("changes without an announcement", "ingest", "no change is silent", _silent),
+    Planted(
+        "changes that end too early", "copies", "copies are commits", _begun_means_done, _LATE, first=5600
+    ),
     Planted("late writes that stay", "ingest", "nothing is late", _no_recheck, _LATE),
 )

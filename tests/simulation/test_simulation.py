@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 
@@ -12,8 +13,8 @@ from tests.simulation.world import Cast, Setting
 
 #: Schedules of the suite, about ten seconds on a quiet core; `make simulate` plays more.
 SCHEDULES = 3000
-#: Schedules of ranks that share what is in a pool: a second or two.
-POOL_SCHEDULES = 50
+#: Schedules of each cast that is played by its name: a second or two.
+NAMED_SCHEDULES = 50
 #: In so many schedules each planted bug shows.
 _MOST = 3000
 
@@ -25,9 +26,14 @@ def test_no_invariant_is_violated() -> None:
     assert played.schedules == SCHEDULES
 
 
-@pytest.mark.parametrize("cast", ["pool", "recompress"])
-def test_no_invariant_is_violated_by_ranks_that_share(cast: Cast) -> None:
-    assert play(range(1, POOL_SCHEDULES + 1), Setting(cast)).found == []
+@pytest.mark.parametrize("cast", ["pool", "recompress", "copies"])
+def test_no_invariant_is_violated_in_casts_that_are_played_by_name(cast: Cast) -> None:
+    assert play(range(1, NAMED_SCHEDULES + 1), Setting(cast)).found == []
+
+
+def test_gc_ends_changes_of_killed_writers() -> None:
+    lines = [line for seed in range(1, 21) for line in trace(seed, Setting("copies"))[0]]
+    assert any(" gc " in line and "put consolidated/changed" in line and ".done-" in line for line in lines)
 
 
 def test_steps_are_encoded_again() -> None:
@@ -35,7 +41,7 @@ def test_steps_are_encoded_again() -> None:
     assert any("recompress" in line and line.endswith(": done") for line in lines)
 
 
-@pytest.mark.parametrize("cast", ["ingest", "watchers", "delete", "gc", "lease", "all", "pool", "recompress"])
+@pytest.mark.parametrize("cast", get_args(Cast))
 def test_a_seed_replays(cast: Cast) -> None:
     first, second = trace(7, Setting(cast)), trace(7, Setting(cast))
     assert first[0] == second[0]

@@ -10,6 +10,7 @@ from unittest.mock import patch
 from tests.simulation.actors import QUIET, Collector, Consolidator, Job, Reader, Watcher, set_clock
 from tests.simulation.choices import Choices
 from tests.simulation.cluster import Cluster
+from tests.simulation.copies import Believer, Changer, Copier
 from tests.simulation.dump import SimulatedDump
 from tests.simulation.faults import JUMPS_S, Faults
 from tests.simulation.judge import GRACE_S, LATE_AFTER_S, Judge
@@ -19,9 +20,12 @@ from workers.model import StepKey
 from workers.store.model import Grid
 from workers.store.packed import pool
 
-Cast: TypeAlias = Literal["ingest", "watchers", "delete", "gc", "lease", "all", "pool", "recompress"]
-#: How often each cast is drawn. Played by their names are `pool`, which is `gc` with ranks that share, and
-#: `recompress`, which is `pool` with a gc that also encodes steps again.
+Cast: TypeAlias = Literal[
+    "ingest", "watchers", "delete", "gc", "lease", "all", "pool", "recompress", "copies"
+]
+#: How often each cast is drawn. Played by their names are `pool`, which is `gc` with ranks that share,
+#: `recompress`, which is `pool` with a gc that also encodes steps again, and `copies`, which is `gc` with a
+#: consolidator that copies commits.
 CASTS: tuple[Cast, ...] = (
     "ingest", "ingest", "ingest", "watchers", "delete", "delete", "gc", "gc", "lease", "lease", "lease", "all"
 )  # fmt: skip
@@ -60,11 +64,14 @@ class World:
     watchers: list[Watcher] = field(default_factory=list)
     consolidators: list[Consolidator] = field(default_factory=list)
     collector: Collector | None = None
+    changer: Changer | None = None
+    believer: Believer | None = None
     _healed_at: float | None = None
     _version: tuple[int, int, int] = (-1, -1, -1)
     """Of dump, store and refusals, when it was found out last what is missing."""
     _late: list[StepKey] = field(default_factory=list)
     _changed_at: float = 0.0
+    _at_work_until: float = 0.0
 
     def __post_init__(self) -> None:
         pick = self.choices.pick
@@ -80,8 +87,10 @@ class World:
             self._add_consolidators(2 + pick(2))
         else:
             self._add_ingest()
-        if self.cast in ("gc", "all", *_SHARING):
+        if self.cast in ("gc", "all", "copies", *_SHARING):
             self._add_gc()
+        if self.cast == "copies":
+            self._add_copies()
         self._without()
         if pick(3) == 1:
             self._jump_clocks()
@@ -144,6 +153,17 @@ class World:
         self.collector = Collector(self.bucket, self.faults, self.judge, runs, recompresses)
         self.kernel.spawn(self.collector.run)
 
+    def _add_copies(self) -> None:
+        pick, only, late = self.choices.pick, self.setting.only, frozenset({"late"})
+        # A commit that is changed after gc has removed its step would be half a step.
+        without = frozenset[str]() if self.judge.keep_last is None else late
+        changing = Faults(self.choices, pick(4), 0.2, without, only=only)
+        copying = Faults(self.choices, pick(4), 0.03, late, only=only)
+        self.changer = Changer(self.bucket, changing, self.judge, 3 + pick(4))
+        self.believer = Believer(self.bucket, self.judge)
+        for actor in (self.changer, self.believer, Copier(self.bucket, copying)):
+            self.kernel.spawn(actor.run)
+
     def _without(self) -> None:
         """Leave out kinds of faults that this cast is not made for."""
         without = set()
@@ -183,9 +203,12 @@ class World:
         now = self.kernel.now
         if self._healed_at is None and not self._can_be_healed():
             return False
-        if self.bucket.late or (self.collector is not None and self.collector.runs > self.collector.ended):
+        if self._is_at_work():
+            self._at_work_until = now
             return False
         since = self._healed_at or 0.0
+        if self.believer is not None:  # what is late shows in other casts
+            return self.believer.begun_at > self._at_work_until
         if self.consolidators and self.judge.rounds < since:
             self.judge.check_rounds(since)
             return False
@@ -197,6 +220,12 @@ class World:
                 f"{missing[0]} is not in the store {LATE_AFTER_S:.0f} s after all faults; {'; '.join(words)}",
             )
         return not missing
+
+    def _is_at_work(self) -> bool:
+        """Return whether somebody still removes or changes commits."""
+        collects = self.collector is not None and self.collector.runs > self.collector.ended
+        changes = self.changer is not None and self.changer.changes > 0
+        return bool(self.bucket.late) or collects or changes
 
     def _missing(self) -> list[StepKey]:
         """Return the steps that are not in the store; the same as before if nothing has changed since."""

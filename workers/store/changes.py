@@ -7,16 +7,18 @@
 
 The objects are empty, and stand until the consolidator has read the commit afterwards. That another
 generation was committed, or the commit removed, shows in what is there now. That the same generation was
-committed again does not: so that is announced twice, before and after. A writer that ends in between leaves
-the first one for good, and the commit is then read by everybody.
+committed again does not: so that is announced twice, before and after. A writer that is killed in between
+leaves the first one alone, and everybody reads the commit. After its grace period, `gc` announces the end in
+place of the writer.
 
 Announced is each change of a commit that exists. The first commit of a step is found by listing.
 """
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from workers.model import StepKey
@@ -28,6 +30,7 @@ CHANGED = "consolidated/changed"
 REMOVED = "removed"
 #: Before the name of a change within a generation.
 BEGUN, DONE = "begun-", "done-"
+_BEGUN_PATH = re.compile(rf"{CHANGED}/[0-9]+\.[0-9]+\.{BEGUN}[0-9a-f]{{32}}")
 
 
 def path_of(key: StepKey, word: str) -> str:
@@ -51,6 +54,22 @@ def changing(objects: ObjectStore, key: StepKey) -> Iterator[None]:
     announce(objects, key, f"{BEGUN}{change}")
     yield
     announce(objects, key, f"{DONE}{change}")
+
+
+def has_begun(path: str) -> bool:
+    """Return whether an object announces that a change within a generation has begun."""
+    return _BEGUN_PATH.fullmatch(path) is not None
+
+
+def end_of(begun: str) -> str:
+    """Return the object that announces the end of a change, from the one that announces its beginning."""
+    return begun.replace(f".{BEGUN}", f".{DONE}")
+
+
+def unfinished(paths: Collection[str]) -> list[str]:
+    """Return those of these objects that announce the beginning of a change whose end is not among them."""
+    present = set(paths)
+    return [path for path in paths if has_begun(path) and end_of(path) not in present]
 
 
 def read_announcements(objects: ObjectStore) -> dict[StepKey, list[str]]:

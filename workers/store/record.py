@@ -223,7 +223,7 @@ def not_ours(url: str) -> StoreFormatError:
     """Return the error for a place that holds something else."""
     return StoreFormatError(
         f"{url} is a Zarr hierarchy, but not a dump-ingest store",
-        hint="Choose another --store; nothing was written.",
+        hint="Name a dump-ingest store, or for a new one a place of its own, such as run.zarr.",
     )
 
 

@@ -20,15 +20,8 @@ from workers.model import StepKey
 from workers.store import commit, tables
 from workers.store.commit import Commit
 from workers.store.consolidated.blocks import Block, TensorAxis, TensorKey, block_of
-from workers.store.consolidated.cubes import (
-    ANOMALY_FIELDS,
-    CUBES_VERSION,
-    GROUP,
-    TOTALS,
-    CubeGrid,
-    Cubes,
-    read_axis,
-)
+from workers.store.consolidated.cubes import ANOMALY_FIELDS, CUBES_VERSION, GROUP, TOTALS, CubeGrid, Cubes
+from workers.store.consolidated.tensor_axis import read_axis
 from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects

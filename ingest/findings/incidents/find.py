@@ -279,15 +279,14 @@ class _IncidentSearch:
         firsts = [rule for rule in rules if run[0] in by_rule[rule]]
         incident = self._of_rule(firsts[0], _NOT_FINITE, [by_rule[firsts[0]][run[0]]])
         summaries = [opened.commit.summary for step in run for opened in self.snapshot.of_step(step).values()]
-        is_unread = any(left.key.step in run for left in self.left_out)
         has_nan = any(summary.nan_tensors for summary in summaries)
         kind = IncidentKind.NAN if has_nan else IncidentKind.INF
-        severity = max((self.sightings.facts[rule].severity for rule in rules), key=SEVERITIES.index)
-        if not is_unread and not has_nan:
-            severity = SEVERITIES[0]
-            summary = f"{incident.summary}; harmless, for what read it gave finite numbers"
+        if has_nan or any(left.key.step in run for left in self.left_out):
+            severity = max((self.sightings.facts[rule].severity for rule in rules), key=SEVERITIES.index)
+            why = "where it began is not known"
         else:
-            summary = f"{incident.summary}; where it began is not known"
+            severity = SEVERITIES[0]
+            why = "harmless, for what read it gave finite numbers"
         return replace(
             incident,
             id=incident_id(incident.store, kind, run[0], _NOT_FINITE),
@@ -296,7 +295,7 @@ class _IncidentSearch:
             last_step=run[-1],
             steps=len(run),
             ranks=tuple(sorted({totals.key.rank for totals in summaries if totals.anomalous_tensors})),
-            summary=summary,
+            summary=f"{incident.summary}; {why}",
             tensors=sum(totals.anomalous_tensors for totals in summaries),
             rules=rules,
         )

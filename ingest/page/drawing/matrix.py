@@ -101,7 +101,7 @@ def _axes(matrix: Matrix, width: float, height: float, rows_are: str) -> Iterato
     yield text(_LEFT, _TOP + rows * height + 30, "step", class_="axis")
 
 
-def _ticks(length: int, most: int) -> Sequence[int]:
+def _ticks(length: int, limit: int) -> Sequence[int]:
     """Return at most twelve places for numbers, evenly spaced."""
-    every = max(-(-length // min(most, 2 * _MAX_TICKS)), 1)
+    every = max(-(-length // min(limit, 2 * _MAX_TICKS)), 1)
     return range(0, length, every)

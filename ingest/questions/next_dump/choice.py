@@ -14,6 +14,7 @@ from ingest.reader.flow.content import CallKey
 from ingest.reader.flow.operator_kinds import is_parameter
 from ingest.reader.flow.step_flow import FlowCall, StepFlow, flow_of
 from workers.errors import UsageError
+from workers.store.consolidated.blocks import TensorKey
 
 #: Operators of at least this worth are dumped without a budget. With one, those below it, too, if they fit.
 WORTH_DUMPING = 0.4
@@ -141,35 +142,37 @@ def choose_divergence(store: Catalog, answer: Divergence) -> Suspicion:
             f"{store.url}: all replicas agree, so nothing is suspected",
             hint="Ask for what you want to see: --for tensor NAME, or --for origin.",
         )
-    first = min([call.step for call in answer.broken] + [odd.first_step for odd in answer.odd])
-    broken = [call for call in answer.broken if call.step == first]
-    odd = [odd for odd in answer.odd if odd.first_step == first]
-    suspects = [
-        *(Suspect(_broken_id(call), _CULPRIT, "equal inputs and unequal outputs") for call in broken),
-        *_differing_first(store, odd),
-    ]
+    culprits: list[BrokenOperator | Odd] = [*answer.broken, *answer.odd]
+    first = min(map(_first_step, culprits))
+    culprits = [culprit for culprit in culprits if _first_step(culprit) == first]
+    suspects = [suspect for culprit in culprits for suspect in _of_culprit(store, culprit)]
     differences = (difference for difference in answer.differences if difference.first_step == first)
-    for difference in islice(differences, max(4 * _MAX_ALTERNATIVES - len(suspects), 0)):
-        key = difference.key
-        operator = OperatorId(key.net, key.graph, key.op_type, key.op_name)
-        suspects.append(Suspect(operator, _READER, f"{difference.name} differs"))
-    culprits: list[BrokenOperator | Odd] = [*broken, *odd]
+    suspects += (
+        Suspect(_operator_of(difference.key), _READER, f"{difference.name} differs")
+        for difference in islice(differences, max(4 * _MAX_ALTERNATIVES - len(suspects), 0))
+    )
     ranks = {rank for culprit in culprits for rank in (*culprit.ranks, *culprit.others[:1])}
     about = f"replicas that disagree from step {first} on"
     return Suspicion(_ranked(suspects), with_step_before(first), tuple(sorted(ranks)), about)
 
 
-def _broken_id(call: BrokenOperator) -> OperatorId:
-    return OperatorId(call.net, call.graph, call.op_type, call.op_name)
+def _first_step(culprit: BrokenOperator | Odd) -> int:
+    return culprit.step if isinstance(culprit, BrokenOperator) else culprit.first_step
 
 
-def _differing_first(store: Catalog, odd: Iterable[Odd]) -> Iterator[Suspect]:
-    """Yield the operators of the tensors with which ranks differ first, and what wrote their inputs."""
-    for ranks in odd:
-        key = ranks.first.key
-        flow = flow_of(store.step(ranks.ranks[0], ranks.first_step))
-        why = f"{ranks.first.name} differs first"
-        yield from _with_sources(flow, _calls(flow, key.graph, key.op_type, key.op_name), why)
+def _operator_of(part: BrokenOperator | TensorKey) -> OperatorId:
+    return OperatorId(part.net, part.graph, part.op_type, part.op_name)
+
+
+def _of_culprit(store: Catalog, culprit: BrokenOperator | Odd) -> Iterator[Suspect]:
+    """Yield a broken operator; or that of the tensor with which ranks differ first, and its sources."""
+    if isinstance(culprit, BrokenOperator):
+        yield Suspect(_operator_of(culprit), _CULPRIT, "equal inputs and unequal outputs")
+        return
+    key = culprit.first.key
+    flow = flow_of(store.step(culprit.ranks[0], culprit.first_step))
+    calls = _calls(flow, key.graph, key.op_type, key.op_name)
+    yield from _with_sources(flow, calls, f"{culprit.first.name} differs first")
 
 
 def choose_tensors(store: Catalog, names: Iterable[str], rank: Any = None, step: Any = None) -> Suspicion:

@@ -14,6 +14,9 @@ from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
 from workers.errors import DamagedStore
 
+#: How many items a list in words names.
+_LISTED = 5
+
 
 def how_it_began(root: Root) -> str:
     """Return how something bad began, for a text that names the operator, such as `was born in it`."""
@@ -108,8 +111,8 @@ def sentence(text: str) -> str:
     return f"{first}{text[1:]}." if not text.endswith(".") else text
 
 
-def list_in_words(items: Iterable[str], *, limit: int = 5) -> str:
+def list_in_words(items: Iterable[str]) -> str:
     """List the first items, and the number of the others: `a, b and 3 more`."""
     texts = list(items)
-    rest = len(texts) - limit
-    return ", ".join(texts[:limit]) + (f" and {rest} more" if rest > 0 else "")
+    rest = len(texts) - _LISTED
+    return ", ".join(texts[:_LISTED]) + (f" and {rest} more" if rest > 0 else "")

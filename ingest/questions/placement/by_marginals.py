@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ingest.questions.compare.selection import parse_selection
-from ingest.reader.catalog import Catalog, open_catalog
+from ingest.questions.named_steps import name_of, named_steps
+from ingest.reader.catalog import Catalog
 from ingest.reader.step import Step
 from ingest.reader.step_marginals import marginals_of
 from workers.arrays.sharded.marginal_placement import FIT, MarginalWay, held_as, ways_held
@@ -112,7 +112,7 @@ def layout_by_marginals(
         UsageError: a step is not in the store, or no tensor is in both.
         DamagedStore: an index or marginals are damaged.
     """
-    whole_step = reference if isinstance(reference, Step) else _opened(reference)
+    (whole_step,) = named_steps(reference)
     number = whole_step.key.step if step is None else step
     pieces = _pieces(store, number, pattern)
     wholes = {key: (row, name) for key, row, name in _tensors(whole_step) if of is None or name == of}
@@ -129,17 +129,7 @@ def layout_by_marginals(
             f"{store.url}: no tensor of step {number} that matches {pattern!r} is in the reference",
             hint="`--whole NAME` says which tensor of the reference the pieces make up.",
         )
-    where = f"{whole_step.address.url}@{whole_step.key.rank},{whole_step.key.step}"
-    return LayoutByMarginals(store.url, number or 0, where, tuple(held))
-
-
-def _opened(side: str) -> Step:
-    selection = parse_selection(side)
-    if selection.rank is None or selection.step is None:
-        raise UsageError(
-            f"{side} does not name a rank and a step", hint="Write STORE@RANK,STEP: run.zarr@0,3."
-        )
-    return open_catalog(selection.where).step(selection.rank, selection.step)
+    return LayoutByMarginals(store.url, number or 0, name_of(whole_step), tuple(held))
 
 
 def _tensors(step: Step) -> Iterator[tuple[TensorKey, int, str]]:

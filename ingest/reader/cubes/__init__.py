@@ -1,7 +1,8 @@
 """Reading the consolidated view: the cubes over all ranks and steps.
 
 consolidated.py             the cubes as users have them
-cube_reader.py,             reading cubes; parts of them; where their inner chunks are
+cube_reader.py,             reading cubes; arrays by parts; columns of cubes; where inner chunks are
+array_parts.py,
 cube_columns.py,
 shard_indexes.py
 cube_find.py,               conditions, sketches, a statistic of several tensors together

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from ingest.reader.cubes.cube_find import find
 from ingest.reader.cubes.cube_reader import CubeReader
 from workers.errors import DamagedStore, StoreError
-from workers.store.consolidated.cubes import GROUP, parse_state
+from workers.store.consolidated.cube_state import parse_state
+from workers.store.consolidated.cubes import GROUP
 from workers.store.objects import ObjectStore
 
 if TYPE_CHECKING:

@@ -124,12 +124,12 @@ def aggregated_steps(
     answers = {blocks: np.full((blocks[0].layout.chunk[0], ranks), np.nan) for blocks in blocks_of}
     jobs = []
     for blocks in answers:
-        parts = [_CubePart(cubes, block, tensors) for block in blocks]
+        parts = [_BlockColumns(cubes, block, tensors) for block in blocks]
         of_parts = (part.objects() for part in parts)
         jobs += [(blocks, parts, alike) for alike in zip(*of_parts, strict=True)]
 
     def together(
-        job: tuple[tuple[_Block, ...], list[_CubePart], tuple[_WantedObject, ...]],
+        job: tuple[tuple[_Block, ...], list[_BlockColumns], tuple[_WantedObject, ...]],
     ) -> npt.NDArray[np.float64]:
         _, parts, alike = job
         total = np.full(parts[0].block.layout.chunk[:2], np.nan)
@@ -204,12 +204,12 @@ def _read(cubes: CubeReader, blocks: Sequence[_Block], wanted: Array) -> list[Ar
     """Return some places along the last axis of each block, (step of the block, rank, place)."""
     answers, jobs = [], []
     for block in blocks:
-        part = _CubePart(cubes, block, wanted)
+        part = _BlockColumns(cubes, block, wanted)
         shape = (block.layout.chunk[0], cubes.state.ranks, wanted.size)
         answers.append(np.full(shape, block.layout.fill, block.layout.dtype))
         jobs += [(part, answers[-1], wanted_object) for wanted_object in part.objects()]
 
-    def fill(job: tuple[_CubePart, Array, _WantedObject]) -> None:
+    def fill(job: tuple[_BlockColumns, Array, _WantedObject]) -> None:
         part, answer, wanted_object = job
         chunks = list(part.chunks(wanted_object))
         if chunks:
@@ -253,7 +253,7 @@ class _WantedObject:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _CubePart:
+class _BlockColumns:
     """Places along the last axis of a block of steps, (step, rank, place)."""
 
     cubes: CubeReader

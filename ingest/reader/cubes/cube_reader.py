@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.reader.cubes import shard_indexes
+from ingest.reader.cubes.array_parts import ArrayPart, batches
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import counted
 from workers.arrays.aggregate import STATISTICS
@@ -21,25 +22,15 @@ from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore
 from workers.model import StepKey, ceil_div
 from workers.store.consolidated.blocks import Block, TensorAxis
-from workers.store.consolidated.cubes import (
-    ANOMALY_FIELDS,
-    CUBE,
-    GROUP,
-    REBUILD_HINT,
-    Cubes,
-    CubeState,
-    parse_state,
-    read_axis,
-)
+from workers.store.consolidated.cube_state import CubeState, parse_state
+from workers.store.consolidated.cubes import ANOMALY_FIELDS, CUBE, GROUP, REBUILD_HINT, Cubes
 from workers.store.consolidated.nd_arrays import ArrayLayout
+from workers.store.consolidated.tensor_axis import read_axis
 from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore
 
 if TYPE_CHECKING:
     import xarray as xr
-
-#: Chunks that are requested at once, so that those in flight take little memory beside a decoded cube.
-_CHUNKS_AT_ONCE = 64
 
 
 @dataclass(eq=False)
@@ -110,7 +101,7 @@ class CubeReader:
         Raises:
             DamagedStore: one is damaged.
         """
-        for batch in _batches({name: self._part(name, place) for name in names}):
+        for batch in batches({name: self._part(name, place) for name in names}):
             objects = self._objects_of(batch.values())
             for name, part in batch.items():
                 if name not in ANOMALY_FIELDS:
@@ -124,18 +115,18 @@ class CubeReader:
                     self._anomalies[name] = (block, kept)
                 yield self._anomalies[name][1][within]
 
-    def _part(self, name: str, place: int) -> _Part:
+    def _part(self, name: str, place: int) -> ArrayPart:
         """Return what is to be read for one step of a cube: nothing if it is in the block that is kept."""
         if name in ANOMALY_FIELDS:
             layout, block = self.cubes.anomalies[name], place // self.state.grid.steps
             kept = self._kept_counts(name, block)
             if kept is not None:
-                return _Part(layout, kept.shape, {}, block)
-            return _Part.of(layout, self._shape_of_steps(layout), first=block)
+                return ArrayPart(layout, kept.shape, {}, block)
+            return ArrayPart.of(layout, self._shape_of_steps(layout), first=block)
         shape: tuple[int, ...] = (1, self.state.ranks, self.state.tensors)
         if name == "digest":
             shape = (*shape, DIGEST_BYTES)
-        return _Part.of(self.cubes.per_step[name], shape, first=place)
+        return ArrayPart.of(self.cubes.per_step[name], shape, first=place)
 
     def _kept_counts(self, name: str, block: int) -> npt.NDArray[Any] | None:
         """Return the counts of a block of steps if it is the one that was read last, else None."""
@@ -201,7 +192,7 @@ class CubeReader:
         layout = self.cubes.anomalies[name]
         _, ranks, tensors = layout.chunk
         width = layout.inner or tensors
-        read = _Part.of(layout, self._shape_of_steps(layout), first=block)
+        read = ArrayPart.of(layout, self._shape_of_steps(layout), first=block)
         objects = self._objects_of([read])
         for (_, rank_chunk, tensor_chunk), key in read.keys.items():
             left = min(self.state.tensors - tensor_chunk * tensors, tensors)
@@ -278,10 +269,10 @@ class CubeReader:
 
     def _read(self, layout: ArrayLayout, shape: tuple[int, ...], first: int | None = None) -> Any:
         """Return an array; with `first`, only the chunks at that position along its first axis."""
-        part = _Part.of(layout, shape, first)
+        part = ArrayPart.of(layout, shape, first)
         return part.decode(self._objects_of([part]))
 
-    def _objects_of(self, parts: Collection[_Part]) -> dict[str, bytes]:
+    def _objects_of(self, parts: Collection[ArrayPart]) -> dict[str, bytes]:
         """Return the objects of parts by key, without those that are rightly absent.
 
         Raises:
@@ -347,54 +338,3 @@ class CubeReader:
             reason = f"it has {held[number]} tensors instead of {expected[number]}"
             raise DamagedStore(f"{GROUP}/row: {step}: {reason}", hint=REBUILD_HINT)
         return {chunk for chunk, key in keys.items() if key in objects}
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """What is read of an array: all of it, or its chunks at one position along its first axis."""
-
-    layout: ArrayLayout
-    shape: tuple[int, ...]
-    keys: Mapping[tuple[int, ...], str]
-    """The objects of its chunks, by their positions in the part."""
-    first: int
-    """Position of its first chunk along the first axis."""
-
-    @classmethod
-    def of(cls, layout: ArrayLayout, shape: tuple[int, ...], first: int | None) -> _Part:
-        shift = first or 0
-        indexes = layout.keys(shape if first is None else (layout.chunk[0], *shape[1:]))
-        keys = {index: f"{GROUP}/{layout.key((index[0] + shift, *index[1:]))}" for index in indexes}
-        return cls(layout, shape, keys, shift)
-
-    def decode(self, objects: Mapping[str, bytes]) -> npt.NDArray[Any]:
-        """Return the part from its objects.
-
-        Raises:
-            DamagedStore: one is damaged.
-        """
-        if len(self.keys) == 1:
-            ((_, key),) = self.keys.items()
-            return self.layout.decode(objects.get(key), key)[tuple(map(slice, self.shape))]
-        whole = np.empty(self.shape, self.layout.dtype)
-        for index, key in self.keys.items():
-            target = tuple(
-                slice(i * n, min((i + 1) * n, length))
-                for i, n, length in zip(index, self.layout.chunk, self.shape, strict=True)
-            )
-            chunk = self.layout.decode(objects.get(key), key)
-            whole[target] = chunk[tuple(slice(t.stop - t.start) for t in target)]
-        return whole
-
-
-def _batches(parts: Mapping[str, _Part]) -> Iterator[dict[str, _Part]]:
-    """Yield parts that are requested at once: of few chunks together, or a large one alone."""
-    batch: dict[str, _Part] = {}
-    chunks = 0
-    for name, part in parts.items():
-        if batch and chunks + len(part.keys) > _CHUNKS_AT_ONCE:
-            yield batch
-            batch, chunks = {}, 0
-        batch[name] = part
-        chunks += len(part.keys)
-    yield batch

@@ -33,7 +33,6 @@ as they are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, TypeAlias
@@ -44,14 +43,11 @@ import numpy as np
 from workers.arrays.aggregate import STATISTICS
 from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS
-from workers.errors import DamagedStore
 from workers.model import MIB
 from workers.store import metadata
-from workers.store.consolidated.blocks import TensorAxis, TensorKey
+from workers.store.consolidated.blocks import TensorKey
 from workers.store.consolidated.nd_arrays import ArrayLayout
 from workers.store.consolidated.sketch_cube import BOUNDS, SKETCHES
-from workers.store.model import Count
-from workers.store.objects import ObjectStore
 
 GROUP = "consolidated"
 #: The group in it of the cubes that are cut along the tensors.
@@ -59,11 +55,9 @@ BY_TENSOR = "by_tensor"
 REBUILD_HINT = "`dump-ingest consolidate --rebuild` makes the view again; nothing is lost by it."
 #: Raised when an older version could not read the cubes: it makes them again then, from the commits.
 CUBES_VERSION = 4
-#: What this version reads and writes.
-_KNOWN_VERSIONS = (1, 2, 3, 4)
 #: The first version with each of these.
 _WITH_INNER_CHUNKS = _WITH_AGGREGATE = 2
-_WITH_CUBES_BY_TENSOR = _WITH_SKETCHES = 3
+WITH_CUBES_BY_TENSOR = _WITH_SKETCHES = 3
 _WITH_COMMITS = 4
 
 #: The counts that are cut into blocks of steps.
@@ -97,8 +91,6 @@ _KEYS = 16384
 _CELLS_OF_SKETCHES = 1 << 18
 #: No axis is longer: readers take memory for what the metadata says, so that needs a bound.
 _MAX_LENGTH = 1 << 24
-#: No table of (step, rank) is larger: it takes half a GiB.
-_MAX_TABLE = 1 << 26
 
 Length: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_MAX_LENGTH)]
 ChunkLength: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=_MAX_LENGTH)]
@@ -135,95 +127,6 @@ class CubeGrid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether a chunk is small enough to read, and can be cut into inner chunks."""
         is_bounded = self.ranks * self.tensors * self.steps <= _MAX_RANKS * _MAX_TENSORS * _MAX_STEPS
         return is_bounded and self.tensors % self.inner_tensors == 0
-
-
-class CubeState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the metadata of the cubes says about them: how long the axes are, and what is being written.
-
-    The fields are in the order in which they are written.
-    """
-
-    epoch: str
-    """Changes when the cubes are made again."""
-    revision: Count
-    """How often the metadata was written."""
-    rewrites: Count
-    """How often a writer began to write steps again that were in the cubes."""
-    rewriting: tuple[Length, ...]
-    """Places of the steps that are being written again: nobody may trust what the cubes hold of them."""
-    grid: CubeGrid
-    steps: Length = 0
-    ranks: Length = 0
-    tensors: Length = 0
-    consolidated_at: str = ""
-    """When the metadata was written, ISO 8601."""
-    version: int = CUBES_VERSION
-    uncut: tuple[Length, ...] = ()
-    """Full blocks of steps that the cubes by tensor do not hold, or not as they are now. Ascending."""
-
-    @property
-    def full_blocks(self) -> int:
-        """How many blocks of steps are full."""
-        return self.steps // self.grid.steps
-
-    @property
-    def has_cubes_by_tensor(self) -> bool:
-        """Whether the cubes are written once more, cut along the tensors."""
-        return self.version >= _WITH_CUBES_BY_TENSOR
-
-    def is_cut(self, block: int) -> bool:
-        """Return whether the cubes by tensor hold a block of steps."""
-        return self.has_cubes_by_tensor and block < self.full_blocks and block not in self.uncut
-
-    @property
-    def is_possible(self) -> bool:
-        """Whether the lengths fit each other, and the tables of (step, rank) fit into memory."""
-        return (
-            self.grid.is_possible
-            and self.steps * self.ranks <= _MAX_TABLE
-            and max(self.rewriting, default=-1) < self.steps
-            and max(self.uncut, default=-1) < self.full_blocks
-        )
-
-    def document(self) -> metadata.Document:
-        """Return the metadata of the group, with that of all arrays in it."""
-        cubes = Cubes(self.grid, self.version)
-        documents = cubes.documents(self.steps, self.ranks, self.tensors)
-        attributes = msgspec.to_builtins(self)
-        if not self.has_cubes_by_tensor:
-            del attributes["uncut"]  # software of that time refuses fields that it does not know
-        document = metadata.leaf(attributes, documents)
-        # By this, xarray takes them for coordinates (CF conventions, section 5).
-        document["attributes"]["coordinates"] = " ".join((*KEY_FIELDS, "name"))
-        return document
-
-
-class _Version(msgspec.Struct):
-    version: int
-
-
-_DECODE_VERSION = msgspec.json.Decoder(_Version).decode
-_DECODE_STATE = msgspec.json.Decoder(CubeState).decode
-
-
-def parse_state(data: bytes | None) -> CubeState | None:
-    """Read the metadata of the cubes; None if there are none, or those of another version.
-
-    Raises:
-        DamagedStore: it is damaged.
-    """
-    if data is None:
-        return None
-    try:
-        written = metadata.own_attributes(data)
-        if _DECODE_VERSION(written).version not in _KNOWN_VERSIONS:
-            return None
-        state = _DECODE_STATE(written)
-    except (ValueError, RecursionError) as exc:
-        raise DamagedStore(f"{GROUP}/zarr.json is damaged: {exc}", hint=REBUILD_HINT) from exc
-    if not state.is_possible:
-        raise DamagedStore(f"{GROUP}/zarr.json has impossible lengths", hint=REBUILD_HINT)
-    return state
 
 
 def _power_of_two(least: int) -> int:
@@ -275,7 +178,7 @@ class Cubes:
     @cached_property
     def by_tensor(self) -> dict[str, ArrayLayout]:
         """Cubes of `per_step` once more, in blocks of several steps that are full; by the same names."""
-        if self.version < _WITH_CUBES_BY_TENSOR:
+        if self.version < WITH_CUBES_BY_TENSOR:
             return {}
         chunk, inner = (self.grid.steps, self.grid.ranks, self.grid.tensors), self.grid.inner_by_tensor
         return {
@@ -406,45 +309,3 @@ class Cubes:
 def _missing(fill: Any) -> dict[str, Any]:
     # By this, xarray shows what a rank does not have as missing, and not as a count of -1.
     return {"_FillValue": fill} if isinstance(fill, int) else {}
-
-
-def unique_names(keys: Sequence[TensorKey], taken: set[str]) -> list[str]:
-    """Return a name for each of `keys` that occurs once: its own if that is free, otherwise with its graph.
-
-    `taken` has the names given before; the new ones are added to it.
-    """
-    names = []
-    for key in keys:
-        name = _free_name(key, taken)
-        taken.add(name)
-        names.append(name)
-    return names
-
-
-def _free_name(key: TensorKey, taken: set[str]) -> str:
-    name = f"{key.name}~{key.copy}" if key.copy else key.name
-    longest = f"{key.net}/{key.graph}/{name}"
-    for candidate in (name, f"{key.graph}/{name}", longest):
-        if candidate not in taken:
-            return candidate
-    return f"{longest}~{len(taken)}"
-
-
-def read_axis(objects: ObjectStore, cubes: Cubes, width: int) -> TensorAxis:
-    """Read the first `width` tensors of the axis.
-
-    Raises:
-        DamagedStore: they are missing or damaged.
-    """
-    columns = []
-    for name in KEY_FIELDS:
-        layout = cubes.keys[name]
-        keys = [f"{GROUP}/{key}" for key in layout.keys((width,)).values()]
-        chunks = objects.get_many(keys)
-        parts = []
-        for key in keys:
-            if key not in chunks:
-                raise DamagedStore(f"{key}: missing", hint=REBUILD_HINT)
-            parts.append(layout.decode(chunks[key], key))
-        columns.append(np.concatenate(parts)[:width].tolist() if parts else [])
-    return TensorAxis(TensorKey(*column) for column in zip(*columns, strict=True))

@@ -86,9 +86,9 @@ def test_one_round_of_many_cuts_few_blocks(objects: ObjectStore, monkeypatch: py
     for step in range(10):
         put(objects, 0, step)
     with Consolidator(objects) as following:
-        assert following.once(most=1).appended == tuple(range(10))
+        assert following.once(limit=1).appended == tuple(range(10))
         assert opened(objects).state.uncut == (2,)
-        assert not following.once(most=1)
+        assert not following.once(limit=1)
     assert_is_what_is_committed(objects)
 
 

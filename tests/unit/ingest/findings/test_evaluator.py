@@ -29,7 +29,7 @@ def test_killed_before_it_was_written_a_step_is_evaluated_again(objects: ObjectS
     put(objects, [[1], [1], [1], [1]])
     chosen = only(kind="unchanged", include="*Grad*")
     killed = Consolidator(objects, keeper=SeriesEvaluator(objects, chosen))
-    assert [step.step for step in killed.once(most=2).findings] == [0, 1]
+    assert [step.step for step in killed.once(limit=2).findings] == [0, 1]
     steps = consolidated(objects, chosen)
     assert [(step.step, len(step.result.findings)) for step in steps] == [(2, 1), (3, 1)]
 

@@ -1,6 +1,7 @@
 """Waiting for an incident, a step, or silence; by a clock that the test turns."""
 
 import time
+import uuid
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,11 +12,14 @@ import ingest
 from ingest.findings.waiting import Waited, evidence_in, wait, wait_with
 from ingest.reader.catalog import open_catalog
 from tests.asked_dumps import asked_dump
+from tests.counted_requests import CountedRequests
+from tests.cube_stores import once, put
 from tests.dumps import DumpLibrary
 from tests.pipeline import plan_all, run
 from workers.errors import UsageError
 from workers.model import StepKey
 from workers.rules.load import load_rules
+from workers.store.opening import open_objects, resolve
 
 
 class Clock:
@@ -124,3 +128,17 @@ def test_the_newest_step_of_a_rank_is_not_that_of_its_run_files(steps: Steps) ->
     for key in (StepKey(0, None), StepKey(0, 3), StepKey(0, 2)):
         commit[key]()
     assert evidence_in(open_catalog(str(store))).newest == {0: 3}
+
+
+def test_a_look_at_an_object_store_takes_copies_of_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made every few seconds, and the commits are many."""
+    url = f"memory://{uuid.uuid4().hex}/run.zarr"
+    objects = open_objects(resolve(url))
+    for step in range(6):
+        for rank in range(8):
+            put(objects, rank, step)
+    once(objects)
+    requests = CountedRequests(monkeypatch)
+    assert not ingest.wait(url, "idle", timeout_s=0).came
+    assert not ingest.should_stop(url, wait_s=60)
+    assert [key for key in requests.keys if key.startswith("rank_") and key.endswith("zarr.json")] == []

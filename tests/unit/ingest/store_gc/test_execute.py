@@ -4,6 +4,7 @@ import json
 import shutil
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from tests.pipeline import ingest_directly, plan_all
 from workers.errors import StepRemoved, TensorsRemoved, UsageError
 from workers.model import SourceFile, StepKey
 from workers.store import removed
+from workers.store.changes import changing, end_of
 from workers.store.opening import connect, resolve
 from workers.tasks.convert import convert
 from workers.tasks.publish import publish
@@ -201,3 +203,21 @@ def test_a_clock_that_jumps_while_it_runs_makes_nothing_old(store: Path) -> None
     execution._compare_clocks()
     now[0] += 10 * DAY_S
     assert abs(execution._now() - time.time()) < 60
+
+
+def test_a_change_that_a_killed_writer_has_begun_is_announced_as_done(store: Path) -> None:
+    """Not before the grace period, in which the writer may go on."""
+    with suppress(Killed), changing(objects_of(store), StepKey(0, 3)):
+        raise Killed
+    age(store)
+    plan = ingest.plan_gc(store)
+    (action,) = [action for action in plan.actions if action.what == "announcement"]
+    (store / action.path).touch()
+    (left,) = [done for done in ingest.apply_gc(store, plan).done if done.action == action]
+    assert left.left == "something was written there within 1d"
+    age(store)
+    (done,) = [done for done in ingest.apply_gc(store, plan).done if done.action == action]
+    assert (done.left, done.objects) == ("", 0)
+    assert (store / action.path).exists()
+    assert (store / end_of(action.path)).exists()
+    assert not any(action.what == "announcement" for action in ingest.plan_gc(store).actions)

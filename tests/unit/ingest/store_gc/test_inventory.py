@@ -1,12 +1,16 @@
 """One listing of a store says what there is, and whose it is."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from ingest.store_gc.inventory import Extent, take_inventory
 from tests.gc_stores import objects_of
 from workers.model import StepKey
 from workers.store import commit
+from workers.store.changes import BEGUN, DONE, REMOVED, announce, changing, path_of, read_announcements
 from workers.store.objects import StoredObject
+
+KEY = StepKey(0, 3)
 
 
 def test_every_object_is_counted_once(store: Path) -> None:
@@ -36,6 +40,20 @@ def test_what_no_commit_points_to_is_told_from_what_is_committed(store: Path) ->
         assert step.fingerprint == (committed.fingerprint if committed else "")
     (temporary,) = inventory.temporaries
     assert temporary == f"rank_0/step_0/.zarr.json.{'0' * 32}.tmp"
+
+
+def test_changes_without_an_end_are_told_from_finished_ones(store: Path) -> None:
+    objects = objects_of(store)
+    with changing(objects, KEY):
+        pass
+    with suppress(RuntimeError), changing(objects, KEY):
+        raise RuntimeError
+    announce(objects, KEY, REMOVED)
+    words = read_announcements(objects)[KEY]
+    done = {word.removeprefix(DONE) for word in words if word.startswith(DONE)}
+    (path,) = take_inventory(objects).unfinished_changes
+    (lone,) = {word.removeprefix(BEGUN) for word in words if word.startswith(BEGUN)} - done
+    assert path == path_of(KEY, f"{BEGUN}{lone}")
 
 
 def test_payloads_are_told_from_the_rest_and_anomalies_are_known(store: Path) -> None:

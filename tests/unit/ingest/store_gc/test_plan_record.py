@@ -1,4 +1,4 @@
-"""A plan file is not trusted: whatever it says, it can name nothing but steps and temporary objects."""
+"""A plan file is not trusted: whatever it says, it can name nothing but what gc removes."""
 
 import json
 
@@ -66,10 +66,14 @@ def test_a_policy_that_gc_does_not_know_is_refused(change: dict[str, object], pr
             {"what": "temporary", "rank": None, "step": None, "path": f"../.x.{'0' * 32}.tmp"},
             r"actions\[0\]: path ",
         ),
+        (
+            {"what": "announcement", "rank": None, "step": None, "path": "consolidated/changed/0.1.removed"},
+            r"actions\[0\]: path ",
+        ),
         ({"also": "rank_1"}, r"actions\[0\]: Object contains unknown field `also`"),
     ],
 )
-def test_a_plan_names_nothing_but_steps_and_temporaries(change: dict[str, object], place: str) -> None:
+def test_a_plan_names_nothing_else_in_the_store(change: dict[str, object], place: str) -> None:
     content = make_plan(one_rank(1, 2), GcPolicy(keep_last=1), NOW).to_dict()
     content["actions"] = [content["actions"][0] | change]
     with pytest.raises(UsageError, match=rf"^plan\.json is not a gc plan: {place}"):

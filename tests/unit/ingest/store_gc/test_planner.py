@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from ingest.store_gc.inventory import Inventory, StepInventory
+from ingest.store_gc.inventory import Extent, Inventory, StepInventory
 from ingest.store_gc.plan import GcAction, GcPlan
 from ingest.store_gc.planner import make_plan
 from ingest.store_gc.policy import GcPolicy
@@ -147,6 +147,14 @@ def test_chosen_steps_go_and_nothing_else() -> None:
         make_plan(steps, GcPolicy(steps=(1, 9)), NOW)
     with pytest.raises(UsageError, match="no rank 7"):
         make_plan(steps, GcPolicy(ranks=(7,)), NOW)
+
+
+def test_changes_that_were_never_finished_end_after_the_grace_period() -> None:
+    old, young = (f"consolidated/changed/0.1.begun-{digit * 32}" for digit in "ab")
+    changes = {old: Extent(1, 0, NOW - 2 * DAY_S), young: Extent(1, 0, NOW - 60)}
+    plan = make_plan(replace(one_rank(1), unfinished_changes=changes), GcPolicy(), NOW)
+    assert [(action.what, action.path) for action in plan.actions] == [("announcement", old)]
+    assert (plan.objects, GcPlan.from_json(plan.to_json()).actions) == (0, plan.actions)
 
 
 def test_uploads_go_after_the_grace_period_and_are_counted_before() -> None:

@@ -1,107 +1,10 @@
-"""The state of the cubes: the bytes that every version writes, what is damage, and names that occur once."""
+"""Which arrays the cubes are, and how they are cut."""
 
-import json
-from pathlib import Path
-from typing import Any
-
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from msgspec.structs import replace
-
-from tests.dumps import unpack
-from workers.errors import DamagedStore
-from workers.store import metadata
-from workers.store.consolidated.blocks import TensorKey
-from workers.store.consolidated.cubes import CubeGrid, Cubes, CubeState, parse_state, read_axis, unique_names
-from workers.store.opening import connect, resolve
-
-STATE = CubeState("epoch", 3, 1, (0, 2), CubeGrid(2, 64, 16, 8), 4, 2, 70, "2026-01-02T03:04:05+00:00")
-
-
-def key(name: str, graph: str = "0", net: str = "Net", copy: int = 0) -> TensorKey:
-    return TensorKey(net, graph, "MatMul", name, "output", 0, 0, copy)
-
-
-def changed(**fields: Any) -> bytes:
-    document = json.loads(metadata.encode(STATE.document()))
-    document["attributes"]["dump_ingest"].update(fields)
-    return json.dumps(document).encode()
-
-
-@pytest.mark.parametrize(("name", "lengths"), [("store-format-2", (1, 5, 2)), ("store-view-2", (2, 7, 3))])
-def test_the_state_of_an_old_view_is_written_again_as_it_was(
-    name: str, lengths: tuple[int, int, int], tmp_path: Path
-) -> None:
-    data = (unpack(name, tmp_path) / "store.zarr/consolidated/zarr.json").read_bytes()
-    state = parse_state(data)
-    assert state is not None
-    assert (state.version, state.steps, state.ranks) == lengths
-    assert metadata.encode(state.document()) == data
-
-
-def test_the_state_comes_back() -> None:
-    assert parse_state(metadata.encode(STATE.document())) == STATE
-    assert parse_state(None) is None
-
-
-def test_the_cubes_of_another_version_are_none() -> None:
-    """They are made again, whatever else is in their metadata."""
-    assert parse_state(changed(version=5, grid="another")) is None
-
-
-@pytest.mark.parametrize(
-    ("fields", "place"),
-    [
-        ({"epoch": 5}, r"\$\.epoch"),
-        ({"steps": -1}, r"\$\.steps"),
-        ({"steps": True}, r"\$\.steps"),
-        ({"tensors": 2**24 + 1}, r"\$\.tensors"),
-        ({"revision": "1"}, r"\$\.revision"),
-        ({"rewriting": [-1]}, r"\$\.rewriting\[0\]"),
-        ({"grid": {"ranks": 2, "tensors": 64, "inner_tensors": 16}}, r"`steps` - at `\$\.grid`"),
-        ({"grid": {"ranks": 0, "tensors": 64, "inner_tensors": 16, "steps": 8}}, r"\$\.grid\.ranks"),
-        ({"more": 1}, "unknown field `more`"),
-        ({"version": None}, "version"),
-    ],
-)
-def test_a_wrong_field_is_damage_and_its_place_is_named(fields: dict[str, Any], place: str) -> None:
-    with pytest.raises(DamagedStore, match=rf"consolidated/zarr\.json is damaged: .*{place}") as raised:
-        parse_state(changed(**fields))
-    assert "--rebuild" in raised.value.hint
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"rewriting": [4]},
-        {"uncut": [0]},
-        {"steps": 2**14, "ranks": 2**13, "rewriting": []},
-        {"grid": {"ranks": 256, "tensors": 8192, "inner_tensors": 512, "steps": 17}},
-        {"grid": {"ranks": 2, "tensors": 64, "inner_tensors": 15, "steps": 8}},
-    ],
-)
-def test_lengths_that_do_not_fit_each_other_are_damage(fields: dict[str, Any]) -> None:
-    """Readers take memory for them."""
-    with pytest.raises(DamagedStore, match="impossible lengths"):
-        parse_state(changed(**fields))
-
-
-@given(st.integers(0, 20_000), st.integers(0, 400_000))
-def test_a_grid_for_a_run_of_any_size_can_be_read_back(ranks: int, tensors: int) -> None:
-    grid = CubeGrid.for_size(ranks, tensors)
-    state = replace(STATE, grid=grid)
-    assert grid.is_possible
-    assert parse_state(metadata.encode(state.document())) == state
-    assert grid.ranks * grid.tensors * grid.steps * 8 <= 2**27
-    # One tensor over all steps decodes little, and the index of a chunk is short.
-    assert grid.ranks * grid.inner_by_tensor * grid.steps * 8 <= 2**19
-    assert grid.tensors % grid.inner_by_tensor == 0
-    assert grid.tensors // grid.inner_by_tensor * 16 <= 2**14
+from workers.store.consolidated.cubes import CubeGrid, Cubes
 
 
 def test_every_array_is_documented_with_its_shape() -> None:
-    documents = Cubes(STATE.grid).documents(5, 3, 70)
+    documents = Cubes(CubeGrid(2, 64, 16, 8)).documents(5, 3, 70)
     assert documents["by_tensor"]["node_type"] == "group"
     shapes = {name: tuple(document["shape"]) for name, document in documents.items() if "shape" in document}
     assert shapes["min"] == shapes["nan_count"] == shapes["row"] == shapes["by_tensor/row"] == (5, 3, 70)
@@ -112,29 +15,3 @@ def test_every_array_is_documented_with_its_shape() -> None:
     assert documents["max"]["chunk_grid"]["configuration"]["chunk_shape"] == [1, 2, 64]
     assert documents["by_tensor/max"]["chunk_grid"]["configuration"]["chunk_shape"] == [8, 2, 64]
     assert "by_tensor/digest" not in documents
-
-
-def test_a_name_is_as_short_as_it_can_be_and_occurs_once() -> None:
-    taken: set[str] = set()
-    keys = [
-        key("a"),
-        key("a", graph="1"),
-        key("a", graph="1", net="Other"),
-        key("a", copy=1),
-        key("a", net="N2"),
-    ]
-    short = "MatMul.a.output.0"
-    names = unique_names(keys, taken)
-    assert names == [short, f"1/{short}", f"Other/1/{short}", f"{short}~1", f"0/{short}"]
-    assert taken == set(names)
-    assert unique_names([key("a", net="N2", graph="0")], taken) == [f"N2/0/{short}"]
-    (last,) = unique_names([key("a", net="N2", graph="0")], taken)
-    assert last == f"N2/0/{short}~6"
-
-
-def test_the_axis_of_tensors_is_read_or_what_is_missing_is_named(tmp_path: Path) -> None:
-    objects = connect(resolve(tmp_path))
-    cubes = Cubes(STATE.grid)
-    with pytest.raises(DamagedStore, match="consolidated/net/c/0: missing"):
-        read_axis(objects, cubes, 3)
-    assert len(read_axis(objects, cubes, 0)) == 0

@@ -1,0 +1,36 @@
+"""A step is named by its store, rank and step."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.steps import commit_tables, make_tables
+from ingest.questions.named_steps import name_of, named_steps
+from tests.counted_requests import CountedRequests
+from workers.errors import UsageError
+from workers.model import StepKey
+from workers.store.opening import open_objects, resolve
+
+
+@pytest.fixture
+def names(store: Path) -> list[str]:
+    """The names of two steps of a store."""
+    objects = open_objects(resolve(store))
+    keys = [StepKey(rank, 4) for rank in range(2)]
+    for key in keys:
+        commit_tables(objects, key, make_tables(key, ["op"]))
+    return [f"{store}@{key.rank},{key.step}" for key in keys]
+
+
+def test_a_store_is_opened_once(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = CountedRequests(monkeypatch)
+    first, second = named_steps(*names)
+    assert len(requests.keys) == 3  # the root, and two commits
+    assert [name_of(step) for step in (first, second)] == names
+    assert named_steps(first, second) == [first, second]
+
+
+@pytest.mark.parametrize("end", ["", "@0", "@step=4"])
+def test_a_name_without_rank_or_step_is_refused(names: list[str], end: str) -> None:
+    with pytest.raises(UsageError, match="does not name a rank and a step"):
+        named_steps(names[0].partition("@")[0] + end)
