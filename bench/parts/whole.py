@@ -58,9 +58,7 @@ def _large(setting: Setting, size: str, dump: Path) -> Iterator[Measure]:
             setting,
             {
                 "copy": lambda parent=parent: _into(setting, parent, lambda target: copy_cost(dump, target)),  # type: ignore[misc]
-                "ingest": lambda parent=parent: _into(
-                    setting, parent, lambda store: ingest_cost(dump, store)
-                ),  # type: ignore[misc]
+                "ingest": lambda parent=parent: _into(setting, parent, lambda path: ingest_cost(dump, path)),  # type: ignore[misc]
             },
         )
         for what, field, ratio, least in (
