@@ -65,11 +65,12 @@ def measure(setting: Setting) -> Iterator[Measure]:
             Ratio.SHARE,
             floor=_MOST_BYTES,
         )
-    yield from _commands(setting, "722 MB", setting.load.directory, 5 * setting.rounds)
+    more = 1 if setting.quick else 5
+    yield from _commands(setting, "722 MB", setting.load.directory, more * setting.rounds)
     if not setting.quick:
         with setting.target() as dump:
             link_steps(setting.load.directory, dump)
-            yield from _commands(setting, "4.3 GB", dump, 3 * setting.rounds)
+            yield from _commands(setting, "4.3 GB", dump, 2 * setting.rounds)
 
 
 def _commands(setting: Setting, size: str, dump: Path, rounds: int) -> Iterator[Measure]:
