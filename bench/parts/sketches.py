@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ import numpy.typing as npt
 
 from bench.measure import Measure, Ratio, in_turns, seconds_each
 from bench.parts.kernel import array_of
-from bench.setting import Setting
+from bench.parts.whole import ingest_cost, link_steps
+from bench.setting import Setting, environment
 from bench.stages import Stages, ingest_here
 from workers.arrays.compiled import histogram_kernels, kernels
 from workers.arrays.sketches.marginals import marginals_of
@@ -63,6 +65,28 @@ def measure(setting: Setting) -> Iterator[Measure]:
             Ratio.SHARE,
             floor=_MOST_BYTES,
         )
+    more = 1 if setting.quick else 5
+    yield from _commands(setting, "722 MB", setting.load.directory, more * setting.rounds)
+    if not setting.quick:
+        with setting.target() as dump:
+            link_steps(setting.load.directory, dump)
+            yield from _commands(setting, "4.3 GB", dump, 2 * setting.rounds)
+
+
+def _commands(setting: Setting, size: str, dump: Path, rounds: int) -> Iterator[Measure]:
+    """Yield what sketches add to the processor time of the whole command, over all of its processes."""
+
+    def command(name: str) -> float:
+        sketches, marginals = _KINDS[name]
+        switches = {"DUMP_INGEST_SKETCHES": str(sketches), "DUMP_INGEST_MARGINALS": str(marginals)}
+        with setting.target(setting.fast) as store, environment(switches):
+            return ingest_cost(dump, store).processor
+
+    command("histograms and marginals")  # warm-up, not measured
+    times = in_turns(rounds, {name: lambda name=name: command(name) for name in _KINDS})  # type: ignore[misc]
+    for name in list(_KINDS)[1:]:
+        title = f"processor time of `dump-ingest ingest` with {name}, {size}, all processes"
+        yield Measure(title, "without", "s", times[name], times["without"], Ratio.SHARE, floor=_MOST_TIME)
 
 
 def _kernels(setting: Setting) -> Iterator[Measure]:

@@ -20,12 +20,12 @@ def measure(setting: Setting) -> Iterator[Measure]:
     """Yield times of small commands, and of ingesting the large profile: one step of it, and six."""
     with setting.target(setting.fast) as dump, setting.target(setting.fast) as store:
         build_small(dump, files=_SMALL_FILES)
-        _ingest(dump, store)  # warm-up, not measured; and the store that is asked
+        ingest_cost(dump, store)  # warm-up, not measured; and the store that is asked
         questions = {"--help": ["--help"], "ls": ["ls", str(store)], "origin": ["origin", str(store)]}
         name = "Add.Default_net-Add-op0.output.0"
         questions["show"] = ["show", str(store), name, "--rank", "0", "--step", "0"]
         commands = {name: _command(words) for name, words in questions.items()}
-        commands["ingest"] = lambda: _into(setting, setting.fast, lambda target: _ingest(dump, target))
+        commands["ingest"] = lambda: _into(setting, setting.fast, lambda target: ingest_cost(dump, target))
         costs = _turns(setting, commands)
     for name, most in (("ingest", 0.9), ("--help", 0.3), ("ls", 0.3), ("origin", 0.3), ("show", 0.3)):
         what = f"ingest {_SMALL_FILES} small files" if name == "ingest" else f"dump-ingest {name}"
@@ -34,11 +34,11 @@ def measure(setting: Setting) -> Iterator[Measure]:
     yield from _large(setting, "722 MB", setting.load.directory)
     if not setting.quick:
         with setting.target() as dump:
-            _link_steps(setting.load.directory, dump)
+            link_steps(setting.load.directory, dump)
             yield from _large(setting, "4.3 GB", dump)
 
 
-def _link_steps(step: Path, dump: Path) -> None:
+def link_steps(step: Path, dump: Path) -> None:
     """Make a dump of two ranks with three steps each, all of them links to the files of one."""
     (files,) = step.glob("rank_0/*/*/0")
     for rank in range(2):
@@ -58,7 +58,7 @@ def _large(setting: Setting, size: str, dump: Path) -> Iterator[Measure]:
             setting,
             {
                 "copy": lambda parent=parent: _into(setting, parent, lambda target: copy_cost(dump, target)),  # type: ignore[misc]
-                "ingest": lambda parent=parent: _into(setting, parent, lambda target: _ingest(dump, target)),  # type: ignore[misc]
+                "ingest": lambda parent=parent: _into(setting, parent, lambda path: ingest_cost(dump, path)),  # type: ignore[misc]
             },
         )
         for what, field, ratio, least in (
@@ -91,5 +91,6 @@ def _command(words: list[str]) -> Callable[[], Cost]:
     return lambda: command_cost([str(_PROGRAM), *words])
 
 
-def _ingest(dump: Path, store: Path) -> Cost:
+def ingest_cost(dump: Path, store: Path) -> Cost:
+    """Ingest a dump by the command; return what it took."""
     return command_cost([str(_PROGRAM), "ingest", str(dump), "--store", str(store), "--quiet", "0"])

@@ -19,6 +19,14 @@ RNG = np.random.default_rng(4)
 WEIGHT = RNG.standard_normal((1400, 320)).astype(np.float32)
 OTHER = WEIGHT.copy()
 OTHER[7, 9] *= -1000
+RULES = """
+rules:
+  - {name: channels, kind: condition, where: outlier_channels > 0, severity: warning}
+  - {name: tail, kind: percentile, percent: 99.9, gt: 1.5, severity: warning}
+  - {name: lossy, kind: cast, format: e4m3, underflow_gt: 0.0001, severity: warning}
+  - {name: moved, kind: drift, distance_gt: 0.000001, severity: warning}
+"""
+NAMES = ("channels", "tail", "lossy", "moved")
 
 
 @pytest.fixture
@@ -38,6 +46,8 @@ def answers(path: Path) -> dict[str, Any]:
     """Return by question every answer that sketches give."""
     store = ingest.open_store(path)
     condition = "outlier_channels > 0 and abs_p100 > 2"
+    rules = path.with_name("rules.yml")
+    rules.write_text(RULES)
     return {
         "precision": ingest.precision(store, formats=["e4m3", "nvfp4"]).to_dict(rows=True),
         "delayed": ingest.precision(store, scaling="delayed").to_dict(rows=True),
@@ -46,6 +56,7 @@ def answers(path: Path) -> dict[str, Any]:
         "localize": ingest.localize(f"{path}@1,1", f"{path}@0,1").to_dict(),
         "where": [(tensor.rank, tensor.step) for tensor in store.tensors(where=condition)],
         "layout": ingest.layout_by_marginals(store, f"{path}@0,0", step=1).to_dict(),
+        "rules": ingest.test_rules(store, rules, rule=NAMES).to_dict(),
     }
 
 
@@ -67,6 +78,8 @@ def test_a_cluster_adds_sketches_and_they_outlive_the_tensors(older: Path, clust
     (large,) = before["localize"]["tensors"]
     assert [along["runs"] for along in large["positions"]] == [[[7, 8]], [[9, 10]]]
     assert before["layout"]["tensors"][0]["placement"] == ""
+    rules = {rule["rule"]: rule["findings"] for rule in before["rules"]["rules"]}
+    assert rules == {"channels": 2, "tail": 12, "lossy": 6, "moved": 1}
 
 
 @pytest.mark.dask

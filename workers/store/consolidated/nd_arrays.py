@@ -103,13 +103,10 @@ class ArrayLayout:
 
     def encode(self, chunk: Array) -> bytes:
         """Return one chunk as an object; a shorter one is filled up at the ends of its axes."""
-        if chunk.shape != self.chunk:
-            whole = self.full()
-            whole[tuple(slice(length) for length in chunk.shape)] = chunk
-            chunk = whole
         if not self.inner:
-            return self._encode_part(chunk)
-        parts = [self._encode_part(part) for part in self._parts(chunk)]
+            return self._encode_part(self._filled_up(chunk, self.chunk))
+        shape = self._inner_shape()
+        parts = [self._encode_part(self._filled_up(part, shape)) for part in self._parts(chunk)]
         lengths = np.array([len(part) for part in parts], "<u8")
         index = np.stack([np.cumsum(lengths) - lengths, lengths], axis=1).astype("<u8").tobytes()
         return b"".join([*parts, index, crc32c(index)])
@@ -182,6 +179,14 @@ class ArrayLayout:
         if len(data) < nbytes:
             raise DamagedStore(f"{where}: an inner chunk is missing")
         return self._decode_part(data, self._inner_shape(), where)
+
+    def _filled_up(self, part: Array, shape: tuple[int, ...]) -> Array:
+        """Return a part of a chunk, filled up at the ends of its axes to a shape."""
+        if part.shape == shape:
+            return part
+        whole = np.full(shape, self.fill, self.dtype)
+        whole[tuple(slice(length) for length in part.shape)] = part
+        return whole
 
     def _inner_shape(self) -> tuple[int, ...]:
         return tuple(self.inner if axis == self.inner_axis else n for axis, n in enumerate(self.chunk))

@@ -5,8 +5,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.unit.workers.arrays.compiled.test_histogram_kernels import counted
+from workers.arrays.compiled.histogram_loops import BINS
+from workers.arrays.sketches.histogram import Histogram
 from workers.arrays.statistics import RunningStatistics
 
 TYPES: tuple[Any, ...] = (
@@ -38,6 +42,26 @@ def test_every_type_is_counted_in_the_pass_of_the_statistics(dtype: Any) -> None
     assert rows == counted(values)
     np.testing.assert_equal(running.row(), without.row())
     assert not len(without.histogram_rows())
+
+
+@given(cuts=st.lists(st.integers(0, 9_001), max_size=6), dtype=st.sampled_from(["f4", "f8", "f2"]))
+def test_any_split_gives_the_same_and_parts_add_up(cuts: list[int], dtype: str) -> None:
+    values = made(dtype, 9_001)
+    running, added = RunningStatistics(with_histogram=True), np.zeros((2, BINS - 1), np.int64)
+    for piece in np.split(values, sorted(cuts)):
+        running.update(piece)
+        part = histogram_of(piece)
+        added += part.positive, part.negative
+    whole = histogram_of(values)
+    np.testing.assert_equal(added, [whole.positive, whole.negative])
+    pieces = Histogram.of_rows(running.histogram_rows(), running.result())
+    np.testing.assert_equal([pieces.positive, pieces.negative], added)
+
+
+def histogram_of(values: np.ndarray[Any, Any]) -> Histogram:
+    running = RunningStatistics(with_histogram=True)
+    running.update(values)
+    return Histogram.of_rows(running.histogram_rows(), running.result())
 
 
 def test_complex_numbers_have_none() -> None:

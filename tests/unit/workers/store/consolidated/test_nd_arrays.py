@@ -34,6 +34,14 @@ def test_a_sharded_array_comes_back_bit_for_bit(values: np.ndarray[Any, Any]) ->
     assert SHARDED.decode(SHARDED.encode(values), "here").tobytes() == values.tobytes()
 
 
+@pytest.mark.parametrize("shape", [(1, 3, 7), (1, 3, 4), (1, 2, 8), (1, 1, 1), (1, 3, 0)])
+def test_a_short_chunk_of_a_sharded_array_is_filled_up(shape: tuple[int, ...]) -> None:
+    part = np.arange(np.prod(shape), dtype=float).reshape(shape)
+    whole = SHARDED.full()
+    whole[:, : shape[1], : shape[2]] = part
+    assert SHARDED.encode(part) == SHARDED.encode(whole)
+
+
 @given(values=hnp.arrays(np.float64, (1, 3, 8), elements=st.sampled_from([0.0, 1.0])))
 def test_the_inner_chunks_of_an_object_are_its_parts(values: np.ndarray[Any, Any]) -> None:
     """Equal ones in a row are decoded once."""
