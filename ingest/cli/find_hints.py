@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 from ingest.cli.tensor_options import Conditions
 from ingest.reader.catalog import Catalog
@@ -31,19 +33,19 @@ def hints(
 
     Reads the index of a few steps.
     """
-    names, types, roles = _names_and_types(store, rank, step)
+    known = _Known.of(store, rank, step)
     name, op_type, where = chosen.get("name"), chosen.get("op_type"), chosen.get("where")
-    answers = []
-    if (role := chosen.get("role")) is not None and checked_role(role) not in roles:
-        answers.append(
-            f"No tensor has the role {checked_role(role)}; there are: {', '.join(roles) or 'none'}"
-        )
-    if op_type is not None and op_type not in types:
-        answers.append(_of_type(op_type, types))
+    answers = [
+        f"No tensor has the {label} {wanted}; there are: {', '.join(sorted(values)) or 'none'}"
+        for label, wanted, values in known.labels(chosen)
+        if wanted not in values
+    ]
+    if op_type is not None and op_type not in known.types:
+        answers.append(_of_type(op_type, list(known.types)))
     if isinstance(name, str):
-        answers.append(hint_of_case(name, names) or _of_name(name, names))
+        answers.append(hint_of_case(name, list(known.names)) or _of_name(name, list(known.names)))
     if where is not None:
-        answers += _of_condition(store, where, types)
+        answers += _of_condition(store, where, list(known.types))
     return list(filter(None, answers))
 
 
@@ -56,6 +58,9 @@ def _of_condition(store: Catalog, where: str, types: Sequence[str]) -> Iterator[
     """Yield what may be wrong with a condition: text that no row has, ranks and steps."""
     texts = [first or second for first, second in _QUOTED.findall(where)]
     yield from (_of_type(text, types, only_case=True) for text in texts if text not in types)
+    yield from (
+        f"A condition compares whole text: --name {text!r} is a pattern" for text in texts if "*" in text
+    )
     used = Filter(where, COLUMNS).names
     if "role" in used:
         yield from (_of_role(text) for text in texts if text not in ROLES)
@@ -76,16 +81,34 @@ def _of_type(wanted: str, types: Sequence[str], *, only_case: bool = False) -> s
     return f"No operator is of type {wanted}; near: {', '.join(nearest)}" if nearest else ""
 
 
-def _names_and_types(store: Catalog, rank: Choice, step: Choice) -> tuple[list[str], list[str], list[str]]:
-    names: dict[str, None] = {}
-    types: dict[str, None] = {}
-    roles: dict[str, None] = {}
-    for opened in store.select(rank, step, damages=[])[-_STEPS:]:
-        try:
-            tensors = opened.tensors()
-        except DamagedStore:  # named already
-            continue
-        names.update((tensor.name, None) for tensor in tensors)
-        roles.update((tensor.role, None) for tensor in tensors if tensor.role)
-        types.update((tensor.op_type, None) for tensor in tensors if tensor.op_type)
-    return list(names), list(types), list(roles)
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What tensors of a few steps have, each in the order in which it was found."""
+
+    names: dict[str, None]
+    types: dict[str, None]
+    roles: dict[str, None]
+    kinds: dict[str, None]
+    graphs: dict[str, None]
+
+    @classmethod
+    def of(cls, store: Catalog, rank: Choice, step: Choice) -> Self:
+        known = cls({}, {}, {}, {}, {})
+        for opened in store.select(rank, step, damages=[])[-_STEPS:]:
+            try:
+                tensors = opened.tensors()
+            except DamagedStore:  # named already
+                continue
+            known.names.update((tensor.name, None) for tensor in tensors)
+            known.types.update((tensor.op_type, None) for tensor in tensors if tensor.op_type)
+            known.roles.update((tensor.role, None) for tensor in tensors if tensor.role)
+            known.kinds.update((tensor.io, None) for tensor in tensors if tensor.io)
+            known.graphs.update((tensor.graph, None) for tensor in tensors if tensor.graph)
+        return known
+
+    def labels(self, chosen: Conditions) -> Iterator[tuple[str, str, Collection[str]]]:
+        """Yield conditions on labels: the label, the wanted value, and those there are."""
+        for label, values in (("role", self.roles), ("io", self.kinds), ("graph", self.graphs)):
+            wanted = chosen.get(label)
+            if isinstance(wanted, str):
+                yield label, checked_role(wanted) if label == "role" else wanted, values
