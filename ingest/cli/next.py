@@ -20,7 +20,7 @@ def command(
     store: StoreArgument = None,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME...", help="With --for tensor: names or globs.", show_default=False),
+        typer.Argument(metavar="NAME", help="With --for tensor: names or globs.", show_default=False),
     ] = None,
     purpose: Annotated[
         str,

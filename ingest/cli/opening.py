@@ -54,6 +54,14 @@ def open_store(store: str | None, config: Path | None, *, mesh: str | None = Non
         UsageError: neither names a store, or the place holds none.
         StoreError: the store cannot be reached.
     """
+    opened = _opened(store, config, mesh)
+    if opened.mesh is not None and opened.mesh.size > (ranks := len(opened.listed_ranks)):
+        # Only some ranks were dumped; or a size is wrong, and with it the place of every rank.
+        say(f"the mesh {opened.mesh} has {opened.mesh.size} ranks, and the store has {ranks}", label="note")
+    return opened
+
+
+def _opened(store: str | None, config: Path | None, mesh: str | None) -> ingest.DumpStore:
     if store and _has_defaults_alone(config):
         return ingest.open_store(store, mesh=mesh or "")
     settings = load_settings(config, store=store, mesh=mesh).settings

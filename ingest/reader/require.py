@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import shlex
 from contextlib import suppress
 from pathlib import Path
@@ -38,7 +39,17 @@ def require_store(objects: ObjectStore, url: str) -> None:
     if objects.is_local and path.is_dir() and (root := _dump_at(path)) is not None:
         hint = f"Ingest it first: dump-ingest ingest {shlex.quote(str(root))} --store run.zarr"
         raise UsageError(f"{url} holds a dump, not a store", hint=hint)
+    if objects.is_local and (similar := _similar_store(path)):
+        hint = f"Did you mean {Path(url).with_name(similar)}?"
     raise StoreMissing(f"{url}: no dump-ingest store", hint=hint)
+
+
+def _similar_store(path: Path) -> str:
+    """Return the name of a store next to a path that is missing, if one is like its own; else ""."""
+    with suppress(OSError):
+        stores = [entry.name for entry in path.parent.iterdir() if (entry / "zarr.json").is_file()]
+        return next(iter(difflib.get_close_matches(path.name, stores, n=1)), "")
+    return ""
 
 
 def _hint_for_file(path: Path) -> str:

@@ -47,6 +47,15 @@ def test_a_store_is_opened_by_name_or_by_the_settings(nan_store: Path, tmp_path:
     assert open_store(None, config).ranks == [0, 1]
 
 
+def test_a_mesh_of_more_ranks_than_the_store_has_is_mentioned(
+    nan_store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    open_store(str(nan_store), None, mesh="dp=2")
+    assert capsys.readouterr().err == ""
+    open_store(str(nan_store), None, mesh="tp=2,dp=3")
+    assert capsys.readouterr().err == "note: the mesh tp=2,dp=3 has 6 ranks, and the store has 2\n"
+
+
 def test_a_store_that_nobody_names_is_asked_for() -> None:
     with pytest.raises(UsageError, match="no store is named") as error:
         open_store(None, None)
