@@ -47,8 +47,9 @@ def require_store(objects: ObjectStore, url: str) -> None:
 def _similar_store(path: Path) -> str:
     """Return the name of a store next to a path that is missing, if one is like its own; else ""."""
     with suppress(OSError):
-        stores = [entry.name for entry in path.parent.iterdir() if (entry / "zarr.json").is_file()]
-        return next(iter(difflib.get_close_matches(path.name, stores, n=1)), "")
+        stores = [entry for entry in path.parent.iterdir() if (entry / "zarr.json").is_file()]
+        stems = {entry.stem: entry.name for entry in stores}  # most stores share the suffix
+        return next((stems[stem] for stem in difflib.get_close_matches(path.stem, stems, n=1)), "")
     return ""
 
 

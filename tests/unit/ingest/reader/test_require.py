@@ -47,7 +47,7 @@ def test_anything_else_is_no_store(tmp_path: Path) -> None:
 def test_a_store_with_a_similar_name_is_meant(dumps: DumpLibrary, tmp_path: Path) -> None:
     ingest_directly(dumps["nan-log-2rank"] / "dump", tmp_path / "run.zarr")
     assert refusal(tmp_path / "rnu.zarr").hint == f"Did you mean {tmp_path / 'run.zarr'}?"
-    assert refusal(tmp_path / "other").hint.startswith("Is the URL right?")
+    assert refusal(tmp_path / "x.zarr").hint.startswith("Is the URL right?")
 
 
 def test_a_store_that_may_not_be_read_is_denied(store: Path, other_user: int) -> None:
