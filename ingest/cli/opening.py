@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import ingest
 from ingest.cli.printing import say
-from ingest.environment import sets_anything
+from ingest.environment import ENV_PREFIX, sets_anything
 from workers.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,8 +43,11 @@ def load_settings_with_store(config: Path | None, **flags: Any) -> LoadedSetting
 
 def warn_of_unknown_variables(loaded: LoadedSettings) -> None:
     """Print a warning for each variable with our prefix that sets nothing."""
+    from ingest.settings import meant_setting  # deferred: see `load_settings`
+
     for name in loaded.unknown_variables:
-        say(f"{name} is not a setting; see `dump-ingest config schema`", label="warning")
+        meant = meant_setting(name.removeprefix(ENV_PREFIX).lower()) or "; see `dump-ingest config schema`"
+        say(f"{name} is not a setting{meant}", label="warning")
 
 
 def open_store(store: str | None, config: Path | None, *, mesh: str | None = None) -> ingest.DumpStore:
