@@ -361,7 +361,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 def meant_setting(name: str) -> str:
     """Return a question whether another setting is meant than a misspelt one; "" if none is like it."""
     near = difflib.get_close_matches(name, Settings.model_fields, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _explain(error: ValidationError, origins: Mapping[str, str]) -> str:

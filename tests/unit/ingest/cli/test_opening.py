@@ -36,7 +36,7 @@ def test_a_command_that_writes_needs_a_store_and_warns_of_variables_that_set_not
     with pytest.raises(UsageError, match="no store is named") as error:
         load_settings_with_store(None)
     assert "--store" in error.value.hint
-    assert "warning: DUMP_INGEST_QUITE_S is not a setting; did you mean quiet_s?" in capsys.readouterr().err
+    assert "warning: DUMP_INGEST_QUITE_S is not a setting (did you mean quiet_s?)" in capsys.readouterr().err
     assert load_settings_with_store(None, store="/a").settings.store == "/a"
 
 
