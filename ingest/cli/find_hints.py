@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Iterator, Sequence
 
 from ingest.cli.tensor_options import Conditions
 from ingest.reader.catalog import Catalog
@@ -33,20 +31,24 @@ def hints(
 
     Reads the index of a few steps.
     """
-    known = _Known.of(store, rank, step)
+    known = _known(store, rank, step)
     name, op_type, where = chosen.get("name"), chosen.get("op_type"), chosen.get("where")
-    answers = [
-        f"No tensor has the {label} {wanted}; there are: {', '.join(sorted(values)) or 'none'}"
-        for label, wanted, values in known.labels(chosen)
-        if wanted not in values
-    ]
-    if op_type is not None and op_type not in known.types:
-        answers.append(_of_type(op_type, list(known.types)))
+    answers = [_of_label(label, chosen.get(label), known[label]) for label in ("role", "io", "graph")]
+    if op_type is not None and op_type not in known["op_type"]:
+        answers.append(_of_type(op_type, known["op_type"]))
     if isinstance(name, str):
-        answers.append(hint_of_case(name, list(known.names)) or _of_name(name, list(known.names)))
+        answers.append(hint_of_case(name, known["name"]) or _of_name(name, known["name"]))
     if where is not None:
-        answers += _of_condition(store, where, list(known.types))
+        answers += _of_condition(store, where, known["op_type"])
     return list(filter(None, answers))
+
+
+def _of_label(label: str, wanted: object, values: Sequence[str]) -> str:
+    if not isinstance(wanted, str):
+        return ""
+    wanted = checked_role(wanted) if label == "role" else wanted
+    there = f"No tensor has the {label} {wanted}; there are: {', '.join(sorted(values)) or 'none'}"
+    return "" if wanted in values else there
 
 
 def _of_name(wanted: str, names: Sequence[str]) -> str:
@@ -57,15 +59,19 @@ def _of_name(wanted: str, names: Sequence[str]) -> str:
 def _of_condition(store: Catalog, where: str, types: Sequence[str]) -> Iterator[str]:
     """Yield what may be wrong with a condition: text that no row has, ranks and steps."""
     texts = [first or second for first, second in _QUOTED.findall(where)]
-    yield from (_of_type(text, types, only_case=True) for text in texts if text not in types)
-    yield from (
-        f"A condition compares whole text: --name {text!r} is a pattern" for text in texts if "*" in text
-    )
     used = Filter(where, COLUMNS).names
-    if "role" in used:
-        yield from (_of_role(text) for text in texts if text not in ROLES)
+    for text in texts:
+        yield _of_text(text, types, is_role="role" in used)
     if used & {"rank", "step"}:
         yield f"The store has ranks {format_ranges(store.ranks)} and steps {format_ranges(store.steps)}."
+
+
+def _of_text(text: str, types: Sequence[str], *, is_role: bool) -> str:
+    if "*" in text:
+        return f"A condition compares whole text: --name {text!r} is a pattern"
+    if text not in types and (hint := _of_type(text, types, only_case=True)):
+        return hint
+    return _of_role(text) if is_role and text not in ROLES else ""
 
 
 def _of_role(wanted: str) -> str:
@@ -81,34 +87,14 @@ def _of_type(wanted: str, types: Sequence[str], *, only_case: bool = False) -> s
     return f"No operator is of type {wanted}; near: {', '.join(nearest)}" if nearest else ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What tensors of a few steps have, each in the order in which it was found."""
-
-    names: dict[str, None]
-    types: dict[str, None]
-    roles: dict[str, None]
-    kinds: dict[str, None]
-    graphs: dict[str, None]
-
-    @classmethod
-    def of(cls, store: Catalog, rank: Choice, step: Choice) -> Self:
-        known = cls({}, {}, {}, {}, {})
-        for opened in store.select(rank, step, damages=[])[-_STEPS:]:
-            try:
-                tensors = opened.tensors()
-            except DamagedStore:  # named already
-                continue
-            known.names.update((tensor.name, None) for tensor in tensors)
-            known.types.update((tensor.op_type, None) for tensor in tensors if tensor.op_type)
-            known.roles.update((tensor.role, None) for tensor in tensors if tensor.role)
-            known.kinds.update((tensor.io, None) for tensor in tensors if tensor.io)
-            known.graphs.update((tensor.graph, None) for tensor in tensors if tensor.graph)
-        return known
-
-    def labels(self, chosen: Conditions) -> Iterator[tuple[str, str, Collection[str]]]:
-        """Yield conditions on labels: the label, the wanted value, and those there are."""
-        for label, values in (("role", self.roles), ("io", self.kinds), ("graph", self.graphs)):
-            wanted = chosen.get(label)
-            if isinstance(wanted, str):
-                yield label, checked_role(wanted) if label == "role" else wanted, values
+def _known(store: Catalog, rank: Choice, step: Choice) -> dict[str, list[str]]:
+    """Return the values that tensors of a few steps have, by label, in the order in which they come."""
+    values: dict[str, dict[str, None]] = {label: {} for label in ("name", "op_type", "role", "io", "graph")}
+    for opened in store.select(rank, step, damages=[])[-_STEPS:]:
+        try:
+            tensors = opened.tensors()
+        except DamagedStore:  # named already
+            continue
+        for label, known in values.items():
+            known.update((getattr(tensor, label), None) for tensor in tensors)
+    return {label: list(filter(None, known)) for label, known in values.items()}

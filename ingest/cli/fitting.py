@@ -120,16 +120,18 @@ def _shorten(columns: Sequence[str], rows: list[list[str | Text]], texts: Sequen
     limit = max(limit, _LEAST)
     for column in longer:
         if widths[column] > limit:
-            place = columns.index(column)
-            cells = [str(row[place]) for row in rows]
             is_prose = column in _PROSE and column == columns[-1]
-            short = [_lines(cell, limit) for cell in cells] if is_prose else shortened(cells, limit)
-            for row, text in zip(rows, short, strict=True):
-                row[place] = text
+            _narrow(rows, columns.index(column), limit, is_prose=is_prose)
 
 
-def _lines(text: str, width: int) -> str:
-    return "\n".join(wrapped(text, width, indent=0))
+def _narrow(rows: list[list[str | Text]], place: int, width: int, *, is_prose: bool) -> None:
+    cells = [str(row[place]) for row in rows]
+    if is_prose:
+        narrow = ["\n".join(wrapped(cell, width, indent=0)) for cell in cells]
+    else:
+        narrow = shortened(cells, width)
+    for row, text in zip(rows, narrow, strict=True):
+        row[place] = text
 
 
 def cell_widths(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> list[int]:

@@ -35,13 +35,19 @@ def require_store(objects: ObjectStore, url: str) -> None:
         raise
     if commit.holds_commits(objects):
         raise missing_root(url)
-    hint = "Is the URL right? `ingest` and `watch` create a store."
+    raise _no_store(objects, url)
+
+
+def _no_store(objects: ObjectStore, url: str) -> UsageError:
+    """Return the error for a place that holds no store: what it holds instead, or what may be meant."""
+    path = Path(objects.address.url)
     if objects.is_local and path.is_dir() and (root := _dump_at(path)) is not None:
         hint = f"Ingest it first: dump-ingest ingest {shlex.quote(str(root))} --store run.zarr"
-        raise UsageError(f"{url} holds a dump, not a store", hint=hint)
+        return UsageError(f"{url} holds a dump, not a store", hint=hint)
+    hint = "Is the URL right? `ingest` and `watch` create a store."
     if objects.is_local and (similar := _similar_store(path)):
         hint = f"Did you mean {Path(url).with_name(similar)}?"
-    raise StoreMissing(f"{url}: no dump-ingest store", hint=hint)
+    return StoreMissing(f"{url}: no dump-ingest store", hint=hint)
 
 
 def _similar_store(path: Path) -> str:
