@@ -48,7 +48,7 @@ def whole_number(member: object) -> int:
     """Return a number of Python, numpy or pandas as an integer.
 
     Raises:
-        UsageError: it is not whole, or no number.
+        UsageError: it is not a whole number.
     """
     if isinstance(member, SupportsInt) and member == (number := _as_int(member)):
         return number

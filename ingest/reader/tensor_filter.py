@@ -47,7 +47,7 @@ class TensorFilter:
             columns: the columns that `where` may use, with those of the labels and `name` among them.
 
         Raises:
-            UsageError: `where` is not a condition, the role does not exist, or the name is no text.
+            UsageError: `where` is not a condition, the role does not exist, or the name is not text.
         """
         self.fields = fields
         where = fields.get("where")

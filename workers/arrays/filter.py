@@ -285,5 +285,5 @@ def _where_wrong(text: str, exc: SyntaxError) -> str:
         return f"something is missing after {text!r}" if text else "it is empty"
     for number in _WITH_UNIT.finditer(without_texts):
         if number.start() <= begin < number.end():
-            return f"{number[0]!r} at character {number.start() + 1} is no number; numbers have no unit"
+            return f"{number[0]!r} at character {number.start() + 1} is not a number; numbers have no unit"
     return f"{exc.msg} at character {begin + 1}, {text[begin:][:20]!r}"

@@ -45,7 +45,7 @@ def test_a_link_leads_to_the_file_that_is_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "page.html").read_bytes() == b"new"
 
 
-def test_a_full_disk_is_no_wrong_request() -> None:
+def test_a_full_disk_is_not_a_wrong_request() -> None:
     with (
         pytest.raises(DumpIngestError, match="/dev/full cannot be written: No space") as caught,
         output_file(FULL) as file,
