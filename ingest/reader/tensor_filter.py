@@ -152,9 +152,10 @@ def checked_role(text: str) -> str:
 
 
 def _matcher(pattern: str | re.Pattern[str]) -> Callable[[str], bool]:
-    if not isinstance(pattern, str) and hasattr(pattern, "search"):
-        return lambda name: pattern.search(name) is not None
-    if not isinstance(pattern, str):  # a rank as if it came first, or a list
+    if not isinstance(pattern, str):
+        if hasattr(pattern, "search"):
+            return lambda name: pattern.search(name) is not None
+        # A rank as if it came first, or a list.
         raise UsageError(
             f"{pattern!r:.80} is not a name",
             hint="A glob such as 'Log*', or a compiled regular expression. Ranks: tensors(rank=1, step=2).",
