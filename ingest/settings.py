@@ -6,6 +6,7 @@ No setting holds a credential: those come from the environment chain of the stor
 from __future__ import annotations
 
 import ast
+import difflib
 import inspect
 import json
 import os
@@ -357,13 +358,19 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return {str(name): value for name, value in content.items()}
 
 
+def meant_setting(name: str) -> str:
+    """Return a question whether another setting is meant than a misspelt one; "" if none is like it."""
+    near = difflib.get_close_matches(name, Settings.model_fields, n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
 def _explain(error: ValidationError, origins: Mapping[str, str]) -> str:
     """Return one message that names each wrong setting, where it comes from, and what is wrong."""
     mistakes = []
     for mistake in error.errors():
         name = str(mistake["loc"][0]) if mistake["loc"] else "settings"
         if mistake["type"] == "extra_forbidden":
-            what = "is not a setting"
+            what = f"is not a setting{meant_setting(name)}"
         else:
             message = mistake["msg"].removeprefix("Value error, ").replace("Input should", "must", 1)
             message = message.partition(", unable to parse")[0]

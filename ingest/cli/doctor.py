@@ -22,7 +22,7 @@ from ingest.cli.printing import print_json, print_table
 def command(
     dump: Annotated[
         Path | None,
-        typer.Argument(help="A dump directory to check.", show_default=False, readable=False),
+        typer.Argument(metavar="DUMP", help="A dump directory to check.", show_default=False, readable=False),
     ] = None,
     store: StoreOption = None,
     scheduler: SchedulerOption = None,

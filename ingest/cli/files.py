@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ingest.cli.printing import say
+from ingest.reader.files.output_file import output_file
 from workers.errors import UsageError
 
 
@@ -24,15 +25,11 @@ def write_file(path: Path, content: str | bytes) -> None:
     """Write a file, and replace an older one. Characters that UTF-8 cannot encode are escaped.
 
     Raises:
-        UsageError: the file cannot be written.
+        UsageError: the directory does not exist, or may not be written.
+        DumpIngestError: the disk is full, or reports an error.
     """
-    data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
-    try:
-        path.write_bytes(data)
-    except OSError as exc:
-        raise UsageError(
-            f"{path} cannot be written: {exc.strerror}", hint="Name a file in a directory that you may write."
-        ) from exc
+    with output_file(path) as file:
+        file.write(content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace"))
 
 
 def write_and_say(path: Path, content: str | bytes) -> None:

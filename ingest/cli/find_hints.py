@@ -31,20 +31,24 @@ def hints(
 
     Reads the index of a few steps.
     """
-    names, types, roles = _names_and_types(store, rank, step)
+    known = _known(store, rank, step)
     name, op_type, where = chosen.get("name"), chosen.get("op_type"), chosen.get("where")
-    answers = []
-    if (role := chosen.get("role")) is not None and checked_role(role) not in roles:
-        answers.append(
-            f"No tensor has the role {checked_role(role)}; there are: {', '.join(roles) or 'none'}"
-        )
-    if op_type is not None and op_type not in types:
-        answers.append(_of_type(op_type, types))
+    answers = [_of_label(label, chosen.get(label), known[label]) for label in ("role", "io", "graph")]
+    if op_type is not None and op_type not in known["op_type"]:
+        answers.append(_of_type(op_type, known["op_type"]))
     if isinstance(name, str):
-        answers.append(hint_of_case(name, names) or _of_name(name, names))
+        answers.append(hint_of_case(name, known["name"]) or _of_name(name, known["name"]))
     if where is not None:
-        answers += _of_condition(store, where, types)
+        answers += _of_condition(store, where, known["op_type"])
     return list(filter(None, answers))
+
+
+def _of_label(label: str, wanted: object, values: Sequence[str]) -> str:
+    if not isinstance(wanted, str):
+        return ""
+    wanted = checked_role(wanted) if label == "role" else wanted
+    there = f"No tensor has the {label} {wanted}; there are: {', '.join(sorted(values)) or 'none'}"
+    return "" if wanted in values else there
 
 
 def _of_name(wanted: str, names: Sequence[str]) -> str:
@@ -55,12 +59,19 @@ def _of_name(wanted: str, names: Sequence[str]) -> str:
 def _of_condition(store: Catalog, where: str, types: Sequence[str]) -> Iterator[str]:
     """Yield what may be wrong with a condition: text that no row has, ranks and steps."""
     texts = [first or second for first, second in _QUOTED.findall(where)]
-    yield from (_of_type(text, types, only_case=True) for text in texts if text not in types)
     used = Filter(where, COLUMNS).names
-    if "role" in used:
-        yield from (_of_role(text) for text in texts if text not in ROLES)
+    for text in texts:
+        yield _of_text(text, types, is_role="role" in used)
     if used & {"rank", "step"}:
         yield f"The store has ranks {format_ranges(store.ranks)} and steps {format_ranges(store.steps)}."
+
+
+def _of_text(text: str, types: Sequence[str], *, is_role: bool) -> str:
+    if "*" in text:
+        return f"A condition compares whole text: --name {text!r} is a pattern"
+    if text not in types and (hint := _of_type(text, types, only_case=True)):
+        return hint
+    return _of_role(text) if is_role and text not in ROLES else ""
 
 
 def _of_role(wanted: str) -> str:
@@ -76,16 +87,14 @@ def _of_type(wanted: str, types: Sequence[str], *, only_case: bool = False) -> s
     return f"No operator is of type {wanted}; near: {', '.join(nearest)}" if nearest else ""
 
 
-def _names_and_types(store: Catalog, rank: Choice, step: Choice) -> tuple[list[str], list[str], list[str]]:
-    names: dict[str, None] = {}
-    types: dict[str, None] = {}
-    roles: dict[str, None] = {}
+def _known(store: Catalog, rank: Choice, step: Choice) -> dict[str, list[str]]:
+    """Return the values that tensors of a few steps have, by label, in the order in which they come."""
+    values: dict[str, dict[str, None]] = {label: {} for label in ("name", "op_type", "role", "io", "graph")}
     for opened in store.select(rank, step, damages=[])[-_STEPS:]:
         try:
             tensors = opened.tensors()
         except DamagedStore:  # named already
             continue
-        names.update((tensor.name, None) for tensor in tensors)
-        roles.update((tensor.role, None) for tensor in tensors if tensor.role)
-        types.update((tensor.op_type, None) for tensor in tensors if tensor.op_type)
-    return list(names), list(types), list(roles)
+        for label, known in values.items():
+            known.update((getattr(tensor, label), None) for tensor in tensors)
+    return {label: list(filter(None, known)) for label, known in values.items()}

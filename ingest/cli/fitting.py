@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 GAP = 2
 #: Characters that a name keeps as long as other columns can be left out, and at least.
 _COMFORTABLE, _LEAST = 32, 24
+#: Headings of sentences, which break into several lines if they come last: their middle may say what to do.
+_PROSE = {"description", "detail", "problem", "reason", "why"}
 #: What is in a cell that says nothing.
 _NOTHING = {"", "-"}
 #: A word with the space that follows it, or what a line begins with.
@@ -31,7 +33,8 @@ class FittedTable:
 
     Attributes:
         columns: the headings that stay.
-        rows: the cells that stay, names without their middle where it is too long.
+        rows: the cells that stay, names without their middle where it is too long; prose in the last column
+            may have several lines.
         same: left-out columns with the value that all rows have there, if it says anything.
         left_out: left-out columns whose values are not shown.
     """
@@ -53,7 +56,7 @@ def fitted(
     """Return what of a table fits into `width` characters, if it can be made to fit.
 
     First, columns that have one value in all rows go, for it can be told in a line; then those of `spare`, in
-    their order; then the middle of long names.
+    their order; then the middle of long names. Prose in the last column goes on in further lines.
 
     Args:
         columns: the headings.
@@ -107,7 +110,7 @@ def _constant(columns: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> d
 
 
 def _shorten(columns: Sequence[str], rows: list[list[str | Text]], texts: Sequence[str], width: int) -> None:
-    """Shorten the widest texts in place, so that the table fits, but none of them below `_LEAST`."""
+    """Shorten or wrap the widest texts in place, so that the table fits, but none of them below `_LEAST`."""
     widths = dict(zip(columns, cell_widths(columns, rows), strict=True))
     room = width - GAP * (len(columns) - 1) - sum(widths[column] for column in columns if column not in texts)
     # The limit at which all texts fit: those that are shorter than their share leave room to the others.
@@ -117,10 +120,18 @@ def _shorten(columns: Sequence[str], rows: list[list[str | Text]], texts: Sequen
     limit = max(limit, _LEAST)
     for column in longer:
         if widths[column] > limit:
-            place = columns.index(column)
-            short = shortened([str(row[place]) for row in rows], limit)
-            for row, text in zip(rows, short, strict=True):
-                row[place] = text
+            is_prose = column in _PROSE and column == columns[-1]
+            _narrow(rows, columns.index(column), limit, is_prose=is_prose)
+
+
+def _narrow(rows: list[list[str | Text]], place: int, width: int, *, is_prose: bool) -> None:
+    cells = [str(row[place]) for row in rows]
+    if is_prose:
+        narrow = ["\n".join(wrapped(cell, width, indent=0)) for cell in cells]
+    else:
+        narrow = shortened(cells, width)
+    for row, text in zip(rows, narrow, strict=True):
+        row[place] = text
 
 
 def cell_widths(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> list[int]:
@@ -134,6 +145,8 @@ def cell_widths(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) ->
 def cell_width(cell: str | Text) -> int:
     """Return how many characters of a terminal a text takes."""
     text = cell if isinstance(cell, str) else cell.plain
+    if "\n" in text:
+        return max(map(cell_width, text.split("\n")))
     if text.isascii():
         return len(text)
     from rich.cells import cell_len  # deferred: takes 0.01 s, for names that are not ASCII

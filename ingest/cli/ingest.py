@@ -38,7 +38,7 @@ def command(
     dump: Annotated[
         # Not checked by typer: for a directory of another user, `ingest_dump` has the better message.
         Path,
-        typer.Argument(help="The directory that holds rank_0, rank_1, ...", readable=False),
+        typer.Argument(metavar="DUMP", help="The directory that holds rank_0, rank_1, ...", readable=False),
     ],
     store: StoreOption = None,
     scheduler: SchedulerOption = None,
@@ -71,6 +71,7 @@ def command(
     rank or a step and is none.
 
     [bold]dump-ingest ingest /data/dump --store s3://bucket/run.zarr[/]
+    [bold]dump-ingest ingest /data/mine --store run.zarr --layout 'rank{rank}/step{step}/{module}.{io}.pt'[/]
     """
     # deferred: dask, numba and zarr take 1.4 s to import
     from ingest.cli.ingest_missing import say_missing

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import ingest
+from ingest.cli.files import write_file
 from ingest.cli.opening import open_store
 from ingest.cli.options import ConfigOption, JsonOption, RanksOption, StepOption, StoreArgument
 from ingest.cli.printing import print_json, say
@@ -19,7 +20,7 @@ def command(
     store: StoreArgument = None,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME...", help="With --for tensor: names or globs.", show_default=False),
+        typer.Argument(metavar="NAME", help="With --for tensor: names or globs.", show_default=False),
     ] = None,
     purpose: Annotated[
         str,
@@ -72,10 +73,7 @@ def command(
         opened, purpose, names or (), system=system, budget=limit, directory=path, rank=rank, step=step
     )
     if out is not None:
-        try:
-            out.write_text(answer.config.text, encoding="utf-8")
-        except OSError as exc:
-            raise UsageError(f"{out}: cannot be written ({exc.strerror})", hint="Name another file.") from exc
+        write_file(out, answer.config.text)
     if json:
         print_json(answer.to_dict())
         return

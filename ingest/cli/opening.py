@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import ingest
 from ingest.cli.printing import say
-from ingest.environment import sets_anything
+from ingest.environment import ENV_PREFIX, sets_anything
 from workers.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,8 +43,11 @@ def load_settings_with_store(config: Path | None, **flags: Any) -> LoadedSetting
 
 def warn_of_unknown_variables(loaded: LoadedSettings) -> None:
     """Print a warning for each variable with our prefix that sets nothing."""
+    from ingest.settings import meant_setting  # deferred: see `load_settings`
+
     for name in loaded.unknown_variables:
-        say(f"{name} is not a setting; see `dump-ingest config schema`", label="warning")
+        meant = meant_setting(name.removeprefix(ENV_PREFIX).lower()) or "; see `dump-ingest config schema`"
+        say(f"{name} is not a setting{meant}", label="warning")
 
 
 def open_store(store: str | None, config: Path | None, *, mesh: str | None = None) -> ingest.DumpStore:
@@ -54,6 +57,14 @@ def open_store(store: str | None, config: Path | None, *, mesh: str | None = Non
         UsageError: neither names a store, or the place holds none.
         StoreError: the store cannot be reached.
     """
+    opened = _opened(store, config, mesh)
+    if opened.mesh is not None and opened.mesh.size > (ranks := len(opened.listed_ranks)):
+        # Only some ranks were dumped; or a size is wrong, and with it the place of every rank.
+        say(f"the mesh {opened.mesh} has {opened.mesh.size} ranks, and the store has {ranks}", label="note")
+    return opened
+
+
+def _opened(store: str | None, config: Path | None, mesh: str | None) -> ingest.DumpStore:
     if store and _has_defaults_alone(config):
         return ingest.open_store(store, mesh=mesh or "")
     settings = load_settings(config, store=store, mesh=mesh).settings

@@ -177,8 +177,8 @@ LayoutOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
         metavar="PATTERN",
-        help="How paths tell rank, step and name, for a tree that no layout covers: "
-        "rank{rank}/step{step}/{module}.{io}.{slot}.pt; `dump-ingest doctor` proposes one. Several: 'A; B'.",
+        help="How paths tell rank, step and name, for a tree that no layout covers; several: 'A; B'. "
+        "`dump-ingest doctor` proposes one.",
         show_default=False,
     ),
 ]

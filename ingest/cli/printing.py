@@ -7,7 +7,6 @@ draws, such as the progress of a long command, is in `consoles` and the modules 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 
 _Row = TypeVar("_Row")
 _MAX_NAME = 100
+#: Characters in a line of a terminal that does not say how many it has.
+_WIDTH = 80
 #: How a terminal may print a text.
 Style = Literal["yellow", "red", "bold red", "bold green", "bold", "dim"]
 #: What makes a terminal do so, and what ends that.
@@ -75,6 +76,7 @@ def print_table(
             print_wrapped(f"in all rows: {shared}")
     widths = cell_widths(columns, shown)
     is_right = [column in right for column in columns]
+    begin_of_last = "\n" + " " * sum(width + GAP for width in widths[:-1])
 
     def line_of(cells: Sequence[str | Text]) -> str:
         padded = []
@@ -82,7 +84,7 @@ def print_table(
             room = " " * (width - cell_width(cell))
             text = cell if isinstance(cell, str) else _in_colours(cell)
             padded.append(f"{room}{text}" if at_right else f"{text}{room}")
-        return (" " * GAP).join(padded).rstrip()
+        return (" " * GAP).join(padded).rstrip().replace("\n", begin_of_last)
 
     lines = [_styled(line_of(columns), "bold", sys.stdout), *map(line_of, shown)]
     sys.stdout.write("\n".join(lines) + "\n")
@@ -154,8 +156,16 @@ def is_terminal() -> bool:
 
 
 def terminal_width() -> int:
-    """Return how many characters a line of the terminal has."""
-    return shutil.get_terminal_size().columns
+    """Return how many characters a line of the terminal has, or as many as `COLUMNS` says.
+
+    `shutil.get_terminal_size` asks `sys.__stdout__`, which has no terminal after `prepare_output`.
+    """
+    if (told := os.environ.get("COLUMNS", "")).isdecimal() and int(told):
+        return int(told)
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or _WIDTH
+    except (OSError, ValueError):
+        return _WIDTH
 
 
 def limit_of(limit: int | None, on_terminal: int, *, as_json: bool = False) -> int:

@@ -54,7 +54,9 @@ def list_rules(rules: _FileOption = None, config: ConfigOption = None, json: Jso
 
 @app.command("show")
 def show(
-    name: Annotated[list[str] | None, typer.Argument(help="Rules, by name or glob. Default: all.")] = None,
+    name: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="Rules, by name or glob. Default: all.")
+    ] = None,
     rules: _FileOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -82,7 +84,7 @@ def show(
 def validate(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="File of rules. Default: the `rules` setting.", readable=False),
+        typer.Argument(metavar="FILE", help="File of rules. Default: the `rules` setting.", readable=False),
     ] = None,
     config: ConfigOption = None,
 ) -> None:

@@ -116,7 +116,7 @@ def command(
     [bold]dump-ingest show run.zarr 'Parameter.head.weight.output.0' --step 0 --placement 'shard 0'[/]
     """
     if save is not None:
-        check_writable(save, "--save")
+        _check_npy(save)
     store, name = store_and(store, name, config, placeholder="NAME")
     opened = open_store(store, config)
     is_whole = unsharded or bool(placement)
@@ -189,6 +189,16 @@ def _show(
             print_slice(values, at)
     for problem in context.problems:
         say(problem, label="warning")
+
+
+def _check_npy(path: Path) -> None:
+    """Refuse a file that cannot be written, or whose name promises another format."""
+    if path.suffix not in ("", ".npy"):
+        raise UsageError(
+            f"--save {path}: the file will be of numpy's format, whose names end in .npy",
+            hint=f"Name it {path.with_suffix('.npy')}; in PyTorch: torch.from_numpy(numpy.load(FILE)).",
+        )
+    check_writable(path, "--save")
 
 
 def _save(tensor: ingest.Tensor, values: object, path: Path) -> None:

@@ -63,6 +63,7 @@ def command(
     dump: Annotated[
         Path | None,
         typer.Argument(
+            metavar="DUMP",
             help="The directory that holds, or will hold, rank_0, rank_1, ...",
             show_default=False,
             readable=False,

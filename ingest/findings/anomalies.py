@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ingest.findings.stored import SeriesDocument, read_series
 from ingest.reader import notebook
 from ingest.reader.catalog import Catalog
-from ingest.reader.choice import Choice
+from ingest.reader.choice import Choice, as_names
 from ingest.reader.damage import Damage
 from ingest.reader.ranges import named_ranges
 from ingest.reader.step import Step
@@ -179,7 +179,7 @@ class _CollectedFindings:
         names = set(self._totals)
         if rule is not None:
             known = sorted({*self._totals, *(known.name for known in load_rules().rules)})
-            names = rules_like([rule] if isinstance(rule, str) else rule, known)
+            names = rules_like(as_names(rule), known)
         if severity is not None:
             severe = SEVERITIES[SEVERITIES.index(severity) :]
             names = {name for name in names if self._severities.get(name) in severe}

@@ -13,7 +13,7 @@ from ingest.findings.necessary import necessary_condition
 from ingest.findings.series import SeriesRules
 from ingest.findings.stored import generation_of
 from ingest.reader.catalog import Catalog
-from ingest.reader.choice import Choice
+from ingest.reader.choice import Choice, as_names
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step_marginals import read_sketches
@@ -146,9 +146,7 @@ def _chosen(rules: RuleSet, patterns: str | Iterable[str] | None) -> RuleSet:
     """Return the rules that names or globs choose."""
     if patterns is None:
         return rules
-    names = rules_like(
-        [patterns] if isinstance(patterns, str) else patterns, [rule.name for rule in rules.rules]
-    )
+    names = rules_like(as_names(patterns), [rule.name for rule in rules.rules])
     return RuleSet(tuple(rule for rule in rules.rules if rule.name in names), rules.digest)
 
 

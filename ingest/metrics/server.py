@@ -72,26 +72,37 @@ def serve(
 def _with_pages(
     metrics: WSGIApplication, pages: Mapping[str, Callable[[], bytes]], unready: Callable[[], str]
 ) -> WSGIApplication:
-    """Return an application that serves the pages, `/ready` and `/live`, and metrics under any other path."""
+    """Return an application that serves metrics, the pages, `/ready` and `/live`, and 404 for other paths.
+
+    A probe of a path that does not exist would succeed for ever if it were answered with the metrics.
+    """
     states = {"/ready": unready, "/live": hang}
+    paths = sorted(["/metrics", *pages, *states])
 
     def serve_request(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
         if path in states:
             reason = states[path]()
-            status = "503 Service Unavailable" if reason else "200 OK"
-            start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
-            return [f"{reason or path[1:]}\n".encode()]
-        page = pages.get(path)
-        if page is None or environ["REQUEST_METHOD"] != "GET":
+            return _line(
+                start_response, "503 Service Unavailable" if reason else "200 OK", reason or path[1:]
+            )
+        if path in pages and environ["REQUEST_METHOD"] == "GET":
+            content = pages[path]()
+            start_response(
+                "200 OK", [("Content-Type", "application/json"), ("Content-Length", f"{len(content)}")]
+            )
+            return [content]
+        if path in ("", "/", *paths):
             return metrics(environ, start_response)
-        content = page()
-        start_response(
-            "200 OK", [("Content-Type", "application/json"), ("Content-Length", f"{len(content)}")]
-        )
-        return [content]
+        return _line(start_response, "404 Not Found", f"served here: {', '.join(paths)}")
 
     return serve_request
+
+
+def _line(start_response: StartResponse, status: str, text: str) -> list[bytes]:
+    """Answer with a line of text."""
+    start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+    return [f"{text}\n".encode()]
 
 
 def _recorded(metrics: WSGIApplication, scrapes: Scrapes) -> WSGIApplication:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from ingest.reader.anatomy.percentiles import percentiles
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.snapshot import LeftOut, Snapshot
+from ingest.reader.table_answer import TableAnswer
 from ingest.reader.tensor import SMALL_NBYTES, Tensor
 from ingest.reader.tensor_filter import FilterFields, with_pattern
 from workers.arrays.sketches.histogram import Bounds
@@ -24,6 +25,7 @@ from workers.errors import UsageError
 DEFAULT_PERCENTS = (0.0, 1.0, 5.0, 25.0, 50.0, 75.0, 95.0, 99.0, 99.9, 100.0)
 #: The limit of tensors in one answer.
 MAX_ROWS = 500_000
+_COLUMNS = ("rank", "step", "name", "net", "graph", "dtype", "finite", "exactness")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,11 @@ class TensorQuantiles:
         return {**named, "finite": self.finite, "exactness": self.exactness, "percentiles": listed}
 
 
-@dataclass(frozen=True, slots=True)
-class QuantilesAnswer:
+@dataclass(frozen=True, slots=True, repr=False)
+class QuantilesAnswer(TableAnswer):
     """Percentiles of tensors, by step, rank and order of execution."""
+
+    noun: ClassVar = "tensor"
 
     store: str
     magnitude: bool
@@ -77,6 +81,20 @@ class QuantilesAnswer:
             "without": self.without,
             "left_out": [left.to_dict() for left in self.left_out],
         }
+
+    def rows_of_table(self) -> list[dict[str, Any]]:
+        """Return a row for each tensor, with the lower and upper bound of each percentile."""
+        return [
+            {
+                **{name: getattr(tensor, name) for name in _COLUMNS},
+                **{
+                    f"p{percent:g}_{side}": getattr(bounds, side)
+                    for percent, bounds in tensor.percentiles.items()
+                    for side in ("low", "high")
+                },
+            }
+            for tensor in self.tensors
+        ]
 
 
 def quantiles(

@@ -10,7 +10,7 @@ from functools import cached_property
 from os import PathLike
 from typing import Any, Self
 
-from ingest.reader.choice import Choice, as_set, numbers_and_places
+from ingest.reader.choice import Choice, as_set, numbers_and_places, whole_number
 from ingest.reader.damage import Damage, warn_of, with_tables
 from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.listing import Tensors
@@ -135,10 +135,10 @@ class Catalog:
             step: the step; None for the run files of the rank.
 
         Raises:
-            UsageError: it is not in the store.
+            UsageError: it is not in the store, or a number is not whole.
             DamagedStore: its commit is damaged.
         """
-        key = StepKey(rank, step)
+        key = StepKey(whole_number(rank), None if step is None else whole_number(step))
         if key not in self._steps:
             committed = commit.read(self.objects, key)
             if committed is None:
@@ -336,8 +336,6 @@ class Catalog:
                 not one.
             DamagedStore: all of the steps are damaged, and `damages` is not given.
         """
-        if isinstance(name, int):  # as if the rank came first
-            raise UsageError(f"{name!r:.80} is not a name", hint="Ranks and steps: tensors(rank=1, step=2).")
         fields: FilterFields = {
             "graph": graph,
             "op_type": op_type,

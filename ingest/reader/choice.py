@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import SupportsInt, TypeAlias
 
 from workers.errors import UsageError
 
@@ -29,18 +29,44 @@ def numbers_and_places(choice: int | str | Iterable[int | str]) -> tuple[set[int
     """Return the numbers of a choice, and its places in the mesh as they are written.
 
     Raises:
-        UsageError: it has a text that is not a place.
+        UsageError: it has something that is neither a whole number nor a place.
     """
     members = [choice] if isinstance(choice, int | str) or not isinstance(choice, Iterable) else list(choice)
     places = [member for member in members if isinstance(member, str)]
     for place in places:
         if "=" not in place:
             raise _not_a_number(place)
-    return {int(member) for member in members if not isinstance(member, str)}, places
+    return {whole_number(member) for member in members if not isinstance(member, str)}, places
 
 
-def _not_a_number(text: str) -> UsageError:
-    return UsageError(
-        f"{text!r:.80} is not a rank or a step, which are whole numbers",
-        hint=f"A name: store.tensors(name={text!r:.80}).",
-    )
+def as_names(names: str | Iterable[str]) -> list[str]:
+    """Return names of which there may be only one. A text is a sequence of texts, too: of its letters."""
+    return [names] if isinstance(names, str) else list(names)
+
+
+def whole_number(member: object) -> int:
+    """Return a number of Python, numpy or pandas as an integer.
+
+    Raises:
+        UsageError: it is not a whole number.
+    """
+    if isinstance(member, SupportsInt) and member == (number := _as_int(member)):
+        return number
+    raise _not_a_number(member)
+
+
+def _as_int(member: SupportsInt) -> int | None:
+    try:
+        return int(member)
+    except (ValueError, OverflowError):  # NaN and infinity
+        return None
+
+
+def _not_a_number(member: object) -> UsageError:
+    if not isinstance(member, str):
+        hint = "For example: rank=1, step=[2, 3]."
+    elif member.isdecimal():
+        hint = f"Without quotes: {member}."
+    else:
+        hint = f"A name: store.tensors(name={member!r:.80})."
+    return UsageError(f"{member!r:.80} is not a rank or a step, which are whole numbers", hint=hint)

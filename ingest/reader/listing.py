@@ -56,7 +56,7 @@ class TableList(list[_Item]):
         return frame.astype(dict.fromkeys(counts, "Int64"))
 
     def _repr_html_(self) -> str:
-        cells = ([_cell(row[column]) for column in self.shown] for row in self.rows())
+        cells = ([cell_text(row[column]) for column in self.shown] for row in self.rows())
         return notebook.table(counted(len(self), self.noun), self.shown, cells, total=len(self))
 
 
@@ -83,7 +83,8 @@ class Tensors(TableList[Tensor]):
         return (tensor.to_dict() for tensor in self)
 
 
-def _cell(value: object) -> str:
+def cell_text(value: object) -> str:
+    """Return a plain value as a table shows it."""
     if isinstance(value, float):
         return number_text(value)
     if isinstance(value, Sequence) and not isinstance(value, str):

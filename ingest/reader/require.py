@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import shlex
 from contextlib import suppress
 from dataclasses import replace
@@ -37,11 +38,28 @@ def require_store(objects: ObjectStore, url: str) -> None:
         raise
     if commit.holds_commits(objects):
         raise missing_root(url)
-    hint = "Is the URL right? `ingest` and `watch` create a store."
+    raise _no_store(objects, url)
+
+
+def _no_store(objects: ObjectStore, url: str) -> UsageError:
+    """Return the error for a place that holds no store: what it holds instead, or what may be meant."""
+    path = Path(objects.address.url)
     if objects.is_local and path.is_dir() and (root := _dump_at(path)) is not None:
         hint = f"Ingest it first: dump-ingest ingest {shlex.quote(str(root))} --store run.zarr"
-        raise UsageError(f"{url} holds a dump, not a store", hint=hint)
-    raise StoreMissing(f"{url}: no dump-ingest store", hint=hint)
+        return UsageError(f"{url} holds a dump, not a store", hint=hint)
+    hint = "Is the URL right? `ingest` and `watch` create a store."
+    if objects.is_local and (similar := _similar_store(path)):
+        hint = f"Did you mean {Path(url).with_name(similar)}?"
+    return StoreMissing(f"{url}: no dump-ingest store", hint=hint)
+
+
+def _similar_store(path: Path) -> str:
+    """Return the name of a store next to a path that is missing, if one is like its own; else ""."""
+    with suppress(OSError):
+        stores = [entry for entry in path.parent.iterdir() if (entry / "zarr.json").is_file()]
+        stems = {entry.stem: entry.name for entry in stores}  # most stores share the suffix
+        return next((stems[stem] for stem in difflib.get_close_matches(path.stem, stems, n=1)), "")
+    return ""
 
 
 def _hint_for_file(path: Path) -> str:

@@ -47,7 +47,7 @@ class TensorFilter:
             columns: the columns that `where` may use, with those of the labels and `name` among them.
 
         Raises:
-            UsageError: `where` is not a condition, or the role does not exist.
+            UsageError: `where` is not a condition, the role does not exist, or the name is not text.
         """
         self.fields = fields
         where = fields.get("where")
@@ -153,7 +153,13 @@ def checked_role(text: str) -> str:
 
 def _matcher(pattern: str | re.Pattern[str]) -> Callable[[str], bool]:
     if not isinstance(pattern, str):
-        return lambda name: pattern.search(name) is not None
+        if hasattr(pattern, "search"):
+            return lambda name: pattern.search(name) is not None
+        # A rank as if it came first, or a list.
+        raise UsageError(
+            f"{pattern!r:.80} is not a name",
+            hint="A glob such as 'Log*', or a compiled regular expression. Ranks: tensors(rank=1, step=2).",
+        )
     match = re.compile(fnmatch.translate(pattern)).match
     # Names may hold `[`, `*` and `?` themselves.
     return lambda name: name == pattern or match(name) is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 
@@ -77,5 +78,7 @@ def fetch_page(url: str, path: str, timeout_s: float) -> bytes:
         with urllib.request.urlopen(address, timeout=timeout_s) as answer:  # noqa: S310 (http or https)
             return bytes(answer.read())
     except (OSError, http.client.HTTPException) as exc:
+        if isinstance(exc, urllib.error.HTTPError) and exc.code == http.client.NOT_FOUND:
+            raise DumpIngestError(f"{address} is not served by a watcher", hint=FROM_HINT) from exc
         reason = getattr(exc, "reason", None) or exc
         raise DumpIngestError(f"no watcher answers at {address}: {reason}", hint=FROM_HINT) from exc

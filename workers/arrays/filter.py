@@ -55,6 +55,7 @@ _MAX_LENGTH = 20_000
 #: What other languages write, and what a condition has instead.
 _FOREIGN = {"=": "==", "&&": "and", "||": "or", "<>": "!=", "!": "not"}
 _IS_FOREIGN = re.compile(r"(?<![=<>!])=(?!=)|&&|\|\||<>|!(?!=)")
+_WITH_UNIT = re.compile(r"(?<![\w.])\d[\d.]*[a-zA-Z]\w*")
 _TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
 #: The columns that a hint lists, of fifty.
 _USUAL = (
@@ -202,6 +203,11 @@ class Filter:
     def _compile_comparison(self, parts: list[ast.expr], ops: list[ast.cmpop]) -> _Value:
         if isinstance(ops[0], ast.Eq | ast.NotEq):
             self._refuse_bare_text(parts, "==" if isinstance(ops[0], ast.Eq) else "!=")
+        if nan := next((part for part in parts if _is_nan(part)), None):
+            raise self._error(
+                f"compares with nan{_at(nan)}, which no number equals",
+                "Use nan_count > 0 for tensors with NaN.",
+            )
         values = [self._compile(part) for part in parts]
         nodes = [
             ast.copy_location(ast.Compare(left, [op], [right]), left)
@@ -232,6 +238,10 @@ def _apply(function: Callable[..., Any], node: ast.AST, *arguments: _Value) -> _
             raise TypeError(message) from exc
 
     return applied
+
+
+def _is_nan(part: ast.expr) -> bool:
+    return isinstance(part, ast.Name) and part.id.lower() == "nan"
 
 
 class _OnlyNumbersError(TypeError):
@@ -273,4 +283,7 @@ def _where_wrong(text: str, exc: SyntaxError) -> str:
     begin = (exc.offset or len(text) + 1) - 1
     if (exc.lineno or 1) > 1 or begin >= len(text):
         return f"something is missing after {text!r}" if text else "it is empty"
+    for number in _WITH_UNIT.finditer(without_texts):
+        if number.start() <= begin < number.end():
+            return f"{number[0]!r} at character {number.start() + 1} is not a number; numbers have no unit"
     return f"{exc.msg} at character {begin + 1}, {text[begin:][:20]!r}"

@@ -24,6 +24,7 @@ from ingest.questions.next_dump.gains import NOTHING_NEW, gains
 from ingest.questions.next_dump.inner_calls import dumped_with, inner_calls, without_wrappers
 from ingest.questions.origin.search import origin
 from ingest.reader.catalog import Catalog
+from ingest.reader.choice import as_names
 from ingest.reader.context import context_of
 from ingest.reader.context.configuration import configuration_of
 from ingest.reader.tensor import Tensor
@@ -39,7 +40,7 @@ _MAX_OPERATORS = 200
 def next_dump(
     store: Catalog,
     purpose: str = "origin",
-    names: Iterable[str] = (),
+    names: str | Iterable[str] = (),
     *,
     system: str | None = None,
     budget: int | None = None,
@@ -68,7 +69,7 @@ def next_dump(
     """
     if purpose not in PURPOSES:
         raise UsageError(f"no purpose {purpose!r}", hint=f"Purposes: {', '.join(PURPOSES)}.")
-    choice = _choose(store, purpose, list(names), rank, step)
+    choice = _choose(store, purpose, as_names(names), rank, step)
     near = _near(store, choice)
     former = configuration_of(store, near[0])
     chosen_step = store.step(*near)

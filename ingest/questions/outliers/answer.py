@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ingest.reader.snapshot import LeftOut
+from ingest.reader.table_answer import TableAnswer
 
 OUTLIER, DEAD, SATURATED = KINDS = ("outlier", "dead", "saturated")
 
@@ -75,9 +76,23 @@ class OddPositions:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class OutliersAnswer:
+@dataclass(frozen=True, slots=True, repr=False)
+class OutliersAnswer(TableAnswer):
     """What is odd along the axes of tensors."""
+
+    noun: ClassVar = "place"
+    shown: ClassVar = (
+        "kind",
+        "name",
+        "axis",
+        "positions",
+        "value",
+        "ratio",
+        "rank",
+        "step",
+        "first_step",
+        "ranks",
+    )
 
     store: str
     by: str
@@ -105,3 +120,7 @@ class OutliersAnswer:
             "without": self.without,
             "left_out": [left.to_dict() for left in self.left_out],
         }
+
+    def rows_of_table(self) -> list[dict[str, Any]]:
+        """Return a row for each position, or several that are odd in the same way."""
+        return [odd.to_dict() for odd in self.positions]

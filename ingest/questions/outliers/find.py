@@ -10,7 +10,7 @@ from typing import TypeAlias, Unpack
 from ingest.questions.nothing_chosen import keys_of, nothing_chosen
 from ingest.questions.outliers.answer import DEAD, KINDS, OUTLIER, SATURATED, OddPositions, OutliersAnswer
 from ingest.reader.catalog import Catalog
-from ingest.reader.choice import Choice
+from ingest.reader.choice import Choice, as_names
 from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step import Step
@@ -67,7 +67,7 @@ def outliers(
     *,
     by: str = ABS_MAX,
     factor: float = DEFAULT_FACTOR,
-    kinds: Sequence[str] | None = None,
+    kinds: str | Sequence[str] | None = None,
     rank: Choice = None,
     step: Choice = None,
     include_partial: bool = False,
@@ -98,23 +98,23 @@ def outliers(
             odd.
         DamagedStore: no step can be read.
     """
-    wanted = _checked(by, factor, kinds)
+    wanted = _checked(by, factor, as_names(kinds or KINDS))
     condition = TensorFilter(with_pattern(pattern, conditions), COLUMNS)
     snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
     return ask_of_undamaged(snapshot, lambda readable: _ask(readable, condition, by, factor, wanted))
 
 
-def _checked(by: str, factor: float, kinds: Sequence[str] | None) -> tuple[str, ...]:
+def _checked(by: str, factor: float, kinds: Sequence[str]) -> Sequence[str]:
     if by not in MEASURES:
         raise UsageError(f"{by!r:.80} is not a measure", hint=f"Measures: {', '.join(MEASURES)}.")
     if not 1 < factor < math.inf:
         raise UsageError(
             f"a factor of {factor:g} names no outliers", hint="Give a number above 1, such as 10."
         )
-    for kind in kinds or ():
+    for kind in kinds:
         if kind not in KINDS:
             raise UsageError(f"{kind!r:.80} is not a kind", hint=f"Kinds: {', '.join(KINDS)}.")
-    return tuple(kinds or KINDS)
+    return kinds
 
 
 @dataclass(slots=True)

@@ -92,6 +92,10 @@ class RunLayout:
             "removed": self.removed,
         }
 
+    def __repr__(self) -> str:
+        counts = f"{counted(len(self.kinds), 'kind')} of tensors, {counted(len(self.findings), 'finding')}"
+        return f"<RunLayout {self.store}: {counts}>"
+
     def _repr_html_(self) -> str:
         rows = [
             (kind.name, format_ranges(kind.ranks), kind.placement, kind.why, kind.tensors)

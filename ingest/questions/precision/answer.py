@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from ingest.reader.snapshot import LeftOut
+from ingest.reader.table_answer import TableAnswer
 from workers.arrays.sketches.histogram import Bounds
 
 EXACT, BOUNDED, ESTIMATED = "exact", "bounded", "estimated"
@@ -102,9 +103,24 @@ class TensorPrecision:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class PrecisionAnswer:
+@dataclass(frozen=True, slots=True, repr=False)
+class PrecisionAnswer(TableAnswer):
     """Which tensors would lose what in which format."""
+
+    noun: ClassVar = "cast"
+    shown: ClassVar = (
+        *(
+            "format",
+            "name",
+            "rank",
+            "step",
+            "overflow_low",
+            "overflow_high",
+            "underflow_low",
+            "underflow_high",
+        ),
+        *("last_headroom_bits", "overflows_at"),
+    )
 
     store: str
     scaling: str
@@ -112,7 +128,7 @@ class PrecisionAnswer:
     formats: tuple[str, ...]
     tensors: tuple[TensorPrecision, ...]
     """One for each tensor and format, the worst first."""
-    rows: tuple[FormatLosses, ...] = field(repr=False)
+    rows: tuple[FormatLosses, ...]
     """One for each tensor, rank, step and format, by step, rank and order of execution."""
     without: int
     """How many of the chosen tensors, counted in each step and rank, have no histogram."""
@@ -131,6 +147,10 @@ class PrecisionAnswer:
             "without": self.without,
             "left_out": [left.to_dict() for left in self.left_out],
         }
+
+    def rows_of_table(self) -> list[dict[str, Any]]:
+        """Return a row for each tensor and format."""
+        return [tensor.to_dict() for tensor in self.tensors]
 
 
 def trend_of(steps: Sequence[int], bits: Sequence[float], limit_bits: float) -> tuple[float, int | None]:

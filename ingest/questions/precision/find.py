@@ -10,7 +10,7 @@ from ingest.questions.precision.answer import FormatLosses, PrecisionAnswer, Ten
 from ingest.questions.precision.scaling import CURRENT, NONE, Scaling, checked_scaling
 from ingest.questions.sketched_tensors import SketchedTensor, SketchedTensors, ask_of_sketches
 from ingest.reader.catalog import Catalog
-from ingest.reader.choice import Choice
+from ingest.reader.choice import Choice, as_names
 from ingest.reader.tensor_filter import FilterFields, with_pattern
 from workers.arrays.number_formats import NumberFormat, format_named
 from workers.arrays.sketches.rounding import losses
@@ -27,7 +27,7 @@ _Series: TypeAlias = tuple[TensorKey, str]
 def precision(
     store: Catalog,
     pattern: str | None = None,
-    formats: Sequence[str] | None = None,
+    formats: str | Sequence[str] | None = None,
     *,
     scaling: str = NONE,
     powers_of_two: bool = False,
@@ -62,7 +62,8 @@ def precision(
             do.
         DamagedStore: no step can be read.
     """
-    targets = list({target.name: target for target in map(format_named, formats or DEFAULT_FORMATS)}.values())
+    named = map(format_named, as_names(formats or DEFAULT_FORMATS))
+    targets = list({target.name: target for target in named}.values())
     how = checked_scaling(scaling)
     chosen = with_pattern(pattern, conditions)
 

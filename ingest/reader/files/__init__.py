@@ -3,5 +3,6 @@
 export.py                   the original files of a step
 export_unsharded.py         whole tensors, put together from the pieces of ranks
 save.py                     tensors as npy
+output_file.py              a file that the user has named, complete or not there
 target.py                   the directory into which they are written
 """

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ingest.reader.files.output_file import translated
 from ingest.reader.files.target import Parts, TargetDirectory
 from workers.dump import paths
 from workers.errors import DamagedStore, UsageError
@@ -135,13 +136,11 @@ class _File:
         """Write the part of one row; set `problem` if it is damaged."""
         self._temporary = self._temporary or f".{uuid.uuid4().hex}.tmp"
         try:
-            with self.target.open(self._parts, self._temporary) as file:
+            with translated(self.path), self.target.open(self._parts, self._temporary) as file:
                 file.seek(begin_of(step, row))
                 file.writelines(part(step, row, pieces))
         except DamagedStore as exc:
             self.problem = exc.message
-        except OSError as exc:
-            raise UsageError(f"cannot write {self.path}: {exc.strerror}") from exc
 
     def close(self) -> None:
         """Rename the temporary file to its final name, unless the file has a problem."""

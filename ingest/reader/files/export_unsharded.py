@@ -19,6 +19,7 @@ import numpy as np
 from ingest.reader.choice import Choice
 from ingest.reader.damage import Damage
 from ingest.reader.dump_store import DumpStore
+from ingest.reader.files.output_file import translated
 from ingest.reader.files.save import file_type
 from ingest.reader.files.target import TargetDirectory
 from ingest.reader.parallel.unsharded import UnshardedTensor, unshard
@@ -213,7 +214,7 @@ def _write(target: TargetDirectory, path: Path, step: int, wholes: list[_Whole])
     """Write the tensors of a step that can be read, and yield all of them."""
     is_written = False
     while not is_written:
-        is_written = _is_written(target, path.name, wholes)
+        is_written = _is_written(target, path, wholes)
     for written in wholes:
         first = written.pieces[0]
         whole = written.whole
@@ -232,7 +233,7 @@ def _write(target: TargetDirectory, path: Path, step: int, wholes: list[_Whole])
         )
 
 
-def _is_written(target: TargetDirectory, name: str, wholes: list[_Whole]) -> bool:
+def _is_written(target: TargetDirectory, path: Path, wholes: list[_Whole]) -> bool:
     """Write the file of a step; return whether it is complete. If not, the tensor that failed is marked."""
     # The largest elements first, so that all are aligned.
     order = sorted(
@@ -243,7 +244,7 @@ def _is_written(target: TargetDirectory, name: str, wholes: list[_Whole]) -> boo
         return True
     temporary = f".{uuid.uuid4().hex}.tmp"
     try:
-        with target.open((), temporary) as file:
+        with translated(path), target.open((), temporary) as file:
             file.write(_header([wholes[place] for place in order]))
             for place in order:
                 try:
@@ -251,9 +252,7 @@ def _is_written(target: TargetDirectory, name: str, wholes: list[_Whole]) -> boo
                 except (UsageError, DamagedStore) as exc:
                     wholes[place] = wholes[place].failed(exc)
                     return False
-        target.rename((), temporary, name)
-    except OSError as exc:
-        raise UsageError(f"cannot write {name}: {exc.strerror}") from exc
+        target.rename((), temporary, path.name)
     finally:
         target.remove((), temporary)
     return True

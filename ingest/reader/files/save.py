@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.format import dtype_to_descr, write_array_header_1_0
 
+from ingest.reader.files.output_file import output_file
 from ingest.reader.parallel.unsharded import UnshardedTensor
 from ingest.reader.tensor import Tensor
-from workers.errors import UsageError
 
 
 def save_npy(values: Tensor | UnshardedTensor | Any, path: str | Path) -> str:
@@ -26,41 +28,32 @@ def save_npy(values: Tensor | UnshardedTensor | Any, path: str | Path) -> str:
 
     Raises:
         UsageError: the file cannot be written; or only statistics of the tensor were dumped.
+        DumpIngestError: the disk is full, or reports an error.
         DamagedStore: chunks are missing or damaged.
     """
-    try:
-        if isinstance(values, Tensor) and values.is_in_pieces and all(values.shape) and values.shape:
-            return _save_pieces(values.pieces(), values.shape, Path(path), fortran=values.is_fortran_order)
-        if isinstance(values, UnshardedTensor) and all(values.shape) and values.shape:
-            return _save_pieces(values.parts(), values.shape, Path(path))
-        array = np.asarray(values)
-        target = file_type(array.dtype)
-        with Path(path).open("wb") as file:
-            np.save(file, array.astype(target, copy=False), allow_pickle=False)
-    except OSError as exc:
-        raise UsageError(
-            f"{path} cannot be written: {exc.strerror}", hint="Name a file in a directory that you may write."
-        ) from exc
+    if isinstance(values, Tensor) and values.is_in_pieces and all(values.shape) and values.shape:
+        return _save_pieces(values.pieces(), values.shape, Path(path), fortran=values.is_fortran_order)
+    if isinstance(values, UnshardedTensor) and all(values.shape) and values.shape:
+        return _save_pieces(values.parts(), values.shape, Path(path))
+    array = np.asarray(values)
+    target = file_type(array.dtype)
+    with output_file(Path(path)) as file:
+        np.save(cast(BinaryIO, file), array.astype(target, copy=False), allow_pickle=False)
     return "" if target == array.dtype else str(target)
 
 
 def _save_pieces(
-    pieces: Iterable[npt.NDArray[Any]], shape: tuple[int, ...], path: Path, *, fortran: bool = False
+    pieces: Iterator[npt.NDArray[Any]], shape: tuple[int, ...], path: Path, *, fortran: bool = False
 ) -> str:
-    written: np.memmap[Any, Any] | None = None
-    done, is_widened = 0, False
-    for piece in pieces:
-        target = file_type(piece.dtype)
-        if written is None:
-            is_widened = target != piece.dtype
-            written = np.lib.format.open_memmap(path, "w+", target, shape, fortran_order=fortran)
-            flat = written.reshape(-1, order="A")
-        flat[done : done + len(piece)] = piece.astype(target, copy=False)
-        done += len(piece)
-    if written is not None:
-        written.flush()
-        return str(written.dtype) if is_widened else ""
-    return ""
+    """Write the elements one after the other, without a memory map: a full disk would kill the process."""
+    first = next(pieces)
+    target = file_type(first.dtype)
+    header = {"descr": dtype_to_descr(target), "fortran_order": fortran, "shape": shape}
+    with output_file(path) as file:
+        write_array_header_1_0(cast(BinaryIO, file), header)
+        for piece in chain([first], pieces):
+            file.write(piece.astype(target, copy=False).tobytes())
+    return "" if target == first.dtype else str(target)
 
 
 def file_type(dtype: np.dtype[Any]) -> np.dtype[Any]:

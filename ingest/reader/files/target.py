@@ -15,7 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self, TypeAlias
 
-from workers.errors import UsageError
+from ingest.reader.files.output_file import unwritable
+from workers.errors import DumpIngestError, UsageError
 
 #: Names from the target directory to a directory below it.
 Parts: TypeAlias = tuple[str, ...]
@@ -117,7 +118,7 @@ class TargetDirectory:
             os.close(self._opened[1])
             self._opened = None
 
-    def _complaint(self, parts: Parts, name: str, exc: OSError) -> UsageError:
+    def _complaint(self, parts: Parts, name: str, exc: OSError) -> DumpIngestError:
         """Return what to tell the user; name the symbolic link if there is one in the way."""
         path = self._path
         if exc.errno in (errno.ELOOP, errno.ENOTDIR, errno.EEXIST):
@@ -125,7 +126,7 @@ class TargetDirectory:
                 path = path / part
                 if path.is_symlink():
                     return _link(path)
-        return UsageError(f"cannot write {self._path.joinpath(*parts, name)}: {exc.strerror}")
+        return unwritable(self._path.joinpath(*parts, name), exc)
 
 
 def _below(above: int, part: str, *, create: bool) -> int:

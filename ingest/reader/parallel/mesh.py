@@ -60,16 +60,20 @@ class Mesh:
             raise UsageError(f"--mesh {text}: sizes are from 1, a million ranks at most", hint=_EXAMPLE)
         return cls(axes)
 
+    @property
+    def size(self) -> int:
+        """How many ranks it has."""
+        return math.prod(size for _, size in self.axes)
+
     def coordinates(self, rank: int) -> Coordinates:
         """Return the place of a rank.
 
         Raises:
             UsageError: the mesh has fewer ranks.
         """
-        size = math.prod(size for _, size in self.axes)
-        if rank >= size:
+        if rank >= self.size:
             raise UsageError(
-                f"--mesh {self}: has {size} ranks, and the store has rank {rank}",
+                f"--mesh {self}: has {self.size} ranks, and the store has rank {rank}",
                 hint="Name all axes of the job, those of size 1 excepted.",
             )
         places: dict[str, Coordinate] = {}

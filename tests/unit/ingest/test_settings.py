@@ -105,12 +105,13 @@ def test_wrong_values_are_refused_by_the_name_of_the_setting(name: str, value: A
 
 def test_all_mistakes_are_named_at_once(tmp_path: Path) -> None:
     config = tmp_path / "settings.yaml"
-    config.write_text("order: random\nqueue: kafka\n")
+    config.write_text("order: random\nqueue: kafka\nquiet: 5\n")
     with pytest.raises(UsageError) as error:
         load(config)
-    first, second = error.value.message.split("; ")
+    first, second, third = error.value.message.split("; ")
     assert first.startswith(f"order ({config}): ")
     assert second == f"queue ({config}): is not a setting"
+    assert third == f"quiet ({config}): is not a setting (did you mean quiet_s?)"
 
 
 @pytest.mark.parametrize("name", ["store", "scheduler", "host", "rules", "webhook", "metrics"])

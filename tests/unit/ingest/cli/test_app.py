@@ -85,7 +85,7 @@ def test_an_unknown_command_is_refused_and_a_similar_one_suggested(answer: Answe
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["ingest"], "missing argument 'dump'"),
+        (["ingest"], "missing argument 'DUMP'"),
         (["compare", "a.zarr"], "missing argument 'B'"),
         (
             ["find", "--step", "8-4"],

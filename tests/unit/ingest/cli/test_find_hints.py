@@ -27,3 +27,12 @@ def test_each_condition_has_its_own(nan_store: Path) -> None:
         "Types are case-sensitive",
         "The store has ranks 0-1 and steps 1-3.",
     ]
+
+
+def test_values_that_no_tensor_has_are_answered_with_those_there_are(nan_store: Path) -> None:
+    chosen = {"io": "in", "graph": "7", "where": "name == 'Log*'"}
+    assert hints(ingest.open_store(nan_store), 1, 2, chosen) == [
+        "No tensor has the io in; there are: input, output",
+        "No tensor has the graph 7; there are: 0",
+        "A condition compares whole text: --name 'Log*' is a pattern",
+    ]

@@ -98,3 +98,12 @@ def test_every_answer_fits_a_terminal(
         for line in printed.splitlines():
             longest = max(map(len, line.split()), default=0)
             assert cell_width(line) <= width or longest > width - 18, (width, line)
+
+
+def test_prose_in_the_last_column_goes_on_in_further_lines() -> None:
+    """Its middle may say what to do."""
+    rows = [("FAIL", "store", "it is full  (Make room: `gc` removes steps.)"), ("ok", "dump", "2 ranks")]
+    table = fitted(("", "check", "detail"), rows, right=(), spare=(), width=44)
+    assert [row[2] for row in table.rows] == ["it is full  (Make room: `gc`\nremoves steps.)", "2 ranks"]
+    table = fitted(("", "detail", "check"), [(a, c, b) for a, b, c in rows], right=(), spare=(), width=44)
+    assert "\n" not in str(table.rows[0][1])

@@ -36,7 +36,7 @@ def test_a_command_that_writes_needs_a_store_and_warns_of_variables_that_set_not
     with pytest.raises(UsageError, match="no store is named") as error:
         load_settings_with_store(None)
     assert "--store" in error.value.hint
-    assert "warning: DUMP_INGEST_QUITE_S is not a setting" in capsys.readouterr().err
+    assert "warning: DUMP_INGEST_QUITE_S is not a setting (did you mean quiet_s?)" in capsys.readouterr().err
     assert load_settings_with_store(None, store="/a").settings.store == "/a"
 
 
@@ -45,6 +45,15 @@ def test_a_store_is_opened_by_name_or_by_the_settings(nan_store: Path, tmp_path:
     config.write_text(f"store: {nan_store}\n")
     assert open_store(str(nan_store), None).ranks == [0, 1]
     assert open_store(None, config).ranks == [0, 1]
+
+
+def test_a_mesh_of_more_ranks_than_the_store_has_is_mentioned(
+    nan_store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    open_store(str(nan_store), None, mesh="dp=2")
+    assert capsys.readouterr().err == ""
+    open_store(str(nan_store), None, mesh="tp=2,dp=3")
+    assert capsys.readouterr().err == "note: the mesh tp=2,dp=3 has 6 ranks, and the store has 2\n"
 
 
 def test_a_store_that_nobody_names_is_asked_for() -> None:

@@ -137,3 +137,19 @@ def test_table_fits_a_terminal_and_is_whole_elsewhere(
     monkeypatch.setattr(printing, "is_terminal", lambda: False)
     printing.print_table(("name", "first", "steps"), rows, right=("first",))
     assert rows[2][0] in capsys.readouterr().out
+
+
+def test_further_lines_of_a_cell_begin_below_the_first(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(printing, "is_terminal", lambda: True)
+    printing.print_table(("check", "why"), [("disk", "one two three four five six seven"), ("dump", "none")])
+    assert capsys.readouterr().out.splitlines() == [
+        "check  why",
+        "disk   one two three four five six seven",
+        "dump   none",
+    ]
+    monkeypatch.setenv("COLUMNS", "36")
+    printing.print_table(("check", "why"), [("disk", "one two three four five six seven"), ("dump", "none")])
+    assert capsys.readouterr().out.splitlines()[1:3] == ["disk   one two three four five six", "       seven"]

@@ -157,6 +157,13 @@ def test_a_slice_is_printed_and_saved(shown: Show, nan_store: Path, tmp_path: Pa
     assert np.array_equal(np.load(tmp_path / "x.npy"), expected, equal_nan=True)
 
 
+def test_a_file_of_another_format_is_refused(shown: Show, nan_store: Path, tmp_path: Path) -> None:
+    """`torch.load` could not read it."""
+    with pytest.raises(UsageError, match=r"x\.pt: .*npy") as caught:
+        shown(nan_store, "Log.*.output.0", rank=1, step=2, save=tmp_path / "x.pt")
+    assert "torch.from_numpy" in caught.value.hint
+
+
 def test_a_tensor_is_saved_with_its_bits(shown: Show, nan_store: Path, tmp_path: Path) -> None:
     (tensor,) = open_store(nan_store).tensors("Log.*.output.0", rank=1, step=2)
     _, said = shown(nan_store, tensor.name, rank=1, step=2, save=tmp_path / "x.npy")

@@ -1,8 +1,12 @@
 """Standard output of every kind: an answer is whole, or the command says that it is not."""
 
+import fcntl
 import os
+import pty
 import resource
+import struct
 import subprocess
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +74,14 @@ def test_characters_that_a_locale_lacks_are_escaped(nan_store: Path) -> None:
     )
     assert done.returncode == 0
     assert done.stdout.endswith(r"\u2581\u2585\u2588" + "\n")
+
+
+@pytest.mark.parametrize("width", [60, 200])
+def test_a_table_fits_the_terminal_that_it_is_printed_on(width: int) -> None:
+    """And not the 80 characters of a terminal that nobody asked."""
+    terminal, given = pty.openpty()
+    fcntl.ioctl(given, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
+    with os.fdopen(terminal, "rb"), os.fdopen(given, "wb") as stdout:
+        answered("rules", "list", stdout=stdout, env={"COLUMNS": "", "TERM": "dumb"})
+        lines = os.read(terminal, 65536).decode().splitlines()
+    assert width - 30 < max(map(len, lines)) <= width + 20  # names of rules are not shortened

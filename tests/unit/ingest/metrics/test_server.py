@@ -57,5 +57,17 @@ def test_says_whether_the_process_hangs(registry: CollectorRegistry, monkeypatch
         stop()
 
 
+@pytest.mark.parametrize("path", ["/health", "/healthz", "/reday"])
+def test_a_probe_of_a_path_that_does_not_exist_fails(registry: CollectorRegistry, path: str) -> None:
+    """The metrics as an answer would make such a probe succeed for ever."""
+    port = free_port()
+    stop = serve(registry, f"127.0.0.1:{port}", {"/steps": bytes})
+    try:
+        assert http_get(port, path) == (404, b"served here: /live, /metrics, /ready, /steps\n")
+        assert http_get(port, "/")[1].startswith(b"# HELP")
+    finally:
+        stop()
+
+
 def test_containers_and_kubernetes_wait_equally_long() -> None:
     assert health.STALE_S == heartbeat.STALE_S

@@ -77,6 +77,10 @@ def test_hints_name_steps_that_are_there_of_the_ranks_that_were_asked_for(many: 
     with pytest.raises(UsageError, match="rank 1 step 3 is not in the store") as found:
         store.step(1, 3)
     assert found.value.hint == "The store has ranks 0-3; rank 1 has steps 0-2, 4-49."
+    with pytest.raises(UsageError, match="'1' is not a rank or a step"):  # and not a damaged commit
+        store.step("1", 2)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="is not a name"):
+        store.tensors(["Log*"])  # type: ignore[arg-type]
 
 
 def test_everything_is_read_once(many: Path, requests: CountedRequests) -> None:

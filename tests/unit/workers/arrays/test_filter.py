@@ -114,6 +114,13 @@ def test_anything_else_is_a_usage_error(text: str) -> None:
             "For example",
         ),
         ("1 < slot < 'a'", "\"slot < 'a'\" at character 5 takes text for a number", "For example"),
+        (
+            "slot > 1 and max > 6.5GB",
+            "'6.5GB' at character 20 is not a number; numbers have no unit",
+            "For example",
+        ),
+        ("max == nan", "compares with nan at character 8, which no number equals", "Use nan_count > 0"),
+        ("1 < slot != NaN", "compares with nan at character 13, which no number", "Use nan_count > 0"),
     ],
 )
 def test_a_message_names_the_place_and_the_remedy(text: str, message: str, hint: str) -> None:

@@ -67,7 +67,7 @@ def test_quarantined_files_come_back(made: MadeDump, store: Path, tmp_path: Path
 
 def test_target_that_cannot_be_written_is_named(filled: DumpStore, tmp_path: Path) -> None:
     (tmp_path / "rank_0").write_bytes(b"a file in the way")
-    with pytest.raises(UsageError, match=r"cannot write .*: Not a directory"):
+    with pytest.raises(UsageError, match="cannot be written: Not a directory"):
         filled.step(0, 8).export(tmp_path)
 
 

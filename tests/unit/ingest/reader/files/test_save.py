@@ -10,7 +10,7 @@ from ingest.api import open_store
 from ingest.reader.files.save import save_npy
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
-from workers.errors import UsageError
+from workers.errors import DumpIngestError, UsageError
 
 
 @pytest.mark.parametrize("fortran", [False, True])
@@ -30,6 +30,15 @@ def test_what_numpy_does_not_have_is_widened(made: MadeDump, store: Path, tmp_pa
     (tensor,) = open_store(store).tensors()
     assert save_npy(tensor, tmp_path / "x.npy") == "float32"
     assert np.array_equal(np.load(tmp_path / "x.npy"), values.astype(np.float32), equal_nan=True)
+
+
+def test_a_full_disk_is_reported(made: MadeDump, store: Path) -> None:
+    """Writing through a memory map, as numpy does by default, would end in SIGBUS."""
+    made.add(np.zeros((1024, 1024), np.float32))
+    ingest_directly(made.root, store)
+    (tensor,) = open_store(store).tensors()
+    with pytest.raises(DumpIngestError, match="No space left"):
+        save_npy(tensor, "/dev/full")
 
 
 def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,62 @@
+"""Files that the user has named are complete, or not there."""
+
+from pathlib import Path
+
+import pytest
+
+from ingest.reader.files.output_file import output_file
+from workers.errors import DumpIngestError, StoreDenied, UsageError
+
+FULL = Path("/dev/full")
+
+
+def test_a_file_appears_when_it_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_bytes(b"old")
+    with output_file(path) as file:
+        file.write(b"new")
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("error", [StoreDenied("no"), KeyboardInterrupt()])
+def test_after_an_error_the_older_file_is_there_and_nothing_else(
+    error: BaseException, tmp_path: Path
+) -> None:
+    """Errors of the store keep their class, although some are errors of the operating system, too."""
+    path = tmp_path / "page.html"
+    path.write_bytes(b"old")
+
+    def write_and_fail() -> None:
+        with output_file(path) as file:
+            file.write(b"new")
+            raise error
+
+    with pytest.raises(type(error)):
+        write_and_fail()
+    assert {entry.name: entry.read_bytes() for entry in tmp_path.iterdir()} == {"page.html": b"old"}
+
+
+def test_a_link_leads_to_the_file_that_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "page.html")
+    with output_file(tmp_path / "link") as file:
+        file.write(b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "page.html").read_bytes() == b"new"
+
+
+def test_a_full_disk_is_not_a_wrong_request() -> None:
+    with (
+        pytest.raises(DumpIngestError, match="/dev/full cannot be written: No space") as caught,
+        output_file(FULL) as file,
+    ):
+        file.write(b"new")
+    assert not isinstance(caught.value, UsageError)
+    assert "Make room" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["missing/page.html", "."])
+def test_a_place_that_holds_no_file_is_a_wrong_request(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written"), output_file(tmp_path / name) as file:
+        file.write(b"new")
+    assert list(tmp_path.iterdir()) == []
