@@ -13,7 +13,14 @@ import numpy as np
 from numba import types
 from numba.core.registry import cpu_target
 
-from workers.arrays.compiled import bitshuffle_code, histogram_loops, kernel_loops, marginal_loops
+from workers.arrays.compiled import (
+    bitshuffle_code,
+    chunk_loops,
+    chunk_plan,
+    histogram_loops,
+    kernel_loops,
+    marginal_loops,
+)
 from workers.arrays.compiled.lazy_compile import compile_now
 
 carray: Any = vars(numba)["carray"]  # the type stubs of numba lack it
@@ -47,6 +54,7 @@ def compile_all() -> list[MadeEntry]:
         _made("histogram_f8", _histogram_f8(), "anaa"),
         _made("histogram_sparse", _histogram_sparse(), "aanna"),
         *_bitshuffles(),
+        _made("decode_chunk", _decode_chunk(), "a"),
     ]
 
 
@@ -70,7 +78,7 @@ def _made(name: str, function: Callable[..., None], arguments: str) -> MadeEntry
 def _bitshuffles() -> Iterator[MadeEntry]:
     """Yield what shuffles bits, and back, and bytes; all of it is in the code of the first."""
     code = bitshuffle_code.compile_entries(cpu_target.target_context.codegen()._tm)  # noqa: SLF001  (as in `_made`)
-    for size in bitshuffle_code.ITEMSIZES:
+    for size in chunk_plan.ITEMSIZES:
         yield MadeEntry(f"bitshuffle{size}", bitshuffle_code.symbol(size), 3, code)
         yield MadeEntry(f"bitunshuffle{size}", bitshuffle_code.symbol(size, back=True), 3, b"")
         yield MadeEntry(f"byteshuffle{size}", bitshuffle_code.byte_symbol(size), 3, b"")
@@ -244,5 +252,15 @@ def _histogram_sparse() -> Callable[..., None]:
         counts = carray(totals, (bins,), np.int64)
         add(carray(tables, shape, np.uint32), counts)
         run(counts, pos_inf, neg_inf, carray(out, places, np.int64))
+
+    return entry
+
+
+def _decode_chunk() -> Callable[..., None]:
+    run, fields, outcome = chunk_loops.decode, chunk_plan.FIELDS, chunk_plan.OUTCOME
+
+    def entry(plan: Any) -> None:
+        words = carray(plan, (fields,), np.int64)
+        words[outcome] = run(words)
 
     return entry
