@@ -26,6 +26,7 @@ from numcodecs import Blosc
 
 from workers.errors import DamagedStore
 from workers.model import MIB, ceil_div
+from workers.store.backends.deadline import supervised
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
 from workers.store.packed.blosc import BIT_SHUFFLE, NO_SHUFFLE, SHUFFLE, compressor
@@ -335,7 +336,9 @@ class ShardReader:
         if last is not None and run == range(last[0], last[0] + 1):
             return [last[1]]
         try:
-            decoded = self._fetch(run)
+            # First, because a call that hangs must not keep the lock of the indexes.
+            self._index(run[0] // self.spec.chunks_per_shard)
+            decoded = supervised(self._fetch, run)  # of a directory, each chunk is a call
         except DamagedStore as exc:
             return [exc.message] * len(run)
         if not isinstance(decoded[-1], str):
