@@ -144,19 +144,20 @@ def decompress(encoded: memoryview, into: memoryview, itemsize: int, kernels_of:
         RuntimeError: it is damaged.
     """
     source, target = (kernels.address(np.frombuffer(side, np.uint8)) for side in (encoded, into))
-    plan = np.empty(chunk_plan.FIELDS, np.int64)
-    plan_at = kernels.address(plan)
-    plan[: chunk_plan.COLUMNS] = (
-        *(0, source, source + len(encoded) - CRC_BYTES, target),
-        *(itemsize, len(into) // (STREAM_NBYTES * itemsize), _scratch.planes_at, *kernels_of.functions),
-        plan_at + chunk_plan.COLUMNS * chunk_plan.WORD_NBYTES,
-    )
+    blocks = len(into) // (STREAM_NBYTES * itemsize)
+    end = source + len(encoded) - CRC_BYTES
+    plan = _Plan(0, source, end, target, itemsize, blocks, _scratch.planes_at, *kernels_of.functions)
+    plan_at = ctypes.addressof(plan)
+    plan[chunk_plan.COLUMNS_AT] = plan_at + chunk_plan.COLUMNS * chunk_plan.WORD_NBYTES
     kernels_of.decode(plan_at)
-    outcome = Outcome(int(plan[chunk_plan.OUTCOME]))
-    if outcome is Outcome.BAD_CHECKSUM:
+    outcome = plan[chunk_plan.OUTCOME]
+    if outcome == Outcome.BAD_CHECKSUM:
         raise ValueError(_BAD_CHECKSUM)
-    if outcome is not Outcome.DECODED:
-        raise RuntimeError(_PROBLEMS[outcome])
+    if outcome != Outcome.DECODED:
+        raise RuntimeError(_PROBLEMS[Outcome(outcome)])
+
+
+_Plan = ctypes.c_int64 * chunk_plan.FIELDS
 
 
 class _PlanesOfThread(threading.local):
