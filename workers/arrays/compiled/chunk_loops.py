@@ -48,38 +48,45 @@ def decode(plan: Any) -> int:
     Args:
         plan: see `workers.arrays.compiled.chunk_plan`.
     """
-    chunk, itemsize, blocks = plan[CHUNK], plan[ITEMSIZE], plan[BLOCKS]
-    end = plan[END] - chunk
-    if _checksum(plan[CHECKSUM], chunk, end) != _unsigned(plan[END]):
+    nbytes = plan[END] - plan[CHUNK]
+    if _checksum(plan[CHECKSUM], plan[CHUNK], nbytes) != _unsigned(plan[END]):
         return _BAD_CHECKSUM
-    places_end = HEADER_NBYTES + blocks * LENGTH_NBYTES
-    if end < places_end:
+    if nbytes < HEADER_NBYTES + plan[BLOCKS] * LENGTH_NBYTES:
         return _ENDS_EARLY
-    for block in range(blocks):
-        at = _unsigned(chunk + HEADER_NBYTES + block * LENGTH_NBYTES)
-        if at < places_end:
-            return _IN_HEADER
-        for column in range(itemsize):
-            begin = at + LENGTH_NBYTES
-            if begin > end:
-                return _BEHIND_END
-            length = _unsigned(chunk + at)
-            at = begin + length
-            if length > STREAM_NBYTES or at > end:
-                return _TOO_LONG
-            planes = chunk + begin  # as they are, if LZ4 did not make them smaller
-            if length < STREAM_NBYTES:
-                planes = plan[PLANES] + column * STREAM_NBYTES
-                if _inflate(plan[INFLATE], chunk + begin, planes, length, STREAM_NBYTES) != STREAM_NBYTES:
-                    return _DAMAGED_STREAM
-            plan[COLUMNS + column] = planes
-        target = plan[TARGET] + block * STREAM_NBYTES * itemsize
-        _unshuffle(plan[UNSHUFFLE], plan[COLUMNS_AT], STREAM_NBYTES, target)
+    for block in range(plan[BLOCKS]):
+        outcome = _decode_block(plan, block)
+        if outcome != _DECODED:
+            return outcome
     return _DECODED
 
 
-@intrinsic
-def _unsigned(_context: Any, _address: Any) -> Any:
+@register_jitable
+def _decode_block(plan: Any, block: int) -> int:
+    chunk, itemsize = plan[CHUNK], plan[ITEMSIZE]
+    end = plan[END] - chunk
+    at = _unsigned(chunk + HEADER_NBYTES + block * LENGTH_NBYTES)
+    if at < HEADER_NBYTES + plan[BLOCKS] * LENGTH_NBYTES:
+        return _IN_HEADER
+    for column in range(itemsize):
+        begin = at + LENGTH_NBYTES
+        if begin > end:
+            return _BEHIND_END
+        length = _unsigned(chunk + at)
+        at = begin + length
+        if length > STREAM_NBYTES or at > end:
+            return _TOO_LONG
+        planes = chunk + begin  # as they are, if LZ4 did not make them smaller
+        if length < STREAM_NBYTES:
+            planes = plan[PLANES] + column * STREAM_NBYTES
+            if _inflate(plan[INFLATE], chunk + begin, planes, length, STREAM_NBYTES) != STREAM_NBYTES:
+                return _DAMAGED_STREAM
+        plan[COLUMNS + column] = planes
+    target = plan[TARGET] + block * STREAM_NBYTES * itemsize
+    _unshuffle(plan[UNSHUFFLE], plan[COLUMNS_AT], STREAM_NBYTES, target)
+    return _DECODED
+
+
+def _define_unsigned(_context: Any, _address: Any) -> Any:
     """Return the four bytes at an address as a number without a sign."""
 
     def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
@@ -89,23 +96,20 @@ def _unsigned(_context: Any, _address: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@intrinsic
-def _checksum(_context: Any, _function: Any, _address: Any, _nbytes: Any) -> Any:
+def _define_checksum(_context: Any, _function: Any, _address: Any, _nbytes: Any) -> Any:
     """Call `crc32c_value`; its result has no sign."""
     return types.int64(*[types.int64] * 3), _call([64, 64])
 
 
-@intrinsic
-def _inflate(  # noqa: PLR0917  (those of the function, and where it is)
+def _define_inflate(
     _context: Any, _function: Any, _source: Any, _target: Any, _nbytes: Any, _capacity: Any
 ) -> Any:
     """Call `LZ4_decompress_safe`; what is not the expected number of bytes is an error."""
     return types.int64(*[types.int64] * 5), _call([64, 64, 32, 32])
 
 
-@intrinsic
-def _unshuffle(_context: Any, _function: Any, _columns: Any, _size: Any, _target: Any) -> Any:
-    """Call an entry of `workers.arrays.compiled.bitshuffle_code`, after two addresses that it does not use."""
+def _define_unshuffle(_context: Any, _function: Any, _columns: Any, _size: Any, _target: Any) -> Any:
+    """Call an entry of `workers.arrays.compiled.bitshuffle_code`: two addresses come first, unused."""
     return types.int64(*[types.int64] * 4), _call([64, 64, 64], unused=2)
 
 
@@ -129,3 +133,9 @@ def _call(widths: list[int], unused: int = 0) -> Callable[..., Any]:
         return builder.zext(builder.call(function, narrowed), ir.IntType(64))
 
     return generate
+
+
+_unsigned: Any = intrinsic(_define_unsigned)
+_checksum: Any = intrinsic(_define_checksum)
+_inflate: Any = intrinsic(_define_inflate)
+_unshuffle: Any = intrinsic(_define_unshuffle)

@@ -18,8 +18,8 @@ LENGTH_NBYTES: Final = 4
 STREAM_NBYTES: Final = 128 * 1024
 #: Bytes of a field of a plan.
 WORD_NBYTES: Final = 8
-#: The fields of a plan: the outcome; the addresses of the chunk, of the checksum at its end, and of the memory
-#: for its content; bytes of an element, and numbers of blocks; the addresses of memory for the planes of a
+#: The fields of a plan: the outcome; the addresses of the chunk, of the checksum at its end, and of memory
+#: for the content; bytes of an element, and the number of blocks; the addresses of memory for the planes of a
 #: block, of `crc32c_value`, of `LZ4_decompress_safe`, of what puts bits back, and of the next field; and from
 #: that one on, room for the addresses of the planes of each byte.
 (OUTCOME, CHUNK, END, TARGET, ITEMSIZE, BLOCKS, PLANES, CHECKSUM, INFLATE, UNSHUFFLE, COLUMNS_AT, COLUMNS) = (

@@ -17,6 +17,7 @@ from workers.arrays.compiled import (
     bitshuffle_code,
     chunk_loops,
     chunk_plan,
+    comparison_loops,
     histogram_loops,
     kernel_loops,
     marginal_loops,
@@ -39,6 +40,7 @@ class MadeEntry(NamedTuple):
 
 def compile_all() -> list[MadeEntry]:
     """Compile the entries for each type of element."""
+    compile_now(comparison_loops.__name__)
     compile_now(histogram_loops.__name__)
     compile_now(marginal_loops.__name__)
     compile_now(kernel_loops.__name__)  # what numba compiles must not meet a function that still waits
@@ -53,6 +55,7 @@ def compile_all() -> list[MadeEntry]:
         _made("histogram_f4", _histogram_f4(), "ana"),
         _made("histogram_f8", _histogram_f8(), "anaa"),
         _made("histogram_sparse", _histogram_sparse(), "aanna"),
+        *(_made(f"compare_f{a}_f{b}", _compared(a, b), "aaaan") for a in (4, 8) for b in (4, 8)),
         *_bitshuffles(),
         _made("decode_chunk", _decode_chunk(), "a"),
     ]
@@ -252,6 +255,26 @@ def _histogram_sparse() -> Callable[..., None]:
         counts = carray(totals, (bins,), np.int64)
         add(carray(tables, shape, np.uint32), counts)
         run(counts, pos_inf, neg_inf, carray(out, places, np.int64))
+
+    return entry
+
+
+def _compared(size_a: int, size_b: int) -> Callable[..., None]:
+    kind_a, kind_b = (np.dtype(f"f{size}").type for size in (size_a, size_b))
+    run, places, shape = (
+        comparison_loops.run,
+        len(comparison_loops.PLACES),
+        (4, comparison_loops.BLOCK),
+    )
+
+    def entry(a: Any, b: Any, state: Any, scratch: Any, n: int) -> None:
+        run(
+            carray(a, (n,), kind_a),
+            carray(b, (n,), kind_b),
+            carray(state, (places,), np.float64),
+            carray(scratch, shape, np.float64),
+            carray(scratch, shape, np.int64),
+        )
 
     return entry
 

@@ -31,7 +31,7 @@ from workers.host.temporary import own_directory
 
 #: What the code of the entries depends on.
 _SOURCES: Final = (
-    *("kernel_loops.py", "histogram_loops.py", "marginal_loops.py"),
+    *("kernel_loops.py", "comparison_loops.py", "histogram_loops.py", "marginal_loops.py"),
     *("bitshuffle_code.py", "chunk_loops.py", "chunk_plan.py", "kernel_entries.py", "kernel_objects.py"),
 )
 #: Functions of numba that object code may name and never calls: nothing is allocated, so nothing is freed.
@@ -53,7 +53,7 @@ _engines: list[Any] = []
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class KernelEntry:
     """A function of object code: called with addresses and numbers of elements."""
 
     address: int
@@ -73,7 +73,7 @@ class _Kept(msgspec.Struct):
     symbols: dict[str, tuple[str, int]]
 
 
-def load() -> dict[str, Entry] | None:
+def load() -> dict[str, KernelEntry] | None:
     """Return the entries by name, or None if they were not made yet."""
     kernel_target.use_target()
     kept = _read()
@@ -168,7 +168,7 @@ def _write(path: Path, content: bytes) -> None:
             other.unlink(missing_ok=True)
 
 
-def _loaded(kept: _Kept) -> dict[str, Entry]:
+def _loaded(kept: _Kept) -> dict[str, KernelEntry]:
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     for name in _NEVER_CALLED:
@@ -189,7 +189,7 @@ def _address_of(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-def _entry(address: int, arguments: int) -> Entry:
+def _entry(address: int, arguments: int) -> KernelEntry:
     """Return a function of numba as one of Python: it begins with the places of its result and its error."""
     words = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_ssize_t] * arguments]
-    return Entry(address, ctypes.CFUNCTYPE(ctypes.c_int, *words)(address))
+    return KernelEntry(address, ctypes.CFUNCTYPE(ctypes.c_int, *words)(address))

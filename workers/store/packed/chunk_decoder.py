@@ -40,7 +40,7 @@ from workers.store.packed.chunk_encoder import (
 )
 
 if TYPE_CHECKING:
-    from workers.arrays.compiled.kernel_objects import Entry
+    from workers.arrays.compiled.kernel_objects import KernelEntry
 
 #: Loading the kernels takes as long as Blosc takes for this many bytes.
 _WORTH_NBYTES: Final = 48 * MIB
@@ -90,7 +90,8 @@ class ChunkDecoder:
         if fast and has_size and is_as_encoded(body, self._itemsize):
             decompress(encoded, into, self._itemsize, fast)
             return
-        if checksum(kernels.address(np.frombuffer(encoded, np.uint8)), len(body), body) != encoded[len(body) :]:
+        source = kernels.address(np.frombuffer(encoded, np.uint8))
+        if checksum(source, len(body), body) != encoded[len(body) :]:
             raise ValueError(_BAD_CHECKSUM)
         if not has_size:
             raise ValueError(f"its header states another size than {self._nbytes} bytes")
@@ -131,7 +132,7 @@ def is_as_encoded(body: memoryview, itemsize: int) -> bool:
 class _Kernels:
     """Compiled code for elements of one size."""
 
-    decode: Entry
+    decode: KernelEntry
     functions: tuple[int, int, int]
     """The addresses of what it calls: see `workers.arrays.compiled.chunk_plan`."""
 
@@ -192,7 +193,7 @@ def _is_exact(itemsize: int) -> bool:
 
 
 def _kernels(itemsize: int) -> _Kernels | None:
-    """Return the code for elements of a size; None if there is none, or a library does not show a function."""
+    """Return the code for elements of a size; None if there is none, or no library has what it calls."""
     loops, functions = kernels.entries(), (crc32c_function(), _lz4())
     if loops is None or not itemsize or not all(functions):
         return None

@@ -390,9 +390,7 @@ class ShardReader:
                 memory[at : at + size],
                 f"{key} chunk {number}",
             )
-            for number, at, (offset, nbytes) in zip(
-                run, range(0, len(run) * size, size), places, strict=True
-            )
+            for number, at, (offset, nbytes) in zip(run, range(0, len(run) * size, size), places, strict=True)
         ]
 
     def _key(self, shard: int) -> str:
