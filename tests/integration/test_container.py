@@ -141,14 +141,10 @@ class TestImage:
             import sys
             from workers.arrays.compiled import comparison_kernels, kernels
             kernels.warm_up()
-            print("numba" in sys.modules)
             comparison_kernels.warm_up()
-            found = [f for f in vars(comparison_kernels).values() if hasattr(f, "stats")]
-            print(sum(sum(f.stats.cache_misses.values()) for f in found), len(found))
+            print("numba" in sys.modules)
         """
-        compiler, misses, count = image.run("python", "-c", code, env=image.environment()).stdout.split()
-        assert (compiler, misses) == ("False", "0")
-        assert int(count) > 5
+        assert image.run("python", "-c", code, env=image.environment()).stdout.split() == ["False"]
 
     def test_takes_a_dump_in(self, image: Image) -> None:
         dump = unpack("nan-log-2rank", image.scratch)

@@ -40,7 +40,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.compiled import comparison_kernels
+from workers.arrays.compiled import comparison_kernels, comparison_loops
 from workers.arrays.dtypes import ElementType, from_name
 from workers.arrays.statistics import has_statistics
 
@@ -143,7 +143,7 @@ class RunningComparison:
 
     def _update_compiled(self, a: Array, b: Array) -> None:
         if self._scratch is None:
-            self._scratch = np.empty((4, comparison_kernels.BLOCK))
+            self._scratch = np.empty((4, comparison_loops.BLOCK))
         state = comparison_kernels.new_state()
         as_they_are = a.dtype in _NATIVE and b.dtype in _NATIVE
         # Contiguous pieces: what is widened stays in the cache until it is compared.
@@ -156,7 +156,7 @@ class RunningComparison:
             while added < left.size:
                 added += comparison_kernels.accumulate(left[added:], right[added:], state, self._scratch)
                 if added < left.size:
-                    rest = slice(added, added + comparison_kernels.BLOCK)
+                    rest = slice(added, added + comparison_loops.BLOCK)
                     self._add(_widened(left[rest]), _widened(right[rest]), None)
                     self._count -= left[rest].size
                     added += left[rest].size
@@ -165,7 +165,7 @@ class RunningComparison:
 
     def _add_state(self, state: npt.NDArray[np.float64]) -> None:
         """Add the counts and sums of the compiled loops."""
-        at = comparison_kernels
+        at = comparison_loops
         self._nan += int(state[at.NAN])
         self._inf += int(state[at.INF])
         self._unequal += int(state[at.UNEQUAL])

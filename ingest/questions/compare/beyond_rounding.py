@@ -96,7 +96,7 @@ class RankTolerance:
             facts |= {number: facts[number]._replace(spread=spread) for number, spread in spreads.items()}
             self._walk = before
             judgements = _judged(self._walk, facts)
-        return _with_explanations(tensors, judgements, keys, inputs)
+        return _with_explanations(tensors, judgements, keys, facts)
 
 
 def unexplained(rows: Iterable[ComparedTensor]) -> list[ComparedTensor]:
@@ -113,7 +113,7 @@ def _with_explanations(
     tensors: Sequence[MeasuredTensor],
     judgements: Mapping[int, Judgement],
     keys: Sequence[TensorKey],
-    inputs: Mapping[_Operator, float],
+    facts: Mapping[int, Measured],
 ) -> dict[int, Bounded]:
     """Return each judgement with whether differences before explain it.
 
@@ -124,7 +124,7 @@ def _with_explanations(
     bounds = {}
     for tensor in tensors:
         judgement = judgements[tensor.number]
-        read = _read_by(keys[tensor.number], inputs)
+        read = facts[tensor.number].inputs
         is_explained = judgement.within or judgement.is_explained_by(max(read, default=largest))
         bound = RoundingBound(judgement.limit, judgement.times, is_explained, judgement.spread)
         bounds[tensor.number] = Bounded(judgement, bound)

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import repeat
 from typing import NamedTuple, TypeAlias
 
 from ingest.questions.compare.mapping import NameMapping
@@ -121,9 +122,8 @@ class Matching:
 def match_tensors(a: StepTensors, b: StepTensors, mapping: NameMapping | None = None) -> Matching:
     """Match the tensors of two steps; each is in one pair at most."""
     if (mapping is None or not mapping.rules) and a.keys == b.keys:
-        return Matching(
-            [TensorPair(number, number, MatchedBy.EXACT) for number in range(len(a.keys))], [], []
-        )
+        numbers = range(len(a.keys))
+        return Matching(list(map(TensorPair, numbers, numbers, repeat(MatchedBy.EXACT))), [], [])
     pairs: list[TensorPair] = []
     left_a, left_b = dict.fromkeys(range(len(a.keys))), dict.fromkeys(range(len(b.keys)))
 

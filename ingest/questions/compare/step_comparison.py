@@ -32,6 +32,7 @@ from ingest.questions.compare.version_matching import KnownPairs, are_of_version
 from ingest.reader.flow.operator_kinds import is_input, is_parameter
 from ingest.reader.tensor_filter import FilterFields
 from workers.arrays.comparison import Metrics
+from workers.arrays.digest import DIGEST_BYTES
 from workers.tasks.compare import Pair, PairComparison
 
 
@@ -286,10 +287,10 @@ class StepComparison:
     def _content(self, pair: TensorPair) -> object:
         """Return what decides the metrics of a pair: equal contents are compared once."""
         a, b = self._a, self._b
-        digests = a.digests[pair.a].tobytes(), b.digests[pair.b].tobytes()
-        if not any(digests[0]) or not any(digests[1]):
+        contents = a.contents[pair.a], b.contents[pair.b]
+        if _UNKNOWN in contents:
             return pair
-        return *digests, a.meanings[pair.a], b.meanings[pair.b], pair.form
+        return *contents, a.meanings[pair.a], b.meanings[pair.b], pair.form
 
     def _judge(self, known: _MeasuredPair, bounded: Bounded | None) -> ComparedTensor:
         """Return the verdict by the derived limit, if there is one that is wanted, or else by a fixed one."""
@@ -405,6 +406,8 @@ class StepComparison:
         return one_sided_row(steps, number, side.keys[number], form, verdict, is_a=side is self._a)
 
 
+#: The digest of a payload that is not known.
+_UNKNOWN = bytes(DIGEST_BYTES)
 _UPDATED = "dumped before its update on one side, and after it on the other: operators read the same"
 
 

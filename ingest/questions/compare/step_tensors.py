@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.reader.context.ge_graph import ModelOutput
+from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.sketches.marginals import Marginal
 from workers.model import StepKey
 from workers.store.consolidated.blocks import TensorKey
@@ -84,6 +85,12 @@ class StepTensors:
     def names(self) -> list[str]:
         """The names of the tensors."""
         return [key.name for key in self.keys]
+
+    @cached_property
+    def contents(self) -> list[bytes]:
+        """The digests as bytes."""
+        digests: list[bytes] = np.ascontiguousarray(self.digests).view(f"V{DIGEST_BYTES}").ravel().tolist()
+        return digests
 
     @property
     def different_shapes(self) -> list[tuple[int, ...]]:

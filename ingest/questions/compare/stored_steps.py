@@ -108,7 +108,8 @@ class _StoreOperands:
     tables: Tables
     address: StoreAddress = field(init=False)
     label: str = field(init=False)
-    _arrays: dict[str, ArraySpec] = field(default_factory=dict)
+    _arrays: dict[str, tuple[str, ArraySpec]] = field(default_factory=dict)
+    """By label `array` of the index, where it is and what it is like."""
 
     def __post_init__(self) -> None:
         """Note what all operands have in common: a step may have ten thousand."""
@@ -116,23 +117,23 @@ class _StoreOperands:
         self.label = f"{self.step.key} of {self.address.url}"
 
     @cached_property
-    def _columns(self) -> tuple[list[Any], ...]:
+    def _fields(self) -> list[tuple[Any, ...]]:
         """Array, layout, offset, size and order of the axes of each tensor: asked for one by one, slow."""
         labels = (self.tables.label(name)[self.rows].tolist() for name in ("array", "layout"))
         numbers = (
             self.tables.number(name)[self.rows].tolist() for name in ("offset", "size", "fortran_order")
         )
-        return *labels, *numbers
+        return list(zip(*labels, *numbers, strict=True))
 
     def operand(self, number: int, tensors: StepTensors) -> Operand:
         step = self.step
-        path, layout, first, size, fortran = (column[number] for column in self._columns)
+        path, layout, first, size, fortran = self._fields[number]
         nbytes = int(tensors.nbytes[number])
         place: Stored | None = None
         if first >= 0 and nbytes:  # if all tensors of a type are empty, they have no array
             if path not in self._arrays:
-                self._arrays[path] = step.packed_spec(path)
-            place = Stored(self.address, step.commit.place_of(path), self._arrays[path], first, size)
+                self._arrays[path] = step.commit.place_of(path), step.packed_spec(path)
+            place = Stored(self.address, *self._arrays[path], first, size)
         big_endian = path.endswith("_big_endian")
         device = None
         if layout == "device":
@@ -143,7 +144,7 @@ class _StoreOperands:
             tensors.shapes[number],
             nbytes,
             place,
-            tensors.digests[number].tobytes(),
+            tensors.contents[number],
             fortran == 1,
             device,
         )

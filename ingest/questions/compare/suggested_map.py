@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 
-from ingest.questions.compare.matching import TensorPair
+from ingest.questions.compare.matching import MatchedBy, TensorPair
 from ingest.questions.compare.operator_origins import OperatorKey
 from ingest.questions.compare.result import GuessedName
 from ingest.questions.compare.step_tensors import StepTensors
@@ -26,8 +26,9 @@ def guessed_names(a: StepTensors, b: StepTensors, pairs: Iterable[TensorPair]) -
     A guess is about a whole operator (`MatMul.MatMul-op47.*`) if all tensors that both have were paired.
     """
     by_operator: dict[tuple[OperatorKey, OperatorKey], list[TensorPair]] = {}
+    of_versions = {how for how in MatchedBy if how.is_of_versions}
     for pair in pairs:
-        if pair.matched_by.is_of_versions:
+        if pair.matched_by in of_versions:
             operators = a.keys[pair.a].operator, b.keys[pair.b].operator
             by_operator.setdefault(operators, []).append(pair)
     if not by_operator:

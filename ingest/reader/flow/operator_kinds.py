@@ -51,6 +51,7 @@ _HAS_OPERANDS = re.compile(
 )
 
 
+@lru_cache(maxsize=4096)  # asked several times for every tensor
 def is_input(io: str) -> bool:
     """Return whether a call reads tensors of a label: `input`, `input.1`, `kwargs`, `parameters.weight`."""
     return io.startswith(("input", "kwargs", "parameters."))

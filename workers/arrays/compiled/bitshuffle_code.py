@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from llvmlite import binding, ir  # type: ignore[import-untyped]
 
-#: Bytes of the elements that can be shuffled.
-ITEMSIZES: Final = (1, 2, 4, 8)
+from workers.arrays.compiled.chunk_plan import ITEMSIZES, WORD_NBYTES
+
 #: The number of elements must be a multiple of this.
 LANES: Final = 64
 #: Bytes that stay in the L1 cache while each byte of their elements is gathered.
@@ -42,9 +42,9 @@ def byte_symbol(itemsize: int) -> str:
 def compile_entries(machine: Any) -> bytes:
     """Return object code of the entries for a target machine of llvmlite.
 
-    Each takes the address of the elements, their number, and the address of as many bytes for the planes; on
-    the way back, that of the planes comes first. Two addresses that it does not use come before: see
-    `workers.arrays.compiled.kernel_objects`. It returns 0.
+    Each takes the address of the elements, their number, and the address of as many bytes for the planes. On
+    the way back, the first is that of a table, which has the address of the planes of each byte. Two
+    addresses that it does not use come before: see `workers.arrays.compiled.kernel_objects`. It returns 0.
     """
     module = ir.Module("bitshuffle")
     module.triple = machine.triple
@@ -100,7 +100,8 @@ def _define(module: ir.Module, itemsize: int) -> None:
 
 
 def _define_back(module: ir.Module, itemsize: int) -> None:
-    code, (source, size, target) = _function(module, symbol(itemsize, back=True))
+    code, (table, size, target) = _function(module, symbol(itemsize, back=True))
+    places = [_load_word(code, code.add(table, _word(WORD_NBYTES * byte))) for byte in range(itemsize)]
     tile = _TILE_NBYTES // itemsize
     # Byte after byte, so that only eight planes are read at once: they share a set of the L1 cache.
     kept = code.alloca(ir.ArrayType(_BYTE, _TILE_NBYTES))
@@ -112,11 +113,10 @@ def _define_back(module: ir.Module, itemsize: int) -> None:
     stop = code.select(code.icmp_unsigned("<", stop, size), stop, size)
     for byte in range(itemsize):
         at, end = _loop(code, start, stop, LANES)
-        place = code.add(source, code.add(code.mul(plane_nbytes, _word(8 * byte)), code.lshr(at, _word(3))))
+        place = code.add(places[byte], code.lshr(at, _word(3)))
         planes = ir.Constant(_WORDS, None)
         for bit in range(8):
-            word = code.load(code.inttoptr(place, _WORD.as_pointer()), align=1)
-            planes = code.insert_element(planes, word, ir.Constant(_INT, bit))
+            planes = code.insert_element(planes, _load_word(code, place), ir.Constant(_INT, bit))
             place = code.add(place, plane_nbytes)
         column = code.add(columns, code.add(_word(byte * tile), code.sub(at, start)))
         _store(code, _transposed_back(code, planes), column)
@@ -176,6 +176,10 @@ def _picked(code: ir.IRBuilder, vector: ir.Value, places: Any) -> ir.Value:
 
 def _load(code: ir.IRBuilder, place: ir.Value, nbytes: int) -> ir.Value:
     return code.load(code.inttoptr(place, ir.VectorType(_BYTE, nbytes).as_pointer()), align=1)
+
+
+def _load_word(code: ir.IRBuilder, place: ir.Value) -> ir.Value:
+    return code.load(code.inttoptr(place, _WORD.as_pointer()), align=1)
 
 
 def _store(code: ir.IRBuilder, vector: ir.Value, place: ir.Value) -> None:

@@ -13,7 +13,15 @@ import numpy as np
 from numba import types
 from numba.core.registry import cpu_target
 
-from workers.arrays.compiled import bitshuffle_code, histogram_loops, kernel_loops, marginal_loops
+from workers.arrays.compiled import (
+    bitshuffle_code,
+    chunk_loops,
+    chunk_plan,
+    comparison_loops,
+    histogram_loops,
+    kernel_loops,
+    marginal_loops,
+)
 from workers.arrays.compiled.lazy_compile import compile_now
 
 carray: Any = vars(numba)["carray"]  # the type stubs of numba lack it
@@ -32,6 +40,7 @@ class MadeEntry(NamedTuple):
 
 def compile_all() -> list[MadeEntry]:
     """Compile the entries for each type of element."""
+    compile_now(comparison_loops.__name__)
     compile_now(histogram_loops.__name__)
     compile_now(marginal_loops.__name__)
     compile_now(kernel_loops.__name__)  # what numba compiles must not meet a function that still waits
@@ -46,7 +55,9 @@ def compile_all() -> list[MadeEntry]:
         _made("histogram_f4", _histogram_f4(), "ana"),
         _made("histogram_f8", _histogram_f8(), "anaa"),
         _made("histogram_sparse", _histogram_sparse(), "aanna"),
+        *(_made(f"compare_f{a}_f{b}", _compared(a, b), "aaaan") for a in (4, 8) for b in (4, 8)),
         *_bitshuffles(),
+        _made("decode_chunk", _decode_chunk(), "a"),
     ]
 
 
@@ -70,7 +81,7 @@ def _made(name: str, function: Callable[..., None], arguments: str) -> MadeEntry
 def _bitshuffles() -> Iterator[MadeEntry]:
     """Yield what shuffles bits, and back, and bytes; all of it is in the code of the first."""
     code = bitshuffle_code.compile_entries(cpu_target.target_context.codegen()._tm)  # noqa: SLF001  (as in `_made`)
-    for size in bitshuffle_code.ITEMSIZES:
+    for size in chunk_plan.ITEMSIZES:
         yield MadeEntry(f"bitshuffle{size}", bitshuffle_code.symbol(size), 3, code)
         yield MadeEntry(f"bitunshuffle{size}", bitshuffle_code.symbol(size, back=True), 3, b"")
         yield MadeEntry(f"byteshuffle{size}", bitshuffle_code.byte_symbol(size), 3, b"")
@@ -244,5 +255,35 @@ def _histogram_sparse() -> Callable[..., None]:
         counts = carray(totals, (bins,), np.int64)
         add(carray(tables, shape, np.uint32), counts)
         run(counts, pos_inf, neg_inf, carray(out, places, np.int64))
+
+    return entry
+
+
+def _compared(size_a: int, size_b: int) -> Callable[..., None]:
+    kind_a, kind_b = (np.dtype(f"f{size}").type for size in (size_a, size_b))
+    run, places, shape = (
+        comparison_loops.run,
+        len(comparison_loops.PLACES),
+        (4, comparison_loops.BLOCK),
+    )
+
+    def entry(a: Any, b: Any, state: Any, scratch: Any, n: int) -> None:
+        run(
+            carray(a, (n,), kind_a),
+            carray(b, (n,), kind_b),
+            carray(state, (places,), np.float64),
+            carray(scratch, shape, np.float64),
+            carray(scratch, shape, np.int64),
+        )
+
+    return entry
+
+
+def _decode_chunk() -> Callable[..., None]:
+    run, fields, outcome = chunk_loops.decode, chunk_plan.FIELDS, chunk_plan.OUTCOME
+
+    def entry(plan: Any) -> None:
+        words = carray(plan, (fields,), np.int64)
+        words[outcome] = run(words)
 
     return entry

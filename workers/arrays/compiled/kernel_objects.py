@@ -16,8 +16,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import llvmlite  # type: ignore[import-untyped]
 import msgspec
@@ -28,13 +29,10 @@ from workers.arrays.compiled import kernel_target
 from workers.host.interpreter import environment
 from workers.host.temporary import own_directory
 
-Entry: TypeAlias = Callable[..., None]
-"""Called with addresses and numbers of elements."""
-
 #: What the code of the entries depends on.
 _SOURCES: Final = (
-    *("kernel_loops.py", "histogram_loops.py", "marginal_loops.py"),
-    *("bitshuffle_code.py", "kernel_entries.py", "kernel_objects.py"),
+    *("kernel_loops.py", "comparison_loops.py", "histogram_loops.py", "marginal_loops.py"),
+    *("bitshuffle_code.py", "chunk_loops.py", "chunk_plan.py", "kernel_entries.py", "kernel_objects.py"),
 )
 #: Functions of numba that object code may name and never calls: nothing is allocated, so nothing is freed.
 _NEVER_CALLED: Final = ("NRT_MemInfo_call_dtor",)
@@ -54,6 +52,20 @@ exit(not kernel_objects._compile_and_keep())
 _engines: list[Any] = []
 
 
+@dataclass(frozen=True, slots=True)
+class KernelEntry:
+    """A function of object code: called with addresses and numbers of elements."""
+
+    address: int
+    _call: Callable[..., int]
+
+    def __call__(self, *numbers: int) -> None:
+        """Run it, without the lock of Python."""
+        if self._call(_UNUSED, _UNUSED, *numbers):
+            message = "a kernel failed"
+            raise RuntimeError(message)
+
+
 class _Kept(msgspec.Struct):
     """The content of a file: object code; and by name of an entry, its symbol and number of arguments."""
 
@@ -61,7 +73,7 @@ class _Kept(msgspec.Struct):
     symbols: dict[str, tuple[str, int]]
 
 
-def load() -> dict[str, Entry] | None:
+def load() -> dict[str, KernelEntry] | None:
     """Return the entries by name, or None if they were not made yet."""
     kernel_target.use_target()
     kept = _read()
@@ -156,7 +168,7 @@ def _write(path: Path, content: bytes) -> None:
             other.unlink(missing_ok=True)
 
 
-def _loaded(kept: _Kept) -> dict[str, Entry]:
+def _loaded(kept: _Kept) -> dict[str, KernelEntry]:
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     for name in _NEVER_CALLED:
@@ -177,14 +189,7 @@ def _address_of(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-def _entry(address: int, arguments: int) -> Entry:
+def _entry(address: int, arguments: int) -> KernelEntry:
     """Return a function of numba as one of Python: it begins with the places of its result and its error."""
     words = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_ssize_t] * arguments]
-    call = ctypes.CFUNCTYPE(ctypes.c_int, *words)(address)
-
-    def run(*numbers: int) -> None:
-        if call(_UNUSED, _UNUSED, *numbers):
-            message = "a kernel failed"
-            raise RuntimeError(message)
-
-    return run
+    return KernelEntry(address, ctypes.CFUNCTYPE(ctypes.c_int, *words)(address))

@@ -11,15 +11,17 @@ from __future__ import annotations
 import ctypes
 import math
 import threading
-from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from workers.arrays.compiled import kernel_loops
 from workers.arrays.compiled.kernel_loops import MAX, MIN, PLACES, SCRATCH, UNIT
+
+if TYPE_CHECKING:
+    from workers.arrays.compiled.kernel_objects import KernelEntry
 
 _EMPTY = np.zeros(len(PLACES))
 _EMPTY[MIN], _EMPTY[MAX], _EMPTY[UNIT] = math.inf, -math.inf, 1.0
@@ -120,7 +122,7 @@ def scratch_address() -> int:
 
 
 @cache
-def entries() -> dict[str, Callable[..., None]] | None:
+def entries() -> dict[str, KernelEntry] | None:
     """Return the loops as object code, by kind and size of the elements; None if that was not made yet."""
     from workers.arrays.compiled import (
         kernel_objects,  # deferred: llvmlite takes 0.05 s, and readers need no loop

@@ -1,25 +1,26 @@
 """Decodes the chunks of packed arrays: what Blosc makes of them, in half of its time, without copies.
 
 The mirror of `workers.store.packed.chunk_encoder`, which has the format. LZ4 is the one inside of Blosc, in
-its safe form, and bits are put back in vectors as wide as the processor has them. A store may be written by
-anybody: all places and lengths are checked before anything is read from there. Whatever is not as the encoder
-writes it is left to Blosc.
+its safe form, and bits are put back in vectors as wide as the processor has them. All of it, with the
+checksum, is one call without the lock of Python: see `workers.arrays.compiled.chunk_loops`. A store may be
+written by anybody: all places and lengths are checked before anything is read from there. Whatever is not as
+the encoder writes it is left to Blosc.
 """
 
 from __future__ import annotations
 
 import ctypes
-import struct
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numcodecs import Blosc, blosc
 
-from workers.arrays.compiled import kernels
+from workers.arrays.compiled import chunk_plan, kernels
+from workers.arrays.compiled.chunk_plan import ITEMSIZES, STREAM_NBYTES, Outcome
 from workers.model import MIB
 from workers.store import untrusted
 from workers.store.packed.blosc import BIT_SHUFFLE, compressor
@@ -27,22 +28,30 @@ from workers.store.packed.chunk_encoder import (
     CONFIGURATION,
     CRC_BYTES,
     HEADER,
-    ITEMSIZES,
-    LENGTH_NBYTES,
     LEVEL,
     LZ4_VERSION,
     SHUFFLED_LZ4,
-    STREAM_NBYTES,
     VERSION,
     checksum,
+    crc32c_function,
     fits,
     library_function,
     sample_block,
 )
 
+if TYPE_CHECKING:
+    from workers.arrays.compiled.kernel_objects import KernelEntry
+
 #: Loading the kernels takes as long as Blosc takes for this many bytes.
 _WORTH_NBYTES: Final = 48 * MIB
-_LENGTH: Final = struct.Struct("<I")
+_BAD_CHECKSUM: Final = "crc32c does not match"
+_PROBLEMS: Final = {
+    Outcome.ENDS_EARLY: "it ends within the places of its blocks",
+    Outcome.IN_HEADER: "a block begins within the header",
+    Outcome.BEHIND_END: "a block begins behind the end",
+    Outcome.TOO_LONG: "a stream is too long",
+    Outcome.DAMAGED_STREAM: "a stream of LZ4 is damaged",
+}
 
 
 class ChunkDecoder:
@@ -60,7 +69,7 @@ class ChunkDecoder:
         itemsize = configuration["typesize"]
         is_usual = configuration == CONFIGURATION | {"typesize": itemsize} and itemsize in ITEMSIZES
         self._itemsize = itemsize if is_usual and fits(chunk_nbytes, itemsize) else 0
-        self._unshuffle: Callable[..., None] | None = None
+        self._kernels: _Kernels | None = None
 
     def decode(self, encoded: memoryview, into: memoryview) -> None:
         """Decode a chunk.
@@ -73,30 +82,28 @@ class ChunkDecoder:
             ValueError: the checksum does not match, or the header states another size.
             RuntimeError: it is damaged.
         """
-        source = np.frombuffer(encoded, np.uint8)
-        end = len(encoded) - CRC_BYTES
-        body = encoded[: max(end, 0)]
+        body = encoded[: max(len(encoded) - CRC_BYTES, 0)]
         if len(into) != self._nbytes:
             raise ValueError(f"{len(into)} bytes of memory for {self._nbytes}")
-        if end < 0 or checksum(kernels.address(source), end, body) != encoded[end:]:
-            raise ValueError("crc32c does not match")
-        if not untrusted.blosc_is(body, self._nbytes):
-            raise ValueError(f"its header states another size than {self._nbytes} bytes")
-        unshuffle = self._fast()
-        if unshuffle is None or not is_as_encoded(body, self._itemsize):
-            self._codec.decode(body, into)
+        has_size = untrusted.blosc_is(body, self._nbytes)
+        fast = self._fast()
+        if fast and has_size and is_as_encoded(body, self._itemsize):
+            decompress(encoded, into, self._itemsize, fast)
             return
-        decompress(body, into, self._itemsize, unshuffle)
+        source = kernels.address(np.frombuffer(encoded, np.uint8))
+        if checksum(source, len(body), body) != encoded[len(body) :]:
+            raise ValueError(_BAD_CHECKSUM)
+        if not has_size:
+            raise ValueError(f"its header states another size than {self._nbytes} bytes")
+        self._codec.decode(body, into)
 
-    def _fast(self) -> Callable[..., None] | None:
-        """Return what puts bits back; None for what Blosc decodes."""
-        if self._unshuffle is None and self._itemsize and _decoded.is_worth_it(self._nbytes):
-            loops = kernels.entries()
-            if loops is None or not _is_exact(self._itemsize):
+    def _fast(self) -> _Kernels | None:
+        """Return what decodes chunks as the encoder writes them; None if Blosc does."""
+        if self._kernels is None and self._itemsize and _decoded.is_worth_it(self._nbytes):
+            if not _is_exact(self._itemsize):
                 self._itemsize = 0
-            else:
-                self._unshuffle = loops[f"bitunshuffle{self._itemsize}"]
-        return self._unshuffle
+            self._kernels = _kernels(self._itemsize)
+        return self._kernels
 
 
 @dataclass(slots=True)
@@ -121,47 +128,45 @@ def is_as_encoded(body: memoryview, itemsize: int) -> bool:
     return (version, lz4_version, flags, typesize, block) == usual and fits(nbytes, itemsize)
 
 
-def decompress(body: memoryview, into: memoryview, itemsize: int, unshuffle: Callable[..., None]) -> None:
-    """Decode a chunk that `is_as_encoded`, of as many bytes as `into` has.
+@dataclass(frozen=True, slots=True)
+class _Kernels:
+    """Compiled code for elements of one size."""
+
+    decode: KernelEntry
+    functions: tuple[int, int, int]
+    """The addresses of what it calls: see `workers.arrays.compiled.chunk_plan`."""
+
+
+def decompress(encoded: memoryview, into: memoryview, itemsize: int, kernels_of: _Kernels) -> None:
+    """Decode a chunk that `is_as_encoded`, with its checksum, of as many bytes as `into` has.
 
     Raises:
+        ValueError: the checksum does not match.
         RuntimeError: it is damaged.
     """
-    block = STREAM_NBYTES * itemsize
-    blocks = len(into) // block
-    starts_end = HEADER.size + blocks * LENGTH_NBYTES
-    if len(body) < starts_end:
-        raise RuntimeError("it ends within the places of its blocks")
-    starts = struct.unpack_from(f"<{blocks}I", body, HEADER.size)
-    source, target = (kernels.address(np.frombuffer(side, np.uint8)) for side in (body, into))
-    planes, planes_at = _scratch.planes, _scratch.planes_at
-    inflate, size = _lz4(), len(body)
-    for number, at in enumerate(starts):
-        if at < starts_end:
-            raise RuntimeError("a block begins within the header")
-        for first in range(0, block, STREAM_NBYTES):
-            begin = at + LENGTH_NBYTES
-            if begin > size:
-                raise RuntimeError("a block begins behind the end")
-            (length,) = _LENGTH.unpack_from(body, at)
-            at = begin + length  # noqa: PLW2901  (the place of the next stream)
-            if length > STREAM_NBYTES or at > size:
-                raise RuntimeError("a stream is too long")
-            if length == STREAM_NBYTES:
-                # Not by `ctypes.memmove`, which gives up the lock of Python: see `_lz4`.
-                planes[first : first + STREAM_NBYTES] = body[begin:at]
-            elif inflate(source + begin, planes_at + first, length, STREAM_NBYTES) != STREAM_NBYTES:
-                raise RuntimeError("a stream of LZ4 is damaged")
-        unshuffle(planes_at, STREAM_NBYTES, target + number * block)
+    source, target = (kernels.address(np.frombuffer(side, np.uint8)) for side in (encoded, into))
+    blocks = len(into) // (STREAM_NBYTES * itemsize)
+    end = source + len(encoded) - CRC_BYTES
+    plan = _Plan(0, source, end, target, itemsize, blocks, _scratch.planes_at, *kernels_of.functions)
+    plan_at = ctypes.addressof(plan)
+    plan[chunk_plan.COLUMNS_AT] = plan_at + chunk_plan.COLUMNS * chunk_plan.WORD_NBYTES
+    kernels_of.decode(plan_at)
+    outcome = plan[chunk_plan.OUTCOME]
+    if outcome == Outcome.BAD_CHECKSUM:
+        raise ValueError(_BAD_CHECKSUM)
+    if outcome != Outcome.DECODED:
+        raise RuntimeError(_PROBLEMS[Outcome(outcome)])
+
+
+_Plan = ctypes.c_int64 * chunk_plan.FIELDS
 
 
 class _PlanesOfThread(threading.local):
-    """The planes of a block, for each thread."""
+    """Memory for the planes of a block, for each thread."""
 
     def __init__(self) -> None:
-        planes = np.empty(STREAM_NBYTES * max(ITEMSIZES), np.uint8)
-        self.planes = planes.data
-        self.planes_at = kernels.address(planes)
+        self._planes = np.empty(STREAM_NBYTES * max(ITEMSIZES), np.uint8)
+        self.planes_at = kernels.address(self._planes)
 
 
 _scratch = _PlanesOfThread()
@@ -170,23 +175,33 @@ _scratch = _PlanesOfThread()
 @lru_cache(maxsize=8)
 def _is_exact(itemsize: int) -> bool:
     """Return whether this gives back what Blosc encoded."""
-    loops = kernels.entries()
-    if loops is None or _lz4() is None:
+    fast = _kernels(itemsize)
+    if fast is None:
         return False
     sample = sample_block(itemsize)
-    body = memoryview(compressor("lz4", LEVEL, BIT_SHUFFLE, itemsize).encode(sample))
-    into = memoryview(bytearray(sample.nbytes))
-    if not is_as_encoded(body, itemsize):
+    body = bytes(compressor("lz4", LEVEL, BIT_SHUFFLE, itemsize).encode(sample))
+    if not is_as_encoded(memoryview(body), itemsize):
         return False
+    address = kernels.address(np.frombuffer(body, np.uint8))
+    encoded = memoryview(body + checksum(address, len(body), memoryview(body)))
+    into = memoryview(bytearray(sample.nbytes))
     try:
-        decompress(body, into, itemsize, loops[f"bitunshuffle{itemsize}"])
-    except RuntimeError:
+        decompress(encoded, into, itemsize, fast)
+    except (ValueError, RuntimeError):
         return False
     return into == sample.data
+
+
+def _kernels(itemsize: int) -> _Kernels | None:
+    """Return the code for elements of a size; None if there is none, or no library has what it calls."""
+    loops, functions = kernels.entries(), (crc32c_function(), _lz4())
+    if loops is None or not itemsize or not all(functions):
+        return None
+    crc32c, lz4 = (ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions)
+    return _Kernels(loops["decode_chunk"], (crc32c, lz4, loops[f"bitunshuffle{itemsize}"].address))
 
 
 @lru_cache(maxsize=1)
 def _lz4() -> Any:
     """Return `LZ4_decompress_safe` of the library that Blosc is in; None if it does not show it."""
-    # A stream takes 30 us: getting the lock of Python back from threads that also decode takes longer.
-    return library_function(blosc.__file__, "LZ4_decompress_safe", ctypes.c_int, "aaii", keeps_lock=True)
+    return library_function(blosc.__file__, "LZ4_decompress_safe", ctypes.c_int, "aaii")

@@ -22,20 +22,18 @@ import numpy.typing as npt
 from numcodecs import Blosc, blosc
 
 from workers.arrays.compiled import kernels
+from workers.arrays.compiled.chunk_plan import ITEMSIZES, LENGTH_NBYTES, STREAM_NBYTES
 from workers.store.packed.blosc import BIT_SHUFFLE, compressor
 
 CRC_BYTES: Final = 4
-#: Blosc with LZ4 at this level: blocks of 128 KiB for each byte of an element, 1 MiB at most; how far LZ4
-#: moves on after each miss at first.
+#: Blosc with LZ4 at this level: blocks of `STREAM_NBYTES` for each byte of an element, 1 MiB at most; how far
+#: LZ4 moves on after each miss at first.
 LEVEL: Final = 5
-STREAM_NBYTES: Final = 128 * 1024
 _ACCELERATION: Final = 10 - LEVEL
 HEADER: Final = struct.Struct("<BBBBIII")
 #: Versions of the format and of the LZ4 format; flags: bits are shuffled, LZ4, and all is a copy.
 VERSION, LZ4_VERSION, SHUFFLED_LZ4, _COPIED = 2, 1, 0b0010_0100, 0b0000_0010
-LENGTH_NBYTES: Final = 4
 #: What is encoded here, for elements of `ITEMSIZES` bytes.
-ITEMSIZES: Final = (1, 2, 4, 8)
 CONFIGURATION: Final = {"cname": "lz4", "clevel": LEVEL, "shuffle": "bitshuffle", "blocksize": 0}
 
 
@@ -165,7 +163,7 @@ def _lz4() -> Any:
 
 
 @lru_cache(maxsize=1)
-def _crc32c() -> Any:
+def crc32c_function() -> Any:
     """Return `crc32c_value` of the library that computes checksums; None if it does not show it."""
     native = getattr(google_crc32c, "_crc32c", None)  # without it, a library in Python computes them
     return native and library_function(native.__file__, "crc32c_value", ctypes.c_uint32, "an")
@@ -173,20 +171,15 @@ def _crc32c() -> Any:
 
 def checksum(address: int, nbytes: int, content: memoryview) -> bytes:
     """Return the crc32c of `nbytes` at an address, where `content` begins, without copying them."""
-    compute = _crc32c()
+    compute = crc32c_function()
     value = compute(address, nbytes) if compute else google_crc32c.value(bytes(content[:nbytes]))
     return int(value).to_bytes(CRC_BYTES, "little")
 
 
-def library_function(
-    library: str, name: str, result: Any, arguments: str, *, keeps_lock: bool = False
-) -> Any:
-    """Return a function of a library; its arguments are addresses (a), int (i) and size_t (n).
-
-    With `keeps_lock`, no other thread runs Python meanwhile.
-    """
+def library_function(library: str, name: str, result: Any, arguments: str) -> Any:
+    """Return a function of a library; its arguments are addresses (a), int (i) and size_t (n)."""
     try:
-        function = getattr((ctypes.PyDLL if keeps_lock else ctypes.CDLL)(library), name)
+        function = getattr(ctypes.CDLL(library), name)
     except (OSError, AttributeError):
         return None
     kinds = {"a": ctypes.c_void_p, "i": ctypes.c_int, "n": ctypes.c_size_t}

@@ -26,6 +26,7 @@ from numcodecs import Blosc
 
 from workers.errors import DamagedStore
 from workers.model import MIB, ceil_div
+from workers.store.backends.deadline import supervised
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
 from workers.store.packed.blosc import BIT_SHUFFLE, NO_SHUFFLE, SHUFFLE, compressor
@@ -335,7 +336,9 @@ class ShardReader:
         if last is not None and run == range(last[0], last[0] + 1):
             return [last[1]]
         try:
-            decoded = self._fetch(run)
+            # First, because a call that hangs must not keep the lock of the indexes.
+            self._index(run[0] // self.spec.chunks_per_shard)
+            decoded = supervised(self._fetch, run)  # of a directory, each chunk is a call
         except DamagedStore as exc:
             return [exc.message] * len(run)
         if not isinstance(decoded[-1], str):
@@ -345,24 +348,34 @@ class ShardReader:
     def _fetch(self, run: range) -> list[Chunk]:
         size = self.spec.chunk_nbytes
         memory = memoryview(np.empty(len(run) * size, np.uint8))  # type: ignore[arg-type]  # it has a buffer
+        shard, first = divmod(run[0], self.spec.chunks_per_shard)
+        places = self._index(shard)[first : first + len(run)].tolist()
         # A directory answers at once, so it is read in parts that are decoded while they are in the cache.
         at_once = max(_CACHED_NBYTES // size, 1) if self._objects.is_local else len(run)
         decoded: list[Chunk] = []
-        for first in range(0, len(run), at_once):
-            decoded += self._fetch_into(memory[first * size :], run[first : first + at_once])
+        for begin in range(0, len(run), at_once):
+            part = slice(begin, begin + at_once)
+            decoded += self._fetch_into(memory[begin * size :], shard, run[part], places[part])
         return decoded
 
-    def _fetch_into(self, memory: memoryview, run: range) -> list[Chunk]:
-        """Fetch chunks of one shard by one request, and decode them to the beginning of `memory`."""
-        shard, first = divmod(run[0], self.spec.chunks_per_shard)
+    def _fetch_into(
+        self, memory: memoryview, shard: int, run: range, places: list[tuple[int, int]]
+    ) -> list[Chunk]:
+        """Fetch chunks of one shard by one request, and decode them to the beginning of `memory`.
+
+        Args:
+            memory: at least as many bytes as the chunks have.
+            shard: the number of the shard.
+            run: the numbers of the chunks.
+            places: where each of them begins in the shard, and how long it is there.
+        """
         key = self._key(shard)
-        entries = self._index(shard)[first : first + len(run)]
-        written = entries[entries[:, 0] != _MISSING].tolist()
+        written = [place for place in places if place[0] != _MISSING]
         missing = f"{key}: a chunk that holds data is missing"
         if not written:
             return [missing] * len(run)
         # Chunks are written in order, so what is wanted is one contiguous range.
-        start, stop = written[0][0], written[-1][0] + written[-1][1]
+        start, stop = written[0][0], sum(written[-1])
         small = self._small.get(shard)
         data = small[start:stop] if small is not None else self._objects.get_range(key, start, stop)
         if data is None or len(data) != stop - start:
@@ -374,12 +387,10 @@ class ShardReader:
             if offset == _MISSING
             else self._decode(
                 encoded[offset - start : offset - start + nbytes],
-                memory[place : place + size],
+                memory[at : at + size],
                 f"{key} chunk {number}",
             )
-            for number, place, (offset, nbytes) in zip(
-                run, range(0, len(run) * size, size), entries.tolist(), strict=True
-            )
+            for number, at, (offset, nbytes) in zip(run, range(0, len(run) * size, size), places, strict=True)
         ]
 
     def _key(self, shard: int) -> str:

@@ -20,13 +20,12 @@ import numpy as np
 from numcodecs import blosc
 
 from workers.arrays.compiled import kernels
+from workers.arrays.compiled.chunk_plan import ITEMSIZES, LENGTH_NBYTES
 from workers.model import MIB
 from workers.store.packed.blosc import SHUFFLE, compressor
 from workers.store.packed.chunk_encoder import (
     CRC_BYTES,
     HEADER,
-    ITEMSIZES,
-    LENGTH_NBYTES,
     VERSION,
     ByBlosc,
     ChunkEncoder,

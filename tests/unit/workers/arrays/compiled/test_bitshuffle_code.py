@@ -7,7 +7,8 @@ import pytest
 from llvmlite import binding  # type: ignore[import-untyped]
 
 from workers.arrays.compiled import bitshuffle_code, kernels
-from workers.arrays.compiled.bitshuffle_code import ITEMSIZES, LANES
+from workers.arrays.compiled.bitshuffle_code import LANES
+from workers.arrays.compiled.chunk_plan import ITEMSIZES
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,6 +36,24 @@ def test_planes_are_those_of_the_definition(itemsize: int, blocks: int) -> None:
     entries[f"bitshuffle{itemsize}"](kernels.address(content), blocks * LANES, kernels.address(planes))
     assert planes[:-1].tobytes() == planes_of(content, itemsize)
     assert planes[-1] == 77  # nothing is written behind them
+
+
+@pytest.mark.parametrize("itemsize", ITEMSIZES)
+def test_the_way_back_takes_the_planes_of_each_byte_from_where_they_are(itemsize: int) -> None:
+    size = 5 * LANES
+    content = np.random.default_rng(itemsize).integers(0, 256, size * itemsize, np.uint8)
+    # With a gap before each, so that none is aligned.
+    planes = [
+        np.frombuffer(b"gap" + planes_of(column.copy(), 1), np.uint8)[3:]
+        for column in content.reshape(-1, itemsize).T
+    ]
+    places = np.array([kernels.address(each) for each in planes], np.int64)
+    back = np.full(content.size + 1, 77, np.uint8)
+    entries = kernels.entries()
+    assert entries is not None
+    entries[f"bitunshuffle{itemsize}"](kernels.address(places), size, kernels.address(back))
+    assert back[:-1].tobytes() == content.tobytes()
+    assert back[-1] == 77  # nothing is written behind them
 
 
 @pytest.mark.parametrize("itemsize", ITEMSIZES)

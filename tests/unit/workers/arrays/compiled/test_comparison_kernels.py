@@ -1,15 +1,26 @@
 """The compiled loops of the comparison, by the state that they keep."""
 
 import math
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from workers.arrays.compiled import comparison_kernels
-from workers.arrays.compiled.comparison_kernels import BLOCK, PLACES, accumulate, new_state
+from workers.arrays.compiled import kernels
+from workers.arrays.compiled.comparison_kernels import accumulate, new_state
+from workers.arrays.compiled.comparison_loops import BLOCK, PLACES
 
+ROOT = Path(__file__).parents[5]
 Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def made() -> None:
+    """The objects, made now if `make setup` has not done it."""
+    kernels.warm_up()
 
 
 def compared(a: Array, b: Array) -> tuple[int, dict[str, float]]:
@@ -51,7 +62,49 @@ def test_block_whose_squares_overflow_or_vanish_is_left_to_the_caller(value: flo
     assert (state["unequal"], state["aa"]) == (BLOCK, BLOCK)
 
 
-def test_warm_up_makes_both_types_ready() -> None:
-    comparison_kernels.warm_up()
-    dispatcher: Any = comparison_kernels._accumulate
-    assert len(dispatcher.signatures) >= 2
+@pytest.mark.parametrize("code_a", ["f4", "f8"])
+@pytest.mark.parametrize("code_b", ["f4", "f8"])
+def test_object_code_gives_the_bits_of_numba(
+    code_a: str, code_b: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(5)
+    for size in (1, 7, BLOCK, 3 * BLOCK + 5):
+        b = rng.standard_normal(size).astype(code_b)
+        a = (b * rng.choice([1, 1.002, 1.1], size)).astype(code_a)
+        a[3::50], b[5::70], b[2::9] = np.nan, np.inf, 0
+        states = []
+        for entries in (kernels.entries, lambda: None):
+            monkeypatch.setattr(kernels, "entries", entries)
+            states.append(new_state())
+            assert accumulate(a, b, states[-1], np.empty((4, BLOCK))) == size
+            monkeypatch.undo()
+        assert states[0].tobytes() == states[1].tobytes()
+
+
+@pytest.mark.parametrize("code", ["f4", "f8"])
+def test_counts_and_extremes_are_those_of_numpy(code: str) -> None:
+    rng = np.random.default_rng(6)
+    b = rng.standard_normal(2 * BLOCK + 11).astype(code)
+    a = (b * rng.choice([1, 1.0005, 1.002, 1.1], b.size)).astype(code)
+    a[:9], b[4:20] = 0, 0
+    _, state = compared(a, b)
+    error = np.abs(a.astype(float) - b)
+    with np.errstate(all="ignore"):
+        relative = np.where(b == 0, error * 2.0**52, error / np.abs(b.astype(float)))
+    assert (state["max_abs"], state["max_relative"]) == (error.max(), relative.max())
+    small = [(relative < limit).sum() for limit in (0.001, 0.005)]
+    assert [state["unequal"], state["within_1"], state["within_5"]] == [(error != 0).sum(), *small]
+
+
+def test_a_process_that_compares_does_not_load_the_compiler() -> None:
+    code = (
+        "import sys, numpy as np\n"
+        "from workers.arrays.comparison import RunningComparison\n"
+        "running = RunningComparison()\n"
+        "running.update(np.ones(1 << 16, np.float32), np.zeros(1 << 16))\n"
+        "print(running.result().unequal, 'numba' in sys.modules)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).split() == [
+        "65536",
+        "False",
+    ]

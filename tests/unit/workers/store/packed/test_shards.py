@@ -1,6 +1,7 @@
 """Shards written piece by piece are ordinary Zarr shards, and damage in them is found."""
 
 import tempfile
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,9 +18,12 @@ from hypothesis import strategies as st
 from tests.packed_arrays import elements, pack, spec_of
 from tests.wrapped_objects import WrappedObjects
 from workers.arrays.dtypes import from_npy_descr
-from workers.errors import DamagedStore, StoreError
+from workers.errors import DamagedStore, StoreError, StoreSilent
 from workers.store import metadata
+from workers.store.backends.bounded import BoundedObjects
+from workers.store.backends.local import LocalObjects
 from workers.store.model import ArraySpec
+from workers.store.objects import ObjectStore
 from workers.store.opening import connect, resolve
 from workers.store.packed import shards
 from workers.store.packed.shards import ShardCounter, ShardPacker, ShardReader
@@ -286,3 +290,34 @@ def test_the_zeros_that_fill_a_chunk_do_not_make_it_sparse(tmp_path: Path) -> No
     pack(tmp_path / "b", replace(spec, sparse=""), [part])
     first, second = ((tmp_path / name / spec.path / "c/0").read_bytes() for name in "ab")
     assert first == second
+
+
+class _Hanging(WrappedObjects):
+    """Answers requests that say where they end only when it is told to."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.goes_on = threading.Event()
+
+    def get_range(self, key: str, start: int, stop: int | None = None) -> bytes | None:
+        if stop is not None:
+            self.goes_on.wait()
+        return super().get_range(key, start, stop)
+
+
+@pytest.mark.timeout(60)
+def test_a_run_that_hangs_is_given_up_and_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "_TAIL_NBYTES", 0)
+    spec = spec_of("<f4")
+    payload = elements("<f4", 3 * spec.chunk, 0)
+    (start,) = pack(tmp_path, spec, [payload])
+    hanging = _Hanging(LocalObjects(resolve(str(tmp_path))))
+    reader = ShardReader(BoundedObjects(hanging, 0.1), spec.path, spec)
+    for _ in range(2):
+        with pytest.raises(StoreSilent, match="no answer"):
+            reader.read(start, start + 3 * spec.chunk)
+    assert reader.written(start // spec.shard)
+    hanging.goes_on.set()
+    assert reader.read(start, start + 3 * spec.chunk) == payload
