@@ -22,6 +22,8 @@ class PayloadBuffer:
     def __init__(self, nbytes: int) -> None:
         """Take memory of this size."""
         self._memory = memoryview(bytearray(nbytes))
+        self._around: bytes | None = None
+        """What stands around the payload that is held, if that was read with it."""
 
     def __len__(self) -> int:
         """Return its size in bytes."""
@@ -31,6 +33,10 @@ class PayloadBuffer:
         """Read a payload of `nbytes` that fits; return its digest, and its parts, one after the other."""
         header = entry.header
         offset, lead = (header.offset, header.lead) if header else (0, b"")
+        if nbytes <= PART_NBYTES and entry.around is not None:
+            part = self._memory[:nbytes]
+            self._around = file.around(offset, nbytes, entry.around, part)
+            return digest(part), [part]
         if nbytes <= PART_NBYTES:
             part = file.first_piece(self._memory, offset, nbytes, lead)
             return digest(part), [part]
@@ -41,6 +47,13 @@ class PayloadBuffer:
             running.update(part)
             parts.append(part)
         return running.digest(), parts
+
+    def around(self, entry: Entry, file: OpenFile) -> bytes | None:
+        """Return all bytes of the file but the payload that was read last; None if the header has them."""
+        if entry.around is None:
+            return None
+        around, self._around = self._around, None
+        return file.around(entry.offset, entry.nbytes, entry.around) if around is None else around
 
     def pieces(self, entry: Entry, file: OpenFile) -> Iterator[memoryview]:
         """Yield a payload of any size in parts, each valid until the next."""
