@@ -124,7 +124,7 @@ class OpenFile:
             raise SourceChanged(f"{self._where}: {self._source.path} has a different header now")
         return piece
 
-    def around(self, offset: int, nbytes: int, expected: int, payload: memoryview | None = None) -> bytes:
+    def around(self, offset: int, nbytes: int, expected: int, payload: memoryview | None = None) -> bytearray:
         """Return all bytes of the file but a payload, which is read into `payload` if that is given.
 
         Raises:
@@ -139,7 +139,7 @@ class OpenFile:
             self._read([lead, payload, tail], 0, self._source.size)
         if around_digest(around) != expected:
             raise SourceChanged(f"{self._where}: {self._source.path} has a different header now")
-        return bytes(around)
+        return around
 
     def _read(self, buffers: Sequence[bytearray | memoryview], position: int, nbytes: int) -> None:
         """Fill buffers, which have `nbytes` in total."""

@@ -29,7 +29,7 @@ from workers.store.packed.pool_packer import PackedInPool, PoolPacker
 from workers.store.packed.shards import Packer, ShardCounter, ShardPacker
 from workers.store.pieces import Gathered, NewObject
 from workers.store.uploads import Uploads
-from workers.tasks.around import AroundPayloads
+from workers.tasks.around import AroundPayloads, LeadAndTail
 from workers.tasks.entry_statistics import (
     UNKNOWN,
     EntryStatistics,
@@ -127,7 +127,7 @@ class _Conversion:
         self._in_device_layout = [False] * n
         self._arrays = [-1] * n
         self._pooled: list[PackedInPool] = []
-        self._around: list[bytes | None] = [None] * n
+        self._around: list[LeadAndTail | None] = [None] * n
         self._ends: dict[str, int] = {}
         self._stored: dict[str, int] = {}
         self._bytes_read = self._duplicates = self._duplicate_bytes = 0

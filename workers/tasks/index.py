@@ -97,7 +97,6 @@ def _from_device(derived: Callable[[DeviceLayout], object], missing: object) -> 
     return lambda header: derived(header.device) if header and header.device else missing
 
 
-_offset = _from_header(lambda header: header.offset, 0)
 _is_view = _from_header(lambda header: header.view is not None, missing=False)
 _stored_itemsize = _from_header(lambda header: header.element.stored_itemsize, 1)
 
@@ -121,12 +120,11 @@ def _around(
     Raises:
         DumpIngestError: the plan has only the digest of it, and no receipt has it.
     """
-    leads, tails, offsets = headers.leads, headers.tails, headers.column(_offset)
+    leads, tails = headers.leads, headers.tails
     missing = {row for row, digest in enumerate(entries.column("around")) if digest is not None}
     for receipt in receipts:
-        for row, around in receipt.around.by_row.items():
-            text, offset = around.decode("latin-1"), offsets[row]
-            leads[row], tails[row] = text[:offset], text[offset:]
+        for row, texts in receipt.around.by_row.items():
+            leads[row], tails[row] = texts
         missing.difference_update(receipt.around.by_row)
     if missing:
         # A programming error, and one that would lose data.
@@ -160,7 +158,7 @@ def _numbers(entries: EntryColumns, headers: Headers) -> dict[str, _Column]:
     names = ("slot", "occurrence", "task", "stream", "timestamp", "sequence")
     numbers: dict[str, _Column] = {name: entries.column(f"name.{name}") for name in names}
     return numbers | {
-        "source_offset": headers.column(_offset),
+        "source_offset": headers.column(_from_header(lambda header: header.offset, 0)),
         "source_size": entries.column("source.size"),
         "fortran_order": headers.column(_from_header(lambda header: int(header.fortran_order), 0)),
         "groups": headers.column(_from_device(lambda device: device.groups, 1)),

@@ -217,6 +217,6 @@ class Receipt:
     marginals: StepMarginals | None = None
     """The marginals of the same tensors; None if none were requested."""
     around: AroundPayloads = field(default_factory=AroundPayloads)
-    """By row, the bytes of the file around a payload of which the plan has only a digest."""
+    """What stands around those payloads of which the plan has only a digest of it."""
     pooled: tuple[PooledRows, ...] = ()
     """What was packed into the pool; `stored` and `ends` do not have it."""

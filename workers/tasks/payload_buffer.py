@@ -8,6 +8,7 @@ from typing import Final
 from workers.arrays.digest import digest, new_digest
 from workers.dump.source import OpenFile
 from workers.model import MIB
+from workers.tasks.around import LeadAndTail
 from workers.tasks.model import Entry
 
 #: Bytes that are read, digested, summarised and encoded while they are in the L2 cache. Most files are a
@@ -22,7 +23,7 @@ class PayloadBuffer:
     def __init__(self, nbytes: int) -> None:
         """Take memory of this size."""
         self._memory = memoryview(bytearray(nbytes))
-        self._around: bytes | None = None
+        self._around: bytearray | None = None
         """What stands around the payload that is held, if that was read with it."""
 
     def __len__(self) -> int:
@@ -48,12 +49,14 @@ class PayloadBuffer:
             parts.append(part)
         return running.digest(), parts
 
-    def around(self, entry: Entry, file: OpenFile) -> bytes | None:
-        """Return all bytes of the file but the payload that was read last; None if the header has them."""
+    def around(self, entry: Entry, file: OpenFile) -> LeadAndTail | None:
+        """Return what stands around the payload that was read last; None if its header has it."""
         if entry.around is None:
             return None
         around, self._around = self._around, None
-        return file.around(entry.offset, entry.nbytes, entry.around) if around is None else around
+        if around is None:
+            around = file.around(entry.offset, entry.nbytes, entry.around)
+        return around[: entry.offset].decode("latin-1"), around[entry.offset :].decode("latin-1")
 
     def pieces(self, entry: Entry, file: OpenFile) -> Iterator[memoryview]:
         """Yield a payload of any size in parts, each valid until the next."""

@@ -30,14 +30,7 @@ from workers.dump.formats.assembly import (
     names_of,
     values_of,
 )
-from workers.dump.formats.header import (
-    FileParts,
-    HoldsNoTensor,
-    ReadAt,
-    TensorHeader,
-    Truncated,
-    read_exactly,
-)
+from workers.dump.formats.header import FileParts, HoldsNoTensor, ReadAt, TensorHeader, read_exactly
 from workers.dump.formats.pt_alike import AlikeFiles
 from workers.dump.formats.pt_alike_archives import AlikeArchives
 from workers.dump.formats.pt_alike_pickles import MAX_NBYTES as MAX_KEPT_NBYTES
@@ -50,10 +43,10 @@ from workers.dump.formats.pt_elements import (
     is_known,
     type_name,
 )
-from workers.dump.formats.pt_legacy import LEGACY_MAGIC, read_legacy
+from workers.dump.formats.pt_legacy import is_legacy, read_legacy
 from workers.dump.formats.pt_pickle import RebuiltTensor, unpickle
 from workers.dump.formats.pt_tree import Contents, FoundTensor, InlineTensor, contents
-from workers.dump.formats.zip_archive import LOCAL_MAGIC, Archive, Member, open_archive
+from workers.dump.formats.zip_archive import Archive, Member, open_archive
 from workers.errors import UnreadableTensor
 
 #: The largest pickle that is read: enough for 100,000 tensors.
@@ -141,7 +134,7 @@ def _parse(
     read: ReadAt, file_size: int, describe: Callable[[bytes, bool], _Described] | None = None
 ) -> _Parsed:
     """Return what is in a file. `describe` is given its pickle, and whether its elements are big-endian."""
-    if _is_legacy(read, file_size):
+    if is_legacy(read, file_size):
         value, big_endian, place = read_legacy(read, file_size)
         described = _describe(contents(value), big_endian=big_endian)
         return _Parsed(*_place_all(described, place))
@@ -225,18 +218,6 @@ def _describe(found: Contents, *, big_endian: bool) -> _Described:
     return _Described(
         tuple(_describe_tensor(t, big_endian=big_endian) for t in found.tensors), found.attributes
     )
-
-
-def _is_legacy(read: ReadAt, file_size: int) -> bool:
-    """Return whether the file is in the format before torch 1.6; raise unless it is in one of the two."""
-    head = read(0, min(len(LEGACY_MAGIC), file_size))
-    if head.startswith(LEGACY_MAGIC):
-        return True
-    if not head.startswith(LOCAL_MAGIC[: len(head)]):
-        raise UnreadableTensor(f"is not a file of torch.save: it begins with {head[:4]!r}")
-    if len(head) < len(LOCAL_MAGIC):
-        raise Truncated(f"has {file_size} bytes, fewer than the header of a zip")
-    return False
 
 
 def _find_pickle(members: Mapping[str, Member]) -> Member:

@@ -221,32 +221,45 @@ def _known(
     offset, nbytes = archive.place(read, used[0])
     varying = cut_pickle.values if cut_pickle else ()
     values = [(offset + value.begin, offset + value.end) for value in varying]
-    equal = [(0, len(LOCAL_MAGIC)), *_members(read, archive, used)]
-    equal += _between(offset, offset + nbytes, values)
-    equal += [(begin + first, begin + last) for first, last in _unvarying(directory, stems)]
     names = [(begin + first, begin + last) for _, first, last in stems]
-    payloads = [header for header in headers if header.view is None]
-    around = [(header.offset - len(header.lead), len(header.lead)) for header in payloads]
-    around.append((payloads[-1].offset + payloads[-1].nbytes, len(payloads[-1].tail)))
-    ranges = sorted({part for part in (*equal, *names, *values) if part[0] < part[1]})
+    equal = {
+        (0, len(LOCAL_MAGIC)),
+        *_members(read, archive, used),
+        *_between(offset, offset + nbytes, values),
+    }
+    equal |= {(begin + first, begin + last) for first, last in _unvarying(directory, stems)}
+    ranges = sorted(part for part in {*equal, *names, *values} if part[0] < part[1])
+    around = _around(headers)
     cut = _cut(ranges, around)
     record = _record_template(headers[0].record, cut_pickle)
     if cut is None or record is None:
         return None
     places = {part: place for place, part in enumerate(ranges)}
-    equal = [part for part in ranges if part in set(equal)]
-    without = [header._replace(lead=b"", tail=b"") for header in payloads]
-    views = [header for header in headers if header.view is not None]
+    compared = [part for part in ranges if part in equal]
     return _Known(
-        around=tuple(around),
+        around=around,
         cut=cut,
-        equal=itemgetter(*(places[part] for part in equal)),
-        expected=tuple(read(first, last - first) for first, last in equal),
+        equal=itemgetter(*(places[part] for part in compared)),
+        expected=tuple(read(first, last - first) for first, last in compared),
         stems=itemgetter(*(places[part] for part in names)),
         values=tuple((places[part], value.read) for part, value in zip(values, varying, strict=True)),
         record=record,
-        headers=(without[0]._replace(record=""), *without[1:], *views),
+        headers=_without_around(headers),
     )
+
+
+def _around(headers: Sequence[TensorHeader]) -> tuple[_Range, ...]:
+    """Return offset and length of the bytes before each payload, then of those behind the last one."""
+    payloads = [header for header in headers if header.view is None]
+    last = payloads[-1]
+    leads = [(header.offset - len(header.lead), len(header.lead)) for header in payloads]
+    return (*leads, (last.offset + last.nbytes, len(last.tail)))
+
+
+def _without_around(headers: Sequence[TensorHeader]) -> tuple[TensorHeader, ...]:
+    """Return headers without what stands around them, and without the record of the file."""
+    first, *others = [header._replace(lead=b"", tail=b"") for header in headers]
+    return first._replace(record=""), *others
 
 
 def _record_template(record: str, cut_pickle: CutPickle[Any] | None) -> str | None:

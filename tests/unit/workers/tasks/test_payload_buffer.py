@@ -74,7 +74,7 @@ def test_what_stands_around_a_payload_is_read_with_it(tmp_path: Path, nbytes: in
         known, parts = buffer.hold(entry, nbytes, file)
         assert (known, b"".join(parts)) == (digest(payload), payload)
         for _ in range(2):
-            assert buffer.around(entry, file) == LEAD + b"tail"
+            assert buffer.around(entry, file) == (LEAD.decode(), "tail")
         assert buffer.around(entry._replace(around=None), file) is None
         with pytest.raises(SourceChanged, match="different header"):
             buffer.around(entry._replace(around=1), file)
