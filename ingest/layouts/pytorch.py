@@ -52,6 +52,9 @@ _SGLANG_FILE = r"step={step}___rank={rank}___dump_index={index:\d+}___name={name
 _PREVIOUS = re.compile(r"model|lm_head|logits_processor|(?:.+\.)?pp_proxy_tensors\..+", re.DOTALL)
 
 
+_below_value = below("value", join_slot)
+
+
 class SglangDumper(Layout):
     """The files of SGLang's dumper, which Megatron-based trainers use, too: all ranks in one directory."""
 
@@ -76,7 +79,7 @@ class SglangDumper(Layout):
                 file.path: TensorFile(
                     parse_sglang_name(file.path.rpartition("/")[2]),
                     Container.PT,
-                    name_member=below("value", join_slot),
+                    name_member=_below_value,
                 )
                 for file in files
             }

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from workers.dump.model import TensorName
 
@@ -51,14 +52,20 @@ _VLLM = re.compile(
 )
 
 
+_Operand: TypeAlias = tuple[str, str, str, int]
+"""Type and name of an operator, and which of its tensors it is: fields of a `TensorName` in their order."""
+
+
 def module_type(module: str) -> str:
     """Return the operator type of a module.
 
     >>> module_type("layers.0.attn.q_proj")
     'Module.q_proj'
     """
-    named = [part for part in module.split(".") if part and not part.isdecimal()]
-    return f"Module.{named[-1]}" if named else "Module"
+    for part in reversed(module.split(".")):
+        if part and not part.isdecimal():
+            return f"Module.{part}"
+    return "Module"
 
 
 def sglang_tags(file_name: str) -> dict[str, str]:
@@ -75,31 +82,26 @@ def parse_sglang_name(file_name: str) -> TensorName | None:
     'fc.weight'
     """
     tags = sglang_tags(file_name)
-    if not {"name", "dump_index"} <= tags.keys() or not tags["dump_index"].isdecimal():
+    text, index = tags.get("name"), tags.get("dump_index", "")
+    if text is None or not index.isdecimal():
         return None
-    name = _sglang_tensor(tags["name"], tags)
     # A tensor of a forward pass that is run again for the backward pass is not the one of the first pass.
-    status = tags.get("recompute_status", "")
-    return name._replace(
-        graph="recompute" if status == "recompute" else "", sequence=int(tags["dump_index"][:18])
-    )
+    graph = "recompute" if tags.get("recompute_status") == "recompute" else ""
+    return TensorName("", graph, *_sglang_operand(text, tags), sequence=int(index[:18]))
 
 
-def _sglang_tensor(text: str, tags: Mapping[str, str]) -> TensorName:
+def _sglang_operand(text: str, tags: Mapping[str, str]) -> _Operand:
     is_gradient = text.startswith("grad__")
     text = text.removeprefix("grad__")
+    if text.startswith("non_intrusive__"):
+        text = text.removeprefix("non_intrusive__")
+        return ("Gradient", text, "output", 0) if is_gradient else _module_operand(text)
     for prefix in ("param__", "dtensor__"):
         if text.startswith(prefix):
             kind = "Gradient" if is_gradient else "Parameter"
-            return TensorName(op_type=kind, op_name=text.removeprefix(prefix), io="output", slot=0)
-    if text.startswith("non_intrusive__"):
-        text = text.removeprefix("non_intrusive__")
-        if is_gradient:
-            return TensorName(op_type="Gradient", op_name=text, io="output", slot=0)
-        return module_tensor(text)
+            return kind, text.removeprefix(prefix), "output", 0
     extra = "".join(f".{key}={value}" for key, value in tags.items() if key not in _SGLANG_TAGS)
-    kind = "Gradient" if is_gradient else "dump"
-    return TensorName(op_type=kind, op_name=f"{text}{extra}", io="output", slot=0)
+    return "Gradient" if is_gradient else "dump", f"{text}{extra}", "output", 0
 
 
 def module_tensor(text: str) -> TensorName:
@@ -108,16 +110,20 @@ def module_tensor(text: str) -> TensorName:
     >>> module_tensor("layers.0.inputs.1").slot, module_tensor("layers.0.inputs.mask").io
     (1, 'input.mask')
     """
+    return TensorName("", "", *_module_operand(text))
+
+
+def _module_operand(text: str) -> _Operand:
     match = _INPUT.fullmatch(text)
     io = "input" if match else "output"
     if match is not None and match["name"]:
         module = match["module"] or "model"
-        return TensorName(op_type=module_type(module), op_name=module, io=f"input.{match['name']}", slot=0)
+        return module_type(module), module, f"input.{match['name']}", 0
     match = match or _OUTPUT.fullmatch(text)
     if match is None:
-        return TensorName(op_type=module_type(text), op_name=text, io="output", slot=0)
+        return module_type(text), text, "output", 0
     module = match["module"] or "model"
-    return TensorName(op_type=module_type(module), op_name=module, io=io, slot=int(match["slot"] or 0))
+    return module_type(module), module, io, int(match["slot"] or 0)
 
 
 def parse_trt_llm_name(file_name: str) -> TensorName | None:

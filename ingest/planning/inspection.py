@@ -14,9 +14,16 @@ import xxhash
 from ingest.heartbeat import beat
 from ingest.layouts.base import Description, Listing, Problem, TensorFile
 from workers.dump.formats import distcp, npy, npz, overflow, pt, raw, safetensors, tensor_proto
-from workers.dump.formats.header import Container, HoldsNoTensor, ReadAt, TensorHeader, Truncated
+from workers.dump.formats.header import (
+    Container,
+    FileParts,
+    HoldsNoTensor,
+    ReadAt,
+    TensorHeader,
+    Truncated,
+)
 from workers.dump.formats.overflow import OverflowRecord
-from workers.dump.source import OpenFile
+from workers.dump.source import OpenFile, around_digest
 from workers.errors import AccessDenied, SourceChanged, UnreadableTensor
 from workers.model import SourceFile
 
@@ -43,8 +50,12 @@ class Inspection(NamedTuple):
     """Whether the file is too short, but may still be written to."""
     readable: bool = True
     """Whether the disk returns its bytes."""
+    around: int | None = None
+    """Digest of all bytes of a file but the payload of its only header, which does not have them; None if
+    headers have what stands around them."""
     record: str = ""
-    """What a file without tensors holds instead, as JSON; "" if that is not known."""
+    """What else is known of the only tensor of such a file, as JSON; of a file without tensors, what it holds
+    instead. "" if that is not known."""
     note: str = ""
     """Why a file holds no tensor, although nothing is wrong with it."""
     overflow: OverflowRecord | None = None
@@ -179,13 +190,8 @@ def _inspect_tensors(opened: OpenFile, file: SourceFile, named: TensorFile) -> I
                 sample = xxhash.xxh3_64_intdigest(head[length : length + _SAMPLE_BYTES])
                 return Inspection((header,), (sample,))
         read = _reader(opened, head, file.size)
-        headers = _headers(named, read, file.size)
-        samples = tuple(
-            None
-            if header.view is not None or header.is_part
-            else xxhash.xxh3_64_intdigest(read(header.offset, min(header.nbytes, _SAMPLE_BYTES)))
-            for header in headers
-        )
+        headers, around, file_record = _parts(named, read, file.size)
+        samples = tuple([_sample(header, read) for header in headers])
         record = None
         if headers and _is_overflow(named):
             payload = read(headers[0].offset, min(headers[0].nbytes, overflow.MAX_RECORD_BYTES))
@@ -199,7 +205,14 @@ def _inspect_tensors(opened: OpenFile, file: SourceFile, named: TensorFile) -> I
         return Inspection(note=exc.message) if named.any_argument else Inspection(problem=exc.message)
     except UnreadableTensor as exc:
         return Inspection(problem=exc.message)
-    return Inspection(headers, samples, overflow=record)
+    digest = None if around is None else around_digest(around)
+    return Inspection(headers, samples, around=digest, record=file_record, overflow=record)
+
+
+def _sample(header: TensorHeader, read: ReadAt) -> int | None:
+    if header.view is not None or header.is_part:
+        return None
+    return xxhash.xxh3_64_intdigest(read(header.offset, min(header.nbytes, _SAMPLE_BYTES)))
 
 
 def _is_overflow(named: TensorFile) -> bool:
@@ -232,6 +245,12 @@ def _may_be_overflow_json(file: SourceFile) -> bool:
     return is_named_so and file.size <= overflow.MAX_RECORD_BYTES
 
 
+def _parts(named: TensorFile, read: ReadAt, file_size: int) -> FileParts:
+    if named.container is Container.PT:
+        return pt.read_parts(read, file_size)
+    return FileParts(_headers(named, read, file_size))
+
+
 def _headers(named: TensorFile, read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
     if named.container is Container.RAW:
         return (raw.header(named.dtype, named.shape, file_size),)
@@ -248,7 +267,6 @@ def _headers(named: TensorFile, read: ReadAt, file_size: int) -> tuple[TensorHea
 
 _FORMATS: Mapping[Container, Callable[[ReadAt, int], tuple[TensorHeader, ...]]] = {
     Container.NPY: npy.read_headers,
-    Container.PT: pt.read_headers,
     Container.SAFETENSORS: safetensors.read_headers,
     Container.NPZ: npz.read_headers,
     Container.TENSOR_PROTO: tensor_proto.read_headers,

@@ -60,13 +60,13 @@ def _rows_of(inspected: Inspected, file: SourceFile) -> Iterable[PlannedRow]:
         return _overflow_rows(file, name or TensorName(op_type=OVERFLOW_OP_TYPE), inspection)
     elif name is None:
         entry = Entry(file, RowKind.FILE, TensorName(), problem=_NOT_UNDERSTOOD)
+    elif inspection.headers:
+        return _tensor_rows(file, named or TensorFile(name), name, inspection)
     elif inspection.record:
         entry = Entry(file, RowKind.FILE, name, record=inspection.record)
-    elif not inspection.headers:
+    else:
         problem = f"holds no tensor; kept as a file{inspection.note and f': {inspection.note}'}"
         entry = Entry(file, RowKind.FILE, name, problem=problem)
-    else:
-        return _tensor_rows(file, named or TensorFile(name), name, inspection)
     return (PlannedRow(entry),)
 
 
@@ -95,13 +95,15 @@ def _tensor_rows(
             continue
         own = named.name_member(name, header.path, header.number) if header.number >= 0 else name
         told = named.attributes.get(".".join(header.path)) if named.attributes else None
+        record = inspection.record or header.record
         entry = Entry(
             file,
             RowKind.TENSOR,
             _completed(own, header),
             header,
-            problem=header.problem,
-            record=_with_told(header.record, told) if told else header.record,
+            inspection.around,
+            header.problem,
+            record=_with_told(record, told) if told else record,
         )
         yield PlannedRow(entry, sample)
 
@@ -110,9 +112,8 @@ def _overflow_rows(file: SourceFile, name: TensorName, inspection: Inspection) -
     if not inspection.headers:
         yield PlannedRow(Entry(file, RowKind.OVERFLOW, name), overflow=inspection.overflow)
     for number, (header, sample) in enumerate(zip(inspection.headers, inspection.samples, strict=True)):
-        entry = Entry(
-            file, RowKind.OVERFLOW if number == 0 else RowKind.TENSOR, _completed(name, header), header
-        )
+        kind = RowKind.OVERFLOW if number == 0 else RowKind.TENSOR
+        entry = Entry(file, kind, _completed(name, header), header, inspection.around)
         yield PlannedRow(entry, sample, inspection.overflow if number == 0 else None)
 
 

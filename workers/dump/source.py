@@ -9,12 +9,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
+import xxhash
+
 from workers.dump import paths
 from workers.errors import AccessDenied, SourceChanged
 from workers.host.cpu import throttle
 from workers.model import SourceFile
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # NONBLOCK: never hang on a FIFO
+
+
+#: Returns the digest by which it is known whether the bytes around a payload are what they were.
+around_digest = xxhash.xxh3_64_intdigest
 
 
 class OpenFile:
@@ -117,6 +123,23 @@ class OpenFile:
         if lead_now != lead:
             raise SourceChanged(f"{self._where}: {self._source.path} has a different header now")
         return piece
+
+    def around(self, offset: int, nbytes: int, expected: int, payload: memoryview | None = None) -> bytearray:
+        """Return all bytes of the file but a payload, which is read into `payload` if that is given.
+
+        Raises:
+            SourceChanged: their digest is not the expected one, or the file ends early.
+        """
+        around = bytearray(self._source.size - nbytes)
+        lead, tail = memoryview(around)[:offset], memoryview(around)[offset:]
+        if payload is None:
+            self._read([lead], 0, len(lead))
+            self._read([tail], offset + nbytes, len(tail))
+        else:
+            self._read([lead, payload, tail], 0, self._source.size)
+        if around_digest(around) != expected:
+            raise SourceChanged(f"{self._where}: {self._source.path} has a different header now")
+        return around
 
     def _read(self, buffers: Sequence[bytearray | memoryview], position: int, nbytes: int) -> None:
         """Fill buffers, which have `nbytes` in total."""

@@ -75,6 +75,10 @@ NUMBERS = (
 
 _ZSTD = Zstd(level=3)
 _VLEN = VLenUTF8()
+#: Bytes with which the codec begins: the number of texts.
+_COUNT_NBYTES = 4
+#: Rows of texts that are encoded at a time.
+_ROWS = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -342,7 +346,7 @@ def shape_table(shapes: Sequence[tuple[int, ...]]) -> npt.NDArray[np.int64]:
 def encode_table(array: npt.NDArray[Any], data_type: str) -> bytes:
     """Return a table as the bytes of its one chunk."""
     if data_type == "string":
-        raw = _VLEN.encode(np.ascontiguousarray(array, dtype=object).reshape(-1))
+        raw: bytes | bytearray = _encode_texts(array)
     else:
         little = np.dtype(data_type).newbyteorder("<")
         raw = np.ascontiguousarray(array, dtype=little).tobytes()
@@ -350,6 +354,15 @@ def encode_table(array: npt.NDArray[Any], data_type: str) -> bytes:
         raise DumpError(f"a table of {len(raw)} bytes; the limit is {untrusted.MAX_TABLE_NBYTES}")
     encoded = bytes(_ZSTD.encode(raw))
     return encoded + crc32c(encoded)
+
+
+def _encode_texts(array: npt.NDArray[Any]) -> bytearray:
+    """Return texts as the codec does, some rows at a time: all texts at once would not fit into the cache."""
+    raw = bytearray(array.size.to_bytes(_COUNT_NBYTES, "little"))
+    for row in range(0, len(array), _ROWS):
+        encoded = _VLEN.encode(np.ascontiguousarray(array[row : row + _ROWS], dtype=object).reshape(-1))
+        raw += memoryview(encoded)[_COUNT_NBYTES:]
+    return raw
 
 
 def decode_table(chunk: bytes, data_type: str, shape: tuple[int, int], where: str) -> npt.NDArray[Any]:

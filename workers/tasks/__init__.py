@@ -11,6 +11,7 @@ consolidate.py             one step of some ranks into the cubes; what follows f
                            consolidate_sketches.py
 compare.py, placed.py,     comparisons; operands.py and piece_elements.py read the tensors
 contents.py
-model.py, columns.py       what passes between planner and tasks, and how it is packed
+model.py, columns.py,      what passes between planner and tasks, and how it is packed
+around.py
 events.py, metrics.py      what tasks report
 """

@@ -16,7 +16,7 @@ from workers.tasks.headers import Headers
 from workers.tasks.model import Entry
 
 _source = attrgetter(*SourceFile.__match_args__)
-_PAYLOAD = [*(f"source.{name}" for name in SourceFile.__match_args__), "kind", "header", "readable"]
+_PAYLOAD = [*(f"source.{name}" for name in SourceFile.__match_args__), "kind", "header", "around", "readable"]
 _REST = ["problem", "record", *(f"name.{name}" for name in TensorName._fields)]
 _NO_NAME = TensorName()
 
@@ -40,7 +40,7 @@ class EntryColumns(Sequence[Entry]):
             return entries
         if not entries:
             return cls([])
-        _, _, names, _, problems, _, records = zip(*entries, strict=True)
+        _, _, names, _, _, problems, _, records = zip(*entries, strict=True)
         return cls([*payload_columns(entries), problems, records, *zip(*names, strict=True)])
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -82,8 +82,8 @@ _PLACES = {field: place for place, field in enumerate([*_PAYLOAD, *_REST])}
 
 def payload_columns(entries: Iterable[Entry]) -> Columns:
     """Return the columns that are needed to read the payloads of at least one entry."""
-    sources, kinds, _, headers, _, readable, _ = zip(*entries, strict=True)
-    return [*zip(*map(_source, sources), strict=True), kinds, Headers.of(headers), readable]
+    sources, kinds, _, headers, around, _, readable, _ = zip(*entries, strict=True)
+    return [*zip(*map(_source, sources), strict=True), kinds, Headers.of(headers), around, readable]
 
 
 def payload_entries(columns: Columns) -> list[Entry]:
@@ -94,5 +94,5 @@ def payload_entries(columns: Columns) -> list[Entry]:
 def _entries(
     columns: Columns, names: Iterable[TensorName], problems: Iterable[str], records: Iterable[str]
 ) -> Iterator[Entry]:
-    *source, kinds, headers, readable = columns[: len(_PAYLOAD)]
-    return map(Entry, map(SourceFile, *source), kinds, names, headers, problems, readable, records)
+    *source, kinds, headers, around, readable = columns[: len(_PAYLOAD)]
+    return map(Entry, map(SourceFile, *source), kinds, names, headers, around, problems, readable, records)

@@ -29,6 +29,7 @@ from workers.store.packed.pool_packer import PackedInPool, PoolPacker
 from workers.store.packed.shards import Packer, ShardCounter, ShardPacker
 from workers.store.pieces import Gathered, NewObject
 from workers.store.uploads import Uploads
+from workers.tasks.around import AroundPayloads, LeadAndTail
 from workers.tasks.entry_statistics import (
     UNKNOWN,
     EntryStatistics,
@@ -126,6 +127,7 @@ class _Conversion:
         self._in_device_layout = [False] * n
         self._arrays = [-1] * n
         self._pooled: list[PackedInPool] = []
+        self._around: list[LeadAndTail | None] = [None] * n
         self._ends: dict[str, int] = {}
         self._stored: dict[str, int] = {}
         self._bytes_read = self._duplicates = self._duplicate_bytes = 0
@@ -231,6 +233,7 @@ class _Conversion:
             digest, summary = self._convert_held(entry, nbytes, file, packer, seen)
         else:
             digest, summary = self._convert_in_pieces(entry, file, packer, seen, is_unique=is_unique)
+        self._around[place] = self._buffer.around(entry, file)
         self._in_device_layout[place] = entry.header is not None and entry.header.device is not None
         self._record(place, entry, digest, seen, start=start, summary=summary)
 
@@ -387,6 +390,7 @@ class _Conversion:
             duplicates=self._duplicates,
             duplicate_bytes=self._duplicate_bytes,
             seconds=seconds,
+            around=AroundPayloads.of(list(self._job.entries), self._around),
             pooled=tuple(self._rows_in_pool()),
         )
 

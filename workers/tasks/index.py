@@ -15,6 +15,7 @@ from workers.arrays.statistics import Statistics
 from workers.dump import paths
 from workers.dump.formats.header import TensorHeader
 from workers.dump.model import ReportedStatistics
+from workers.errors import DumpIngestError
 from workers.store import tables
 from workers.store.model import RowKind
 from workers.store.problems import with_disagreement
@@ -67,7 +68,10 @@ def build_tables(
     for pooled in (pooled for receipt in receipts for pooled in receipt.pooled):
         for row in pooled.rows:
             arrays[row] = pooled.path
+    leads, tails = _around(entries, headers, receipts)
     labels: dict[str, _Column] = _labels(entries, headers) | {
+        "lead": leads,
+        "tail": tails,
         "array": arrays,
         "layout": _layouts(headers, in_device_layout),
         "statistics_from": np.where(np.isnan(statistics).all(axis=1), "", "computed").astype(object),
@@ -108,6 +112,26 @@ def _layouts(headers: Headers, in_device_layout: npt.NDArray[np.bool_]) -> npt.N
     return np.where(has_device, np.where(in_device_layout, "device", "host"), "").astype(object)
 
 
+def _around(
+    entries: EntryColumns, headers: Headers, receipts: Sequence[Receipt]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return what stands before the payload of each row, and what stands behind it, as latin-1 text.
+
+    Raises:
+        DumpIngestError: the plan has only the digest of it, and no receipt has it.
+    """
+    leads, tails = headers.leads, headers.tails
+    missing = {row for row, digest in enumerate(entries.column("around")) if digest is not None}
+    for receipt in receipts:
+        for row, texts in receipt.around.by_row.items():
+            leads[row], tails[row] = texts
+        missing.difference_update(receipt.around.by_row)
+    if missing:
+        # A programming error, and one that would lose data.
+        raise DumpIngestError(f"row {min(missing)}: no receipt has what stands around its payload")
+    return leads, tails
+
+
 def _labels(entries: EntryColumns, headers: Headers) -> dict[str, _Column]:
     """Return the text columns of the index that do not depend on the conversion."""
     # Parts of file names may hold any bytes. Most of them repeat.
@@ -124,8 +148,6 @@ def _labels(entries: EntryColumns, headers: Headers) -> dict[str, _Column]:
         "dtype": headers.column(_from_header(lambda header: header.element.name, "")),
         "device_shape": headers.column(_from_device(lambda device: ",".join(map(str, device.shape)), "")),
         "source": list(map(paths.to_text, entries.column("source.path"))),
-        "lead": headers.leads,
-        "tail": headers.tails,
         "record": entries.column("record"),
         "problem": entries.column("problem"),
     }

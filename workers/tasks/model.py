@@ -16,6 +16,7 @@ from workers.model import SourceFile, StepKey
 from workers.rules.values import RuleSet
 from workers.store.model import ArraySpec, Origin, RowKind, StoreAddress
 from workers.store.packed.pool import PooledArray
+from workers.tasks.around import AroundPayloads
 
 if TYPE_CHECKING:  # with it come the codecs, 0.05 s, which the start of a worker does without
     from workers.store.sketches.marginals import StepMarginals
@@ -32,6 +33,9 @@ class Entry(NamedTuple):
     kind: RowKind
     name: TensorName
     header: TensorHeader | None = None
+    around: int | None = None
+    """Digest of the bytes of the file around the payload, if the header does not have them: conversion reads
+    them then."""
     problem: str = ""
     readable: bool = True
     """Whether its bytes can be read. A file that cannot be read is named in the index, and nothing more."""
@@ -56,7 +60,9 @@ class Entry(NamedTuple):
     @property
     def read_nbytes(self) -> int:
         """Bytes of the file to read for this row: the payload, and the header before it."""
-        return self.nbytes + (len(self.header.lead) if self.header else 0)
+        if self.header is None:
+            return self.nbytes
+        return self.nbytes + (len(self.header.lead) if self.around is None else self.header.offset)
 
     @property
     def view(self) -> StridedView | None:
@@ -210,5 +216,7 @@ class Receipt:
     """Entries of `workers.store.sketches.block_digests.TABLE`, for the large tensors among these."""
     marginals: StepMarginals | None = None
     """The marginals of the same tensors; None if none were requested."""
+    around: AroundPayloads = field(default_factory=AroundPayloads)
+    """What stands around those payloads of which the plan has only a digest of it."""
     pooled: tuple[PooledRows, ...] = ()
     """What was packed into the pool; `stored` and `ends` do not have it."""

@@ -8,6 +8,7 @@ from typing import Final
 from workers.arrays.digest import digest, new_digest
 from workers.dump.source import OpenFile
 from workers.model import MIB
+from workers.tasks.around import LeadAndTail
 from workers.tasks.model import Entry
 
 #: Bytes that are read, digested, summarised and encoded while they are in the L2 cache. Most files are a
@@ -22,6 +23,8 @@ class PayloadBuffer:
     def __init__(self, nbytes: int) -> None:
         """Take memory of this size."""
         self._memory = memoryview(bytearray(nbytes))
+        self._around: bytearray | None = None
+        """What stands around the payload that is held, if that was read with it."""
 
     def __len__(self) -> int:
         """Return its size in bytes."""
@@ -31,6 +34,10 @@ class PayloadBuffer:
         """Read a payload of `nbytes` that fits; return its digest, and its parts, one after the other."""
         header = entry.header
         offset, lead = (header.offset, header.lead) if header else (0, b"")
+        if nbytes <= PART_NBYTES and entry.around is not None:
+            part = self._memory[:nbytes]
+            self._around = file.around(offset, nbytes, entry.around, part)
+            return digest(part), [part]
         if nbytes <= PART_NBYTES:
             part = file.first_piece(self._memory, offset, nbytes, lead)
             return digest(part), [part]
@@ -41,6 +48,15 @@ class PayloadBuffer:
             running.update(part)
             parts.append(part)
         return running.digest(), parts
+
+    def around(self, entry: Entry, file: OpenFile) -> LeadAndTail | None:
+        """Return what stands around the payload that was read last; None if its header has it."""
+        if entry.around is None:
+            return None
+        around, self._around = self._around, None
+        if around is None:
+            around = file.around(entry.offset, entry.nbytes, entry.around)
+        return around[: entry.offset].decode("latin-1"), around[entry.offset :].decode("latin-1")
 
     def pieces(self, entry: Entry, file: OpenFile) -> Iterator[memoryview]:
         """Yield a payload of any size in parts, each valid until the next."""

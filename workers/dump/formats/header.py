@@ -109,6 +109,30 @@ class TensorHeader(NamedTuple):
         return math.prod(self.shape)
 
 
+class FileParts(NamedTuple):
+    """What a file consists of.
+
+    The bytes around a tensor are kept apart from its header where many files have headers that differ in
+    nothing else: then all of them share one.
+    """
+
+    headers: tuple[TensorHeader, ...]
+    around: bytes | None = None
+    """All bytes of the file but the payload of its only header, which has no `lead` and no `tail` then. None:
+    headers have what stands around them."""
+    record: str = ""
+    """The record of that header, which has none then."""
+
+    @property
+    def complete(self) -> tuple[TensorHeader, ...]:
+        """The headers with what stands around them."""
+        if self.around is None:
+            return self.headers
+        (header,) = self.headers
+        lead, tail = self.around[: header.offset], self.around[header.offset :]
+        return (header._replace(lead=lead, tail=tail, record=self.record),)
+
+
 def read_exactly(read: ReadAt, offset: int, nbytes: int) -> bytes:
     """Return exactly `nbytes` from `offset` on.
 

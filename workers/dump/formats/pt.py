@@ -30,11 +30,11 @@ from workers.dump.formats.assembly import (
     names_of,
     values_of,
 )
-from workers.dump.formats.header import HoldsNoTensor, ReadAt, TensorHeader, Truncated, read_exactly
+from workers.dump.formats.header import FileParts, HoldsNoTensor, ReadAt, TensorHeader, read_exactly
 from workers.dump.formats.pt_alike import AlikeFiles
 from workers.dump.formats.pt_alike_archives import AlikeArchives
 from workers.dump.formats.pt_alike_pickles import MAX_NBYTES as MAX_KEPT_NBYTES
-from workers.dump.formats.pt_alike_pickles import AlikePickles
+from workers.dump.formats.pt_alike_pickles import AlikePickles, CutPickle
 from workers.dump.formats.pt_elements import (
     UNTYPED_STORAGE,
     check_size,
@@ -43,10 +43,10 @@ from workers.dump.formats.pt_elements import (
     is_known,
     type_name,
 )
-from workers.dump.formats.pt_legacy import LEGACY_MAGIC, read_legacy
+from workers.dump.formats.pt_legacy import is_legacy, read_legacy
 from workers.dump.formats.pt_pickle import RebuiltTensor, unpickle
 from workers.dump.formats.pt_tree import Contents, FoundTensor, InlineTensor, contents
-from workers.dump.formats.zip_archive import LOCAL_MAGIC, Archive, Member, open_archive
+from workers.dump.formats.zip_archive import Archive, Member, open_archive
 from workers.errors import UnreadableTensor
 
 #: The largest pickle that is read: enough for 100,000 tensors.
@@ -70,8 +70,19 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
         HoldsNoTensor: it is whole, and holds other values only.
         UnreadableTensor: it is damaged.
     """
-    headers = _ALIKE.headers_of(read, file_size)
-    if headers is None:
+    return read_parts(read, file_size).complete
+
+
+def read_parts(read: ReadAt, file_size: int) -> FileParts:
+    """Return what a `.pt` file consists of; see `read_headers`."""
+    parts = _ALIKE.find(read, file_size)
+    return FileParts(_read_unlike(read, file_size)) if parts is None else parts
+
+
+def _read_unlike(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
+    """Return the headers of a file that is not like one that was remembered as a whole."""
+    headers = None
+    if not _ALIKE.is_due(read, file_size):
         headers = _ALIKE_ARCHIVES.headers_of(read, file_size, _find_alike)
     if headers is None:
         parsed = _parse(read, file_size, _describe_like)
@@ -85,7 +96,7 @@ def _remember(
     read: ReadAt, file_size: int, parsed: _Parsed, archive: Archive, headers: tuple[TensorHeader, ...]
 ) -> None:
     """Remember a file for those that are like it."""
-    if isinstance(parsed.attributes, str):
+    if parsed.cut_pickle is not None:
         _ALIKE_ARCHIVES.remember(
             read,
             file_size,
@@ -93,10 +104,9 @@ def _remember(
             parsed.used,
             headers,
             described=parsed.described,
-            attributes=parsed.attributes,
+            attributes=parsed.cut_pickle.attributes,
         )
-    else:
-        _ALIKE.remember(read, file_size, archive, parsed.used, headers)
+    _ALIKE.remember(read, file_size, archive, parsed.used, headers, cut_pickle=parsed.cut_pickle)
 
 
 def place_tensors(read: ReadAt, file_size: int) -> tuple[Sequence[PlacedTensor], Mapping[str, Any]]:
@@ -116,13 +126,15 @@ class _Parsed(NamedTuple):
     """The members with the pickle, with the byte order if there is one, and with storages."""
     described: tuple[_DescribedTensor, ...] = ()
     """The tensors as the pickle describes them."""
+    cut_pickle: _CutPickle | None = None
+    """Its pickle, if values in it differ from those of others."""
 
 
 def _parse(
     read: ReadAt, file_size: int, describe: Callable[[bytes, bool], _Described] | None = None
 ) -> _Parsed:
     """Return what is in a file. `describe` is given its pickle, and whether its elements are big-endian."""
-    if _is_legacy(read, file_size):
+    if is_legacy(read, file_size):
         value, big_endian, place = read_legacy(read, file_size)
         described = _describe(contents(value), big_endian=big_endian)
         return _Parsed(*_place_all(described, place))
@@ -139,7 +151,7 @@ def _parse(
     tensors, attributes = _place_all(described, _storages_of(read, archive, f"{prefix}data/"))
     names = dict.fromkeys([f"{prefix}byteorder", *(f"{prefix}data/{t.key}" for t in described.tensors)])
     used = [pickled, *(archive.members[name] for name in names if name in archive.members)]
-    return _Parsed(tensors, attributes, archive, used, described.tensors)
+    return _Parsed(tensors, attributes, archive, used, described.tensors, described.cut_pickle)
 
 
 def _place_all(described: _Described, place: _PlaceStorage) -> tuple[list[PlacedTensor], Attributes]:
@@ -170,6 +182,11 @@ class _Described(NamedTuple):
 
     tensors: tuple[_DescribedTensor, ...]
     attributes: Attributes
+    cut_pickle: _CutPickle | None = None
+    """Itself, if it is like one before but for some values."""
+
+
+_CutPickle: TypeAlias = CutPickle[tuple[_DescribedTensor, ...]]
 
 
 @lru_cache(maxsize=256)
@@ -181,7 +198,7 @@ def _described(code: bytes, big_endian: bool) -> _Described:  # noqa: FBT001  (a
 def _describe_like(code: bytes, big_endian: bool) -> _Described:  # noqa: FBT001  (as above)
     """Return what a pickle describes; from what is known of one that is alike, if there is one."""
     if not big_endian and (known := _find_alike(code)):
-        return _Described(*known)
+        return _Described(known.described, known.attributes, known)
     described = _described(code, big_endian)
     if not big_endian:
         _ALIKE_PICKLES.remember(code, described.tensors, values_of(described.attributes))
@@ -201,18 +218,6 @@ def _describe(found: Contents, *, big_endian: bool) -> _Described:
     return _Described(
         tuple(_describe_tensor(t, big_endian=big_endian) for t in found.tensors), found.attributes
     )
-
-
-def _is_legacy(read: ReadAt, file_size: int) -> bool:
-    """Return whether the file is in the format before torch 1.6; raise unless it is in one of the two."""
-    head = read(0, min(len(LEGACY_MAGIC), file_size))
-    if head.startswith(LEGACY_MAGIC):
-        return True
-    if not head.startswith(LOCAL_MAGIC[: len(head)]):
-        raise UnreadableTensor(f"is not a file of torch.save: it begins with {head[:4]!r}")
-    if len(head) < len(LOCAL_MAGIC):
-        raise Truncated(f"has {file_size} bytes, fewer than the header of a zip")
-    return False
 
 
 def _find_pickle(members: Mapping[str, Member]) -> Member:

@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from workers.dump.formats.assembly import MAX_AROUND_NBYTES
 from workers.dump.formats.header import ReadAt, TensorHeader, read_exactly
-from workers.dump.formats.pt_alike_pickles import MAX_NBYTES
+from workers.dump.formats.pt_alike_pickles import MAX_NBYTES, CutPickle
 from workers.dump.formats.zip_archive import (
     END_NBYTES,
     ENTRY_NBYTES,
@@ -30,7 +30,7 @@ from workers.dump.formats.zip_archive import (
 )
 
 T = TypeVar("T")
-_Find: TypeAlias = Callable[[bytes], tuple[T, str] | None]
+_Find: TypeAlias = Callable[[bytes], CutPickle[T] | None]
 _Fields: TypeAlias = tuple[Any, ...]
 
 #: How many structures are remembered, how many tensors of each, and how many members each may have.
@@ -131,7 +131,7 @@ class AlikeArchives(Generic[T]):
         Args:
             read: reads parts of the file.
             file_size: bytes of the file.
-            find: returns what a pickle describes, and its attributes as JSON; None if it is like none before.
+            find: returns a pickle with what it describes; None if it is like none before.
         """
         opened = self._open(read, file_size) if self._known else None
         places = _places(read, *opened) if opened else None
@@ -139,10 +139,10 @@ class AlikeArchives(Generic[T]):
             return None
         pickle, (storage, storage_n) = places
         known = find(read(*pickle)) if pickle[1] <= MAX_NBYTES else None
-        tensor = opened[0].tensors.get(id(known[0])) if known else None
+        tensor = opened[0].tensors.get(id(known.described)) if known else None
         if known is None or tensor is None or storage_n != tensor.storage_nbytes:
             return None
-        return _placed(read, file_size, tensor, storage + tensor.first, known[1])
+        return _placed(read, file_size, tensor, storage + tensor.first, known.attributes)
 
     def _open(self, read: ReadAt, file_size: int) -> tuple[_AlikeDirectory[T], _Fields, int] | None:
         """Return the known directory that is like that of a file; the fields of the latter, and its place."""

@@ -24,6 +24,8 @@ from workers.errors import UnreadableTensor
 T = TypeVar("T")
 _Path: TypeAlias = tuple[str, ...]
 _Value: TypeAlias = Any
+ReadValue: TypeAlias = Callable[[bytes, int], tuple[str, int]]
+"""Given the place behind an instruction, returns its value as JSON, and the place behind that."""
 
 #: The longest pickle that is remembered: its texts are shorter than any limit of attributes.
 MAX_NBYTES = 4096
@@ -35,6 +37,31 @@ _MAX_KNOWN, _MAX_ALIKE, _MAX_VARYING = 256, 16, 64
 #: After 64 pickles in a row that resembled none before, only every sixteenth pickle is remembered.
 _FRUITLESS, _SELDOM = 64, 16
 _encode = json.JSONEncoder().encode
+
+
+class VaryingValue(NamedTuple):
+    """A value that differs between pickles."""
+
+    begin: int
+    """Where it stands: behind its instruction."""
+    end: int
+    read: ReadValue
+    text: str
+    """The value as JSON."""
+
+
+class CutPickle(NamedTuple, Generic[T]):
+    """A pickle that is like one before, cut at the values that differ."""
+
+    described: T
+    values: tuple[VaryingValue, ...]
+    template: str
+    """Its attributes as JSON, with `%s` for each of these values."""
+
+    @property
+    def attributes(self) -> str:
+        """Its attributes as JSON."""
+        return self.template % tuple([value.text for value in self.values])
 
 
 class AlikePickles(Generic[T]):
@@ -51,14 +78,14 @@ class AlikePickles(Generic[T]):
         self._fruitless = 0
         """How many pickles in a row were like none before."""
 
-    def find(self, code: bytes) -> tuple[T, str] | None:
-        """Return what a pickle describes, and its attributes as JSON; None if it is like none before."""
+    def find(self, code: bytes) -> CutPickle[T] | None:
+        """Return a pickle with what it describes; None if it is like none before."""
         for nbytes, by_beginning in self._by_beginning.items():
             for known in by_beginning.get(code[:nbytes], ()):
-                text = known.attributes_of(code, nbytes)
-                if text is not None:
+                values = known.values_of(code, nbytes)
+                if values is not None:
                     self._fruitless = 0
-                    return known.described, text
+                    return CutPickle(known.described, values, known.template)
         return None
 
     def remember(self, code: bytes, described: T, attributes: Mapping[str, Any]) -> None:
@@ -75,12 +102,12 @@ class AlikePickles(Generic[T]):
             return
         places = _places(code)
         varying = self._learn({path: code[begin:end] for path, (begin, end) in places.items()})
-        pieces = _pieces(attributes, varying)
-        if varying and pieces is not None:
+        template = _template(attributes, varying)
+        if varying and template is not None:
             cuts = [places[path] for path in varying]
             following = (*cuts[1:], (len(code), len(code)))
             parts = [code[end:begin] for (_, end), (begin, _) in zip(cuts, following, strict=True)]
-            self._add(code[: cuts[0][0]], _KnownPickle(tuple(parts), tuple(pieces), described))
+            self._add(code[: cuts[0][0]], _KnownPickle(tuple(parts), template, described))
 
     def _learn(self, now: Mapping[_Path, bytes]) -> list[_Path]:
         """Return which of these values differ between pickles, given how they are written."""
@@ -105,23 +132,24 @@ class _KnownPickle(NamedTuple, Generic[T]):
 
     parts: tuple[bytes, ...]
     """What stands behind each of these values, up to the next one or to the end."""
-    pieces: tuple[str, ...]
-    """Its attributes as JSON, without these values: what stands before, between and behind them."""
+    template: str
+    """See `CutPickle`."""
     described: T
 
-    def attributes_of(self, code: bytes, at: int) -> str | None:
-        """Return the attributes of a pickle as JSON; None if it is not alike from byte `at` on."""
-        texts = [self.pieces[0]]
-        for part, piece in zip(self.parts, self.pieces[1:], strict=True):
+    def values_of(self, code: bytes, at: int) -> tuple[VaryingValue, ...] | None:
+        """Return the values of a pickle; None if it is not alike from byte `at` on."""
+        values = []
+        for part in self.parts:
             read = _READERS.get(code[at]) if at < len(code) else None
             if read is None:
                 return None
-            text, at = read(code, at + 1)
+            begin = at + 1
+            text, at = read(code, begin)
             if not code.startswith(part, at):
                 return None
+            values.append(VaryingValue(begin, at, read, text))
             at += len(part)
-            texts += (text, piece)
-        return "".join(texts) if at == len(code) else None
+        return tuple(values) if at == len(code) else None
 
 
 def _int1(code: bytes, at: int) -> tuple[str, int]:
@@ -155,7 +183,7 @@ def _short_text(code: bytes, at: int) -> tuple[str, int]:
 
 #: By instruction of pickle (BININT1, BININT2, BININT, BINFLOAT, BINUNICODE, SHORT_BINUNICODE), what returns
 #: the value as JSON and the byte behind it. A value that is cut off has nothing behind it.
-_READERS: Mapping[int, Callable[[bytes, int], tuple[str, int]]] = {
+_READERS: Mapping[int, ReadValue] = {
     ord("K"): _int1,
     ord("M"): _int2,
     ord("J"): _int4,
@@ -239,23 +267,28 @@ def _members(machine: _PlacingMachine, value: _Value, path: _Path) -> Iterator[t
             yield from _members(machine, member, (*path, key))
 
 
-def _pieces(attributes: Mapping[str, Any], varying: Sequence[_Path]) -> list[str] | None:
-    """Return attributes as JSON, cut at the values that differ; None if they are not in this order."""
-    pieces = [""]
+def _template(attributes: Mapping[str, Any], varying: Sequence[_Path]) -> str | None:
+    """Return attributes as JSON with `%s` for the values that differ; None if they are not in this order."""
+    texts: list[str] = []
     left = list(reversed(varying))
 
     def write(value: _Value, path: _Path) -> None:
         if left and path == left[-1]:
             left.pop()
-            pieces.append("")
+            texts.append("%s")
         elif not isinstance(value, dict):
-            pieces[-1] += _encode(value)
+            texts.append(literal(_encode(value)))
         else:
-            pieces[-1] += "{"
+            texts.append("{")
             for number, (key, member) in enumerate(value.items()):
-                pieces[-1] += f"{', ' if number else ''}{_encode(key)}: "
+                texts.append(f"{', ' if number else ''}{literal(_encode(key))}: ")
                 write(member, (*path, key))
-            pieces[-1] += "}"
+            texts.append("}")
 
     write(attributes, ())
-    return None if left or sum(map(len, pieces)) > _MAX_TEXT_NBYTES else pieces
+    return None if left or sum(map(len, texts)) > _MAX_TEXT_NBYTES else "".join(texts)
+
+
+def literal(text: str) -> str:
+    """Return a text as it stands in a template."""
+    return text.replace("%", "%%")

@@ -14,6 +14,7 @@ from workers.dump.formats.pickle_machine import Machine
 from workers.dump.formats.pickle_values import Function, Storage
 from workers.dump.formats.pt_elements import storage_itemsize
 from workers.dump.formats.pt_pickle import FUNCTIONS
+from workers.dump.formats.zip_archive import LOCAL_MAGIC
 from workers.errors import UnreadableTensor
 
 #: A pickle of protocol 2 that begins with torch's magic number.
@@ -21,6 +22,18 @@ LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9"
 _PROTOCOL = 1001
 #: The pickles are at the beginning of the file; more than this is not read.
 _MAX_PICKLES_NBYTES = 32 * 1024 * 1024
+
+
+def is_legacy(read: ReadAt, file_size: int) -> bool:
+    """Return whether the file is in the format before torch 1.6; raise unless it is in one of the two."""
+    head = read(0, min(len(LEGACY_MAGIC), file_size))
+    if head.startswith(LEGACY_MAGIC):
+        return True
+    if not head.startswith(LOCAL_MAGIC[: len(head)]):
+        raise UnreadableTensor(f"is not a file of torch.save: it begins with {head[:4]!r}")
+    if len(head) < len(LOCAL_MAGIC):
+        raise Truncated(f"has {file_size} bytes, fewer than the header of a zip")
+    return False
 
 
 class _StoragesSeen:

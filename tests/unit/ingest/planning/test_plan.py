@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 from ingest.planning.plan import fingerprint
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import SMALL_GRID, plan_all
+from tests.pt_files import sglang_file
+from workers.dump.formats import pt
+from workers.dump.formats.pt_alike import AlikeFiles
 from workers.model import SourceFile
 from workers.store.model import Grid, RowKind
 from workers.tasks.model import StepPlan
@@ -149,3 +152,22 @@ def test_fingerprint_depends_on_everything_that_changes_the_store() -> None:
     # Whether the owner may write it says nothing of what is in it.
     assert fingerprint([SourceFile("a", 1, 2, writable=False)], "mindspore", Grid()) == fingerprint(*base)
     assert fingerprint([SourceFile(os.fsdecode(b"\xff\n"), 1, 2)], "mindspore", Grid())
+
+
+def test_what_is_known_of_earlier_files_does_not_change_a_plan(
+    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Conversion reads and writes the same, whether a file was like others or not."""
+    target = tmp_path / "dump_20260101_000000_000000"
+    target.mkdir()
+    for number in range(300, 330):
+        name, content = sglang_file(np.full(5, number, "f4"), number)
+        (target / name).write_bytes(content)
+    monkeypatch.setattr(pt, "_ALIKE", AlikeFiles())
+    (first,), (second,) = (plan_all(tmp_path, store, Grid(job_nbytes=4096)) for _ in range(2))
+    known = [[entry.around is not None for entry in plan.entries] for plan in (first, second)]
+    assert sum(known[0]) < sum(known[1]) == 30
+    assert (first.fingerprint, len(first.jobs)) == (second.fingerprint, len(second.jobs))
+    assert [(job.segments, job.nbytes) for job in first.jobs] == [
+        (job.segments, job.nbytes) for job in second.jobs
+    ]

@@ -1,5 +1,6 @@
 """The tables of a step, from its entries, its receipts and what the dump reports."""
 
+import pickle
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,11 @@ import pytest
 
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import plan_all
+from tests.pt_files import sglang_file
 from workers.arrays.statistics import Statistics, summarise
 from workers.dump.model import ReportedStatistics, TensorName
-from workers.store.model import RowKind
+from workers.errors import DumpIngestError
+from workers.store.model import Grid, RowKind
 from workers.store.tables import Tables
 from workers.tasks.columns import EntryColumns
 from workers.tasks.convert import convert
@@ -89,3 +92,41 @@ def test_reported_statistics_fill_rows_without_computed_ones(plan: StepPlan) -> 
     assert built.label("statistics_from")[row] == "s.csv"
     assert (built.label("dtype")[row], built.label("declared_dtype")[row]) == ("float32", "Float32")
     assert built.shape[row, :2].tolist() == [2, 3]
+
+
+@pytest.fixture
+def alike(tmp_path: Path, store: Path) -> tuple[StepPlan, dict[str, bytes]]:
+    """A step of many files that differ in values beside their tensor, and the content of each by its path."""
+    directory = "dump_20260101_000000_000000"
+    files = {}
+    for number in range(300, 350):
+        name, files[f"{directory}/{name}"] = sglang_file(np.full(5, number, "f4"), number)
+    (tmp_path / "alike" / directory).mkdir(parents=True)
+    for path, content in files.items():
+        (tmp_path / "alike" / path).write_bytes(content)
+    (plan,) = plan_all(tmp_path / "alike", store, Grid(job_nbytes=4096))
+    return plan, files
+
+
+def test_what_stands_around_a_payload_comes_with_the_receipts(
+    alike: tuple[StepPlan, dict[str, bytes]],
+) -> None:
+    plan, files = alike
+    assert sum(entry.around is not None for entry in plan.entries) > 20
+    receipts = [convert(job) for job in plan.jobs]
+    assert len(receipts) > 1
+    passed_on = [pickle.loads(pickle.dumps(receipt)) for receipt in receipts]  # noqa: S301  (its own)
+    built = build_tables(EntryColumns.of(plan.entries), {}, passed_on)
+    for row, entry in enumerate(plan.entries):
+        lead, tail = (built.label(name)[row].encode("latin-1") for name in ("lead", "tail"))
+        content = files[entry.source.path]
+        assert lead + content[entry.offset : entry.offset + entry.nbytes] + tail == content
+
+
+def test_nothing_is_built_without_what_stands_around_a_payload(
+    alike: tuple[StepPlan, dict[str, bytes]],
+) -> None:
+    plan, _ = alike
+    receipts = [convert(job) for job in plan.jobs]
+    with pytest.raises(DumpIngestError, match="no receipt has what stands around"):
+        build_tables(EntryColumns.of(plan.entries), {}, receipts[:-1])

@@ -9,7 +9,7 @@ from workers.arrays.digest import digest
 from workers.arrays.dtypes import from_name
 from workers.dump.formats.header import TensorHeader
 from workers.dump.model import TensorName
-from workers.dump.source import OpenFile
+from workers.dump.source import OpenFile, around_digest
 from workers.errors import SourceChanged
 from workers.model import SourceFile
 from workers.store.model import RowKind
@@ -59,3 +59,22 @@ def test_another_header_is_noticed(tmp_path: Path, nbytes: int) -> None:
         pytest.raises(SourceChanged, match="different header"),
     ):
         PayloadBuffer(nbytes).hold(entry, nbytes, file)
+
+
+@pytest.mark.parametrize("nbytes", [0, 10, 2 * PART_NBYTES])
+def test_what_stands_around_a_payload_is_read_with_it(tmp_path: Path, nbytes: int) -> None:
+    _, payload = written(tmp_path, nbytes)
+    path = tmp_path / "file"
+    path.write_bytes(path.read_bytes() + b"tail")
+    source = SourceFile("file", path.stat().st_size, path.stat().st_mtime_ns)
+    header = TensorHeader(from_name("uint8"), (nbytes,), len(LEAD), nbytes)
+    entry = Entry(source, RowKind.TENSOR, TensorName(), header, around_digest(LEAD + b"tail"))
+    buffer = PayloadBuffer(max(nbytes, 1))
+    with OpenFile(tmp_path, entry.source, "step 0") as file:
+        known, parts = buffer.hold(entry, nbytes, file)
+        assert (known, b"".join(parts)) == (digest(payload), payload)
+        for _ in range(2):
+            assert buffer.around(entry, file) == (LEAD.decode(), "tail")
+        assert buffer.around(entry._replace(around=None), file) is None
+        with pytest.raises(SourceChanged, match="different header"):
+            buffer.around(entry._replace(around=1), file)
