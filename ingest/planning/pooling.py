@@ -17,7 +17,7 @@ import xxhash
 
 from workers.dump.paths import to_text
 from workers.model import MIB
-from workers.store.consolidated.blocks import TENSOR_KINDS, TensorKey
+from workers.store.consolidated.blocks import TensorKey
 from workers.store.model import ArraySpec, Grid, RowKind
 from workers.store.packed.sparse_chunks import sparse_rule
 from workers.tasks.model import Entry
@@ -216,18 +216,30 @@ def _candidates(entries: Sequence[Entry], grid: Grid) -> Iterator[tuple[int, Ten
             yield row, key
 
 
+class _Texts(dict[str, str]):
+    """Parts of names as the consolidated view has them: thousands of tensors share a few dozen parts."""
+
+    def __missing__(self, part: str) -> str:
+        self[part] = text = to_text(part)
+        return text
+
+
 def _keys(entries: Iterable[Entry]) -> Iterator[tuple[int, TensorKey]]:
     """Yield each row that is a tensor with its key; see `workers.store.consolidated.blocks.tensors_of`."""
     copies: dict[TensorKey, int] = {}
-    text: dict[str, str] = {}
+    texts = _Texts()
     for row, entry in enumerate(entries):
-        if entry.kind.value in TENSOR_KINDS:
-            name = entry.name
-            net, graph, op_type, op_name, io = (
-                text.get(part) or text.setdefault(part, to_text(part))
-                for part in (name.net, name.graph, name.op_type, name.op_name, name.io)
+        kind, name = entry.kind, entry.name
+        if kind is RowKind.TENSOR or kind is RowKind.STATISTICS:
+            key = TensorKey(
+                texts[name.net],
+                texts[name.graph],
+                texts[name.op_type],
+                texts[name.op_name],
+                texts[name.io],
+                name.slot,
+                name.occurrence,
             )
-            key = TensorKey(net, graph, op_type, op_name, io, name.slot, name.occurrence)
             copy = copies[key] = copies.get(key, -1) + 1
             yield row, key._replace(copy=copy) if copy else key
 

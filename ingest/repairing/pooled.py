@@ -13,7 +13,7 @@ from workers.model import StepKey
 from workers.store import commit
 from workers.store.objects import ObjectStore
 from workers.store.packed import pool
-from workers.store.packed.pool_packer import PackedInPool, PoolPacker, content_digest, encode
+from workers.store.packed.pool_packer import PackedInPool, PoolPacker, encode, is_named
 from workers.store.step import StoredStep
 
 
@@ -34,7 +34,7 @@ class PooledShards:
         """
         pooled = self.step.commit.record.pool[shard.array]
         elements = self.payloads.elements(shard)
-        if content_digest(pooled.node, elements) != pool.name_in(shard.array):
+        if not is_named(pool.name_in(shard.array), pooled.node, elements):
             return False
         data = encode(self.step.packed_spec(shard.array), elements)
         if len(data) != pooled.nbytes:

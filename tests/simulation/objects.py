@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from tests.simulation.faults import OF_READS, OF_SHARDS, OF_WRITES, Faults
 from tests.simulation.kernel import EPOCH, Kernel, Process
@@ -14,6 +14,7 @@ from workers.store.changes import CHANGED
 from workers.store.model import StoreAddress
 from workers.store.objects import StoredObject, UnfinishedUpload
 from workers.store.packed.pool import POOL
+from workers.store.pieces import Gathered, NewObject
 from workers.store.record import LEAF
 
 ADDRESS = StoreAddress("/store")
@@ -104,8 +105,8 @@ class SimulatedObjects:
             if some:
                 self._write(f"put {_shortly(some)}", "", partial(self._put_all, objects, some))
 
-    def create(self, key: str) -> Any:
-        raise NotImplementedError(key)
+    def create(self, key: str) -> NewObject:
+        return Gathered(lambda data: self.put(key, data))
 
     def get(self, key: str) -> bytes | None:
         self._read(f"get {key}")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
+import numpy as np
 from numcodecs import blosc
 
-from workers.model import StepKey, ceil_div
+from workers.model import MIB, StepKey, ceil_div
 from workers.store import metadata
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore, StoredObject
@@ -19,6 +20,10 @@ from workers.store.packed import pool
 from workers.store.packed.pool import PooledArray
 from workers.store.packed.shards import ShardPacker
 from workers.store.pieces import Gathered
+
+#: Elements are held in blocks of this size: numpy asks for huge pages for them, and taking and clearing small
+#: pages would cost more than the copy. A multiple of usual chunks, which are then encoded where they lie.
+_BLOCK_NBYTES = 16 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,8 @@ class PoolPacker:
     """Packs payloads one after the other into arrays of the pool of a step.
 
     Used as `with PoolPacker(...) as packer:`. When the block has ended, `arrays` are in the store. After an
-    error, those that were begun are not. Memory: the payloads of one array, and its shard.
+    error, those that were begun are not. Memory: the payloads of one array, in blocks of `_BLOCK_NBYTES`;
+    and, if the store is not a directory, its shard, twice.
     """
 
     def __init__(
@@ -46,8 +52,7 @@ class PoolPacker:
         self.arrays: list[PackedInPool] = []
         """The arrays that are in the store, in the order in which they were packed."""
         self._spec, self._key, self._objects, self._clock = spec, key, objects, clock
-        self._pieces: list[bytes] = []
-        self._nbytes = 0
+        self._held = _HeldElements()
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -63,7 +68,7 @@ class PoolPacker:
     @property
     def position(self) -> int:
         """The element of the array at which the next payload will begin."""
-        return self._nbytes // self._spec.itemsize
+        return self._held.nbytes // self._spec.itemsize
 
     @property
     def number(self) -> int:
@@ -72,26 +77,27 @@ class PoolPacker:
 
     def make_room(self, nbytes: int) -> None:
         """Begin another array if the next payload does not fit into this one."""
-        if self._nbytes and self._nbytes + nbytes > self._spec.shard_nbytes:
+        if self._held.nbytes and self._held.nbytes + nbytes > self._spec.shard_nbytes:
             self._finish()
 
     def append(self, payload: memoryview) -> None:
         """Pack `payload`, whole elements as plain bytes; a large payload may come in several calls."""
-        self._pieces.append(bytes(payload))
-        self._nbytes += len(payload)
+        self._held.append(payload)
 
     def _finish(self) -> None:
-        if not self._nbytes:
+        if not self._held.nbytes:
             return
         spec = fitted(self._spec, self.position)
         node = node_of(spec, self.position)
         dtype = spec.path.rpartition("/")[2]
-        path = pool.array_path(self._key, content_digest(node, self._pieces), dtype)
+        path = pool.array_path(self._key, _name(node, self._held.digest()), dtype)
         listed = self._objects.listed(path)
-        is_there = self._is_young(listed)
-        nbytes = listed[pool.SHARD].nbytes if is_there else len(self._write(path, spec, node))
+        if self._is_young(listed):
+            nbytes = listed[pool.SHARD].nbytes
+        else:
+            nbytes = _write(self._objects, path, spec, node, self._held.pieces())
         self.arrays.append(PackedInPool(path, PooledArray(nbytes, node)))
-        self._pieces, self._nbytes = [], 0
+        self._held = _HeldElements()
 
     def _is_young(self, listed: dict[str, StoredObject]) -> bool:
         """Return whether an array is whole, and was written so lately that gc leaves it alone for long."""
@@ -100,16 +106,49 @@ class PoolPacker:
         age_s = self._clock() - min(listed[name].modified_at for name in (pool.SHARD, pool.NODE))
         return -pool.MAX_SKEW_S <= age_s <= pool.REUSE_S
 
-    def _write(self, path: str, spec: ArraySpec, node: metadata.Document) -> bytes:
-        encoded = encode(spec, self._pieces)
-        write(self._objects, path, encoded, node)
-        return encoded
+
+class _HeldElements:
+    """The elements of an array that is packed, in memory, and their digest."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._digest = hashlib.sha256()
+        self._blocks: list[memoryview] = []
+
+    def append(self, payload: memoryview) -> None:
+        """Add elements as plain bytes."""
+        self._digest.update(payload)  # now, while they are in the cache
+        while len(payload):
+            used = self.nbytes % _BLOCK_NBYTES
+            if not used:
+                self._blocks.append(np.empty(_BLOCK_NBYTES, np.uint8).data)
+            fitting = min(_BLOCK_NBYTES - used, len(payload))
+            self._blocks[-1][used : used + fitting] = payload[:fitting]
+            self.nbytes += fitting
+            payload = payload[fitting:]
+
+    def digest(self) -> bytes:
+        """Return SHA-256 of all elements."""
+        return self._digest.digest()
+
+    def pieces(self) -> Iterator[memoryview]:
+        """Yield all elements, one after the other."""
+        for number, block in enumerate(self._blocks):
+            yield block[: self.nbytes - number * _BLOCK_NBYTES]
 
 
-def write(objects: ObjectStore, path: str, encoded: bytes, node: metadata.Document) -> None:
-    """Write an array of the pool; its metadata last, which says that it is whole."""
-    objects.put(f"{path}/{pool.SHARD}", encoded)
+def _write(
+    objects: ObjectStore, path: str, spec: ArraySpec, node: metadata.Document, pieces: Iterable[memoryview]
+) -> int:
+    """Write an array of the pool; return the size of its shard.
+
+    Its metadata comes last, which says that it is whole.
+    """
+    with ShardPacker(spec, 0, lambda _shard: objects.create(f"{path}/{pool.SHARD}")) as packer:
+        for piece in pieces:
+            packer.append(piece)
     objects.put(f"{path}/{pool.NODE}", metadata.encode(node))
+    return packer.stored[0]
 
 
 def fitted(spec: ArraySpec, length: int) -> ArraySpec:
@@ -136,17 +175,27 @@ def node_of(spec: ArraySpec, length: int) -> metadata.Document:
     return node
 
 
-def content_digest(node: metadata.Document, pieces: Iterable[bytes | bytearray]) -> str:
-    """Return the name of an array in the pool: SHA-256 of its `zarr.json`, a line feed, and its elements.
-
-    A cryptographic digest, because a rank takes over an array of this name without reading it, and ranks do
-    not trust each other's dumps.
+def is_named(name: str, node: metadata.Document, pieces: Sequence[bytes | bytearray]) -> bool:
+    """Return whether the name of an array in the pool is that of its content.
 
     Args:
+        name: the name, as it is in the path.
         node: the metadata of the array.
         pieces: the elements as they are stored, plain bytes.
     """
-    running = hashlib.sha256(metadata.encode(node) + b"\n")
+    elements = hashlib.sha256()
+    # Before elements were digested first, the name was the digest of the metadata, a line feed, and them.
+    earlier = hashlib.sha256(metadata.encode(node) + b"\n")
     for piece in pieces:
-        running.update(piece)
-    return running.hexdigest()
+        elements.update(piece)
+        earlier.update(piece)
+    return name in (_name(node, elements.digest()), earlier.hexdigest())
+
+
+def _name(node: metadata.Document, elements: bytes) -> str:
+    """Return the name of an array in the pool: SHA-256 of the SHA-256 of its elements and its `zarr.json`.
+
+    A cryptographic digest, because a rank takes over an array of this name without reading it, and ranks do
+    not trust each other's dumps.
+    """
+    return hashlib.sha256(elements + metadata.encode(node)).hexdigest()

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests import checker
 from tests.wrapped_objects import WrappedObjects
 from workers.errors import StoreUnavailable
 from workers.model import StepKey
@@ -13,8 +14,8 @@ from workers.store import metadata
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
-from workers.store.packed import pool
-from workers.store.packed.pool_packer import PoolPacker
+from workers.store.packed import pool, pool_packer
+from workers.store.packed.pool_packer import PoolPacker, is_named
 from workers.store.packed.shards import ShardReader
 
 KEY = StepKey(0, 5)
@@ -53,7 +54,35 @@ def test_the_name_is_the_digest_of_metadata_and_elements(objects: ObjectStore) -
     (packed,) = pack(objects, payload(1)).arrays
     node = objects.get(f"{packed.path}/zarr.json")
     assert node is not None
-    assert pool.name_in(packed.path) == hashlib.sha256(node + b"\n" + payload(1)).hexdigest()
+    elements = hashlib.sha256(payload(1)).digest()
+    assert pool.name_in(packed.path) == hashlib.sha256(elements + node).hexdigest()
+
+
+def test_names_of_earlier_versions_are_recognised(objects: ObjectStore) -> None:
+    """They were the digest of the metadata, a line feed, and the elements."""
+    (packed,) = pack(objects, payload(1)).arrays
+    node = objects.get(f"{packed.path}/zarr.json")
+    assert node is not None
+    earlier = hashlib.sha256(node + b"\n" + payload(1)).hexdigest()
+    halves = [bytes(payload(1)[:600]), bytes(payload(1)[600:])]
+    for name in (pool.name_in(packed.path), earlier):
+        assert is_named(name, packed.array.node, halves)
+        assert not is_named(name, packed.array.node, [bytes(payload(2))])
+        assert not is_named(name, {**packed.array.node, "shape": [301]}, halves)
+
+
+def test_elements_are_held_in_blocks(objects: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Payloads and chunks may begin and end anywhere in them."""
+    payloads = [payload(seed, size) for seed, size in enumerate((300, 1, 250, 473))]
+    (whole,) = pack(objects, *payloads).arrays
+    before = checker.objects(Path(objects.address.url))
+    for nbytes in (4096, 1024, 1000, 1):
+        monkeypatch.setattr(pool_packer, "_BLOCK_NBYTES", nbytes)
+        for key in objects.listed("pool"):
+            objects.delete(f"pool/{key}")
+        (in_blocks,) = pack(objects, *payloads).arrays
+        assert (in_blocks.path, in_blocks.array) == (whole.path, whole.array)
+        assert checker.objects(Path(objects.address.url)) == before
 
 
 @pytest.mark.parametrize(
