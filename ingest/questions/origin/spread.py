@@ -105,7 +105,7 @@ def _ranks_that_matter(roots: Iterable[Root]) -> set[int]:
 def _carried(
     root: Root, later: list[Root], harmless: set[CallKey]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what carried it over into the next step with these roots, and which operators produced it again."""
+    """Return what carried it over into the next step, of these roots, and what produced it again."""
     names = _names_of_bad(root.flow)
     through: dict[str, None] = {}
     again: dict[str, None] = {}
