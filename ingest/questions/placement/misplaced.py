@@ -113,8 +113,14 @@ def _unlike_its_kind(
     if len(set(pattern)) == 1 and not row.is_replicated:
         text = f"{_differing(row)}, and all hold the same ones in other layers"
         yield _finding(held, number, row, "missing reduction", f"{text}{_WHY}")
-    elif len(pattern) == len(row.pattern) and len(set(pattern)) > len(row.groups):
+    elif _has_more_shards(pattern, row):
         yield _finding(held, number, row, "wrong shard", _same_shard(row))
+
+
+def _has_more_shards(pattern: tuple[int, ...], row: EqualHolders) -> bool:
+    """Return whether a pattern is one of shards, each on as many ranks, and a tensor has fewer of them."""
+    sizes = Counter(pattern)
+    return len(pattern) == len(row.pattern) and len(sizes) > len(row.groups) and len({*sizes.values()}) == 1
 
 
 class Gradients(NamedTuple):

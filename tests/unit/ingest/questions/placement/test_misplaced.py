@@ -54,6 +54,16 @@ def test_a_shard_that_a_rank_lacks_is_not_a_wrong_shard(lay: Lay) -> None:
     assert lay(4, 1, changed=lose).findings == ()
 
 
+def test_layers_in_which_a_rank_is_off_are_no_shards(lay: Lay) -> None:
+    """Layers 0 and 1 are exchanged on a rank: layer 2, which all ranks hold alike, is right."""
+
+    def exchange(ranks: list[Dump]) -> None:
+        one, other = (f"param.layers.{layer}.fc1.weight" for layer in (0, 1))
+        ranks[2][one], ranks[2][other] = ranks[2][other], ranks[2][one]
+
+    assert lay(1, 4, changed=exchange).findings == ()
+
+
 def test_layers_that_one_rank_holds_are_no_example_for_others(lay: Lay) -> None:
     """As where one rank dumps a tensor of some layers: that tells nothing about a layer of two ranks."""
 
