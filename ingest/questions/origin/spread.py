@@ -90,8 +90,8 @@ def _later_steps(root: Root, suspects: Suspects, harmless: set[CallKey]) -> Iter
         roots = roots_of(flow)
         holding = _ranks_that_matter(roots)
         suspects.mark_harmless(step, {rank: flow.traces[rank] for rank in flow.traces if rank not in holding})
-        if ranks := holding | (set(suspects.worrying_ranks(step)) - set(flow.traces)):
-            yield OriginLater(step, tuple(sorted(ranks)), *_carried(root, roots, harmless))
+        if present := holding | (set(suspects.worrying_ranks(step)) - set(flow.traces)):
+            yield OriginLater(step, tuple(sorted(present)), *_carried(root, roots, harmless))
     for step in later[1:]:
         if worrying := suspects.worrying_ranks(step):
             yield OriginLater(step, tuple(worrying))
