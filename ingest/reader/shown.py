@@ -7,6 +7,8 @@ from dataclasses import asdict
 from datetime import date, timedelta
 from typing import Any
 
+import numpy as np
+
 from ingest.reader.anatomy import Anatomy
 from ingest.reader.anatomy.index import parse_index
 from ingest.reader.context import Context, context_of
@@ -169,7 +171,7 @@ def values_of(tensor: Tensor, values: Any | None) -> Any:
 
 
 def _nested(value: Any) -> Any:
-    if isinstance(value, list | tuple):  # a tuple has the fields of a structure
+    if isinstance(value, list | tuple | np.ndarray):  # a tuple has the fields of a structure
         return [_nested(item) for item in value]
     if value is None or isinstance(value, bool | int | str):
         return value

@@ -35,6 +35,7 @@ def test_a_tensor_is_shown_with_its_line_neighbours_anatomy_and_values(nan_log: 
         (np.array([b"a", b"bc"]), ["61", "6263"]),
         (np.array(["2030-01-31", "NaT"], "M8[D]"), ["2030-01-31", None]),
         (np.array([(1, 2.5), (3, np.nan)], "i4,f8"), [[1, 2.5], [3, "NaN"]]),
+        (np.zeros(2, "(2,)i2,f4"), [[[0, 0], 0.0]] * 2),
     ],
 )
 def test_elements_that_are_no_numbers_are_shown(
