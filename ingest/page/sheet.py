@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
@@ -114,9 +115,15 @@ def _rows(tensor: Tensor, begin: int, end: int) -> npt.NDArray[Any]:
 
 
 def text_of(value: Any) -> str:
-    """Return a value in few characters: eight significant digits."""
-    if isinstance(value, bool | int):
+    """Return a value as a short text: numbers of eight significant digits, bytes as hexadecimal digits."""
+    if isinstance(value, tuple | list | np.ndarray):  # a tuple has the fields of a structure
+        return f"({', '.join(map(text_of, value))})"
+    if isinstance(value, bool | int | str | date | timedelta):
         return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if value is None:
+        return "NaT"
     if isinstance(value, complex):
         return f"{value:.5g}"
     return f"{float(value):.8g}"

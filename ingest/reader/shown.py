@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
+from datetime import date, timedelta
 from typing import Any
+
+import numpy as np
 
 from ingest.reader.anatomy import Anatomy
 from ingest.reader.anatomy.index import parse_index
@@ -154,7 +157,8 @@ def check_slice(values: Any, at: str) -> None:
 def values_of(tensor: Tensor, values: Any | None) -> Any:
     """Return values for JSON as nested lists: those of a slice, or of a small tensor; None of a large one.
 
-    NaN and infinities are the texts `NaN`, `Inf` and `-Inf`, because JSON does not have them.
+    NaN and infinities are the texts `NaN`, `Inf` and `-Inf`, because JSON does not have them. Structures are
+    lists of their fields, bytes hexadecimal digits, and times texts.
     """
     if values is None:
         if not tensor.is_dumped or tensor.removed or math.prod(tensor.shape) > _MAX_VALUES:
@@ -164,10 +168,14 @@ def values_of(tensor: Tensor, values: Any | None) -> Any:
 
 
 def _nested(value: Any) -> Any:
-    if isinstance(value, list):
+    if isinstance(value, list | tuple | np.ndarray):  # a tuple has the fields of a structure
         return [_nested(item) for item in value]
-    if isinstance(value, bool | int):
+    if value is None or isinstance(value, bool | int | str):
         return value
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, date | timedelta):
+        return str(value)
     if isinstance(value, complex):
         return [_nested(value.real), _nested(value.imag)]
     number = float(value)

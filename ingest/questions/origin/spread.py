@@ -9,7 +9,7 @@ from ingest.questions.origin.calls import Call
 from ingest.questions.origin.flow import Crossing, Flow
 from ingest.questions.origin.graph import graph_of
 from ingest.questions.origin.link import link_calls
-from ingest.questions.origin.roots import BORN, Root, real_roots, roots_of
+from ingest.questions.origin.roots import BORN, Root, Weight, real_roots, roots_of
 from ingest.questions.origin.suspects import Suspects
 from ingest.questions.origin.wording import how_it_began, operator_of
 from ingest.reader.flow.content import CallKey, Content
@@ -87,20 +87,29 @@ def _later_steps(root: Root, suspects: Suspects, harmless: set[CallKey]) -> Iter
         # Totals of commits do not show what fulfils a condition, nor NaN that statistics do not count.
         chosen = certain[:_CARRIED_RANKS] if certain == ranks else ranks
         flow = link_calls(step, suspects.trace(step, chosen))
-        holding = {rank for rank, trace in flow.traces.items() if trace.calls} | set(certain)
-        if holding:
-            yield OriginLater(step, tuple(sorted(holding)), *_carried(root, flow, harmless))
+        roots = roots_of(flow)
+        holding = _ranks_that_matter(roots)
+        suspects.mark_harmless(step, {rank: flow.traces[rank] for rank in flow.traces if rank not in holding})
+        if present := holding | (set(suspects.worrying_ranks(step)) - set(flow.traces)):
+            yield OriginLater(step, tuple(sorted(present)), *_carried(root, roots, harmless))
     for step in later[1:]:
-        if certain := suspects.certain_ranks(step):
-            yield OriginLater(step, tuple(certain))
+        if worrying := suspects.worrying_ranks(step):
+            yield OriginLater(step, tuple(worrying))
 
 
-def _carried(root: Root, later: Flow, harmless: set[CallKey]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what carried it over into the next step, and which operators produced it again."""
+def _ranks_that_matter(roots: Iterable[Root]) -> set[int]:
+    """Return the ranks that hold more than harmless infinity."""
+    return {call.rank for root in roots if root.weight is not Weight.HARMLESS for call in root.reached}
+
+
+def _carried(
+    root: Root, later: list[Root], harmless: set[CallKey]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what carried it over into the next step, of these roots, and what produced it again."""
     names = _names_of_bad(root.flow)
     through: dict[str, None] = {}
     again: dict[str, None] = {}
-    for later_root in real_roots(roots_of(later), harmless):
+    for later_root in real_roots(later, harmless):
         call, operand = later_root.call, later_root.operand
         if operand is not None and (call.rank, operand.content) in names:
             through[names[call.rank, operand.content]] = None

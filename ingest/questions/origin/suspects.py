@@ -109,6 +109,17 @@ class Suspects:
         steps = self.snapshot.of_step(step)
         return [rank for rank, opened in steps.items() if self._holds(opened.commit.summary)]
 
+    def worrying_ranks(self, step: int) -> list[int]:
+        """Return the certain ranks of a step without those that hold as much as in a harmless step.
+
+        Only totals are compared, so no index is read.
+        """
+        return [
+            rank
+            for rank in self.certain_ranks(step)
+            if self._bad_tensors(step, rank) not in self._harmless.get(rank, ())
+        ]
+
     def mark_harmless(self, step: int, traces: Mapping[int, RankTrace]) -> None:
         """Treat other steps in which the same tensors are bad as harmless, like this step."""
         for rank in self.ranks(step):

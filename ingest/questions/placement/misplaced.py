@@ -15,7 +15,7 @@ from ingest.questions.placement.agree import PARAMETER, Kind, is_parameter_gradi
 from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.questions.placement.slot_kinds import SlotKind
 from ingest.questions.placement.slot_kinds import kind_of as slot_kind_of
-from ingest.reader.ranges import format_ranges
+from ingest.reader.ranges import format_ranges, named_ranges
 from workers.arrays.statistics import FIELDS
 from workers.store.consolidated.blocks import TensorKey
 
@@ -48,6 +48,13 @@ class EqualHolders:
     def is_distinct(self) -> bool:
         """Whether no two ranks hold the same bytes, and there are several."""
         return len(self.groups) > 1 and all(len(group) == 1 for group in self.groups)
+
+    @property
+    def odd(self) -> tuple[int, ...]:
+        """The ranks that do not hold the bytes of more than half of all ranks; all ranks if no bytes are."""
+        ranks = sorted(rank for group in self.groups for rank in group)
+        most = max(self.groups, key=len)
+        return tuple(rank for rank in ranks if rank not in most or 2 * len(most) <= len(ranks))
 
     @property
     def pattern(self) -> tuple[int, ...]:
@@ -98,15 +105,22 @@ def _unlike_its_kind(
     if slot_kind_of(held.keys[number]) is SlotKind.OPTIMIZER_OUTPUT:
         return
     counts = usual[kind_of(held.keys[number], len(held.shapes(number)[0]))]
+    if not counts:
+        return
     (pattern, most), *others = counts.most_common(2)
     if pattern == row.pattern or most < MANY or most < 2 * sum(count for _, count in others):
         return
     if len(set(pattern)) == 1 and not row.is_replicated:
-        ranks = format_ranges(_ranks(held, number))
-        text = f"ranks {ranks} hold different bytes, and the same ones in other layers"
+        text = f"{_differing(row)}, and all hold the same ones in other layers"
         yield _finding(held, number, row, "missing reduction", f"{text}{_WHY}")
-    elif len(set(pattern)) > len(row.groups):
+    elif _has_more_shards(pattern, row):
         yield _finding(held, number, row, "wrong shard", _same_shard(row))
+
+
+def _has_more_shards(pattern: tuple[int, ...], row: EqualHolders) -> bool:
+    """Return whether a pattern is one of shards, each on as many ranks, and a tensor has fewer of them."""
+    sizes = Counter(pattern)
+    return len(pattern) == len(row.pattern) and len(sizes) > len(row.groups) and len({*sizes.values()}) == 1
 
 
 class Gradients(NamedTuple):
@@ -158,12 +172,12 @@ def _unreduced(
 
 
 def _usual(held: HeldTensors, rows: Mapping[int, EqualHolders]) -> dict[Kind, Counter[tuple[int, ...]]]:
-    """Return by kind how often its tensors are replicated on which ranks."""
+    """Return by kind how often its tensors of several ranks are replicated on which of them."""
     usual: dict[Kind, Counter[tuple[int, ...]]] = {}
     for number, row in rows.items():
         kind = kind_of(held.keys[number], len(held.shapes(number)[0]))
         counts = usual.setdefault(kind, Counter())
-        if not is_constant(held, number):
+        if len(row.pattern) > 1 and not is_constant(held, number):
             counts[row.pattern] += 1
     return usual
 
@@ -185,6 +199,13 @@ def _ranks(held: HeldTensors, number: int) -> tuple[int, ...]:
     return tuple(holder.rank for holder in held.holders[number])
 
 
+def _differing(row: EqualHolders) -> str:
+    most = [rank for group in row.groups for rank in group if rank not in row.odd]
+    if not most:
+        return f"{named_ranges('rank', row.odd)} hold different bytes"
+    return f"bytes of {named_ranges('rank', row.odd)} differ from those of {named_ranges('rank', most)}"
+
+
 def _same_shard(row: EqualHolders) -> str:
     twins = [format_ranges(group) for group in row.groups if len(group) > 1]
     return f"ranks {'; '.join(twins)} hold the same bytes, and each should have a shard of its own"
@@ -192,5 +213,5 @@ def _same_shard(row: EqualHolders) -> str:
 
 def _finding(held: HeldTensors, number: int, row: EqualHolders, kind: str, text: str) -> LayoutFinding:
     twins = tuple(rank for group in row.groups if len(group) > 1 for rank in group)
-    ranks = twins if kind == "wrong shard" else _ranks(held, number)
+    ranks = twins if kind == "wrong shard" else row.odd
     return LayoutFinding(held.step, ranks, held.keys[number].name, kind, text)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.reader.anatomy.answer import Anatomy, AxisCounts, NonFinite
-from ingest.reader.anatomy.order_keys import widened
+from ingest.reader.anatomy.order_keys import are_numbers, widened
 from ingest.reader.anatomy.percentiles import percentiles
 from ingest.reader.text import value_text
 from workers.arrays.statistics import is_complex, widened_complex
@@ -89,7 +89,7 @@ class _Scan:
     low: float = math.inf
     high: float = -math.inf
     dtype: np.dtype[Any] | None = None
-    """The type in which finite elements are compared; None for complex numbers."""
+    """The type in which finite elements are compared; None if they are complex, or no numbers."""
     first: list[NonFinite] = field(default_factory=list)
     _counts: dict[int, npt.NDArray[np.int64]] = field(default_factory=dict)
     """By axis: how many elements of each position are not finite."""
@@ -100,6 +100,9 @@ class _Scan:
             piece = widened_complex(piece)
             # As in `workers.arrays.statistics`: NaN if either part is NaN, else +Inf if either is infinite.
             wide = np.where(np.isnan(piece), np.nan, np.where(np.isfinite(piece), 0.0, np.inf))
+        elif not are_numbers(piece.dtype):
+            self.elements += len(piece)
+            return
         else:
             wide = widened(piece)
             self.dtype = wide.dtype

@@ -39,6 +39,11 @@ def value_of(key: int, dtype: np.dtype[Any]) -> float:
     return float(np.frombuffer(bits.to_bytes(size, "little"), f"<f{size}")[0])
 
 
+def are_numbers(dtype: np.dtype[Any]) -> bool:
+    """Return whether elements of a type are numbers, and not text, bytes, structures or times."""
+    return not issubclass(dtype.type, (np.flexible, np.datetime64, np.timedelta64))
+
+
 def widened(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return numbers in a type that has keys and holds them all: float32, float64, int64 or uint64."""
     if values.dtype.kind in "iub":

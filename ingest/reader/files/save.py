@@ -15,6 +15,9 @@ from ingest.reader.files.output_file import output_file
 from ingest.reader.parallel.unsharded import UnshardedTensor
 from ingest.reader.tensor import Tensor
 
+#: What `dtype.isbuiltin` is for types such as those of `ml_dtypes`; for those of numpy it is 0 or 1.
+_OF_ANOTHER_PACKAGE = 2
+
 
 def save_npy(values: Tensor | UnshardedTensor | Any, path: str | Path) -> str:
     """Write a tensor, or an array, to an npy file, and replace an older one.
@@ -58,7 +61,7 @@ def _save_pieces(
 
 def file_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type in which numpy alone can read elements of a type: the type itself, or a wider one."""
-    if dtype.isbuiltin == 1:
+    if dtype.isbuiltin != _OF_ANOTHER_PACKAGE:
         return dtype
     if "float" in dtype.name:
         return np.dtype(np.float32)

@@ -323,7 +323,7 @@ def block_placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape) -> l
 
 def _strided_placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape) -> list[Placement]:
     """Return the ways in which the inner dimension of a mesh cuts an axis, and the outer one its shards."""
-    if len(grid.names) != _PLANE:
+    if len(grid.names) != _PLANE or any(len(shape) != len(whole) for shape in shapes):
         return []
     possible = []
     for axis in range(len(whole)):

@@ -39,6 +39,22 @@ def test_a_vector_is_a_column_and_a_scalar_a_cell(made: MadeDump, store: Path) -
     assert window(tensor, 0, 0, 5, 5)["values"] == [["nan"]]
 
 
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        (np.array(["a", "é"]), ["a", "é"]),
+        (np.array([b"a", b"bc"]), ["61", "6263"]),
+        (np.array(["2030-01-31", "NaT"], "M8[D]"), ["2030-01-31", "NaT"]),
+        (np.array([(1, 2.5), (3, np.nan)], "i4,f8"), ["(1, 2.5)", "(3, nan)"]),
+        (np.zeros(1, "(2,)i2,f4"), ["((0, 0), 0)"]),
+    ],
+)
+def test_values_that_are_no_numbers_have_a_text(
+    made: MadeDump, store: Path, values: np.ndarray[Any, Any], texts: list[str]
+) -> None:
+    assert window(stored(made, store, values))["values"] == [[text] for text in texts]
+
+
 def test_too_much_and_too_far_are_refused(made: MadeDump, store: Path) -> None:
     tensor = stored(made, store, np.zeros((3, 2), np.float32))
     with pytest.raises(UsageError, match="does not have row 3"):

@@ -1,7 +1,7 @@
 """How it spread, and where else it may have begun."""
 
 from tests.made_runs import MadeRun, numbers
-from tests.origin_runs import BAD, CLEAN, GOOD, WORSE, Ask, operator
+from tests.origin_runs import BAD, CLEAN, GOOD, INF, MASKED, WORSE, Ask, operator
 
 
 def test_ranks_that_nothing_orders_are_both_named(run: MadeRun, ask: Ask) -> None:
@@ -36,3 +36,32 @@ def test_updated_parameters_carry_it_into_the_next_step(run: MadeRun, ask: Ask) 
     assert operator(answer) == (0, 0, "grad")
     assert answer.spread.ends == ("rank 0 Parameter.weight.output.0",)
     assert [(later.step, later.through) for later in answer.spread.steps] == [(1, ("weight",))]
+
+
+def test_later_steps_name_only_ranks_with_more_than_harmless_infinity(run: MadeRun, ask: Ask) -> None:
+    """Every rank masks in every step; rank 1 also holds an infinite state from step 1 on."""
+    infinite = numbers(INF, 1)
+    for step in range(4):
+        for rank in (0, 1):
+            run.op("MaskedFill.mask", [CLEAN], [MASKED], rank=rank, step=step)
+            run.op("Softmax.sm", [MASKED], [GOOD], rank=rank, step=step)
+        if step == 1:
+            run.op("Mul.update", [CLEAN, GOOD], [infinite], rank=1, step=step)
+        if step > 0:
+            run.parameter("state", infinite, rank=1, step=step)
+    answer = ask()
+    assert operator(answer) == (1, 1, "update")
+    assert [(later.step, later.ranks) for later in answer.spread.steps] == [(2, (1,)), (3, (1,))]
+
+
+def test_a_state_that_is_finite_again_is_in_no_later_step(run: MadeRun, ask: Ask) -> None:
+    """The bad step is the first one, so only the next one shows that its masks are harmless."""
+    infinite = numbers(INF, 1)
+    run.op("Mul.update", [CLEAN, GOOD], [infinite])
+    run.parameter("state", infinite)
+    for step in range(4):
+        run.op("MaskedFill.mask", [CLEAN], [MASKED], step=step)
+        run.op("Softmax.sm", [MASKED], [GOOD], step=step)
+    answer = ask()
+    assert operator(answer) == (0, 0, "update")
+    assert answer.spread.steps == ()

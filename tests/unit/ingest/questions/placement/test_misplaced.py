@@ -23,6 +23,57 @@ def test_ranks_hold_the_same_or_a_part_each(
     assert (held.is_replicated, held.is_distinct, held.pattern) == (is_replicated, is_distinct, pattern)
 
 
+@pytest.mark.parametrize(
+    ("groups", "odd"),
+    [
+        (((0, 1, 3), (2,)), (2,)),
+        (((0,), (1, 2, 3, 5), (4,)), (0, 4)),
+        (((0, 2), (1, 3)), (0, 1, 2, 3)),
+        (((0,), (1,)), (0, 1)),
+    ],
+)
+def test_ranks_that_do_not_hold_what_most_hold_are_odd(
+    groups: tuple[tuple[int, ...], ...], odd: tuple[int, ...]
+) -> None:
+    assert EqualHolders(groups).odd == odd
+
+
+def test_the_rank_that_differs_from_most_is_named(lay: Lay) -> None:
+    def spoil(ranks: list[Dump]) -> None:
+        ranks[2]["param.layers.1.norm1.weight"] = ranks[2]["param.layers.1.norm1.weight"] + 1
+
+    (found,) = lay(1, 4, changed=spoil).findings
+    assert (found.kind, found.ranks) == ("missing reduction", (2,))
+    assert found.text.startswith("bytes of rank 2 differ from those of ranks 0-1, 3, and all hold the same")
+
+
+def test_a_shard_that_a_rank_lacks_is_not_a_wrong_shard(lay: Lay) -> None:
+    def lose(ranks: list[Dump]) -> None:
+        del ranks[3]["param.layers.1.fc1.weight"]
+
+    assert lay(4, 1, changed=lose).findings == ()
+
+
+def test_layers_in_which_a_rank_is_off_are_no_shards(lay: Lay) -> None:
+    """Layers 0 and 1 are exchanged on a rank: layer 2, which all ranks hold alike, is right."""
+
+    def exchange(ranks: list[Dump]) -> None:
+        one, other = (f"param.layers.{layer}.fc1.weight" for layer in (0, 1))
+        ranks[2][one], ranks[2][other] = ranks[2][other], ranks[2][one]
+
+    assert lay(1, 4, changed=exchange).findings == ()
+
+
+def test_layers_that_one_rank_holds_are_no_example_for_others(lay: Lay) -> None:
+    """As where one rank dumps a tensor of some layers: that tells nothing about a layer of two ranks."""
+
+    def lose(ranks: list[Dump]) -> None:
+        for layer in (0, 2):
+            del ranks[1][f"layers.{layer}.context"]
+
+    assert lay(1, 2, changed=lose).findings == ()
+
+
 def test_a_rank_with_the_shard_of_another_is_found(lay: Lay) -> None:
     def repeat(ranks: list[Dump]) -> None:
         ranks[1]["param.layers.1.fc1.weight"] = ranks[0]["param.layers.1.fc1.weight"]

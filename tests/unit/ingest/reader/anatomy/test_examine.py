@@ -108,6 +108,12 @@ def test_complex_numbers_count_as_in_the_statistics(real: float, imaginary: floa
         )
 
 
+@pytest.mark.parametrize("dtype", ["U3", "S3", "V5", "M8[D]", "m8[s]", "i4,f8"])
+def test_what_is_not_a_number_is_only_counted(dtype: str) -> None:
+    answer = anatomy(np.zeros(7, dtype))
+    assert (answer.elements, answer.nan, answer.percentiles, answer.counts) == (7, 0, {}, ())
+
+
 def test_a_scalar_and_an_empty_tensor() -> None:
     assert anatomy(np.array(np.nan)).first[0].index == ()
     empty = anatomy(np.ones((0, 3)))

@@ -41,6 +41,17 @@ def test_a_full_disk_is_reported(made: MadeDump, store: Path) -> None:
         save_npy(tensor, "/dev/full")
 
 
+@pytest.mark.parametrize("dtype", [">f8", ">i4", "U3", "S3", "M8[D]", "i4,f8"])
+def test_every_type_of_numpy_is_kept(made: MadeDump, store: Path, tmp_path: Path, dtype: str) -> None:
+    values = np.arange(300, 306).astype(dtype)
+    made.add(values)
+    ingest_directly(made.root, store)
+    (tensor,) = open_store(store).tensors()
+    for saved in (tensor, values):
+        assert save_npy(saved, tmp_path / "x.npy") == ""
+        assert np.array_equal(np.load(tmp_path / "x.npy"), values)
+
+
 def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be written"):
         save_npy(np.ones(2), tmp_path / "missing" / "x.npy")

@@ -138,3 +138,12 @@ def test_ranges_of_a_large_tensor_are_read() -> None:
     found = search(pieces_of(np.split(large, 2, axis=1)), pieces_of([large]), parts, [whole])
     assert str(found.ways[0].a) == "shard 1"
     assert whole.read_elements <= large.size / 2
+
+
+@pytest.mark.parametrize("shape", [(), (24,), (3, 4, 2)])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_pieces_with_another_number_of_axes_that_do_not_fit_are_no_error(
+    ranks: int, shape: tuple[int, ...]
+) -> None:
+    pieces = [np.asarray(RNG.normal(size=shape), np.float32) for _ in range(ranks)]
+    assert all(way.error > 0.1 for way in search_in(pieces, [WHOLE]).ways)
