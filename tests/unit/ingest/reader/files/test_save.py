@@ -1,5 +1,7 @@
 """Files that numpy alone can read."""
 
+import io
+import os
 from pathlib import Path
 
 import ml_dtypes
@@ -39,6 +41,14 @@ def test_a_full_disk_is_reported(made: MadeDump, store: Path) -> None:
     (tensor,) = open_store(store).tensors()
     with pytest.raises(DumpIngestError, match="No space left"):
         save_npy(tensor, "/dev/full")
+
+
+def test_a_pipe_gets_the_whole_file() -> None:
+    reading, writing = os.pipe()
+    save_npy(np.arange(4), f"/dev/fd/{writing}")
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        assert np.load(io.BytesIO(pipe.read())).tolist() == [0, 1, 2, 3]
 
 
 def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
