@@ -50,15 +50,16 @@ def whole_number(member: object) -> int:
     Raises:
         UsageError: it is not a whole number.
     """
-    if isinstance(member, SupportsInt) and member == (number := _as_int(member)):
-        return number
-    raise _not_a_number(member)
+    number = _as_int(member) if isinstance(member, SupportsInt) else None
+    if number is None or member != number:
+        raise _not_a_number(member)
+    return number
 
 
 def _as_int(member: SupportsInt) -> int | None:
     try:
         return int(member)
-    except (ValueError, OverflowError):  # NaN and infinity
+    except (TypeError, ValueError, OverflowError):  # an array of several; NaN and infinity
         return None
 
 

@@ -149,9 +149,7 @@ class RunningComparison:
         # Contiguous pieces: what is widened stays in the cache until it is compared.
         length = a.size if as_they_are else BLOCK
         for start in range(0, a.size, max(length, 1)):
-            left, right = a[start : start + length], b[start : start + length]
-            if not as_they_are:
-                left, right = _narrowly_widened(left), _narrowly_widened(right)
+            left, right = (_narrowly_widened(side[start : start + length]) for side in (a, b))
             added = 0
             while added < left.size:
                 added += comparison_kernels.accumulate(left[added:], right[added:], state, self._scratch)
@@ -353,10 +351,10 @@ def _widened(values: Array) -> Array:
 
 
 def _narrowly_widened(values: Array) -> Array:
-    """Return elements that are not complex as float32 if that is exact, else as float64."""
+    """Return elements that are not complex as float32 if that is exact, else as float64; contiguous."""
     dtype = values.dtype
     if dtype in _NATIVE:
-        return values
+        return np.ascontiguousarray(values)
     is_narrow = dtype.itemsize <= 2 or dtype == _BIG_ENDIAN_FLOAT32
     with np.errstate(all="ignore"):
         return values.astype(np.float32 if is_narrow else np.float64)

@@ -271,12 +271,13 @@ def decode_nodes(data: bytes) -> dict[str, metadata.Document]:
 def _check_format(version: int, what: str, newest: int) -> None:
     if metadata.OLDEST_FORMAT_VERSION <= version <= newest:
         return
-    hint = "Upgrade dump-ingest on this machine" if version > newest else "Ingest the dump into a new store"
     oldest = metadata.OLDEST_FORMAT_VERSION
     known = f"{oldest} to {newest}" if newest > oldest else f"{newest}"
     raise StoreFormatError(
         f"{what} has store format {version}; this version of dump-ingest reads {known}",
-        hint=f"{hint}; nothing was written.",
+        hint="Upgrade dump-ingest on this machine."
+        if version > newest
+        else "Ingest the dump into a new store.",
     )
 
 

@@ -109,17 +109,16 @@ class PrecisionAnswer(TableAnswer):
 
     noun: ClassVar = "cast"
     shown: ClassVar = (
-        *(
-            "format",
-            "name",
-            "rank",
-            "step",
-            "overflow_low",
-            "overflow_high",
-            "underflow_low",
-            "underflow_high",
-        ),
-        *("last_headroom_bits", "overflows_at"),
+        "format",
+        "name",
+        "rank",
+        "step",
+        "overflow_low",
+        "overflow_high",
+        "underflow_low",
+        "underflow_high",
+        "last_headroom_bits",
+        "overflows_at",
     )
 
     store: str

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from workers.errors import DumpIngestError, UsageError
 from workers.store.backends.new_file import NewFile
@@ -37,10 +37,20 @@ def output_file(path: Path) -> Iterator[Writable]:
     with translated(path):
         if path.exists() and not path.is_file():
             with path.open("wb") as file:
-                yield file
+                yield _Unseekable(file)
         else:
-            with _replacing(path.resolve()) as file:
-                yield file
+            with _replacing(path.resolve()) as new:
+                yield new
+
+
+class _Unseekable:
+    """A file to which bytes are only added. Numpy asks a file of Python for its position; a pipe has none."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, piece: bytes | memoryview, /) -> None:
+        self._file.write(piece)
 
 
 @contextmanager

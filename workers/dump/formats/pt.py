@@ -32,7 +32,7 @@ from workers.dump.formats.assembly import (
 )
 from workers.dump.formats.header import FileParts, HoldsNoTensor, ReadAt, TensorHeader, read_exactly
 from workers.dump.formats.pt_alike import AlikeFiles
-from workers.dump.formats.pt_alike_archives import AlikeArchives
+from workers.dump.formats.pt_alike_archives import AlikeArchives, ReadArchive
 from workers.dump.formats.pt_alike_pickles import MAX_NBYTES as MAX_KEPT_NBYTES
 from workers.dump.formats.pt_alike_pickles import AlikePickles, CutPickle
 from workers.dump.formats.pt_elements import (
@@ -88,25 +88,16 @@ def _read_unlike(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
         parsed = _parse(read, file_size, _describe_like)
         headers = assemble(parsed.tensors, parsed.attributes, read, file_size)
         if parsed.archive is not None:
-            _remember(read, file_size, parsed, parsed.archive, headers)
+            _remember(ReadArchive(read, file_size, parsed.archive, parsed.used, headers), parsed)
     return headers
 
 
-def _remember(
-    read: ReadAt, file_size: int, parsed: _Parsed, archive: Archive, headers: tuple[TensorHeader, ...]
-) -> None:
+def _remember(file: ReadArchive, parsed: _Parsed) -> None:
     """Remember a file for those that are like it."""
-    if parsed.cut_pickle is not None:
-        _ALIKE_ARCHIVES.remember(
-            read,
-            file_size,
-            archive,
-            parsed.used,
-            headers,
-            described=parsed.described,
-            attributes=parsed.cut_pickle.attributes,
-        )
-    _ALIKE.remember(read, file_size, archive, parsed.used, headers, cut_pickle=parsed.cut_pickle)
+    cut_pickle = parsed.cut_pickle
+    if cut_pickle is not None:
+        _ALIKE_ARCHIVES.remember(file, described=parsed.described, attributes=cut_pickle.attributes)
+    _ALIKE.remember(file, cut_pickle)
 
 
 def place_tensors(read: ReadAt, file_size: int) -> tuple[Sequence[PlacedTensor], Mapping[str, Any]]:

@@ -19,6 +19,7 @@ from operator import itemgetter
 from typing import Any, TypeAlias
 
 from workers.dump.formats.header import FileParts, ReadAt, TensorHeader
+from workers.dump.formats.pt_alike_archives import ReadArchive
 from workers.dump.formats.pt_alike_pickles import CutPickle, ReadValue, literal
 from workers.dump.formats.zip_archive import (
     END_NBYTES,
@@ -139,28 +140,14 @@ class AlikeFiles:
         missed = self._missed.get(_key(read, file_size), 0)
         return missed >= _FIRST_DUE and missed.bit_count() == 1
 
-    def remember(
-        self,
-        read: ReadAt,
-        file_size: int,
-        archive: Archive,
-        used: Sequence[Member],
-        headers: tuple[TensorHeader, ...],
-        *,
-        cut_pickle: CutPickle[Any] | None = None,
-    ) -> None:
+    def remember(self, file: ReadArchive, cut_pickle: CutPickle[Any] | None = None) -> None:
         """Remember a file if it is due, or if one of its size with its pickle was seen before.
 
         Args:
-            read: reads parts of the file.
-            file_size: bytes of the file.
-            archive: the archive that it is.
-            used: the member with the pickle, the one with the byte order if there is one, and those with the
-                storages of tensors.
-            headers: what it consists of.
+            file: the file.
             cut_pickle: its pickle, if values in it differ from those of others.
         """
-        pickled = used[0]
+        read, file_size, archive, (pickled, *_), headers = file
         if (
             file_size - archive.directory_offset > _MAX_DIRECTORY_NBYTES
             or pickled.nbytes > _MAX_PICKLE_NBYTES
@@ -172,7 +159,7 @@ class AlikeFiles:
             return
         if end_places(read(file_size - END_NBYTES, END_NBYTES))[0] != archive.directory_offset:
             return  # a zip64, or one with a comment
-        known = _known(read, file_size, archive, used, headers, cut_pickle=cut_pickle)
+        known = _known(file, cut_pickle)
         if known is not None:
             self._add(_key(read, file_size), known)
 
@@ -202,16 +189,9 @@ def _key(read: ReadAt, file_size: int) -> _Key:
     return file_size, read(file_size - END_NBYTES, END_NBYTES) if file_size > END_NBYTES else b""
 
 
-def _known(
-    read: ReadAt,
-    file_size: int,
-    archive: Archive,
-    used: Sequence[Member],
-    headers: Sequence[TensorHeader],
-    *,
-    cut_pickle: CutPickle[Any] | None,
-) -> _Known | None:
+def _known(file: ReadArchive, cut_pickle: CutPickle[Any] | None) -> _Known | None:
     """Return what there is to know of a file; None if another one could not be compared with it."""
+    read, file_size, archive, used, headers = file
     begin = archive.directory_offset
     directory = read(begin, file_size - begin)
     stems = _stems(directory, len(archive.members))
@@ -291,7 +271,7 @@ def _members(read: ReadAt, archive: Archive, used: Sequence[Member]) -> Iterator
 def _stems(directory: bytes, count: int) -> list[tuple[int, int, int]]:
     """Return for each entry of a directory where it begins, and where the name of the file is in it.
 
-    Nothing is returned if the names of the members do not begin with the same one.
+    Nothing is returned if the names of the members do not begin with the same one, or it is empty.
     """
     stems = []
     stem = b""
@@ -301,7 +281,7 @@ def _stems(directory: bytes, count: int) -> list[tuple[int, int, int]]:
         first = at + ENTRY_NBYTES
         name = directory[first : first + name_n]
         stem = stem or name[: name.find(b"/") + 1]
-        if not stem or not name.startswith(stem):
+        if len(stem) < 2 or not name.startswith(stem):
             return []
         stems.append((at, first, first + len(stem) - 1))
         at = first + name_n + extra_n + comment_n

@@ -30,6 +30,23 @@ from workers.dump.formats.zip_archive import (
 )
 
 T = TypeVar("T")
+
+
+class ReadArchive(NamedTuple):
+    """A file of `torch.save` that was read, to be remembered for those that are like it."""
+
+    read: ReadAt
+    """Reads parts of the file."""
+    file_size: int
+    """Bytes of the file."""
+    archive: Archive
+    used: Sequence[Member]
+    """The member with the pickle, the one with the byte order if there is one, and those with the storages of
+    tensors."""
+    headers: tuple[TensorHeader, ...]
+    """What it consists of."""
+
+
 _Find: TypeAlias = Callable[[bytes], CutPickle[T] | None]
 _Fields: TypeAlias = tuple[Any, ...]
 
@@ -166,39 +183,24 @@ class AlikeArchives(Generic[T]):
         is_plain = b"/" not in stems[0] and _TOO_SMALL not in entries
         return (alike, fields, offset) if is_same and is_plain else None
 
-    def remember(
-        self,
-        read: ReadAt,
-        file_size: int,
-        archive: Archive,
-        used: Sequence[Member],
-        headers: Sequence[TensorHeader],
-        *,
-        described: T,
-        attributes: str,
-    ) -> None:
+    def remember(self, file: ReadArchive, *, described: T, attributes: str) -> None:
         """Remember a file, if it holds one tensor.
 
         Args:
-            read: reads parts of the file.
-            file_size: bytes of the file.
-            archive: the archive that it is.
-            used: the member with the pickle, the one with the byte order if there is one, and those with the
-                storages of tensors.
-            headers: what it consists of.
+            file: the file.
             described: what its pickle describes.
             attributes: the attributes of the file, as JSON.
         """
-        (header, *others), storage = headers, used[-1]
+        (header, *others), storage = file.headers, file.used[-1]
         before = header.record.removesuffix(f"{attributes}}}")
         if others or header.view is not None or before == header.record:
             return
-        known = self._same_or_new(_read_directory(read, file_size, archive, used))
+        known = self._same_or_new(_read_directory(file))
         if known is None:
             return
         if len(known.tensors) >= _MAX_TENSORS:
             known.tensors.clear()
-        first = header.offset - archive.place(read, storage)[0]
+        first = header.offset - file.archive.place(file.read, storage)[0]
         known.tensors[id(described)] = _OneTensor(described, storage.nbytes, first, header, before)
 
     def _same_or_new(self, new: _AlikeDirectory[T] | None) -> _AlikeDirectory[T] | None:
@@ -260,10 +262,9 @@ def _content(read: ReadAt, fields: _Fields, entry: int, end: int) -> tuple[int, 
     return (offset, nbytes) if magic == LOCAL_MAGIC and offset + nbytes <= end else None
 
 
-def _read_directory(
-    read: ReadAt, file_size: int, archive: Archive, used: Sequence[Member]
-) -> _AlikeDirectory[Any] | None:
+def _read_directory(file: ReadArchive) -> _AlikeDirectory[Any] | None:
     """Return the directory of a file; None if it is not as torch writes one for a single storage."""
+    read, file_size, archive, used, _ = file
     place = _directory_of(read_exactly(read, file_size - END_NBYTES, END_NBYTES), file_size)
     pickled, storage = used[0], used[-1]
     orders = [member for member in used[1:-1] if member.name.endswith("/byteorder")]

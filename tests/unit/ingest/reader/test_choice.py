@@ -21,7 +21,7 @@ def test_a_number_in_quotes_is_told_from_a_name() -> None:
     assert raised.value.hint == "Without quotes: 1."
 
 
-@pytest.mark.parametrize("number", [1.5, float("nan"), None])
+@pytest.mark.parametrize("number", [1.5, float("nan"), None, np.arange(2)])
 def test_a_number_is_not_rounded(number: Any) -> None:
     assert as_set([np.float64(1)]) == {1}  # type: ignore[list-item]
     with pytest.raises(UsageError, match="is not a rank or a step"):

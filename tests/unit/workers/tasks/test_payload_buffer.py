@@ -1,5 +1,6 @@
 """A payload is read whole, whatever its size has to do with that of the parts and of the memory."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -61,14 +62,18 @@ def test_another_header_is_noticed(tmp_path: Path, nbytes: int) -> None:
         PayloadBuffer(nbytes).hold(entry, nbytes, file)
 
 
-@pytest.mark.parametrize("nbytes", [0, 10, 2 * PART_NBYTES])
-def test_what_stands_around_a_payload_is_read_with_it(tmp_path: Path, nbytes: int) -> None:
-    _, payload = written(tmp_path, nbytes)
-    path = tmp_path / "file"
+def written_with_tail(root: Path, nbytes: int) -> tuple[Entry, bytes]:
+    """Write a file with a tail; return its entry, which has the digest of all but the payload."""
+    entry, payload = written(root, nbytes, lead=b"")
+    path = root / "file"
     path.write_bytes(path.read_bytes() + b"tail")
     source = SourceFile("file", path.stat().st_size, path.stat().st_mtime_ns)
-    header = TensorHeader(from_name("uint8"), (nbytes,), len(LEAD), nbytes)
-    entry = Entry(source, RowKind.TENSOR, TensorName(), header, around_digest(LEAD + b"tail"))
+    return entry._replace(source=source, around=around_digest(LEAD + b"tail")), payload
+
+
+@pytest.mark.parametrize("nbytes", [0, 10, 2 * PART_NBYTES])
+def test_what_stands_around_a_payload_is_read_with_it(tmp_path: Path, nbytes: int) -> None:
+    entry, payload = written_with_tail(tmp_path, nbytes)
     buffer = PayloadBuffer(max(nbytes, 1))
     with OpenFile(tmp_path, entry.source, "step 0") as file:
         known, parts = buffer.hold(entry, nbytes, file)
@@ -76,5 +81,29 @@ def test_what_stands_around_a_payload_is_read_with_it(tmp_path: Path, nbytes: in
         for _ in range(2):
             assert buffer.around(entry, file) == (LEAD.decode(), "tail")
         assert buffer.around(entry._replace(around=None), file) is None
-        with pytest.raises(SourceChanged, match="different header"):
-            buffer.around(entry._replace(around=1), file)
+
+
+@pytest.mark.parametrize("nbytes", [0, 10, 2 * PART_NBYTES])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: b"A" + content[1:], "different header"),
+        (lambda content: content[:-1] + b"L", "different header"),
+        (lambda content: content[:-1], "ended at byte"),
+    ],
+)
+def test_a_change_around_a_payload_is_noticed_whatever_its_size_and_time(
+    tmp_path: Path, nbytes: int, change: Callable[[bytes], bytes], message: str
+) -> None:
+    entry, _ = written_with_tail(tmp_path, nbytes)
+    path = tmp_path / "file"
+    buffer = PayloadBuffer(max(nbytes, 1))
+
+    def read(file: OpenFile) -> None:
+        buffer.hold(entry, nbytes, file)
+        buffer.around(entry, file)
+
+    with OpenFile(tmp_path, entry.source, "step 0") as file:
+        path.write_bytes(change(path.read_bytes()))
+        with pytest.raises(SourceChanged, match=message):
+            read(file)

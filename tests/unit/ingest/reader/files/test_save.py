@@ -1,5 +1,7 @@
 """Files that numpy alone can read."""
 
+import io
+import os
 from pathlib import Path
 
 import ml_dtypes
@@ -50,6 +52,14 @@ def test_every_type_of_numpy_is_kept(made: MadeDump, store: Path, tmp_path: Path
     for saved in (tensor, values):
         assert save_npy(saved, tmp_path / "x.npy") == ""
         assert np.array_equal(np.load(tmp_path / "x.npy"), values)
+
+
+def test_a_pipe_gets_the_whole_file() -> None:
+    reading, writing = os.pipe()
+    save_npy(np.arange(4), f"/dev/fd/{writing}")
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        assert np.load(io.BytesIO(pipe.read())).tolist() == [0, 1, 2, 3]
 
 
 def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:

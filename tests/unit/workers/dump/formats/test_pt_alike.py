@@ -25,7 +25,7 @@ from workers.dump.formats import pt, pt_alike
 from workers.dump.formats.assembly import assemble
 from workers.dump.formats.header import TensorHeader
 from workers.dump.formats.pt_alike import AlikeFiles
-from workers.dump.formats.pt_alike_archives import AlikeArchives
+from workers.dump.formats.pt_alike_archives import AlikeArchives, ReadArchive
 from workers.dump.formats.pt_alike_pickles import AlikePickles
 from workers.errors import UnreadableTensor
 
@@ -54,7 +54,9 @@ def remembering(*files: bytes) -> AlikeFiles:
         parsed = pt._parse(reader(content), len(content))
         assert parsed.archive is not None
         for _ in range(2):  # the first one may be like no other
-            alike.remember(reader(content), len(content), parsed.archive, parsed.used, cold(content))
+            alike.remember(
+                ReadArchive(reader(content), len(content), parsed.archive, parsed.used, cold(content))
+            )
     return alike
 
 
@@ -114,6 +116,12 @@ def test_file_of_the_same_size_and_another_order_of_members_is_kept_apart() -> N
         alike = remembering(*files)
         for content in (FILE, other):
             assert found(alike, content) in (None, cold(content))
+
+
+def test_file_without_a_name_is_not_remembered() -> None:
+    """Torch writes none: the names of its members begin with a slash."""
+    content = named("", FIRST)
+    assert found(remembering(content), content) is None
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
