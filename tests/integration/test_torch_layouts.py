@@ -64,6 +64,7 @@ def runs(torch: object, tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 def test_all_layouts_are_right_or_said_to_be_open(runs: Runs) -> None:
     assert {name.split("-")[0] for name in runs.told} == set(NETS)
+    assert len(runs.told) == 35  # as `docs/layouts.md` says
     counts: Counter[str] = Counter()
     wrong = {}
     for name in runs.told:

@@ -145,7 +145,7 @@ class RunningComparison:
         if self._scratch is None:
             self._scratch = np.empty((4, comparison_loops.BLOCK))
         state = comparison_kernels.new_state()
-        as_they_are = a.dtype in _NATIVE and b.dtype in _NATIVE
+        as_they_are = _is_as_compiled(a) and _is_as_compiled(b)
         # Contiguous pieces: what is widened stays in the cache until it is compared.
         length = a.size if as_they_are else BLOCK
         for start in range(0, a.size, max(length, 1)):
@@ -350,6 +350,11 @@ def _widened(values: Array) -> Array:
         return values.astype(wide)
 
 
+def _is_as_compiled(values: Array) -> bool:
+    """Return whether compiled loops, which get an address, read these elements."""
+    return values.dtype in _NATIVE and values.flags.c_contiguous
+
+
 def _narrowly_widened(values: Array) -> Array:
     """Return elements that are not complex as float32 if that is exact, else as float64; contiguous."""
     dtype = values.dtype
@@ -357,7 +362,7 @@ def _narrowly_widened(values: Array) -> Array:
         return np.ascontiguousarray(values)
     is_narrow = dtype.itemsize <= 2 or dtype == _BIG_ENDIAN_FLOAT32
     with np.errstate(all="ignore"):
-        return values.astype(np.float32 if is_narrow else np.float64)
+        return values.astype(np.float32 if is_narrow else np.float64, order="C")
 
 
 def _distance(a: Array, b: Array) -> Array:

@@ -24,25 +24,26 @@ class AroundPayloads:
 
     __slots__ = ("_packed", "_rows")
 
-    def __init__(self, rows: dict[int, LeadAndTail] | None = None, packed: bytes = b"") -> None:
-        """Hold texts by row, or what they were packed to."""
+    def __init__(self, rows: dict[int, LeadAndTail] | None, packed: bytes = b"") -> None:
+        """Hold texts by row, or, without them, what they were packed to."""
         self._rows, self._packed = rows, packed
 
     @classmethod
-    def of(cls, rows: Sequence[int], around: Sequence[LeadAndTail | None]) -> Self:
-        """Return those rows that have such texts, with them."""
+    def of(cls, rows: Sequence[int], around: Sequence[LeadAndTail | None]) -> Self | None:
+        """Return those rows that have such texts, with them; None if no row has."""
         pairs = zip(rows, around, strict=True)
-        return cls({row: texts for row, texts in pairs if texts is not None})
+        by_row = {row: texts for row, texts in pairs if texts is not None}
+        return cls(by_row) if by_row else None
 
     @property
     def by_row(self) -> dict[int, LeadAndTail]:
         """The texts, by row."""
         if self._rows is None:
             # Like all that comes with a task: see `workers.tasks.run`.
-            self._rows = pickle.loads(_LZ4.decode(self._packed)) if self._packed else {}  # noqa: S301
+            self._rows = pickle.loads(_LZ4.decode(self._packed))  # noqa: S301
         return self._rows
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._rows and not self._packed:
+        if not self._packed:
             self._packed = bytes(_LZ4.encode(pickle.dumps(self._rows, protocol=5)))
         return type(self), (None, self._packed)

@@ -123,6 +123,8 @@ def _around(
     leads, tails = headers.leads, headers.tails
     missing = {row for row, digest in enumerate(entries.column("around")) if digest is not None}
     for receipt in receipts:
+        if receipt.around is None:
+            continue
         for row, texts in receipt.around.by_row.items():
             leads[row], tails[row] = texts
         missing.difference_update(receipt.around.by_row)

@@ -14,7 +14,9 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from itertools import repeat
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from ingest.questions.compare.mapping import NameMapping
@@ -26,8 +28,13 @@ _TRAILING = re.compile(r"(?:[-_.]?(?:op)?\d+)+$")
 #: The number of a call in the names of msProbe: `Torch.relu.0.forward`, `Cell.fc.Dense.forward.0`.
 _CALL = re.compile(r"\.\d+\.(forward|backward)\b|\.(forward|backward|parameters_grad)\.\d+\b")
 
+#: Tensors, in the order of execution.
+_Numbers: TypeAlias = dict[int, None]
 GroupKey: TypeAlias = Callable[[StepTensors, int], Hashable]
 """Returns what a tensor, given by its number, has in common with those that it may be matched with."""
+_Groups: TypeAlias = dict[Hashable, list[int]]
+_Matcher: TypeAlias = Callable[[StepTensors, StepTensors, _Numbers, _Numbers], Iterable["TensorPair"]]
+"""Returns which tensors of A and of B are the same, of those that are in no pair yet."""
 
 
 class MatchedBy(StrEnum):
@@ -121,32 +128,38 @@ class Matching:
 
 def match_tensors(a: StepTensors, b: StepTensors, mapping: NameMapping | None = None) -> Matching:
     """Match the tensors of two steps; each is in one pair at most."""
-    if (mapping is None or not mapping.rules) and a.keys == b.keys:
+    matchers = _MATCHERS
+    if mapping is not None and mapping.rules:
+        matchers = (partial(_by_mapping, mapping=mapping), *_MATCHERS)
+    elif a.keys == b.keys:
         numbers = range(len(a.keys))
         return Matching(list(map(TensorPair, numbers, numbers, repeat(MatchedBy.EXACT))), [], [])
-    pairs: list[TensorPair] = []
-    left_a, left_b = dict.fromkeys(range(len(a.keys))), dict.fromkeys(range(len(b.keys)))
-
-    def accept(matches: Iterable[TensorPair]) -> None:
-        for pair in matches:
-            pairs.append(pair)
-            del left_a[pair.a], left_b[pair.b]
-
-    if mapping is not None and mapping.rules:
-        accept(_by_mapping(a, b, mapping))
-    accept(_by_key(a, b, left_a, left_b))
-    accept([TensorPair(*pair, MatchedBy.REFERENCE) for pair in reference_pairs(a, b, left_a, left_b)])
-    if left_a and left_b:
-        accept([TensorPair(*pair, MatchedBy.MODEL) for pair in model_pairs(a, b, left_a, left_b)])
-    for matched_by, group_key in _LOOSER:
-        if left_a and left_b:
-            accept(_by_group(_grouped(a, left_a, group_key), _grouped(b, left_b, group_key), matched_by))
-    if left_a and left_b:
-        accept(_singles(_grouped(a, left_a, _scope), _grouped(b, left_b, _scope)))
-    if left_a or left_b or not _are_exact(pairs):
+    left = _Unmatched(a, b)
+    pairs = [pair for matcher in matchers for pair in left.take(matcher)]
+    if left.a or left.b or not _are_exact(pairs):
         pairs = list(_mark_ambiguous(a, b, pairs))
-    pairs.sort(key=lambda pair: pair.a)
-    return Matching(pairs, list(left_a), list(left_b))
+    return Matching(sorted(pairs, key=attrgetter("a")), list(left.a), list(left.b))
+
+
+class _Unmatched:
+    """The tensors of two steps that are in no pair yet."""
+
+    def __init__(self, a: StepTensors, b: StepTensors) -> None:
+        self._sides = a, b
+        self.a, self.b = _numbers(a), _numbers(b)
+
+    def take(self, matcher: _Matcher) -> list[TensorPair]:
+        """Return the pairs that a matcher finds among these tensors, and forget their members."""
+        if not self.a or not self.b:
+            return []
+        pairs = list(matcher(*self._sides, self.a, self.b))
+        for pair in pairs:
+            del self.a[pair.a], self.b[pair.b]
+        return pairs
+
+
+def _numbers(tensors: StepTensors) -> _Numbers:
+    return dict.fromkeys(range(len(tensors.keys)))
 
 
 def without_numbers(op_name: str) -> str:
@@ -155,49 +168,60 @@ def without_numbers(op_name: str) -> str:
     return _TRAILING.sub("", plain)
 
 
-def _by_mapping(a: StepTensors, b: StepTensors, mapping: NameMapping) -> list[TensorPair]:
-    by_name: dict[str, list[int]] = {}
-    for number, key in enumerate(b.keys):
-        by_name.setdefault(key.name, []).append(number)
-    wanted: dict[str, list[int]] = {}
-    for number, key in enumerate(a.keys):
-        name = mapping.name_in_b(key.name)
+def _by_mapping(
+    a: StepTensors, b: StepTensors, left_a: _Numbers, left_b: _Numbers, mapping: NameMapping
+) -> Iterator[TensorPair]:
+    by_name = _grouped(b, left_b, _full_name)
+    wanted: _Groups = {}
+    for number in left_a:
+        name = mapping.name_in_b(a.keys[number].name)
         if name in by_name:
             wanted.setdefault(name, []).append(number)
-    return [
-        pair
-        for name, numbers in wanted.items()
-        for pair in _in_order(numbers, by_name[name], MatchedBy.MAPPING)
-    ]
+    yield from _in_order(wanted, by_name, MatchedBy.MAPPING)
 
 
-def _by_key(
-    a: StepTensors, b: StepTensors, numbers_a: Iterable[int], numbers_b: Iterable[int]
-) -> list[TensorPair]:
-    by_key = {b.keys[number]: number for number in numbers_b}
-    return [
-        TensorPair(number, by_key[key], MatchedBy.EXACT)
-        for number in numbers_a
-        if (key := a.keys[number]) in by_key
-    ]
+def _by_key(a: StepTensors, b: StepTensors, left_a: _Numbers, left_b: _Numbers) -> Iterator[TensorPair]:
+    by_key = {b.keys[number]: number for number in left_b}
+    for number in left_a:
+        if (key := a.keys[number]) in by_key:
+            yield TensorPair(number, by_key[key], MatchedBy.EXACT)
 
 
-def _by_group(
-    groups_a: dict[Hashable, list[int]], groups_b: dict[Hashable, list[int]], matched_by: MatchedBy
-) -> Iterator[TensorPair]:
-    """Match the tensors of each group in order of execution."""
-    for key, numbers in groups_a.items():
-        yield from _in_order(numbers, groups_b.get(key, []), matched_by)
+def _by_reference(a: StepTensors, b: StepTensors, left_a: _Numbers, left_b: _Numbers) -> Iterator[TensorPair]:
+    for pair in reference_pairs(a, b, left_a, left_b):
+        yield TensorPair(*pair, MatchedBy.REFERENCE)
 
 
-def _singles(
-    groups_a: dict[Hashable, list[int]], groups_b: dict[Hashable, list[int]]
-) -> Iterator[TensorPair]:
-    """Match tensors that are alone in their groups: nothing tells several with other shapes apart."""
-    for key, numbers in groups_a.items():
-        others = groups_b.get(key, [])
+def _by_model(a: StepTensors, b: StepTensors, left_a: _Numbers, left_b: _Numbers) -> Iterator[TensorPair]:
+    for pair in model_pairs(a, b, left_a, left_b):
+        yield TensorPair(*pair, MatchedBy.MODEL)
+
+
+def _by_name(a: StepTensors, b: StepTensors, left_a: _Numbers, left_b: _Numbers) -> Iterator[TensorPair]:
+    yield from _in_order(_grouped(a, left_a, _name), _grouped(b, left_b, _name), MatchedBy.NAME)
+
+
+def _by_order(a: StepTensors, b: StepTensors, left_a: _Numbers, left_b: _Numbers) -> Iterator[TensorPair]:
+    groups_a, groups_b = _grouped(a, left_a, _scope_and_shape), _grouped(b, left_b, _scope_and_shape)
+    yield from _in_order(groups_a, groups_b, MatchedBy.ORDER)
+
+
+def _alone(a: StepTensors, b: StepTensors, left_a: _Numbers, left_b: _Numbers) -> Iterator[TensorPair]:
+    """Match tensors that are alone in their scopes: nothing tells several with other shapes apart."""
+    groups_b = _grouped(b, left_b, _scope)
+    for scope, numbers in _grouped(a, left_a, _scope).items():
+        others = groups_b.get(scope, [])
         if len(numbers) == len(others) == 1:
             yield TensorPair(numbers[0], others[0], MatchedBy.ORDER)
+
+
+def _in_order(groups_a: _Groups, groups_b: _Groups, matched_by: MatchedBy) -> Iterator[TensorPair]:
+    """Match the tensors of each group in order of execution."""
+    for key, numbers in groups_a.items():
+        others = groups_b.get(key, [])
+        ambiguous = len(numbers) != len(others)
+        for a, b in zip(numbers, others, strict=False):
+            yield TensorPair(a, b, matched_by, ambiguous)
 
 
 def _are_exact(pairs: Iterable[TensorPair]) -> bool:
@@ -241,16 +265,15 @@ def _operators(tensors: StepTensors) -> dict[Hashable, set[str]]:
     return names
 
 
-def _in_order(numbers_a: list[int], numbers_b: list[int], matched_by: MatchedBy) -> list[TensorPair]:
-    ambiguous = len(numbers_a) != len(numbers_b)
-    return [TensorPair(a, b, matched_by, ambiguous) for a, b in zip(numbers_a, numbers_b, strict=False)]
-
-
-def _grouped(tensors: StepTensors, numbers: Iterable[int], key: GroupKey) -> dict[Hashable, list[int]]:
-    groups: dict[Hashable, list[int]] = {}
+def _grouped(tensors: StepTensors, numbers: Iterable[int], key: GroupKey) -> _Groups:
+    groups: _Groups = {}
     for number in numbers:
         groups.setdefault(key(tensors, number), []).append(number)
     return groups
+
+
+def _full_name(tensors: StepTensors, number: int) -> Hashable:
+    return tensors.keys[number].name
 
 
 def _name(tensors: StepTensors, number: int) -> Hashable:
@@ -266,7 +289,5 @@ def _scope_and_shape(tensors: StepTensors, number: int) -> Hashable:
     return *_scope(tensors, number), tensors.shapes[number]
 
 
-_LOOSER: tuple[tuple[MatchedBy, GroupKey], ...] = (
-    (MatchedBy.NAME, _name),
-    (MatchedBy.ORDER, _scope_and_shape),
-)
+#: How tensors are matched, the surest way first: each looks at those that the ones before it have left.
+_MATCHERS: tuple[_Matcher, ...] = (_by_key, _by_reference, _by_model, _by_name, _by_order, _alone)

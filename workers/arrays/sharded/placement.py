@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -153,29 +154,32 @@ def placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape | None) -> 
         whole: the shape of the tensor; None if it is not known: whatever the shapes allow then.
     """
     if not grid.names:
-        piece = Placement((), Piece(0, shapes[0]))
-        if whole is not None and len(shapes[0]) == 1 and shapes[0] == (math.prod(whole),):
-            return [_flat(piece, whole)]
-        return [piece] if whole in (None, shapes[0]) else []
+        return _of_one_rank(shapes[0], whole)
     if len({len(shape) for shape in shapes}) > 1:
         return []
     if whole is not None and len(whole) > 1 and len(shapes[0]) == 1:
         flat = placements(grid, shapes, (math.prod(whole),))
         return [_flat(placement, whole) for placement in flat]
-    axes = range(len(shapes[0]))
-    ways: list[_Way] = [(Held.REPLICATED, None), *((Held.SHARD, axis) for axis in axes)]
-    ways += [(Held.PARTIAL_SUM, None), (Held.MEAN, None)]
-    known = any(grid.names)
-    possible = []
-    # On a mesh of many dimensions not all can be tried: sums along most of them are the least likely.
-    combinations = sorted(_combinations(ways, len(grid.names), repeated=known), key=_sums)
-    for chosen in combinations:
-        placement = _placement(grid, shapes, chosen, whole)
-        if placement is not None:
-            possible.append(placement)
-        if len(possible) == _MAX_WAYS:
-            break
-    return possible
+    tried = (_placement(grid, shapes, ways, whole) for ways in _ways_on(grid, len(shapes[0])))
+    return list(islice((placement for placement in tried if placement is not None), _MAX_WAYS))
+
+
+def _of_one_rank(shape: Shape, whole: Shape | None) -> list[Placement]:
+    """Return how a single rank holds a tensor."""
+    piece = Placement((), Piece(0, shape))
+    if whole is None or whole == shape:
+        return [piece]
+    return [_flat(piece, whole)] if shape == (math.prod(whole),) else []
+
+
+def _ways_on(grid: MeshGrid, axes: int) -> list[tuple[_Way, ...]]:
+    """Return the combinations of plain ways, one for each dimension of a mesh, the simplest first.
+
+    On a mesh of many dimensions not all can be tried: sums along most of them are the least likely.
+    """
+    shards = [(Held.SHARD, axis) for axis in range(axes)]
+    ways: list[_Way] = [(Held.REPLICATED, None), *shards, (Held.PARTIAL_SUM, None), (Held.MEAN, None)]
+    return sorted(_combinations(ways, len(grid.names), repeated=any(grid.names)), key=_sums)
 
 
 def _combinations(ways: Sequence[_Way], count: int, *, repeated: bool) -> Iterator[tuple[_Way, ...]]:

@@ -31,13 +31,15 @@ from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
 from workers.store.packed.blosc import BIT_SHUFFLE, NO_SHUFFLE, SHUFFLE, compressor
 from workers.store.packed.chunk_decoder import ChunkDecoder
-from workers.store.packed.chunk_encoder import ChunkEncoder, encoder_of
+from workers.store.packed.chunk_encoder import HEADER, ChunkEncoder, encoder_of
 from workers.store.packed.sparse_chunks import encoder_of_sparse, is_sparse
 from workers.store.pieces import NewObject
 
 _MISSING = 2**64 - 1
 _CRC_BYTES = 4
 _INDEX_ENTRY_BYTES = 16
+#: What Blosc and the checksum add to a chunk at most.
+_ADDED_NBYTES = HEADER.size + _CRC_BYTES
 #: The index of a shard is fetched together with the bytes before it, this many in all: a small shard then
 #: comes as a whole, and its chunks cost no further request.
 _TAIL_NBYTES = 64 * 1024
@@ -418,7 +420,20 @@ class ShardReader:
                 if len(tail) < nbytes:
                     raise DamagedStore(f"{key}: {len(tail)} bytes, too few for the index of a shard")
                 index = np.frombuffer(without_crc32c(tail[-nbytes:], f"{key} index"), dtype="<u8")
-                self._indexes[shard] = index.reshape(-1, 2)
+                places = index.reshape(-1, 2)
+                if not _are_possible(places, self.spec.chunk_nbytes + _ADDED_NBYTES):
+                    raise DamagedStore(f"{key}: its index has impossible places")
+                self._indexes[shard] = places
                 if len(tail) < wanted:
                     self._small[shard] = tail
             return self._indexes[shard]
+
+
+def _are_possible(places: npt.NDArray[np.uint64], longest: int) -> bool:
+    """Return whether chunks of at most `longest` bytes may lie, in their order, at the places of an index.
+
+    An index may have been written by anybody: what it says is requested, and takes as much memory.
+    """
+    begins, lengths = places[places[:, 0] != _MISSING].T
+    is_within = (lengths <= longest).all() and (begins <= len(places) * longest).all()
+    return bool(is_within and (begins[1:] >= begins[:-1]).all())

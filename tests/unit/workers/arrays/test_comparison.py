@@ -270,6 +270,16 @@ def test_types_may_differ() -> None:
     assert (found.bit_equal, found.unequal, found.relative_euclidean) == (False, 0, 0.0)
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", ">f4", "c8"])
+@pytest.mark.parametrize("step", [2, -1])
+def test_elements_may_lie_apart_or_in_reverse(dtype: str, step: int) -> None:
+    b = np.linspace(-3, 5, 3 * BLOCK).astype("f4")
+    a = (b * 1.25).astype(dtype)
+    apart = compare_arrays(a[::step], b[::step])
+    assert apart == compare_arrays(a[::step].copy(), b[::step].copy())
+    assert apart.max_abs == np.abs(a[::step].astype("c16") - b[::step]).max()
+
+
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "int4", "float4_e2m1fn"])
 def test_narrow_types_are_widened(name: str) -> None:
     dtype = np.dtype(getattr(ml_dtypes, name))

@@ -68,6 +68,7 @@ def test_stages_that_count_their_layers_from_0(tmp_path: Path, tp: int) -> None:
     one = write(tmp_path / "one", simulate(Config(steps=1)))
     found = compare(run, one, layout=LAYOUT, keep_equal=True)
     assert found.is_within
+    assert {certainty for _, certainty in found.layout} == {"certain"}
     assert found.counts[Verdict.ONLY_A] == found.counts[Verdict.ONLY_B] == 0
     assert any("number layers.* from 0 each" in note for note in found.notes)
 
@@ -90,7 +91,9 @@ def in_stage(ranks: list[Dump], first: int, last: int) -> list[Dump]:
 
 def test_an_optimizer_that_enlarges_rounding_is_no_mistake(against_one: Compare) -> None:
     assert against_one(2, 1, "blocked sums", steps=2).is_within
-    assert against_one(2, 2, "other optimizer kernel", "ring reduction", steps=2).is_within
+    found = against_one(2, 2, "other optimizer kernel", "ring reduction", steps=2)
+    assert found.is_within
+    assert {certainty for _, certainty in found.layout} == {"certain"}
 
 
 def test_reasons_say_what_a_mistake_looks_like(against_one: Compare) -> None:

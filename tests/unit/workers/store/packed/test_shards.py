@@ -181,6 +181,40 @@ def test_chunk_that_was_never_written_is_damage(packed: tuple[Path, ArraySpec, b
         reader_of(root, spec).read(80, 90)
 
 
+@pytest.mark.parametrize("tail_nbytes", [64 * 1024, 0])
+@pytest.mark.parametrize(
+    ("chunk", "place"),
+    [
+        (0, (2**64 - 2, 2**64 - 1)),
+        (0, (2**62, 8)),
+        (3, (0, 2**40)),
+        (3, (0, 2**64 - 1)),
+        (3, (0, 30)),
+        (1, (2**63, 8)),
+    ],
+)
+def test_places_at_which_no_chunk_can_be_are_damage_and_not_requested(
+    packed: tuple[Path, ArraySpec, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    tail_nbytes: int,
+    chunk: int,
+    place: tuple[int, int],
+) -> None:
+    """The checksum of the index fits: somebody has made it up."""
+    monkeypatch.setattr(shards, "_TAIL_NBYTES", tail_nbytes)
+    root, spec, _ = packed
+    path = root / spec.path / "c" / "1"
+    content = path.read_bytes()
+    nbytes = 16 * spec.chunks_per_shard
+    places = np.frombuffer(content[-nbytes - 4 : -4], "<u8").reshape(-1, 2).copy()
+    places[chunk] = place
+    path.write_bytes(content[: -nbytes - 4] + places.tobytes() + shards.crc32c(places.tobytes()))
+    reader = reader_of(root, spec)
+    assert reader.read(0, spec.shard)
+    with pytest.raises(DamagedStore, match=f"{spec.path}/c/1: its index has impossible places"):
+        reader.read(0, spec.shard + 1)
+
+
 def test_grid_of_an_array_is_read_back_from_its_metadata() -> None:
     for descr in DESCRS:
         spec = spec_of(descr)
