@@ -16,14 +16,12 @@ number in the place of each tensor: the sum of absolute values in float64 or, as
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from ingest.layouts.told_statistics import Precision, ToldTensor, reported, writes_later
-from workers.dump.formats.header import MAX_NDIM
+from ingest.layouts.told_statistics import Precision, ToldTensor, parse_shape, reported, writes_later
 from workers.dump.model import ReportedStatistics, TensorName
 
 _Hash: TypeAlias = int | float | None  # int on its own: it is a hash, and a float is a norm
@@ -238,17 +236,9 @@ def _items(tree: Any) -> dict[str, Any]:
 def _described(text: Any) -> list[_PrintedTensor]:
     matches = _TENSOR.finditer(text) if isinstance(text, str) else ()
     return [
-        _PrintedTensor(m["id"] or "", _DTYPES.get(m["dtype"], m["dtype"][:64]), _shape(m["shape"]))
+        _PrintedTensor(m["id"] or "", _DTYPES.get(m["dtype"], m["dtype"][:64]), parse_shape(m["shape"]))
         for m in matches
     ]
-
-
-def _shape(text: str) -> tuple[int, ...] | None:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if len(parts) > MAX_NDIM or any(len(part) > 18 for part in parts):
-        return None
-    shape = tuple(map(int, parts))
-    return shape if math.prod(n for n in shape if n) < 2**63 else None
 
 
 def _common(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -175,7 +175,7 @@ def _json_tensor(name: TensorName, tensor: Mapping[str, Any]) -> JsonTensor:
 
 
 def _statistics(tensor: Mapping[str, Any], dtype: str, shape: tuple[int, ...]) -> Statistics:
-    count = float(math.prod(shape))
+    count = _number(math.prod(shape))
     if "complex" in dtype:
         return Statistics(count=count)
     low, high = _first_number(tensor, "Min"), _first_number(tensor, "Max")
@@ -202,7 +202,7 @@ def _first_number(tensor: Mapping[str, Any], name: str) -> float:
 
 
 def _number(value: object) -> float:
-    """Return a finite number; NaN for anything else."""
+    """Return a number that is finite in float64; NaN for anything else."""
     if not isinstance(value, int | float):  # a boolean is an int
         return math.nan
     try:

@@ -21,8 +21,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
-from ingest.layouts.told_statistics import Precision, ToldTensor, known, reported, writes_later
-from workers.dump.formats.header import MAX_NDIM
+from ingest.layouts.told_statistics import Precision, ToldTensor, known, parse_shape, reported, writes_later
 from workers.dump.model import ReportedStatistics, TensorName
 
 #: What the log begins with.
@@ -69,7 +68,7 @@ def _output(name: TensorName, fields: Mapping[str, str], common: Mapping[str, ob
     if len(hashes) > 1:
         attributes["other_hashes"] = [text for text, _ in hashes[1:]]
     match = _SHAPE.match(fields.get("Shape", ""))
-    shape = _shape(match["shape"]) if match else None
+    shape = parse_shape(match["shape"]) if match else None
     dtype = (match["dtype"] or "") if match else ""
     return ToldTensor(name, numbers, norms, dtype, shape, attributes)
 
@@ -134,10 +133,3 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         return math.nan
-
-
-def _shape(text: str) -> tuple[int, ...] | None:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if len(parts) > MAX_NDIM or any(len(part) > 18 or not part.isdecimal() for part in parts):
-        return None
-    return tuple(map(int, parts))

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workers.arrays.statistics import NON_FINITE_FIELDS, Statistics
+from workers.dump.formats.header import MAX_NDIM
 from workers.dump.model import ReportedStatistics, TensorName
 
 #: The first part of the label of rows that hold a statistic.
@@ -160,6 +161,19 @@ def _attributes(told: ToldTensor, precision: Precision) -> str:
     if not_finite:
         attributes["not_finite"] = not_finite
     return json.dumps(attributes) if attributes else ""
+
+
+def parse_shape(text: str) -> tuple[int, ...] | None:
+    """Return the lengths of axes that a log separates by commas; None if no tensor can have them.
+
+    >>> parse_shape("2, 3")
+    (2, 3)
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if len(parts) > MAX_NDIM or not all(part.isdecimal() and len(part) <= 18 for part in parts):
+        return None
+    shape = tuple(map(int, parts))
+    return shape if math.prod(n for n in shape if n) < 2**63 else None
 
 
 def writes_later(op_type: str) -> bool:

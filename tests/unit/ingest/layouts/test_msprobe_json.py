@@ -108,6 +108,10 @@ def test_what_cannot_be_true_is_not_taken() -> None:
     assert all(math.isnan(value) for value in found.as_row()[1:])
 
 
+def test_count_of_a_shape_with_more_elements_than_any_number_is_unknown() -> None:
+    assert math.isnan(one({"shape": [2**61] * 20}).statistics.count)
+
+
 @pytest.mark.parametrize(
     ("md5", "checksum"),
     [

@@ -10,6 +10,7 @@ from ingest.layouts.told_statistics import (
     ToldTensor,
     known,
     number_row,
+    parse_shape,
     reported,
     statistics_of,
     writes_later,
@@ -77,3 +78,18 @@ def test_collectives_return_before_they_have_written() -> None:
     assert writes_later("aten.all_gather_into_tensor")
     assert not writes_later("aten.mm")
     assert known(1.0, None, 2.0) == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("", ()),
+        ("2, 3", (2, 3)),
+        ("2 3", None),
+        ("0, 4611686018427387904, 4", None),
+        (", ".join(["9" * 18] * 64), None),
+        (", ".join(["1"] * 65), None),
+    ],
+)
+def test_shape_that_no_tensor_can_have_is_unknown(text: str, shape: tuple[int, ...] | None) -> None:
+    assert parse_shape(text) == shape
