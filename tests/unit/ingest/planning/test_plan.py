@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from ingest.planning.plan import fingerprint
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import SMALL_GRID, plan_all
-from tests.pt_files import sglang_file
-from workers.dump.formats import pt
-from workers.dump.formats.pt_alike import AlikeFiles
+from tests.pt_files import forget_pt_files, sglang_file
 from workers.model import SourceFile
 from workers.store.model import Grid, RowKind
 from workers.tasks.model import StepPlan
@@ -163,7 +161,7 @@ def test_what_is_known_of_earlier_files_does_not_change_a_plan(
     for number in range(300, 330):
         name, content = sglang_file(np.full(5, number, "f4"), number)
         (target / name).write_bytes(content)
-    monkeypatch.setattr(pt, "_ALIKE", AlikeFiles())
+    forget_pt_files(monkeypatch)
     (first,), (second,) = (plan_all(tmp_path, store, Grid(job_nbytes=4096)) for _ in range(2))
     known = [[entry.around is not None for entry in plan.entries] for plan in (first, second)]
     assert sum(known[0]) < sum(known[1]) == 30

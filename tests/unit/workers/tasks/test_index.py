@@ -10,7 +10,7 @@ import pytest
 
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import plan_all
-from tests.pt_files import sglang_file
+from tests.pt_files import forget_pt_files, sglang_file
 from workers.arrays.statistics import Statistics, summarise
 from workers.dump.model import ReportedStatistics, TensorName
 from workers.errors import DumpIngestError
@@ -95,8 +95,9 @@ def test_reported_statistics_fill_rows_without_computed_ones(plan: StepPlan) -> 
 
 
 @pytest.fixture
-def alike(tmp_path: Path, store: Path) -> tuple[StepPlan, dict[str, bytes]]:
+def alike(tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[StepPlan, dict[str, bytes]]:
     """A step of many files that differ in values beside their tensor, and the content of each by its path."""
+    forget_pt_files(monkeypatch)
     directory = "dump_20260101_000000_000000"
     files = {}
     for number in range(300, 350):

@@ -12,6 +12,7 @@ from tests.pt_files import (
     HOOKS,
     archive,
     call,
+    forget_pt_files,
     integer,
     integers,
     members_of,
@@ -25,8 +26,7 @@ from workers.dump.formats import pt, pt_alike
 from workers.dump.formats.assembly import assemble
 from workers.dump.formats.header import TensorHeader
 from workers.dump.formats.pt_alike import AlikeFiles
-from workers.dump.formats.pt_alike_archives import AlikeArchives, ReadArchive
-from workers.dump.formats.pt_alike_pickles import AlikePickles
+from workers.dump.formats.pt_alike_archives import ReadArchive
 from workers.errors import UnreadableTensor
 
 
@@ -164,15 +164,11 @@ def dumped(number: int, elements: int = 4) -> bytes:
 @pytest.fixture
 def learnt(monkeypatch: pytest.MonkeyPatch) -> AlikeFiles:
     """What is known of files with values that differ, after some of them were read."""
-    alike, pickles = AlikeFiles(), AlikePickles[Any]()
-    monkeypatch.setattr(pt, "_ALIKE", alike)
-    monkeypatch.setattr(pt, "_ALIKE_ARCHIVES", AlikeArchives())
-    monkeypatch.setattr(pt, "_ALIKE_PICKLES", pickles)
-    monkeypatch.setattr(pt, "_find_alike", pickles.find)
+    forget_pt_files(monkeypatch)
     for number in range(300, 340):
         content = dumped(number)
         assert pt.read_headers(reader(content), len(content)) == cold(content)
-    return alike
+    return pt._ALIKE
 
 
 def test_files_with_values_that_differ_share_their_header(learnt: AlikeFiles) -> None:

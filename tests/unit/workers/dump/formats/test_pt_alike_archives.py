@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.pt_files import archive, pt_bytes, sglang_file
+from tests.pt_files import archive, forget_pt_files, pt_bytes, sglang_file
 from workers.dump.formats import pt, pt_alike_archives, pt_alike_pickles
 from workers.dump.formats.assembly import assemble
 from workers.dump.formats.header import TensorHeader
-from workers.dump.formats.pt_alike_archives import AlikeArchives
-from workers.dump.formats.pt_alike_pickles import AlikePickles
 from workers.errors import UnreadableTensor
 
 Outcome = tuple[TensorHeader, ...] | str
@@ -45,17 +43,10 @@ def outcome(function: Callable[[bytes], Outcome], content: bytes) -> Outcome:
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], Outcome | None]:
     """What is known of a file by itself, after some that are like it were read."""
-    archives: AlikeArchives[object] = AlikeArchives()
-    pickles: AlikePickles[object] = AlikePickles()
-    for name, value in (
-        ("_ALIKE_ARCHIVES", archives),
-        ("_ALIKE_PICKLES", pickles),
-        ("_find_alike", pickles.find),
-    ):
-        monkeypatch.setattr(pt, name, value)
+    forget_pt_files(monkeypatch)
     for number in (5, 22, 23, 300, 301):
         as_read(file_of(number))
-    return lambda content: archives.headers_of(reader(content), len(content), pickles.find)
+    return lambda content: pt._ALIKE_ARCHIVES.headers_of(reader(content), len(content), pt._find_alike)
 
 
 def test_longer_names_and_values_are_alike(known: Callable[[bytes], Outcome | None]) -> None:
