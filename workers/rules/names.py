@@ -24,7 +24,7 @@ _COMPARED = 5000
 _LISTED_BY: Mapping[str, str] = {"tensor": "dump-ingest find STORE", "rule": "dump-ingest rules list"}
 
 
-class _Pattern(NamedTuple):
+class _CompiledPattern(NamedTuple):
     """One pattern of a rule, compiled."""
 
     part: str
@@ -32,7 +32,7 @@ class _Pattern(NamedTuple):
     match: Callable[[str], re.Match[str] | None]
 
     @classmethod
-    def of(cls, pattern: str) -> _Pattern:
+    def of(cls, pattern: str) -> _CompiledPattern:
         """Compile a pattern.
 
         Raises:
@@ -45,13 +45,13 @@ class _Pattern(NamedTuple):
 
 
 @lru_cache(maxsize=512)
-def compiled(patterns: tuple[str, ...]) -> tuple[_Pattern, ...]:
+def compiled(patterns: tuple[str, ...]) -> tuple[_CompiledPattern, ...]:
     """Return the patterns of a rule, compiled.
 
     Raises:
         re.error: a regular expression is not valid.
     """
-    return tuple(map(_Pattern.of, patterns))
+    return tuple(map(_CompiledPattern.of, patterns))
 
 
 def is_chosen(include: tuple[str, ...], exclude: tuple[str, ...], text: str) -> bool:
