@@ -123,11 +123,11 @@ def _around(
     leads, tails = headers.leads, headers.tails
     missing = {row for row, digest in enumerate(entries.column("around")) if digest is not None}
     for receipt in receipts:
-        if receipt.around is None:
+        if receipt.envelopes is None:
             continue
-        for row, texts in receipt.around.by_row.items():
+        for row, texts in receipt.envelopes.texts():
             leads[row], tails[row] = texts
-        missing.difference_update(receipt.around.by_row)
+        missing.difference_update(receipt.envelopes.rows)
     if missing:
         # A programming error, and one that would lose data.
         raise DumpIngestError(f"row {min(missing)}: no receipt has what stands around its payload")

@@ -19,7 +19,7 @@ from workers.store.packed.pool import PooledArray
 
 if TYPE_CHECKING:  # with them come the codecs, 0.05 s, which the start of a worker does without
     from workers.store.sketches.marginals import StepMarginals
-    from workers.tasks.around import AroundPayloads
+    from workers.tasks.envelopes import Envelopes
 
 #: Incremented whenever the same source would become other rows or values; part of every fingerprint. Another
 #: encoding of chunks does not count: steps that are stored stay as they are.
@@ -216,7 +216,7 @@ class Receipt:
     """Entries of `workers.store.sketches.block_digests.TABLE`, for the large tensors among these."""
     marginals: StepMarginals | None = None
     """The marginals of the same tensors; None if none were requested."""
-    around: AroundPayloads | None = None
-    """What stands around those payloads of which the plan has only a digest of it; None if there are none."""
+    envelopes: Envelopes | None = None
+    """Those of which the plan has only the digest; None if there are none."""
     pooled: tuple[PooledRows, ...] = ()
     """What was packed into the pool; `stored` and `ends` do not have it."""

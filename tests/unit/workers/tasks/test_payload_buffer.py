@@ -79,8 +79,8 @@ def test_what_stands_around_a_payload_is_read_with_it(tmp_path: Path, nbytes: in
         known, parts = buffer.hold(entry, nbytes, file)
         assert (known, b"".join(parts)) == (digest(payload), payload)
         for _ in range(2):
-            assert buffer.around(entry, file) == (LEAD.decode(), "tail")
-        assert buffer.around(entry._replace(around=None), file) is None
+            assert buffer.envelope(entry, file) == (LEAD + b"tail", len(LEAD))
+        assert buffer.envelope(entry._replace(around=None), file) is None
 
 
 @pytest.mark.parametrize("nbytes", [0, 10, 2 * PART_NBYTES])
@@ -101,7 +101,7 @@ def test_a_change_around_a_payload_is_noticed_whatever_its_size_and_time(
 
     def read(file: OpenFile) -> None:
         buffer.hold(entry, nbytes, file)
-        buffer.around(entry, file)
+        buffer.envelope(entry, file)
 
     with OpenFile(tmp_path, entry.source, "step 0") as file:
         path.write_bytes(change(path.read_bytes()))
