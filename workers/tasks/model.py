@@ -33,9 +33,8 @@ class Entry(NamedTuple):
     kind: RowKind
     name: TensorName
     header: TensorHeader | None = None
-    around: int | None = None
-    """Digest of the bytes of the file around the payload, if the header does not have them: conversion reads
-    them then."""
+    envelope_digest: int | None = None
+    """Digest of the envelope of the payload, if the header does not have it: conversion reads it then."""
     problem: str = ""
     readable: bool = True
     """Whether its bytes can be read. A file that cannot be read is named in the index, and nothing more."""
@@ -62,7 +61,8 @@ class Entry(NamedTuple):
         """Bytes of the file to read for this row: the payload, and the header before it."""
         if self.header is None:
             return self.nbytes
-        return self.nbytes + (len(self.header.lead) if self.around is None else self.header.offset)
+        lead_nbytes = len(self.header.lead) if self.envelope_digest is None else self.header.offset
+        return self.nbytes + lead_nbytes
 
     @property
     def view(self) -> StridedView | None:

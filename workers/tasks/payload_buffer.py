@@ -34,9 +34,9 @@ class PayloadBuffer:
         """Read a payload of `nbytes` that fits; return its digest, and its parts, one after the other."""
         header = entry.header
         offset, lead = (header.offset, header.lead) if header else (0, b"")
-        if nbytes <= PART_NBYTES and entry.around is not None:
+        if nbytes <= PART_NBYTES and entry.envelope_digest is not None:
             part = self._memory[:nbytes]
-            self._envelope = file.around(offset, nbytes, entry.around, part)
+            self._envelope = file.envelope(offset, nbytes, entry.envelope_digest, part)
             return digest(part), [part]
         if nbytes <= PART_NBYTES:
             part = file.first_piece(self._memory, offset, nbytes, lead)
@@ -51,11 +51,11 @@ class PayloadBuffer:
 
     def envelope(self, entry: Entry, file: OpenFile) -> Envelope | None:
         """Return the envelope of the payload that was read last; None if its header has it."""
-        if entry.around is None:
+        if entry.envelope_digest is None:
             return None
         content, self._envelope = self._envelope, None
         if content is None:
-            content = file.around(entry.offset, entry.nbytes, entry.around)
+            content = file.envelope(entry.offset, entry.nbytes, entry.envelope_digest)
         return Envelope(content, entry.offset)
 
     def pieces(self, entry: Entry, file: OpenFile) -> Iterator[memoryview]:
