@@ -95,7 +95,8 @@ def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None, lay
     """
     directory = directory.expanduser().absolute()
     _check_directory(directory)
-    layouts = (*LAYOUTS, *declare(layout)) if layout else LAYOUTS
+    # What the user declares comes before what names resemble.
+    layouts = (*declare(layout), *LAYOUTS) if layout else LAYOUTS
     search = _DumpSearch([layout for layout in layouts if layout.proves_dump])
     dumps = search.below(directory, MAX_DEPTH)
     if not dumps and search.denied:
