@@ -178,12 +178,24 @@ def _say_problems(report: Report) -> None:
             )
 
 
+def _has_only_files(report: Report) -> bool:
+    """Return whether all that the store has of the dump is files that were taken for no tensors."""
+    counts = [(commit.tensors, commit.statistics_only, commit.overflows) for commit in report.commits]
+    return bool(counts) and not any(map(any, counts)) and not report.unchanged and not _is_partial(report)
+
+
 def _say_notes(report: Report) -> None:
     for source in ("device id", "process id"):
         if numbers := report.ranks_from.get(source):
             verb = f"is a {source}" if len(numbers) == 1 else f"are {source}s"
             hint = " (--rank-map 0=8,1=9 gives the ranks)" if source == "device id" else ""
             say(f"the paths name no ranks: {_listed(numbers)} {verb}{hint}", label="note")
+    if _has_only_files(report):
+        say(
+            "no tensors, only files; if they are tensors in a tree of your own, `dump-ingest doctor DUMP` "
+            "proposes a pattern for --layout",
+            label="note",
+        )
     _say_findings(report)
     if report.missing_steps:
         steps = _listed(report.missing_steps)

@@ -21,6 +21,7 @@ from ingest.doctor.scheduler_check import check_scheduler
 from ingest.doctor.store_checks import KEPT, check_backlog, check_clock, check_gc, check_view
 from ingest.layouts.base import Dump, DumpScan, ProblemKind
 from ingest.layouts.detect import find_dump
+from ingest.layouts.proposal import proposed_hint
 from ingest.reader.ranges import format_ranges
 from ingest.reader.text import counted
 from ingest.service.belonging import Belonging
@@ -43,6 +44,7 @@ _NO_STORE_HINT = (
     "setting `store` of all processes (`dump-ingest config show`)."
 )
 _MISNAMED_HINT = "Nothing in it is ingested. Rename it as docs/formats.md shows, or move it out of the dump."
+_ONLY_FILES = "no tensors in any known layout: tensor files would be kept as files"
 
 #: Of a store that does not answer at all. Other commands say that nothing half done is visible.
 _UNREACHABLE_HINT = (
@@ -160,7 +162,18 @@ def _dump(settings: Settings, scanned: _Scanned) -> list[Check]:
     size = f"{counted(len(ranks), 'rank')}, {counted(len(steps), 'step')}, {human_bytes(nbytes)}"
     detail = f"{layouts} at {scanned.dump.root}: {size}"
     checks = [*_names(scan), *_expected_ranks(settings, scan, ranks), *check_configuration(scanned.dump.root)]
-    return [Check("dump", ok=True, detail=detail), *checks]
+    return [Check("dump", ok=True, detail=detail), *_layout(scanned), *checks]
+
+
+def _layout(scanned: _Scanned) -> list[Check]:
+    """Propose a pattern if the first steps have no tensors by any layout; nothing if they have some."""
+    steps = [listing for listing in scanned.scan.listings if listing.key.step is not None]
+    described = (scanned.dump.describe(listing) for listing in steps[:_TRIED])
+    if any(step.named or step.reported for step in described):
+        return []
+    hint = proposed_hint(scanned.dump.root)
+    # Directories of checkpoints have the same names, beside a job that has not dumped yet.
+    return [Check("layout", ok=True, detail=_ONLY_FILES, hint=hint)] if hint else []
 
 
 def _expected_ranks(settings: Settings, scan: DumpScan, ranks: Collection[int]) -> list[Check]:

@@ -191,6 +191,9 @@ class Layout(ABC):
     """Whether a tree in which its patterns fit is a dump: not if they tell neither rank nor step."""
     tensor_suffixes: ClassVar[frozenset[str]] = frozenset()
     """If the user described the whole tree: directories that hold such files and fit no pattern are told."""
+    own_file: ClassVar[re.Pattern[str] | None] = None
+    """If the user described the whole tree: the name of a file by which a directory belongs to this layout,
+    even if other layouts cover directories of such names."""
     content: ClassVar[re.Pattern[bytes] | None] = None
     """If the names of files prove nothing: what must be found in the first bytes of each file."""
     step_of_line: ClassVar[re.Pattern[bytes] | None] = None

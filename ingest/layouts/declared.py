@@ -6,10 +6,10 @@ The last level is the name of a file, the others are directories. Fields: `rank`
 `iteration`, `time`) say where a file belongs, in the name of a directory or of the file; `module`, `op`,
 `io`, `slot`, `sequence`, `graph`, `net` and `name` say what it is; any other field matches anything. Fields
 may have regular expressions of their own: `{step:[0-9]{6}}`. Files in the same directories with other names
-are named by their stems. A dump without ranks is one of rank 0; one without steps, of step 0.
+are named by these and their stems. A dump without ranks is one of rank 0; one without steps, of step 0.
 
-A tree of several shapes has several patterns, with `;` between them. The first one that fits a directory
-counts.
+A tree of several shapes has several patterns, with `;` between them. The first one that fits a directory and
+the name of a file in it counts, also before other layouts.
 
     rank{rank}/step{step}/{module}.{io}.{slot}.pt; reference/{module}.pt
 """
@@ -82,12 +82,14 @@ class _Declared(Layout):
     implied: Mapping[str, str] = {}  # type: ignore[misc]
     proves_dump: bool = True  # type: ignore[misc]
     tensor_suffixes = frozenset(CONTAINERS)
+    own_file: re.Pattern[str]  # type: ignore[misc]
     systems = ()
 
     def __init__(
         self, of_file: Pattern, whole: Pattern | None, above: Pattern | None, fields: set[str]
     ) -> None:
         self._of_file = of_file
+        self.own_file = of_file.levels[-1]
         if whole is not None:
             self.file_patterns = (whole,)
         elif above is not None:
@@ -105,14 +107,16 @@ class _Declared(Layout):
             if container is None and fields is not None:
                 container = Container.PT
             if container is not None:
-                name = _named({**place.fields, **fields}) if fields is not None else _stem(file_name)
+                name = _named({**place.fields, **fields}) if fields is not None else _stem(place, file_name)
                 member = _module_member if fields is None else join_slot
                 named[file.path] = TensorFile(name, container, name_member=member)
         return Description(named)
 
 
-def _stem(file_name: str) -> TensorName:
-    return TensorName(op_type="file", op_name=file_name.rpartition(".")[0], io="output", slot=0)
+def _stem(place: Place, file_name: str) -> TensorName:
+    """Return the name of a file that does not fit: its stem, behind the module that its directories name."""
+    above, stem = _named(place.fields), file_name.rpartition(".")[0]
+    return above._replace(op_type="file", op_name=".".join(filter(None, (above.op_name, stem))))
 
 
 def _named(fields: Mapping[str, str]) -> TensorName:
@@ -139,4 +143,7 @@ def _named(fields: Mapping[str, str]) -> TensorName:
 
 def _module_member(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:  # noqa: ARG001
     """Return the name of a tensor of a file of many: a state dict, an optimizer, a set of gradients."""
-    return name._replace(net=name.op_name, op_type="Parameter", op_name=".".join(path)) if path else name
+    if not path:
+        return name
+    net = ".".join(filter(None, (name.net, name.op_name)))
+    return name._replace(net=net, op_type="Parameter", op_name=".".join(path))

@@ -95,7 +95,8 @@ def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None, lay
     """
     directory = directory.expanduser().absolute()
     _check_directory(directory)
-    layouts = (*LAYOUTS, *declare(layout)) if layout else LAYOUTS
+    # What the user declares comes before what names resemble.
+    layouts = (*declare(layout), *LAYOUTS) if layout else LAYOUTS
     search = _DumpSearch([layout for layout in layouts if layout.proves_dump])
     dumps = search.below(directory, MAX_DEPTH)
     if not dumps and search.denied:
@@ -120,9 +121,12 @@ def _only(dumps: Sequence[Path], directory: Path) -> Path:
     """
     if len(dumps) > 1:
         names = ", ".join(str(path) for path in dumps[:4])
+        # A tree of the user's own may have the directories of ranks below those of steps.
+        proposed = proposed_hint(directory, step_above=len(dumps[0].relative_to(directory).parts))
+        otherwise = f"{proposed} If they are dumps of several jobs: their" if proposed else "Their"
         raise UsageError(
             f"{directory} contains {len(dumps)} dumps: {names}{', ...' if len(dumps) > 4 else ''}",
-            hint="Their ranks and steps would collide: ingest each into a store of its own.",
+            hint=f"{otherwise} ranks and steps would collide: ingest each into a store of its own.",
         )
     if (dumps[0] / "zarr.json").exists():
         raise StoreNamedAsDump(

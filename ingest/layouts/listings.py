@@ -60,7 +60,8 @@ def list_places(
             walk.add_named(place.directory, place.names)
         else:
             walk.add_section(f"{place.directory}/{place.names[0]}".lstrip("/"), place.section)
-    walk.files.sort(key=_path)
+    # A file that is a place by its name may be in a directory that is one, too.
+    walk.files = sorted({file.path: file for file in walk.files}.values(), key=_path)
     return Listing(
         key,
         tuple(walk.files),

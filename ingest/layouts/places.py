@@ -225,13 +225,22 @@ class PlaceSearch:
         if any(match.pattern in match.layout.transient for match in complete):
             return None
         if complete:
-            place = Place(path, {**complete[0].layout.implied, **complete[0].fields})
-            discovery.places.append(LayoutPlace(complete[0].layout, place))
+            match = self._claimant(complete, path)
+            place = Place(path, {**match.layout.implied, **match.fields})
+            discovery.places.append(LayoutPlace(match.layout, place))
         if len(complete) < len(matches):
             return _Directory(path, matches, directory.in_place or bool(complete))
         if not matches and not directory.in_place:
             self._pass_by(directory, path, owner, discovery)
         return None
+
+    def _claimant(self, complete: Sequence[_Match], path: str) -> _Match:
+        """Return the match to which a place belongs: the user's if it fits a file in it, else another's."""
+        if len(complete) == 1:
+            return complete[0]
+        own = [match for match in complete if match.layout.own_file is not None]
+        claims = (match for match in own if self._has_entry(match.layout.own_file, path))
+        return next(claims, next((match for match in complete if match not in own), complete[0]))
 
     def _note_unfit(self, directory: _Directory, matches: Sequence[_Match], path: str) -> None:
         """Remember a subdirectory if the user's patterns led to its parent, and none of them fits it."""
@@ -245,7 +254,7 @@ class PlaceSearch:
             match
             for match in entered
             if self._has_files(match, path)
-            and (not match.is_complete or self._has_evidence(match.layout, path))
+            and (not match.is_complete or self._has_entry(match.layout.evidence, path))
         ]
 
     def _has_files(self, match: _Match, directory: str) -> bool:
@@ -266,12 +275,13 @@ class PlaceSearch:
         except OSError:
             return False
 
-    def _has_evidence(self, layout: Layout, directory: str) -> bool:
-        if layout.evidence is None:
+    def _has_entry(self, expression: re.Pattern[str] | None, directory: str) -> bool:
+        """Return whether a directory has an entry of such a name; any will do if there is no expression."""
+        if expression is None:
             return True
         try:
             with os.scandir(f"{self._root}/{directory}") as entries:
-                return any(layout.evidence.fullmatch(entry.name) for entry in entries)
+                return any(expression.fullmatch(entry.name) for entry in entries)
         except PermissionError:
             return True  # to be reported when it is listed
         except OSError:

@@ -1,58 +1,115 @@
-"""What pattern a tree of tensor files seems to follow, for `--layout`: proposed, and never assumed."""
+"""What pattern a tree of tensor files seems to follow, for `--layout`: proposed, and never assumed.
+
+Each path is turned into a pattern by itself. The pattern that covers most files is proposed, provided that it
+gives no two files of one rank and step the same name.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections import Counter
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from itertools import chain, count, islice
 from pathlib import Path
+from typing import NamedTuple
 
+from ingest.layouts.base import Layout, Place
 from ingest.layouts.declared import CONTAINERS, declare
+from ingest.layouts.fields import step_of
+from ingest.layouts.pattern import Pattern
+from ingest.layouts.ranks import PathRank
 from workers.errors import UsageError
+from workers.model import SourceFile
 
 _MAX_FILES = 2000
 #: Entries of directories that are looked at, whatever they are: a tree may have millions of other files.
 _MAX_ENTRIES = 20_000
 _MAX_DEPTH = 6
-_RANK = re.compile(r"(?i)(rank|gpu|device|proc|worker)([_\-=]?)(\d{1,9})")
-_STEP = re.compile(r"(?i)(global_?step|step|iteration|iter|batch|it)([_\-=]?)(\d{1,18})")
-_IO = re.compile(r"(?<![A-Za-z])(inputs?|outputs?|grads?|in|out)(?![A-Za-z])")
+#: How many patterns are tried, the most common ones first.
+_MAX_PATTERNS = 8
+#: What patterns are written with.
+_SYNTAX = frozenset("{};")
+_SEPARATORS = "._-="
+#: A word and the number of a process. Only `rank` is sure to number all of them.
+_PROCESS = re.compile(
+    r"(?i)(?<![a-z])(?P<word>(?:global_?)?rank|local_?rank|gpu|device|proc|worker|node|host|[cdepst]p(?:_?rank)?)"
+    r"[._\-=]?(?P<number>\d{1,9})(?!\d)"
+)
+_OF_ALL = frozenset(["rank", "global_rank", "globalrank"])
+_STEP = re.compile(
+    r"(?i)(?<![a-z])(?:global_?step|step|iteration|iter|it|batch|checkpoint|ckpt)"
+    r"[._\-=]?(?P<number>\d{1,18})(?!\d)"
+)
+#: A directory whose name is a number. Numbers of more digits are times.
+_NUMBERED = re.compile(r"(?<![^/])(?P<number>\d{1,9})(?=/)")
+_KIND = "inputs?|outputs?|grads?|in|out"
+_KIND_FIRST = re.compile(rf"(?:{_KIND})(?P<separator>[._\-]).+")
+_KIND_LAST = re.compile(rf".+(?P<separator>[._\-])(?:{_KIND})")
+#: The name of a tensor may begin with its place in the order of execution, and end with its slot. A number of
+#: one or two digits in front is rather that of a layer.
+_PARTS = re.compile(r"(?:\d{3,18}(?P<first>[_\-]))?(?P<body>.+?)(?:(?P<last>[._\-])\d{1,9})?")
+#: The name of a file that says what it holds of a module, and not of which one.
+_NO_MODULE = re.compile(rf"(?:(?:fwd|bwd|forward|backward)[._\-])?(?:{_KIND})(?:[._\-]\d{{1,9}})?")
 
 
-def propose(directory: Path) -> tuple[str, int, int] | None:
-    """Return a pattern for the files below a directory, how many fit it, and how many were looked at.
+class ProposedPattern(NamedTuple):
+    """A pattern that a tree seems to follow."""
 
-    None if they show no rank and no step, or most of them fit no common pattern. Looks at no more than 20,000
-    entries.
+    pattern: str
+    fits: int
+    """How many files it covers."""
+    files: int
+    """How many files were looked at."""
+
+
+class _Told(NamedTuple):
+    """A number in a path that tells the rank or the step."""
+
+    begin: int
+    """Where the word for it begins."""
+    number: int
+    """Where the number begins."""
+    end: int
+    field: str
+    """The field that takes the place of the number."""
+
+
+def propose(directory: Path) -> ProposedPattern | None:
+    """Return a pattern for the tensor files below a directory.
+
+    None if their paths tell no rank and no step, or no pattern covers half of them. Looks at no more than
+    20,000 entries.
     """
     paths = list(islice(_files(directory, "", 0, iter(range(_MAX_ENTRIES))), _MAX_FILES))
-    patterns = Counter(pattern for path in paths if (pattern := _pattern_of(path)) is not None)
-    if not patterns:
-        return None
-    ((pattern, _),) = patterns.most_common(1)
-    try:
-        (layout,) = declare(pattern)
-    except UsageError:
-        return None
-    whole = [*layout.file_patterns, *layout.patterns]
-    fits = sum(
-        any(p.match_path(path if p.of_files else path.rpartition("/")[0]) is not None for p in whole)
-        for path in paths
-    )
-    return (pattern, fits, len(paths)) if 2 * fits >= len(paths) else None
+    patterns = Counter(pattern for path in paths if (pattern := _pattern_of(path)))
+    proposals = [
+        ProposedPattern(pattern, _fits(pattern, paths), len(paths))
+        for pattern, _ in patterns.most_common(_MAX_PATTERNS)
+    ]
+    best = max(proposals, key=lambda proposal: proposal.fits, default=None)
+    return best if best is not None and 0 < best.files <= 2 * best.fits else None
 
 
-def proposed_hint(directory: Path) -> str:
-    """Return a hint that proposes a pattern; "" for none."""
+def proposed_hint(directory: Path, *, step_above: int | None = None) -> str:
+    """Return a hint that proposes a pattern; "" for none.
+
+    Args:
+        directory: where the tree begins.
+        step_above: the step must be in one of so many levels at the top; None if it may be anywhere.
+    """
     found = propose(directory)
-    if found is None:
+    if found is None or (step_above is not None and "{step}" not in _top(found.pattern, step_above)):
         return ""
-    pattern, fits, total = found
     return (
-        f"{fits} of {total} files would fit --layout '{pattern}'. If that is how the tree is meant, pass it."
+        f"{found.fits} of {found.files} files would fit --layout {shlex.quote(found.pattern)}. "
+        "If that is how the tree is meant, pass it."
     )
+
+
+def _top(pattern: str, levels: int) -> str:
+    return "/".join(pattern.split("/")[:levels])
 
 
 def _files(root: Path, below: str, depth: int, budget: Iterator[int]) -> Iterator[str]:
@@ -79,51 +136,132 @@ def _files(root: Path, below: str, depth: int, budget: Iterator[int]) -> Iterato
             yield path
 
 
-def _pattern_of(path: str) -> str | None:
-    """Return the pattern of one path; None if it tells neither rank nor step."""
-    *directories, file_name = path.split("/")
-    told: set[str] = set()
-    levels = [_level(name, told) or "{any}" for name in directories]
-    # The first unknown directory may be that of a net, or of a variant: its tensors keep apart by it.
-    unknown = [n for n, level in enumerate(levels) if level == "{any}"]
-    for n in unknown:
-        levels[n] = "{net}" if n == unknown[0] else f"{{any{n}}}"
-    stem, _, suffix = file_name.rpartition(".")
-    file_level = _level(stem, told)
-    if not told:
-        return None
-    return "/".join([*levels, f"{_file(file_level or stem)}.{suffix}"])
+def _fits(pattern: str, paths: Sequence[str]) -> int:
+    """Return how many files a pattern covers; 0 if two of them would have one name in one rank and step."""
+    try:
+        (layout,) = declare(pattern)
+    except UsageError:
+        return 0
+    names = [name for path in paths if (name := _name(layout, path)) is not None]
+    return len(names) if len(set(names)) == len(names) else 0
 
 
-def _level(name: str, told: set[str]) -> str:
-    """Return a name with rank and step replaced by fields; "" if it has neither."""
-    text = name
-    for field, expression in (("rank", _RANK), ("step", _STEP)):
-        match = expression.search(text)
-        if match and field not in told:
-            told.add(field)
-            width = match[3]
-            own = f":[0-9]{{{len(width)}}}" if field == "rank" and width != str(int(width)) else ""
-            text = f"{text[: match.start(3)]}{{{field}{own}}}{text[match.end(3) :]}"
-    return text if text != name else ""
+def _name(layout: Layout, path: str) -> object:
+    """Return rank, step and name that a layout gives to a file; None if it does not cover it."""
+    for pattern in chain(layout.file_patterns, layout.patterns):
+        fields = pattern.match_path(_place(pattern, path))
+        if fields is not None:
+            named = layout.describe(Place("", fields), [SourceFile(path, 0, 0)], lambda _: None).named
+            return PathRank.of(fields), step_of(fields), named[path].name
+    return None
 
 
-def _file(stem: str) -> str:
-    """Return a stem with the name of the module, the kind of tensor and the slot replaced by fields."""
-    fields = list(re.finditer(r"\{[^{}]*(?:\{[^{}]*\})?[^{}]*\}", stem))
-    begin = fields[-1].end() if fields else 0
-    head, rest = stem[:begin], stem[begin:]
-    separator = re.match(r"[_\-.=]*", rest)
-    lead = separator[0] if separator else ""
-    rest = rest[len(lead) :]
-    if not rest:
-        return head + lead
-    slot = re.search(r"([._\-])(\d{1,9})\Z", rest)
-    body = rest[: slot.start()] if slot else rest
-    tail = f"{slot[1]}{{slot}}" if slot else ""
-    io = _IO.search(body)
-    if io is None:
-        return f"{head}{lead}{{module}}{tail}"
-    if io.start() == 0:
-        return f"{head}{lead}{{io}}{body[io.end() : io.end() + 1]}{{module}}{tail}"
-    return f"{head}{lead}{{module}}{body[io.start() - 1]}{{io}}{tail}"
+def _place(pattern: Pattern, path: str) -> str:
+    """Return what a pattern is matched with: a path, or the first directories of it."""
+    return path if pattern.of_files else "/".join(path.split("/")[:-1][: len(pattern.levels)])
+
+
+def _pattern_of(path: str) -> str:
+    """Return the pattern of one path; "" if it tells neither rank nor step, or cannot be written as one."""
+    stem, _, suffix = path.rpartition(".")
+    told = _told(stem)
+    if not told or not path.isprintable() or _SYNTAX & set(path):
+        return ""
+    begin = stem.rfind("/") + 1
+    in_file = [number for number in told if number.begin >= begin]
+    directories = _with_fields(stem, 0, begin, told).split("/")[:-1]
+    if in_file:
+        file_name = _around(stem, begin, in_file)
+    elif directories and "{" not in directories[-1] and _NO_MODULE.fullmatch(stem[begin:]):
+        directories[-1] = "{module}"
+        file_name = _tensor(stem[begin:], "graph")
+    else:
+        file_name = _tensor(stem[begin:])
+    return "/".join([*_variants(directories, file_name), f"{file_name}.{suffix}"])
+
+
+def _told(stem: str) -> list[_Told]:
+    """Return what tells rank and step in a path without its suffix, in order of place."""
+    processes = list(_PROCESS.finditer(stem))
+    sure = [match for match in processes if match["word"].lower() in _OF_ALL]
+    # Of several numbers, such as those of a node and of its device, each is only a part of the rank.
+    rank = next(iter(sure or processes), None) if sure or len(processes) == 1 else None
+    step = _STEP.search(stem) or (None if rank is None else _number_beside(stem, rank))
+    told = []
+    if rank is not None:
+        digits = rank["number"]
+        own = f":[0-9]{{{len(digits)}}}" if digits != str(int(digits)) else ""
+        told.append(_Told(rank.start(), rank.start("number"), rank.end(), f"{{rank{own}}}"))
+    if step is not None:
+        told.append(_Told(step.start(), step.start("number"), step.end(), "{step}"))
+    return sorted(told)
+
+
+def _number_beside(stem: str, rank: re.Match[str]) -> re.Match[str] | None:
+    """Return the directory directly above or below that of the rank if its name is a number."""
+    level = stem.count("/", 0, rank.start())
+    numbered = _NUMBERED.finditer(stem)
+    return next((match for match in numbered if abs(stem.count("/", 0, match.start()) - level) == 1), None)
+
+
+def _with_fields(stem: str, begin: int, end: int, told: Sequence[_Told]) -> str:
+    """Return a part of a path with fields in place of the numbers in it."""
+    parts = []
+    for number in told:
+        if begin <= number.begin and number.end <= end:
+            parts += [stem[begin : number.number], number.field]
+            begin = number.end
+    return "".join([*parts, stem[begin:end]])
+
+
+def _around(stem: str, begin: int, told: Sequence[_Told]) -> str:
+    """Return the pattern of a file whose name tells rank or step: the module is behind it, or in front.
+
+    Args:
+        stem: the path without its suffix.
+        begin: where the name of the file begins.
+        told: what is told in it.
+    """
+    front, rest = stem[begin : told[0].begin], stem[told[-1].end :]
+    module, name = front.rstrip(_SEPARATORS), rest.lstrip(_SEPARATORS)
+    before, after = front.removeprefix(module), rest.removesuffix(name)
+    if module and (not name or _NO_MODULE.fullmatch(name)):
+        front = f"{_tensor(module)}{before}"
+        rest = f"{after}{_tensor(name, 'graph')}" if name else rest
+    elif name:
+        rest = f"{after}{_tensor(name)}"
+    return f"{front}{_with_fields(stem, told[0].begin, told[-1].end, told)}{rest}"
+
+
+def _tensor(name: str, field: str = "module") -> str:
+    """Return the name of a tensor with fields for its parts.
+
+    Args:
+        name: the name.
+        field: the field of what is neither the kind of tensor nor a number.
+    """
+    parts = _PARTS.fullmatch(name)
+    if parts is None:
+        return name
+    body = parts["body"]
+    sequence = "" if parts["first"] is None else f"{{sequence}}{parts['first']}"
+    slot = "" if parts["last"] is None else f"{parts['last']}{{slot}}"
+    return f"{sequence}{_kind(body, field)}{slot}"
+
+
+def _kind(body: str, field: str) -> str:
+    if re.fullmatch(_KIND, body):
+        return "{module}" if field == "module" else "{io}"
+    if first := _KIND_FIRST.fullmatch(body):
+        # As `{io}` also fits `_`, it would take more than the kind.
+        io = "{io:[a-z]+}" if first["separator"] == "_" else "{io}"
+        return f"{io}{first['separator']}{{{field}}}"
+    last = _KIND_LAST.fullmatch(body)
+    return f"{{{field}}}{last['separator']}{{io}}" if last else f"{{{field}}}"
+
+
+def _variants(directories: Sequence[str], file_name: str) -> Iterator[str]:
+    """Yield directories with fields in place of those that tell nothing: they may keep tensors apart."""
+    names = (name for name in ("{net}", "{graph}") if name not in file_name)
+    unknown = chain(names, (f"{{any{number}}}" for number in count()))
+    return (name if "{" in name else next(unknown) for name in directories)

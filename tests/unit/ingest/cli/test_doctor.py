@@ -3,9 +3,11 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.cli import Answer
+from tests.dumps import DumpLibrary
 
 
 def test_everything_that_does_not_work_is_named_with_what_to_do(
@@ -33,3 +35,28 @@ def test_what_works_ends_with_0(nan_store: Path, answer: Answer, tmp_path: Path)
     store = shutil.copytree(nan_store, tmp_path / "run.zarr", ignore=shutil.ignore_patterns("gc"))
     lines = answer("doctor", "--store", store).stdout.splitlines()
     assert {line.split()[0] for line in lines[1:]} == {"ok"}
+
+
+def test_tensors_that_would_be_kept_as_files_get_a_pattern(answer: Answer, tmp_path: Path) -> None:
+    """`rank_0` and `step3/rank0` are names of MindSpore and msProbe: no error would say anything."""
+    trees = {
+        "rank_0/step_3/fc/fwd_out.npy": "rank_{rank}/step_{step}/{module}/{graph}_{io}.npy",
+        "step3/rank0/fc.output.npy": "step{step}/rank{rank}/{module}.{io}.npy",
+    }
+    for number, (path, pattern) in enumerate(trees.items()):
+        dump, store = tmp_path / f"dump{number}", tmp_path / f"store{number}"
+        (dump / path).parent.mkdir(parents=True)
+        np.save(dump / path, np.ones(2))
+        (check,) = [row for row in answer("doctor", dump, "--json").json if row["check"] == "layout"]
+        assert check["ok"]
+        assert f"--layout '{pattern}'" in check["hint"]
+        assert "proposes a pattern" in answer("ingest", dump, "--store", store).stderr
+        again = answer("ingest", dump, "--store", tmp_path / f"own{number}", "--layout", pattern, "--json")
+        assert [(step["rank"], step["step"], step["tensors"]) for step in again.json] == [(0, 3, 1)]
+        assert "proposes" not in again.stderr
+
+
+def test_a_dump_with_tensors_gets_no_pattern(answer: Answer, dumps: DumpLibrary) -> None:
+    assert "layout" not in {
+        row["check"] for row in answer("doctor", dumps["nan-log-2rank"] / "dump", "--json").json
+    }

@@ -93,3 +93,62 @@ def test_tensor_files_that_fit_no_pattern_are_reported(tmp_path: Path) -> None:
     assert [(problem.path, problem.left_out) for problem in problems] == [("odd", True)]
     assert "add a pattern behind a semicolon" in problems[0].hint
     assert find_dump(tmp_path, layout=f"{TWO}; odd/more/{{module}}.npy").scan({}).problems == ()
+
+
+def layouts_of(root: Path, layout: str) -> dict[StepKey, str]:
+    return {listing.key: listing.layout for listing in find_dump(root, layout=layout).scan({}).listings}
+
+
+def test_pattern_comes_before_layouts_whose_directories_have_the_same_names(tmp_path: Path) -> None:
+    """`step1/rank0` is how msProbe names a step: it would keep the tensors as files."""
+    make(tmp_path, "step1/rank0/fc.output.npy", "step1/rank0/odd.npy")
+    assert named(tmp_path, "step{step}/rank{rank}/{module}.{io}.npy") == {
+        StepKey(0, 1): [("fc", "output", 0), ("odd", "output", 0)]
+    }
+
+
+def test_dumps_of_known_systems_beside_a_tree_stay_what_they_are(tmp_path: Path) -> None:
+    """Their directories fit the pattern, and no file in them does."""
+    make(tmp_path, "step1/rank0/fc.output.npy", "step2/rank0/dump_tensor_data/Functional.x.0.npy")
+    (tmp_path / "step2" / "rank0" / "dump.json").write_text("{}")
+    assert layouts_of(tmp_path, "step{step}/rank{rank}/{module}.{io}.npy") == {
+        StepKey(0, 1): "declared",
+        StepKey(0, 2): "msprobe",
+    }
+
+
+def test_directories_of_any_name_take_no_dump_of_a_known_system(tmp_path: Path) -> None:
+    make(tmp_path, "mine/3/fc.npy")
+    (tmp_path / "20240101000000" / "5").mkdir(parents=True)
+    (tmp_path / "20240101000000" / "5" / "Add.add.1.2.1700000000000000").touch()
+    assert layouts_of(tmp_path, "{net}/{step}/{module}.npy") == {
+        StepKey(0, 3): "declared",
+        StepKey(5, None): "cann",
+    }
+
+
+def test_first_pattern_that_fits_a_file_counts(tmp_path: Path) -> None:
+    make(tmp_path, "rank0/step1/fc.npy", "rank0/step2/fc.output.npy")
+    patterns = "rank{rank}/step{step}/{module}.{io:output}.npy; rank{rank}/step{step}/{name}.npy"
+    assert named(tmp_path, patterns) == {
+        StepKey(0, 1): [("fc", "output", 0)],
+        StepKey(0, 2): [("fc", "output", 0)],
+    }
+
+
+def test_file_that_fits_no_name_is_named_behind_its_directories(tmp_path: Path) -> None:
+    """Otherwise the files of all modules would have one name."""
+    make(tmp_path, "a/rank0/step1/fc/out.npy", "a/rank0/step1/fc/x2.npy", "b/rank0/step1/fc/x2.npy")
+    tree = find_dump(tmp_path, layout="{net}/rank{rank}/step{step}/{module}/{io}.npy")
+    (listing,) = tree.scan({}).listings
+    names = [file.name for file in tree.describe(listing).named.values() if file.name is not None]
+    assert [(name.net, name.op_name) for name in names] == [("a", "fc"), ("a", "fc.x2"), ("b", "fc.x2")]
+
+
+def test_file_of_two_layouts_is_listed_once(tmp_path: Path) -> None:
+    """It is of a step by its name, and its directory is one of msProbe by that of the directory."""
+    make(tmp_path, "step1/rank0/fc_time20240101000000.npy")
+    tree = find_dump(tmp_path, layout="step{step}/rank{rank}/{module}_time{time}.npy")
+    (listing,) = tree.scan({}).listings
+    assert [file.path for file in listing.files] == ["step1/rank0/fc_time20240101000000.npy"]
+    assert len(tree.describe(listing).named) == 1
