@@ -57,7 +57,7 @@ class Agreement:
 
     @property
     def error_besides_factor(self) -> float:
-        """The part of A that is no multiple of B, relative to A: no less for a mean of pieces than for a sum."""
+        """The part of A that is not a multiple of B, relative to A: the same for sums and means of pieces."""
         norm_a = self.distance + 2 * self.product - self.norm
         if self.mismatches or not self.norm or norm_a <= 0.0:
             return self.error
