@@ -69,7 +69,7 @@ def confirmed(proposal: MarginalProposal, metrics: Metrics, dtypes: Sequence[str
     if way is None or error > fit_limit(dtypes):
         return None
     factor = metrics.cosine * metrics.norm_ratio
-    rest = metrics.norm_ratio * math.sqrt(max(1.0 - metrics.cosine**2, 0.0))
+    rest = math.sqrt(max(1.0 - metrics.cosine**2, 0.0))
     scored = replace(way, error=error, factor=factor, error_besides_factor=rest)
     text = f"relative error {error:.1e}; by marginals, {_beyond(proposal.others)}"
     return Decision(scored, Certainty.CERTAIN, text, search=Search((scored,)))

@@ -90,6 +90,15 @@ class HeldTensors:
         rank, number = self.holders[tensor][0]
         return told_placement(self.ranks[rank].operands.attributes(number))
 
+    def is_awaited(self, tensor: int) -> bool:
+        """Return whether a piece was dumped before anybody waited for its reduction, as its file says.
+
+        `AsyncCollectiveTensor` of PyTorch has `completed` for that.
+        """
+        attributes = (self.ranks[rank].operands.attributes(number) for rank, number in self.holders[tensor])
+        kinds = (told.get("tensor") for told in attributes)
+        return any(isinstance(kind, Mapping) and kind.get("completed") is False for kind in kinds)
+
     def pieces(self, tensor: int) -> Pieces:
         """Return what is known of the pieces of a tensor before they are read."""
         first: dict[object, int] = {}

@@ -206,7 +206,7 @@ class LayoutComparison:
             checked = self._decisions[number] = settled_by(told, decision)
             if contradicts(told, checked):
                 self._odd[number] = f"the dump tells {told_text(told)}"
-            else:
+            elif not self._is_awaited_sum(number, checked):
                 agreements.learn([kinds[number][0]], checked)
                 self._learn_reduction(number, checked)
         for number, decision in self._decisions.items():
@@ -215,6 +215,10 @@ class LayoutComparison:
             usual = agreements.odd(kinds[number][0], agreed) or self._unreduced(number, agreed)
             if number not in self._odd and usual and agreed.certainty is not Certainty.MAPPED:
                 self._odd[number] = f"others of its kind are {usual}"
+
+    def _is_awaited_sum(self, number: int, decision: Decision) -> bool:
+        """Return whether ranks may hold a sum only because nobody waited for its reduction yet."""
+        return decision.way is not None and is_sum(decision.way.a) and self._a.is_awaited(number)
 
     def _learn_reduction(self, number: int, decision: Decision) -> None:
         """Count whether the gradient of a parameter has been reduced."""

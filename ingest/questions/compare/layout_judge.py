@@ -242,8 +242,8 @@ def _rescaled(tensor: JudgedTensor, batches: frozenset[tuple[int, int]]) -> Judg
     size = round(way.factor)
     rest = replace(
         metrics,
-        relative_euclidean=way.error_besides_factor / size,
-        rmse=metrics.rmse / max(metrics.relative_euclidean, _FACTOR) * way.error_besides_factor / size,
+        relative_euclidean=way.error_besides_factor,
+        rmse=metrics.rmse / max(metrics.relative_euclidean, _FACTOR) * way.error_besides_factor,
     )
     note = f"{size} times B, as each of {size} ranks averages the loss over its share of the batch"
     return replace(tensor, outcome=replace(tensor.outcome, metrics=rest), note=note)

@@ -57,9 +57,9 @@ class Agreement:
 
     @property
     def error_besides_factor(self) -> float:
-        """The part of `error` that no factor explains."""
-        if self.mismatches or not self.norm:
+        """The part of A that is not a multiple of B, relative to A: the same for sums and means of pieces."""
+        norm_a = self.distance + 2 * self.product - self.norm
+        if self.mismatches or not self.norm or norm_a <= 0.0:
             return self.error
-        aa = self.distance + 2 * self.product - self.norm
-        rest = aa - self.product * self.product / self.norm
-        return math.sqrt(max(rest, 0.0) / self.norm)
+        rest = 1.0 - self.product * self.product / (self.norm * norm_a)
+        return math.sqrt(max(rest, 0.0))

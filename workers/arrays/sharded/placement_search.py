@@ -86,6 +86,7 @@ class ScoredWay:
     factor: float = math.nan
     """The number that brings b closest to a."""
     error_besides_factor: float = math.inf
+    """The part of a that is not a multiple of b, relative to a."""
     spread: float = 0.0
     """By how much replicas differ in their distance from B."""
     worst: Assembly | None = None

@@ -8,6 +8,7 @@ from ingest.questions.compare.held_tensors import HeldTensors, hold_together
 from ingest.questions.compare.selection import Selection
 from ingest.questions.compare.sources import open_source
 from ingest.reader.parallel.mesh import Mesh
+from tests.dumps import unpack
 from tests.sharded_net import LAYOUT, Dump, write
 
 ONES, ZEROS = np.ones((2, 2), np.float32), np.zeros((2, 2), np.float32)
@@ -35,3 +36,12 @@ def test_places_on_the_mesh_make_a_grid(tmp_path: Path) -> None:
     assert known.grid is not None
     assert known.grid.names == ("dp", "tp")
     assert held(tmp_path / "unknown", *ranks).pieces(0).grid is None
+
+
+def test_a_reduction_that_was_not_awaited_is_told_by_the_file(tmp_path: Path) -> None:
+    unpack("pt/parallel-layouts", tmp_path)
+    source = open_source(Selection(str(tmp_path / "parallel-layouts/sglang-tp2")))
+    both = hold_together(0, {key.rank: source.load(key) for key in source.keys if key.step == 0}, {})
+    awaited = {both.keys[number].op_name for number in range(len(both.keys)) if both.is_awaited(number)}
+    assert {"embed_output", "mlp_output.layer_id=0"} <= awaited
+    assert "attn_q.layer_id=0" not in awaited

@@ -35,6 +35,13 @@ def test_decisions(a: list[Values], expected: tuple[str, Certainty]) -> None:
     assert (shown, certainty) == expected or (certainty is Certainty.LIKELY is expected[1])
 
 
+def test_partial_sums_that_do_not_quite_fit_are_no_mean() -> None:
+    """A sum of pieces and their mean differ by a factor alone, so no factor tells the one from the other."""
+    off = WHOLE + NOISE * np.float32(1.5e-3)
+    half = RNG.normal(size=WHOLE.shape).astype(np.float32)
+    assert decided([off - half, half], WHOLE) == ("partial sum", Certainty.LIKELY)
+
+
 def test_of_ways_that_fit_equally_the_simplest_is_taken_and_the_others_are_named() -> None:
     zeros = np.zeros((4, 4), np.float32)
     halves = [zeros[:2, :2]] * 4
