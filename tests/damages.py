@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from workers.store.leaf_checksum import without_checksum
+
 STEP = "rank_0/step_1"
 
 
@@ -70,6 +72,12 @@ def _edited(pattern: str, old: str, new: str) -> Callable[[Path], None]:
     return edit
 
 
+def _wrong_totals(store: Path) -> None:
+    """Change a total in a commit as earlier versions wrote it, which has no checksum."""
+    path = store / STEP / "zarr.json"
+    path.write_bytes(without_checksum(path.read_bytes()).replace(b'"nan_count":0', b'"nan_count":7', 1))
+
+
 def _foreign_commit(store: Path) -> None:
     shutil.copy(store / "rank_0/step_2/zarr.json", store / STEP / "zarr.json")
 
@@ -88,7 +96,10 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "commit truncated": _cut(f"{STEP}/zarr.json"),
     "commit empty": _cut(f"{STEP}/zarr.json", 0),
     "commit of another step": _foreign_commit,
-    "commit with wrong totals": _edited(f"{STEP}/zarr.json", '"nan_count":0', '"nan_count":7'),
+    "commit with a changed total": _edited(f"{STEP}/zarr.json", '"raw_bytes":', '"raw_bytes":1'),
+    "commit with wrong totals": _wrong_totals,
+    "commit with another name of a column": _edited(f"{STEP}/zarr.json", '"min"', '"mim"'),
+    "commit with another codec": _edited(f"{STEP}/zarr.json", '"name":"zstd"', '"name":"zstb"'),
     "generation missing": _without_directory(f"{STEP}/" + "[0-9a-f]" * 32),
     "labels flipped": _flipped(f"{STEP}/*/index/labels/c/0/0"),
     "numbers missing": _missing(f"{STEP}/*/index/numbers/c/0/0"),
@@ -112,6 +123,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "view: a cube flipped": lambda store: flip(min(store.glob("consolidated/max/c/*/*/*"))),
     "view: a chunk missing": lambda store: min(store.glob("consolidated/row/c/*/*/*")).unlink(),
     "view: its names missing": lambda store: min(store.glob("consolidated/name/c/*")).unlink(),
+    "view: copies of commits flipped": lambda store: flip(min(store.glob("consolidated/commit/c/*/*"))),
     "view: its metadata truncated": _cut("consolidated/zarr.json"),
     "view: its metadata missing": _missing("consolidated/zarr.json"),
 }

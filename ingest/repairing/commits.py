@@ -13,11 +13,12 @@ from workers.errors import DamagedStore
 from workers.model import StepKey
 from workers.store import commit, findings, metadata, tables
 from workers.store.commit import Commit
+from workers.store.leaf_checksum import without_checksum
 from workers.store.model import CommitSummary, Finding, Origin, RowKind
 from workers.store.objects import ObjectStore
 from workers.store.packed import pool
 from workers.store.packed.pool import PooledArray
-from workers.store.record import StepContents, new_record
+from workers.store.record import StepContents, WithoutTensors, decode_record, new_record
 from workers.store.tables import Tables
 from workers.tasks.publish import count_rows
 
@@ -60,7 +61,8 @@ def commit_from_objects(
     sizes = objects.sizes(prefix)
     nodes = _read_nodes(objects, prefix, [name for name in sizes if name.rpartition("/")[2] == _NODE])
     stored = _shards(sizes)
-    built, pooled = _read_index(objects, key, prefix, nodes)
+    without = _without_tensors(leaf, key)
+    built, pooled = _read_index(objects, key, prefix, nodes, without)
     was_complete = b'"status":"complete"' in leaf
     counts = count_rows(built)
     rules, found = _read_findings(objects, key, prefix, nodes)
@@ -90,21 +92,34 @@ def commit_from_objects(
         summary,
         origin=origin or Origin("", "", ""),
         contents=contents,
+        without_tensors=without,
         previous=_other_generations(objects, key, fingerprint),
     )
     return commit.parse(commit.encode_leaf(record.to_dict(), fingerprint, nodes), key)
 
 
+def _without_tensors(leaf: bytes, key: StepKey) -> WithoutTensors | None:
+    """Return why a step has no tensors, if what is left of its commit says so."""
+    try:
+        return decode_record(without_checksum(leaf), key).without_tensors
+    except DamagedStore:
+        return None
+
+
 def _read_index(
-    objects: ObjectStore, key: StepKey, prefix: str, nodes: dict[str, metadata.Document]
+    objects: ObjectStore,
+    key: StepKey,
+    prefix: str,
+    nodes: dict[str, metadata.Document],
+    without: WithoutTensors | None,
 ) -> tuple[Tables, dict[str, PooledArray]]:
     """Return the checked index, and the arrays in the pool that it refers to."""
     chunks = objects.get_many([f"{prefix}/{name}" for name in tables.chunk_keys()])
     by_name = {name[len(prefix) + 1 :]: data for name, data in chunks.items()}
     decoded = tables.decode(nodes, by_name, str(key))
-    pooled = _read_pooled(objects, key, decoded)
+    pooled = _read_pooled(objects, key, decoded) if without is None else {}
     all_nodes = {**nodes, **{path: array.node for path, array in pooled.items()}}
-    return tables.check(decoded, all_nodes, str(key)), pooled
+    return tables.check(decoded, all_nodes, str(key), has_tensors=without is None), pooled
 
 
 def _shards(sizes: Mapping[str, int]) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ingest.reader.cubes.commit_copies import copies_of
 from ingest.reader.step import Step
 from ingest.reader.verifying.verify import Verified, verify_step
 from ingest.repairing.commits import commit_from_objects, list_generations, name_in
@@ -18,12 +19,14 @@ def commit_of(work: StepWork, leaf: bytes) -> Commit:
     """Return the commit that a leaf holds, made again if it is damaged. Writes nothing.
 
     Raises:
-        Unmendable: no dump and no whole generation of the step is there.
+        Unmendable: no copy, no dump and no whole generation of the step is there.
     """
     try:
         return commit.parse(leaf, work.key)
     except DamagedStore as exc:
-        made = _commit_from_dump(work, leaf) or _commit_from_objects(work, leaf)
+        made = (
+            _commit_from_view(work, leaf) or _commit_from_dump(work, leaf) or _commit_from_objects(work, leaf)
+        )
         if made is None:
             raise Unmendable(
                 work.leaf_path,
@@ -46,6 +49,15 @@ def write_commit(work: StepWork, leaf: bytes, committed: Commit) -> None:
         raise SourceChanged(f"{work.key} was committed again meanwhile")
     # What the damaged one was is not known.
     commit.replace_leaf(work.objects, work.key, made, committed.fingerprint, ())
+
+
+def _commit_from_view(work: StepWork, leaf: bytes) -> Commit | None:
+    """Return the copy in the consolidated view: byte for byte what was committed."""
+    copy = copies_of(work.objects, [work.key]).get(work.key)
+    if copy is None or name_in(leaf) not in ("", copy.fingerprint):
+        return None
+    work.mended(work.leaf_path, "its copy in the consolidated view")
+    return copy
 
 
 def _commit_from_dump(work: StepWork, leaf: bytes) -> Commit | None:

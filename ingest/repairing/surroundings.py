@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ingest.consolidating.consolidator import Consolidator
 from ingest.consolidating.lease import LeaseHeld
-from ingest.reader.verifying.verify_view import StoreDamage, verify_surroundings
+from ingest.reader.verifying.verify_view import StoreDamage, verify_copies, verify_surroundings
 from ingest.repairing.result import Lost, Mended, StepRepair
 from workers.errors import DamagedStore
 from workers.store import commit
@@ -37,7 +37,7 @@ def mend_surroundings(objects: ObjectStore, *, apply: bool) -> StepRepair | None
         StoreError: the store refused.
     """
     root = damage_of_root(objects)
-    damages = [*([root] if root else []), *verify_surroundings(objects)]
+    damages = [*([root] if root else []), *verify_surroundings(objects), *verify_copies(objects)]
     if not damages:
         return None
     repair = StepRepair(None, tuple(map(str, damages)))
@@ -53,16 +53,16 @@ def mend_surroundings(objects: ObjectStore, *, apply: bool) -> StepRepair | None
     if any(damage.path == GROUP for damage in damages):
         _mend_view(objects, repair, apply=apply)
     if apply:
-        repair.remains = tuple(map(str, verify_surroundings(objects)))
+        repair.remains = tuple(map(str, [*verify_surroundings(objects), *verify_copies(objects)]))
     return repair
 
 
 def _mend_view(objects: ObjectStore, repair: StepRepair, *, apply: bool) -> None:
-    """Make the view again from the commits."""
+    """Make the view again from the commits; if only copies of commits are damaged, only those."""
     try:
         if apply:
             with Consolidator(objects) as consolidator:
-                consolidator.once(rebuild=True)
+                consolidator.once(check=True)
     except LeaseHeld as exc:
         repair.lost.append(Lost(GROUP, exc.message))
         return

@@ -2,8 +2,9 @@
 
 objects.py, opening.py,    the contract of a bucket or directory; opening one; backends/ implements it
 pieces.py, uploads.py
-commit.py, record.py,      the commit: one PUT that makes a step visible; its record; how memory holds it;
-packed_leaf.py,            adding to it later; what is announced before it changes
+commit.py, record.py,      the commit: one PUT that makes a step visible; its record; its checksum; how memory
+leaf_checksum.py,          holds it; adding to it later; what is announced before it changes
+packed_leaf.py,
 extending.py, changes.py
 step.py, tables.py,        a committed step: its index and statistics; what the rows are called
 names.py, roles.py,

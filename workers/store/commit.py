@@ -19,6 +19,7 @@ from workers.errors import DamagedStore, SourceChanged
 from workers.model import StepKey
 from workers.store import metadata
 from workers.store.changes import announce, changing
+from workers.store.leaf_checksum import with_checksum
 from workers.store.model import CommitSummary, Origin
 from workers.store.objects import ObjectStore
 from workers.store.packed import pool
@@ -255,7 +256,7 @@ def _write_generation(
 def encode_leaf(record: Mapping[str, Any], fingerprint: str, nodes: Mapping[str, metadata.Document]) -> bytes:
     """Return the `zarr.json` of a step, which is its commit: the record, and the metadata of all nodes."""
     below = {(f"{fingerprint}/{path}" if path else fingerprint): node for path, node in nodes.items()}
-    return metadata.encode(metadata.leaf(record, below))
+    return with_checksum(metadata.encode(metadata.leaf(record, below)))
 
 
 def drop_tensors(objects: ObjectStore, commit: Commit, without: WithoutTensors) -> Commit:

@@ -21,6 +21,7 @@ from workers.dump.paths import to_text
 from workers.errors import DamagedStore, StoreFormatError
 from workers.model import StepKey
 from workers.store import metadata
+from workers.store.leaf_checksum import has_wrong_checksum
 from workers.store.model import CommitSummary, Count, Origin, Totals
 from workers.store.packed import pool
 from workers.store.packed.pool import PooledArray
@@ -243,6 +244,8 @@ def decode_record(data: bytes, key: StepKey) -> CommitRecord:
         DamagedStore: it is not a commit of this step.
         StoreFormatError: a newer version wrote it.
     """
+    if has_wrong_checksum(data):
+        raise DamagedStore(f"{key.path}/{LEAF} is not a commit record: its crc32c does not match")
     try:
         leaf = _DECODE_PACKED_LEAF(data)
         if not all(memoryview(node)[0] == _OBJECT for node in leaf.consolidated_metadata.metadata.values()):

@@ -35,8 +35,15 @@ def read_copies(objects: ObjectStore, keys: Sequence[StepKey]) -> dict[StepKey, 
         StoreError: the store refused.
     """
     steps = {key.step for key in keys}
-    if len(keys) < max(_LEAST, _LEAST_OF_STEP * len(steps)):
-        return {}
+    return {} if len(keys) < max(_LEAST, _LEAST_OF_STEP * len(steps)) else copies_of(objects, keys)
+
+
+def copies_of(objects: ObjectStore, keys: Sequence[StepKey]) -> dict[StepKey, Commit]:
+    """Return those of these commits whose copies are up to date, however few they are.
+
+    Raises:
+        StoreError: the store refused.
+    """
     try:
         announced = read_announcements(objects)
         view = open_cubes(objects)

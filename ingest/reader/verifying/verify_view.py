@@ -44,11 +44,11 @@ def verify_surroundings(objects: ObjectStore) -> Iterator[StoreDamage]:
     """Read the groups of all ranks and the whole consolidated view, and yield what is damaged there."""
     ranks = {f"rank_{rank}/zarr.json": rank for rank in commit.list_ranks(objects)}
     contents = objects.get_many(list(ranks))
-    for path in ranks:
+    for path, rank in ranks.items():
         if path not in contents:
             yield StoreDamage(path, f"{path} is missing")
-        elif not _is_group(contents[path]):
-            yield StoreDamage(path, f"{path} is not the metadata of a group")
+        elif not _is_group_of(rank, contents[path]):
+            yield StoreDamage(path, f"{path} is not the metadata of the group of rank {rank}")
     yield from verify_view(objects)
 
 
@@ -194,12 +194,11 @@ def _holds_arrays(objects: ObjectStore) -> bool:
     return "step" in objects.children(GROUP)
 
 
-def _is_group(data: bytes) -> bool:
+def _is_group_of(rank: int, data: bytes) -> bool:
     try:
-        document = json.loads(data)
-    except ValueError:
+        return bool(json.loads(data) == json.loads(commit.rank_document(rank)))
+    except (ValueError, RecursionError):
         return False
-    return isinstance(document, dict) and document.get("node_type") == "group"
 
 
 def _in_view(message: str) -> str:

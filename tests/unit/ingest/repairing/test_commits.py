@@ -10,7 +10,9 @@ from ingest.repairing.commits import commit_from_objects, list_generations, name
 from tests.damages import DAMAGES
 from workers.errors import DamagedStore
 from workers.model import StepKey
+from workers.store import commit
 from workers.store.objects import ObjectStore
+from workers.store.record import WithoutTensors
 
 KEY = StepKey(0, 1)
 
@@ -25,6 +27,7 @@ def test_a_whole_commit_comes_out_as_it_is(whole_objects: ObjectStore) -> None:
     before, after = json.loads(leaf), json.loads(made.data)
     # Not in the objects: the time of the commit, and by which rules nothing was found.
     for document in (before, after):
+        del document["attributes"]["dump_ingest_crc32c"]
         record = document["attributes"]["dump_ingest"]
         del record["committed_at"], record["summary"]["rules"]
     assert after == before
@@ -50,6 +53,19 @@ def test_a_generation_that_is_damaged_itself_gives_no_commit(store: Path, damage
     (name,) = list_generations(objects, KEY)
     with pytest.raises(DamagedStore):
         commit_from_objects(objects, KEY, name)
+
+
+def test_what_is_left_of_the_commit_says_that_tensors_were_removed(lone_store: Path) -> None:
+    objects = open_store(lone_store).objects
+    committed = open_store(lone_store).step(0, 1).commit
+    without = WithoutTensors("2026-01-02T03:04:05+00:00", "gc", "old")
+    removed = commit.drop_tensors(objects, committed, without)
+    objects.delete_many([f"{KEY.path}/{name}" for name in objects.sizes(KEY.path) if "/tensors/" in name])
+    damaged = removed.data.replace(b'"reason":"old"', b'"reason":"odd"')
+    made = commit_from_objects(objects, KEY, committed.fingerprint, leaf=damaged)
+    assert made.without_tensors == WithoutTensors(without.at, "gc", "odd")
+    with pytest.raises(DamagedStore):
+        commit_from_objects(objects, KEY, committed.fingerprint)
 
 
 def test_a_commit_follows_from_its_objects(lone_store: Path) -> None:

@@ -46,7 +46,8 @@ def test_every_kind_of_damage_is_named_and_mended(
     assert all(outcome.is_whole and outcome.mended for outcome in planned.repairs)
     done = repair(store, apply=True)
     assert done.is_clean, done.to_dict()
-    assert [outcome.mended for outcome in done.repairs] == [outcome.mended for outcome in planned.repairs]
+    # Copies of commits that are repaired are announced as outdated, which only the plan has to name.
+    assert all(outcome.mended in [plan.mended for plan in planned.repairs] for outcome in done.repairs)
     assert damages_of(store) == []
     for step in open_store(store).select():
         step.export(tmp_path / "out")

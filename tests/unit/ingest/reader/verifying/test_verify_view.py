@@ -44,7 +44,7 @@ def test_a_store_without_a_view_is_not_damaged(tmp_path: Path) -> None:
     assert list(verify_surroundings(objects)) == []
     (store / "rank_0/zarr.json").write_text('{"node_type": "array"}')
     (damage,) = verify_surroundings(objects)
-    assert str(damage) == "rank_0/zarr.json is not the metadata of a group"
+    assert str(damage) == "rank_0/zarr.json is not the metadata of the group of rank 0"
 
 
 def test_a_copy_that_is_not_its_commit_is_named(tmp_path: Path) -> None:
