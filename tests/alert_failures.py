@@ -8,6 +8,8 @@ from tests.alert_series import (
     BROKEN_AT_BREAK,
     C1,
     C2,
+    CLOCK,
+    END,
     IDLE,
     K1,
     LEFT,
@@ -18,6 +20,8 @@ from tests.alert_series import (
     W1,
     W2,
     a_consolidator,
+    a_watcher,
+    begun_at_break,
     belongs_to,
     breaking,
     c1,
@@ -48,6 +52,17 @@ from tests.alert_state import (
     alerts,
     finding,
 )
+
+#: Each process lives for eleven minutes.
+SLOW_STARTS = " ".join(f"{NOW + 660 * n}+0x10" for n in range(LEFT // 11))
+#: The others write a step each hour.
+HOURLY = " ".join(f"{n}+0x59" for n in range(LEFT // 60))
+#: The same, and Prometheus is away for ten minutes in the fourth hour.
+AWAY_FOR_LONG = f"0+0x59 1+0x59 2+0x59 3+0x19 _x10 3+0x{END}"
+NEXT_POD = {
+    **{selector: begun_at_break(values) for selector, values in a_watcher(W1, ("0", "1")).items()},
+    **finding(W1, "{value}+0x600", NOW),
+}
 
 #: States in which somebody must be told.
 SILENT_FAILURES = (
@@ -131,6 +146,12 @@ SILENT_FAILURES = (
         "a worker that is killed every minute",
         {series("process_start_time_seconds", K1): breaking("1+0x{n}", f"{NOW}+60x{{n}}")},
         alerts("Restarting"),
+    ),
+    State(
+        "a consolidator that is killed every eleven minutes, which Kubernetes does not call a crash loop",
+        {series("process_start_time_seconds", C1): f"1+0x{BREAK - 1} {SLOW_STARTS}"},
+        alerts("Restarting"),
+        due=BREAK + 50,
     ),
     State(
         "a watcher in CrashLoopBackOff",
@@ -312,6 +333,24 @@ SILENT_FAILURES = (
         due=BREAK + 17,
     ),
     State(
+        "a rank that stops, in a job that dumps once an hour",
+        {
+            **w1("steps_behind", HOURLY, rank="1"),
+            **c1("rank_steps_behind", HOURLY, rank="1"),
+            **c1("committed_step", STOPPED, rank="1"),
+        },
+        alerts("RankStalled", "RankBehind"),
+        due=150,
+        holds=290,
+    ),
+    State(
+        "a rank that stops, in a job that dumps once an hour, and Prometheus restarts",
+        w1("steps_behind", AWAY_FOR_LONG, rank="1"),
+        alerts("RankStalled"),
+        due=150,
+        holds=230,
+    ),
+    State(
         "a rank that stops committing while others go on, by the store",
         {
             **c1("rank_steps_behind", breaking("0+0x{n}", "0+0.5x{n}"), rank="1"),
@@ -331,6 +370,15 @@ SILENT_FAILURES = (
         alerts("NotFinite"),
     ),
     State(
+        "a NaN in a pod that has the address of the one before",
+        {
+            **never(W1),
+            **renamed(gone(W1), 'run="a"', 'run="a", pod="old"'),
+            **renamed(NEXT_POD, 'run="a"', 'run="a", pod="new"'),
+        },
+        alerts("NotFinite"),
+    ),
+    State(
         "a NaN on a host whose clock is an hour behind",
         {
             series("dump_ingest_time_seconds", W1): growing(60, -3600),
@@ -345,6 +393,28 @@ SILENT_FAILURES = (
         "files that were quarantined before the first scrape",
         w1("quarantined_files_total", constant(40)),
         alerts("QuarantineGrowing"),
+        from_start=True,
+    ),
+    State(
+        "damaged bytes that a worker reads before its first scrape",
+        {series("dump_ingest_convert_failures_total", K1, reason="damaged_store"): constant(1)},
+        alerts("ChecksumDamage"),
+        from_start=True,
+    ),
+    State(
+        "credentials that a watcher with a wrong clock is denied before its first scrape",
+        {
+            series("process_start_time_seconds", W1): constant(-3600),
+            **{
+                selector: growing(60, -3600)
+                for selector, values in a_watcher(W1, ("0", "1")).items()
+                if values == CLOCK
+            },
+            series("dump_ingest_store_request_errors_total", W1, op="get", reason="store_denied"): constant(
+                3
+            ),
+        },
+        alerts("StoreDenied", "ClockOff"),
         from_start=True,
     ),
     State(

@@ -48,6 +48,18 @@ from tests.alert_state import (
     steps_apart,
 )
 
+#: Counters of which one more is told at once, with their labels.
+DAMAGE_COUNTERS = {
+    "watcher_quarantined_files_total": {},
+    "watcher_commits_without_tensors_total": {},
+    "watcher_step_failures_total": {"reason": "damaged_store"},
+    "store_request_errors_total": {"op": "get", "reason": "store_denied"},
+    "rule_failures_total": {},
+}
+
+#: How far behind a rank is that writes as often as the others, but later.
+LATE = "2 3 2 2 3 4 2 2 3 3 3 1 2 2 " * (END // 14)
+
 #: States in which nobody must be woken.
 FALSE_ALARMS = (
     State("a run that is well", {}),
@@ -71,6 +83,14 @@ FALSE_ALARMS = (
         {**steps_apart(1), **{selector: CLOCK for selector in healthy() if "last_commit" in selector}},
     ),
     State("a job that evaluates for hours after an uneven dump", steps_apart(1)),
+    State(
+        "a rank that is always late, by one step to four",
+        {
+            **w1("steps_behind", LATE, rank="1"),
+            **c1("rank_steps_behind", LATE, rank="1"),
+        },
+        spares=alerts("RankStalled", "RankBehind"),
+    ),
     State(
         "a job that ends in Slurm, with static targets",
         down(*ALL),
@@ -288,6 +308,17 @@ FALSE_ALARMS = (
         "Prometheus is away for ten minutes, and knows nothing of them",
         {selector: paused(values, 10) for selector, values in healthy().items()},
         spares=alerts("TargetsLost", "Restarting", "NoWatchers", "WatcherStuck"),
+    ),
+    State(
+        "counters that rose days ago, and Prometheus was away for twenty minutes an hour ago",
+        {
+            series("process_start_time_seconds", W1): constant(-90000),
+            **{
+                series(f"dump_ingest_{name}", W1, **labels): f"7+0x9 _x20 7+0x{END}"
+                for name, labels in DAMAGE_COUNTERS.items()
+            },
+        },
+        spares=alerts("QuarantineGrowing", "RuleFailing", "ChecksumDamage", "StoreDenied", "TensorsLeftOut"),
     ),
     State(
         "a node that is replaced, and its watcher comes back on another after five minutes",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -86,9 +86,12 @@ def command(
     if tensors:
         print_tensors(_rows(steps, lambda opened: opened.tensors(), damaged), json=json)
     elif files or problems:
-        _print_files(_rows(steps, lambda opened: file_rows(opened, problems=problems), damaged), json=json)
+        rows = _rows(steps, lambda opened: file_rows(opened, problems=problems), damaged)
+        what = "problem" if problems else "file that is not a tensor"
+        _print_files(rows, none=_none(what, steps, damaged), json=json)
     elif overflows:
-        _print_overflows(_rows(steps, overflow_rows, damaged), json=json)
+        rows = _rows(steps, overflow_rows, damaged)
+        _print_overflows(rows, none=_none("overflow record", steps, damaged), json=json)
     else:
         opened_store.coordinates({opened.key.rank for opened in steps})  # all at once
         rows = [step_row(opened) for opened in steps]
@@ -177,9 +180,17 @@ def _rows(
     return rows
 
 
-def _print_files(rows: Sequence[dict[str, Any]], *, json: bool) -> None:
+def _none(what: str, steps: Sequence[ingest.Step], damaged: Container[StepKey]) -> str:
+    """Say that there is none of it, and in how many steps: those that could be read."""
+    return f"no {what} in {counted(sum(step.key not in damaged for step in steps), 'step')}"
+
+
+def _print_files(rows: Sequence[dict[str, Any]], *, none: str, json: bool) -> None:
     if json:
         print_json(rows)
+        return
+    if not rows:
+        say(none)
         return
     print_table(
         ("rank", "step", "kind", "bytes", "source", "problem"),
@@ -252,9 +263,12 @@ def _say_mixed(rows: Sequence[dict[str, Any]]) -> None:
             say(f"rank {rank} comes from {len(roots)} dump directories: {places}", label="warning")
 
 
-def _print_overflows(rows: Sequence[dict[str, Any]], *, json: bool) -> None:
+def _print_overflows(rows: Sequence[dict[str, Any]], *, none: str, json: bool) -> None:
     if json:
         print_json(rows)
+        return
+    if not rows:
+        say(none)
         return
     print_table(
         ("rank", "step", "unit", "stream", "task", "operator", "source"),

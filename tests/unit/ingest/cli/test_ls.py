@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.asked_dumps import asked_dump, store_of
@@ -27,7 +28,6 @@ def test_steps_are_listed_with_their_totals(nan_store: Path, answer: Answer) -> 
     [
         ("--tensors", ["rank", "step", "graph", "name"]),
         ("--files", ["rank", "step", "kind", "bytes"]),
-        ("--overflows", ["rank", "step", "unit", "stream"]),
     ],
 )
 def test_what_is_in_the_steps_is_listed_on_demand(
@@ -42,6 +42,25 @@ def test_problems_are_listed_with_their_reasons(made: MadeDump, store: Path, ans
     (row,) = answer("ls", store, "--problems", "--json").json
     assert row["kind"] == "quarantined"
     assert row["problem"] in answer("ls", store, "--problems").stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "none"),
+    [
+        ("--problems", "no problem in 2 steps"),
+        ("--files", "no file that is not a tensor in 2 steps"),
+        ("--overflows", "no overflow record in 2 steps"),
+    ],
+)
+def test_steps_that_have_none_are_told_in_a_sentence(
+    made: MadeDump, store: Path, answer: Answer, option: str, none: str
+) -> None:
+    for step in range(2):
+        made.add(np.arange(5.0), step=step)
+    ingest_directly(made.root, store)
+    done = answer("ls", store, option)
+    assert (done.stdout, done.stderr) == ("", f"{none}\n")
+    assert answer("ls", store, option, "--json").json == []
 
 
 @pytest.mark.parametrize("lost", ["rank_1/step_2/zarr.json", "rank_1/step_2/*/index"])
