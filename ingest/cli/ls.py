@@ -86,9 +86,13 @@ def command(
     if tensors:
         print_tensors(_rows(steps, lambda opened: opened.tensors(), damaged), json=json)
     elif files or problems:
-        _print_files(_rows(steps, lambda opened: file_rows(opened, problems=problems), damaged), json=json)
+        listed = _rows(steps, lambda opened: file_rows(opened, problems=problems), damaged)
+        _print_files(listed, json=json)
+        _say_none(listed, "problems" if problems else "files that are not tensors")
     elif overflows:
-        _print_overflows(_rows(steps, overflow_rows, damaged), json=json)
+        listed = _rows(steps, overflow_rows, damaged)
+        _print_overflows(listed, json=json)
+        _say_none(listed, "overflow records")
     else:
         opened_store.coordinates({opened.key.rank for opened in steps})  # all at once
         rows = [step_row(opened) for opened in steps]
@@ -96,6 +100,11 @@ def command(
         _say_mixed(rows)
     say_damaged(f"{key}: {reason.removeprefix(f'{key}: ')}" for key, reason in damaged.items())
     exit_if_damaged(damaged)
+
+
+def _say_none(rows: Sequence[_Row], what: str) -> None:
+    if not rows:
+        say(f"these steps have no {what}")
 
 
 def _print_of_store(

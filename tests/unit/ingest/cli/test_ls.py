@@ -36,6 +36,11 @@ def test_what_is_in_the_steps_is_listed_on_demand(
     assert answer("ls", nan_store, option).stdout.splitlines()[0].split()[:4] == columns
 
 
+def test_a_list_of_nothing_says_so(nan_store: Path, answer: Answer) -> None:
+    assert answer("ls", nan_store, "--problems").stderr == "these steps have no problems\n"
+    assert answer("ls", nan_store, "--overflows").stderr == "these steps have no overflow records\n"
+
+
 def test_problems_are_listed_with_their_reasons(made: MadeDump, store: Path, answer: Answer) -> None:
     made.add(b"no npy")
     ingest_directly(made.root, store)
