@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Self
 
 from ingest.cli.printing import say
@@ -10,6 +11,7 @@ from ingest.disk.pressure import DiskSeen
 from ingest.dispatch.outcomes import JobConverted, StepCommitted, TaskRetried
 from ingest.watching.watcher import DumpState
 from workers.events import Event
+from workers.model import StepKey
 
 if TYPE_CHECKING:
     from ingest.cli.progress_bar import ProgressBar
@@ -20,7 +22,10 @@ class IngestProgress:
 
     def __init__(self, bar: ProgressBar | None = None) -> None:
         self._bar = bar
-        self._done_bytes = self._done_files = self._committed_bytes = 0
+        self._committed_bytes = self._committed_files = 0
+        self._converted_bytes: Counter[StepKey] = Counter()
+        """Of steps that are not committed yet. What surrounds the tensors of a file counts at the commit."""
+        self._converted_files: defaultdict[StepKey, set[str]] = defaultdict(set)
         self._printed: set[str] = set()
         """The kinds of messages that were printed: each is printed once."""
 
@@ -52,17 +57,28 @@ class IngestProgress:
                     self._bar.expect(total)
             case StepCommitted(summary=summary):
                 self._committed_bytes += summary.raw_bytes
+                self._converted_bytes.pop(summary.key, None)
+                self._committed_files += len(self._converted_files.pop(summary.key, ()))
+                self._move_bar()
             case JobConverted(job=job):
-                self._done_bytes += job.nbytes
-                self._done_files += len(job.entries)
-                if self._bar is not None:
-                    self._bar.reach(self._done_bytes, self._done_files)
+                self._converted_bytes[job.key] += job.nbytes
+                self._converted_files[job.key] |= {entry.source.path for entry in job.entries.values()}
+                self._move_bar()
             case TaskRetried(error=error):
                 self._say_once(error.reason, error.message, label="retrying")
             case DiskSeen(leave_out_tensors=reason) if reason:
                 self._say_once(
                     "disk", f"{reason}: steps are stored without tensors", label="disk nearly full"
                 )
+
+    @property
+    def _done_bytes(self) -> int:
+        return self._committed_bytes + self._converted_bytes.total()
+
+    def _move_bar(self) -> None:
+        if self._bar is not None:
+            files = self._committed_files + sum(map(len, self._converted_files.values()))
+            self._bar.reach(self._done_bytes, files)
 
     def _say_once(self, kind: str, message: str, *, label: str) -> None:
         if kind not in self._printed:
