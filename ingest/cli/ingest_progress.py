@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter, defaultdict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Self
 
 from ingest.cli.printing import say
@@ -11,10 +11,10 @@ from ingest.disk.pressure import DiskSeen
 from ingest.dispatch.outcomes import JobConverted, StepCommitted, TaskRetried
 from ingest.watching.watcher import DumpState
 from workers.events import Event
-from workers.model import StepKey
 
 if TYPE_CHECKING:
     from ingest.cli.progress_bar import ProgressBar
+    from workers.tasks.model import ShardJob
 
 
 class IngestProgress:
@@ -22,10 +22,7 @@ class IngestProgress:
 
     def __init__(self, bar: ProgressBar | None = None) -> None:
         self._bar = bar
-        self._committed_bytes = self._committed_files = 0
-        self._converted_bytes: Counter[StepKey] = Counter()
-        """Of steps that are not committed yet. What surrounds the tensors of a file counts at the commit."""
-        self._converted_files: defaultdict[StepKey, set[str]] = defaultdict(set)
+        self._done_bytes = self._done_files = self._committed_bytes = 0
         self._printed: set[str] = set()
         """The kinds of messages that were printed: each is printed once."""
 
@@ -55,14 +52,16 @@ class IngestProgress:
                 total = max(self._committed_bytes + pending, self._done_bytes)
                 if self._bar is not None:
                     self._bar.expect(total)
-            case StepCommitted(summary=summary):
+            case StepCommitted(plan=plan, summary=summary):
                 self._committed_bytes += summary.raw_bytes
-                self._converted_bytes.pop(summary.key, None)
-                self._committed_files += len(self._converted_files.pop(summary.key, ()))
+                # Jobs do not count the bytes around tensors, and two of them may have tensors of one file.
+                around = summary.raw_bytes - sum(job.nbytes for job in plan.jobs)
+                self._done_bytes = max(self._done_bytes + around, self._committed_bytes)
+                self._done_files += _files(plan.jobs) - sum(_files([job]) for job in plan.jobs)
                 self._move_bar()
             case JobConverted(job=job):
-                self._converted_bytes[job.key] += job.nbytes
-                self._converted_files[job.key] |= {entry.source.path for entry in job.entries.values()}
+                self._done_bytes += job.nbytes
+                self._done_files += _files([job])
                 self._move_bar()
             case TaskRetried(error=error):
                 self._say_once(error.reason, error.message, label="retrying")
@@ -71,16 +70,15 @@ class IngestProgress:
                     "disk", f"{reason}: steps are stored without tensors", label="disk nearly full"
                 )
 
-    @property
-    def _done_bytes(self) -> int:
-        return self._committed_bytes + self._converted_bytes.total()
-
     def _move_bar(self) -> None:
         if self._bar is not None:
-            files = self._committed_files + sum(map(len, self._converted_files.values()))
-            self._bar.reach(self._done_bytes, files)
+            self._bar.reach(self._done_bytes, self._done_files)
 
     def _say_once(self, kind: str, message: str, *, label: str) -> None:
         if kind not in self._printed:
             self._printed.add(kind)
             say(message, label=label)
+
+
+def _files(jobs: Iterable[ShardJob]) -> int:
+    return len({entry.source for job in jobs for entry in job.entries.values()})
