@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Self
 
 from ingest.cli.printing import say
@@ -13,6 +14,7 @@ from workers.events import Event
 
 if TYPE_CHECKING:
     from ingest.cli.progress_bar import ProgressBar
+    from workers.tasks.model import ShardJob
 
 
 class IngestProgress:
@@ -50,13 +52,17 @@ class IngestProgress:
                 total = max(self._committed_bytes + pending, self._done_bytes)
                 if self._bar is not None:
                     self._bar.expect(total)
-            case StepCommitted(summary=summary):
+            case StepCommitted(plan=plan, summary=summary):
                 self._committed_bytes += summary.raw_bytes
+                # Jobs do not count the bytes around tensors, and two of them may have tensors of one file.
+                around = summary.raw_bytes - sum(job.nbytes for job in plan.jobs)
+                self._done_bytes = max(self._done_bytes + around, self._committed_bytes)
+                self._done_files += _files(plan.jobs) - sum(_files([job]) for job in plan.jobs)
+                self._move_bar()
             case JobConverted(job=job):
                 self._done_bytes += job.nbytes
-                self._done_files += len(job.entries)
-                if self._bar is not None:
-                    self._bar.reach(self._done_bytes, self._done_files)
+                self._done_files += _files([job])
+                self._move_bar()
             case TaskRetried(error=error):
                 self._say_once(error.reason, error.message, label="retrying")
             case DiskSeen(leave_out_tensors=reason) if reason:
@@ -64,7 +70,15 @@ class IngestProgress:
                     "disk", f"{reason}: steps are stored without tensors", label="disk nearly full"
                 )
 
+    def _move_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.reach(self._done_bytes, self._done_files)
+
     def _say_once(self, kind: str, message: str, *, label: str) -> None:
         if kind not in self._printed:
             self._printed.add(kind)
             say(message, label=label)
+
+
+def _files(jobs: Iterable[ShardJob]) -> int:
+    return len({entry.source for job in jobs for entry in job.entries.values()})

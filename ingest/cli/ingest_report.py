@@ -19,7 +19,7 @@ from ingest.cli.exits import (
 from ingest.cli.ingest_sources import say_sources, sources_row
 from ingest.cli.printing import print_json, print_table, say, step_text
 from ingest.reader.rows import summary_row
-from ingest.reader.text import counted, files_with_problems
+from ingest.reader.text import counted, counted_steps, files_with_problems
 from ingest.service.report import Report
 from ingest.settings import Settings
 from ingest.steps.not_taken import FilesNotTaken
@@ -56,7 +56,7 @@ def print_report(report: Report, settings: Settings, seconds: float, *, dry_run:
             say_sources(report, dry_run=dry_run)
     _say_damaged(report, settings.store or "")
     _say_problems(report)
-    _say_notes(report)
+    _say_notes(report, settings.store or "")
     _report_errors(report)
     if report.not_consolidated:
         say(
@@ -93,10 +93,10 @@ def _is_partial(report: Report) -> bool:
 def _say_skipped(report: Report) -> None:
     if report.unchanged:
         damaged = {damage.key for damage in report.damaged}
-        count = sum(key.step is not None and key not in damaged for key in report.unchanged)
-        say(f"{counted(count, 'step')} unchanged: already in the store.")
+        steps = {key for key in report.unchanged if key.step is not None and key not in damaged}
+        say(f"{counted_steps(steps)} unchanged: already in the store.")
     if report.removed:
-        say(f"{counted(len(report.removed), 'step')} removed by gc earlier; --replace restores them.")
+        say(f"{counted_steps(report.removed)} removed by gc earlier; --replace restores them.")
 
 
 def _say_damaged(report: Report, store: str) -> None:
@@ -184,7 +184,7 @@ def _has_only_files(report: Report) -> bool:
     return bool(counts) and not any(map(any, counts)) and not report.unchanged and not _is_partial(report)
 
 
-def _say_notes(report: Report) -> None:
+def _say_notes(report: Report, store: str) -> None:
     for source in ("device id", "process id"):
         if numbers := report.ranks_from.get(source):
             verb = f"is a {source}" if len(numbers) == 1 else f"are {source}s"
@@ -196,7 +196,7 @@ def _say_notes(report: Report) -> None:
             "proposes a pattern for --layout",
             label="note",
         )
-    _say_findings(report)
+    _say_findings(report, store)
     if report.missing_steps:
         steps = _listed(report.missing_steps)
         say(f"the dump's configuration asks for steps that no rank has (yet): {steps}", label="note")
@@ -217,7 +217,7 @@ def _listed(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers[:_MAX_NUMBERS]))
 
 
-def _say_findings(report: Report) -> None:
+def _say_findings(report: Report, store: str) -> None:
     """Print how much rules found, and which rules could not be evaluated."""
     counts: Counter[str] = Counter()
     failed: dict[str, str] = {}
@@ -232,7 +232,7 @@ def _say_findings(report: Report) -> None:
         parts = ", ".join(
             f"{count} {severity}" for severity, count in sorted(counts.items(), key=_worst_first)
         )
-        say(f"{parts}; `dump-ingest anomalies` lists them", label="rules found")
+        say(f"{parts}; by cause: dump-ingest anomalies {shlex.quote(store)}", label="findings of rules")
     for rule, reason in failed.items():
         say(f"the rule {rule} could not be evaluated: {reason}", label="problem")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -123,7 +124,8 @@ def _print(answer: RunLayout, limit: int) -> None:
     say_rest(len(answer.kinds), len(kinds), "kinds of tensors")
     if answer.replicas:
         groups = " ".join(f"--group {format_ranges(group).replace(' ', '')}" for group in answer.replicas)
-        say(f"ranks with the same parameters: divergence {answer.store} {groups}")
+        command = f"dump-ingest divergence {shlex.quote(answer.store)} {groups}"
+        say(f"ranks with the same parameters: {command}")
     if answer.removed:
         say(
             f"{counted(answer.removed, 'tensor')} that differ from rank to rank: their elements are removed. "

@@ -85,11 +85,12 @@ def command(
         shown = limited(answer.positions, limit)
         if shown:
             print_table(_COLUMNS, map(_row, shown), right=_RIGHT)
-        else:
+        elif answer.looked_at:
             say(f"nothing is odd in {counted(answer.looked_at, 'tensor')}", label="note")
         say_rest(len(answer.positions), len(shown), "lines")
         if answer.too_small:
-            say(f"{counted(answer.too_small, 'tensor')} too small, not of floats, or all zeros", label="note")
+            too_small = counted(answer.too_small, "tensor")
+            say(f"{too_small} not examined: too small, not of floats, or all zeros", label="note")
     if answer.without:
         say(
             f"{counted(answer.without, 'tensor')} without marginals (see `dump-ingest sketch`)",

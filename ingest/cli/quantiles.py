@@ -19,7 +19,7 @@ from ingest.cli.options import (
     StoreArgument,
 )
 from ingest.cli.printing import limited, print_json, print_table, say_rest
-from ingest.cli.sketch_report import quantiles_columns, quantiles_row, say_without
+from ingest.cli.sketch_report import quantiles_columns, quantiles_row, say_without, spare_quantiles
 from ingest.cli.tensor_options import Conditions, takes_tensor_options
 
 
@@ -75,7 +75,8 @@ def command(
     else:
         shown = limited(answer.tensors, limit)
         columns = quantiles_columns(shown)
-        print_table(columns, map(quantiles_row, shown), right=columns[:2] + columns[3:])
+        spare = spare_quantiles(shown[0].percentiles) if shown else ()
+        print_table(columns, map(quantiles_row, shown), right=columns[:2] + columns[3:], spare=spare)
         say_rest(len(answer.tensors), len(shown), "tensors")
     say_without(answer.without)
     report_left_out(answer.left_out)

@@ -12,6 +12,8 @@ from workers.rules.names import hint_of_case, near
 
 #: Names that a message suggests, at most.
 _SIMILAR = 3
+#: Names of which a message asks for one, at most.
+_LISTED = 10
 
 
 def choose_tensor(
@@ -73,7 +75,10 @@ def _the_tensor(
 
 
 def _listed(tensors: Sequence[ingest.Tensor]) -> str:
-    return "".join(f"\n    graph {tensor.graph}  {tensor.name}" for tensor in tensors[:10])
+    shown = tensors[:_LISTED]
+    rows = (f"graph {tensor.graph}  {tensor.name}" if tensor.graph else tensor.name for tensor in shown)
+    more = [f"{len(tensors) - _LISTED} more"] if len(tensors) > _LISTED else []
+    return "".join(f"\n    {row}" for row in (*rows, *more))
 
 
 def _where_to_look(similar: Sequence[str], step: int | None) -> str:

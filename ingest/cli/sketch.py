@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 import typer
@@ -50,7 +51,8 @@ def command(
         had = f"; {counted(report.had, 'step')} had them" if report.had else ""
         say(f"sketches added to {counted(len(report.added), 'step')}{had}")
     if report.added:
-        say("`dump-ingest consolidate --rebuild` puts them into the consolidated view", label="hint")
+        view = f"dump-ingest consolidate {shlex.quote(settings.store or '')} --rebuild"
+        say(f"`{view}` puts them into the consolidated view", label="hint")
     for left in report.left:
         say(f"{left.key}: {left.left}", label="left out")
     for reason in report.damaged:

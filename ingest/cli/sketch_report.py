@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ingest.cli.printing import say, short_name
@@ -42,13 +42,22 @@ def _percent(share: float) -> str:
 
 
 def _bits(bits: float) -> str:
-    return "-" if math.isnan(bits) else f"{bits:.1f}"
+    return "-" if math.isnan(bits) else f"{bits:z.1f}"
 
 
 def quantiles_columns(tensors: Sequence[TensorQuantiles]) -> tuple[str, ...]:
     """Return the headings for the percentiles of some tensors."""
     percents = tensors[0].percentiles if tensors else ()
     return ("rank", "step", "name", *(f"p{percent:g}" for percent in percents))
+
+
+def spare_quantiles(percents: Iterable[float]) -> list[str]:
+    """Return the headings of percentiles that may be left out: last those next to extremes and the median."""
+
+    def remoteness(percent: float) -> float:
+        return min(percent, abs(percent - 50), 100 - percent)
+
+    return [f"p{percent:g}" for percent in sorted(percents, key=remoteness, reverse=True)]
 
 
 def quantiles_row(tensor: TensorQuantiles) -> tuple[str, ...]:

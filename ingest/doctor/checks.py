@@ -155,8 +155,8 @@ def _scan(settings: Settings, directory: Path) -> _Scanned:
 def _dump(settings: Settings, scanned: _Scanned) -> list[Check]:
     """Say what the dump has, and whether ranks are missing or directories have the wrong names."""
     scan = scanned.scan
-    steps = [listing.key for listing in scan.listings if listing.key.step is not None]
-    ranks = {key.rank for key in steps}
+    keys = [listing.key for listing in scan.listings if listing.key.step is not None]
+    ranks, steps = {key.rank for key in keys}, {key.step for key in keys}
     nbytes = sum(listing.nbytes for listing in scan.listings)
     layouts = "+".join(sorted({listing.layout for listing in scan.listings} - {""})) or "empty"
     size = f"{counted(len(ranks), 'rank')}, {counted(len(steps), 'step')}, {human_bytes(nbytes)}"

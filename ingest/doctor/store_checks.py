@@ -12,7 +12,7 @@ from ingest.consolidating.lease import LEASE_S, VIEW_LEASE, LeaseRecord
 from ingest.doctor.check import Check
 from ingest.layouts.base import Listing
 from ingest.reader.cubes.consolidated import open_cubes
-from ingest.reader.text import counted
+from ingest.reader.text import counted_steps
 from ingest.store_gc.last_run import read_last_runs
 from ingest.units import human_bytes
 from workers.store import commit
@@ -81,13 +81,13 @@ def check_backlog(objects: ObjectStore, listings: Sequence[Listing]) -> Check:
     records = commit.read_records(objects, [listing.key for listing in steps[:_LOOKED_UP]])
     left = [listing for listing in steps[:_LOOKED_UP] if listing.key not in records]
     if not left:
-        steps_are = "the only step is" if len(records) == 1 else f"all {len(records)} steps are"
+        steps_are = "the only step is" if len(records) == 1 else f"all {counted_steps(records)} are"
         return Check("backlog", ok=True, detail=f"{steps_are} in the store")
     nbytes = sum(listing.nbytes for listing in left)
     oldest = min(left, key=lambda listing: listing.newest_change)
     detail = (
-        f"{counted(len(left), 'step')} ({human_bytes(nbytes)}) not in the store; {oldest.key} has not "
-        f"changed for {max(time.time() - oldest.newest_change, 0):.0f} s"
+        f"{counted_steps([listing.key for listing in left])} ({human_bytes(nbytes)}) not in the store; "
+        f"{oldest.key} has not changed for {max(time.time() - oldest.newest_change, 0):.0f} s"
     )
     if time.time() - oldest.newest_change <= _MAX_LAG_S:
         return Check("backlog", ok=True, detail=detail)

@@ -70,6 +70,19 @@ def _hint_for_file(path: Path) -> str:
     return "Name the directory or URL of a store, such as run.zarr."
 
 
+def refuse_in_store(path: Path) -> None:
+    """Do nothing unless a file that is no part of a store would lie in one.
+
+    Raises:
+        UsageError: it would; `gc` and a new view would delete it.
+    """
+    if (store := store_above(StoreAddress(str(path.resolve())))) is not None:
+        raise UsageError(
+            f"{path} would lie in the store {store}",
+            hint="Name a place outside the store: gc would delete it.",
+        )
+
+
 def store_above(address: StoreAddress) -> str | None:
     """Return the URL of the store in which a place lies; None if there is none."""
     protocol, separator, path = address.url.rpartition("://")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workers.host.wording import counted
 
 if TYPE_CHECKING:  # it imports msgspec, and --help needs none of it
+    from workers.model import StepKey
     from workers.store.model import CommitSummary
 
 __all__ = [
     "counted",
+    "counted_steps",
     "files_with_problems",
     "number_text",
     "printable",
@@ -114,3 +116,10 @@ def files_with_problems(summary: CommitSummary) -> str:
     if summary.skipped:
         texts.append(f"{counted(summary.skipped, 'path')} left out or taken in part")
     return ", ".join(texts)
+
+
+def counted_steps(keys: Collection[StepKey]) -> str:
+    """Return how many steps these are, each counted once for each rank that has it: `6 steps of 2 ranks`."""
+    ranks = {key.rank for key in keys}
+    of_ranks = f" of {len(ranks)} ranks" if len(ranks) > 1 else ""
+    return f"{counted(len(keys), 'step')}{of_ranks}"

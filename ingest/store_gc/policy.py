@@ -75,6 +75,12 @@ class GcPolicy:
         return self.is_choice and of_rank and (self.steps is None or step in self.steps)
 
     @property
+    def removes_steps(self) -> bool:
+        """Whether there is a reason for which steps or their tensors go."""
+        reasons = (self.older_than_s, self.keep_last, self.max_bytes, self.tensors_around_anomalies)
+        return self.is_choice or reasons != (None,) * len(reasons)
+
+    @property
     def keeps_only_newest(self) -> bool:
         """Whether a step goes just because it is not among the newest of its rank."""
         others = (self.older_than_s, self.max_bytes, self.tensors_around_anomalies)

@@ -41,7 +41,8 @@ def place_of_store(settings: Settings, dump: Dump | None) -> StoreAddress:
     """Return where the store is to be.
 
     Raises:
-        UsageError: the store would lie in the dump, or where the workers cannot see it; or its URL is wrong.
+        UsageError: the store would lie in the dump, or where the workers cannot see it; it is a file; or its
+            URL is wrong.
     """
     store = address_of_store(settings)
     if store.url.startswith("memory:"):
@@ -49,6 +50,8 @@ def place_of_store(settings: Settings, dump: Dump | None) -> StoreAddress:
             f"{store.url} is in the memory of one process, and workers are processes of their own",
             hint="Name a directory, or a URL such as s3://bucket/run.zarr.",
         )
+    if Path(store.url).is_file():
+        raise UsageError(f"{store.url} is a file, not a store", hint=_WRONG_PLACE_HINT)
     if dump is not None and Path(store.url).resolve().is_relative_to(dump.root.resolve()):
         raise UsageError(
             f"the store {store.url} would lie in the dump {dump.root}",

@@ -34,7 +34,7 @@ def test_what_works_is_reported_and_nothing_is_left_behind(
     ]
     assert all(row["ok"] for row in checks)
     details = {row["check"]: row["detail"] for row in checks}
-    assert "2 ranks, 6 steps" in details["dump"]
+    assert "2 ranks, 3 steps" in details["dump"]
     assert "no store there yet" in details["store"]
     assert "2 workers" in details["scheduler"]
     assert checker.objects(store) == {}

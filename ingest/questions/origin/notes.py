@@ -105,7 +105,7 @@ def _on_earlier_steps(root: Root, suspects: Suspects) -> Iterator[str]:
     before = snapshot.step(call.rank, earlier[-1]) if earlier else None
     if before is not None:
         if not suspects.may_hold(before):
-            yield f"In step {earlier[-1]} nothing of that was on this rank, parameters included."
+            yield f"Step {earlier[-1]} of this rank has nothing of the kind, not in parameters either."
     elif suspects.cause != "where" and earlier:
         yield f"Rank {call.rank} has no step {earlier[-1]} in the answer: it may have begun there."
     elif suspects.cause != "where":

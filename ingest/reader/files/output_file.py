@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from ingest.reader.require import refuse_in_store
 from workers.errors import DumpIngestError, UsageError
 from workers.store.backends.new_file import NewFile
 
@@ -27,11 +31,11 @@ class Writable(Protocol):
 def output_file(path: Path) -> Iterator[Writable]:
     """Open a file for writing; it gets its name, and replaces an older file, when the block ends.
 
-    If the block raises an error, nothing of the file is left. What is not a file, such as `/dev/stdout`, is
-    written directly.
+    The new file has the mode of the older one. If the block raises an error, nothing of the file is left.
+    What is not a file, such as `/dev/stdout`, is written directly.
 
     Raises:
-        UsageError: the directory does not exist, or may not be written.
+        UsageError: the file would lie in a store, or the directory does not exist or may not be written.
         DumpIngestError: the disk is full, or reports an error.
     """
     with translated(path):
@@ -39,6 +43,7 @@ def output_file(path: Path) -> Iterator[Writable]:
             with path.open("wb") as file:
                 yield _Unseekable(file)
         else:
+            refuse_in_store(path)
             with _replacing(path.resolve()) as new:
                 yield new
 
@@ -54,16 +59,36 @@ class _Unseekable:
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[NewFile]:
+def _replacing(path: Path) -> Iterator[Writable]:
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-    file = NewFile(str(path))
+    older = path.stat() if path.exists() else None
     try:
+        file = NewFile(str(path))
+    except OSError:
+        if older is None or not os.access(path, os.W_OK):
+            raise
+        with _overwriting(path) as content:
+            yield content
+        return
+    try:
+        if older is not None:
+            file.set_mode(stat.S_IMODE(older.st_mode))
         yield file
         file.close()
     except BaseException:
         file.drop()
         raise
+
+
+@contextmanager
+def _overwriting(path: Path) -> Iterator[Writable]:
+    """Collect the content, and put it into a file whose directory takes no new one when the block ends."""
+    with tempfile.TemporaryFile() as content:
+        yield content
+        content.seek(0)
+        with path.open("wb") as file:
+            shutil.copyfileobj(content, file)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import BinaryIO, Self, TypeAlias
 
 from ingest.reader.files.output_file import unwritable
+from ingest.reader.require import refuse_in_store
 from workers.errors import DumpIngestError, UsageError
 
 #: Names from the target directory to a directory below it.
@@ -41,6 +42,12 @@ class TargetDirectory:
         self._opened: tuple[Parts, int] | None = None
 
     def __enter__(self) -> Self:
+        """Return it.
+
+        Raises:
+            UsageError: it lies in a store, or is one.
+        """
+        refuse_in_store(self._path / "file")
         return self
 
     def __exit__(

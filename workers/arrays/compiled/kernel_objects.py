@@ -33,6 +33,8 @@ from workers.host.temporary import own_directory
 _SOURCES: Final = (
     *("kernel_loops.py", "comparison_loops.py", "histogram_loops.py", "marginal_loops.py"),
     *("bitshuffle_code.py", "chunk_loops.py", "chunk_plan.py", "kernel_entries.py", "kernel_objects.py"),
+    # They hand the options of the compiler on to numba.
+    *("lazy_compile.py", "kernel_cache.py", "kernel_target.py"),
 )
 #: Functions of numba that object code may name and never calls: nothing is allocated, so nothing is freed.
 _NEVER_CALLED: Final = ("NRT_MemInfo_call_dtor",)

@@ -33,6 +33,10 @@ class NewFile:
         while left:  # 2 GiB at most are written at once
             left = left[os.write(self._fd, left) :]
 
+    def set_mode(self, mode: int) -> None:
+        """Set who may read and write the file, whatever the umask of this process says."""
+        os.fchmod(self._fd, mode)
+
     def close(self) -> None:
         """Give the file its name."""
         self._close()

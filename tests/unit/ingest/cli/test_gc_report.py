@@ -10,11 +10,12 @@ from workers.model import StepKey
 
 OLD = GcAction("step", 0, 3, "a" * 32, 10, 2048, "older than 30d")
 RUN_FILES = GcAction("remains", 1, None, "b" * 32, 1, 1024, "no commit points to it")
+NEWEST = GcPolicy(keep_last=2)
 TEMPORARY = GcAction("temporary", None, None, "", 1, 5, "left by a crash", "rank_0/x.tmp")
 
 
-def plan(*actions: GcAction, notes: tuple[str, ...] = ()) -> GcPlan:
-    return GcPlan("/run.zarr", "2026-01-01T00:00:00+00:00", GcPolicy(), actions, notes, 2**20)
+def plan(*actions: GcAction, notes: tuple[str, ...] = (), policy: GcPolicy = NEWEST) -> GcPlan:
+    return GcPlan("/run.zarr", "2026-01-01T00:00:00+00:00", policy, actions, notes, 2**20)
 
 
 def rows(text: str) -> list[list[str]]:
@@ -67,6 +68,14 @@ def test_what_stays_is_named_with_its_reason(capsys: pytest.CaptureFixture[str])
 def test_notes_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     say_notes(plan(notes=("the clock is slow",)))
     assert capsys.readouterr().err == "note: the clock is slow\n"
+
+
+@pytest.mark.parametrize("policy", [GcPolicy(), GcPolicy(keep_anomalous=True)])
+def test_that_no_option_removes_steps_is_said(policy: GcPolicy, capsys: pytest.CaptureFixture[str]) -> None:
+    say_notes(plan(policy=policy))
+    assert "no option says which are to go: --older-than, --keep-last" in capsys.readouterr().err
+    say_notes(plan(policy=GcPolicy(steps=(3,))))
+    assert capsys.readouterr().err == ""
 
 
 def test_json_tells_removed_from_left() -> None:

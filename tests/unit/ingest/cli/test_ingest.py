@@ -17,10 +17,10 @@ def test_a_dump_is_ingested_once_and_then_unchanged(dumps: DumpLibrary, store: P
     done = run("ingest", dump, "--store", store)
     assert done.stdout.splitlines()[-1].split()[:5] == ["all", "3", "complete", "1458", "9"]
     assert f"dump-ingest origin {store}" in done.stderr
-    assert "rules found: 14 critical; `dump-ingest anomalies` lists them" in done.stderr
+    assert f"findings of rules: 14 critical; by cause: dump-ingest anomalies {store}\n" in done.stderr
     checker.check(store, dump)
     again = run("ingest", dump, "--store", store)
-    assert (again.stdout, again.stderr) == ("", "6 steps unchanged: already in the store.\n")
+    assert (again.stdout, again.stderr) == ("", "6 steps of 2 ranks unchanged: already in the store.\n")
 
 
 @pytest.mark.parametrize(

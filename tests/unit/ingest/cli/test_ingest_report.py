@@ -112,7 +112,7 @@ def test_what_rules_found_is_counted_by_severity(
         failed_rules={"broken": "no such column"},
     )
     _, messages = printed(Report(commits=[summary]), capsys)
-    assert "rules found: 3 critical, 1 info; `dump-ingest anomalies` lists them\n" in messages
+    assert "findings of rules: 3 critical, 1 info; by cause: dump-ingest anomalies " in messages
     assert "problem: the rule broken could not be evaluated: no such column\n" in messages
 
 

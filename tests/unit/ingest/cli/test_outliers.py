@@ -26,4 +26,8 @@ def test_odd_channels_are_shown_and_written(made: MadeDump, store: Path, answer:
     assert [odd["positions"] for odd in made_of["positions"]] == [[200, 201, 202, 203]]
     quiet = answer("outliers", store, "--kind", "outlier", "--factor", 1000)
     assert "nothing is odd in 1 tensor" in quiet.stderr
+    made.add(np.zeros(3, "<f4"), tensor_name(time=2), step=4)
+    ingest_directly(made.root, store, sketches=True)
+    none = answer("outliers", store, "--step", 4)
+    assert none.stderr == "note: 1 tensor not examined: too small, not of floats, or all zeros\n"
     assert "not a measure" in answer("outliers", store, "--by", "mean", code=2).stderr

@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from ingest.api import open_store, quantiles
-from ingest.cli.sketch_report import quantiles_columns, quantiles_row, say_without, share_text
+from ingest.cli.sketch_report import (
+    quantiles_columns,
+    quantiles_row,
+    say_without,
+    share_text,
+    spare_quantiles,
+)
 
 
 @pytest.mark.parametrize(
@@ -28,6 +34,12 @@ def test_percentiles_have_a_column_each_and_a_range_if_they_are_not_exact(sketch
         assert (row[0], row[1]) == ("1", str(tensor.step))
         for cell, bounds in zip(row[3:], tensor.percentiles.values(), strict=True):
             assert (".." in cell) is not (bounds.is_exact or math.isnan(bounds.low))
+
+
+def test_extremes_and_the_median_are_left_out_last() -> None:
+    spare = spare_quantiles([0, 1, 5, 25, 50, 75, 95, 99, 99.9, 100])
+    assert spare[:6] == ["p25", "p75", "p5", "p95", "p1", "p99"]
+    assert sorted(spare[-3:]) == ["p0", "p100", "p50"]
 
 
 def test_tensors_without_a_histogram_are_counted_if_there_are_any(

@@ -5,7 +5,16 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.reader.text import counted, number_text, printable, shape_text, shortened, table_lines
+from ingest.reader.text import (
+    counted,
+    counted_steps,
+    number_text,
+    printable,
+    shape_text,
+    shortened,
+    table_lines,
+)
+from workers.model import StepKey
 
 
 def test_columns_are_as_wide_as_their_longest_cell() -> None:
@@ -30,6 +39,13 @@ def test_values_are_written_in_few_characters() -> None:
     ]
     assert [shape_text(()), shape_text((2, 3)), shape_text((0,))] == ["()", "2x3", "0"]
     assert [counted(count, "step") for count in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
+
+
+def test_steps_count_once_for_each_rank() -> None:
+    keys = [StepKey(rank, step) for rank in (0, 1) for step in (1, 2, 3)]
+    assert counted_steps(keys) == "6 steps of 2 ranks"
+    assert counted_steps(keys[:3]) == "3 steps"
+    assert counted_steps([]) == "0 steps"
 
 
 def test_short_names_differ_where_names_do() -> None:

@@ -30,6 +30,12 @@ def test_a_store_in_the_dump_or_in_memory_is_refused(made: MadeDump) -> None:
         place_of_store(settings(store="memory://run.zarr"), tree)
 
 
+def test_a_file_is_no_place_for_a_store(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(UsageError, match="is a file, not a store"):
+        place_of_store(settings(store=str(tmp_path / "notes.txt")), None)
+
+
 def test_a_store_in_another_store_is_refused(made: MadeDump, store: Path, tmp_path: Path) -> None:
     """`gc` and a new view of the outer one would delete parts of the inner one."""
     made.add(np.ones(3))

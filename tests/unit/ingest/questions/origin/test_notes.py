@@ -31,7 +31,7 @@ def test_one_input_of_a_product_is_not_enough(run: MadeRun, ask: Ask) -> None:
     assert any("Step 1 is the first of the answer" in note for note in notes)
     run.op("MatMul.a", [CLEAN], [GOOD])
     notes = ask().notes
-    assert any("In step 0 nothing of that was on this rank" in note for note in notes)
+    assert any("Step 0 of this rank has nothing of the kind" in note for note in notes)
 
 
 def test_long_lists_of_what_was_passed_by_are_cut(run: MadeRun, ask: Ask) -> None:

@@ -71,6 +71,14 @@ def test_target_that_cannot_be_written_is_named(filled: DumpStore, tmp_path: Pat
         filled.step(0, 8).export(tmp_path)
 
 
+def test_a_target_in_a_store_is_refused(filled: DumpStore, store: Path) -> None:
+    """`gc` would delete the files."""
+    for target in (store, store / "out"):
+        with pytest.raises(UsageError, match=f"would lie in the store {store}"):
+            list(export(filled.step(0, 8), target))
+    assert not (store / "out").exists()
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("where", ["", "rank_0", "rank_0/Net", "file", "dangling"])
 def test_links_of_the_target_are_not_followed(

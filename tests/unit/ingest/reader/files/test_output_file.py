@@ -1,10 +1,16 @@
 """Files that the user has named are complete, or not there."""
 
+import errno
+import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from ingest.reader.files import output_file as module
 from ingest.reader.files.output_file import output_file
+from tests.npy_files import MadeDump
+from tests.pipeline import ingest_directly
 from workers.errors import DumpIngestError, StoreDenied, UsageError
 
 FULL = Path("/dev/full")
@@ -35,6 +41,63 @@ def test_after_an_error_the_older_file_is_there_and_nothing_else(
     with pytest.raises(type(error)):
         write_and_fail()
     assert {entry.name: entry.read_bytes() for entry in tmp_path.iterdir()} == {"page.html": b"old"}
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o666])
+def test_the_mode_of_the_older_file_stays(mode: int, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.touch()
+    path.chmod(mode)
+    with output_file(path) as file:
+        file.write(b"new")
+    assert path.stat().st_mode & 0o777 == mode
+    assert path.read_bytes() == b"new"
+
+
+def _refuse(_path: str) -> None:
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def test_a_file_in_a_directory_that_takes_no_new_one_is_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "page.html"
+    path.write_bytes(b"the older one")
+    monkeypatch.setattr(module, "NewFile", _refuse)
+    with output_file(path) as file:
+        file.write(b"new")
+        assert path.read_bytes() == b"the older one"
+    assert path.read_bytes() == b"new"
+    with pytest.raises(UsageError, match="cannot be written"), output_file(tmp_path / "other") as file:
+        file.write(b"new")
+
+
+def test_an_error_before_it_is_overwritten_leaves_the_older_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "page.html"
+    path.write_bytes(b"old")
+    monkeypatch.setattr(module, "NewFile", _refuse)
+
+    def write_and_fail() -> None:
+        with output_file(path) as file:
+            file.write(b"new")
+            raise StoreDenied("no")
+
+    with pytest.raises(StoreDenied):
+        write_and_fail()
+    assert path.read_bytes() == b"old"
+
+
+def test_a_file_in_a_store_is_refused(store: Path, made: MadeDump) -> None:
+    """`gc` would delete it; and it could replace the root of the store."""
+    made.add(np.ones(3))
+    ingest_directly(made.root, store)
+    root = (store / "zarr.json").read_bytes()
+    for path in (store / "zarr.json", store / "rank_0/report.html"):
+        with pytest.raises(UsageError, match=f"{path} would lie in the store {store}"), output_file(path):
+            pass
+    assert (store / "zarr.json").read_bytes() == root
 
 
 def test_a_link_leads_to_the_file_that_is_replaced(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """Loops as object code: loaded without numba, with the results of numba, and never half a file."""
 
+import ast
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -70,6 +72,27 @@ def test_files_of_older_sources_are_removed(tmp_path: Path) -> None:
         "kernels.other.old.objects",
     ]
     assert (tmp_path / "kernels.cpu.new.objects").read_bytes() == b"content"
+
+
+def test_the_sources_are_all_that_the_entries_import() -> None:
+    """Else, an older object would be used after a change of its code, or of the options of the compiler."""
+    sources, found = {"kernel_objects.py"}, {"kernel_entries.py"}
+    while found:
+        sources |= found
+        texts = [Path(kernel_objects.__file__).with_name(name).read_text() for name in found]
+        imported = {name for text in texts for name in _imported(text)}
+        found = {f"{name}.py" for name in imported} - sources
+    assert set(kernel_objects._SOURCES) == sources
+
+
+def _imported(text: str) -> Iterator[str]:
+    """Yield the modules of the package that a source imports, also in its functions."""
+    package = "workers.arrays.compiled"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module == package:
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{package}."):
+            yield str(node.module).removeprefix(f"{package}.")
 
 
 def test_the_name_of_a_file_says_for_which_processor_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
