@@ -48,7 +48,7 @@ def is_chosen(include: tuple[str, ...], exclude: tuple[str, ...], text: str) -> 
 
 
 def fits(pattern: str) -> Callable[[str], bool]:
-    """Return what tells whether a glob matches a name, or is that name: names may hold `[`, `*` and `?`."""
+    """Return a function that tells whether a name matches a glob or equals it, as names may hold `[*?`."""
     match = re.compile(fnmatch.translate(pattern)).match
     return lambda name: name == pattern or match(name) is not None
 

@@ -50,7 +50,7 @@ class PayloadBuffer:
         return running.digest(), parts
 
     def around(self, entry: Entry, file: OpenFile) -> LeadAndTail | None:
-        """Return what stands around the payload that was read last; None if its header has it."""
+        """Return the bytes around the payload that was read last; None if its header has them."""
         if entry.around is None:
             return None
         around, self._around = self._around, None
