@@ -274,7 +274,7 @@ _ELSEWHERE = {
 
 
 def _explained(error: Any) -> UsageError:
-    """Return what is wrong with the words of the command line, as all other errors are told."""
+    """Explain what is wrong with the command line, in the form of all other error messages."""
     message, _, advice = error.format_message().replace(": Input should", ": it must").partition(". ")
     message = message.partition(", unable to parse")[0].rstrip(".") + _refused_value(error)
     command = "dump-ingest" if error.ctx is None else error.ctx.command_path

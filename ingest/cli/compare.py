@@ -197,7 +197,7 @@ def command(
 
 
 def _loaded(path: Path | None, load: Callable[[Path], _Loaded]) -> _Loaded | None:
-    """Return what a file of an option says; None if the option is not given."""
+    """Load the file of an option; return None if the option is not given."""
     return load(path) if path else None
 
 
@@ -216,7 +216,7 @@ def _exit_code(comparison: Comparison) -> int:
 
 @contextmanager
 def _client(settings: Settings, *, in_threads: bool) -> Iterator[Callable[[], Client] | None]:
-    """Yield what connects to the cluster that the settings name; None to compare in threads."""
+    """Yield a client of the cluster that the settings name; None to compare in threads."""
     if in_threads:
         yield None
         return

@@ -19,7 +19,7 @@ _COLUMNS = 8
 def growth_between(
     a: str, b: str, conditions: dict[str, Any], options: dict[str, Any], stat: str | None = None
 ) -> ErrorGrowth:
-    """Return how far two stores are apart.
+    """Measure the error between two stores over the steps.
 
     Args:
         a: a store, or `STORE@RANK`.

@@ -180,7 +180,7 @@ def _ranks(tensor: ComparedTensor) -> str:
 
 
 def _layout(tensor: ComparedTensor) -> str:
-    """Return how ranks hold a tensor, and why that is believed unless it is certain."""
+    """Return the placement of a tensor, and the reason for it unless it is certain."""
     held = tensor.held
     if held is None:
         return ""
@@ -196,7 +196,7 @@ def _times(tensor: ComparedTensor) -> str:
 
 
 def _both(a: object, b: object) -> str:
-    """Return what two sides have in a cell: once if they agree or only one side has it, else as `a | b`."""
+    """Return the cell for both sides: one value if they agree or only one side has it, else `a | b`."""
     if a == b or not f"{a}" or not f"{b}":
         return f"{a}" or f"{b}"
     return f"{a} | {b}"

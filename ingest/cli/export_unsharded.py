@@ -80,7 +80,7 @@ def _say_failed(failed: Sequence[ingest.ExportedWhole]) -> None:
 
 
 def _placement_of(placement: str, layout_map: Path | None) -> str | Callable[[str], str]:
-    """Return how ranks hold all tensors, or a function that tells it of one.
+    """Return the placement of all tensors, or a function that returns that of one.
 
     Raises:
         UsageError: both are given, or the map cannot be read.

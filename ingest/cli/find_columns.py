@@ -75,7 +75,7 @@ def in_order(tensors: Sequence[Tensor], order: Sequence[SortColumn]) -> list[Ten
 
 
 def value_of(tensor: Tensor, column: str) -> Any:
-    """Return what a tensor has in a column, as in its JSON."""
+    """Return the value of a tensor in a column, as in its JSON."""
     if column in COUNT_FIELDS:
         count = getattr(tensor.statistics, column)
         return count if math.isnan(count) else int(count)
@@ -83,7 +83,7 @@ def value_of(tensor: Tensor, column: str) -> Any:
 
 
 def cell_text(value: Any) -> str:
-    """Return what a table shows of a value."""
+    """Return the text of a value in a table."""
     if value is None or isinstance(value, float):
         return number_text(value)
     return shape_text(value) if isinstance(value, tuple | list) else str(value)

@@ -27,7 +27,7 @@ def hints(
     step: Choice,
     chosen: Conditions,
 ) -> list[str]:
-    """Return what may be wrong with conditions that no tensor fulfils; nothing if none of it is known.
+    """Return possible reasons why no tensor fulfils the conditions; empty if none is known.
 
     Reads the index of a few steps.
     """
@@ -57,7 +57,7 @@ def _of_name(wanted: str, names: Sequence[str]) -> str:
 
 
 def _of_condition(store: Catalog, where: str, types: Sequence[str]) -> Iterator[str]:
-    """Yield what may be wrong with a condition: text that no row has, ranks and steps."""
+    """Yield possible mistakes in a condition: text that no row has, ranks and steps."""
     texts = [first or second for first, second in _QUOTED.findall(where)]
     used = Filter(where, COLUMNS).names
     for text in texts:

@@ -53,7 +53,7 @@ def fitted(
     spare: Sequence[str],
     width: int,
 ) -> FittedTable:
-    """Return what of a table fits into `width` characters, if it can be made to fit.
+    """Shorten a table to `width` characters, if it can be made to fit.
 
     First, columns that have one value in all rows go, for it can be told in a line; then those of `spare`, in
     their order; then the middle of long names. Prose in the last column goes on in further lines.

@@ -106,7 +106,7 @@ def _subject(action: GcAction) -> str:
 
 
 def json_row(plan: GcPlan, report: GcReport) -> dict[str, Any]:
-    """Return what was removed and what was left alone, as JSON has it."""
+    """Return the JSON of a run: what was removed, and what was left alone."""
     return {
         "store": plan.store,
         "objects": report.objects,

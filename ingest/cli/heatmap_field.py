@@ -146,7 +146,7 @@ def _cell(level: int, width: int, *, present: bool, bad: bool, in_colour: bool) 
 
 
 def _legend(scale: HeatmapScale, *, bad: bool, gaps: bool, in_colour: bool) -> Iterator[Text]:
-    """Yield what each cell means: zero and all elements only if they occur."""
+    """Yield the meaning of each cell; those of zero and of all elements only if they occur."""
     number = _count_text if scale.is_count else number_text
     meanings = [(ZERO, "0")] if (scale.level == ZERO).any() else []
     meanings += [

@@ -53,7 +53,7 @@ def say_sources(report: Report, *, dry_run: bool) -> None:
 
 
 def sources_row(report: Report, *, dry_run: bool) -> dict[str, Any]:
-    """Return what was deleted, and why the rest stays, as JSON has it."""
+    """Return the JSON of the source files: what was deleted, and why the rest stays."""
     return {
         "dry_run": dry_run,
         "deleted": [

@@ -47,7 +47,7 @@ def _options(
         ),
     ] = None,
 ) -> Conditions:
-    """Return what the user gave, without what is not given.
+    """Return the options that the user gave.
 
     Raises:
         UsageError: a name and a regular expression are given.

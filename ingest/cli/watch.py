@@ -263,7 +263,7 @@ def _wait_for_dump(
 ) -> Dump | None:
     """Return the dump as soon as the directory holds one; None if `stop` is set before.
 
-    With `finish`, the directory is looked at once more then.
+    With `finish`, the directory is scanned once more then.
 
     Raises:
         UsageError: the directory is a store.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from workers.model import StepKey
-from workers.store.changes import BEGUN, DONE, REMOVED, path_of
+from workers.store.announcements import BEGUN, DONE, REMOVED, path_of
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
 

@@ -31,7 +31,7 @@ from ingest.steps.events import AnomalousCommitRead
 from workers.events import Event, Observer
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.changes import read_announcements
+from workers.store.announcements import read_announcements
 from workers.store.commit import Commit
 from workers.store.consolidated.cube_state import CubeState
 from workers.store.consolidated.cubes import REBUILD_HINT

@@ -17,7 +17,7 @@ from ingest.reader.cubes.consolidated import ConsolidatedCubes
 from workers.arrays.aggregate import STATISTICS
 from workers.model import StepKey, ceil_div
 from workers.store import metadata
-from workers.store.changes import CHANGED
+from workers.store.announcements import CHANGED
 from workers.store.commit import Commit
 from workers.store.consolidated.blocks import TensorAxis, TensorKey
 from workers.store.consolidated.cube_state import CubeState, parse_state

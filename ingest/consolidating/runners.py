@@ -19,7 +19,7 @@ class RunJobs(Protocol):
     """Runs tasks of one kind."""
 
     def __call__(self, task: Callable[[_Job], _Result], jobs: Sequence[_Job], /) -> Iterable[_Result]:
-        """Return what `task` returns of each job, in the order of the jobs."""
+        """Run `task` on each job; return the results in the order of the jobs."""
 
 
 _THREADS = 2

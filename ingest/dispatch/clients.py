@@ -34,7 +34,7 @@ class ClusterAnswer(NamedTuple):
 
 
 def ask(client: TaskClient, keys: list[Any]) -> ClusterAnswer | None:
-    """Return how far tasks are; None if nobody answers."""
+    """Return the progress of tasks; None if nobody answers."""
     return _ask_processes(client, keys) if isinstance(client, ProcessClient) else _ask_dask(client, keys)
 
 

@@ -49,7 +49,7 @@ def result_of(future: TaskFuture, task: str) -> Any:
 
 
 def _error_of_dask(task: str, exc: Exception) -> DumpIngestError:
-    """Return what Dask, or a task on it, raised as an error of this project."""
+    """Convert an exception of Dask, or of a task on it, to an error of this project."""
     from distributed import KilledWorker  # deferred: distributed takes 0.5 s to import
     from distributed.client import FutureCancelledError  # deferred: see above
     from distributed.scheduler import NoValidWorkerError  # deferred: see above

@@ -85,7 +85,7 @@ class OwnDaskCluster:
 
 
 def run_security() -> Security:
-    """Return what lets only holders of a new key talk to each other.
+    """Return TLS settings with a new key, so that only its holders can talk to each other.
 
     distributed.Security.temporary() does the same with an RSA key, which takes 300 times as long to make, and
     a certificate that begins when it is made and ends after a year.

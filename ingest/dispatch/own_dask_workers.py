@@ -23,7 +23,7 @@ Started = TypeVar("Started")
 
 
 def start_dask_workers(start: Callable[[], Started]) -> Started:
-    """Return what `start` returns: a scheduler in this process, and workers in others.
+    """Start a scheduler in this process and workers in others; return the result of `start`.
 
     The terminal sends Ctrl-C to all processes of its foreground group. Workers would die of it, while the
     main process waits for them. So they are started, now and whenever one dies, by threads in which the

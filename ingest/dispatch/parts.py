@@ -91,7 +91,7 @@ class InflightTask:
 
 
 def call_of(parts: Sequence[TaskPart]) -> tuple[str, Callable[[bytes], Any], bytes]:
-    """Return what a task is called, what it runs, and with which argument."""
+    """Return the name, the function and the packed argument of a task."""
     step, number = parts[0].step, parts[0].number
     plan, is_isolated = step.plan, step.state.is_isolated
     if number == WHOLE:
@@ -109,7 +109,7 @@ def call_of(parts: Sequence[TaskPart]) -> tuple[str, Callable[[bytes], Any], byt
 
 
 def key_suffix(part: TaskPart) -> str:
-    """Return what makes the key of a task unique."""
+    """Return a suffix that makes the key of a task unique."""
     plan, number = part.step.plan, part.number
     # Digits in front: Dask takes alphabetic parts of a key for part of the name of the task.
     place = f"{plan.key.rank}-{plan.key.step}-{number}-{part.step.attempts[number]}-{time.time_ns()}"

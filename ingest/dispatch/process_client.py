@@ -158,12 +158,12 @@ class ProcessClient:
             slot.process.wait()
 
     def states(self, keys: Sequence[str]) -> dict[str, str | None]:
-        """Return what becomes of tasks; None for one that is not known (any more)."""
+        """Return the state of each task; None for one that is not known (any more)."""
         with self._lock:
             return {key: "processing" if key in self._futures else None for key in keys}
 
     def at_work(self) -> dict[str, str]:
-        """Return which task each worker is at, of those that are at one."""
+        """Return the task that each busy worker is running."""
         return {slot.name: future.key for slot in self._slots if (future := slot.at_work) is not None}
 
     def replace(self, worker: str) -> None:

@@ -228,7 +228,7 @@ class Submitter:
                 step.packed = tasks.pack_plan(step.plan)
 
     def _next_parts(self) -> list[TaskPart]:
-        """Return what stands first in `_ready` and makes one task; nothing if its step was given up."""
+        """Return the first parts of `_ready` that make one task; none if their step was given up."""
         parts: list[TaskPart] = []
         rows = nbytes = 0
         for part in self._ready:
@@ -275,7 +275,7 @@ class Submitter:
         """Take back tasks that the scheduler has lost, or that keep their worker busy for too long."""
         if self._client is None or not self._inflight:
             return
-        for task, error in self.monitor.look(self._client, self._inflight):
+        for task, error in self.monitor.check(self._client, self._inflight):
             if task in self._inflight:
                 parts = self._take_back(task)
                 task.future.cancel()
@@ -350,7 +350,7 @@ class Submitter:
 
 
 def _result_of(task: InflightTask) -> Receipt | CommitSummary | DumpIngestError | list[Any]:
-    """Return what a task that has come to its end brought, or why it brought nothing."""
+    """Return the result of a finished task, or its error."""
     first, *others = (str(part.step.plan.key) for part in task.parts)
     steps = f"{first} (and {len(others)} more)" if others else first
     result: Receipt | CommitSummary | DumpIngestError | list[Any] = result_of(task.future, steps)

@@ -105,7 +105,7 @@ class TaskMonitor:
     _thread: threading.Thread | None = None
     _silent_since: float | None = None
     """When the scheduler was asked first since its last answer; None if it answers."""
-    _told_at: float = -math.inf
+    _reported_at: float = -math.inf
 
     def add(self, task: LongTask) -> None:
         """Look after a task that was submitted."""
@@ -116,8 +116,8 @@ class TaskMonitor:
         for of_tasks in (self._tasks, self._seen, self._given_up):
             of_tasks.pop(task.future.key, None)
 
-    def look(self, client: TaskClient, tasks: Iterable[Task]) -> list[tuple[Task, ClusterError]]:
-        """Return which of these tasks are given up, and why; ask about all tasks if it is time to.
+    def check(self, client: TaskClient, tasks: Iterable[Task]) -> list[tuple[Task, ClusterError]]:
+        """Return the tasks that are given up, each with its error; ask about all tasks if it is time to.
 
         The worker of a task that runs for too long is being replaced when this returns.
         """
@@ -138,9 +138,9 @@ class TaskMonitor:
             ClusterError: it has not answered for minutes.
         """
         since, now = self._silent_since, self.clock()
-        if since is None or now - max(since, self._told_at) < _SILENT_S:
+        if since is None or now - max(since, self._reported_at) < _SILENT_S:
             return
-        self._told_at = now
+        self._reported_at = now
         raise ClusterError(f"the Dask scheduler has not answered for {now - since:.0f} s", hint=HANGS_HINT)
 
     def _ask_if_due(self, client: TaskClient) -> None:

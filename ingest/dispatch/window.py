@@ -105,7 +105,7 @@ class TaskWindow(Generic[Job]):
                 task = self._remove(future)
                 results.append((task.job, result_of(future, task.name)))
         if client is not None and self._inflight:
-            for task, error in self.monitor.look(client, self._inflight.values()):
+            for task, error in self.monitor.check(client, self._inflight.values()):
                 self._remove(task.future)
                 task.future.cancel()
                 results.append((task.job, error))

@@ -46,7 +46,7 @@ class Barrier:
         )
 
     def advice(self, me: Identity, dump: Path) -> str:
-        """Return what to change so that this process can read the whole dump."""
+        """Return advice on how to let this process read the whole dump."""
         if self._admits(me):
             return (
                 "The mode would admit this process, so an access control list, a security module (SELinux, "
@@ -82,7 +82,7 @@ class Barrier:
 
 
 def first_barrier(path: Path) -> Barrier | None:
-    """Return what keeps this process from the content of a path; None if it can be read.
+    """Return the first file or directory that keeps this process from reading a path; None if none does.
 
     Links are followed. A path that does not exist has no barrier.
     """

@@ -24,7 +24,7 @@ from ingest.layouts.detect import find_dump
 from ingest.layouts.proposal import proposed_hint
 from ingest.reader.ranges import format_ranges
 from ingest.reader.text import counted
-from ingest.service.belonging import Belonging
+from ingest.service.foreign_dump import ForeignDumpCheck
 from ingest.settings import LoadedSettings, Settings
 from ingest.units import human_bytes
 from ingest.wiring.stores import grid_of, place_of_store, refuse_misplaced
@@ -305,9 +305,9 @@ def _write_and_read_back(objects: ObjectStore, settings: Settings) -> list[Check
 def _belongs(settings: Settings, scanned: _Scanned, objects: ObjectStore) -> Check:
     """Find out whether the store has the ranks of the dump from this dump, and from no other."""
     host = settings.host or socket.gethostname()
-    belonging = Belonging(scanned.dump, objects, grid_of(settings), host, set(settings.continues))
+    foreign_dumps = ForeignDumpCheck(scanned.dump, objects, grid_of(settings), host, set(settings.continues))
     ranks = {listing.key.rank for listing in scanned.scan.listings}
-    for error in belonging.check(ranks):
+    for error in foreign_dumps.check(ranks):
         return _failure("dump in store", error)
     detail = (
         f"{counted(len(ranks), 'rank')} of {scanned.dump.root}: new to the store, or in it from this dump"

@@ -36,7 +36,7 @@ def check_configuration(root: Path) -> list[Check]:
 
 
 def _about(path: Path) -> dict[str, Any]:
-    """Return what MindSpore says of itself next to the configuration; empty if it says nothing."""
+    """Read MindSpore's description of itself next to the configuration; {} if there is none."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

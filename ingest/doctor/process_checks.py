@@ -40,7 +40,7 @@ class _Metrics:
 
     @classmethod
     def parse(cls, text: str) -> _Metrics:
-        """Return what a page of metrics says.
+        """Parse a page of metrics.
 
         Raises:
             ValueError: it is not a page of metrics.
@@ -130,7 +130,7 @@ def _other_store(name: str, metrics: _Metrics, store: str) -> Check | None:
 
 
 def _work(name: str, metrics: _Metrics, *, is_view_kept: bool) -> Check | None:
-    """Return what is wrong with the work of a process that gets on."""
+    """Return what is wrong with the work of a process that makes progress."""
     if metrics.role == "consolidator":
         is_idle = not metrics.one("consolidator_lease_held") and not is_view_kept
         if not is_idle or metrics.age_s <= _YOUNG_S:

@@ -23,7 +23,7 @@ _MAX_RANGE = 1_000_000
 
 
 def read_mindspore(content: Mapping[str, Any]) -> AskedDump:
-    """Return what a `data_dump.json` asks for."""
+    """Read which tensors a `data_dump.json` asks for."""
     common = section(content, "common_dump_settings")
     e2e = section(content, "e2e_dump_settings")
     saved = common.get("saved_data", "tensor")
@@ -58,7 +58,7 @@ def _kernels(common: Mapping[str, Any]) -> tuple[OperatorPattern, ...] | None:
 
 
 def read_msprobe(content: Mapping[str, Any]) -> AskedDump:
-    """Return what a `config.json` of msProbe asks for."""
+    """Read which tensors a `config.json` of msProbe asks for."""
     task = content.get("task") or "statistics"
     settings = section(content, str(task))
     names = [name for name in _list(settings.get("list")) if isinstance(name, str)]
@@ -78,7 +78,7 @@ def read_msprobe(content: Mapping[str, Any]) -> AskedDump:
 
 
 def read_acl(content: Mapping[str, Any]) -> AskedDump:
-    """Return what an ACL configuration asks for."""
+    """Read which tensors an ACL configuration asks for."""
     dump = section(content, "dump")
     scene = str(dump.get("dump_scene", ""))
     overflow = _OVERFLOW if dump.get("dump_debug") == "on" else ""
@@ -110,7 +110,7 @@ def _names(models: Iterable[Mapping[str, Any]], entry: str) -> list[str]:
 
 
 def read_options(options: Mapping[str, Any], *, usual_mode: str) -> AskedDump:
-    """Return what the options of TorchAir or TensorFlow ask for; `usual_mode` is theirs if none is set."""
+    """Read what the options of TorchAir or TensorFlow ask for; `usual_mode` is the mode if none is set."""
     layers = str(options.get("dump_layer", "")).split()
     return AskedDump(
         steps=parse_iterations(str(options.get("dump_step") or "all")),

@@ -34,7 +34,7 @@ class ReadBackFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class RetentionSeen(Event):
-    """How much is still to be deleted: reported after each look."""
+    """How much is still to be deleted: reported after each scan."""
 
     steps: int
     """Steps that wait to be read back, or are being read back."""

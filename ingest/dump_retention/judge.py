@@ -9,8 +9,8 @@ from pathlib import Path
 from ingest.dump_retention.policy import Candidate, RetentionPolicy, WhyKept
 from ingest.layouts.base import Listing
 from ingest.steps.committed import Committed
-from ingest.steps.elsewhere import comes_from_elsewhere
 from ingest.steps.keep_reasons import must_stay
+from ingest.steps.other_dump import comes_from_other_dump
 from ingest.steps.state import StepState
 from ingest.steps.table import StepTable
 from workers.model import StepKey
@@ -31,7 +31,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class SourceJudge:
-    """Decides about the source files of steps that the store held at the last look."""
+    """Decides about the source files of steps that the store held at the last scan."""
 
     table: StepTable
     committed: Committed
@@ -69,11 +69,13 @@ class SourceJudge:
             commit is not None
             and commit.fingerprint == fingerprint
             and must_stay(commit) is None
-            and comes_from_elsewhere(listing.key, self._origin(listing), commit) is None
+            and comes_from_other_dump(listing.key, self._origin(listing), commit) is None
         )
 
     def _candidate(self, state: StepState, listing: Listing, commit: Commit | None) -> Candidate:
-        elsewhere = None if commit is None else comes_from_elsewhere(state.key, self._origin(listing), commit)
+        elsewhere = (
+            None if commit is None else comes_from_other_dump(state.key, self._origin(listing), commit)
+        )
         if not self.policy.keep_anomalous:
             return Candidate(commit, elsewhere)
         alike = self._of_steps({state.key.step})

@@ -19,7 +19,7 @@ from ingest.dump_retention.judge import Judged, SourceJudge
 from ingest.dump_retention.policy import NO_NEWS
 from ingest.dump_retention.read_backs import ReadBacks, jobs_of
 from ingest.dump_retention.removal import Removed, cannot_delete, not_writable, remove
-from ingest.dump_retention.under_way import StepUnderWay
+from ingest.dump_retention.step_deletion import StepDeletion
 from ingest.layouts.base import Listing
 from ingest.steps.deletion import DeletionStage
 from ingest.steps.events import SourceKept
@@ -65,7 +65,7 @@ class SourceRetention:
     _has_seen: bool = False
     _waiting: deque[StepState] = field(default_factory=deque)
     """Steps to decide about, oldest first."""
-    _under_way: list[StepUnderWay] = field(default_factory=list)
+    _under_way: list[StepDeletion] = field(default_factory=list)
     _events: list[Event] = field(default_factory=list)
     """What is still to be reported."""
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -83,10 +83,10 @@ class SourceRetention:
         )
 
     def see(self) -> list[Event]:
-        """Take over what the table has since the last look at the dump; return what there is to report.
+        """Take over what the table has since the last scan of the dump; return what there is to report.
 
         Raises:
-            UsageError: this is the first look, and nothing may be deleted in the dump.
+            UsageError: this is the first scan, and nothing may be deleted in the dump.
         """
         present = [state for state in self.judge.table.present() if state.key.step is not None]
         if not self._has_seen:
@@ -182,7 +182,7 @@ class SourceRetention:
             )
             return
         jobs = jobs_of(state.key, commit.fingerprint, str(self.judge.root), self.store, listing.files)
-        step = StepUnderWay(
+        step = StepDeletion(
             state, listing, commit.fingerprint, self.clock(), {job.number: job for job in jobs}
         )
         self._under_way.append(step)
@@ -201,7 +201,7 @@ class SourceRetention:
         else:
             step.results[job.number] = result
 
-    def _advance(self, step: StepUnderWay) -> None:
+    def _advance(self, step: StepDeletion) -> None:
         """Remove the files of a step that was read back as a whole, and record the outcome."""
         if step.removing is None and step.is_read_back:
             self._remove(step)
@@ -209,7 +209,7 @@ class SourceRetention:
             self._end(step)
             self._record_removed(step, step.removing.result())
 
-    def _remove(self, step: StepUnderWay) -> None:
+    def _remove(self, step: StepDeletion) -> None:
         """Unlink what was found to be in the store, if the commit is still the one that was read back."""
         listing = step.listing
         try:
@@ -219,7 +219,7 @@ class SourceRetention:
             self._record_failure(step.state, listing, exc)
             return
         if not self.judge.may_go(listing, commit, step.fingerprint):
-            self._give_up(step)  # the next look finds out why
+            self._give_up(step)  # the next scan finds out why
             return
         step.state.for_deletion().stage = DeletionStage.REMOVING
         step.removing = self._threads.submit(
@@ -232,7 +232,7 @@ class SourceRetention:
             dry_run=self.dry_run,
         )
 
-    def _record_removed(self, step: StepUnderWay, removed: Removed) -> None:
+    def _record_removed(self, step: StepDeletion, removed: Removed) -> None:
         """Report what was deleted and what was not."""
         state, listing = step.state, step.listing
         if removed.files:
@@ -249,8 +249,8 @@ class SourceRetention:
         else:
             self._settle_rest(step)
 
-    def _settle_rest(self, step: StepUnderWay) -> None:
-        """Record why the rest of a step stays, so that the next look, which shows it, changes nothing."""
+    def _settle_rest(self, step: StepDeletion) -> None:
+        """Record why the rest of a step stays, so that the next scan, which shows it, changes nothing."""
         others = step.others()
         left = {file.path for files in others.values() for file in files}
         deletion = step.state.for_deletion()
@@ -298,10 +298,10 @@ class SourceRetention:
         deletion.pause(self.clock() + pause_s)
         return pause_s
 
-    def _give_up(self, step: StepUnderWay) -> None:
+    def _give_up(self, step: StepDeletion) -> None:
         self._end(step)
         self.read_backs.drop(step.key)
 
-    def _end(self, step: StepUnderWay) -> None:
+    def _end(self, step: StepDeletion) -> None:
         self._under_way.remove(step)
         step.state.for_deletion().stage = None

@@ -7,7 +7,8 @@ series_kinds.py,            the kinds of rules: a tensor against its earlier ste
 replicas.py
 history.py, conditions.py   what these need of earlier steps; their `where`
 stored.py, anomalies.py     findings in a store, and the list of them
-backtest.py, necessary.py   how often rules would have fired; in which steps they may
+backtest.py,                how often rules would have fired; what a tensor must fulfil so that one may fire
+necessary_conditions.py
 waiting.py, should_stop.py, waiting for an incident; whether a job should stop; whether the evidence is safe
 evidence.py
 incidents/                  what went wrong, once for each cause

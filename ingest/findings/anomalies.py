@@ -87,7 +87,7 @@ def anomalies(
     rule: str | Sequence[str] | None = None,
     severity: str | None = None,
 ) -> Anomalies:
-    """Return what rules have found, without looking at any tensor.
+    """List the findings of rules, without reading any tensor.
 
     Memory: the findings, of which a rule stores no more than its limit for each step and rank.
 
@@ -186,7 +186,7 @@ class _CollectedFindings:
         return names
 
     def chosen(self, store: str, rule: str | Sequence[str] | None, severity: str | None) -> Anomalies:
-        """Return what is collected about some rules.
+        """Return the findings of some rules.
 
         Raises:
             UsageError: a rule does not exist.

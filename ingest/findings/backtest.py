@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingest.findings.anomalies import of_ranks
-from ingest.findings.necessary import necessary_condition
+from ingest.findings.necessary_conditions import necessary_condition
 from ingest.findings.series import SeriesRules
 from ingest.findings.stored import generation_of
 from ingest.reader.catalog import Catalog

@@ -27,7 +27,7 @@ def conditions_of(rules: Iterable[Rule]) -> frozenset[str]:
 
 
 def fulfilled(conditions: Iterable[str], block: Block, axis: TensorAxis) -> dict[str, Mask | UsageError]:
-    """Return which tensors of a step fulfil each condition, (rank, tensor), or why it cannot be evaluated."""
+    """Evaluate each condition on a step, (rank, tensor), or return why it cannot be evaluated."""
     masks: dict[str, Mask | UsageError] = {}
     for text in conditions:
         try:

@@ -13,7 +13,7 @@ from ingest.findings.series import SeriesRules, StepFindings
 from ingest.findings.stored import ensure_group, generation_of, known_series, write_series
 from ingest.reader.catalog import Catalog
 from workers.rules.values import RuleSet
-from workers.store import commit, removed
+from workers.store import commit, tombstones
 from workers.store.objects import ObjectStore
 
 #: How many steps are evaluated from one listing of the store. Listing takes longer the longer the run is.
@@ -76,6 +76,6 @@ class SeriesEvaluator:
         changed = {step for step, _ in self._done or ()}.intersection(new)
         ranks = commit.list_ranks(self.objects) if changed else []
         absent = {(step, rank) for step in changed for rank in ranks if rank not in generations[step]}
-        tombstones = {rank: removed.read(self.objects, rank) for rank in sorted({rank for _, rank in absent})}
-        without = {step for step, rank in absent if step in tombstones[rank]}
+        removed = {rank: tombstones.read(self.objects, rank) for rank in sorted({rank for _, rank in absent})}
+        without = {step for step, rank in absent if step in removed[rank]}
         return [step for step in new if step not in without]

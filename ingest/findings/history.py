@@ -72,7 +72,7 @@ class StepWindow:
         return self._aligned(self.now, self.now.values[name], np.nan)
 
     def fulfils(self, condition: str) -> Mask:
-        """Return which tensors of the step fulfil a condition, (rank, tensor).
+        """Return a mask of the tensors of the step that fulfil a condition, (rank, tensor).
 
         Raises:
             UsageError: it cannot be evaluated.
@@ -164,7 +164,7 @@ class History:
         self._kept = {key: values for key, values in self._kept.items() if key in wanted}
 
     def _read(self, catalog: Catalog, unread: Mapping[int, str]) -> dict[int, StepValues]:
-        """Return what is kept of these steps, without those that are gone or damaged."""
+        """Read these steps as the history keeps them, without those that are gone or damaged."""
         values: dict[int, StepValues] = {}
         try:
             statistics = StepStatistics(take_snapshot(catalog, step=list(unread), include_partial=True))
@@ -181,7 +181,7 @@ class History:
         return values
 
     def _reduced(self, block: Block, axis: TensorAxis, steps: Mapping[int, Step]) -> StepValues:
-        """Return what rules need of a step."""
+        """Reduce a step to the columns that rules need."""
         keys = axis.keys[: block.row.shape[1]]
         places = np.array([place for place, key in enumerate(keys) if self._is_chosen(key)], np.int64)
         own = self.axis.extend(keys[place] for place in places)
@@ -228,7 +228,7 @@ def _cumulative(
 
 
 def _digests(block: Block, places: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-    """Return what tells contents apart: digests, or those of the statistics if only these were dumped."""
+    """Return keys of contents: digests, or digests of the statistics if only these were dumped."""
     digest = block.digest[:, places].copy()
     lacking = ~digest.any(axis=2) & np.isfinite(block.statistics[:, places]).any(axis=2)
     for rank, place in np.argwhere(lacking).tolist():

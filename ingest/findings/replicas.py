@@ -88,7 +88,7 @@ class ComparedReplicas:
         return cls(answer, tuple(left_out), fulfil=fulfil)
 
     def findings(self, rule: Rule, step: int) -> Iterator[Finding]:
-        """Yield what a rule finds in the comparison, in order of execution.
+        """Yield the findings of a rule in the comparison, in order of execution.
 
         A rule with a condition finds nothing about a step that is missing: no tensor of it fulfils anything.
 
@@ -108,7 +108,7 @@ class ComparedReplicas:
 def _fulfilling(
     catalog: Catalog, step: int, conditions: Collection[str]
 ) -> dict[str, frozenset[Tensor] | UsageError]:
-    """Return what fulfils each condition in a step, on any rank."""
+    """Return the tensors that fulfil each condition in a step, on any rank."""
     statistics = StepStatistics(take_snapshot(catalog, step=step), digests=False)
     masks = fulfilled(conditions, statistics.block(step), statistics.axis)
     return {

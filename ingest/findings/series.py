@@ -79,7 +79,7 @@ class SeriesRules:
     def evaluate(
         self, catalog: Catalog, step: int, before: Mapping[int, str], generation: str
     ) -> StepFindings:
-        """Return what is found in one step.
+        """Return the findings in one step.
 
         Args:
             catalog: the store.
@@ -132,7 +132,7 @@ class SeriesRules:
             tally.add(rule, findings, total)
 
     def _findings(self, rule: Rule, step: int, window: StepWindow) -> tuple[list[Finding], int]:
-        """Return what one rule over several steps finds: what is stored of it, and how much it is."""
+        """Return the findings of one rule over several steps: those that are stored, and their number."""
         ranks = window.now.ranks
         with np.errstate(all="ignore"):
             hits = KINDS[rule.kind].evaluate(rule, window)

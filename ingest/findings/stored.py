@@ -121,7 +121,7 @@ def ensure_group(objects: ObjectStore) -> None:
 def read_series(
     objects: ObjectStore, steps: Iterable[int] | None, damages: list[str]
 ) -> dict[int, SeriesDocument]:
-    """Return what was found in each of these steps, or in all; of several documents the last one counts.
+    """Read the findings of these steps, or of all; of several documents of a step the last one counts.
 
     Damaged documents are left out and named in `damages`.
     """

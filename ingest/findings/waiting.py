@@ -175,7 +175,7 @@ class _Looks:
 
 
 def evidence_in(store: Catalog) -> CommittedEvidence:
-    """Return what a store has committed."""
+    """Return the evidence that a store has committed."""
     steps = store.select(damages=[])
     return CommittedEvidence.of(
         CommittedStep(step.key.rank, step.key.step, step.commit.record.committed_at_s)

@@ -16,7 +16,7 @@ reports.py,
 te_statistics.py,
 titan_numerics.py,
 debug_mode.py,
-told_statistics.py
+logged_statistics.py
 table.py                    the tables of docs/formats.md
 
 All other modules are layouts.

@@ -206,7 +206,7 @@ class Layout(ABC):
 
     @abstractmethod
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
-        """Return what the files of one place are. Opens only what it reads through `read`.
+        """Describe the files of one place. Opens only what it reads through `read`.
 
         Args:
             place: the directory.
@@ -304,4 +304,4 @@ class Dump(Protocol):
         """
 
     def describe(self, listing: Listing) -> Description:
-        """Return what names and small files say about the files of a step."""
+        """Describe the files of one place. Opens only what it reads through `read`."""

@@ -29,7 +29,7 @@ _CALL = re.compile(r".+_\d+_L[0-9]|L2DfxAbscent_\d+", re.DOTALL)
 
 
 def parse_bin_name(file_name: str, *, net: str = "", graph: str = "") -> TensorName | None:
-    """Return what the name of a DumpData file says; None if it is not named like one.
+    """Parse the name of a DumpData file; return None if it has another form.
 
     Io and slot are not in the name, but in the file.
 
@@ -79,7 +79,7 @@ def known_id(number: int) -> int:
 
 
 def _time_at(numbers: Sequence[str]) -> int:
-    """Return which number is the time: the second, or the third, if the stream comes before it."""
+    """Return which number is the time: the second, or the third if the stream comes before it."""
     if len(numbers) <= 3:
         return len(numbers) - 1
     return 2 if len(numbers[2]) >= len(numbers[1]) else 1

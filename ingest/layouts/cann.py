@@ -97,7 +97,7 @@ class Cann(Layout):
     )
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
-        """Return what the files of one place are; see `Layout.describe`."""
+        """Describe the files of one place; see `Layout.describe`."""
         # What kernels print is text, whatever the names of its files.
         dumped = [file for file in files if "/printf/" not in file.path.removeprefix(place.path)]
         return describe_files(
@@ -108,7 +108,7 @@ class Cann(Layout):
 def describe_files(
     files: Sequence[SourceFile], read: ReadSmall, *, net: str = "", graph: str = ""
 ) -> Description:
-    """Return what the files are that CANN, or MindSpore through CANN, wrote for one model."""
+    """Describe the files that CANN, or MindSpore through CANN, wrote for one model."""
     place = TensorName(net=net, graph=graph)
     paths = {file.path for file in files}
     names = LongNames(read)
@@ -132,7 +132,7 @@ def describe_files(
 
 
 def parse_npy_name(file_name: str, *, net: str = "", graph: str = "") -> TensorName | None:
-    """Return what the name of an npy file of MindSpore or a converter says; None if it has another form.
+    """Parse the name of an npy file of MindSpore or a converter; return None if it has another form.
 
     >>> parse_npy_name("Add.Add_2.4.7.1722556800123456.output.0.2x3.npy").slot
     0

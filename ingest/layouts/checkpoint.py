@@ -53,7 +53,7 @@ class DistributedCheckpoint(Layout):
     )
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
-        """Return what the files of one rank are; see `Layout.describe`. Reads `.metadata`."""
+        """Describe the files of one rank; see `Layout.describe`. Reads `.metadata`."""
         metadata = f"{place.directory}/{_METADATA}".lstrip("/")
         data = read(metadata)
         if data is None:
@@ -88,7 +88,7 @@ def _member(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:
 
 
 def _parsed(data: bytes) -> Mapping[str, Mapping[int, Chunk]]:
-    """Return what a `.metadata` says."""
+    """Parse a `.metadata` file."""
     if len(data) > MAX_METADATA_NBYTES:
         raise UnreadableTensor(f"has {len(data)} bytes; at most {MAX_METADATA_NBYTES} are read")
     return _last_parsed(data)

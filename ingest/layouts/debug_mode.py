@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from ingest.layouts.told_statistics import Precision, ToldTensor, parse_shape, reported, writes_later
+from ingest.layouts.logged_statistics import LoggedTensor, Precision, parse_shape, reported, writes_later
 from workers.dump.model import ReportedStatistics, TensorName
 
 _Hash: TypeAlias = int | float | None  # int on its own: it is a hash, and a float is a norm
@@ -165,7 +165,7 @@ def _rows(source: str, entry: Mapping[str, Any], calls: _Calls, net: str) -> Ite
 
 def _told(
     name: TensorName, described: _PrintedTensor | None, value: _Hash, common: Mapping[str, Any]
-) -> ToldTensor:
+) -> LoggedTensor:
     attributes = dict(common)
     numbers: dict[str, float] = {}
     norms: list[float] = []
@@ -178,7 +178,7 @@ def _told(
         if name.io == "output" and norms:
             numbers["l1_norm"] = value
     dtype, shape = (described.dtype, described.shape) if described else ("", None)
-    return ToldTensor(name, numbers, norms, dtype, shape, attributes)
+    return LoggedTensor(name, numbers, norms, dtype, shape, attributes)
 
 
 def _paired(
@@ -212,7 +212,7 @@ def _leaves(tree: Any, depth: int = 0) -> list[_Hash]:
 
 
 def _members(tree: Mapping[str, Any]) -> Iterable[Any]:
-    """Return what is directly in a tuple, list or dictionary of a tree."""
+    """Return the direct members of a tuple, list or dictionary of a tree."""
     if tree.get("type") == "dict":
         return _items(tree).values()
     items = tree.get("items")

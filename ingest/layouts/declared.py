@@ -98,7 +98,7 @@ class _Declared(Layout):
         self.proves_dump = bool(fields & {*STEP_FIELDS, "rank", "device", "pid"})
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Return what the files of one place are; see `Layout.describe`. Reads none."""
+        """Describe the files of one place; see `Layout.describe`. Reads none of them."""
         named = {}
         for file in files:
             file_name = file.path.rpartition("/")[2]

@@ -64,5 +64,5 @@ def step_of(fields: Mapping[str, str]) -> int | None:
 
 
 def series_of(fields: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return what places that follow one another, step by step, have in common."""
+    """Return the fields that places of successive steps have in common."""
     return tuple(sorted(item for item in fields.items() if item[0] not in _NOT_IN_SERIES))

@@ -77,7 +77,7 @@ def list_places(
 
 
 def aged(listings: Iterable[Listing], now: float) -> list[Listing]:
-    """Return those that are too old to be trusted, by Unix time `now`, the oldest first."""
+    """Return the listings that are too old to be trusted, by Unix time `now`, the oldest first."""
     old = [listing for listing in listings if not 0 <= now - listing.listed_at < TRUST_S]
     return sorted(old, key=lambda listing: listing.listed_at)
 

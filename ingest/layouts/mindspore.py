@@ -65,7 +65,7 @@ class MindSpore(Layout):
     configuration = "/.dump_metadata/data_dump.json"
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
-        """Return what the files of one iteration are; see `Layout.describe`."""
+        """Describe the files of one iteration; see `Layout.describe`."""
         net, graph = place.fields.get("net", ""), place.fields.get("graph", "")
         npy = [file.path for file in files if file.path.endswith(".npy")]
         others = [file for file in files if not file.path.endswith(".npy")]

@@ -29,5 +29,5 @@ class MindSporeAsync(Layout):
     )
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
-        """Return what the files of one place are; see `Layout.describe`."""
+        """Describe the files of one place; see `Layout.describe`."""
         return describe_files(files, read, net=place.fields["net"], graph=place.fields["graph"])

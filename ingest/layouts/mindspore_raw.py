@@ -54,14 +54,14 @@ class MindSporeRaw(Layout):
     evidence = re.compile(r".+_shape_.*\.bin", re.DOTALL)
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Return what the files of one place are; see `Layout.describe`. Reads none."""
+        """Describe the files of one place; see `Layout.describe`. Reads none of them."""
         net = place.fields.get("net", "")
         named = {file.path: parse_raw_name(file.path.rpartition("/")[2], net=net) for file in files}
         return Description({path: tensor for path, tensor in named.items() if tensor is not None})
 
 
 def parse_raw_name(file_name: str, *, net: str = "") -> TensorFile | None:
-    """Return what the name of a raw file says; None if it is not named like one.
+    """Parse the name of a raw file; return None if it has another form.
 
     Elements of an unknown type are bytes on one axis, with the type as `declared_dtype`.
 

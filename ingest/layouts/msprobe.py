@@ -64,7 +64,7 @@ class MsProbe(Layout):
     )
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
-        """Return what the files of one process and step are; see `Layout.describe`."""
+        """Describe the files of one process and step; see `Layout.describe`."""
         mode = place.fields.get("mode", "")
         paths = {file.path for file in files}
         tensor_files = [file.path for file in files if _extension(file.path) in _CONTAINERS]

@@ -136,7 +136,7 @@ def _sections(key: str, call: object) -> list[tuple[str, tuple[str, ...], object
 
 
 def _below(element: object) -> list[tuple[tuple[str, ...], object]]:
-    """Return what an element contains, each with the indices that lead to it."""
+    """Return the members of an element, each with the indices that lead to it."""
     if isinstance(element, list):
         return [((str(number),), below) for number, below in enumerate(element)]
     if not isinstance(element, dict):

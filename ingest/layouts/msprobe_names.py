@@ -47,7 +47,7 @@ _INSTANCES = frozenset(["Module", "Cell", "Primitive"])
 
 
 def parse_tensor_name(stem: str, *, graph: str = "") -> TensorName | None:
-    """Return what the name of a tensor file, without its extension, says; None if it is not msProbe's.
+    """Parse the name of a tensor file, without its extension; return None if it is not msProbe's.
 
     >>> parse_tensor_name("Jit.Momentum.0.forward.input.1.2").io
     'input.1'
@@ -97,7 +97,7 @@ def tensor_name(
 
 
 def _op_type(key: str) -> str:
-    """Return what was called: the type of the API and its name; for an instance, its kind and its class."""
+    """Return the type of a call: that of the API and its name; for an instance, its kind and its class."""
     parts = key.split(".")
     if parts[-1] == "debug":
         return "debug"

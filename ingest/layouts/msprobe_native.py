@@ -64,7 +64,7 @@ class MsProbeNative(Layout):
     )
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Return what the files of one step are; see `Layout.describe`."""
+        """Describe the files of one step; see `Layout.describe`."""
         names = LongNames(read)
         named: dict[str, TensorFile] = {}
         reported: list[ReportedStatistics] = []
@@ -84,7 +84,7 @@ class MsProbeNative(Layout):
 
 
 def parse_tensor_name(file_name: str) -> TensorFile | None:
-    """Return what the name of a file says; None if it is not that of a tensor.
+    """Parse the name of a file; return None if it is not that of a tensor.
 
     >>> parse_tensor_name("Add.Add_1.2.7.1722484800151657.output.0.ND.FLOAT").dtype
     'float32'

@@ -138,7 +138,7 @@ def _described(
     read: ReadSmall,
     rows_of: Callable[[SourceFile, bytes], Iterable[ReportedStatistics]],
 ) -> Description:
-    """Return what logs report."""
+    """Describe the tensors that logs report."""
     reported: list[ReportedStatistics] = []
     problems: list[Problem] = []
     unfinished = ""

@@ -73,7 +73,7 @@ class SglangDumper(Layout):
     )
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Return what the files of one place are; see `Layout.describe`. Reads none."""
+        """Describe the files of one place; see `Layout.describe`. Reads none of them."""
         return Description(
             {
                 file.path: TensorFile(
@@ -103,7 +103,7 @@ class ForwardHooks(Layout):
     )
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Return what the files of one place are; see `Layout.describe`. Reads none."""
+        """Describe the files of one place; see `Layout.describe`. Reads none of them."""
         name_member = _first_pass_member if int(place.fields["step"]) == 0 else _pass_member
         return Description(
             {file.path: TensorFile(TensorName(), Container.PT, name_member=name_member) for file in files}
@@ -138,7 +138,7 @@ class TransformerEngine(Layout):
     )
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Return what the files of one place are; see `Layout.describe`. Reads none."""
+        """Describe the files of one place; see `Layout.describe`. Reads none of them."""
         return Description(
             {
                 file.path: TensorFile(
@@ -165,7 +165,7 @@ class TensorRtLlm(Layout):
     systems = (System("TensorRT-LLM, debug hook", "data_dump/rank1/1.Model-2.Linear-output.0.pt", "pt"),)
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Return what the files of one place are; see `Layout.describe`. Reads none."""
+        """Describe the files of one place; see `Layout.describe`. Reads none of them."""
         paths = [file.path for file in files if file.path.endswith(".pt")]
         names = {path: parse_trt_llm_name(path.rpartition("/")[2]) for path in paths}
         known = sorted((trt_llm_order(name), path) for path, name in names.items() if name is not None)
@@ -192,7 +192,7 @@ class AotInductor(Layout):
     systems = (System("AOTInductor, debug printer", "tmp/aoti_torch/after_launch_add_buf0_cpu.pt", "pt"),)
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Return what the files of one place are; see `Layout.describe`. Reads none."""
+        """Describe the files of one place; see `Layout.describe`. Reads none of them."""
         # The printer keeps no order; that of the times of the files is the one in which they were written.
         ordered = sorted(files, key=lambda file: (file.mtime_ns, file.path))
         named = {}
@@ -213,7 +213,7 @@ class Vllm(Layout):
     systems = (System("vLLM, intermediate logging", "step_8", "pt, `module_calls.txt`"),)
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
-        """Return what the files of one place are; see `Layout.describe`. Reads `module_calls.txt`."""
+        """Describe the files of one place; see `Layout.describe`. Reads `module_calls.txt`."""
         calls = (read(f"{place.path}/module_calls.txt") or b"").decode(errors="replace").splitlines()
         order = {call.strip(): number for number, call in enumerate(calls)}
         named = {}
@@ -243,7 +243,7 @@ class OnnxRuntime(Layout):
     systems = (System("ONNX Runtime, debug_node_inputs_outputs", "logits_rank_1.tensorproto", "tensorproto"),)
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Return what the files of one place are; see `Layout.describe`. Reads none."""
+        """Describe the files of one place; see `Layout.describe`. Reads none of them."""
         named = {}
         for file in files:
             tensor = re.sub(

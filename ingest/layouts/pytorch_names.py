@@ -76,7 +76,7 @@ def sglang_tags(file_name: str) -> dict[str, str]:
 
 
 def parse_sglang_name(file_name: str) -> TensorName | None:
-    """Return what the name of a file of SGLang's dumper says; None if the name has another form.
+    """Parse the name of a file of SGLang's dumper; return None if it has another form.
 
     >>> parse_sglang_name("step=0___rank=0___dump_index=3___name=param__fc.weight.pt").op_name
     'fc.weight'
@@ -127,7 +127,7 @@ def _module_operand(text: str) -> _Operand:
 
 
 def parse_trt_llm_name(file_name: str) -> TensorName | None:
-    """Return what the name of a file of TensorRT-LLM's hook says; None if the name has another form."""
+    """Parse the name of a file of TensorRT-LLM's hook; return None if it has another form."""
     match = _TRT_LLM.fullmatch(file_name.removesuffix(".pt"))
     if match is None:
         return None
@@ -145,7 +145,7 @@ def trt_llm_order(name: TensorName) -> tuple[tuple[int, ...], ...]:
 
 
 def parse_aoti_name(file_name: str) -> TensorName | None:
-    """Return what the name of a file of AOTInductor's printer says; None if the name has another form.
+    """Parse the name of a file of AOTInductor's printer; return None if it has another form.
 
     Buffers before a launch are not inputs to be judged: the memory of an output holds anything then.
     """
@@ -160,7 +160,7 @@ def parse_aoti_name(file_name: str) -> TensorName | None:
 
 
 def parse_te_name(file_name: str) -> TensorName | None:
-    """Return what the name of a file of DumpTensors says; None if the name has another form."""
+    """Parse the name of a file of DumpTensors; return None if it has another form."""
     match = _TE.fullmatch(file_name.removesuffix(".pt"))
     return None if match is None else te_tensor(match["layer"], match["tensor"])
 
@@ -172,7 +172,7 @@ def te_tensor(layer: str, tensor: str) -> TensorName:
 
 
 def parse_vllm_name(module: str, file_name: str) -> TensorName | None:
-    """Return what the names of a directory and of a file in it say; None if the latter has another form."""
+    """Parse the names of a directory and of a file in it; return None if the latter has another form."""
     match = _VLLM.fullmatch(file_name.removesuffix(".pt"))
     if match is None:
         return None

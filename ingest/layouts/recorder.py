@@ -118,7 +118,7 @@ class RecorderTree(Layout):
     )
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
-        """Return what the files of one place are; see `Layout.describe`. Reads the lines.
+        """Describe the files of one place; see `Layout.describe`. Reads the lines.
 
         What the last file says is not a problem of the step: a step that an exception ended, and one that
         lacks elements but has their statistics, answers questions as any other.
@@ -199,7 +199,7 @@ def _reported(path: str, line: RecordedTensor) -> ReportedStatistics:
 
 
 def _tensor_file(path: str, lines: Mapping[str, RecordedTensor]) -> TensorFile | None:
-    """Return what a file is; None if it holds no elements. One without lines is named by its keys."""
+    """Describe a file; return None if it holds no elements. A file without lines is named by its keys."""
     file_name = path.rpartition("/")[2]
     attributes = {key: line.attributes for key, line in lines.items() if line.dtensor is not None}
     if file_name.endswith(".safetensors"):

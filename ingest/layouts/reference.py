@@ -49,13 +49,13 @@ class ReferenceDump(Layout):
     )
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Return what the files of one place are; see `Layout.describe`. Reads none."""
+        """Describe the files of one place; see `Layout.describe`. Reads none of them."""
         named = ((file.path, parse_reference_name(file.path.rpartition("/")[2])) for file in files)
         return Description({path: tensor for path, tensor in named if tensor is not None})
 
 
 def parse_reference_name(file_name: str) -> TensorFile | None:
-    """Return what the name of a file says; None if it has another form.
+    """Parse the name of a file; return None if it has another form.
 
     >>> parse_reference_name("conv1.0.1610000000000000.npy").name.op_name
     'conv1'

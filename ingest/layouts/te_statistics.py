@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterator
 from typing import TypeAlias
 
+from ingest.layouts.logged_statistics import LoggedTensor, Precision, number_row, reported
 from ingest.layouts.pytorch_names import te_tensor
-from ingest.layouts.told_statistics import Precision, ToldTensor, number_row, reported
 from workers.dump.model import ReportedStatistics, TensorName
 
 #: A line, as `Layout.step_of_line` has it.
@@ -57,13 +57,13 @@ def read_lines(source: str, lines: bytes, tensors: str) -> Iterator[ReportedStat
             numbers.setdefault((parts["layer"], parts["tensor"]), {})[parts["statistic"]] = value
     for sequence, ((layer, tensor), values) in enumerate(_in_order(numbers)):
         name = te_tensor(layer, tensor)._replace(sequence=sequence)
-        told = ToldTensor(
+        logged = LoggedTensor(
             name,
             values,
             [values[norm] for norm in _NORMS if norm in values],
             tensor=f"{tensors}/{_IN_FILE_NAMES.sub('_', layer)}_{tensor}.pt",
         )
-        yield from reported(source, told, PRECISION)
+        yield from reported(source, logged, PRECISION)
     for sequence, (text, value) in enumerate(single.items(), len(numbers)):
         name = TensorName(op_type="Scalar", op_name=text, io="value", slot=0, sequence=sequence)
         yield number_row(source, name, value, PRECISION)

@@ -21,7 +21,14 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
-from ingest.layouts.told_statistics import Precision, ToldTensor, known, parse_shape, reported, writes_later
+from ingest.layouts.logged_statistics import (
+    LoggedTensor,
+    Precision,
+    known,
+    parse_shape,
+    reported,
+    writes_later,
+)
 from workers.dump.model import ReportedStatistics, TensorName
 
 #: What the log begins with.
@@ -48,15 +55,15 @@ def read_log(source: str, text: str) -> Iterator[ReportedStatistics]:
             if producer:
                 attributes["produced_by"] = _name(producer).op_name
             operand = name._replace(io="input", slot=slot, sequence=sequence)
-            told = ToldTensor(operand, norms=known(norm), attributes=attributes)
-            yield from reported(source, told, _PRECISION)
+            logged = LoggedTensor(operand, norms=known(norm), attributes=attributes)
+            yield from reported(source, logged, _PRECISION)
             sequence += 1
         if "Shape" in fields or "Output hash" in fields:
             yield from reported(source, _output(name._replace(sequence=sequence), fields, common), _PRECISION)
             sequence += 1
 
 
-def _output(name: TensorName, fields: Mapping[str, str], common: Mapping[str, object]) -> ToldTensor:
+def _output(name: TensorName, fields: Mapping[str, str], common: Mapping[str, object]) -> LoggedTensor:
     hashes = _hashes(fields.get("Output hash", ""))
     numbers = {_NUMBERS[field]: _number(fields[field]) for field in _NUMBERS if field in fields}
     attributes = dict(common)
@@ -70,7 +77,7 @@ def _output(name: TensorName, fields: Mapping[str, str], common: Mapping[str, ob
     match = _SHAPE.match(fields.get("Shape", ""))
     shape = parse_shape(match["shape"]) if match else None
     dtype = (match["dtype"] or "") if match else ""
-    return ToldTensor(name, numbers, norms, dtype, shape, attributes)
+    return LoggedTensor(name, numbers, norms, dtype, shape, attributes)
 
 
 def _blocks(text: str) -> Iterator[tuple[str, dict[str, str]]]:

@@ -66,7 +66,7 @@ class TorchAir(Layout):
     )
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Return what the files of one place are; see `Layout.describe`. Reads none."""
+        """Describe the files of one place; see `Layout.describe`. Reads none of them."""
         graph = place.fields.get("graph", "")
         named = {}
         for file in files:
@@ -80,7 +80,7 @@ class TorchAir(Layout):
 
 
 def parse_call_name(file_name: str, *, graph: str = "") -> TensorName | None:
-    """Return what the name of an npy file says; None if it is not TorchAir's.
+    """Parse the name of an npy file; return None if it is not TorchAir's.
 
     >>> parse_call_name("add_1-aten.add.Tensor.INPUT.0.20240801120000123456.npy").op_type
     'aten.add.Tensor'
@@ -100,7 +100,7 @@ def parse_call_name(file_name: str, *, graph: str = "") -> TensorName | None:
 
 
 def parse_node_name(file_name: str) -> TensorName | None:
-    """Return what the name of a `.pt` file says; None if it is not TorchAir's.
+    """Parse the name of a `.pt` file; return None if it is not TorchAir's.
 
     >>> parse_node_name("mm_1_device_0_12.pt").op_name
     'mm_1'

@@ -132,7 +132,7 @@ class DumpTree:
         )
 
     def describe(self, listing: Listing) -> Description:
-        """Return what names and small files say; see `Dump.describe`."""
+        """Describe the files of a step by their names and small files; see `Dump.describe`."""
         named: dict[str, TensorFile] = {}
         reported: list[ReportedStatistics] = []
         problems: list[Problem] = []

@@ -171,7 +171,7 @@ COUNTED = (
 
 
 def totals_of(summary: Totals) -> list[RuleTotal]:
-    """Return what rules found in a step of a rank; if none were evaluated, what is counted anyway."""
+    """Return the findings of each rule in a step of a rank; without rules, what its commit counts anyway."""
     if summary.rules:
         severity_of = summary.severities
         return [

@@ -8,12 +8,12 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from ingest.heartbeat import last_beat
 
-#: Without a heartbeat for that long, a process hangs. A look at a very large dump beats for each directory.
+#: Without a heartbeat for that long, a process hangs. A scan of a very large dump beats for each directory.
 STALE_S = 600.0
 
 
 def register_heartbeat(registry: CollectorRegistry) -> None:
-    """Register the gauge: it goes on through a look of half an hour, and stands still if the look hangs."""
+    """Register the gauge: it goes on through a scan of half an hour, and stands still if the scan hangs."""
     Gauge(
         "dump_ingest_heartbeat_timestamp_seconds",
         "Unix time when the process last got on with its work.",

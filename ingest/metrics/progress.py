@@ -32,7 +32,7 @@ class ProgressMetrics:
         """By rank: the highest committed step. It stays when the source is cleaned away."""
         self._committed_at: dict[int, float] = {}
         self._pending: dict[int, dict[StepKey, Listing]] = {}
-        """By rank: its steps that are not committed, as the last look listed them."""
+        """By rank: its steps that are not committed, as the last scan listed them."""
         self._stragglers = Stragglers()
         declare = Declare(registry, "dump_ingest_watcher_")
         self._gauges = {
@@ -60,14 +60,14 @@ class ProgressMetrics:
             self._problems.labels(kind=kind.value)
 
     def observe(self, event: Event) -> None:
-        """Show what a look or a commit has changed."""
+        """Show what a scan or a commit has changed."""
         match event:
             case DumpState():
-                self._observe_look(event)
+                self._observe_scan(event)
             case StepCommitted(summary=summary):
                 self._observe_commit(summary.key)
 
-    def _observe_look(self, dump: DumpState) -> None:
+    def _observe_scan(self, dump: DumpState) -> None:
         self._look.set(self._clock())
         counts = Counter(problem.kind for problem in dump.problems)
         for kind in ProblemKind:
@@ -132,7 +132,7 @@ class ProgressMetrics:
         self._commit(key)
         self._pending.get(key.rank, {}).pop(key, None)
         self._committed_at[key.rank] = self._clock()
-        if label != OTHER:  # the next look shows what ranks have together
+        if label != OTHER:  # the next scan shows what ranks have together
             self._set("last_commit_timestamp_seconds", {label: self._committed_at[key.rank]})
             self._set("committed_step", {label: self._committed[key.rank]})
             self._set_backlog({key.rank: self._pending.get(key.rank, {})})

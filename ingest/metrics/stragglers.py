@@ -29,7 +29,7 @@ class Stragglers:
     """By step: when any rank last wrote into it."""
 
     def see(self, listings: Iterable[Listing]) -> None:
-        """Take in what a look has listed. What was seen before counts on when its files are cleaned away."""
+        """Take in what a scan has listed. What was seen before counts on when its files are cleaned away."""
         for listing in listings:
             rank, step = listing.key.rank, listing.key.step
             if step is None:

@@ -16,7 +16,7 @@ import xxhash
 from ingest.findings.incidents import Incidents
 from ingest.findings.incidents.find import FoundIncidents
 from ingest.findings.stored import SERIES, generation_of
-from ingest.page.kept_fields import KeptFields
+from ingest.page.statistics_cache import StatisticsCache
 from ingest.reader.damage import Damage
 from ingest.reader.dump_store import DumpStore
 from ingest.reader.snapshot import Snapshot, take_snapshot
@@ -24,7 +24,7 @@ from ingest.reader.step import Step
 from workers.errors import DumpIngestError, StoreUnavailable, UsageError
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.changes import read_announcements
+from workers.store.announcements import read_announcements
 from workers.store.commit import Commit
 
 #: Indexes that stay in memory; one of 5000 tensors takes 3 MB.
@@ -106,7 +106,7 @@ class Moment:
     """How many commits were read again so far, see `later`."""
     _tables: OrderedDict[StepKey, Step] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    fields: KeptFields = field(default_factory=KeptFields)
+    fields: StatisticsCache = field(default_factory=StatisticsCache)
     """Of the run: those of the moments before are used again."""
     _incidents: FoundIncidents | None = None
     _search_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -183,7 +183,7 @@ class Moment:
         severity: str | None = None,
         incident: str = "",
     ) -> Incidents:
-        """Return what went wrong. The store is searched once for all viewers, whatever they ask for.
+        """Return the incidents. The store is searched once for all viewers, whatever they ask for.
 
         Raises:
             UsageError: the rank, step, severity or incident does not exist.

@@ -111,7 +111,7 @@ class Watchers:
 
 
 def watchers(store: DumpStore, addresses: str) -> tuple[LiveWatcher, ...]:
-    """Return what the watchers of a store say of themselves: lag, backlog, disk, and what steps wait for.
+    """Return the state of the watchers of a store: lag, backlog, disk, and what steps wait for.
 
     Those that do not answer within 3 s are among them, each with its `problem`: any of them may write to the
     store. Watchers of other stores are left out.

@@ -62,7 +62,7 @@ class PoolGroup:
 def shared_tensors(
     keys: Sequence[TensorKey], digest: npt.NDArray[np.uint8], place: int
 ) -> dict[TensorKey, SharedTensor]:
-    """Return which tensors of a rank other ranks had, too, in one step.
+    """Return the tensors of a rank that other ranks also had, in one step.
 
     Every rank of such a set of ranks gets the same sets, units and kinds.
 
@@ -144,7 +144,7 @@ def _kind(key: TensorKey) -> str:
 def pool_groups(
     entries: Sequence[Entry], samples: Sequence[int | None], shared: Shared, grid: Grid
 ) -> list[PoolGroup]:
-    """Return what of a step goes into the pool.
+    """Group the tensors of a step that go into the pool.
 
     Args:
         entries: the rows of its index.

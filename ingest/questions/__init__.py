@@ -16,6 +16,6 @@ heatmap_scale.py,
 plot.py, sparkline.py
 name_pattern.py,         shared: names in YAML files, steps that users name, an empty choice, histograms of
 named_steps.py,          the chosen tensors
-nothing_chosen.py,
+empty_choice.py,
 sketched_tensors.py
 """

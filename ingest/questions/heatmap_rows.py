@@ -34,7 +34,7 @@ def heatmap_rows(field: xr.DataArray) -> list[dict[str, Any]]:
 
 
 def value_rows(by_step: Mapping[int, RankValues], statistic: str) -> list[dict[str, Any]]:
-    """Return what `rank_values` has as JSON has it: a row for each rank and step, by rank, then step."""
+    """Return the JSON of `rank_values`: a row for each rank and step, by rank, then step."""
     rows = [
         {"rank": rank, "step": step, "value": value, "statistic": statistic}
         for step, known in by_step.items()

@@ -10,8 +10,8 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from ingest.questions.empty_choice import empty_choice_error
 from ingest.questions.named_steps import name_of, named_steps
-from ingest.questions.nothing_chosen import nothing_chosen
 from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.step import Step
 from ingest.reader.step_histograms import read_entries
@@ -178,7 +178,7 @@ def localize(
     chosen = set(first.rows(condition))
     rows = {key: row for key, row in keys.items() if row in chosen}
     if not rows:
-        raise nothing_chosen(condition, list(keys))
+        raise empty_choice_error(condition, list(keys))
     shared = {key: (row, others[key]) for key, row in rows.items() if key in others}
     differing = {
         key: pair

@@ -208,7 +208,7 @@ def matrix_of_steps(
 
 
 def _title(statistic: str, pattern: str) -> str:
-    """Return what a cell says of several tensors together; of a single one, its statistic."""
+    """Return the title of a cell: how it combines several tensors; for a single one, its statistic."""
     if not any(sign in pattern for sign in "*?["):
         return f"{statistic} of {pattern}"
     together = {"max": "greatest", "min": "least", "sum": "sum of"}[default_aggregate(statistic)]
@@ -245,7 +245,7 @@ class _Cells:
 
 
 def known_statistics() -> tuple[str, ...]:
-    """Return what a matrix can show: what commits say first, then the statistics of tensors."""
+    """Return the names that a matrix can show: totals of commits first, then the statistics of tensors."""
     return (*SUMMARIES, *(name for name in STATISTICS if name not in SUMMARIES))
 
 
@@ -264,7 +264,7 @@ def parse_cells(words: str) -> tuple[int, int]:
 
 
 def parse_range(words: str, known: Sequence[int], what: str) -> list[int]:
-    """Return those of the known numbers that a text such as `3-9` or `4` means; all if it is empty.
+    """Select the known numbers that a text such as `3-9` or `4` names; all if it is empty.
 
     Raises:
         UsageError: it is not such a text, or there are none.

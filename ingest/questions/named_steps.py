@@ -33,5 +33,5 @@ def named_steps(*names: str | Step) -> list[Step]:
 
 
 def name_of(step: Step) -> str:
-    """Return what names a step: `run.zarr@RANK,STEP`."""
+    """Return the name of a step: `run.zarr@RANK,STEP`."""
     return f"{step.address.url}@{step.key.rank},{step.key.step}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ingest.questions.nothing_chosen import keys_of, nothing_chosen
+from ingest.questions.empty_choice import empty_choice_error, keys_of
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.indexed_step import COLUMNS
@@ -78,7 +78,7 @@ class SketchedTensors:
             total += len(tensors)
             yield from tensors
         if not total and not self.without:
-            raise nothing_chosen(condition, keys_of(steps))
+            raise empty_choice_error(condition, keys_of(steps))
         if not total:
             raise UsageError("none of the chosen tensors has a histogram", hint=SKETCHES_HINT)
 
@@ -92,7 +92,7 @@ def ask_of_sketches(
     step: Choice,
     include_partial: bool,
 ) -> _Answer:
-    """Return what a question answers about the chosen tensors of a snapshot, or of what can be read of it.
+    """Ask a question about the chosen tensors of a snapshot, or of the part of it that can be read.
 
     Args:
         store: the store.

@@ -60,7 +60,7 @@ def changed_buffers(step: Step) -> Iterator[tuple[int, int, str]]:
 
 
 def _around_kernels(events: list[_Saved]) -> Iterator[tuple[_Saved, _Saved]]:
-    """Yield what was saved of a buffer before and after each kernel of which both are there."""
+    """Yield the saved contents of a buffer before and after each kernel, if both are there."""
     before = {saved.kernel: saved for saved in events if saved.is_before}
     for saved in events:
         if not saved.is_before and saved.kernel in before:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.nothing_chosen import nothing_chosen
+from ingest.questions.empty_choice import empty_choice_error
 from ingest.reader.block_filter import BlockFilter
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
@@ -395,4 +395,4 @@ def _matching_tensors(
         yield _Chosen(block, columns, tensors[columns], _of_places(mask, columns))
     if not is_any:
         keys = [statistics.axis[place] for place in np.flatnonzero(is_present).tolist()]
-        raise nothing_chosen(choice.filter, keys)
+        raise empty_choice_error(choice.filter, keys)

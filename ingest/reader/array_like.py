@@ -39,7 +39,7 @@ class ArrayLike(ABC):
         return np.asarray(self.read(), dtype)
 
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:
-        """Return what numpy returns for `read()[key]`.
+        """Return the same elements as `read()[key]`, as numpy does.
 
         Of the slowest axis, only the positions between the first and the last needed one are read, if `key`
         has whole numbers and slices. The digest is then not compared; chunks have checksums of their own.

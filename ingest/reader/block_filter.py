@@ -89,7 +89,7 @@ class BlockFilter:
         )
 
     def mask(self, block: Block) -> npt.NDArray[np.bool_]:
-        """Return which tensors are present and chosen, (rank, tensor)."""
+        """Return a mask of the tensors that are present and chosen, (rank, tensor)."""
         width = block.row.shape[1]
         if block.tensors is not None:
             return block.present & self.of_names(int(block.tensors[-1]) + 1)[block.tensors]
@@ -99,7 +99,7 @@ class BlockFilter:
         return self.filter.evaluate(columns, block.row.shape) & block.present
 
     def may(self, block: Block, sketches: Mapping[str, BoundedColumn]) -> npt.NDArray[np.bool_]:
-        """Return which tensors are present and may be chosen, (rank, tensor).
+        """Return a mask of the tensors that are present and may be chosen, (rank, tensor).
 
         Args:
             block: has all tensors from the first one, and the statistics that the choice names.
@@ -114,7 +114,7 @@ class BlockFilter:
         return may & block.present
 
     def of_names(self, width: int) -> npt.NDArray[np.bool_]:
-        """Return which of the first tensors of the axis a choice of names has, (width,)."""
+        """Return a mask of the first tensors of the axis that a choice of names has, (width,)."""
         if self._of_keys.size < width:
             columns = {name: self._columns.column(name, width) for name in self.filter.names}
             self._of_keys = np.broadcast_to(self.filter.evaluate(columns, (width,)), (width,))

@@ -41,7 +41,7 @@ class BoundedPattern:
             raise UsageError(f"{said_by} {text[:200]!r}: {exc}") from exc
 
     def search(self, name: str) -> Any:
-        """Return what matches in a name, or None.
+        """Search a name; return the match, or None.
 
         Raises:
             UsageError: the time is used up.

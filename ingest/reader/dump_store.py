@@ -64,7 +64,7 @@ class DumpStore(Catalog):
     def snapshot(
         self, rank: Choice = None, step: Choice = None, *, include_partial: bool = False
     ) -> Snapshot:
-        """Return which of these steps are complete now; see `ingest.reader.snapshot.take_snapshot`."""
+        """Take a snapshot of those of these steps that are complete now; see `take_snapshot`."""
         from ingest.reader.snapshot import take_snapshot  # deferred: as in `verify`
 
         return take_snapshot(self, rank, step, include_partial=include_partial)

@@ -115,7 +115,7 @@ def _references(tensor: Tensor, tables: Tables) -> tuple[Tensor | None, Tensor |
 
 
 def quantization_error(before: Tensor, after: Tensor) -> QuantizationError:
-    """Return by how much quantisation changed a tensor. Reads both.
+    """Measure how much quantisation changed a tensor. Reads both tensors.
 
     Raises:
         DamagedStore: chunks are missing or damaged.

@@ -55,13 +55,13 @@ def shown_tensor(store: StepSource, tensor: Tensor, *, at: str | None = None) ->
 
 
 def anatomy_of(tensor: Tensor, *, scan: bool = False) -> Anatomy | None:
-    """Return what is in a tensor; None if its values are not stored, or it is large and not to be scanned."""
+    """Examine a tensor; return None if its values are not stored, or it is large and not to be scanned."""
     is_readable = tensor.is_dumped and not tensor.removed
     return tensor.examine() if is_readable and (scan or tensor.nbytes <= SMALL_NBYTES) else None
 
 
 def quantization_of(store: StepSource, tensor: Tensor, *, scan: bool = False) -> QuantizationError | None:
-    """Return what quantisation did to a tensor; None if its step does not have it before and after.
+    """Return the effect of quantisation on a tensor; None if its step does not have it before and after.
 
     None also if it is large and not to be scanned.
     """
@@ -82,7 +82,7 @@ def shown_row(
     quantization: QuantizationError | None = None,
     has_values: bool = True,
 ) -> dict[str, Any]:
-    """Return what is known of a tensor as plain values.
+    """Return all that is known of a tensor, as plain values.
 
     Args:
         tensor: the tensor.
@@ -116,7 +116,7 @@ def _histogram(tensor: Tensor) -> Histogram | None:
 
 
 def context_row(context: Context, tensor: Tensor) -> dict[str, Any]:
-    """Return what is known about the operator of a tensor."""
+    """Return the context of a tensor's operator."""
     line = context.source_line(tensor)
     match = context.match(tensor)
     return {

@@ -144,7 +144,7 @@ class Snapshot:
 
 
 def ask_of_undamaged(snapshot: Snapshot, ask: Callable[[Snapshot], _Answer]) -> _Answer:
-    """Return what a question answers about a snapshot, or about what can be read of it.
+    """Ask a question about a snapshot, or about the part of it that can be read.
 
     The question is asked again, without the steps whose index is damaged, if it comes upon one.
 

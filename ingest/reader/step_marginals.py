@@ -38,7 +38,7 @@ def read_marginals(step: StoredStep) -> StepMarginals:
 
 
 def read_sketches(step: StoredStep) -> StepSketches:
-    """Return what rules and conditions need of the sketches of a step.
+    """Read the sketches of a step that rules and conditions need.
 
     Raises:
         DamagedStore: something of them is missing or damaged.

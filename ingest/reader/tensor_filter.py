@@ -84,7 +84,7 @@ class TensorFilter:
     def evaluate(
         self, columns: Mapping[str, Any], shape: tuple[int, ...], *, possible: bool = False
     ) -> npt.NDArray[np.bool_]:
-        """Return which tensors are chosen. Names are compared last, and only where it matters.
+        """Return a mask of the chosen tensors. Names are compared last, and only where it matters.
 
         Args:
             columns: those that it uses; each broadcasts to the shape. Names are one for each place of the

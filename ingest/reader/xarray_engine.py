@@ -188,7 +188,7 @@ def _complete(store: Catalog, rank: int, step: int, *, is_enough: bool) -> Step:
 
 
 def _named(step: Step, rows: Mapping[str, int], name: str | None) -> Mapping[str, int]:
-    """Return those of the variables whose names match.
+    """Return the variables whose names match.
 
     Raises:
         UsageError: none does, or there are too many for a dataset and no name is given.

@@ -29,7 +29,7 @@ _SUMS = (*_COUNTS, "min", "max", "mean", "m2")
 
 
 def pieces_of(tensor: TorchTensor, torch: Torch) -> TorchTensor:
-    """Return what is computed of each piece of a tensor, (piece, sum) of float64, on its device."""
+    """Compute the sums of each piece of a tensor, (piece, sum) of float64, on its device."""
     flat = tensor.reshape(-1)
     pieces = [_sums(flat[begin : begin + _PIECE], torch) for begin in range(0, flat.numel(), _PIECE)]
     return torch.stack(pieces) if pieces else torch.zeros((0, len(_SUMS)), dtype=torch.float64)

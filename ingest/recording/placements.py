@@ -9,7 +9,7 @@ from ingest.recording.torch_module import TorchTensor
 
 
 def placement_of(tensor: TorchTensor) -> RecordedPlacement | None:
-    """Return how a DTensor lies on its mesh; None for any other tensor."""
+    """Return the placement of a DTensor on its mesh; None for any other tensor."""
     mesh, placements = getattr(tensor, "device_mesh", None), getattr(tensor, "placements", None)
     if mesh is None or placements is None:
         return None

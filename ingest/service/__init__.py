@@ -2,14 +2,14 @@
 
 build.py, service.py     puts the parts together; `tick`: scan, decide, submit, settle, delete
 one_shot.py              `ingest`: ticks until everything is in the store
-look_schedule.py         when to look at the dump
+scan_schedule.py         when to scan the dump
 
 decider.py, planner.py   decisions and plans for complete steps
-belonging.py             refuses a dump that is not the one the store has
+foreign_dump.py          refuses a dump that is not the one the store has
 offering.py, settling.py steps on their way to the workers, and after an outcome
 commits.py               commits, read back after they were made
 rechecks.py,             while nothing else is to be done: dump files read again, objects of the store listed
-damage_look.py
+startup_check.py
 shared_tensors.py        what ranks share, for the pool
 disk_watch.py            how full the disk of the dump is
 dependencies.py,         a store or a cluster that does not answer

@@ -9,7 +9,7 @@ from ingest.steps.table import StepTable
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """The steps that the last look showed and that were not committed since, as the table has them.
+    """The steps that the last scan showed and that were not committed since, as the table has them.
 
     Run files do not count: they change as long as the job runs.
     """

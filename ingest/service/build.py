@@ -14,16 +14,16 @@ from ingest.dispatch.submitter import DispatchLimits, Submitter
 from ingest.dispatch.task_monitor import TaskMonitor
 from ingest.dump_retention.policy import RetentionPolicy
 from ingest.layouts.base import Dump
-from ingest.service.belonging import Belonging
 from ingest.service.commits import CommitChecks
 from ingest.service.decider import Decider
 from ingest.service.dependencies import Dependencies
 from ingest.service.disk_watch import DiskWatch
-from ingest.service.look_schedule import LookSchedule
+from ingest.service.foreign_dump import ForeignDumpCheck
 from ingest.service.observers import Observers
 from ingest.service.offering import Offering
 from ingest.service.planner import Planner
 from ingest.service.rechecks import Rechecks
+from ingest.service.scan_schedule import ScanSchedule
 from ingest.service.service import Service
 from ingest.service.shared_tensors import SharedTensors
 from ingest.service.store_probe import StoreProbe
@@ -96,7 +96,7 @@ def build_service(
     *,
     observers: Sequence[Observer] = (),
 ) -> Service:
-    """Put a service together; nothing is looked at yet.
+    """Put a service together; nothing is scanned yet.
 
     Args:
         dump: what to take steps from.
@@ -129,7 +129,7 @@ def build_service(
         lambda: commit.read_root(patient),
         clock,
     )
-    schedule = LookSchedule(options.poll_s, clock)
+    schedule = ScanSchedule(options.poll_s, clock)
     planner = Planner(
         dump.root,
         objects.address,
@@ -141,7 +141,7 @@ def build_service(
         marginals=options.marginals,
     )
     decider = Decider(planner, committed)
-    belonging = Belonging(dump, objects, options.grid, options.host, set(options.continues))
+    foreign_dumps = ForeignDumpCheck(dump, objects, options.grid, options.host, set(options.continues))
     return Service(
         table,
         watcher,
@@ -157,7 +157,7 @@ def build_service(
         replace(
             options.policy, deletes=options.retention is not None, other_roots=frozenset(options.continues)
         ),
-        None if options.policy.replace else belonging,
+        None if options.policy.replace else foreign_dumps,
         Rechecks(
             table,
             str(dump.root),

@@ -16,7 +16,7 @@ from workers.store.commit import Commit
 #: How often commits are read again, and how many: 10,000 within 40 minutes.
 _RECHECK_S = 60.0
 _RECHECKED = 256
-#: How long the store is asked for commits between two looks at finished tasks, in seconds.
+#: How long the store is asked for commits between two checks for finished tasks, in seconds.
 CHECK_S = 0.05
 _ELSEWHERE_HINT = "A directory as store must be the same one for the workers; else use a URL such as s3://..."
 

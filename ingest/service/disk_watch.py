@@ -13,17 +13,17 @@ from workers.events import Observer
 
 @dataclass(slots=True)
 class DiskWatch:
-    """Judges the disk of one dump at each look."""
+    """Measures the disk of one dump with each scan."""
 
     root: Path
     pressure: Pressure | None
     """None if it does not matter how full the disk is."""
     notify: Observer
     seen: DiskSeen | None = None
-    """How full the disk was at the last look."""
+    """How full the disk was at the last scan."""
 
-    def look(self) -> None:
-        """Look at the disk, and report it. If the dump is gone for the moment, the last look stands."""
+    def measure(self) -> None:
+        """Measure the free space and report it. While the dump is gone, the last measurement stands."""
         space = space_at(self.root)
         if self.pressure is not None and space is not None:
             self.seen = self.pressure.see(space)

@@ -1,4 +1,4 @@
-"""What a watcher would do with each step of a dump now: one look, no Dask, and nothing is written."""
+"""What a watcher would do with each step of a dump now: one scan, no Dask, and nothing is written."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _BATCH = 16
 def explain_dump(dump: Dump, objects: ObjectStore, options: ServiceOptions) -> list[StepRow]:
     """Explain every step of a dump, by step and rank: what the store has, and what the step waits for.
 
-    Looks once, so how long a step has been quiet is judged by the times of its files. Reads the headers of
+    Scans once, so how long a step has been quiet is judged by the times of its files. Reads the headers of
     all complete steps that the store does not have.
 
     Raises:
         StoreError: the store refused.
     """
     service = build_service(dump, objects, _no_cluster, options)
-    service.disk.look()
+    service.disk.measure()
     now = service.clock()
-    view = service.watcher.look(_AskedForAll(service.committed), service.current_policy)
+    view = service.watcher.scan(_AskedForAll(service.committed), service.current_policy)
     service.check_ranks({key.rank for key in view.there}, explains=True)
     policy = service.current_policy
     rows = {state: explain(state, policy, now, decision) for state, decision in _decide(service, policy, now)}
@@ -51,7 +51,7 @@ def explain_dump(dump: Dump, objects: ObjectStore, options: ServiceOptions) -> l
 
 @dataclass(frozen=True, slots=True)
 class _AskedForAll:
-    """Asks the store for every step before any is listed: one look shows them all."""
+    """Asks the store for every step before any is listed: one scan shows them all."""
 
     committed: Committed
 
@@ -67,7 +67,7 @@ class _AskedForAll:
 
 
 def _decide(service: Service, policy: StepPolicy, now: float) -> Iterator[tuple[StepState, Decision]]:
-    """Yield what would be decided about each complete step that the store does not have."""
+    """Yield the decision about each complete step that the store does not have."""
     decider = service.offering.decider
     complete = _complete(service.watcher, policy, now)
     while states := list(islice(complete, _BATCH)):

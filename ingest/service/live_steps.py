@@ -67,7 +67,7 @@ def fetch_steps(url: str, timeout_s: float = _TIMEOUT_S) -> list[StepRow]:
 
 
 def fetch_page(url: str, path: str, timeout_s: float) -> bytes:
-    """Return what a running watcher serves at a path.
+    """Fetch a page of a running watcher.
 
     Raises:
         UsageError: the URL is not one of a web server.

@@ -60,7 +60,7 @@ class LiveWatcher:
     """The URL of its store."""
     ranks: tuple[RankProgress, ...] = ()
     disk: DumpDisk | None = None
-    """None until it has looked at it."""
+    """None before its first scan."""
     steps: tuple[StepRow, ...] = ()
     """The steps that are not settled: each has a phase, and why it is in it."""
     settled: int = 0
@@ -72,7 +72,7 @@ class LiveWatcher:
 
 
 def fetch_watcher(url: str, timeout_s: float) -> LiveWatcher:
-    """Return what a watcher says of itself; its `problem` if it does not answer.
+    """Fetch the state of a watcher; with a `problem` if it does not answer.
 
     Args:
         url: where it serves its metrics, such as `http://host:9108`.
@@ -88,7 +88,7 @@ def fetch_watcher(url: str, timeout_s: float) -> LiveWatcher:
 
 
 def parse_watcher(url: str, metrics: str, rows: Iterable[StepRow]) -> LiveWatcher:
-    """Return what is in the metrics of a watcher, and in the rows of its steps.
+    """Parse the metrics of a watcher and the rows of its steps.
 
     Raises:
         DumpIngestError: they are not metrics.

@@ -10,7 +10,7 @@ from ingest.dispatch.outcomes import StepFailed
 from ingest.dispatch.submitter import Submitter
 from ingest.service.decider import Decider
 from ingest.service.dependencies import Dependencies
-from ingest.service.look_schedule import LookSchedule
+from ingest.service.scan_schedule import ScanSchedule
 from ingest.steps.decide import Decision, Inspect, KeepExisting, Offer, Refuse
 from ingest.steps.events import DumpedAgain
 from ingest.steps.phases import Wait
@@ -39,7 +39,7 @@ class Offering:
     decider: Decider
     submitter: Submitter
     dependencies: Dependencies
-    schedule: LookSchedule
+    schedule: ScanSchedule
     notify: Observer
     clock: Callable[[], float] = time.monotonic
     _is_prepared: bool = False

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from ingest.reader.damage import Damage
 from ingest.reader.verifying.verify_listing import damage_in_listing
-from ingest.service.damage_look import expected_of
 from ingest.service.report import Report
 from ingest.service.service import INTERRUPTED_DRAIN_S, Service, without_old_objects
+from ingest.service.startup_check import expected_of
 from ingest.service.stopping import is_interrupted
 from ingest.steps.completeness import CompletenessPolicy
 from workers.errors import StoreError
@@ -101,7 +101,7 @@ def _cannot_be_done(service: Service, report: Report) -> set[StepKey]:
 
 
 def _damaged(service: Service, unchanged: Sequence[StepKey]) -> list[Damage]:
-    """Return what a listing shows of damage to the steps that were in the store already."""
+    """Return the damage that a listing shows of the steps that were in the store already."""
     known = expected_of(service.table)
     expected = {key: known[key] for key in unchanged if key in known}
     try:
@@ -112,7 +112,7 @@ def _damaged(service: Service, unchanged: Sequence[StepKey]) -> list[Damage]:
 
 
 def _not_in_store(service: Service, steps: tuple[int, ...]) -> tuple[int, ...]:
-    """Return those of these steps that no rank has in the store: the others were deleted in the dump."""
+    """Return those steps that no rank has in the store; the others were deleted in the dump."""
     if not steps:
         return ()
     try:

@@ -21,7 +21,7 @@ class Readiness:
     """Why it is not ready; "" if it is."""
 
     def observe(self, event: Event) -> None:
-        """Take in a look at the dump."""
+        """Take in a scan of the dump."""
         if not isinstance(event, DumpState):
             return
         denied = [problem for problem in event.problems if problem.kind is ProblemKind.DENIED]

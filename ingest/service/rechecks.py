@@ -116,7 +116,7 @@ class Rechecks:
         self._next_at = self.clock() + (0.0 if self.is_once else job.nbytes / self.rate)
 
     def _next_job(self) -> RecheckJob | None:
-        """Return what to read next; None if there is nothing."""
+        """Return the next job; None if there is nothing to read."""
         for state in () if self.is_once or self._jobs else self.table:
             if state.doubtful and _may_be_read(state):
                 doubtful = [file for file in _files(state) if file.path in state.doubtful]

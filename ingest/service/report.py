@@ -91,7 +91,7 @@ class Report:
                 self.read_back_failures[key] = error
 
     def close(self, table: StepTable, view: DumpState) -> None:
-        """Record what the last look showed: what the store held already, and what could not be taken."""
+        """Record what the last scan showed: what the store held already, and what could not be taken."""
         self._record_held({state.key: state.held for state in table.held()})
         self.problems = view.problems
         self._record_ranks(view)

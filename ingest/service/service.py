@@ -17,16 +17,16 @@ from ingest.dispatch.outcomes import Outcome, StepFailed, TaskRetried
 from ingest.dispatch.submitter import Submitter
 from ingest.dump_retention.events import SourceDeleted
 from ingest.heartbeat import beat
-from ingest.service.belonging import Belonging
 from ingest.service.commits import CHECK_S, CommitChecks
-from ingest.service.damage_look import DamageLook
 from ingest.service.dependencies import Dependencies
 from ingest.service.disk_watch import DiskWatch
-from ingest.service.look_schedule import LookSchedule
+from ingest.service.foreign_dump import ForeignDumpCheck
 from ingest.service.observers import Observers
 from ingest.service.offering import Offering
 from ingest.service.rechecks import Rechecks
+from ingest.service.scan_schedule import ScanSchedule
 from ingest.service.settling import believable, settle
+from ingest.service.startup_check import StartupCheck
 from ingest.service.stopping import is_interrupted
 from ingest.steps.committed import Committed
 from ingest.steps.events import CommitReverted, ContentReplaced, StoreRecovered
@@ -42,8 +42,8 @@ if TYPE_CHECKING:  # importing it takes 0.03 s, and most dumps are kept
 _TICK_S = 0.25
 #: The same while dumps are deleted, or read again for somebody who waits, and nothing else is to be done.
 _SHORT_TICK_S = 0.05
-#: The first look lists the steps that come first, until they have this many files (0.03 s): workers begin
-#: with these while the next look lists the rest.
+#: The first scan lists the steps that come first, until they have this many files (0.03 s): workers begin
+#: with these while the next scan lists the rest.
 _FIRST_FILES = 4096
 #: How long what is under way may take to finish after Ctrl-C, in seconds.
 INTERRUPTED_DRAIN_S = 2.0
@@ -64,16 +64,16 @@ class Service:
     """Deletes what is committed; None if dumps are kept."""
     disk: DiskWatch
     dependencies: Dependencies
-    schedule: LookSchedule
+    schedule: ScanSchedule
     observers: Observers
     policy: StepPolicy
-    belonging: Belonging | None
+    foreign_dumps: ForeignDumpCheck | None
     """Finds out whether the dump belongs to the store; None if its steps are to be replaced anyway."""
     rechecks: Rechecks
     """Reads committed files again."""
     clock: Callable[[], float] = time.monotonic
     view: DumpState | None = None
-    """What the last look showed; None before the first."""
+    """What the last scan showed; None before the first."""
 
     def tick(self, *, wake: Callable[[float], object] | None = None) -> list[Outcome]:
         """Scan the dump, decide about complete steps, submit them, settle what has finished, and delete.
@@ -98,7 +98,7 @@ class Service:
 
     @property
     def current_policy(self) -> StepPolicy:
-        """The policy, for a disk that is as full as it was at the last look."""
+        """The policy, for a disk that is as full as it was at the last scan."""
         return self.disk.apply_to(self.policy)
 
     @property
@@ -107,12 +107,12 @@ class Service:
         return self.retention is not None and self.retention.busy
 
     def scan(self) -> None:
-        """Look at the dump and at its disk, and compare what they show with the store."""
+        """Scan the dump, measure its disk, and compare the result with the store."""
         started = self.clock()
-        self.disk.look()
+        self.disk.measure()
         try:
             first_files = _FIRST_FILES if self.view is None else 0
-            view = self.watcher.look(self.committed, self.current_policy, first_files=first_files)
+            view = self.watcher.scan(self.committed, self.current_policy, first_files=first_files)
             self.check_ranks({key.rank for key in view.there})
             self.view = view
         except StoreError as exc:
@@ -120,17 +120,17 @@ class Service:
                 self.dependencies.endure(exc)
             else:
                 self.dependencies.report(exc)
-            self.schedule.record_look(started, failed=True)
+            self.schedule.record_scan(started, failed=True)
             return
         self.schedule.is_fresh = True
         self.observers.notify(self.view)
         # What is not listed may be what forbids to delete, such as an anomaly on another rank.
         if self.retention is not None and not self.view.unlisted:
             self._report_all(self.retention.see())
-        # Now: a slow answer of the store to what follows must not delay the next look.
-        self.schedule.record_look(started, failed=False)
+        # Now: a slow answer of the store to what follows must not delay the next scan.
+        self.schedule.record_scan(started, failed=False)
         if self.view.postponed:
-            self.schedule.look_soon()
+            self.schedule.scan_soon()
         self._report_all([CommitReverted(key) for key in self.commits.recheck()])
 
     def check_ranks(self, ranks: Collection[int], *, explains: bool = False) -> None:
@@ -144,12 +144,12 @@ class Service:
             ForeignDump: one does not, and nothing was committed yet. Later, such a rank is refused alone.
             StoreError: the store refused; call again.
         """
-        if self.belonging is None:
+        if self.foreign_dumps is None:
             return
-        foreign = {error.rank: error for error in self.belonging.check(ranks)}
+        foreign = {error.rank: error for error in self.foreign_dumps.check(ranks)}
         if foreign and not self.offering.has_begun and not explains:
             raise next(iter(foreign.values()))
-        other_roots = frozenset(self.belonging.roots)
+        other_roots = frozenset(self.foreign_dumps.roots)
         if foreign != self.policy.foreign_ranks or other_roots != self.policy.other_roots:
             self.policy = replace(self.policy, foreign_ranks=foreign, other_roots=other_roots)
 
@@ -164,11 +164,11 @@ class Service:
             before_end: called first when it ends, with the time by which it is to return; not after Ctrl-C.
         """
         with without_old_objects():
-            look = DamageLook(self.committed.objects)
+            check = StartupCheck(self.committed.objects)
             while not stop.is_set():
                 self.tick(wake=stop.wait)
                 if self.view is not None and self.committed.is_checked:
-                    self._report_all(look.poll(self.table))
+                    self._report_all(check.poll(self.table))
             is_hurried = is_interrupted(stop)
             until = self.clock() + (INTERRUPTED_DRAIN_S if is_hurried else drain_s)
             if before_end is not None and not is_hurried:
@@ -188,7 +188,7 @@ class Service:
         """Ask the store for a part of what it has of the dump; return whether that was necessary."""
         has_asked = self.commits.ask()
         if has_asked and self.committed.is_checked:
-            self.schedule.look_soon()
+            self.schedule.scan_soon()
         return has_asked
 
     def _idle(self, wake: Callable[[float], object] | None, *, has_more: bool, is_asking: bool) -> float:
@@ -241,7 +241,7 @@ class Service:
             self.dependencies.endure(exc)
             return
         if events:
-            self.schedule.look_soon()
+            self.schedule.scan_soon()
         self._report_all(events)
 
     def _resume(self) -> None:
@@ -250,10 +250,10 @@ class Service:
         self.submitter.retry_now(StoreUnavailable)
         for state in self.table:
             state.retry_with_store()
-        self.schedule.look_soon()
+        self.schedule.scan_soon()
 
     def _report_all(self, events: Sequence[Event]) -> None:
-        """Report events; after some of them, the last look does not hold any more."""
+        """Report events; after some of them, the last scan does not hold any more."""
         for event in events:
             if isinstance(event, SourceDeleted | CommitReverted | ContentReplaced):
                 self.schedule.outdate()

@@ -38,7 +38,7 @@ class SharedTensors:
     """By epoch of the view, place of the earlier step, and rank."""
 
     def of(self, key: StepKey) -> Shared:
-        """Return what is expected to be shared; nothing if the view has no earlier step, or cannot be read.
+        """Return the tensors expected to be shared; none if the view has no earlier step, or cannot be read.
 
         The expectation decides where bytes are stored, never which: without it, the rank stores its own.
         """

@@ -7,7 +7,7 @@ policy.py                what the user asks for, and what the disk asks for
 completeness.py          when a step is complete
 committed.py,            what the store has of a step, and how the files of the dump differ from it
 difference.py
-elsewhere.py             a committed step that came from another dump
+other_dump.py            a committed step that came from another dump
 bad_files.py             files that cannot be read, or kill the process that reads them
 not_taken.py             files that are in no store, and need a decision
 newest.py,               which source files stay

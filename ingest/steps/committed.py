@@ -16,16 +16,16 @@ from ingest.steps.state import StepState
 from ingest.steps.table import StepTable
 from workers.events import Observer
 from workers.model import SourceFile, StepKey
-from workers.store import commit, removed
+from workers.store import commit, tombstones
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
 from workers.store.packed.pool import without_pool
-from workers.store.removed import Tombstone
 from workers.store.step import StoredStep
+from workers.store.tombstones import Tombstone
 
 #: Commits that are fetched before the clock is looked at: at least, and at most.
 _FEWEST, _MOST = 16, 256
-#: How long a look waits for commits to be fetched, in seconds; the others are fetched after it.
+#: How long a scan waits for commits to be fetched, in seconds; the others are fetched after it.
 _AT_LOOK_S = 0.25
 #: Up to this many new steps of a rank are not asked for: the store is asked again before they are offered.
 _FEW = 16
@@ -123,9 +123,9 @@ class Committed:
         if self.take_removed or key.step is None:
             return False
         if key.rank not in self._tombstones:
-            self._tombstones[key.rank] = removed.read(self.objects, key.rank)
-        tombstones = self._tombstones[key.rank].get(key.step, [])
-        return any(tombstone.covers(fingerprint, files) for tombstone in tombstones)
+            self._tombstones[key.rank] = tombstones.read(self.objects, key.rank)
+        of_step = self._tombstones[key.rank].get(key.step, [])
+        return any(tombstone.covers(fingerprint, files) for tombstone in of_step)
 
     def read(self, keys: Sequence[StepKey]) -> dict[StepKey, Commit]:
         """Ask the store for the commits of steps: another watcher may have made some meanwhile.

@@ -14,10 +14,10 @@ from typing import TypeAlias
 from ingest.planning.plan import without_tensors
 from ingest.steps.completeness import waits_for_content, waits_for_time
 from ingest.steps.difference import CommittedFiles, compare
-from ingest.steps.elsewhere import comes_from_elsewhere
 from ingest.steps.events import CommitKept
 from ingest.steps.keep_reasons import must_stay
 from ingest.steps.not_taken import FilesNotTaken
+from ingest.steps.other_dump import comes_from_other_dump
 from ingest.steps.phases import Cover, Phase, Wait, WaitFor
 from ingest.steps.policy import StepPolicy
 from ingest.steps.state import StepState
@@ -90,10 +90,10 @@ class Proposal:
 
 
 def decide(state: StepState, policy: StepPolicy, now: float, proposal: Proposal | None = None) -> Decision:
-    """Return what to do with a step next.
+    """Decide what to do with a step next.
 
     Args:
-        state: the step as the last look saw it.
+        state: the step as the last scan saw it.
         policy: what the user and the disk ask for.
         now: the time by the clock of the service.
         proposal: how the step was planned since it was found to be complete.
@@ -130,7 +130,7 @@ def _paused(state: StepState, now: float) -> Wait | None:
 
 
 def held_as(state: StepState, policy: StepPolicy, was_removed: Callable[[str], bool]) -> Phase | None:
-    """Return how the store has a step as it is listed, as far as is known; None if it is pending.
+    """Return the phase in which the store has a step as it is listed; None if it is pending.
 
     Args:
         state: a step with a fingerprint.
@@ -158,7 +158,7 @@ def _good_enough(fingerprint: str, policy: StepPolicy) -> Iterator[tuple[str, Ph
 
 
 def _cover_of(state: StepState, held: Phase) -> Cover:
-    """Return what is known of the commit that a step is held by."""
+    """Return the cover of the commit that a step is held by; a new one if the phase has changed."""
     cover = state.cover
     if cover is not None and cover.phase is held:
         return cover
@@ -213,7 +213,7 @@ def _decide_planned(state: StepState, policy: StepPolicy, proposal: Proposal) ->
         return _decide_uncommitted(state, proposal)
     if without_pool(commit.fingerprint) in (without_pool(plan.fingerprint), state.fingerprint):
         return KeepExisting(_cover_by_same(state, plan, commit))
-    elsewhere = comes_from_elsewhere(plan.key, plan.origin, commit, policy.other_roots)
+    elsewhere = comes_from_other_dump(plan.key, plan.origin, commit, policy.other_roots)
     if elsewhere is not None and not policy.replace:
         return Refuse(elsewhere)
     return _decide_by_files(state, policy, proposal, commit)
@@ -231,7 +231,7 @@ def _refused_anyway(state: StepState, policy: StepPolicy, plan: StepPlan) -> Dum
 def _cover_by_same(state: StepState, plan: StepPlan, commit: Commit) -> Cover:
     """Return how a commit covers a listing that is planned, or was listed, as the same generation.
 
-    Both names differ if files are bad, which the look does not know. A commit under the name of the listing
+    Both names differ if files are bad, which the scan does not know. A commit under the name of the listing
     has every file whole, so it stays even if one of them cannot be read any more.
     """
     if plan.without_tensors and without_pool(commit.fingerprint) != state.fingerprint:
@@ -241,7 +241,7 @@ def _cover_by_same(state: StepState, plan: StepPlan, commit: Commit) -> Cover:
 
 def _decide_uncommitted(state: StepState, proposal: Proposal) -> Decision:
     """Decide about a complete step of which the store has no commit that can be read."""
-    # Names of removed generations were compared by the look; here the files may be a part of one.
+    # Names of removed generations were compared by the scan; here the files may be a part of one.
     if proposal.was_removed():
         return KeepExisting(Cover(state.fingerprint, Phase.REMOVED, _HELD[Phase.REMOVED]))
     return Offer(replace(proposal.plan, replaces=""))

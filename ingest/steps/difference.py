@@ -80,7 +80,7 @@ class StepDifference:
 def compare(
     committed: CommittedFiles, files: Sequence[SourceFile], entries: Iterable[Entry] = ()
 ) -> StepDifference:
-    """Return how the files of a step differ from those of its commit.
+    """Compare the files of a step with those of its commit.
 
     Args:
         committed: the files of the commit.
@@ -108,7 +108,7 @@ def compare(
 
 
 def _contents_of(files: Iterable[str], contents: Mapping[str, Sequence[Content]]) -> set[Content]:
-    """Return what files hold; a file of which no contents are known holds what its path says."""
+    """Return the contents of files; a file without known contents is identified by its path."""
     return {content for path in files for content in contents.get(path, (path,))}
 
 
@@ -124,6 +124,6 @@ def _contents_by_path(entries: Iterable[Entry]) -> dict[str, list[Content]]:
 
 
 def _content(path: str, name: Sequence[object]) -> Content:
-    """Return what a row holds, given net, graph, type and name of its operator, io, slot and occurrence."""
+    """Return the content of a row, given net, graph, type and name of its operator, io, slot, occurrence."""
     _, _, op_type, op_name, *_ = name
     return tuple(name) if op_type or op_name else path

@@ -38,7 +38,7 @@ class StepRow:
     tried_again_in_s: float | None = None
     """When a pause ends, in seconds from now."""
     quiet_s: float | None = None
-    """How long the files had not changed at the last look."""
+    """How long the files had not changed at the last scan."""
     files: int = 0
     bytes: int = 0
     poison_files: int = 0
@@ -145,7 +145,7 @@ def _how_far(state: StepState, policy: StepPolicy, now: float, decision: Decisio
 
 
 def _examined_last(state: StepState, now: float) -> _HowFar:
-    """Return what came of the last examination: to say more, the files would have to be read."""
+    """Return the result of the last examination: to say more, the files would have to be read."""
     waiting = state.waiting
     return _HowFar(Phase.READY, _READY) if waiting is None else _waiting(state, waiting, now)
 
@@ -178,7 +178,7 @@ def _work_reason(work: Work, now: float) -> str:
 
 
 def _source(deletion: Deletion, now: float) -> tuple[str | None, str | None]:
-    """Return what is done about the source of a step or why it stays, and the same in words."""
+    """Return what is done about the source of a step or why it stays, as a word and as a sentence."""
     if deletion.stage is not None:
         return deletion.stage.value, _STAGES[deletion.stage]
     kept = deletion.kept

@@ -8,7 +8,7 @@ from workers.store.commit import Commit
 
 
 class KeepReason(StrEnum):
-    """Why source files stay, although their step was looked at. A closed set, for metrics."""
+    """Why source files stay, although their step was examined. A closed set, for metrics."""
 
     NEWEST = "newest"
     """The step is one of the newest of its rank."""

@@ -53,7 +53,7 @@ class WaitFor(StrEnum):
     PERMISSION = "permission"
     """What its `problems` name."""
     LOOK = "look"
-    """The next look at the dump, because something has changed since the last one."""
+    """The next scan of the dump, because something has changed since the last one."""
     STORE = "store"
     """The answer of the store to the question what it has of the step."""
     PAUSE = "pause"

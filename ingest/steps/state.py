@@ -45,25 +45,25 @@ class StepState:
 
     key: StepKey
 
-    # What the dump has, by the looks of the watcher.
+    # What the dump has, by the scans of the watcher.
     listing: Listing | None = None
-    """The step as the last look saw it; None if it was not listed, or has no files."""
+    """The step as the last scan saw it; None if it was not listed, or has no files."""
     is_postponed: bool = False
-    """Whether it was there at the last look, which did not list it."""
+    """Whether it was there at the last scan, which did not list it."""
     is_listing_reusable: bool = False
-    """Whether the next look may use the listing again where no directory has changed."""
+    """Whether the next scan may use the listing again where no directory has changed."""
     quiet_since: float = 0.0
     """By the monotonic clock: since when the files are as they are."""
     quiet_for_s: float = 0.0
-    """How long that had been at the last look."""
+    """How long that had been at the last scan."""
     fingerprint: str = ""
-    """Names the generation that the listing makes, if no file of it is bad; "" until the look asks."""
+    """Names the generation that the listing makes, if no file of it is bad; "" until the scan asks."""
     rewrites: int = 0
     """How often these files were rewritten with the same sizes and times since they were committed."""
     doubtful: frozenset[str] = frozenset()
     """Paths of files whose inode has changed, and nothing else: their content may be another one."""
     held: Phase | None = None
-    """How the store has the step as the last look saw it; None if it does not: then the step is pending."""
+    """How the store has the step as the last scan saw it; None if it does not: then the step is pending."""
     inspected: Inspected | None = None
     """What the headers of the files say, of this or an earlier listing."""
     waiting: Wait | None = None
@@ -75,10 +75,10 @@ class StepState:
     """Whether `Committed.expect` has dealt with the step: it is new otherwise."""
     is_unchecked: bool = False
     """Whether the store has something of the step and is still to be asked what."""
-    is_committed_since_look: bool = False
-    """Whether a generation of it was committed since the last look listed it."""
+    is_committed_since_scan: bool = False
+    """Whether a generation of it was committed since the last scan listed it."""
     partial_files: frozenset[SourceFile] = frozenset()
-    """All files of the last commit, if some of them could not be taken. A look lists such a step as pending
+    """All files of the last commit, if some of them could not be taken. A scan lists such a step as pending
     until it was planned again, which shows that the store has all of it that can be taken."""
     committed: str | None = None
     """The generation that is committed, by its fingerprint without the pool, as far as is known."""
@@ -106,18 +106,18 @@ class StepState:
 
     @property
     def is_present(self) -> bool:
-        """Whether the last look listed files of the step, or may not list them."""
+        """Whether the last scan listed files of the step, or may not list them."""
         return self.listing is not None
 
     @property
     def is_pending(self) -> bool:
-        """Whether the store did not have the step as the last look saw it."""
+        """Whether the store did not have the step as the last scan saw it."""
         return self.listing is not None and self.held is None
 
     @property
     def is_left(self) -> bool:
         """Whether the store does not have what can be taken of the step, as it was seen last."""
-        if self.listing is None or not self.is_pending or self.is_committed_since_look:
+        if self.listing is None or not self.is_pending or self.is_committed_since_scan:
             return False
         return not self.partial_files or self.partial_files != frozenset(self.listing.files)
 
@@ -136,11 +136,11 @@ class StepState:
     # -- what the dump has
 
     def see(self, listing: Listing, *, now: float, reached: float, at_most_s: float = math.inf) -> None:
-        """Record the listing of a look.
+        """Record the listing of a scan.
 
         Args:
             listing: of this step; it has files, or a problem that denies it.
-            now: the time of the look by the monotonic clock.
+            now: the time of the scan by the monotonic clock.
             reached: a Unix time that the clock of the file system has reached. It counts only for a step that
                 is seen for the first time: such a step has been quiet since its newest change. From then on
                 only what is observed counts.
@@ -149,7 +149,7 @@ class StepState:
         """
         before = self.listing
         self.listing = listing
-        self.is_committed_since_look = False
+        self.is_committed_since_scan = False
         if before is None:
             self.quiet_for_s = min(max(reached - listing.newest_change, 0.0), at_most_s)
             self.quiet_since = now - self.quiet_for_s
@@ -215,13 +215,13 @@ class StepState:
         self.is_unchecked = False
 
     def wait(self, wait: Wait) -> None:
-        """Record why the step is not complete; the next look lists it again."""
+        """Record why the step is not complete; the next scan lists it again."""
         self.waiting = wait
         self.is_listing_reusable = False
         if wait.wait_for is WaitFor.PERMISSION:
             self.inspected = None  # a permission that is granted shows in no listing
 
-    def look_inside_again(self) -> None:
+    def discard_inspection(self) -> None:
         """List the step again and read its headers, whatever was found before."""
         self.is_listing_reusable = False
         self.inspected = None
@@ -232,7 +232,7 @@ class StepState:
         if bad_files is self.bad_files:
             return False
         self.bad_files = bad_files
-        self.look_inside_again()
+        self.discard_inspection()
         return True
 
     def learn_poison(self, commit: Commit) -> bool:
@@ -242,7 +242,7 @@ class StepState:
         if bad_files is self.bad_files:
             return False
         self.bad_files = bad_files
-        self.look_inside_again()
+        self.discard_inspection()
         return True
 
     def believable(self, error: DumpIngestError) -> DumpIngestError:
@@ -276,7 +276,7 @@ class StepState:
             partial_files: all files of the step, if some of them could not be taken.
         """
         self.stale = ("", 0)
-        self.is_committed_since_look, self.partial_files = True, partial_files
+        self.is_committed_since_scan, self.partial_files = True, partial_files
         if self.fingerprint == fingerprint:
             self.is_listing_reusable = True
         if self.key.step is None:
@@ -294,7 +294,7 @@ class StepState:
     def record_stale(self, fingerprint: str) -> None:
         """Record that workers saw other files than this generation is made of."""
         self.stale = (fingerprint, self.stale_in_a_row(fingerprint) + 1)
-        self.look_inside_again()
+        self.discard_inspection()
 
     def stale_in_a_row(self, fingerprint: str) -> int:
         """Return how often in a row workers saw other files than this generation is made of."""

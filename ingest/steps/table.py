@@ -66,7 +66,7 @@ class StepTable:
     # -- queries
 
     def reusable_listings(self) -> dict[StepKey, Listing]:
-        """Return the listings that the next look may use again where no directory has changed."""
+        """Return the listings that the next scan may use again where no directory has changed."""
         return {
             key: state.listing
             for key, state in self._states.items()
@@ -82,11 +82,11 @@ class StepTable:
         return [state for state in self._states.values() if state.is_unchecked]
 
     def present(self) -> list[StepState]:
-        """Return the steps that the last look listed."""
+        """Return the steps that the last scan listed."""
         return [state for state in self._states.values() if state.listing is not None]
 
     def pending(self) -> list[StepState]:
-        """Return the steps that the store did not have as the last look saw them, complete or not."""
+        """Return the steps that the store did not have as the last scan saw them, complete or not."""
         return [state for state in self._states.values() if state.is_pending]
 
     def left(self) -> list[StepState]:
@@ -94,7 +94,7 @@ class StepTable:
         return [state for state in self if state.key.step is not None and state.is_left]
 
     def held(self) -> list[StepState]:
-        """Return the steps that the store had as the last look saw them."""
+        """Return the steps that the store had as the last scan saw them."""
         return [state for state in self._states.values() if state.held is not None]
 
     def denied(self) -> list[StepState]:

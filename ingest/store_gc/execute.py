@@ -20,13 +20,13 @@ from ingest.store_gc.policy import duration
 from workers.errors import DamagedStore, StoreDenied, UsageError
 from workers.events import Event, Observer
 from workers.model import StepKey
-from workers.store import commit, removed
-from workers.store.changes import REMOVED, announce, end_of, path_of
+from workers.store import commit, tombstones
+from workers.store.announcements import REMOVED, announce, end_of, path_of
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore, StoredObject
 from workers.store.packed import pool
 from workers.store.record import LEAF, WithoutTensors
-from workers.store.removed import Tombstone
+from workers.store.tombstones import Tombstone
 
 #: Steps that are worked on at once.
 THREADS = 8
@@ -175,11 +175,11 @@ class Execution:
         """Record in the store that a step was removed, so that nobody takes it out of its dump again."""
         key = committed.key
         if key.rank not in self._with_tombstones:
-            removed.ensure_group(self.objects, key.rank)
+            tombstones.ensure_group(self.objects, key.rank)
             self._with_tombstones.add(key.rank)
         committed_ms = round(committed_at(committed).timestamp() * 1000)
         tombstone = Tombstone(key.rank, key.step or 0, committed.fingerprint, committed_ms)
-        removed.write(self.objects, tombstone, removed_at=_iso(self._now()), why=action.why)
+        tombstones.write(self.objects, tombstone, removed_at=_iso(self._now()), why=action.why)
 
     def _remove_tensors(self, action: GcAction) -> GcDone:
         key = _key(action)

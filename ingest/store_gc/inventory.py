@@ -14,7 +14,7 @@ from ingest.findings.stored import read_series
 from workers.errors import StoreDenied, StoreError
 from workers.model import StepKey
 from workers.store import commit, metadata
-from workers.store.changes import unfinished
+from workers.store.announcements import unfinished
 from workers.store.commit import Commit
 from workers.store.model import WORSE_THAN_INFO
 from workers.store.objects import ObjectStore, StoredObject, UnfinishedUpload
@@ -189,7 +189,7 @@ def take_inventory(objects: ObjectStore, *, anomalies: bool = False) -> Inventor
 
 
 def commit_facts(committed: Commit) -> CommitFacts:
-    """Return what gc needs to know of a commit."""
+    """Return the facts about a commit that gc needs."""
     return CommitFacts(
         committed.fingerprint,
         committed_at(committed).timestamp(),
@@ -332,7 +332,7 @@ def _by_step(rank: int, listed: Mapping[str, StoredObject]) -> dict[StepKey, dic
 def _read_commits(
     objects: ObjectStore, keys: Iterable[StepKey]
 ) -> tuple[dict[StepKey, CommitFacts], dict[StepKey, str]]:
-    """Return what the commits of these steps say, and what is wrong with those that are damaged."""
+    """Read the commits of these steps; return the problems of those that are damaged, too."""
     facts: dict[StepKey, CommitFacts] = {}
     damages: dict[StepKey, str] = {}
     ordered = sorted(keys, key=lambda key: key.order)

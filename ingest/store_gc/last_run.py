@@ -49,7 +49,7 @@ class GcRunsRead(Event):
 
 
 def read_last_runs(objects: ObjectStore) -> GcRuns | None:
-    """Return how gc ended last; None if it never ran on this store, or the record is damaged.
+    """Read how gc ended last; None if it never ran on this store, or the record is damaged.
 
     Raises:
         StoreError: the store refused.

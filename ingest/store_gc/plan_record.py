@@ -13,7 +13,7 @@ from msgspec.json import Decoder
 from ingest.store_gc.inventory import is_temporary
 from ingest.store_gc.policy import GcPolicy
 from workers.errors import UsageError
-from workers.store.changes import has_begun
+from workers.store.announcements import has_begun
 from workers.store.packed import pool
 
 What: TypeAlias = Literal["step", "tensors", "remains", "pool", "temporary", "upload", "announcement"]

@@ -211,7 +211,7 @@ class _Planner:
             )
 
     def _remains(self) -> Iterator[GcAction]:
-        """Yield what no commit points to, if nobody can still be writing or reading it."""
+        """Yield the objects that no commit refers to, if nobody can still be writing or reading them."""
         waiting = Extent()
         for step in self.inventory.steps:
             if step.damage:

@@ -24,7 +24,7 @@ class Pools:
     """Seconds since the epoch."""
 
     def unused(self, going: Collection[StepKey], step: int | None = None) -> Extent:
-        """Return what nobody refers to when some steps have gone, however young it is.
+        """Return the extent of the objects that nobody refers to after some steps have gone, of any age.
 
         Args:
             going: the steps that go, or lose their tensors.

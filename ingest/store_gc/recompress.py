@@ -70,7 +70,7 @@ def plan_recompress(
     ranks: Sequence[int] | None = None,
     steps: Sequence[int] | None = None,
 ) -> RecompressPlan:
-    """Return which steps `recompress_store` would take: those with tensors that it has not taken before.
+    """Plan which steps `recompress_store` takes: those with tensors that it has not taken before.
 
     Args:
         store: an opened store, a directory or any fsspec URL.

@@ -18,7 +18,7 @@ Store: TypeAlias = Catalog | str | PathLike[str]
 
 
 def plan_gc(store: Store, policy: GcPolicy | None = None) -> GcPlan:
-    """Return what would go from a store, as `dump-ingest gc` prints it. Changes nothing.
+    """Plan what `gc` removes from a store, as `dump-ingest gc` prints it. Changes nothing.
 
     Args:
         store: an opened store, a directory or any fsspec URL.

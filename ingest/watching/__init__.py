@@ -1,1 +1,1 @@
-"""Looking at a dump: what it has, what is complete, and events that make the next look come sooner."""
+"""Scans of a dump: its steps, which of them are complete, and file events that make the next scan early."""

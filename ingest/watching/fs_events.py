@@ -1,4 +1,4 @@
-"""File events as an alarm clock: they make the watcher look early, and are never trusted further."""
+"""File events as an alarm clock: they make the watcher scan early, and are never trusted further."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class QuietClock:
     """The clocks of this process, of its host, and of the file system.
 
     Times of files are compared only where nothing else is known: a step that is seen for the first time has
-    been quiet since its newest change, by the clock of its file system, but at most since the look at which
+    been quiet since its newest change, by the clock of its file system, but at most since the scan at which
     it was not there. From then on only what is observed counts.
     """
 

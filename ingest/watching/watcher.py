@@ -1,4 +1,4 @@
-"""The watcher: looks at a dump and finds out which steps are complete. No sleeping, no Dask."""
+"""The watcher: scans a dump and finds out which steps are complete. No sleeping, no Dask."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class StoredSteps(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DumpState(Event):
-    """What one look at a dump showed."""
+    """What one scan of a dump showed."""
 
     present: dict[StepKey, Listing]
     pending: dict[StepKey, Listing]
@@ -53,7 +53,7 @@ class DumpState(Event):
     expected_ranks: int | None = None
     """How many ranks the rank tables in the dump name; None without a rank table."""
     postponed: frozenset[StepKey] = frozenset()
-    """Those of `unlisted` that the next look lists."""
+    """Those of `unlisted` that the next scan lists."""
 
     @property
     def there(self) -> frozenset[StepKey]:
@@ -63,19 +63,19 @@ class DumpState(Event):
 
 @dataclass(slots=True)
 class Watcher:
-    """Looks at one dump again and again, and records in the table what it sees."""
+    """Scans one dump again and again, and records what it sees in the table."""
 
     dump: Dump
     grid: Grid
     table: StepTable
     clock: QuietClock = field(default_factory=QuietClock)
     _to_examine: deque[StepState] = field(default_factory=deque)
-    """The pending steps of the last look that were not examined since, in the order of the policy."""
+    """The pending steps of the last scan that were not examined since, in the order of the policy."""
 
-    _looked_at: float | None = None
-    """By the monotonic clock: when the dump was looked at last."""
+    _scanned_at: float | None = None
+    """When the dump was last scanned, by the monotonic clock."""
 
-    def look(self, stored: StoredSteps, policy: StepPolicy, *, first_files: int = 0) -> DumpState:
+    def scan(self, stored: StoredSteps, policy: StepPolicy, *, first_files: int = 0) -> DumpState:
         """List the dump now.
 
         Args:
@@ -120,7 +120,7 @@ class Watcher:
         )
 
     def next_complete(self, policy: StepPolicy, now: float) -> StepState | None:
-        """Return another complete step of the last look, inspected; None if none is left.
+        """Return another complete step of the last scan, inspected; None if none is left.
 
         Files are opened only here, so a large backlog is inspected little by little. A step that is left
         alone for now is passed over.
@@ -140,8 +140,8 @@ class Watcher:
         """Record the listings of a scan, and that the other steps have no files."""
         now = self.clock.monotonic()
         # When a step is listed first, only the times of files tell for how long it has been quiet. One that
-        # was not there at the look before has come since, however wrong the clocks of host and disk are.
-        since_last_s = math.inf if self._looked_at is None else now - self._looked_at
+        # was not there at the scan before has come since, however wrong the clocks of host and disk are.
+        since_last_s = math.inf if self._scanned_at is None else now - self._scanned_at
         states = [(self.table.ensure(key), listing) for key, listing in present.items()]
         reached = 0.0
         if not all(state.is_present for state, _ in states):
@@ -151,7 +151,7 @@ class Watcher:
             at_most_s = math.inf if state.is_postponed else since_last_s
             state.is_postponed = False
             state.see(listing, now=now, reached=reached, at_most_s=at_most_s)
-        self._looked_at = now
+        self._scanned_at = now
         if len(present) < len(self.table):
             for state in self.table:
                 if state.key not in present:

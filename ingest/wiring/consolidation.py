@@ -41,7 +41,7 @@ def open_consolidator(settings: Settings, *, patience_s: float = 0.0) -> Iterato
 
 @contextmanager
 def _runner(settings: Settings) -> Iterator[RunJobs]:
-    """Yield what runs tasks of the consolidator; the cluster that it starts ends with it."""
+    """Yield a runner for the tasks of the consolidator; the cluster that it starts ends with it."""
     if settings.scheduler is None and settings.workers is None:
         yield in_threads
         return

@@ -17,7 +17,7 @@ from workers.store.opening import open_objects
 def explain_steps(dump: str | Path, settings: Settings) -> list[StepRow]:
     """Explain where each step of a dump is and why; what `dump-ingest watch --explain` prints.
 
-    Looks at dump and store once, and writes nothing; needs no cluster.
+    Scans the dump and asks the store once, and writes nothing; needs no cluster.
 
     Raises:
         UsageError: the directory is not a dump, or the store would lie in it.

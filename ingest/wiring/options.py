@@ -20,7 +20,7 @@ _PATIENCE_S = 10.0
 
 
 def options_of(settings: Settings, *, retry_forever: bool = False, dry_run: bool = False) -> ServiceOptions:
-    """Return what a service is to do.
+    """Return the options of a service from its settings.
 
     Raises:
         UsageError: a rule is wrong.

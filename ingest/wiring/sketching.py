@@ -48,7 +48,7 @@ def sketch(
 
 @contextmanager
 def _runner(settings: Settings) -> Iterator[RunSketches]:
-    """Yield what runs the tasks; the cluster that it starts ends with it."""
+    """Yield a runner for the tasks; the cluster that it starts ends with it."""
     if settings.scheduler is None and settings.workers is None:
         yield sketching.in_threads
         return

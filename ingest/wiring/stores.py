@@ -19,7 +19,7 @@ _WRONG_PLACE_HINT = "Is --store right? Name a directory of its own for the store
 
 
 def grid_of(settings: Settings) -> Grid:
-    """Return how payloads are cut into chunks, shards and jobs."""
+    """Return the sizes of chunks, shards and jobs into which payloads are cut."""
     return Grid(
         int(settings.chunk_size),
         int(settings.shard_size),

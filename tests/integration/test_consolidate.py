@@ -21,7 +21,7 @@ from tests.servers.ceph import S3Bucket
 from tests.servers.cluster import DaskCluster
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.changes import CHANGED
+from workers.store.announcements import CHANGED
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 from workers.store.record import WithoutTensors

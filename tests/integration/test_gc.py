@@ -32,7 +32,7 @@ from workers.errors import StoreDenied, UsageError
 from workers.model import StepKey
 from workers.rules.load import load_rules
 from workers.store import commit
-from workers.store.changes import CHANGED
+from workers.store.announcements import CHANGED
 from workers.store.opening import connect, open_objects, resolve
 
 

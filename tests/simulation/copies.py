@@ -16,7 +16,7 @@ from tests.simulation.objects import Bucket, SimulatedObjects
 from workers.errors import StoreError
 from workers.model import StepKey
 from workers.store import commit, metadata
-from workers.store.changes import read_announcements
+from workers.store.announcements import read_announcements
 
 _COPIES = "consolidated/commit"
 _ROUND_S = 30.0

@@ -196,7 +196,7 @@ def simulated() -> Iterator[None]:
         for module in ("ingest.dispatch.parts", "ingest.dump_retention.read_backs"):
             stack.enter_context(patch(f"{module}.time", clock))
         numbers = map(uuid.UUID, map("{:032x}".format, itertools.count(1)))
-        for module in ("ingest.store_gc.execute", "workers.store.changes"):
+        for module in ("ingest.store_gc.execute", "workers.store.announcements"):
             stack.enter_context(patch(f"{module}.uuid", SimpleNamespace(uuid4=numbers.__next__)))
         for name, function in same.items():
             stack.enter_context(patch.object(tasks, name, function))

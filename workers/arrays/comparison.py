@@ -375,7 +375,7 @@ def _distance(a: Array, b: Array) -> Array:
 
 
 def _same(a: Array, b: Array) -> npt.NDArray[np.bool_]:
-    """Return which elements are the same number, infinity or NaN; of complex ones both parts must be."""
+    """Return a mask of the elements that are the same number, infinity or NaN, in both parts if complex."""
     if a.dtype.kind != "c" and b.dtype.kind != "c":
         return np.asarray((a == b) | (np.isnan(a) & np.isnan(b)))
     a, b = a.astype(np.complex128), b.astype(np.complex128)

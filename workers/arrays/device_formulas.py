@@ -31,7 +31,7 @@ _MAX_ELEMENTS = 2**56
 def find_arrangement(
     name: str, device: Shape, host: Shape, *, groups: int = 1
 ) -> Arrangement | GroupedArrangement | None:
-    """Return how a host array is arranged in device memory; None if format and shapes do not fit.
+    """Return the arrangement of a host array in device memory; None if format and shapes do not fit.
 
     Args:
         name: of the format.

@@ -174,7 +174,7 @@ class RunningStatistics:
         return Statistics(*self.row())
 
     def row(self) -> tuple[float, ...]:
-        """Return what `result` does in the order of `FIELDS`, in a quarter of the time."""
+        """Return the values of `result` in the order of `FIELDS`, in a quarter of the time."""
         state = self._state.tolist()
         finite = state[FINITE]
         if not finite:

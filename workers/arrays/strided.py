@@ -95,7 +95,7 @@ def _resolved(values: Array, view: StridedView) -> Array:
 
 
 def inflate(compressed: bytes | bytearray, nbytes: int) -> bytes:
-    """Return what was compressed, which must have exactly `nbytes`. No more than that is ever made.
+    """Decompress to exactly `nbytes`. Never makes more than that.
 
     Raises:
         ValueError: it is damaged, or has another length.

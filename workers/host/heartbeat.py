@@ -21,7 +21,7 @@ class Heartbeat:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         """Take from an environment what systemd asks for."""
-        self._last_at = self._told_at = time.monotonic()
+        self._last_at = self._notified_at = time.monotonic()
         self._address = environment.get("NOTIFY_SOCKET", "")
         usec = environment.get("WATCHDOG_USEC", "")
         # Child processes inherit the variables; only the process that systemd started speaks for the service.
@@ -31,8 +31,8 @@ class Heartbeat:
     def beat(self) -> None:
         """Record that work gets on. Takes a tenth of a microsecond."""
         self._last_at = now = time.monotonic()
-        if now - self._told_at >= self._interval_s:
-            self._told_at = now
+        if now - self._notified_at >= self._interval_s:
+            self._notified_at = now
             self._tell("WATCHDOG=1")
 
     @property

@@ -67,7 +67,7 @@ def _matches(patterns: tuple[str, ...], text: str) -> bool:
 
 
 def fits(pattern: str) -> Callable[[str], bool]:
-    """Return what tells whether a glob matches a name, or is that name: names may hold `[`, `*` and `?`."""
+    """Return a function that tells whether a name matches a glob or equals it, as names may hold `[*?`."""
     match = re.compile(fnmatch.translate(pattern)).match
     return lambda name: name == pattern or match(name) is not None
 

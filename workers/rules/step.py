@@ -21,7 +21,7 @@ _REASON = 500
 
 
 def evaluate(rules: RuleSet, tables: Tables, key: StepKey, sketches: StepSketches | None = None) -> Evaluated:
-    """Return what the rules find in one step of one rank. A rule that fails is named; the others count.
+    """Evaluate rules on one step of one rank. A rule that fails is named; the others count.
 
     Memory: a few columns of float64, and the findings: at most the limit of each rule.
 

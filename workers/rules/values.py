@@ -116,7 +116,7 @@ def evaluated(
     totals: Mapping[str, int],
     failed: Mapping[str, str],
 ) -> Evaluated:
-    """Return what the rules of a set found, the worst first.
+    """Return the findings of the rules of a set, the worst first.
 
     Args:
         rules: the set.

@@ -18,12 +18,12 @@ import msgspec
 from workers.errors import DamagedStore, SourceChanged
 from workers.model import StepKey
 from workers.store import metadata
-from workers.store.changes import announce, changing
+from workers.store.announcements import announce, changing
+from workers.store.compact_leaf import CompactLeaf, Nodes
 from workers.store.leaf_checksum import with_checksum
 from workers.store.model import CommitSummary, Origin
 from workers.store.objects import ObjectStore
 from workers.store.packed import pool
-from workers.store.packed_leaf import Nodes, PackedLeaf
 from workers.store.record import (
     LEAF,
     CommitRecord,
@@ -51,7 +51,7 @@ class Commit:
     record: CommitRecord
     nodes: Mapping[str, metadata.Document]
     """Metadata of every node of the generation, by its path in it."""
-    leaf: PackedLeaf | None
+    leaf: CompactLeaf | None
     """The `zarr.json` that all of this was read from; None in an abridged commit."""
 
     @property
@@ -91,7 +91,7 @@ class Commit:
         return path if pool.is_pooled(path) else f"{self.prefix}/{path}"
 
     def abridged(self, path: str) -> Commit:
-        """Return what it takes to read one array of the generation: small enough to go with each task."""
+        """Return a copy with the metadata of one array only: small enough to go with each task."""
         nodes = {path: self.nodes[path]} if path in self.nodes else {}
         pooled = {path: self.record.pool[path]} if path in self.record.pool else {}
         record = msgspec.structs.replace(self.record.abridged(), pool=pooled)
@@ -217,7 +217,7 @@ def write(
 def replace_leaf(
     objects: ObjectStore, key: StepKey, data: bytes, fingerprint: str, history: Collection[str]
 ) -> None:
-    """Write a commit in the place of another one. That is announced first: see `workers.store.changes`.
+    """Write a commit in the place of another one. That is announced first: see `workers.store.announcements`.
 
     Args:
         objects: the store.
@@ -391,5 +391,5 @@ def parse(data: bytes, key: StepKey) -> Commit:
         StoreFormatError: a newer version wrote it.
     """
     record = decode_record(data, key)
-    leaf = PackedLeaf.of(data, record.fingerprint)
+    leaf = CompactLeaf.of(data, record.fingerprint)
     return Commit(key, record.fingerprint, record.commit_summary(), record, Nodes(leaf), leaf)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from workers.errors import DamagedStore
 from workers.store import commit, metadata, tables
-from workers.store.changes import REMOVED, announce, changing
+from workers.store.announcements import REMOVED, announce, changing
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
 from workers.store.record import LEAF, WithoutTensors

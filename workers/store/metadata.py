@@ -69,7 +69,7 @@ _DECODE_GROUP = msgspec.json.Decoder(_Group).decode
 
 
 def own_attributes(data: bytes) -> msgspec.Raw:
-    """Return what stands under our attribute in the `zarr.json` of a group, to be decoded as its type.
+    """Return our attribute in the `zarr.json` of a group, to be decoded as its type.
 
     Raises:
         ValueError, RecursionError: it is not such a document.
@@ -128,7 +128,7 @@ def packed_spec(path: str, document: Document) -> ArraySpec:
 
 
 def _sparse(rule: object) -> str:
-    """Return how sparse chunks were encoded; "" for no rule, or one that this version does not know."""
+    """Return the rule by which sparse chunks were encoded; "" for none, or one unknown to this version."""
     return next((known for known in (BY_BLOSC, QUICK) if rule == known), "")
 
 

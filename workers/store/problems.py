@@ -29,7 +29,7 @@ def with_disagreement(problem: str, source: str, differences: Sequence[str]) -> 
 
 
 def disagreeing(problems: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Return which of these labels, (row,) of str, `with_disagreement` made."""
+    """Return a mask of the labels that `with_disagreement` made, (row,) of str."""
     mask = np.asarray(problems != "")
     mask[mask] = [_DISAGREES in problem for problem in problems[mask]]
     return mask

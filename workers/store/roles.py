@@ -135,7 +135,7 @@ _KEPT = 1 << 17
 
 @lru_cache(maxsize=_KEPT)
 def hint_of(op_type: str, op_name: str, io: str, slot: int) -> Hint:
-    """Return what the name of a tensor says about its role."""
+    """Return the role that the name of a tensor suggests."""
     if io.startswith("parameters_grad"):
         return Hint.GRADIENT
     if io.startswith("parameters."):
@@ -168,7 +168,7 @@ def _hint_of_parameter(name: str) -> Hint:
 
 
 def _hint_of_operand(plain_type: str, slot: int) -> Hint:
-    """Return what an optimizer reads in a slot; its gradient is not known for every type."""
+    """Return the role of a tensor in a slot of an optimizer; not every type tells which is its gradient."""
     if slot == 0:
         return Hint.WEIGHT
     gradient = next((place for pattern, place in _GRADIENT_SLOTS if pattern.search(plain_type)), None)

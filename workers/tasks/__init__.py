@@ -9,7 +9,8 @@ sketch.py                  sketches for a step that was committed without
 read_back.py, recheck.py   source files compared with the store, before they are deleted and later
 consolidate.py             one step of some ranks into the cubes; what follows from histograms in
                            consolidate_sketches.py
-compare.py, placed.py,     comparisons; operands.py and piece_elements.py read the tensors
+compare.py,                comparisons; operands.py and piece_elements.py read the tensors
+compare_placements.py,
 contents.py
 model.py, columns.py,      what passes between planner and tasks, and how it is packed
 envelopes.py

@@ -177,7 +177,7 @@ class EntryStatistics:
             self._summary = self._summarised()
 
     def summary(self) -> Summary:
-        """Return what was found out."""
+        """Return the results."""
         return self._summarised() if self._summary is None else self._summary
 
     def _summarised(self) -> Summary:

@@ -84,7 +84,7 @@ class Headers(Sequence[TensorHeader | None]):
         return self._of(self._of(self._alike, self._which), self._place)
 
     def column(self, derived: Callable[[TensorHeader | None], object]) -> npt.NDArray[Any]:
-        """Return what derives from the header of each row without its lead, tail and record."""
+        """Return a value derived from the header of each row, without its lead, tail and record, (row,)."""
         values = np.empty(len(self._alike), object)
         values[:] = [derived(header) for header in self._alike]
         return values[self._which][self._place]

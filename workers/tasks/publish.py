@@ -132,7 +132,7 @@ def _sketches(plan: StepPlan, receipts: Sequence[Receipt], built: Tables) -> Ste
 
 
 def _evaluate(plan: StepPlan, built: Tables, sketches: StepSketches) -> Evaluated | None:
-    """Return what the rules find; None if the plan has no rules, or the files belong to no step."""
+    """Evaluate the rules; return None if the plan has none, or the files belong to no step."""
     if plan.rules is None or plan.key.step is None:
         return None
     return evaluate(plan.rules, built, plan.key, sketches)

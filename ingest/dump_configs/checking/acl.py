@@ -90,7 +90,7 @@ class _AclSettings:
 
 
 def check_acl(content: Mapping[str, Any]) -> Iterator[ConfigFinding]:
-    """Yield what is wrong in an ACL configuration."""
+    """Yield the mistakes in an ACL configuration."""
     findings = list(check_fields(content, (ConfigKey("dump", Kind.SECTION, is_required=True),), RUNTIME))
     # Other sections of the same file configure other features.
     findings = [finding for finding in findings if finding.severity is Severity.REFUSED]

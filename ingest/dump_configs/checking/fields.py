@@ -79,7 +79,7 @@ def check_rules(view: _View, rules: Sequence[ConfigRule[_View]]) -> Iterator[Con
 def with_rules(
     findings: Iterable[ConfigFinding], view: _View, rules: Sequence[ConfigRule[_View]]
 ) -> Iterator[ConfigFinding]:
-    """Yield what is wrong with keys and values; if nothing of it is refused, also the rules that are broken.
+    """Yield mistakes in keys and values; if no key or value is refused, also the rules that are broken.
 
     Args:
         findings: those of `check_fields`.

@@ -98,7 +98,7 @@ class _MindSporeSettings:
 def check_mindspore(
     content: Mapping[str, Any], version: tuple[int, ...] = (), device: str = ""
 ) -> Iterator[ConfigFinding]:
-    """Yield what is wrong in a `data_dump.json`.
+    """Yield the mistakes in a `data_dump.json`.
 
     Args:
         content: its content.

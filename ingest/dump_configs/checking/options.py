@@ -55,13 +55,13 @@ _LAYER = re.compile(r'[0-9a-zA-Z_" /\\.-]*')
 
 
 def check_torchair(options: Mapping[str, Any]) -> Iterator[ConfigFinding]:
-    """Yield what is wrong in the options of `config.dump_config`."""
+    """Yield the mistakes in the options of `config.dump_config`."""
     yield from check_fields(options, _TORCHAIR, TORCHAIR_CODE, prefix="dump_config.")
     yield from check_rules(options, (*_RULES, *_TORCHAIR_RULES))
 
 
 def check_tensorflow(options: Mapping[str, Any]) -> Iterator[ConfigFinding]:
-    """Yield what is wrong in the options of `custom_op.parameter_map` or `global_options().dump_config`."""
+    """Yield the mistakes in the options of `custom_op.parameter_map` or `global_options().dump_config`."""
     dump_options = {name: value for name, value in options.items() if not _NOT_OF_DUMPS.match(name)}
     yield from check_fields(dump_options, _TENSORFLOW, TENSORFLOW)
     yield from check_rules(options, (*_RULES, *_TENSORFLOW_RULES))

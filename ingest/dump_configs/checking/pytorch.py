@@ -60,7 +60,7 @@ _SELECTORS = ("layer_types", "layer_name_regex_pattern", "layer_numbers")
 
 
 def check_sglang(variables: Mapping[str, str]) -> Iterator[ConfigFinding]:
-    """Yield what is wrong in the variables of SGLang's dumper."""
+    """Yield the mistakes in the variables of SGLang's dumper."""
     own = {name: value for name, value in variables.items() if name.startswith(_PREFIX)}
     yield from check_fields(own, _VARIABLES, SGLANG)
     yield from check_rules(variables, _SGLANG_RULES)
@@ -82,7 +82,7 @@ def variables_of(text: str) -> dict[str, str]:
 
 
 def check_transformer_engine(content: Mapping[str, Any]) -> Iterator[ConfigFinding]:
-    """Yield what is wrong in a debug YAML with the feature DumpTensors."""
+    """Yield the mistakes in a debug YAML with the feature DumpTensors."""
     for name, entry in content.items():
         feature = section(section(content, name), "transformer_engine").get("DumpTensors")
         if not isinstance(feature, dict):

@@ -41,7 +41,7 @@ def incidents(
     severity: str | None = None,
     incident: str = "",
 ) -> Incidents:
-    """Return what went wrong, once for each cause. Steps with quarantined or missing files are included.
+    """Find the incidents of a store, one for each cause. Includes steps with quarantined or missing files.
 
     Args:
         store: the store, which is listed again.
@@ -92,7 +92,7 @@ class FoundIncidents:
     def chosen(
         self, rank: Choice = None, step: Choice = None, *, severity: str | None = None, incident: str = ""
     ) -> Incidents:
-        """Return those that were seen on some ranks, in some steps; see `incidents`.
+        """Return the incidents seen on some ranks, in some steps; see `incidents`.
 
         Raises:
             UsageError: a rank, a step or the incident does not exist, or the severity is not one.
@@ -115,7 +115,7 @@ class FoundIncidents:
         )
 
     def _seen(self, rank: Choice, step: Choice) -> Sequence[Incident]:
-        """Return those that were seen on some ranks, in some steps."""
+        """Return the incidents seen on some ranks, in some steps."""
         if rank is None and step is None:
             return self.incidents  # nothing has to be looked up, which takes a while in a long run
         keys = [opened.key for opened in self.snapshot.store.select(rank, step, damages=[])]

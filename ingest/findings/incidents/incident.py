@@ -134,7 +134,7 @@ class Incidents:
         return "\n".join(lines)
 
     def __str__(self) -> str:
-        """Return what `dump-ingest anomalies` prints."""
+        """Return the output of `dump-ingest anomalies`."""
         return "\n\n".join(map(str, self.incidents)) or f"{self.store}: no incidents"
 
     def _repr_html_(self) -> str:

@@ -8,7 +8,7 @@ from workers.store.model import Finding
 
 
 def summary_of_origin(answer: OriginAnswer) -> str:
-    """Return what began where, how far it spread in that step, without a full stop."""
+    """Summarize an origin: what began where, how far it spread in that step. Without a full stop."""
     operator = f"{answer.op_type} ({answer.op_name})" if answer.op_name else "an operator that was not dumped"
     place = f"on rank {answer.rank}, step {answer.step}"
     ranks = answer.spread.ranks
@@ -23,7 +23,7 @@ def summary_of_origin(answer: OriginAnswer) -> str:
 
 
 def summary_of_rule(rule: str, step: int, finding: Finding | None) -> str:
-    """Return what a rule found first, without a full stop."""
+    """Summarize the first finding of a rule, without a full stop."""
     if finding is None:
         return f"{rule} in step {step}"
     where = f" on rank {finding.rank}" if finding.rank is not None else ""

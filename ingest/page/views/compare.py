@@ -124,7 +124,7 @@ def _compared(asked: Asked, choice: _RunPair, sides: tuple[str, str]) -> Compari
 
 
 def _choose(asked: Asked, other: str) -> _RunPair:
-    """Return what is compared: what the URL names, else the last common step, of all ranks if they are few.
+    """Choose what is compared: what the URL names, else the last common step, of all ranks if they are few.
 
     Raises:
         UsageError: the runs have no step in common.
@@ -186,7 +186,7 @@ def _over_the_steps(asked: Asked, choice: _RunPair, answer: Comparison, stat: st
 
 
 def _differences(asked: Asked, answer: Comparison) -> dict[str, Any]:
-    """Return what differs in the step that is compared: how much, where first, and the worst tensors."""
+    """Return the differences in the compared step: how much, where first, and the worst tensors."""
     first = answer.first
     return {
         "answer": answer,

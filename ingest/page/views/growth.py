@@ -59,7 +59,7 @@ def _matrix(growth: ErrorGrowth) -> Matrix:
 
 
 def _firsts(asked: Asked, growth: ErrorGrowth) -> list[dict[str, Any]]:
-    """Return what differs first, by step and order of execution: each tensor once."""
+    """Return the tensors that differ first, by step and order of execution, each once."""
     rows = []
     for place, column in growth.by_onset()[:_LISTED]:
         key, step = growth.tensors[place], growth.steps[column]

@@ -74,7 +74,7 @@ def _line(asked: Asked, place: dict[str, int], wanted: str) -> AnswerLine:
 
 
 def card(asked: Asked, incident: Incident) -> dict[str, Any]:
-    """Return what a card shows."""
+    """Return the contents of a card."""
     answer = incident.origin
     spread = answer.spread if answer is not None and answer.found else None
     steps = asked.moment.numbers
@@ -103,7 +103,7 @@ def card(asked: Asked, incident: Incident) -> dict[str, Any]:
 
 
 def _misplaced(asked: Asked, incident: Incident) -> tuple[LayoutFinding, ...]:
-    """Return what ranks hold and should not in the first step of a divergence, as `layout` finds it."""
+    """Return the misplaced tensors in the first step of a divergence, as `layout` finds them."""
     if incident.kind is not IncidentKind.DIVERGENCE:
         return ()
     try:

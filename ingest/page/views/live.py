@@ -46,7 +46,7 @@ def show(asked: Asked) -> dict[str, Any]:
 
 
 def _watched(asked: Asked) -> dict[str, Any]:
-    """Return what watchers answer, and the commands that say the same."""
+    """Return the state of the watchers, and the commands that print the same."""
     watched = asked.watched
     answering = [] if watched is None else [watcher for watcher in watched.watchers if not watcher.problem]
     addresses = ",".join(watcher.url for watcher in watched.watchers) if watched is not None else ""
@@ -84,7 +84,7 @@ def _totals(steps: Sequence[Step]) -> Counter[str]:
 
 
 def _live(watched: Watched) -> dict[str, Any]:
-    """Return what watchers know and the store does not: lag, backlog, disk, and what each step waits for."""
+    """Return the state that only watchers know: lag, backlog, disk, and what each step waits for."""
     watchers = watched.watchers
     ranks = [rank for watcher in watchers for rank in watcher.ranks]
     steps = [row for watcher in watchers for row in watcher.steps if row.step is not None]

@@ -44,7 +44,7 @@ class Pairing:
 
 
 def pairing_of(asked: Asked, answer: Comparison, other: str) -> Pairing | None:
-    """Return which operators were paired by guess, and which only one run has; None if names tell all.
+    """Return the operators that were paired by guess or that only one run has; None if all names agree.
 
     Args:
         asked: what is asked for, of A.

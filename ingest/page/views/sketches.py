@@ -48,7 +48,7 @@ class ShownSketches:
 
 
 def sketches_of(asked: Asked, tensor: Tensor) -> ShownSketches:
-    """Return what the sketches of a tensor tell; nothing if its step was committed without them."""
+    """Return the contents of a tensor's sketches; empty if its step was committed without them."""
     if tensor.step is None:
         return ShownSketches()
     histogram = _histogram(tensor)
@@ -72,7 +72,7 @@ def sketches_of(asked: Asked, tensor: Tensor) -> ShownSketches:
 
 
 def _answered(ask: Callable[..., _Answer], asked: Asked, tensor: Tensor) -> _Answer | None:
-    """Return what a question over sketches answers of one tensor; None if it has no such sketch."""
+    """Return the answer of a question over sketches for one tensor; None if it has no such sketch."""
     try:
         return ask(
             asked.moment.store,

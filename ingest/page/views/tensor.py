@@ -22,7 +22,7 @@ from ingest.page.screen import AnswerLine, Asked, Screen, lines
 from ingest.page.sheet import SHOWN_COLUMNS, SHOWN_ROWS, Sheet
 from ingest.page.views.overlays import trend_line
 from ingest.page.views.sketches import sketches_of
-from ingest.page.views.whole import as_float, whole_of
+from ingest.page.views.unsharded import as_float, whole_of
 from ingest.page.words import number
 from ingest.questions.trend import statistic_named, trend_of
 from ingest.reader.context import context_of
@@ -37,7 +37,7 @@ _LINES = 8
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """What the values say."""
+    """The values, as the page shows them."""
 
     image: Image | None
     anatomy: Any
@@ -118,7 +118,7 @@ _SHOWN = (
 
 
 def _content(tensor: Tensor) -> tuple[_Content | None, str]:
-    """Return what the values say; None, and why, if there are none to read."""
+    """Return the part of the page about values; None, and the reason, if there are none to read."""
     if not tensor.is_dumped:
         return None, "Only statistics of this tensor were dumped."
     if tensor.removed:

@@ -101,7 +101,7 @@ class Access:
 def access_for(
     listen: Listen, token_file: Path | None, trust_header: str | None, base_url: str | None, *, is_open: bool
 ) -> Access:
-    """Return what requests must have.
+    """Return the access control that requests must pass.
 
     Args:
         listen: where the server listens.

@@ -241,7 +241,7 @@ def status_of(error: DumpIngestError) -> HTTPStatus:
 
 
 def frame(links: Links, **given: Any) -> dict[str, Any]:
-    """Return what the frame of every page shows."""
+    """Return the values that the frame of every page shows."""
     return {
         "links": links,
         "tabs": TABS,

@@ -60,7 +60,7 @@ class RankTolerance:
         shapes: Iterable[tuple[int, ...]],
         spreads_of: Callable[[Mapping[int, float]], Mapping[int, float]] = lambda _: {},
     ) -> dict[int, Bounded]:
-        """Return what rounding explains in one step, by the numbers of the tensors that were measured.
+        """Judge one step: the differences that rounding explains, by the number of each measured tensor.
 
         Spreads only raise limits, so they are asked for where tensors exceed limits without them.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ingest.questions.compare.beyond_rounding import unexplained
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
-from ingest.questions.compare.kept_tensors import KeptTensors
+from ingest.questions.compare.listed_tensors import ListedTensors
 from ingest.questions.compare.matching import MatchedBy
 from ingest.questions.compare.programs import ProgramsBuilder
 from ingest.questions.compare.result import (
@@ -62,10 +62,10 @@ class ComparisonBuilder:
     """How many tensors are within the fixed limits, though rounding does not explain their difference."""
     _by_spread: int = 0
     """How many tensors are within limits because replicas of the same run are as far apart."""
-    _kept: KeptTensors = field(init=False)
+    _kept: ListedTensors = field(init=False)
 
     def __post_init__(self) -> None:
-        self._kept = KeptTensors(self.choices.keep_equal)
+        self._kept = ListedTensors(self.choices.keep_equal)
 
     def add(self, a: StepTensors, b: StepTensors, runner: PairRunner) -> None:
         """Compare one step with another.
@@ -164,7 +164,7 @@ class ComparisonBuilder:
             self._unused_rules = unused if self._unused_rules is None else self._unused_rules & unused
 
     def _notes(self, tensors: Sequence[ComparedTensor]) -> list[str]:
-        """Return what a reader of the figures should know besides them."""
+        """Return the notes that a reader of the figures needs."""
         notes = [
             f"pair {number + 1} of the mapping file fits no tensor of A"
             for number in sorted(self._unused_rules or ())
@@ -252,7 +252,7 @@ def _beyond_rounding(close: int, first: ComparedTensor) -> str:
 
 
 def _sample_notes(a: Source, b: Source) -> list[str]:
-    """Return which sides have a sample of each tensor: what lies between is not compared."""
+    """Return a note for each side that has only a sample of each tensor."""
     return [
         f"{side} is a sample: of each tensor, its dump has the first and the last {source.sample} elements. "
         "Statistics and differences are about these alone"

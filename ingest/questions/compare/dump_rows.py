@@ -15,7 +15,7 @@ from workers.tasks.model import Entry
 
 
 def statistics_of(reported: Sequence[ReportedStatistics | None]) -> npt.NDArray[np.float64]:
-    """Return what the dump reports, (tensor, len(FIELDS)); NaN if it reports nothing."""
+    """Return the statistics that the dump reports, (tensor, len(FIELDS)); NaN if it reports none."""
     statistics = np.full((len(reported), len(FIELDS)), np.nan)
     for number, report in enumerate(reported):
         if report is not None:

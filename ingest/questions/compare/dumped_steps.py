@@ -143,6 +143,6 @@ class _DumpOperands:
         return None
 
     def attributes(self, number: int) -> dict[str, Any]:
-        """Return what its file says of a tensor besides its elements."""
+        """Return what the file of a tensor holds besides its elements."""
         record = parse_record(self.entries[number].record)
         return {**record.get("file", {}), **record}

@@ -86,7 +86,7 @@ class HeldTensors:
         return self.ranks[rank].operands.marginals.get(number, {})
 
     def told(self, tensor: int) -> Told:
-        """Return what the dump tells about how ranks hold a tensor."""
+        """Return the placement of a tensor that the dump itself gives."""
         rank, number = self.holders[tensor][0]
         return told_placement(self.ranks[rank].operands.attributes(number))
 
@@ -100,7 +100,7 @@ class HeldTensors:
         return any(isinstance(kind, Mapping) and kind.get("completed") is False for kind in kinds)
 
     def pieces(self, tensor: int) -> Pieces:
-        """Return what is known of the pieces of a tensor before they are read."""
+        """Describe the pieces of a tensor before they are read."""
         first: dict[object, int] = {}
         twins = tuple(
             first.setdefault(digest if any(digest[0]) else number, number)

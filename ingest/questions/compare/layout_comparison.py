@@ -28,7 +28,7 @@ from workers.arrays.comparison import no_difference
 from workers.arrays.sharded.placement_search import is_sum
 from workers.model import StepKey
 from workers.tasks.compare import PairComparison
-from workers.tasks.placed import (
+from workers.tasks.compare_placements import (
     PlacedPair,
     PlacementAnswer,
     PlacementQuestion,
@@ -79,7 +79,7 @@ class LayoutComparison:
         return len(self._pairs)
 
     def compare(self, runner: PairRunner) -> list[ComparedTensor]:
-        """Return what is known of each tensor, in order of execution.
+        """Compare all tensors; return them in order of execution.
 
         Raises:
             DumpIngestError: a store or a dump could not be read.

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
 from ingest.questions.compare.held_tensors import HeldTensors, hold_together
-from ingest.questions.compare.kept_tensors import MAX_KEPT
 from ingest.questions.compare.layout_comparison import LayoutComparison, LayoutState
+from ingest.questions.compare.listed_tensors import MAX_LISTED
 from ingest.questions.compare.local_numbers import LocalNumbers
 from ingest.questions.compare.result import ComparedStep, Comparison, FirstDifference, NameCounts
 from ingest.questions.compare.runner import PairRunner
@@ -49,7 +49,7 @@ class _Outcome:
     keep_equal: bool
     steps: list[ComparedStep] = field(default_factory=list)
     tensors: list[ComparedTensor] = field(default_factory=list)
-    """The worst ones, at most `2 * MAX_KEPT` of them."""
+    """The worst ones, at most `2 * MAX_LISTED` of them."""
     first: FirstDifference | None = None
     layout: Counter[tuple[str, str]] = field(default_factory=Counter)
     names: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
@@ -71,8 +71,8 @@ class _Outcome:
         self.steps.append(ComparedStep(*keys, dict(comparison.counts)))
         self.first = self.first or comparison.first(rows)
         self.tensors += [row for row in rows if self.keep_equal or row.verdict is not Verdict.EQUAL]
-        if len(self.tensors) > 2 * MAX_KEPT:
-            self.tensors = sorted(self.tensors, key=lambda row: row.badness)[:MAX_KEPT]
+        if len(self.tensors) > 2 * MAX_LISTED:
+            self.tensors = sorted(self.tensors, key=lambda row: row.badness)[:MAX_LISTED]
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class LayoutRun:
         """Compare all steps that both sides have.
 
         Memory: the indexes of one step of all ranks; in each thread or task, what
-        `workers.tasks.placed.compare_placed` takes; and 100 MB for the tensors that the result lists.
+        `compare_placements.compare_placed` takes; and 100 MB for the tensors that the result lists.
 
         Raises:
             UsageError: the sides have no step or tensor in common.

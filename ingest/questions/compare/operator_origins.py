@@ -33,7 +33,7 @@ class OperatorOrigin:
 
 
 def origins_of(tensors: StepTensors) -> dict[OperatorKey, OperatorOrigin]:
-    """Return what is known of the operators of a step. Reads the graph files of the dump, once for a rank.
+    """Return the origin of each operator of a step. Reads the graph files of the dump, once for a rank.
 
     Raises:
         StoreError: the store cannot be read.

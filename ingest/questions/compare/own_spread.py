@@ -83,7 +83,7 @@ class OwnSpread:
         runner: PairRunner,
         bases: Mapping[int, float],
     ) -> dict[int, float]:
-        """Return by how much replicas of tensors differ, as a relative difference, by their numbers in A.
+        """Return the relative difference between replicas of tensors, by their numbers in A.
 
         Replicas are the same tensor of other ranks, if it is nearly equal, and of the step before or after,
         if its operator read the same bytes there. Tensors without replicas, and whose replicas are equal,
@@ -112,7 +112,7 @@ class OwnSpread:
         return {number: spread for number, known in spreads.items() if (spread := _agreed(known))}
 
     def _candidates(self, place: _TensorOfStep, base: float, side: int) -> list[_TensorOfStep]:
-        """Return what may be replicas of a tensor, those with the nearest norm first."""
+        """Return the tensors that may be replicas of a tensor, those with the nearest norm first."""
         step, number = place
         norm = float(step.statistics[number, _NORM])
         near: list[tuple[float, int, _TensorOfStep]] = []
@@ -172,7 +172,7 @@ class _Spread(NamedTuple):
 
 
 def _spread(group: _PossibleReplicas, distances: dict[tuple[int, int], float]) -> _Spread:
-    """Return by how much the replicas of one run differ."""
+    """Return the relative difference between the replicas of one run."""
     within = MAX_SPREAD * group.base
     near = [other for (first, other), distance in distances.items() if not first and distance <= within]
     of_first = [distances[0, other] for other in near]

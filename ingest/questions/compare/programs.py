@@ -40,7 +40,7 @@ class OperatorGap:
     """The operator that it was fused into, on the other side; or of which it has the result, on its own."""
 
     def __str__(self) -> str:
-        """Return what became of it, as a sentence without its subject."""
+        """Describe what became of it, as a sentence without its subject."""
         if self.why is Why.FUSED:
             return f"{'B' if self.side == 'A' else 'A'} does it in {self.of}, or right before"
         if self.why is Why.RECOMPUTED:
@@ -114,5 +114,5 @@ class ProgramsBuilder:
             self._gaps.setdefault((gap.side, gap.name), gap)
 
     def finish(self) -> Programs | None:
-        """Return what is known; None if names told all."""
+        """Return the alignment of the programs; None if all tensors were matched by name."""
         return Programs(*self._most, tuple(self._gaps.values())) if any(self._most) else None

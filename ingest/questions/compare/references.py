@@ -25,7 +25,7 @@ _ByModel: TypeAlias = dict[ModelOutput, int]
 def reference_pairs(
     a: StepTensors, b: StepTensors, numbers_a: Iterable[int], numbers_b: Iterable[int]
 ) -> Iterator[tuple[int, int]]:
-    """Yield which tensor of A is which of B, if exactly one of the two is a reference; by their numbers."""
+    """Yield the numbers of matching tensors of A and B, if exactly one of the two is a reference."""
     of_a, of_b = list(numbers_a), list(numbers_b)
     if _is_reference(a, of_a) == _is_reference(b, of_b):
         return
@@ -38,7 +38,7 @@ def reference_pairs(
 def model_pairs(
     a: StepTensors, b: StepTensors, numbers_a: Iterable[int], numbers_b: Iterable[int]
 ) -> Iterator[tuple[int, int]]:
-    """Yield which output of A is which of B because both are one output of the model; by their numbers.
+    """Yield the numbers of outputs of A and B that are the same output of the model.
 
     At least one side says so; the other may have the operator of the model by its name. References are for
     `reference_pairs`.
@@ -92,7 +92,7 @@ def _outputs(dump: StepTensors, numbers: Iterable[int]) -> tuple[_ByModel, _ByMo
 
 
 def _told(attributes: dict[str, Any]) -> ModelOutput | None:
-    """Return what DumpData says."""
+    """Return the output of the model that DumpData names; None if it names none."""
     told = attributes.get("tensor")
     original = told.get("original_op") if isinstance(told, dict) else None
     if not isinstance(original, dict):

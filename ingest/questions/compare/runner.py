@@ -12,7 +12,7 @@ from ingest.dispatch.window import run_in_order
 from workers.errors import ClusterError, DumpIngestError
 from workers.store.prefetch import in_order
 from workers.tasks.compare import WHOLE_NBYTES, Pair, PairComparison, compare_pairs, pack_pairs, run_compare
-from workers.tasks.placed import pack, run_packed
+from workers.tasks.compare_placements import pack, run_packed
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -55,7 +55,7 @@ class PairRunner(Protocol):
     def map(
         self, function: Callable[[Sequence[_Job]], list[_Answer]], batches: Iterable[Sequence[_Job]]
     ) -> Iterator[list[_Answer]]:
-        """Yield what a function of `workers.tasks.placed` returns for each batch, in their order.
+        """Yield the results of a function for each batch, in the order of the batches.
 
         Raises:
             DumpIngestError: a store or a dump could not be read.
@@ -90,7 +90,7 @@ def batched(pairs: Iterable[_Job], parts: int = 1, total: int | None = None) -> 
 def answer_each(
     runner: PairRunner, function: Callable[[Sequence[_Job]], list[_Answer]], jobs: Iterable[_Job]
 ) -> Iterator[_Answer]:
-    """Yield what a function of `workers.tasks.placed` returns for each job, in order; see `batched`.
+    """Yield the answers of a function of `compare_placements`, in the order of the jobs; see `batched`.
 
     Raises:
         DumpIngestError: a store or a dump could not be read.
@@ -120,7 +120,7 @@ class ThreadRunner:
     def map(
         self, function: Callable[[Sequence[_Job]], list[_Answer]], batches: Iterable[Sequence[_Job]]
     ) -> Iterator[list[_Answer]]:
-        """Yield what a function returns for each batch, in their order."""
+        """Yield the results of a function for each batch, in the order of the batches."""
         return in_order(batches, lambda batch: self._pool.submit(function, batch), ahead=2 * self.parts)
 
 
@@ -139,7 +139,7 @@ class ClusterRunner:
     def map(
         self, function: Callable[[Sequence[_Job]], list[_Answer]], batches: Iterable[Sequence[_Job]]
     ) -> Iterator[list[_Answer]]:
-        """Yield what a function returns for each batch, in their order."""
+        """Yield the results of a function for each batch, in the order of the batches."""
         yield from self._run(run_packed, map(partial(pack, function), batches))
 
     def _run(self, task: Callable[[_Packed], list[Any]], packed: Iterable[_Packed]) -> Iterator[list[Any]]:

@@ -137,7 +137,7 @@ class StepComparison:
         return self._choices.tolerances.setdefault(ranks, RankTolerance())
 
     def compare(self) -> Iterator[ComparedTensor]:
-        """Yield what is known of each tensor; equal ones only if these are kept.
+        """Yield the comparison of each tensor; equal ones only if these are kept.
 
         Raises:
             DumpIngestError: a store or a dump could not be read.
@@ -207,14 +207,14 @@ class StepComparison:
     def _have_same_forms(
         self, numbers_a: npt.NDArray[np.int64], numbers_b: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.bool_]:
-        """Return which pairs have equal bytes only if they are equal, (pair,); False if that is not known."""
+        """Return a mask of the pairs whose forms are equal, (pair,); False if that is not known."""
         forms_a, forms_b = self._a.forms, self._b.forms
         if forms_a is None or forms_b is None or forms_a.shape[1] != forms_b.shape[1]:
             return np.zeros(len(numbers_a), bool)
         return np.asarray((forms_a[numbers_a] == forms_b[numbers_b]).all(axis=1), bool)
 
     def _measure(self, pairs: Sequence[TensorPair]) -> tuple[list[ComparedTensor], list[_MeasuredPair]]:
-        """Return what is known without elements of pairs that digests do not decide; and the other pairs."""
+        """Compare pairs without elements by statistics; return these, and the pairs that have elements."""
         rows: list[ComparedTensor] = []
         by_content: dict[object, list[tuple[TensorPair, ThresholdLimits]]] = {}
         by_limits: dict[int, tuple[ThresholdLimits, list[TensorPair]]] = {}
@@ -243,7 +243,7 @@ class StepComparison:
         return rows, measured
 
     def _bounds(self, measured: Sequence[_MeasuredPair], equal: Sequence[int]) -> dict[int, Bounded]:
-        """Return what rounding explains, by the numbers of the tensors of A that were measured."""
+        """Return the differences that rounding explains, by the numbers of the measured tensors of A."""
         a, b = self._a, self._b
         tensors = (
             MeasuredTensor(pair.a, a.names[pair.a], (a.dtypes[pair.a], b.dtypes[pair.b]), outcome.metrics)
@@ -267,7 +267,7 @@ class StepComparison:
         return thresholds.limits(names, (a.dtypes[pair.a], b.dtypes[pair.b]))
 
     def _undecidable(self, pair: TensorPair, limits: ThresholdLimits) -> ComparedTensor | None:
-        """Return what is known of a pair that is not to be compared, or cannot be; None if it can."""
+        """Return the row of a pair that is not to be compared, or cannot be; None if it can."""
         if _is_ignored(limits):
             return self._row(pair, Verdict.IGNORED)
         shape_a, shape_b = self._a.shapes[pair.a], self._b.shapes[pair.b]
@@ -285,7 +285,7 @@ class StepComparison:
         return pair.a in self._a.removed or pair.b in self._b.removed
 
     def _content(self, pair: TensorPair) -> object:
-        """Return what decides the metrics of a pair: equal contents are compared once."""
+        """Return the key by which metrics of a pair are shared: equal contents are compared once."""
         a, b = self._a, self._b
         contents = a.contents[pair.a], b.contents[pair.b]
         if _UNKNOWN in contents:
@@ -312,7 +312,7 @@ class StepComparison:
     def _judge_statistics(
         self, pairs: Sequence[TensorPair], limits: ThresholdLimits
     ) -> Iterator[ComparedTensor]:
-        """Yield what is known of pairs with the same limits of which only statistics are compared."""
+        """Yield the comparisons of pairs with the same limits that have only statistics."""
         a = self._a.statistics[[pair.a for pair in pairs]]
         b = self._b.statistics[[pair.b for pair in pairs]]
         # The first is the number of elements, which follows from the shape.
@@ -336,7 +336,7 @@ class StepComparison:
                 yield self._row(pair, Verdict.CLOSE, agree, basis="statistics")
 
     def _told_alike(self, pair: TensorPair) -> str:
-        """Return what two dumps say alike of a tensor without a finite statistic; "" if that differs."""
+        """Return what both dumps say of a tensor without a finite statistic; "" if they disagree."""
         if self._a.dumped[pair.a] or self._b.dumped[pair.b]:
             return ""  # the elements, which are not read, may differ
         told_a, told_b = _told(self._a, pair.a), _told(self._b, pair.b)

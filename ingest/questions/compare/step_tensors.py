@@ -43,13 +43,13 @@ class Operands(Protocol):
         """Return a value that says where to read the elements of one tensor."""
 
     def line_and_name(self, number: int) -> LineAndName:
-        """Return what the graph files say about the operator of a tensor."""
+        """Return the line and the name that the graph files give for a tensor's operator."""
 
     def model_output(self, number: int) -> ModelOutput | None:
-        """Return which output of the model the graph of GE says that a tensor is; None if it says nothing."""
+        """Return the output of the model that a tensor is in the graph of GE; None if it does not tell."""
 
     def attributes(self, number: int) -> dict[str, Any]:
-        """Return what its file says of a tensor besides its elements; see `Tensor.attributes`."""
+        """Return what the file of a tensor holds besides its elements; see `Tensor.attributes`."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -104,7 +104,7 @@ class StoredForms:
         return [first_of.setdefault(fields, place) for place, fields in enumerate(alike)]
 
     def _shared(self, make: Callable[[int], _Item]) -> list[_Item]:
-        """Return what `make` returns for the place of each tensor; tensors with the same fields share it."""
+        """Return the result of `make` for the place of each tensor; tensors with the same fields share it."""
         made = {first: make(first) for first in set(self._kinds)}
         return [made[first] for first in self._kinds]
 

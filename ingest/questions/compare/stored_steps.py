@@ -166,7 +166,7 @@ class _StoreOperands:
         return bool((self.tables.label("record") != "").any())
 
     def line_and_name(self, number: int) -> LineAndName:
-        """Return what the graph files say about the operator of a tensor."""
+        """Return the line and the name that the graph files give for a tensor's operator."""
         context = context_of(self.store, self.step.key.rank)
         tensor = Tensor(Step(self.step.objects, self.step.commit, self.tables), int(self.rows[number]))
         match, line = context.match(tensor), context.source_line(tensor)
@@ -174,12 +174,12 @@ class _StoreOperands:
         return LineAndName(name, (PurePath(line.file).name, line.line) if line else None)
 
     def model_output(self, number: int) -> ModelOutput | None:
-        """Return which output of the model the graph of GE says that a tensor is; None if it says nothing."""
+        """Return the output of the model that a tensor is in the graph of GE; None if it does not tell."""
         tensor = Tensor(Step(self.step.objects, self.step.commit, self.tables), int(self.rows[number]))
         return context_of(self.store, self.step.key.rank).model_output(tensor)
 
     def attributes(self, number: int) -> dict[str, Any]:
-        """Return what its file says of a tensor besides its elements; see `Tensor.attributes`."""
+        """Return what the file of a tensor holds besides its elements; see `Tensor.attributes`."""
         if not self._has_records:
             return {}
         row = int(self.rows[number])

@@ -115,7 +115,7 @@ class ThresholdLimits(BaseModel):
 
 
 def _scales(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return what each of the judged statistics is measured by, (tensor, statistic).
+    """Return the scale of each judged statistic, to which limits are relative, (tensor, statistic).
 
     That is the largest absolute value that is known of both tensors. If none is, and for norms, it is the
     larger of the two statistics themselves.

@@ -218,7 +218,7 @@ def _sizes(operator: _Operator, places: Iterable[tuple[str, int, int]]) -> Hasha
 def _same_content(
     operators_a: Sequence[_Operator], operators_b: Sequence[_Operator]
 ) -> Iterator[tuple[_Operator, _Operator]]:
-    """Yield those whose tensors have the same bytes, if that is so of one operator on either side."""
+    """Yield pairs whose tensors have the same bytes, if only one operator of each side has these bytes."""
     by_contents_b = _grouped(operators_b, _all_contents)
     for contents, members in _grouped(operators_a, _all_contents).items():
         candidates = by_contents_b.get(contents, [])
@@ -229,7 +229,7 @@ def _same_content(
 def _same_norms(
     operators_a: Sequence[_Operator], operators_b: Sequence[_Operator]
 ) -> Iterator[tuple[_Operator, _Operator]]:
-    """Yield those of several whose tensors have nearly equal norms, if that is so of one on either side."""
+    """Yield, of several operators, pairs of nearly equal norms that match no other operator."""
     if len(operators_a) < 2 and len(operators_b) < 2:
         return
     alike = {

@@ -103,14 +103,14 @@ def absent_tensors(
         presence: which ranks have what.
         blocks: groups of ranks, given by their places.
         keys: all tensors.
-        chosen: (tensor,): which of them to look at.
+        chosen: (tensor,): which of them to examine.
 
     Returns:
         What is absent, and notes on groups that have too few names in common.
     """
     search = _AbsenceSearch(presence, chosen)
     for block in blocks:
-        search.look_at(list(block))
+        search.examine(list(block))
     whole = Counter(key.operator for key in keys)
     rows = [
         row
@@ -135,7 +135,7 @@ class _AbsenceSearch:
         """By how they are absent, and by tensor: the steps."""
         self.notes: list[str] = []
 
-    def look_at(self, places: list[int]) -> None:
+    def examine(self, places: list[int]) -> None:
         """Record the tensors that some of these ranks lack."""
         common, total = self._count_common(places)
         if total and common < _COMMON * total:

@@ -131,7 +131,7 @@ def _is_compared(flow: StepFlow, passing: Passing) -> bool:
 
 
 def _broken(flow: StepFlow) -> Iterator[Passing]:
-    """Yield what the graph says has passed, and what the bytes contradict."""
+    """Yield the tensors that the graph says have passed and whose bytes contradict it."""
     for passing in flow.passings():
         if passing.by != BY_GRAPH or not _is_compared(flow, passing):
             continue

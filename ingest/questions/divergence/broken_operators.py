@@ -61,7 +61,7 @@ class BrokenOperatorFinder:
         self._broken: dict[int, list[BrokenOperator]] = {}
         """By call."""
 
-    def look(self, block: Block) -> None:
+    def visit(self, block: Block) -> None:
         """Take the next step."""
         self._extend(block.row.shape[1])
         tensors = block.row.shape[1]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.nothing_chosen import nothing_chosen
+from ingest.questions.empty_choice import empty_choice_error
 from ingest.reader.block_filter import BlockFilter
 from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.tensor_filter import FilterFields
@@ -17,7 +17,7 @@ from workers.store.consolidated.blocks import TensorKey
 def chosen_tensors(
     survey: StepStatistics, fields: FilterFields, keys: Sequence[TensorKey]
 ) -> npt.NDArray[np.bool_]:
-    """Return which tensors fulfil the conditions in any step of any rank, (tensor,).
+    """Return a mask of the tensors that fulfil the conditions in any step of any rank, (tensor,).
 
     Conditions on anything but names need the statistics of the steps, which are read once more.
 
@@ -41,7 +41,7 @@ def chosen_tensors(
             mask = np.asarray(choice.mask(block).any(axis=0))[: len(keys)]
             chosen[: mask.size] |= mask
     if not chosen.any():
-        raise nothing_chosen(choice.filter, keys)
+        raise empty_choice_error(choice.filter, keys)
     return chosen
 
 

@@ -126,7 +126,7 @@ class _Groups(NamedTuple):
 
 
 def _groups_of(snapshot: Snapshot) -> _Groups:
-    """Return which ranks are replicas by their places in the mesh, if these are known."""
+    """Return the groups of replicas by the places of ranks in the mesh, if these are known."""
     coordinates = snapshot.store.coordinates(snapshot.ranks)
     if groups := replica_groups(coordinates):
         return _Groups("told", groups)
@@ -160,20 +160,20 @@ class _DivergenceSearch:
         """
         operators = BrokenOperatorFinder(self.survey.axis)
         parameters = LayoutGroups(self.ranks, self.survey.axis)
-        looks = [operators.look, parameters.look]
+        visitors = [operators.visit, parameters.visit]
         screen = None
         if layout:
             # deferred: 0.05 s with `compare`, which rules over replicas do not need
             from ingest.questions.divergence.layout_screen import LayoutScreen
 
             screen = LayoutScreen(self.survey)
-            looks.append(screen.look)
+            visitors.append(screen.visit)
 
-        def look(block: Block) -> None:
-            for look_at in looks:
-                look_at(block)
+        def visit(block: Block) -> None:
+            for visit_block in visitors:
+                visit_block(block)
 
-        seen = observe(self.survey, self.ranks, Patterns(len(self.ranks)), look)
+        seen = observe(self.survey, self.ranks, Patterns(len(self.ranks)), visit)
         if self.replicas is None and (groups := parameters.groups()):
             self.how, self.replicas = "layout", groups
         partition = None if self.replicas is None else self._partition(self.replicas)
@@ -206,7 +206,7 @@ class _DivergenceSearch:
     def _misplaced(
         self, suspects: Sequence[int], seen: Observation, chosen: npt.NDArray[np.bool_]
     ) -> tuple[LayoutFinding, ...]:
-        """Return what `layout` finds in the first of the steps that are suspected."""
+        """Return the misplaced tensors that `layout` finds in the first of the suspected steps."""
         from ingest.questions.placement.mistakes import find_mistakes  # deferred: see `run`
 
         looked_at = suspects[:_SUSPECTS]

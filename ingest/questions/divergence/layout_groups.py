@@ -24,7 +24,7 @@ class LayoutGroups:
         self._axis = axis
         self._steps = 0
 
-    def look(self, block: Block) -> None:
+    def visit(self, block: Block) -> None:
         """Count parameters of a step that are not constant; nothing after the first steps that have some."""
         if self._steps == _STEPS:
             return

@@ -53,7 +53,7 @@ class LayoutScreen:
         self._survey = survey
         self._constant: list[_Mask] = []
 
-    def look(self, block: Block) -> None:
+    def visit(self, block: Block) -> None:
         """Note which tensors of a step tell nothing, on every rank that has them."""
         self._constant.append(np.asarray((~block.present | tells_nothing(block.statistics)).all(axis=0)))
 
@@ -100,7 +100,7 @@ class _Fact:
 
 
 def _facts_of(snapshot: Snapshot, seen: Observation) -> dict[TensorKey, _Fact]:
-    """Return what the step with the most tensors tells, from the fewest ranks that have them all."""
+    """Collect facts about the step with the most tensors, from the fewest ranks that have all of them."""
     has = np.array([labels != -1 for labels in seen.patterns.all]).reshape(-1, seen.patterns.ranks)
     number = int(np.asarray(has.any(axis=1))[seen.content].sum(axis=1).argmax())
     by_rank = has[seen.content[number]]

@@ -31,7 +31,7 @@ class Observation:
     patterns: Patterns
 
     def history(self, tensor: int) -> TensorHistory:
-        """Return what one tensor showed."""
+        """Return the observations of one tensor."""
         numbers = self.content[:, tensor].tolist()
         has = np.zeros(self.patterns.ranks, bool)
         for number in set(numbers):
@@ -63,7 +63,7 @@ def observe(
     survey: StepStatistics,
     ranks: tuple[int, ...],
     patterns: Patterns,
-    look: Callable[[Block], None] = lambda _: None,
+    visit: Callable[[Block], None] = lambda _: None,
 ) -> Observation:
     """Compare the ranks step by step.
 
@@ -71,7 +71,7 @@ def observe(
         survey: reads the steps.
         ranks: all ranks, in order.
         patterns: takes the patterns that are new.
-        look: looks at each step, too, so that it is read once.
+        visit: is called with each step as well, so that it is read once.
 
     Raises:
         DamagedStore: the index of a step is missing or damaged.
@@ -83,7 +83,7 @@ def observe(
         # The axis may be ahead of the block: the next step is read meanwhile.
         new = [kind_of(survey.axis[place]) for place in range(len(kinds), block.row.shape[1])]
         kinds = np.concatenate([kinds, np.array(new, np.int8)])
-        look(block)
+        visit(block)
         step = patterns_of(block, ranks, patterns)
         steps.append(step)
         parameters = _mark_aliases(block, survey.axis, kinds, step.tells, parameters)

@@ -39,7 +39,7 @@ _TYPE = re.compile(r"(?P<type>[A-Za-z]\w*?)(?:-op\d+|_\d+)?$")
 
 
 def missing(store: Catalog, rank: Choice = None, *, most_ranks: int | None = None) -> MissingItems:
-    """Return what the configuration of the dump asked for and is not in the store.
+    """List what the configuration of the dump asked for and the store does not have.
 
     Known are the `data_dump.json` that MindSpore keeps in the dump, and the JSON of ACL. Without one, nothing
     is said to be missing. Reads the indexes of one step of each rank.

@@ -59,7 +59,7 @@ class NextDump:
     """What is not certain, or not possible."""
 
     def __str__(self) -> str:
-        """Return what `dump-ingest next` says besides the configuration."""
+        """Return the text that `dump-ingest next` prints besides the configuration."""
         return "\n".join(map(printable, _lines(self)))
 
     def _repr_html_(self) -> str:

@@ -111,7 +111,7 @@ def _named_culprits(flow: StepFlow, answer: OriginAnswer) -> list[FlowCall]:
 def _suspects_of_origin(
     flow: StepFlow, answer: OriginAnswer, why: str, notes: list[str]
 ) -> Iterator[Suspect]:
-    """Yield what is suspected of an origin; what the user should know of it is added to `notes`."""
+    """Yield the suspects of an origin; add to `notes` what the user should know of it."""
     culprits = _named_culprits(flow, answer)
     if not culprits:  # it came from an operator that was not dumped: those that it reached first were
         culprits = [call for reached in answer.spread.next[:1] for call in _calls_of(flow, reached)]
@@ -262,7 +262,7 @@ def _sources(flow: StepFlow, reader: FlowCall) -> Iterator[FlowCall]:
 
 
 def _writers_of_parameters(flow: StepFlow, readers: list[FlowCall]) -> Iterator[FlowCall]:
-    """Yield what wrote the parameters that calls read: it may have done so in the step before."""
+    """Yield the calls that wrote the parameters that calls read, perhaps in the step before."""
     for reader in readers:
         for operand in reader.inputs:
             read = flow.producer(operand.row)

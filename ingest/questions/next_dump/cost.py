@@ -51,7 +51,7 @@ class DumpCost:
         return fits if self.steps is None or fits < self.steps else None
 
     def __str__(self) -> str:
-        """Return what `dump-ingest check --store` prints."""
+        """Return the output of `dump-ingest check --store`."""
         return "\n".join(_lines(self))
 
     def to_dict(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class DumpCost:
 
 
 def dump_cost(store: Catalog, checked: CheckedConfig) -> DumpCost:
-    """Return how much a configuration will dump, taking the job to be the one in the store.
+    """Estimate how much a configuration will dump, taking the job to be the one in the store.
 
     Raises:
         UsageError: the store has no step, or nobody can tell what the configuration asks for.
@@ -94,13 +94,13 @@ def dump_cost(store: Catalog, checked: CheckedConfig) -> DumpCost:
 
 
 def _free_nbytes(directory: str) -> int | None:
-    """Return what is free where a dump goes; None if that is not a directory of this host."""
+    """Return the free space where a dump goes; None if that is not a directory of this host."""
     space = space_at(_existing(Path(directory))) if directory.startswith("/") else None
     return None if space is None else space.free_nbytes
 
 
 def _amount(asked: AskedDump, sizes: Sizes, ranks: Iterable[int], step: int) -> Amount:
-    """Return what is dumped of one step of these ranks."""
+    """Return how much is dumped in one step of these ranks."""
     amount = Amount()
     for rank in ranks:
         for (_, op_type, op_name, io), own in sizes.of_step(rank, step).items():

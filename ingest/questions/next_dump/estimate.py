@@ -83,7 +83,7 @@ class Sizes:
         return sorted(self._steps)
 
     def of(self, operators: Collection[OperatorId], ranks: Iterable[int], steps: Iterable[int]) -> Amount:
-        """Return what these operators dump on these ranks in these steps."""
+        """Estimate how much these operators dump on these ranks in these steps."""
         inner = (call for operator in operators for call in self._inner.get(operator.op_name, ()))
         names = {operator[1:] for operator in (*operators, *inner)}
         wanted = list(steps)
@@ -96,7 +96,7 @@ class Sizes:
         return total
 
     def of_all(self, ranks: Iterable[int], steps: Iterable[int]) -> Amount:
-        """Return what all operators dump on these ranks in these steps, parameters included."""
+        """Estimate how much all operators dump on these ranks in these steps, parameters included."""
         wanted = list(steps)
         near = (self.of_step(rank, step) for rank in ranks for step in wanted)
         return sum((amount for amounts in near for amount in amounts.values()), Amount())
@@ -123,7 +123,7 @@ class Sizes:
         return DumpTime(span / 1e9)
 
     def of_step(self, rank: int, step: int) -> Amounts:
-        """Return what each operator dumps in a step: by graph, type, name, and `io`."""
+        """Return how much each operator dumps in a step: by graph, type, name, and `io`."""
         nearest = self._nearest(rank, step)
         if nearest is None:
             return {}

@@ -46,7 +46,7 @@ def _gains(store: Catalog, choice: Suspicion, suspects: Sequence[Suspect]) -> It
 
 
 def _from_elements(rows: Iterable[_SuspectRow]) -> Iterator[str]:
-    """Yield what elements will tell of tensors that have only statistics in the store."""
+    """Yield the gains from elements of tensors that have only statistics in the store."""
     without = sum(not row.has_elements for row in rows)
     if without:
         yield (
@@ -56,7 +56,7 @@ def _from_elements(rows: Iterable[_SuspectRow]) -> Iterator[str]:
 
 
 def _from_operands(rows: Iterable[_SuspectRow], culprit: OperatorId) -> Iterator[str]:
-    """Yield what inputs and outputs of the culprit will tell, if the store has only the others."""
+    """Yield the gains from inputs or outputs of the culprit, if the store has only the others."""
     of_culprit = [row for row in rows if row.name == culprit[1:]]
     if of_culprit and not any(is_input(row.io) for row in of_culprit):
         yield f"whether it came in with the inputs of {culprit.op_type}, which were not dumped"
@@ -65,7 +65,7 @@ def _from_operands(rows: Iterable[_SuspectRow], culprit: OperatorId) -> Iterator
 
 
 def _from_absent_steps(choice: Suspicion, known: Container[StepKey]) -> Iterator[str]:
-    """Yield what the steps will tell that the store does not have of the chosen ranks."""
+    """Yield the gains from steps that the store does not have of the chosen ranks."""
     *before, last = choice.steps
     for step in before:
         absent = [rank for rank in choice.ranks if StepKey(rank, step) not in known]

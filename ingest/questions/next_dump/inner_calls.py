@@ -48,6 +48,6 @@ def without_wrappers(choice: Suspicion, inner: InnerCalls) -> Suspicion:
 
 
 def dumped_with(choice: Suspicion, inner: InnerCalls) -> Mapping[str, set[OperatorId]]:
-    """Return which calls are dumped with each chosen module: none if nothing but modules is chosen."""
+    """Return the calls that are dumped with each chosen module; none if only modules are chosen."""
     is_mixed = any(not suspect.operator.op_name.startswith(_MODULES) for suspect in choice.suspects)
     return inner if is_mixed else {}

@@ -201,7 +201,7 @@ class OriginAnswer:
         return f"<OriginAnswer {next(map(printable, _lines(self)), 'nothing')}>"
 
     def __str__(self) -> str:
-        """Return what `dump-ingest origin` prints."""
+        """Return the output of `dump-ingest origin`."""
         return "\n".join(map(printable, _lines(self)))
 
     def _repr_html_(self) -> str:

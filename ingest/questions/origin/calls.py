@@ -108,7 +108,7 @@ class RankTrace:
 
 
 def bad_numbers(step: Step, *, nan: bool = True, inf: bool = True) -> Mask:
-    """Return which rows hold NaN or Inf, or both.
+    """Return a mask of the rows that hold NaN or Inf, or both.
 
     Some statistics become NaN if any element is, and do not count such elements (msProbe). If a tensor has no
     statistics, and the same table has those of other tensors, the tensor counts as one with NaN or Inf.
@@ -123,7 +123,7 @@ def bad_numbers(step: Step, *, nan: bool = True, inf: bool = True) -> Mask:
 
 
 def _lost_statistics(tables: Tables) -> Mask:
-    """Return which rows have lost their statistics to a NaN or Inf."""
+    """Return a mask of the rows whose statistics were lost to a NaN or Inf."""
     lost = np.asarray(tables.label("kind") == RowKind.STATISTICS.value)
     if not lost.any():
         return lost

@@ -29,7 +29,7 @@ Writers: TypeAlias = dict[Content, list[tuple[Call, CallOperand]]]
 
 
 def link_calls(step: int, traces: Mapping[int, RankTrace]) -> Flow:
-    """Return how something bad passed between the calls of one step.
+    """Link the calls of one step by the bad tensors that passed between them.
 
     Takes time and memory in proportion to the number of calls with bad tensors.
 

@@ -97,7 +97,7 @@ def notes_on_root(
 
 
 def _on_earlier_steps(root: Root, suspects: Suspects) -> Iterator[str]:
-    """Yield what the step before tells about a root that may have begun earlier."""
+    """Yield notes on a root that may have begun in the step before."""
     if root.how != CAME_IN and not root.doubts():
         return
     call, snapshot = root.call, suspects.snapshot
@@ -113,7 +113,7 @@ def _on_earlier_steps(root: Root, suspects: Suspects) -> Iterator[str]:
 
 
 def _on_left_out(root: Root, suspects: Suspects) -> Iterator[str]:
-    """Yield which steps before the root, or ranks of its step, the answer leaves out."""
+    """Yield notes on the steps before the root, or ranks of its step, that the answer leaves out."""
     own_step = root.call.step
     left_out = [*suspects.snapshot.left_out, *suspects.damaged]
     steps = sorted({left.key.step for left in left_out if left.key.step is not None})

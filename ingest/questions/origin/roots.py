@@ -158,7 +158,7 @@ class Root:
         return not self.is_weak and not self.doubts()
 
     def doubts(self) -> list[str]:
-        """Return what the dump leaves open about it, as clauses for a text that names the call."""
+        """Return the doubts that the dump leaves, as clauses of a text that names the call."""
         doubts = []
         if not self.trace.is_ordered:
             doubts.append("the dump does not tell in which order operators ran: data flow alone decides")

@@ -22,7 +22,7 @@ _CARRIED_RANKS = 8
 
 
 def spread_of(root: Root, suspects: Suspects, harmless: set[CallKey]) -> OriginSpread:
-    """Return how something bad spread in its own step and in later ones. Reads some ranks of the next step.
+    """Trace how something bad spread in its own step and in later ones. Reads some ranks of the next step.
 
     Args:
         root: where it began.
@@ -105,7 +105,7 @@ def _ranks_that_matter(roots: Iterable[Root]) -> set[int]:
 def _carried(
     root: Root, later: list[Root], harmless: set[CallKey]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what carried it over into the next step, of these roots, and what produced it again."""
+    """Return the tensors that carried it into the next step, and the operators that produced it again."""
     names = _names_of_bad(root.flow)
     through: dict[str, None] = {}
     again: dict[str, None] = {}
@@ -161,7 +161,7 @@ def _contains(module: str, name: str) -> bool:
 
 
 def _relation(root: Root, other: Root, rows_after: dict[int, int]) -> str:
-    """Return how another root may be related to a root."""
+    """Return the possible relation of another root to a root."""
     call = other.call
     if call in root.flow.twins:
         return "a collective of another name on another rank gave the same: it may follow from that"

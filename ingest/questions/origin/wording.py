@@ -19,14 +19,14 @@ _LISTED = 5
 
 
 def how_it_began(root: Root) -> str:
-    """Return how something bad began, for a text that names the operator, such as `was born in it`."""
+    """Describe how something bad began, for a text that names the operator: `was born in it`."""
     if root.how == CAME_IN and root.operand is not None:
         return f"came in with {root.operand.io} {root.operand.slot}"
     return "came through it" if root.how == THROUGH else "was born in it"
 
 
 def describe_root(root: Root) -> str:
-    """Return what began, how, and in which operator, without the rank."""
+    """Describe what began, how, and in which operator, without the rank."""
     what = root.holds or "NaN or Inf"
     name = f"{root.call.op_type} ({root.call.op_name})"
     if root.how == CAME_IN and root.operand is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, Unpack
 
-from ingest.questions.nothing_chosen import keys_of, nothing_chosen
+from ingest.questions.empty_choice import empty_choice_error, keys_of
 from ingest.questions.outliers.answer import DEAD, KINDS, OUTLIER, SATURATED, OddPositions, OutliersAnswer
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice, as_names
@@ -73,7 +73,7 @@ def outliers(
     include_partial: bool = False,
     **conditions: Unpack[FilterFields],
 ) -> OutliersAnswer:
-    """Return which positions along the axes of tensors are odd: channels, rows, tokens.
+    """Find odd positions along the axes of tensors: channels, rows, tokens.
 
     An outlier exceeds the median over the positions of its axis that are not dead by a factor; there must be
     eight of these. A dead position has no finite element other than zero. All elements of a saturated one
@@ -189,7 +189,7 @@ def _ask(
         tally.add(of_step, kinds)
     counts = tally.counts
     if not counts.looked_at + counts.too_small + counts.without:
-        raise nothing_chosen(condition, keys_of(steps))
+        raise empty_choice_error(condition, keys_of(steps))
     if not counts.looked_at and counts.without:
         raise UsageError("none of the chosen tensors has marginals", hint=MARGINALS_HINT)
     return OutliersAnswer(

@@ -26,7 +26,7 @@ _MANY = 2
 
 
 def kind_of(key: TensorKey, ndim: int) -> Kind:
-    """Return what all tensors of the same operator in other layers and steps have in common."""
+    """Return the key that tensors of the same operator share in all layers and steps."""
     return key.op_type, _NUMBER.sub("#", key.op_name), key.io, key.slot, ndim
 
 
@@ -47,7 +47,7 @@ class Agreements:
                 self._certain.setdefault(kind, Counter())[shown] += 1
 
     def usual(self, kind: Kind) -> Kinds | None:
-        """Return how tensors of a kind are held on both sides; None if that is not known or not unanimous."""
+        """Return the placements of a kind of tensors on both sides; None if not known or not unanimous."""
         counts = self._certain.get(kind, Counter())
         return next(iter(counts)) if len(counts) == 1 else None
 
@@ -68,7 +68,7 @@ class Agreements:
         return replace(decision, way=fitting[0], certainty=Certainty.AGREED, explanation=text, also=())
 
     def odd(self, kind: Kind, decision: Decision) -> str:
-        """Return how others of its kind are held if this one differs from most of them; "" if it does not."""
+        """Return the placement of others of its kind if this one differs from most of them; else ""."""
         counts = self._certain.get(kind, Counter())
         if decision.way is None or decision.certainty is not Certainty.CERTAIN or len(counts) < 2:
             return ""
@@ -103,7 +103,7 @@ def kinds_of(key: TensorKey, ndim: int) -> tuple[Kind, ...]:
 
 
 def placement_text(decision: Decision) -> str:
-    """Return how the ranks hold a tensor, as a table shows it; `?` if it is open."""
+    """Return the placement of a tensor, as a table shows it; `?` if it is open."""
     if decision.way is None:
         return "?"
     return describe(decision.way)

@@ -94,7 +94,7 @@ def layout_by_marginals(
     of: str | None = None,
     step: int | None = None,
 ) -> LayoutByMarginals:
-    """Return how the ranks of a run hold the tensors of a reference: replicated, cut, or as partial sums.
+    """Find how the ranks of a run hold the tensors of a reference: replicated, cut, or as partial sums.
 
     Marginals and digests tell it, so the tensors may be gone. Sums along an axis are linear: those of shards
     follow one another or add up, those of partial sums add up while their squares do not. Ranks whose bytes

@@ -93,7 +93,7 @@ def fit_limit(dtypes: Sequence[str]) -> float:
 
 
 def decide(search: Search, dtypes: Sequence[str]) -> Decision:
-    """Return which of the ways of a search holds.
+    """Decide which of the ways of a search holds.
 
     Args:
         search: the ways that were tried, the closest first.
@@ -190,7 +190,7 @@ def _is_plain(way: ScoredWay) -> bool:
 
 
 def describe(way: ScoredWay) -> str:
-    """Return how the two sides hold a tensor, such as `shard 0`, or `shard 0 | replicated` with that of B."""
+    """Return the placements on both sides, such as `shard 0`, or `shard 0 | replicated` with that of B."""
     if way.same_on_both:
         return "alike"
     return str(way.a) if not way.b.dimensions else f"{way.a} | {way.b}"

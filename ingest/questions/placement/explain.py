@@ -16,7 +16,7 @@ _NO_FACTOR = 1e-3
 
 
 def explain_difference(decision: Decision) -> str:
-    """Return what a difference looks like; "" if it looks like nothing known."""
+    """Explain a difference by a known kind of mistake; "" if it looks like none."""
     if decision.search.order is not None and (text := _wrong_parts(decision.search.order)):
         return text
     if decision.way is None:
@@ -48,7 +48,7 @@ def _factor(way: ScoredWay) -> str:
 
 
 def _wrong_parts(order: MatchedOrder) -> str:
-    """Return which pieces hold other positions than those of their place."""
+    """Name the pieces that hold other positions than those of their place; "" if there are none."""
     begins = [stretches[0].whole if stretches else -1 for stretches in order.stretches]
     texts, expected = [], 0
     for number, stretches in enumerate(order.stretches):

@@ -49,7 +49,7 @@ class LayoutFinding:
     text: str
 
     def __str__(self) -> str:
-        """Return what is wrong with which tensor, where: one line."""
+        """Describe the mistake in one line: what is wrong with which tensor, where."""
         return f"{self.kind} in step {self.step} on {named_ranges('rank', self.ranks)}: {self.name}"
 
     def to_dict(self) -> dict[str, Any]:

@@ -90,7 +90,7 @@ class LayoutMap(BaseModel):
         return replace(decision, way=ways[0], certainty=Certainty.MAPPED, explanation=text, also=())
 
     def placement_of(self, name: str) -> str:
-        """Return how the ranks of A hold a tensor of this name; "" if the map does not say.
+        """Return the placement of a tensor of this name in A; "" if the map does not say.
 
         Raises:
             UsageError: a regular expression of the map takes too long.

@@ -33,7 +33,7 @@ class EqualHolders:
 
     @classmethod
     def of(cls, held: HeldTensors, number: int) -> Self:
-        """Return those of a tensor. Of unknown bytes, no two ranks hold the same."""
+        """Return the holders of a tensor. If its bytes are unknown, no two ranks hold the same."""
         groups: dict[object, list[int]] = {}
         for holder, digest in zip(held.holders[number], held.digests(number), strict=True):
             groups.setdefault(digest if any(digest[0]) else holder, []).append(holder.rank)
@@ -66,7 +66,7 @@ class EqualHolders:
 def find_misplaced(
     held: HeldTensors, rows: Mapping[int, EqualHolders], whole: Mapping[int, tuple[int, str]]
 ) -> list[LayoutFinding]:
-    """Return what looks like a mistake in one step, in order of execution.
+    """Find probable mistakes in one step, in order of execution.
 
     Args:
         held: the tensors of the step.
@@ -152,7 +152,7 @@ def gradients_of(held: HeldTensors, rows: Mapping[int, EqualHolders]) -> Gradien
 
 
 def parameters_of(gradient: TensorKey) -> list[TensorKey]:
-    """Return what the parameter of a gradient may be called."""
+    """Return the possible names of the parameter of a gradient."""
     names = (gradient.op_name.replace(mark, "", 1) for mark in ("grad.", "grad__"))
     candidates = [gradient._replace(op_type=PARAMETER), *(gradient._replace(op_name=name) for name in names)]
     return [key for key in candidates if key != gradient]

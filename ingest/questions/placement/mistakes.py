@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from ingest.questions.compare.held_tensors import HeldTensors, hold_together
 from ingest.questions.compare.runner import ThreadRunner
 from ingest.questions.compare.stored_steps import load_step
+from ingest.questions.placement.collective_results import find_collective_results
 from ingest.questions.placement.layout_answer import LayoutFinding
-from ingest.questions.placement.made_up import made_up
 from ingest.questions.placement.misplaced import EqualHolders, find_misplaced, gradients_of
 from ingest.questions.placement.optimizer_states import OptimizerStates
 from ingest.questions.placement.repeated_bias import find_repeated_biases
@@ -21,17 +21,17 @@ class MistakeSearch:
     def __init__(self) -> None:
         self._states = OptimizerStates()
 
-    def look(
+    def find(
         self, held: HeldTensors, rows: Mapping[int, EqualHolders], whole: Mapping[int, tuple[int, str]]
     ) -> list[LayoutFinding]:
-        """Return what looks like a mistake in a step, in order of execution.
+        """Find probable mistakes in a step, in order of execution.
 
         Args:
             held: the tensors of the step.
             rows: by tensor, which ranks hold the same bytes.
             whole: by tensor, which tensor of all ranks its pieces make up, and how.
         """
-        states = self._states.look(held, rows)
+        states = self._states.find(held, rows)
         explained = {finding.name for finding in states}  # not also as a reduction that is missing
         misplaced = find_misplaced(held, rows, whole)
         findings = [
@@ -49,7 +49,7 @@ def equal_holders(held: HeldTensors) -> dict[int, EqualHolders]:
 
 
 def find_mistakes(snapshot: Snapshot, steps: Sequence[int]) -> list[LayoutFinding]:
-    """Return what looks like a mistake in some steps, by step and in order of execution.
+    """Find probable mistakes in some steps, by step and in order of execution.
 
     Elements are read of gradients that differ, and of partial sums; see `layout`.
 
@@ -70,5 +70,5 @@ def find_mistakes(snapshot: Snapshot, steps: Sequence[int]) -> list[LayoutFindin
             rows = equal_holders(held)
             gradients = gradients_of(held, rows)
             asked = gradients.differing if gradients.are_suspect else ()
-            findings += search.look(held, rows, made_up(held, rows, runner, asked))
+            findings += search.find(held, rows, find_collective_results(held, rows, runner, asked))
     return findings

@@ -31,7 +31,7 @@ class OptimizerStates:
         self._before: dict[TensorKey, dict[bytes, int]] = {}
         """By state, in which step any rank held which bytes last."""
 
-    def look(self, held: HeldTensors, rows: Mapping[int, EqualHolders]) -> list[LayoutFinding]:
+    def find(self, held: HeldTensors, rows: Mapping[int, EqualHolders]) -> list[LayoutFinding]:
         """Return the states of a step that are out of step.
 
         A state must be the same on ranks that hold the same parameter of its shape; a counter, on all ranks.

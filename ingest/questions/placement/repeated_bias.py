@@ -60,7 +60,7 @@ def is_bias(key: TensorKey) -> bool:
 
 
 def _repeated(held: HeldTensors, number: int, output: int, rows: Mapping[int, EqualHolders]) -> str:
-    """Return what is wrong with an output; "" if nothing is, or if it cannot be read."""
+    """Describe the repeated bias in an output; "" if there is none, or if the output cannot be read."""
     shape = held.shapes(output)[0]
     if not shape or math.prod(shape) > _MAX_SIZE:
         return ""

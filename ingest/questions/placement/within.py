@@ -18,8 +18,8 @@ from ingest.questions.compare.selection import Selection
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.stored_steps import StoreSource
 from ingest.questions.placement.agree import Kind, is_parameter, kind_of
+from ingest.questions.placement.collective_results import find_collective_results, is_removed
 from ingest.questions.placement.layout_answer import LayoutFinding, PlacedKind, RunLayout
-from ingest.questions.placement.made_up import is_removed, made_up
 from ingest.questions.placement.misplaced import EqualHolders, is_constant
 from ingest.questions.placement.mistakes import MistakeSearch, equal_holders
 from ingest.questions.placement.replicas import ReplicaCounts
@@ -32,7 +32,7 @@ _OWN = "each rank its own"
 
 
 def layout(store: Catalog, step: int | None = None, *, include_partial: bool = False) -> RunLayout:
-    """Return how the ranks of a run hold its tensors, and what looks like a mistake.
+    """Find the layout of a run: how its ranks hold its tensors, and what looks like a mistake.
 
     Digests decide, and what the dump tells. Of tensors that differ from rank to rank, the elements are read
     once for each of at most three tensors that they may make up; of large ones, parts. Where `gc` has removed
@@ -110,7 +110,7 @@ class _LayoutSearch:
     def add(self, held: HeldTensors, runner: PairRunner) -> None:
         """Take in one step over all ranks."""
         rows = equal_holders(held)
-        whole = made_up(held, rows, runner)
+        whole = find_collective_results(held, rows, runner)
         for number in range(len(held.keys)):
             ranks = tuple(holder.rank for holder in held.holders[number])
             placement, why = self._known(held, number, rows[number], whole)
@@ -118,12 +118,12 @@ class _LayoutSearch:
             self.kinds.setdefault(key, _Row(held.keys[number].name, ranks, placement, why))
             self._counts[key] += 1
             self._note_parameter(held, number)
-        self.findings += self._mistakes.look(held, rows, whole)
+        self.findings += self._mistakes.find(held, rows, whole)
 
     def _known(
         self, held: HeldTensors, number: int, by_digests: EqualHolders, whole: dict[int, tuple[int, str]]
     ) -> tuple[str, str]:
-        """Return how ranks hold a tensor, and what shows that."""
+        """Return the placement of a tensor, and what shows it."""
         if len(held.holders[number]) == 1:
             return "whole", "one rank has it"
         if told := held.told(number):

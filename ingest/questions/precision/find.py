@@ -36,7 +36,7 @@ def precision(
     include_partial: bool = False,
     **conditions: Unpack[FilterFields],
 ) -> PrecisionAnswer:
-    """Return what tensors would lose if they were cast to other formats: the worst first.
+    """Estimate the losses of tensors if they were cast to other formats; the worst first.
 
     Uses histograms and statistics alone, so the answer is the same after `gc` has removed the tensors. Counts
     are exact, or lie between two bounds; see `workers.arrays.sketches.rounding`. Underflow is exact if scales

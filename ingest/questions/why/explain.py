@@ -169,7 +169,7 @@ class _Reader:
 def _sources(
     places: npt.NDArray[np.int64], output: tuple[int, ...], shape: tuple[int, ...]
 ) -> npt.NDArray[np.int64] | None:
-    """Return which flat elements of an input these of the output are computed from, by broadcasting."""
+    """Return the flat elements of an input from which these of the output are computed, by broadcasting."""
     if shape == output:
         return places
     if len(shape) > len(output) or 0 in shape:

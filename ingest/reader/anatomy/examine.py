@@ -33,7 +33,7 @@ def examine(
     bins: int = 20,
     positions: int = 10,
 ) -> Anatomy:
-    """Return what is in a tensor. Reads it up to six times.
+    """Examine the values of a tensor. Reads it up to six times.
 
     Memory: five pieces, 16 MB for two axes of a million positions, and what `percentiles` takes.
 

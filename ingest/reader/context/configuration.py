@@ -11,7 +11,7 @@ from typing import Any
 
 from ingest.dump_configs.model import AskedDump
 from ingest.dump_configs.reading import read_acl, read_mindspore
-from ingest.reader.context.kept_files import KeptFile, KeptFiles
+from ingest.reader.context.non_tensor_files import NonTensorFile, NonTensorFiles
 from ingest.reader.indexed_step import StepSource
 from workers.model import MIB
 
@@ -41,7 +41,7 @@ def configuration_of(store: StepSource, rank: int) -> DumpConfiguration:
 
     That of another rank stands for it: MindSpore writes it for rank 0 alone. Reads two small files at most.
     """
-    files = KeptFiles(store, rank)
+    files = NonTensorFiles(store, rank)
     about, _ = _first(files, _ABOUT)
     version, device = str(about.get("ms_version", "")), str(about.get("device_target", ""))
     for name, read in ((_MINDSPORE, read_mindspore), (_ACL, read_acl)):
@@ -67,7 +67,7 @@ def sample_of_dump(root: Path) -> int:
     return 0
 
 
-def _first(files: KeptFiles, name: re.Pattern[str]) -> tuple[Mapping[str, Any], KeptFile | None]:
+def _first(files: NonTensorFiles, name: re.Pattern[str]) -> tuple[Mapping[str, Any], NonTensorFile | None]:
     """Return the content of the first run file of a name that is a JSON object, and the file."""
     for file in files.of_run(name):
         data = files.read(file, limit=MIB)

@@ -67,8 +67,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ingest.reader.context.kept_files import KeptFile, KeptFiles
 from ingest.reader.context.match import flatten
+from ingest.reader.context.non_tensor_files import NonTensorFile, NonTensorFiles
 from ingest.reader.indexed_tensor import IndexedTensor
 from workers.model import MIB
 
@@ -126,7 +126,7 @@ class GeOp:
     """By slot of an output, the operator and slot of the model whose output it is."""
 
     def model_output(self, slot: int) -> ModelOutput | None:
-        """Return which output of the model an output is; None if the graph does not tell both parts."""
+        """Return the output of the model that an output is; None if the graph does not tell both parts."""
         if slot not in self.model_names or slot not in self.model_slots:
             return None
         return ModelOutput(self.model_names[slot], self.model_slots[slot])
@@ -265,11 +265,11 @@ def _lines(pieces: Iterable[bytes | bytearray]) -> Iterator[str]:
 class GeGraphs:
     """The graphs of GE that the dump of a rank has. They are parsed when the first is needed, and kept."""
 
-    files: KeptFiles
+    files: NonTensorFiles
     _graphs: list[GeGraph] | None = None
 
     def source(self, tensor: IndexedTensor) -> GeEdge | None:
-        """Return what feeds an input, by the names of files; None if that is not known."""
+        """Return the source of an input, by the names of files; None if it is not known."""
         op = self._op(tensor)
         if op is None or not 0 <= tensor.slot < len(op.inputs):
             return None
@@ -282,7 +282,7 @@ class GeGraphs:
         return () if op is None else tuple(op.originals)
 
     def model_output(self, tensor: IndexedTensor) -> ModelOutput | None:
-        """Return which output of the model an output is, by the name of files; None if that is not known."""
+        """Return the output of the model that an output is, by names of files; None if not known."""
         op = self._op(tensor) if tensor.io == "output" else None
         output = None if op is None else op.model_output(tensor.slot)
         return None if output is None else ModelOutput(flatten(output.op_name), output.slot)
@@ -299,7 +299,7 @@ class GeGraphs:
         # Asked for each input of a step: almost all dumps have no such file. Each process writes its own.
         if self._graphs is None:
             kept = self.files.of_step(None).values()
-            files: dict[str, KeptFile] = {}
+            files: dict[str, NonTensorFile] = {}
             """By what both spellings of a graph have in common."""
             for file in kept:
                 match = _FILE.fullmatch(file.name)

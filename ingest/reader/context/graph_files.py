@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from ingest.reader.context.ir import IrGraph, parse_ir
-from ingest.reader.context.kept_files import MAX_WHOLE_NBYTES, KeptFile, KeptFiles, nearest
+from ingest.reader.context.non_tensor_files import MAX_WHOLE_NBYTES, NonTensorFile, NonTensorFiles, nearest
 from ingest.reader.context.pb import parse_pb
 
 _TEXT, _PROTO = ".ir", ".pb"
@@ -22,10 +22,10 @@ class GraphFiles:
     operator, the `.pb` file of the same name stands for it.
     """
 
-    files: KeptFiles
+    files: NonTensorFiles
     _parsed: dict[str, IrGraph] = field(default_factory=dict)
 
-    def of(self, graph: str, source: str) -> list[KeptFile]:
+    def of(self, graph: str, source: str) -> list[NonTensorFile]:
         """Return the file of a graph that is nearest to the path `source`; with graph "", those of all."""
         files = self._one_of_each()
         if not graph:
@@ -33,13 +33,13 @@ class GraphFiles:
         file = nearest((file for file in files if _number(file) == graph), source)
         return [file] if file else []
 
-    def parsed(self, file: KeptFile) -> IrGraph:
+    def parsed(self, file: NonTensorFile) -> IrGraph:
         """Return the content of one of these files; an empty graph if it cannot be read."""
         if file.source not in self._parsed:
             self._parsed[file.source] = self._parse(file)
         return self._parsed[file.source]
 
-    def _parse(self, file: KeptFile) -> IrGraph:
+    def _parse(self, file: NonTensorFile) -> IrGraph:
         is_text = file.name.endswith(_TEXT)
         graph = self._content(file)
         if is_text and not graph.ops:
@@ -48,14 +48,14 @@ class GraphFiles:
             return graph if other is None else self._content(other)
         return graph
 
-    def _content(self, file: KeptFile) -> IrGraph:
+    def _content(self, file: NonTensorFile) -> IrGraph:
         if file.nbytes > MAX_WHOLE_NBYTES and file.name.endswith(_PROTO):
             return IrGraph(problems=[])
         parsed = self.files.parse(file, parse_ir if file.name.endswith(_TEXT) else parse_pb) or IrGraph()
         self.files.add_problems(file, parsed.problems)
         return parsed
 
-    def _one_of_each(self) -> list[KeptFile]:
+    def _one_of_each(self) -> list[NonTensorFile]:
         files = self.files.of_run(_FILE)
         texts = {file.source.removesuffix(_TEXT) for file in files if file.name.endswith(_TEXT)}
         return [
@@ -65,6 +65,6 @@ class GraphFiles:
         ]
 
 
-def _number(file: KeptFile) -> str:
+def _number(file: NonTensorFile) -> str:
     match = _NUMBER.fullmatch(file.name)
     return match[1] if match else ""

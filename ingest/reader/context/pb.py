@@ -174,7 +174,7 @@ class _PbGraph:
             self._parser.add_op(node.full_name, inputs, signature, node.stack.splitlines())
 
     def _meaning(self, node: _PbNode, inputs: tuple[IrSource | None, ...]) -> IrSource | None:
-        """Return what reading a node means; None if that is not known."""
+        """Return the value that reading a node gives; None if it is not known."""
         if node.op_type in PASSING:
             return inputs[0] if inputs else None
         if node.op_type == "TupleGetItem":

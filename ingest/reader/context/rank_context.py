@@ -25,7 +25,6 @@ from ingest.reader.context.json_files import (
     parse_kernel_args,
     parse_stacks,
 )
-from ingest.reader.context.kept_files import KeptFile, KeptFiles
 from ingest.reader.context.match import (
     AMBIGUOUS,
     BY_TYPE,
@@ -37,6 +36,7 @@ from ingest.reader.context.match import (
     match_ops,
     tensor_rows,
 )
+from ingest.reader.context.non_tensor_files import NonTensorFile, NonTensorFiles
 from ingest.reader.context.signature import TensorType
 from ingest.reader.context.training_graph import (
     TrainingGraph,
@@ -106,7 +106,7 @@ class Context:
     def __init__(self, store: StepSource, rank: int) -> None:
         self.rank = rank
         self._store = store
-        self._files = KeptFiles(store, rank)
+        self._files = NonTensorFiles(store, rank)
         self._ge_graphs = GeGraphs(self._files)
         self._graphs = GraphFiles(self._files)
         self._orders: dict[str, list[str]] = {}
@@ -176,7 +176,7 @@ class Context:
         return self._positions[tensor.graph].get(match.name)
 
     def graph_source(self, tensor: IndexedTensor) -> DumpedSource | None:
-        """Return what the graph feeds into an input, by the names of the dump; None if that is not known.
+        """Return the source of an input by the graph, in the names of the dump; None if it is not known.
 
         Known are the edges of MindSpore's graphs (`.ir`, `.pb`), between operators that are matched without
         doubt, and of the graphs of GE, whose operators have the names of the dump.
@@ -219,7 +219,7 @@ class Context:
         return self._ge_graphs.originals(tensor) or last
 
     def model_output(self, tensor: IndexedTensor) -> ModelOutput | None:
-        """Return which output of the model an output is, as GE's graph says; None if that is not known."""
+        """Return the output of the model that an output is in GE's graph; None if it is not known."""
         return self._ge_graphs.model_output(tensor)
 
     def kernel_args(self, tensor: IndexedTensor) -> dict[str, str] | None:
@@ -270,7 +270,7 @@ class Context:
         ]
         return choose_training_graph(candidates, [graph for graph in built if graph is not None], asked)
 
-    def _read_all(self, files: list[KeptFile], name: re.Pattern[str], limit: int) -> Iterator[bytes]:
+    def _read_all(self, files: list[NonTensorFile], name: re.Pattern[str], limit: int) -> Iterator[bytes]:
         for file in files:
             if name.fullmatch(file.name) and file.nbytes <= limit:
                 data = self._files.read(file)
@@ -395,6 +395,6 @@ def _line_of_record(tensor: IndexedTensor) -> SourceLine | None:
     )
 
 
-def _graph_number(pattern: re.Pattern[str], file: KeptFile) -> str:
+def _graph_number(pattern: re.Pattern[str], file: NonTensorFile) -> str:
     match = pattern.fullmatch(file.name)
     return match[1] if match else ""

@@ -17,7 +17,7 @@ from ingest.reader.cubes.cube_reader import CubeReader
 from workers.errors import DamagedStore, StoreDenied, StoreFormatError
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.changes import read_announcements
+from workers.store.announcements import read_announcements
 from workers.store.commit import Commit
 from workers.store.consolidated.cubes import GROUP
 from workers.store.objects import ObjectStore
@@ -29,7 +29,7 @@ _AT_ONCE = 16
 
 
 def read_copies(objects: ObjectStore, keys: Sequence[StepKey]) -> dict[StepKey, Commit]:
-    """Return those of these commits whose copies are up to date; none if they are too few for a gain.
+    """Read the copies of these commits that are up to date; none if they are too few for a gain.
 
     Raises:
         StoreError: the store refused.

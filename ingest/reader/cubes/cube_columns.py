@@ -225,7 +225,7 @@ def _read(cubes: CubeReader, blocks: Sequence[_Block], wanted: Array) -> list[Ar
 def _in_threads(
     objects: ObjectStore, do: Callable[[_Job], _Result], jobs: Sequence[_Job]
 ) -> Iterator[_Result]:
-    """Yield what `do` returns of each job, in order. Each job reads one or a few objects."""
+    """Yield the result of `do` for each job, in order. Each job reads one or a few objects."""
     at_once = min(_LOCAL_AT_ONCE if objects.is_local else REQUESTS_AT_ONCE, len(jobs))
 
     def share(first: int) -> list[_Result]:
@@ -280,7 +280,7 @@ class _BlockColumns:
         ]
 
     def chunks(self, part: _WantedObject) -> Iterator[Array]:
-        """Yield what is wanted of each inner chunk of an object, (step, rank, place), ascending.
+        """Yield the wanted part of each inner chunk of an object, (step, rank, place), ascending.
 
         Nothing if the object is rightly absent; all at once if the array is not sharded.
 

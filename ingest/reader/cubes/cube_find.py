@@ -186,7 +186,7 @@ def _with_nan(values: Array) -> Array:
 def _without_absent(
     cubes: CubeReader, places: Array, statistics: Mapping[str, Array], fulfils: Array
 ) -> Array:
-    """Return which tensors fulfil a condition and are present on the rank.
+    """Return a mask of the tensors that fulfil a condition and are present on the rank.
 
     An absent tensor fulfils conditions on names, and negations. A tensor with any known statistic is present.
     For the others the cube `row` is read, which takes a request for each step.

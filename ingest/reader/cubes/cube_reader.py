@@ -116,7 +116,7 @@ class CubeReader:
                 yield self._anomalies[name][1][within]
 
     def _part(self, name: str, place: int) -> ArrayPart:
-        """Return what is to be read for one step of a cube: nothing if it is in the block that is kept."""
+        """Return the part of a cube that one step takes; without objects if its block is kept."""
         if name in ANOMALY_FIELDS:
             layout, block = self.cubes.anomalies[name], place // self.state.grid.steps
             kept = self._kept_counts(name, block)

@@ -116,7 +116,7 @@ class _CubeConditions:
         return excluded
 
     def _excluded_at(self, place: int, of_ranks: Mapping[int, AnyStep]) -> set[AnyStep]:
-        """Return which ranks of one step are excluded: those that the cubes hold whole, without a tensor."""
+        """Return the ranks of one step that are excluded: the cubes hold them whole and without a match."""
         is_held = self._is_held(place, of_ranks)
         may_have, tensors = self._may_have(place, is_held)
         excluded: set[AnyStep] = set()
@@ -129,7 +129,7 @@ class _CubeConditions:
         return excluded
 
     def _is_held(self, place: int, of_ranks: Mapping[int, IndexedStep]) -> npt.NDArray[np.bool_]:
-        """Return of which ranks the cubes hold the step as it is committed, with all sketches, (rank,)."""
+        """Return a mask of the ranks whose committed step the cubes hold, with all sketches, (rank,)."""
         cubes = self.cubes
         names = [of_ranks[rank].fingerprint if rank in of_ranks else None for rank in cubes.ranks.tolist()]
         is_held = cubes.table("fingerprint")[place] == np.array(names, object)
@@ -140,7 +140,7 @@ class _CubeConditions:
     def _may_have(
         self, place: int, is_held: npt.NDArray[np.bool_]
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
-        """Return which ranks may have a tensor that fulfils a condition, and how many tensors, (rank,)."""
+        """Return a mask of the ranks that may have a match, and how many tensors each has, (rank,)."""
         if not is_held.any():
             return np.ones(len(is_held), bool), np.zeros(len(is_held), np.int64)
         cubes = self.cubes

@@ -126,7 +126,7 @@ class TargetDirectory:
             self._opened = None
 
     def _complaint(self, parts: Parts, name: str, exc: OSError) -> DumpIngestError:
-        """Return what to tell the user; name the symbolic link if there is one in the way."""
+        """Return the message for the user; it names the symbolic link if there is one in the way."""
         path = self._path
         if exc.errno in (errno.ELOOP, errno.ENOTDIR, errno.EEXIST):
             for part in ("", *parts, name):

@@ -102,7 +102,7 @@ def flow_of(step: IndexedStep) -> StepFlow:
 
 
 def graph_source_of(step: IndexedStep) -> GraphSource | None:
-    """Return what reads the graph of a step; None in a process to which the step was sent."""
+    """Return the reader of the graph of a step; None in a process to which the step was sent."""
     if step.catalog is None:
         return None
     context = context_of(step.catalog, step.key.rank)
@@ -291,7 +291,7 @@ def is_own_write(call: FlowCall, operand: FlowOperand) -> bool:
 
 
 def _constant_rows(step: IndexedStep) -> npt.NDArray[np.bool_]:
-    """Return which tensors have equal elements, or no finite ones, (row,)."""
+    """Return a mask of the tensors with equal elements, or no finite ones, (row,)."""
     tables = step.tables
     low, high = tables.statistic("min"), tables.statistic("max")
     constant = np.asarray((low == high) | np.isnan(low))

@@ -131,7 +131,7 @@ def replica_groups(coordinates: Mapping[int, Coordinates]) -> list[list[int]]:
 
 
 def describe_places(coordinates: Iterable[Coordinates]) -> str:
-    """Return which places ranks have along each axis: `tp 0-1; dp 0, 3`; "" if nothing is known."""
+    """Describe the places of ranks along each axis: `tp 0-1; dp 0, 3`; "" if none is known."""
     places: dict[str, set[int]] = {}
     for of_rank in coordinates:
         for axis, place in of_rank.items():

@@ -11,7 +11,7 @@ from workers.arrays.sharded.placement import MeshGrid
 
 
 def grid_of(places: Sequence[Coordinates]) -> MeshGrid | None:
-    """Return how ranks lie on a mesh, outer to inner; None if that is not known, or they do not fill a part.
+    """Return the mesh of ranks, outer to inner; None if it is not known, or they do not fill a part of it.
 
     Axes come in the order in which ranks with consecutive numbers differ least: the one that varies fastest
     from rank to rank is the innermost.

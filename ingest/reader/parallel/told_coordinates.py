@@ -86,7 +86,7 @@ def told_coordinates(tables: Tables) -> Coordinates:
 
 
 def _in_values(values: Any, depth: int) -> Iterator[tuple[str, Coordinate]]:
-    """Yield what a dictionary tells by `tp_rank` and `tp_size`, then what those in it do."""
+    """Yield the coordinates that a dictionary gives by `tp_rank` and `tp_size`, then those in its values."""
     if not isinstance(values, Mapping) or depth > _MAX_DEPTH:
         return
     for axis in AXES:
@@ -97,7 +97,7 @@ def _in_values(values: Any, depth: int) -> Iterator[tuple[str, Coordinate]]:
 
 
 def _in_name(path: str) -> Iterator[tuple[str, Coordinate]]:
-    """Yield what the path of a file tells."""
+    """Yield the coordinates in the path of a file."""
     for levels in _BEFORE_RANK.findall(path):
         for axis, rank in _SHORT.findall(levels):
             yield axis.lower(), Coordinate(int(rank))
@@ -106,7 +106,7 @@ def _in_name(path: str) -> Iterator[tuple[str, Coordinate]]:
 
 
 def _in_device_mesh(tensor: Any) -> Iterator[tuple[str, Coordinate]]:
-    """Yield what a DTensor tells: the place of its rank along the axes of its mesh that have names."""
+    """Yield the coordinates of a DTensor: its rank along the axes of its mesh that have names."""
     if not isinstance(tensor, Mapping):
         return
     names, places = tensor.get("mesh_dim_names"), tensor.get("mesh_coordinate")

@@ -30,7 +30,7 @@ _HELD = {
 
 
 def told_placement(attributes: Mapping[str, Any]) -> Told:
-    """Return what the attributes of a tensor tell; empty if they tell nothing that is understood."""
+    """Read the placement from the attributes of a tensor; empty if they have none that is understood."""
     tensor = attributes.get("tensor")
     if isinstance(tensor, Mapping) and (told := _of_dtensor(tensor)):
         return told
@@ -81,5 +81,5 @@ def is_told(placement: Placement, told: Told) -> bool:
 
 
 def told_text(told: Told) -> str:
-    """Return what was told, such as `tp: shard 2`."""
+    """Return a placement as text, such as `tp: shard 2`."""
     return ", ".join(f"{name}: {kind}" for name, kind in told.items())

@@ -232,7 +232,7 @@ def _payload_damage(
     pieces: Iterator[bytes],
     sketches: _RowSketches | None = None,
 ) -> str:
-    """Return how the payload of a row contradicts digest, statistics or sketches; "" if it does not."""
+    """Describe how the payload of a row contradicts digest, statistics or sketches; "" if it does not."""
     table = step.tables
     payload_digest = new_digest()
     sketches = sketches or _RowSketches()

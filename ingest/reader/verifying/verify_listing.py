@@ -35,7 +35,7 @@ class ExpectedObjects:
 
     @classmethod
     def of(cls, record: CommitRecord) -> ExpectedObjects:
-        """Return what the record of a commit says."""
+        """Return the objects that the record of a commit implies."""
         return cls(record.fingerprint, len(record.stored), sum(record.stored.values()), tuple(record.pool))
 
 
@@ -58,7 +58,7 @@ class _ListedGeneration:
 
 
 def damage_in_listing(objects: ObjectStore, expected: Mapping[StepKey, ExpectedObjects]) -> list[Damage]:
-    """Return which of these commits lack objects, or have shards of other sizes; one damage for each.
+    """Check a listing for commits that lack objects, or have shards of other sizes; one damage for each.
 
     Memory: about 200 bytes for each object of `_RANKS_AT_ONCE` ranks.
 
@@ -108,7 +108,7 @@ def _damage_of_rank(
 
 
 def _problem(seen: _ListedGeneration, known: ExpectedObjects) -> str:
-    """Return what is wrong with a generation; "" if nothing can be seen."""
+    """Return the problem with a generation; "" if the listing shows none."""
     if not seen.shards and not seen.present:
         return "the generation is missing"
     if absent := sorted(_ALWAYS - seen.present):

@@ -123,7 +123,7 @@ class ViewElements:
         return dtypes.unpack(payload, self.element, skipped + stop - start)[skipped:].astype(self.dtype)
 
     def read(self, key: Sequence[Index]) -> npt.NDArray[Any]:
-        """Return what numpy would return for `array[key]`: `key` has an integer or slice for each axis.
+        """Return the same as numpy's `array[key]`. `key` has an integer or slice for each axis.
 
         Reads the elements between the first and the last needed one, but skips gaps of more than 1 MiB.
         Memory: the result, and 64 MiB.

@@ -114,7 +114,7 @@ def _define_unshuffle(_context: Any, _function: Any, _columns: Any, _size: Any, 
 
 
 def _call(widths: list[int], unused: int = 0) -> Callable[..., Any]:
-    """Return what generates a call of a function at an address, whose result has 32 bits.
+    """Return an LLVM code generator for calls to a function at an address that returns 32 bits.
 
     Args:
         widths: the bits of its arguments.

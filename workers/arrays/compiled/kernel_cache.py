@@ -27,7 +27,7 @@ from workers.host.temporary import own_directory
 
 
 def dispatchers(functions: Mapping[str, tuple[Callable[..., Any], set[str]]]) -> dict[str, Any]:
-    """Return what numba makes of functions: each is compiled on its first call, unless it is cached.
+    """Return numba's dispatchers: each function is compiled on its first call, unless it is cached.
 
     The target is set first, because numba reads it from its configuration when it makes the first dispatcher.
 

@@ -79,7 +79,7 @@ def _made(name: str, function: Callable[..., None], arguments: str) -> MadeEntry
 
 
 def _bitshuffles() -> Iterator[MadeEntry]:
-    """Yield what shuffles bits, and back, and bytes; all of it is in the code of the first."""
+    """Yield the shuffles of bits, their inverses, and those of bytes; the first has the code of all."""
     code = bitshuffle_code.compile_entries(cpu_target.target_context.codegen()._tm)  # noqa: SLF001  (as in `_made`)
     for size in chunk_plan.ITEMSIZES:
         yield MadeEntry(f"bitshuffle{size}", bitshuffle_code.symbol(size), 3, code)
@@ -138,7 +138,7 @@ def _counted_floats(size: int) -> Callable[..., None]:
 
 
 def _counter(size: int) -> Any:
-    """Return what counts elements of this size, given their bits."""
+    """Return a counter for elements of this size, given their bits."""
     if size == 8:
         return histogram_loops.count_float64
     run: Any = histogram_loops.count_float32

@@ -24,7 +24,7 @@ NEEDS: Final = {
 
 
 def missing_features(target: str, features: Mapping[str, bool]) -> set[str]:
-    """Return what a processor lacks for a target; for an unknown target, the name of the target."""
+    """Return the features that a processor lacks for a target; for an unknown target, the target's name."""
     return {name for name in NEEDS.get(target, {target}) if not features.get(name)}
 
 
@@ -44,7 +44,7 @@ def use_target() -> None:
 
 
 def processor() -> str:
-    """Return what names the processor that kernels are compiled for in this process, and its features."""
+    """Return the name and the features of the processor for which kernels are compiled in this process."""
     name = os.environ.get("NUMBA_CPU_NAME") or binding.get_host_cpu_name()
     features = os.environ.get("NUMBA_CPU_FEATURES")
     return f"{name} {binding.get_host_cpu_features().flatten() if features is None else features}"

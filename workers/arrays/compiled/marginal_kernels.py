@@ -74,7 +74,7 @@ class Sums:
         self._added += values.size
 
     def table(self) -> npt.NDArray[np.float32] | None:
-        """Return what is wanted of the sums, (3, place): sums, norms, largest magnitudes.
+        """Return the sums, norms and largest magnitudes, (3, place).
 
         It is None if all elements are zero. Call this once, because it adds up columns in place.
         """

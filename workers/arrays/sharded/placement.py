@@ -165,7 +165,7 @@ def placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape | None) -> 
 
 
 def _of_one_rank(shape: Shape, whole: Shape | None) -> list[Placement]:
-    """Return how a single rank holds a tensor."""
+    """Return the placement of a tensor on a single rank."""
     piece = Placement((), Piece(0, shape))
     if whole is None or whole == shape:
         return [piece]

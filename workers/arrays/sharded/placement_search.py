@@ -156,7 +156,7 @@ class _Sides:
     elements_b: Sequence[Elements]
 
     def score(self, way_a: Placement, way_b: Placement) -> ScoredWay:
-        """Return how far the two sides are apart if they are put together in these ways."""
+        """Return the error between the two sides if they are put together in these ways."""
         assembly_b = _distinct(way_b.assembly, self.b)[0]
         choices = _distinct(way_a.assembly, self.a)
         agreements = [self._agreement(choice, assembly_b) for choice in choices]
@@ -220,7 +220,7 @@ class _Sides:
 
 
 def _ways(side: Pieces, whole: Shape | None, dimensions: int) -> list[Placement]:
-    """Return how one side may hold a tensor on meshes with this many dimensions, the simplest first."""
+    """Return the placements of one side on meshes with this many dimensions, the simplest first."""
     ways: dict[tuple[object, ...], Placement] = {}
     for grid in side.grids:
         if dimensions != (len(grid.names) if side.grid is None else 1):

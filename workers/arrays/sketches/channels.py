@@ -50,7 +50,7 @@ class Channels:
 def channels_of(
     marginal: Marginal, elements: int, *, by: str = ABS_MAX, factor: float = DEFAULT_FACTOR
 ) -> Channels:
-    """Return what is odd along an axis.
+    """Return the odd positions along an axis.
 
     Args:
         marginal: the marginal of the axis.

@@ -164,7 +164,7 @@ class Histogram:
         return Bounds(float(lows[first]), float(highs[last]))
 
     def cumulative(self) -> npt.NDArray[np.float32]:
-        """Return which share of the finite elements other than zero is up to the end of each bin, (255,).
+        """Return the share of the finite, nonzero elements up to the end of each bin, (255,).
 
         The shares are those of magnitudes, and NaN if there are no such elements. The sum of the differences
         between two of these arrays is the distance of the distributions by Wasserstein's metric, in powers

@@ -246,7 +246,7 @@ class RunningMarginals:
 def running_marginals(
     element: ElementType, shape: Shape, *, fortran_order: bool = False
 ) -> RunningMarginals | None:
-    """Return what adds up the marginals that are kept of a tensor; None if it has none.
+    """Return an accumulator for the marginals of a tensor; None if none are kept of it.
 
     Its pieces come as `RunningStatistics` widens them, in the order of the payload.
     """

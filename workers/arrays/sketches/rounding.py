@@ -30,7 +30,7 @@ class Losses:
 
 
 def losses(histogram: Histogram, target: NumberFormat, scale: float = 1.0) -> Losses:
-    """Return what a cast of a tensor to `target` loses.
+    """Return the losses of a cast of a tensor to `target`.
 
     In a format with blocks, each block has a scale of its own, by which its largest magnitude is the largest
     of the format or less: nothing overflows. No block has a larger one than the tensor has, which bounds

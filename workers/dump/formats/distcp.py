@@ -136,7 +136,7 @@ def _begin_of(read: ReadAt, end: int) -> int | None:
 
 
 def read_metadata(data: bytes) -> dict[str, dict[int, Chunk]]:
-    """Return what a `.metadata` says about the archives of each file: by path, and by where they begin.
+    """Read a `.metadata` file: the archives of each file, by path and by where they begin.
 
     Takes time and memory in proportion to the size of `data`.
 

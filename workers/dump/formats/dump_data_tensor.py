@@ -101,7 +101,7 @@ class Meaning(NamedTuple):
 
 
 def interpret(io: str, slot: int, item: Item, size: int) -> Meaning:
-    """Return what the bytes of one tensor mean.
+    """Interpret the bytes of one tensor.
 
     Args:
         io: `input`, `output`, `buffer` or `space`, for error messages.
@@ -129,7 +129,7 @@ def interpret(io: str, slot: int, item: Item, size: int) -> Meaning:
 
 
 def original_of(item: Item) -> str:
-    """Return which output of which operator of the model a tensor is, as a record; "" if it does not say.
+    """Return, as a record, the operator of the model and its output that a tensor is; "" if not known.
 
     Operators of the model that were fused into one have its name no more: the last of them has its outputs.
     """

@@ -127,7 +127,7 @@ class OverflowRecord:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the vendor's converter (msaccucmp) writes for this record."""
+        """Return the same JSON as the vendor's converter (msaccucmp) writes for this record."""
         accelerator = self.accelerator
         if accelerator is None:
             return {block.unit: block.to_json() for block in self.blocks}

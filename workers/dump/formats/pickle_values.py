@@ -63,7 +63,7 @@ def _is_plain(value: Value) -> bool:
 
 
 def describe_value(value: Value) -> str:
-    """Return what a value is, for error messages.
+    """Describe a value for error messages.
 
     Never its text: if a tuple holds another tuple twice, and that one a third tuple twice, and so on, the
     text grows exponentially.

@@ -25,7 +25,7 @@ class TensorInFile(NamedTuple):
 
 
 def encode_header(tensors: Iterable[TensorInFile], metadata: Mapping[str, str] | None = None) -> bytes:
-    """Return what stands before the elements of these tensors, which follow one another in this order."""
+    """Encode the header of these tensors, which follow one another in this order."""
     header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     end = 0
     for tensor in tensors:

@@ -234,7 +234,7 @@ class Cubes:
     def commits(self) -> ArrayLayout | None:
         """Copies of commits as text, in objects of their own for each step; None before version 4.
 
-        Whether a copy is up to date is known from announcements: see `workers.store.changes`.
+        Whether a copy is up to date is known from announcements: see `workers.store.announcements`.
         """
         if self.version < _WITH_COMMITS:
             return None

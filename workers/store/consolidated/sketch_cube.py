@@ -65,7 +65,7 @@ class SketchedRows:
 
 
 def sketched_rows(index: Tables, entries: npt.NDArray[np.int64]) -> SketchedRows:
-    """Return what the cubes hold of a step; a histogram that contradicts the statistics counts as missing.
+    """Return the rows of the cubes for a step. A histogram that contradicts the statistics is left out.
 
     Args:
         index: the index of the step.

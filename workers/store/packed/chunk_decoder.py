@@ -98,7 +98,7 @@ class ChunkDecoder:
         self._codec.decode(body, into)
 
     def _fast(self) -> _Kernels | None:
-        """Return what decodes chunks as the encoder writes them; None if Blosc does."""
+        """Return a decoder of chunks as our encoder writes them; None if Blosc has to decode them."""
         if self._kernels is None and self._itemsize and _decoded.is_worth_it(self._nbytes):
             if not _is_exact(self._itemsize):
                 self._itemsize = 0

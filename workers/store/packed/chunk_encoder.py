@@ -123,7 +123,7 @@ def fits(chunk_nbytes: int, itemsize: int) -> bool:
 
 
 def encoder_of(codec: Blosc, configuration: Mapping[str, Any], chunk_nbytes: int) -> ChunkEncoder:
-    """Return what encodes chunks of a size as `codec` does, byte for byte.
+    """Return an encoder for chunks of a size that gives the same bytes as `codec`.
 
     Args:
         codec: Blosc.

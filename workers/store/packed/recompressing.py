@@ -18,9 +18,9 @@ from numcodecs import blosc
 
 from workers.errors import DamagedStore
 from workers.model import StepKey
-from workers.store import commit, metadata, removed
+from workers.store import commit, metadata, tombstones
+from workers.store.announcements import REMOVED, announce
 from workers.store.backends.deadline import supervised
-from workers.store.changes import REMOVED, announce
 from workers.store.commit import Commit
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
@@ -29,7 +29,7 @@ from workers.store.packed.shards import ShardPacker, ShardReader
 from workers.store.packed.sparse_chunks import BY_BLOSC
 from workers.store.pieces import Gathered
 from workers.store.record import LEAF
-from workers.store.removed import Tombstone
+from workers.store.tombstones import Tombstone
 
 #: The ways to shuffle that are compared for each array.
 _SHUFFLES = ("shuffle", "bitshuffle")
@@ -221,7 +221,7 @@ def _commit(
     commit.replace_leaf(objects, key, data, name, committed.record.generations)
     # Between the last look and the write is a window of milliseconds, in which `gc` may have hidden the step.
     # It writes a tombstone before that.
-    if key.step is not None and _tombstone(committed) in removed.read(objects, key.rank).get(key.step, []):
+    if key.step is not None and _tombstone(committed) in tombstones.read(objects, key.rank).get(key.step, []):
         present = commit.read(objects, key)
         if present is not None and present.fingerprint == name:
             announce(objects, key, REMOVED)
@@ -231,6 +231,6 @@ def _commit(
 
 
 def _tombstone(committed: Commit) -> Tombstone:
-    """Return what `gc` writes before it removes just this commit."""
+    """Return the tombstone that `gc` writes before it removes just this commit."""
     key, committed_ms = committed.key, round(committed.record.committed_at_s * 1000)
     return Tombstone(key.rank, key.step or 0, committed.fingerprint, committed_ms)

@@ -51,7 +51,7 @@ _ZSTD_VERSION, _SHUFFLED_ZSTD, _COPIED = 1, 0b1001_0001, 0b0000_0010
 
 
 def sparse_rule(data_type: str) -> str:
-    """Return how sparse chunks of a new array are encoded; "" for a type that has none.
+    """Return the rule by which sparse chunks of a new array are encoded; "" for a type that has none.
 
     Only real and complex numbers have any: integers and booleans with many zeros take no more room in the
     usual way.
@@ -70,7 +70,7 @@ def is_sparse(elements: memoryview, itemsize: int) -> bool:
 
 
 def encoder_of_sparse(rule: str, chunk_nbytes: int, itemsize: int) -> ChunkEncoder:
-    """Return what encodes sparse chunks.
+    """Return an encoder of sparse chunks.
 
     Args:
         rule: from `sparse_rule`.

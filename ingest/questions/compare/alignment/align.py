@@ -183,7 +183,7 @@ def _turned(evidence: Evidence) -> Evidence:
 
 
 def _gaps(evidence: Evidence, side: str) -> list[Gap]:
-    """Return what became of the calls of A that have no counterpart."""
+    """Explain the gaps: the calls of A that have no counterpart."""
     fused = _fused_into(evidence)
     by_result: dict[tuple[int, tuple[int, ...]], int] = {}
     for number in evidence.pairs:

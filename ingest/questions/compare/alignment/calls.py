@@ -145,7 +145,7 @@ def _are_near(
     place: int,
     others: Numbers,
 ) -> npt.NDArray[np.bool_]:
-    """Return which of other values have nearly the marks of one, as far as both are known."""
+    """Return a mask of the other values whose marks are near those of one, as far as both are known."""
     mine, theirs = marks[place], marks[others]
     tolerance = np.where(narrow[others] | narrow[place], NEARLY_NARROW, NEARLY)[:, None]
     with np.errstate(invalid="ignore"):

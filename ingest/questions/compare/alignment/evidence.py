@@ -140,7 +140,7 @@ class Evidence:
         return np.asarray(np.where(possible & (points >= LEAST), points, 0))
 
     def same_result(self, number: int) -> npt.NDArray[np.bool_]:
-        """Return which calls of B have the result of a call of A, (B,)."""
+        """Return a mask of the calls of B that have the result of a call of A, (B,)."""
         result = self.a.result[number]
         return np.asarray((self.b.result == result) & (result >= 0))
 

@@ -56,7 +56,7 @@ def plain_type(op_type: str) -> str:
 
 @lru_cache(maxsize=4096)
 def kinds_of(op_type: str) -> frozenset[str]:
-    """Return what operators of a type do; its plain name if that is not known.
+    """Return the kinds of an operator type; its plain name if they are not known.
 
     >>> sorted(kinds_of("MatMulBiasAddReluFusion"))
     ['bias', 'matmul', 'relu']

@@ -22,7 +22,7 @@ from tests.cube_stores import (
 from tests.wrapped_objects import WrappedObjects
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.changes import CHANGED, REMOVED, announce, read_announcements
+from workers.store.announcements import CHANGED, REMOVED, announce, read_announcements
 from workers.store.consolidated.cube_state import CubeState
 from workers.store.consolidated.cubes import GROUP
 from workers.store.objects import ObjectStore

@@ -23,8 +23,8 @@ from tests.pipeline import ingest_directly
 from workers.errors import StoreUnavailable, UsageError
 from workers.model import StepKey
 from workers.store import commit
+from workers.store.announcements import CHANGED
 from workers.store.backends.observed import ObservedObjects
-from workers.store.changes import CHANGED
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 

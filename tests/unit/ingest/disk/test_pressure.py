@@ -195,7 +195,7 @@ class Bench:
 
     def ingest(self) -> list[CommitSummary]:
         """Take what there is to take now."""
-        self.service.schedule.look_soon()
+        self.service.schedule.scan_soon()
         report = ingest_once(self.service, threading.Event())
         assert not report.failures
         return report.commits
@@ -303,7 +303,7 @@ def test_a_slow_store_makes_the_lag_grow_and_not_what_is_under_way(
     for wave in range(4):
         for step in range(20 * wave, 20 * (wave + 1)):
             made.add(np.zeros(1000, "<f4"), tensor_name(time=step), step=step)
-        bench.service.schedule.look_soon()
+        bench.service.schedule.scan_soon()
         for _ in range(12):
             bench.service.tick()
             bench.service.schedule.next_at = float("inf")
@@ -317,7 +317,7 @@ def test_a_slow_store_makes_the_lag_grow_and_not_what_is_under_way(
     client.eager = True
     for future in client.pending:
         future.run()
-    bench.service.schedule.look_soon()
+    bench.service.schedule.scan_soon()
     bench.service.schedule.next_at = 0
     assert len(bench.ingest()) + 11 >= 80
     assert all(bench.steps().values())

@@ -105,7 +105,7 @@ def test_a_worker_that_does_not_come_to_an_end_is_replaced(client: ProcessClient
     given_up: list[Any] = []
 
     def is_given_up() -> bool:
-        given_up.extend(monitor.look(client, [task]))
+        given_up.extend(monitor.check(client, [task]))
         return bool(given_up)
 
     wait_until(is_given_up)

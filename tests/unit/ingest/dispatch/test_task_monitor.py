@@ -68,7 +68,7 @@ def _monitored(monitor: TaskMonitor, client: Client, task: InflightTask) -> Clus
     """Look after a task until it is given up; return why."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
-        for _, error in monitor.look(client, [task]):
+        for _, error in monitor.check(client, [task]):
             return error
         time.sleep(0.1)
     raise AssertionError("nothing was given up")
@@ -142,7 +142,7 @@ def test_a_task_that_is_at_work_is_left_alone(client: Client) -> None:
     monitor = TaskMonitor(timeout_s=30, young_s=0.1, pause_s=0.1)
     task = _task(monitor, client, 1.5)
     while task.future.status == "pending":
-        assert monitor.look(client, [task]) == []
+        assert monitor.check(client, [task]) == []
         time.sleep(0.05)
     assert task.future.status == "finished"
 
@@ -187,10 +187,10 @@ def test_a_task_that_others_overtake_is_left_alone(last: str) -> None:
     def given_up(at_work: str) -> list[str]:
         answering.at_work = at_work
         now[0] += 50.0
-        monitor.look(answering, tasks)
+        monitor.check(answering, tasks)
         if monitor._thread is not None:
             monitor._thread.join()
-        return [task.name for task, _ in monitor.look(answering, tasks)]
+        return [task.name for task, _ in monitor.check(answering, tasks)]
 
     assert [given_up(name) for name in names[1:]] == [[]] * 20
     outcomes = [given_up(last) for _ in range(3)]
@@ -240,7 +240,7 @@ def test_a_scheduler_that_does_not_answer_is_told_every_two_minutes() -> None:
 
     def look(at: float, client: Any) -> None:
         now[0] = at
-        assert monitor.look(client, [task]) == []
+        assert monitor.check(client, [task]) == []
         for thread in threading.enumerate():
             if thread.name == "dump-ingest-tasks":
                 thread.join()

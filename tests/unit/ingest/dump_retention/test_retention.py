@@ -233,7 +233,7 @@ def test_an_anomaly_on_a_rank_that_commits_later_counts(filled: MadeDump, store:
     table = run.service.table
     table.ensure(StepKey(1, 1)).pause = Pause(float("inf"), "the test says so")
     for _ in range(40):
-        run.service.schedule.look_soon()
+        run.service.schedule.scan_soon()
         run.service.tick()
     kept = table[StepKey(0, 1)].for_deletion().kept
     assert kept is not None

@@ -11,7 +11,7 @@ from ingest.page.moment import Moment
 from ingest.reader.dump_store import open_store
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.changes import CHANGED
+from workers.store.announcements import CHANGED
 from workers.store.opening import open_objects, resolve
 from workers.store.record import WithoutTensors
 

@@ -33,7 +33,7 @@ def test_commit_that_is_not_seen_here_is_a_failure(
 
 def look_again(running: Service) -> None:
     """Take what is there by now."""
-    running.schedule.look_soon()
+    running.schedule.scan_soon()
     ingest_once(running, threading.Event())
 
 

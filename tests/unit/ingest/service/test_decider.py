@@ -11,7 +11,7 @@ import pytest
 
 from ingest.api import open_store
 from ingest.dispatch.outcomes import StepCommitted, StepFailed
-from ingest.service.belonging import ForeignDump
+from ingest.service.foreign_dump import ForeignDump
 from ingest.service.one_shot import ingest_once
 from ingest.steps.explain import explain_table
 from ingest.steps.not_taken import FilesNotTaken
@@ -90,7 +90,7 @@ def test_a_watcher_tells_of_files_that_it_does_not_take_and_looks_again_when_the
     filled.add(np.full(10, 8.0), tensor_name(slot=20), step=1)
     running, heard = observed_service(filled, store, retry_forever=True)
     for _ in range(5):
-        running.schedule.look_soon()
+        running.schedule.scan_soon()
         running.tick()
     assert [(event.plan.key, type(event.error)) for event in heard.of(StepFailed)] == [
         (StepKey(0, 1), FilesNotTaken)
@@ -108,7 +108,7 @@ def test_a_watcher_tells_of_files_that_it_does_not_take_and_looks_again_when_the
     deadline = time.monotonic() + 20
     while not heard.of(StepCommitted):
         assert time.monotonic() < deadline
-        running.schedule.look_soon()
+        running.schedule.scan_soon()
         running.table[StepKey(0, 1)].quiet_since -= 60
         running.tick()
     assert len(open_store(str(store)).tensors(rank=0, step=1)) == 10
@@ -204,8 +204,8 @@ def test_what_was_removed_stays_removed_when_the_dump_was_away_meanwhile(
     assert not apply_gc(store, plan_gc(store, GcPolicy(keep_last=1))).left
     away = filled.root / "rank_0"
     away.rename(store.parent / "away")
-    running.schedule.look_soon()
+    running.schedule.scan_soon()
     running.tick()
     (store.parent / "away").rename(away)
-    running.schedule.look_soon()
+    running.schedule.scan_soon()
     assert [outcome for _ in range(5) for outcome in running.tick()] == []

@@ -19,7 +19,7 @@ def test_lag_backlog_disk_and_open_steps_are_those_of_the_watcher(filled: MadeDu
         before = fetch_watcher(url, 10)
     with served_watcher(filled.root, store) as (url, service):
         for _ in range(2):
-            service.schedule.look_soon()
+            service.schedule.scan_soon()
             service.tick()
         after = fetch_watcher(url, 10)
     assert (before.problem, before.store) == ("", str(store))

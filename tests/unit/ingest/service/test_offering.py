@@ -83,7 +83,7 @@ def test_steps_that_are_refused_are_told_once(steps: MadeDump, store: Path, tmp_
     other = MadeDump(tmp_path / "other")
     other.add(np.zeros(3), step=1)
     service = make_service(other.root, store, client=FakeClient())
-    service.belonging = None
+    service.foreign_dumps = None
     service.scan()
     service.offering.offer(service.current_policy)
     (refused,) = service.offering.take_refused()

@@ -62,7 +62,7 @@ def until(running: Service, is_so: Callable[[], bool]) -> None:
 
 
 def look(running: Service) -> None:
-    running.schedule.look_soon()
+    running.schedule.scan_soon()
     running.tick()
 
 

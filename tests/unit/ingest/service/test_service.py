@@ -35,14 +35,14 @@ def test_store_that_is_away_is_waited_for_by_a_service_that_tries_for_ever(
         for name in ("get", "get_many", "children"):
             patch.setattr(ObservedObjects, name, _unavailable)
         filled.add(np.zeros(1), rank=0, step=7)
-        running.schedule.look_soon()
+        running.schedule.scan_soon()
         running.tick()
     assert any(isinstance(event, DependencyDown) for event in heard)
     deadline = time.monotonic() + 10
     while (
         running.submitter.busy or running.view is None or running.view.pending
     ) and time.monotonic() < deadline:
-        running.schedule.look_soon()
+        running.schedule.scan_soon()
         running.tick()
     assert StepKey(0, 7) in open_store(str(store)).keys
 
@@ -85,7 +85,7 @@ def test_a_service_that_tries_for_ever_waits_for_the_store_from_its_first_look_o
     deadline = time.monotonic() + 10
     while running.view is None or running.view.pending or running.submitter.busy:
         assert time.monotonic() < deadline
-        running.schedule.look_soon()
+        running.schedule.scan_soon()
         running.tick()
     assert StepKey(0, 7) in open_store(str(store)).keys
 

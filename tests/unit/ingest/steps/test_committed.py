@@ -116,7 +116,7 @@ def test_nothing_is_remembered_of_steps_that_are_gone(filled: MadeDump, store: P
     assert len(service.table.committed()) == STEPS
     for step in range(STEPS - 1):
         shutil.rmtree(filled.directory(step))
-    service.schedule.look_soon()
+    service.schedule.scan_soon()
     service.tick()
     assert [state.key for state in service.table.committed()] == [KEYS[-1]]
     assert {state.key for state in service.table} == {KEYS[-1], StepKey(0, None)}
@@ -152,11 +152,11 @@ def test_a_store_that_is_away_for_a_moment_is_asked_again(
     with monkeypatch.context() as patched:
         for name in ("children", "get_many"):
             patched.setattr(objects, name, _away)
-            service.schedule.look_soon()
+            service.schedule.scan_soon()
             service.tick()
             assert not [view for view in views if view.present]
             patched.undo()
-    service.schedule.look_soon()
+    service.schedule.scan_soon()
     service.tick()
     assert len(views[-1].present) == STEPS
     assert not views[-1].pending
@@ -172,7 +172,7 @@ def test_a_look_that_waited_for_the_store_does_not_keep_the_next_one_waiting(
     """Listing is work, of which there is to be little; to wait for a store that is away is none."""
     now = 100.0
     service, _, _ = started(filled, store, retry_forever=True, clock=lambda: now)
-    look = Watcher.look
+    look = Watcher.scan
 
     def slow(watcher: Watcher, *arguments: Any, **options: Any) -> DumpState:
         nonlocal now
@@ -184,9 +184,9 @@ def test_a_look_that_waited_for_the_store_does_not_keep_the_next_one_waiting(
         now += 6
         raise StoreUnavailable("no answer")
 
-    monkeypatch.setattr(Watcher, "look", away)
+    monkeypatch.setattr(Watcher, "scan", away)
     service.scan()
     assert service.schedule.next_at == 100 + 6 + 6
-    monkeypatch.setattr(Watcher, "look", slow)
+    monkeypatch.setattr(Watcher, "scan", slow)
     service.scan()
     assert service.schedule.next_at == 106 + 6 + 54

@@ -36,8 +36,8 @@ from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly, plan_all
 from workers.errors import StepRemoved, TensorsRemoved, UsageError
 from workers.model import SourceFile, StepKey
-from workers.store import removed
-from workers.store.changes import changing, end_of
+from workers.store import tombstones
+from workers.store.announcements import changing, end_of
 from workers.store.opening import connect, resolve
 from workers.tasks.convert import convert
 from workers.tasks.publish import publish
@@ -137,7 +137,7 @@ def test_a_removed_step_is_not_taken_again_unless_it_is_dumped_again(store: Path
     assert asked.was_removed(key, "f" * 32, part)
     assert not asked.was_removed(key, "f" * 32, [SourceFile("x", 1, time.time_ns() + 10**12)])
     assert not Committed(objects, StepTable(), take_removed=True).was_removed(key, step.fingerprint)
-    (found,) = removed.read(objects, 1)[1]
+    (found,) = tombstones.read(objects, 1)[1]
     assert json.loads(objects.get(found.path) or b"")["why"] == "not among the newest 2 of its rank"
     # What is there again counts, whatever was removed before.
     ingest_directly(dump, store)

@@ -48,8 +48,8 @@ class Bench:
         self.stored = Committed(open_objects(resolve(f"{self.made.root}.zarr")), self.table)
         self.watcher = Watcher(find_dump(self.made.root), Grid(), self.table, clock)
 
-    def look(self) -> DumpState:
-        return self.watcher.look(self.stored, self.policy)
+    def scan(self) -> DumpState:
+        return self.watcher.scan(self.stored, self.policy)
 
     def complete(self, limit: int = 100) -> list[StepState]:
         """Return up to `limit` complete steps of the last look."""
@@ -61,7 +61,7 @@ class Bench:
     def take(self, *, after: float = 0.0) -> dict[StepKey, Inspected]:
         """Look `after` seconds of silence, and commit what is complete."""
         self.now += after
-        self.look()
+        self.scan()
         taken = {}
         for state in self.complete():
             assert state.inspected is not None
@@ -130,7 +130,7 @@ def test_old_dump_is_taken_at_once(made: MadeDump) -> None:
     made.add(WHOLE, step=0)
     bench = Bench(made)
     bench.watcher.clock = QuietClock(files=lambda _: time.time() + 60)
-    bench.look()
+    bench.scan()
     assert len(bench.complete()) == 1
 
 
@@ -214,7 +214,7 @@ def test_late_graph_makes_a_new_generation(aged: bool, bench: Bench) -> None:
     if aged:
         age(bench.made)
     assert bench.steps(after=20) == [0]
-    bench.look()
+    bench.scan()
     bench.made.add(WHOLE, step=0, graph="7")
     assert bench.steps() == []
     assert bench.steps(after=20) == [0]
@@ -231,7 +231,7 @@ def test_file_that_grows_after_its_step_was_committed_is_seen(
     age(bench.made)
     bench.take()
     assert bench.steps(after=20) == [0]
-    bench.look()
+    bench.scan()
     path.write_bytes(WHOLE)
     now = time.time()
     monkeypatch.setattr("time.time", lambda: now + 2 * 3600)
@@ -281,18 +281,18 @@ def test_name_that_never_comes_is_done_without(bench: Bench) -> None:
 
 def test_busy_step_is_passed_over(bench: Bench) -> None:
     bench.made.add(WHOLE, step=0)
-    bench.look()
+    bench.scan()
     bench.now += 20
-    bench.look()
+    bench.scan()
     state = bench.table[StepKey(0, 0)]
     state.offer(jobs=1)
     assert bench.complete() == []
     state.end_work()
-    bench.look()
+    bench.scan()
     state.pause = Pause(bench.now + 1, "it failed")
     assert bench.complete() == []
     bench.now += 2
-    bench.look()
+    bench.scan()
     assert bench.complete() == [state]
 
 
@@ -301,9 +301,9 @@ def test_backlog_is_taken_in_the_chosen_order(order: str, first: int, bench: Ben
     for step in range(3):
         bench.made.add(WHOLE, step=step)
     bench.policy = replace(POLICY, order="newest" if order == "newest" else "oldest")
-    bench.look()
+    bench.scan()
     bench.now += 20
-    bench.look()
+    bench.scan()
     assert [state.key.step for state in bench.complete(limit=1)] == [first]
 
 
@@ -311,7 +311,7 @@ def test_step_without_files_is_not_waited_for(bench: Bench) -> None:
     """A job that is killed leaves an empty directory behind; a one-shot run must come to its end."""
     bench.made.directory(step=0)
     (bench.made.root / "rank_0" / "latest").symlink_to("Net")
-    view = bench.look()
+    view = bench.scan()
     assert view.pending == {}
     assert [problem.path for problem in view.problems] == ["rank_0/latest"]
     assert StepKey(0, 0) not in view.present
@@ -349,7 +349,7 @@ def test_step_of_another_user_is_denied_as_a_whole(
     (problem,) = bench.table[key].denied
     assert problem.denied
     assert "setfacl" in problem.hint
-    assert problem in bench.look().problems
+    assert problem in bench.scan().problems
 
 
 def test_access_that_is_granted_later_is_noticed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,9 +380,9 @@ def test_steps_that_only_wait_for_their_turn_are_not_listed_again(
     for step in range(5):
         bench.made.add(WHOLE, step=step)
     age(bench.made)
-    bench.look()
+    bench.scan()
     bench.now += 60  # all of them are quiet
-    bench.look()
+    bench.scan()
     listed: list[str] = []
     add_tree = Walk.add_tree
 
@@ -391,10 +391,10 @@ def test_steps_that_only_wait_for_their_turn_are_not_listed_again(
         add_tree(self, directory, **others)
 
     monkeypatch.setattr(Walk, "add_tree", counting)
-    bench.look()
+    bench.scan()
     assert listed == []
     late = bench.made.add(WHOLE, tensor_name(slot=1), step=3)
-    assert {key.step: len(listing.files) for key, listing in bench.look().pending.items()}[3] == 2
+    assert {key.step: len(listing.files) for key, listing in bench.scan().pending.items()}[3] == 2
     assert listed == [str(late.parent.relative_to(bench.made.root))]
 
 
@@ -403,9 +403,9 @@ def test_a_file_that_grows_while_its_step_waits_for_its_turn_is_seen(bench: Benc
     path = bench.made.add(WHOLE, step=0)
     bench.made.add(WHOLE, step=1)
     age(bench.made)
-    bench.look()
+    bench.scan()
     bench.now += 60
-    bench.look()
+    bench.scan()
     content = npy_bytes(np.arange(200, dtype="<f4"))
     path.write_bytes(content)
     assert bench.steps() == [1]
@@ -422,12 +422,12 @@ def test_first_look_lists_a_beginning_and_the_next_one_the_rest(order: Any, firs
         bench.made.add(WHOLE, step=step)
     bench.policy = replace(POLICY, order=order)
     bench.watcher.clock = QuietClock(monotonic=lambda: bench.now, files=lambda _: time.time() + 3600)
-    view = bench.watcher.look(bench.stored, bench.policy, first_files=1)
+    view = bench.watcher.scan(bench.stored, bench.policy, first_files=1)
     rest = frozenset(StepKey(0, step) for step in range(3) if step != first)
     assert list(view.present) == [StepKey(0, first)]
     assert view.postponed == view.unlisted == rest
     assert [state.key.step for state in bench.complete()] == [first]
-    view = bench.look()
+    view = bench.scan()
     assert view.there == rest | {StepKey(0, first)}
     assert not view.postponed
     assert {state.key for state in bench.complete()} == rest | {StepKey(0, first)}

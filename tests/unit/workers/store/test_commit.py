@@ -15,7 +15,7 @@ from tests.wrapped_objects import WrappedObjects
 from workers.errors import DamagedStore, DumpIngestError, StoreFormatError, UsageError
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.changes import CHANGED
+from workers.store.announcements import CHANGED
 from workers.store.objects import ObjectStore
 from workers.store.opening import connect, resolve
 from workers.store.record import WithoutTensors

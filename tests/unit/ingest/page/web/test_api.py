@@ -30,7 +30,7 @@ def commit_all(service: Service) -> None:
     """Go on until the service has committed every step that it knows."""
     deadline = time.monotonic() + 40
     while time.monotonic() < deadline:
-        service.schedule.look_soon()
+        service.schedule.scan_soon()
         service.tick()
         rows = explain_table(service.table, service.current_policy, service.clock())
         if all(row.phase == "committed" for row in rows if row.step is not None):
@@ -55,7 +55,7 @@ def test_the_live_view_shows_what_each_step_waits_for_and_follows(made: MadeDump
     with served_watcher(made.root, store, policy=policy, quiet_clock=clock) as (url, service):
         commit_all(service)
         made.add(np.ones(3), rank=0, step=7)
-        service.schedule.look_soon()
+        service.schedule.scan_soon()
         service.tick()
         watchers = Watchers((url, "http://127.0.0.1:1"), 0.2)
         with RunningPage(store, watchers=watchers) as page:

@@ -15,7 +15,7 @@ from tests.cube_stores import once, put
 from workers.errors import StoreDenied
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.changes import CHANGED, REMOVED, announce
+from workers.store.announcements import CHANGED, REMOVED, announce
 from workers.store.consolidated.cubes import GROUP
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve

@@ -16,7 +16,7 @@ from tests.pipeline import ingest_directly
 from tests.wrapped_objects import WrappedObjects
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.changes import CHANGED
+from workers.store.announcements import CHANGED
 from workers.store.consolidated.cubes import CubeGrid
 from workers.store.opening import connect, open_objects, resolve
 

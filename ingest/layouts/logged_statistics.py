@@ -29,8 +29,8 @@ _COLUMNS = ("min", "max", "mean", "std", "l2_norm")
 
 
 @dataclass(frozen=True, slots=True)
-class ToldTensor:
-    """What a log says about one tensor."""
+class LoggedTensor:
+    """One tensor, as a log describes it."""
 
     name: TensorName
     numbers: Mapping[str, float] = field(default_factory=dict)
@@ -53,31 +53,31 @@ class Precision:
     std_is_of_sample: bool = False
 
 
-def reported(source: str, told: ToldTensor, precision: Precision) -> Iterator[ReportedStatistics]:
+def reported(source: str, logged: LoggedTensor, precision: Precision) -> Iterator[ReportedStatistics]:
     """Yield the row of a tensor, and those of its statistics that have no column.
 
     Args:
         source: path of the log.
-        told: what it says.
+        logged: what it says.
         precision: of its numbers.
     """
-    statistics = statistics_of(told.numbers, told.norms, told.shape)
+    statistics = statistics_of(logged.numbers, logged.norms, logged.shape)
     yield ReportedStatistics(
         source=source,
-        name=told.name,
-        dtype=told.dtype,
-        shape=told.shape or (),
+        name=logged.name,
+        dtype=logged.dtype,
+        shape=logged.shape or (),
         statistics=statistics,
-        tensor=told.tensor,
+        tensor=logged.tensor,
         digits=precision.digits,
         decimals=precision.decimals,
         counts_are_least=True,
         std_is_of_sample=precision.std_is_of_sample,
-        attributes=_attributes(told, precision),
+        attributes=_attributes(logged, precision),
     )
-    for number_name, value in told.numbers.items():
+    for number_name, value in logged.numbers.items():
         if number_name not in _COLUMNS:
-            yield _number_row(source, told.name, number_name, value, precision)
+            yield _number_row(source, logged.name, number_name, value, precision)
 
 
 def number_row(source: str, name: TensorName, value: float, precision: Precision) -> ReportedStatistics:
@@ -112,7 +112,7 @@ def _number_row(
 def statistics_of(
     numbers: Mapping[str, float], norms: Sequence[float], shape: tuple[int, ...] | None
 ) -> Statistics:
-    """Return what numbers by torch's definitions say, by ours; NaN for what they do not say.
+    """Convert numbers by torch's definitions to ours; NaN for what they do not tell.
 
     Args:
         numbers: `min`, `max`, `mean`, `std`, `l2_norm`.
@@ -153,11 +153,11 @@ def _non_finite(low: float | None, high: float | None, norms: Sequence[float]) -
     return {"pos_inf_count": 1.0} if norms else {}
 
 
-def _attributes(told: ToldTensor, precision: Precision) -> str:
-    attributes = dict(told.attributes)
+def _attributes(logged: LoggedTensor, precision: Precision) -> str:
+    attributes = dict(logged.attributes)
     if precision.decimals >= 0:
         attributes["decimals"] = precision.decimals
-    not_finite = {name: str(value) for name, value in told.numbers.items() if not math.isfinite(value)}
+    not_finite = {name: str(value) for name, value in logged.numbers.items() if not math.isfinite(value)}
     if not_finite:
         attributes["not_finite"] = not_finite
     return json.dumps(attributes) if attributes else ""
@@ -182,5 +182,5 @@ def writes_later(op_type: str) -> bool:
 
 
 def known(*numbers: float | None) -> list[float]:
-    """Return those numbers that are known."""
+    """Return the numbers that are known."""
     return [number for number in numbers if number is not None]

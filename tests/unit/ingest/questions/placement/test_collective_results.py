@@ -8,7 +8,7 @@ import ingest
 from ingest.questions.compare.held_tensors import HeldTensors, hold_together
 from ingest.questions.compare.runner import ThreadRunner
 from ingest.questions.compare.stored_steps import load_step
-from ingest.questions.placement.made_up import is_removed, made_up
+from ingest.questions.placement.collective_results import find_collective_results, is_removed
 from ingest.questions.placement.mistakes import equal_holders
 from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT, write
@@ -36,9 +36,9 @@ def test_sums_and_shards_are_found_in_what_follows_and_only_those_asked_for(tmp_
     names = [key.op_name.rpartition(".")[2] for key in held.keys]
     part, total = names.index("part"), names.index("total")
     with ThreadRunner() as runner:
-        whole = made_up(held, rows, runner)
-        assert made_up(held, rows, runner, asked=[part]) == {part: (total, "partial sum")}
-        assert made_up(held, rows, runner, asked=()) == {}
+        whole = find_collective_results(held, rows, runner)
+        assert find_collective_results(held, rows, runner, asked=[part]) == {part: (total, "partial sum")}
+        assert find_collective_results(held, rows, runner, asked=()) == {}
     assert {names[piece]: (names[other], way) for piece, (other, way) in whole.items()} == {
         "part": ("total", "partial sum"),
         "shard": ("gathered", "shard 1"),

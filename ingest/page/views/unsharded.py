@@ -1,4 +1,4 @@
-"""A tensor as a whole, put together from the pieces of all ranks."""
+"""An unsharded tensor: put together from the pieces of all ranks."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tests.operands import in_files, in_store
 from workers.arrays.sharded.assembly import Piece, joined
 from workers.arrays.sharded.placement_search import Pieces
 from workers.tasks import piece_elements
-from workers.tasks.placed import (
+from workers.tasks.compare_placements import (
     PlacedPair,
     PlacementQuestion,
     compare_placed,

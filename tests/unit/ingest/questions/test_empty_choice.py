@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.questions.nothing_chosen import nothing_chosen
+from ingest.questions.empty_choice import empty_choice_error
 from ingest.reader.tensor_filter import FilterFields, TensorFilter
 from workers.store.consolidated.blocks import BLOCK_COLUMNS, TensorKey
 
@@ -29,6 +29,6 @@ KEYS = [
 def test_the_error_is_about_the_condition_that_nothing_fulfils(
     fields: FilterFields, message: str, hint: str
 ) -> None:
-    error = nothing_chosen(TensorFilter(fields, BLOCK_COLUMNS), KEYS)
+    error = empty_choice_error(TensorFilter(fields, BLOCK_COLUMNS), KEYS)
     assert error.message == message
     assert hint in error.hint

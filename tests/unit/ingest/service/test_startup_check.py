@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from ingest.reader.verifying.verify_listing import ExpectedObjects
-from ingest.service.damage_look import DamageLook, expected_of
+from ingest.service.startup_check import StartupCheck, expected_of
 from ingest.steps.table import StepTable
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
@@ -28,7 +28,7 @@ def test_missing_objects_are_reported_once(tmp_path: Path) -> None:
     assert expected_of(table).keys() == set(keys)
     (path,) = (tmp_path / "run.zarr").glob("rank_0/step_1/*/tensors/float64/c/0")
     path.unlink()
-    look = DamageLook(objects)
+    look = StartupCheck(objects)
     deadline = time.monotonic() + 30
     while not (events := look.poll(table)):
         assert time.monotonic() < deadline

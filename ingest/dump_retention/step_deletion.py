@@ -1,4 +1,4 @@
-"""A step whose files are being read back and deleted."""
+"""The deletion of the source files of one step: they are read back first."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _REASONS = {
 
 
 @dataclass(eq=False, slots=True)
-class StepUnderWay:
-    """A step on its way from the decision that its files may go to the last of them."""
+class StepDeletion:
+    """The deletion of one step's source files, from the decision that they may go to the last file."""
 
     state: StepState
     listing: Listing
@@ -45,7 +45,7 @@ class StepUnderWay:
 
     @property
     def has_changed(self) -> bool:
-        """Whether the last look saw other files, or found the step not to be in the store as it is."""
+        """Whether the last scan saw other files, or found the step not to be in the store as it is."""
         listing = self.state.listing
         return listing is None or self.state.is_pending or listing.files != self.listing.files
 

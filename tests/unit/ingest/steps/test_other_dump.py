@@ -9,7 +9,7 @@ import pytest
 from ingest.api import open_store
 from ingest.service.one_shot import ingest_once
 from ingest.service.report import Report
-from ingest.steps.elsewhere import comes_from_elsewhere
+from ingest.steps.other_dump import comes_from_other_dump
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
@@ -48,12 +48,12 @@ def test_the_root_counts_always_and_the_host_where_ids_repeat(made: MadeDump, st
     committed = commit.read(open_objects(resolve(str(store))), key)
     assert committed is not None
     known_by_rank = [Origin("mindspore", "another", str(made.root), source) for source in ("path", "user")]
-    assert [comes_from_elsewhere(key, origin, committed) for origin in known_by_rank] == [None, None]
+    assert [comes_from_other_dump(key, origin, committed) for origin in known_by_rank] == [None, None]
     for origin, message in {
         Origin("mindspore", "another", str(made.root), "device id"): "known by its rank but by its device id",
         Origin("mindspore", "another", str(made.root), "process id"): "from host test-host",
         Origin("mindspore", "test-host", "/other", "path"): f"is in the store already, from {made.root}",
     }.items():
-        error = comes_from_elsewhere(key, origin, committed)
+        error = comes_from_other_dump(key, origin, committed)
         assert error is not None
         assert message in error.message

@@ -1,4 +1,4 @@
-"""Tensors that several ranks hold: in which way, and by how much two sides differ; in a thread or a task."""
+"""Compares tensors that several ranks hold in pieces: how they hold them, and how much two sides differ."""
 
 from __future__ import annotations
 

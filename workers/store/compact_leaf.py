@@ -1,4 +1,4 @@
-"""The `zarr.json` of a committed step as it is kept in memory: what many steps have in common, only once.
+"""The `zarr.json` of a committed step, compact in memory: steps share what they have in common.
 
 A run has one for each rank and step. The metadata of the nodes is most of it, thirty times as large once it
 is unpacked, and the same in most steps of a run but for the name of the generation. So it is compressed, and
@@ -22,7 +22,7 @@ _NAME = b"\0"
 
 
 @dataclass(frozen=True, slots=True)
-class PackedLeaf:
+class CompactLeaf:
     """The content of one `zarr.json`, byte for byte: equal content, equal values."""
 
     before_nodes: bytes
@@ -33,7 +33,7 @@ class PackedLeaf:
     """Of the generation."""
 
     @classmethod
-    def of(cls, data: bytes, fingerprint: str) -> PackedLeaf:
+    def of(cls, data: bytes, fingerprint: str) -> CompactLeaf:
         """Pack a checked `zarr.json`, which is the commit of this generation."""
         start = max(data.find(_NODES_BEGIN), 0)
         nodes, name = data[start:], fingerprint.encode()
@@ -57,7 +57,7 @@ class Nodes(Mapping[str, metadata.Document]):
 
     __slots__ = ("_leaf",)
 
-    def __init__(self, leaf: PackedLeaf) -> None:
+    def __init__(self, leaf: CompactLeaf) -> None:
         """Hold a checked leaf."""
         self._leaf = leaf
 
@@ -70,10 +70,10 @@ class Nodes(Mapping[str, metadata.Document]):
     def __len__(self) -> int:
         return len(_unpacked(self._leaf))
 
-    def __reduce__(self) -> tuple[type[Nodes], tuple[PackedLeaf]]:
+    def __reduce__(self) -> tuple[type[Nodes], tuple[CompactLeaf]]:
         return Nodes, (self._leaf,)
 
 
 @lru_cache(maxsize=64)
-def _unpacked(leaf: PackedLeaf) -> dict[str, metadata.Document]:
+def _unpacked(leaf: CompactLeaf) -> dict[str, metadata.Document]:
     return decode_nodes(leaf.data)

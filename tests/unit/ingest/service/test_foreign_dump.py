@@ -9,7 +9,7 @@ import pytest
 
 from ingest.api import open_store
 from ingest.dispatch.outcomes import StepCommitted, StepFailed
-from ingest.service.belonging import ForeignDump
+from ingest.service.foreign_dump import ForeignDump
 from ingest.steps.policy import StepPolicy
 from tests.npy_files import MadeDump, tensor_name
 from tests.services import ingest, observed_service
@@ -61,7 +61,7 @@ def test_a_rank_that_a_watcher_sees_later_is_refused_alone(
     while StepKey(5, 2) not in heard.keys(StepCommitted) or not heard.of(StepFailed):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-        running.schedule.look_soon()
+        running.schedule.scan_soon()
         running.tick()
     failed = {event.plan.key: event.error for event in heard.of(StepFailed)}
     assert {key.rank for key in failed} == {0}

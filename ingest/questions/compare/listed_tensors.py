@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
 
 #: The most tensors that a comparison lists; if more differ, the worst of them.
-MAX_KEPT = 50_000
+MAX_LISTED = 50_000
 
 
 @dataclass(slots=True)
-class KeptTensors:
+class ListedTensors:
     """The tensors that are listed so far, step by step."""
 
     keep_equal: bool
@@ -32,12 +32,12 @@ class KeptTensors:
             if self.keep_equal or tensor.verdict is not Verdict.EQUAL:
                 self._tensors.append((self._added, tensor))
                 self._added += 1
-        if len(self._tensors) > 2 * MAX_KEPT:
+        if len(self._tensors) > 2 * MAX_LISTED:
             self._drop()
 
     def listed(self) -> tuple[ComparedTensor, ...]:
         """Return the tensors that are listed, in the order in which they were added."""
-        if len(self._tensors) > MAX_KEPT:
+        if len(self._tensors) > MAX_LISTED:
             self._drop()
         return tuple(tensor for _, tensor in sorted(self._tensors, key=lambda kept: kept[0]))
 
@@ -46,10 +46,10 @@ class KeptTensors:
         """What a reader of the list should know."""
         if not self.dropped:
             return []
-        return [f"only the {MAX_KEPT} worst tensors are listed, {self.dropped} others are only counted"]
+        return [f"only the {MAX_LISTED} worst tensors are listed, {self.dropped} others are only counted"]
 
     def _drop(self) -> None:
         """Drop all but the worst tensors."""
         self._tensors.sort(key=lambda kept: kept[1].badness)
-        self.dropped += len(self._tensors) - MAX_KEPT
-        del self._tensors[MAX_KEPT:]
+        self.dropped += len(self._tensors) - MAX_LISTED
+        del self._tensors[MAX_LISTED:]

@@ -1,4 +1,4 @@
-"""Statistics of tensors over ranks and steps, kept from one moment to the next: only new steps are read.
+"""A cache of statistics over ranks and steps, kept from one moment to the next: only new steps are read.
 
 A statistic is read for all ranks and steps at once, so looking closer costs nothing.
 """
@@ -20,7 +20,7 @@ _MOST = 4_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StepField:
+class CachedStatistic:
     """A statistic in one step."""
 
     generation: str
@@ -29,10 +29,10 @@ class StepField:
 
 
 @dataclass(eq=False)
-class KeptFields:
+class StatisticsCache:
     """Statistics by name and pattern; the least recently used ones are dropped first."""
 
-    _kept: OrderedDict[tuple[str, str], dict[int, StepField]] = field(default_factory=OrderedDict)
+    _by_key: OrderedDict[tuple[str, str], dict[int, CachedStatistic]] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def of(
@@ -41,7 +41,7 @@ class KeptFields:
         generations: Mapping[int, str],
         pattern: str,
         statistic: str,
-    ) -> dict[int, StepField]:
+    ) -> dict[int, CachedStatistic]:
         """Return a statistic by step. Reads the steps that are not known in their generation.
 
         Args:
@@ -55,7 +55,7 @@ class KeptFields:
             DamagedStore: no step can be read.
         """
         with self._lock:
-            known = dict(self._kept.get((pattern, statistic), {}))
+            known = dict(self._by_key.get((pattern, statistic), {}))
         by_step = {step: known[step] for step in generations if self._is_current(known, step, generations)}
         due = {step for step in generations if step not in by_step}
         if due:
@@ -67,17 +67,19 @@ class KeptFields:
                 if not by_step:
                     raise
             else:
-                by_step |= {step: StepField(generations[step], values) for step, values in read.items()}
+                by_step |= {step: CachedStatistic(generations[step], values) for step, values in read.items()}
         with self._lock:
-            self._kept[pattern, statistic] = by_step
-            self._kept.move_to_end((pattern, statistic))
-            while len(self._kept) > 1 and self._size() > _MOST:
-                self._kept.popitem(last=False)
+            self._by_key[pattern, statistic] = by_step
+            self._by_key.move_to_end((pattern, statistic))
+            while len(self._by_key) > 1 and self._size() > _MOST:
+                self._by_key.popitem(last=False)
         return by_step
 
     @staticmethod
-    def _is_current(known: Mapping[int, StepField], step: int, generations: Mapping[int, str]) -> bool:
+    def _is_current(known: Mapping[int, CachedStatistic], step: int, generations: Mapping[int, str]) -> bool:
         return step in known and known[step].generation == generations[step]
 
     def _size(self) -> int:
-        return sum(kept.of_ranks.values.size for by_step in self._kept.values() for kept in by_step.values())
+        return sum(
+            kept.of_ranks.values.size for by_step in self._by_key.values() for kept in by_step.values()
+        )

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from ingest.questions.compare import Verdict, kept_tensors
+from ingest.questions.compare import Verdict, listed_tensors
 from ingest.questions.compare.compared_tensor import ComparedTensor
-from ingest.questions.compare.kept_tensors import KeptTensors
+from ingest.questions.compare.listed_tensors import ListedTensors
 from workers.model import StepKey
 
 ROW = ComparedTensor(
@@ -22,14 +22,14 @@ def rows(verdicts: Sequence[Verdict]) -> list[ComparedTensor]:
 def test_equal_tensors_are_listed_on_request() -> None:
     both = rows([Verdict.EQUAL, Verdict.CLOSE])
     for keep_equal, listed in ((False, [1]), (True, [0, 1])):
-        kept = KeptTensors(keep_equal)
+        kept = ListedTensors(keep_equal)
         kept.add(both)
         assert [row.number for row in kept.listed()] == listed
 
 
 def test_the_worst_are_listed_in_the_order_in_which_they_were_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_tensors, "MAX_KEPT", 2)
-    kept = KeptTensors(keep_equal=False)
+    monkeypatch.setattr(listed_tensors, "MAX_LISTED", 2)
+    kept = ListedTensors(keep_equal=False)
     kept.add(rows([Verdict.UNKNOWN, Verdict.CLOSE, Verdict.DIFFERENT, Verdict.CLOSE, Verdict.CLOSE]))
     kept.add([replace(ROW, number=7, verdict=Verdict.SHAPE), replace(ROW, number=8, damaged=True)])
     assert [row.number for row in kept.listed()] == [2, 7]

@@ -1,4 +1,4 @@
-"""Which later tensor the pieces of ranks make up: a sum that was reduced, or shards that were gathered."""
+"""Finds results of collectives: tensors that equal the reduced or gathered pieces of an earlier tensor."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from ingest.questions.compare.runner import PairRunner, answer_each
 from ingest.questions.placement.decide import Certainty, Decision, decide
 from ingest.questions.placement.misplaced import EqualHolders
 from workers.arrays.sharded.placement_search import is_sum
-from workers.tasks.placed import PlacementQuestion, search_placements
+from workers.tasks.compare_placements import PlacementQuestion, search_placements
 
 #: How many tensors that all ranks have are tried as what pieces make up.
 _AHEAD = 3
 
 
-def made_up(
+def find_collective_results(
     held: HeldTensors,
     rows: Mapping[int, EqualHolders],
     runner: PairRunner,
     asked: Container[int] | None = None,
 ) -> dict[int, tuple[int, str]]:
-    """Return by tensor which tensor of all ranks its pieces make up, and how.
+    """Return, for each tensor held in pieces, the replicated tensor that its pieces make up, and how.
 
     Args:
         held: the tensors of a step.

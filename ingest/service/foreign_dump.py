@@ -15,7 +15,7 @@ from typing import Self
 from ingest.layouts.base import Dump, Listing
 from ingest.planning.plan import fingerprint
 from ingest.steps.difference import CommittedFiles, compare
-from ingest.steps.elsewhere import NO_RANKS, RANK_HINT
+from ingest.steps.other_dump import NO_RANKS, RANK_HINT
 from workers.dump import paths
 from workers.errors import DamagedStore, StepRemoved, UsageError
 from workers.model import StepKey
@@ -63,7 +63,7 @@ class ForeignDump(UsageError):
 
 
 @dataclass(slots=True)
-class Belonging:
+class ForeignDumpCheck:
     """Compares the ranks of one dump with those of one store."""
 
     dump: Dump

@@ -1,4 +1,4 @@
-"""One look for damage of what the store has of a dump, when a service has begun: by listing alone."""
+"""A check for damage when a service starts: lists the objects of the steps that the store already has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workers.store.objects import ObjectStore
 
 
 @dataclass(slots=True)
-class DamageLook:
+class StartupCheck:
     """Lists, once and in a thread of its own, the steps that were committed before the service began."""
 
     objects: ObjectStore
@@ -24,12 +24,12 @@ class DamageLook:
     _damages: list[Damage] = field(default_factory=list)
 
     def poll(self, table: StepTable) -> list[StepDamaged]:
-        """Begin when this is called first; return what was found, once, after the look has ended."""
+        """Start the check on the first call; after it has ended, return the damage once."""
         if self._thread is None:
             expected = expected_of(table)
             # Daemon: a store that does not answer must not keep the process from ending.
             self._thread = threading.Thread(
-                target=self._look, args=(expected,), name="dump-ingest-damage", daemon=True
+                target=self._run, args=(expected,), name="dump-ingest-damage", daemon=True
             )
             self._thread.start()
         if self._thread.is_alive() or not self._damages:
@@ -37,7 +37,7 @@ class DamageLook:
         damages, self._damages = self._damages, []
         return [StepDamaged(damage.key, damage.reason, self.objects.address.url) for damage in damages]
 
-    def _look(self, expected: Mapping[StepKey, ExpectedObjects]) -> None:
+    def _run(self, expected: Mapping[StepKey, ExpectedObjects]) -> None:
         try:
             self._damages = damage_in_listing(self.objects, expected)
         except StoreError:
@@ -45,5 +45,5 @@ class DamageLook:
 
 
 def expected_of(table: StepTable) -> dict[StepKey, ExpectedObjects]:
-    """Return what a listing has to show of the steps that were committed when the store was asked first."""
+    """Return the objects that a listing must show of each step committed before the service began."""
     return {state.key: state.stored for state in table if state.stored is not None}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ingest.service.look_schedule import LookSchedule
+from ingest.service.scan_schedule import ScanSchedule
 from ingest.watching.watcher import DumpState, Watcher
 from tests.npy_files import MadeDump
 from tests.services import observed_service
@@ -19,13 +19,13 @@ def test_changes_in_a_dump_that_takes_long_to_list_do_not_bring_looks_forward(
     """Else nothing but looking would be done while the job writes into a dump with a backlog."""
     now = [0.0]
     running, heard = observed_service(filled, store, clock=lambda: now[0])
-    look = Watcher.look
+    look = Watcher.scan
 
     def slow(self: Watcher, *arguments: Any, **options: Any) -> DumpState:
         now[0] += 2.0
         return look(self, *arguments, **options)
 
-    monkeypatch.setattr(Watcher, "look", slow)
+    monkeypatch.setattr(Watcher, "scan", slow)
 
     def looks() -> int:
         running.schedule.note_change()
@@ -42,14 +42,14 @@ def test_changes_in_a_dump_that_takes_long_to_list_do_not_bring_looks_forward(
 def test_a_look_that_waited_for_the_store_does_not_keep_the_next_one_waiting() -> None:
     """Listing is work, of which little is to be done; to wait for a store that is away is none."""
     now = [100.0]
-    schedule = LookSchedule(poll_s=1.0, clock=lambda: now[0])
+    schedule = ScanSchedule(poll_s=1.0, clock=lambda: now[0])
     now[0] = 106.0
-    schedule.record_look(100.0, failed=True)
+    schedule.record_scan(100.0, failed=True)
     assert schedule.next_at == 106 + 6
-    schedule.record_look(100.0, failed=False)
+    schedule.record_scan(100.0, failed=False)
     assert schedule.next_at == 106 + 54
     is_due = [schedule.is_due]
-    schedule.look_soon()
+    schedule.scan_soon()
     is_due.append(schedule.is_due)
     assert is_due == [False, True]
 
@@ -57,25 +57,25 @@ def test_a_look_that_waited_for_the_store_does_not_keep_the_next_one_waiting() -
 def test_one_slow_look_is_no_reason_to_look_away_for_long() -> None:
     """It may have waited for a disk or a store. If the next one is as slow, that is what looks cost."""
     now = [100.0]
-    schedule = LookSchedule(poll_s=1.0, clock=lambda: now[0])
-    schedule.record_look(10.0, failed=False)
+    schedule = ScanSchedule(poll_s=1.0, clock=lambda: now[0])
+    schedule.record_scan(10.0, failed=False)
     assert schedule.next_at == 100 + 60
-    schedule.record_look(10.0, failed=False)
+    schedule.record_scan(10.0, failed=False)
     assert schedule.next_at == 100 + 9 * 90
-    schedule.record_look(99.0, failed=False)
+    schedule.record_scan(99.0, failed=False)
     assert schedule.next_at == 100 + 9
 
 
 def test_a_change_makes_a_look_due_before_the_poll_but_not_before_the_rest_is_over() -> None:
     now = [10.0]
-    schedule = LookSchedule(poll_s=60.0, clock=lambda: now[0])
-    schedule.record_look(9.0, failed=False)
+    schedule = ScanSchedule(poll_s=60.0, clock=lambda: now[0])
+    schedule.record_scan(9.0, failed=False)
     assert (schedule.rests_until, schedule.next_at) == (19.0, 70.0)
     schedule.note_change()
     assert schedule.next_at == 19.0
 
 
 def test_a_look_is_fresh_until_something_comes_of_a_step() -> None:
-    schedule = LookSchedule(is_fresh=True)
+    schedule = ScanSchedule(is_fresh=True)
     schedule.outdate()
     assert not schedule.is_fresh

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from ingest.layouts.told_statistics import (
+from ingest.layouts.logged_statistics import (
+    LoggedTensor,
     Precision,
-    ToldTensor,
     known,
     number_row,
     parse_shape,
@@ -32,10 +32,12 @@ NAME = TensorName(op_type="Module", op_name="fc", io="input", slot=0)
     ],
 )
 def test_extremes_tell_what_is_not_finite(low: float, high: float, counts: tuple[float, ...]) -> None:
-    told = statistics_of({"min": low, "max": high}, [], (2,))
-    assert (told.nan_count, told.pos_inf_count, told.neg_inf_count) == pytest.approx(counts, nan_ok=True)
-    assert told.min == pytest.approx(low if math.isfinite(low) else NAN, nan_ok=True)
-    assert told.max == pytest.approx(high if math.isfinite(high) else NAN, nan_ok=True)
+    logged = statistics_of({"min": low, "max": high}, [], (2,))
+    assert (logged.nan_count, logged.pos_inf_count, logged.neg_inf_count) == pytest.approx(
+        counts, nan_ok=True
+    )
+    assert logged.min == pytest.approx(low if math.isfinite(low) else NAN, nan_ok=True)
+    assert logged.max == pytest.approx(high if math.isfinite(high) else NAN, nan_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -43,14 +45,16 @@ def test_extremes_tell_what_is_not_finite(low: float, high: float, counts: tuple
     [([1.5], (0, 0, 0)), ([NAN], (1, NAN, NAN)), ([INF], (NAN, 1, NAN)), ([1.5, NAN], (1, NAN, NAN))],
 )
 def test_norms_tell_what_is_not_finite(norms: list[float], counts: tuple[float, ...]) -> None:
-    told = statistics_of({}, norms, None)
-    assert (told.nan_count, told.pos_inf_count, told.neg_inf_count) == pytest.approx(counts, nan_ok=True)
-    assert math.isnan(told.count)
+    logged = statistics_of({}, norms, None)
+    assert (logged.nan_count, logged.pos_inf_count, logged.neg_inf_count) == pytest.approx(
+        counts, nan_ok=True
+    )
+    assert math.isnan(logged.count)
 
 
 def test_norm_of_zero_is_that_of_zeros() -> None:
-    told = statistics_of({}, [0.0], (3, 2))
-    assert (told.count, told.min, told.max, told.mean, told.l2_norm) == (6, 0, 0, 0, 0)
+    logged = statistics_of({}, [0.0], (3, 2))
+    assert (logged.count, logged.min, logged.max, logged.mean, logged.l2_norm) == (6, 0, 0, 0, 0)
 
 
 def test_nothing_is_concluded_from_nothing() -> None:
@@ -59,8 +63,8 @@ def test_nothing_is_concluded_from_nothing() -> None:
 
 
 def test_other_statistics_are_rows_of_their_own() -> None:
-    told = ToldTensor(NAME, {"max": 2.0, "underflows%": 12.5, "l1_norm": INF}, tensor="x.pt")
-    tensor, share, norm = reported("log", told, Precision(decimals=4))
+    logged = LoggedTensor(NAME, {"max": 2.0, "underflows%": 12.5, "l1_norm": INF}, tensor="x.pt")
+    tensor, share, norm = reported("log", logged, Precision(decimals=4))
     assert (tensor.name, tensor.tensor, tensor.decimals) == (NAME, "x.pt", 4)
     assert json.loads(tensor.attributes) == {"decimals": 4, "not_finite": {"l1_norm": "inf"}}
     assert (share.name.io, share.statistics.mean, share.statistics.count) == (

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.findings.necessary import necessary_condition
+from ingest.findings.necessary_conditions import necessary_condition
 from ingest.reader.cubes import possible_steps
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly

@@ -10,7 +10,7 @@ from tests.wrapped_objects import WrappedObjects
 from workers.errors import StoreUnavailable
 from workers.model import StepKey
 from workers.store import commit, extending
-from workers.store.changes import CHANGED, REMOVED, announce, changing, read_announcements
+from workers.store.announcements import CHANGED, REMOVED, announce, changing, read_announcements
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve

@@ -7,11 +7,11 @@ import pytest
 
 import ingest
 from bench.steps import CountingStore, commit_tables, make_tables
-from ingest.page import kept_fields as module
+from ingest.page import statistics_cache as module
 from ingest.page.arguments import Arguments
 from ingest.page.cells import matrix_asked
-from ingest.page.kept_fields import KeptFields
 from ingest.page.moment import Moment
+from ingest.page.statistics_cache import StatisticsCache
 from workers.model import StepKey
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
@@ -48,10 +48,10 @@ def test_what_was_not_asked_for_the_longest_is_dropped(
     nan_log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_MOST", 13)  # two ranks and three steps twice, and one more
-    fields, moment = KeptFields(), Moment.of(ingest.open_store(nan_log))
+    fields, moment = StatisticsCache(), Moment.of(ingest.open_store(nan_log))
     for name in ("max", "min", "max", "mean"):
         fields.of(moment.snapshot, moment.generations, "Log.*", name)
-    assert [name for _, name in fields._kept] == ["max", "mean"]
+    assert [name for _, name in fields._by_key] == ["max", "mean"]
 
 
 def test_names_that_nothing_has_are_an_error(nan_log: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is announced before a commit changes, for whoever has it from elsewhere: the cubes, and their copies.
+"""Announcements of changed commits, for the cubes and the copies of commits that must follow the change.
 
     consolidated/changed/{rank}.{step}.{fingerprint}     another generation takes its place
     consolidated/changed/{rank}.{step}.removed           the commit goes
@@ -67,7 +67,7 @@ def end_of(begun: str) -> str:
 
 
 def unfinished(paths: Collection[str]) -> list[str]:
-    """Return those of these objects that announce the beginning of a change whose end is not among them."""
+    """Return the objects that announce the beginning of a change whose end is not announced."""
     present = set(paths)
     return [path for path in paths if has_begun(path) and end_of(path) not in present]
 

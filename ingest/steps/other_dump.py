@@ -16,7 +16,7 @@ RANK_HINT = "The ids repeat from host to host. Give the ranks of this one: --ran
 NO_RANKS = frozenset(["device id", "process id"])
 
 
-def comes_from_elsewhere(
+def comes_from_other_dump(
     key: StepKey, origin: Origin, commit: Commit, other_roots: Collection[str] = ()
 ) -> UsageError | None:
     """Return the error for a commit that was made from another dump, or host, than this origin.

@@ -11,7 +11,7 @@ from workers.rules.names import matching, near
 from workers.store.consolidated.blocks import TensorKey, tensors_of
 
 
-def nothing_chosen(choice: TensorFilter, keys: Sequence[TensorKey]) -> UsageError:
+def empty_choice_error(choice: TensorFilter, keys: Sequence[TensorKey]) -> UsageError:
     """Return the error for a choice that no tensor fulfils; its hint is about the condition that none does.
 
     Args:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ingest.dump_retention.under_way import StepUnderWay
+from ingest.dump_retention.step_deletion import StepDeletion
 from ingest.steps.keep_reasons import KeepReason
 from ingest.steps.phases import Phase
 from tests.made_steps import made_files, made_listing, made_state
@@ -13,7 +13,7 @@ from workers.tasks.read_back import ReadBack, ReadBackJob, ReadBackVerdict
 KEY = StepKey(0, 1)
 
 
-def under_way() -> StepUnderWay:
+def under_way() -> StepDeletion:
     """Return a step of three files in two jobs."""
     state = made_state(KEY, 1, 2, 3)
     state.hold(Phase.COMMITTED)
@@ -23,7 +23,7 @@ def under_way() -> StepUnderWay:
         ReadBackJob(KEY, number, "a", "/dump", StoreAddress("/store"), part)
         for number, part in enumerate((files[:2], files[2:]))
     ]
-    return StepUnderWay(state, state.listing, "a", 0.0, {job.number: job for job in jobs})
+    return StepDeletion(state, state.listing, "a", 0.0, {job.number: job for job in jobs})
 
 
 def result(number: int, *verdicts: ReadBackVerdict) -> ReadBack:
