@@ -86,7 +86,7 @@ def command(
         if shown:
             print_table(_COLUMNS, map(_row, shown), right=_RIGHT)
         else:
-            say(f"nothing is odd in {counted(answer.looked_at, 'tensor')}", label="note")
+            say(f"nothing unusual in {counted(answer.looked_at, 'tensor')}", label="note")
         say_rest(len(answer.positions), len(shown), "lines")
         if answer.too_small:
             say(f"{counted(answer.too_small, 'tensor')} too small, not of floats, or all zeros", label="note")

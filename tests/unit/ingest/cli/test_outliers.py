@@ -25,5 +25,5 @@ def test_odd_channels_are_shown_and_written(made: MadeDump, store: Path, answer:
     made_of = answer("outliers", store, "--kind", "dead", "--json").json
     assert [odd["positions"] for odd in made_of["positions"]] == [[200, 201, 202, 203]]
     quiet = answer("outliers", store, "--kind", "outlier", "--factor", 1000)
-    assert "nothing is odd in 1 tensor" in quiet.stderr
+    assert "nothing unusual in 1 tensor" in quiet.stderr
     assert "not a measure" in answer("outliers", store, "--by", "mean", code=2).stderr
