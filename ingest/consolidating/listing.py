@@ -104,8 +104,9 @@ class CommitListing:
             listed, held = committed.by_rank.get(rank, nothing), held_by_rank.get(rank, nothing)
             if np.array_equal(listed, held):
                 continue
-            committed.new.update(StepKey(rank, step) for step in np.setdiff1d(listed, held).tolist())
-            committed.gone.update(StepKey(rank, step) for step in np.setdiff1d(held, listed).tolist())
+            in_store, in_cubes = set(listed.tolist()), set(held.tolist())
+            committed.new.update(StepKey(rank, step) for step in in_store - in_cubes)
+            committed.gone.update(StepKey(rank, step) for step in in_cubes - in_store)
         return committed
 
     def _current_ranks(self) -> set[int]:

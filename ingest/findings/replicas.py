@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ingest.findings.conditions import Tensor, fulfilled, names_of
@@ -30,17 +29,13 @@ if TYPE_CHECKING:
 _REASON = 500
 
 
-#: For words that thousands of tensors share; names differ.
-_is_chosen_word = lru_cache(maxsize=4096)(is_chosen)
-
-
 def chooses(selector: Selector, key: TensorKey) -> bool:
     """Return whether a rule with this selector is about a tensor, on a rank that it is about."""
     return (
-        _is_chosen_word(selector.op_type, selector.exclude_op_type, key.op_type)
-        and _is_chosen_word(selector.io, (), key.io)
-        and _is_chosen_word(selector.graph, (), key.graph)
-        and is_chosen(selector.include, selector.exclude, key.name)
+        is_chosen(selector.include, selector.exclude, key.name)
+        and is_chosen(selector.op_type, selector.exclude_op_type, key.op_type)
+        and is_chosen(selector.io, (), key.io)
+        and is_chosen(selector.graph, (), key.graph)
     )
 
 

@@ -63,6 +63,7 @@ class SeriesRules:
         self.rules = rules
         self._over_steps = [rule for rule in rules.rules if rule.scope is Scope.STEPS]
         self._over_ranks = [rule for rule in rules.rules if rule.scope is Scope.RANKS]
+        self._selectors = tuple(dict.fromkeys(rule.selector for rule in self._over_steps))
         kinds = [(KINDS[rule.kind], rule) for rule in self._over_steps]
         self._history = History(
             self._is_chosen,
@@ -162,7 +163,7 @@ class SeriesRules:
         return findings, len(places)
 
     def _is_chosen(self, key: TensorKey) -> bool:
-        return any(chooses(rule.selector, key) for rule in self._over_steps)
+        return any(chooses(selector, key) for selector in self._selectors)
 
     def _mask(self, rule: Rule) -> npt.NDArray[np.bool_]:
         mask = self._masks.setdefault(rule.name, [])

@@ -23,7 +23,7 @@ from workers.dump.formats.header import (
     Truncated,
 )
 from workers.dump.formats.overflow import OverflowRecord
-from workers.dump.source import OpenFile, around_digest
+from workers.dump.source import OpenFile, envelope_digest
 from workers.errors import AccessDenied, SourceChanged, UnreadableTensor
 from workers.model import SourceFile
 
@@ -50,9 +50,9 @@ class Inspection(NamedTuple):
     """Whether the file is too short, but may still be written to."""
     readable: bool = True
     """Whether the disk returns its bytes."""
-    around: int | None = None
+    envelope_digest: int | None = None
     """Digest of all bytes of a file but the payload of its only header, which does not have them; None if
-    headers have what stands around them."""
+    headers have their envelopes."""
     record: str = ""
     """What else is known of the only tensor of such a file, as JSON; of a file without tensors, what it holds
     instead. "" if that is not known."""
@@ -190,7 +190,7 @@ def _inspect_tensors(opened: OpenFile, file: SourceFile, named: TensorFile) -> I
                 sample = xxhash.xxh3_64_intdigest(head[length : length + _SAMPLE_BYTES])
                 return Inspection((header,), (sample,))
         read = _reader(opened, head, file.size)
-        headers, around, file_record = _parts(named, read, file.size)
+        headers, envelope, file_record = _parts(named, read, file.size)
         samples = tuple([_sample(header, read) for header in headers])
         record = None
         if headers and _is_overflow(named):
@@ -205,8 +205,8 @@ def _inspect_tensors(opened: OpenFile, file: SourceFile, named: TensorFile) -> I
         return Inspection(note=exc.message) if named.any_argument else Inspection(problem=exc.message)
     except UnreadableTensor as exc:
         return Inspection(problem=exc.message)
-    digest = None if around is None else around_digest(around)
-    return Inspection(headers, samples, around=digest, record=file_record, overflow=record)
+    digest = None if envelope is None else envelope_digest(envelope)
+    return Inspection(headers, samples, envelope_digest=digest, record=file_record, overflow=record)
 
 
 def _sample(header: TensorHeader, read: ReadAt) -> int | None:

@@ -101,7 +101,7 @@ def _tensor_rows(
             RowKind.TENSOR,
             _completed(own, header),
             header,
-            inspection.around,
+            inspection.envelope_digest,
             header.problem,
             record=_with_told(record, told) if told else record,
         )
@@ -113,7 +113,7 @@ def _overflow_rows(file: SourceFile, name: TensorName, inspection: Inspection) -
         yield PlannedRow(Entry(file, RowKind.OVERFLOW, name), overflow=inspection.overflow)
     for number, (header, sample) in enumerate(zip(inspection.headers, inspection.samples, strict=True)):
         kind = RowKind.OVERFLOW if number == 0 else RowKind.TENSOR
-        entry = Entry(file, kind, _completed(name, header), header, inspection.around)
+        entry = Entry(file, kind, _completed(name, header), header, inspection.envelope_digest)
         yield PlannedRow(entry, sample, inspection.overflow if number == 0 else None)
 
 

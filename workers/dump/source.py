@@ -19,8 +19,8 @@ from workers.model import SourceFile
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # NONBLOCK: never hang on a FIFO
 
 
-#: Returns the digest by which it is known whether the bytes around a payload are what they were.
-around_digest = xxhash.xxh3_64_intdigest
+#: Returns the digest by which it is known whether an envelope is what it was.
+envelope_digest = xxhash.xxh3_64_intdigest
 
 
 class OpenFile:
@@ -124,22 +124,24 @@ class OpenFile:
             raise SourceChanged(f"{self._where}: {self._source.path} has a different header now")
         return piece
 
-    def around(self, offset: int, nbytes: int, expected: int, payload: memoryview | None = None) -> bytearray:
+    def envelope(
+        self, offset: int, nbytes: int, expected: int, payload: memoryview | None = None
+    ) -> bytearray:
         """Return all bytes of the file but a payload, which is read into `payload` if that is given.
 
         Raises:
             SourceChanged: their digest is not the expected one, or the file ends early.
         """
-        around = bytearray(self._source.size - nbytes)
-        lead, tail = memoryview(around)[:offset], memoryview(around)[offset:]
+        envelope = bytearray(self._source.size - nbytes)
+        lead, tail = memoryview(envelope)[:offset], memoryview(envelope)[offset:]
         if payload is None:
             self._read([lead], 0, len(lead))
             self._read([tail], offset + nbytes, len(tail))
         else:
             self._read([lead, payload, tail], 0, self._source.size)
-        if around_digest(around) != expected:
+        if envelope_digest(envelope) != expected:
             raise SourceChanged(f"{self._where}: {self._source.path} has a different header now")
-        return around
+        return envelope
 
     def _read(self, buffers: Sequence[bytearray | memoryview], position: int, nbytes: int) -> None:
         """Fill buffers, which have `nbytes` in total."""

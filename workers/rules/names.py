@@ -10,6 +10,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from workers.errors import UsageError
 
@@ -23,28 +24,46 @@ _COMPARED = 5000
 _LISTED_BY: Mapping[str, str] = {"tensor": "dump-ingest find STORE", "rule": "dump-ingest rules list"}
 
 
+class _CompiledPattern(NamedTuple):
+    """One pattern of a rule, compiled."""
+
+    part: str
+    """A text that all names have which the pattern matches: to look for it takes a tenth of the time."""
+    match: Callable[[str], re.Match[str] | None]
+
+    @classmethod
+    def of(cls, pattern: str) -> _CompiledPattern:
+        """Compile a pattern.
+
+        Raises:
+            re.error: the regular expression is not valid.
+        """
+        if pattern.startswith(REGEX):
+            return cls("", re.compile(pattern.removeprefix(REGEX)).search)
+        parts = [""] if "[" in pattern else re.split("[*?]", pattern)
+        return cls(max(parts, key=len), re.compile(fnmatch.translate(pattern)).match)
+
+
 @lru_cache(maxsize=512)
-def compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    """Return one expression whose `match` finds what any of the patterns of a rule matches.
+def compiled(patterns: tuple[str, ...]) -> tuple[_CompiledPattern, ...]:
+    """Return the patterns of a rule, compiled.
 
     Raises:
         re.error: a regular expression is not valid.
     """
-    parts = [
-        # A glob matches the whole, an expression is searched; `match` begins at the start, hence the `.*`.
-        f"(?s:.*?)(?:{pattern.removeprefix(REGEX)})"
-        if pattern.startswith(REGEX)
-        else fnmatch.translate(pattern)
-        for pattern in patterns
-    ]
-    return re.compile("|".join(f"(?:{part})" for part in parts))
+    return tuple(map(_CompiledPattern.of, patterns))
 
 
 def is_chosen(include: tuple[str, ...], exclude: tuple[str, ...], text: str) -> bool:
     """Return whether any pattern of `include` matches, or it is empty, and no pattern of `exclude` does."""
-    if include and compiled(include).match(text) is None:
-        return False
-    return not exclude or compiled(exclude).match(text) is None
+    return (not include or _matches(include, text)) and not (exclude and _matches(exclude, text))
+
+
+def _matches(patterns: tuple[str, ...], text: str) -> bool:
+    for part, match in compiled(patterns):  # noqa: SIM110  (`any` takes twice as long)
+        if part in text and match(text):
+            return True
+    return False
 
 
 def fits(pattern: str) -> Callable[[str], bool]:

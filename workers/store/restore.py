@@ -23,8 +23,8 @@ def begin_of(step: StoredStep, row: int) -> int:
 def nbytes_of(step: StoredStep, row: int) -> int:
     """Return how many bytes the part of a row has in its source file."""
     table = step.tables
-    around = len(_bytes(table.label("lead")[row])) + len(_bytes(table.label("tail")[row]))
-    return int(table.number("source_nbytes")[row]) + around
+    envelope_nbytes = len(_bytes(table.label("lead")[row])) + len(_bytes(table.label("tail")[row]))
+    return int(table.number("source_nbytes")[row]) + envelope_nbytes
 
 
 def is_view(step: StoredStep, row: int) -> bool:

@@ -12,6 +12,6 @@ consolidate.py             one step of some ranks into the cubes; what follows f
 compare.py, placed.py,     comparisons; operands.py and piece_elements.py read the tensors
 contents.py
 model.py, columns.py,      what passes between planner and tasks, and how it is packed
-around.py
+envelopes.py
 events.py, metrics.py      what tasks report
 """

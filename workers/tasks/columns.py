@@ -16,7 +16,13 @@ from workers.tasks.headers import Headers
 from workers.tasks.model import Entry
 
 _source = attrgetter(*SourceFile.__match_args__)
-_PAYLOAD = [*(f"source.{name}" for name in SourceFile.__match_args__), "kind", "header", "around", "readable"]
+_PAYLOAD = [
+    *(f"source.{name}" for name in SourceFile.__match_args__),
+    "kind",
+    "header",
+    "envelope_digest",
+    "readable",
+]
 _REST = ["problem", "record", *(f"name.{name}" for name in TensorName._fields)]
 _NO_NAME = TensorName()
 
@@ -82,8 +88,8 @@ _PLACES = {field: place for place, field in enumerate([*_PAYLOAD, *_REST])}
 
 def payload_columns(entries: Iterable[Entry]) -> Columns:
     """Return the columns that are needed to read the payloads of at least one entry."""
-    sources, kinds, _, headers, around, _, readable, _ = zip(*entries, strict=True)
-    return [*zip(*map(_source, sources), strict=True), kinds, Headers.of(headers), around, readable]
+    sources, kinds, _, headers, digests, _, readable, _ = zip(*entries, strict=True)
+    return [*zip(*map(_source, sources), strict=True), kinds, Headers.of(headers), digests, readable]
 
 
 def payload_entries(columns: Columns) -> list[Entry]:
@@ -94,5 +100,5 @@ def payload_entries(columns: Columns) -> list[Entry]:
 def _entries(
     columns: Columns, names: Iterable[TensorName], problems: Iterable[str], records: Iterable[str]
 ) -> Iterator[Entry]:
-    *source, kinds, headers, around, readable = columns[: len(_PAYLOAD)]
-    return map(Entry, map(SourceFile, *source), kinds, names, headers, around, problems, readable, records)
+    *source, kinds, headers, digests, readable = columns[: len(_PAYLOAD)]
+    return map(Entry, map(SourceFile, *source), kinds, names, headers, digests, problems, readable, records)

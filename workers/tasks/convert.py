@@ -29,7 +29,6 @@ from workers.store.packed.pool_packer import PackedInPool, PoolPacker
 from workers.store.packed.shards import Packer, ShardCounter, ShardPacker
 from workers.store.pieces import Gathered, NewObject
 from workers.store.uploads import Uploads
-from workers.tasks.around import AroundPayloads, LeadAndTail
 from workers.tasks.entry_statistics import (
     UNKNOWN,
     EntryStatistics,
@@ -39,6 +38,7 @@ from workers.tasks.entry_statistics import (
     meaning,
     to_convert,
 )
+from workers.tasks.envelopes import Envelope, Envelopes
 from workers.tasks.events import Converted, ConvertFailed, ConvertStarted
 from workers.tasks.model import Entry, PooledRows, Receipt, Segment, ShardJob
 from workers.tasks.payload_buffer import PART_NBYTES, PayloadBuffer
@@ -127,7 +127,7 @@ class _Conversion:
         self._in_device_layout = [False] * n
         self._arrays = [-1] * n
         self._pooled: list[PackedInPool] = []
-        self._around: list[LeadAndTail | None] = [None] * n
+        self._envelopes: list[Envelope | None] = [None] * n
         self._ends: dict[str, int] = {}
         self._stored: dict[str, int] = {}
         self._bytes_read = self._duplicates = self._duplicate_bytes = 0
@@ -233,7 +233,7 @@ class _Conversion:
             digest, summary = self._convert_held(entry, nbytes, file, packer, seen)
         else:
             digest, summary = self._convert_in_pieces(entry, file, packer, seen, is_unique=is_unique)
-        self._around[place] = self._buffer.around(entry, file)
+        self._envelopes[place] = self._buffer.envelope(entry, file)
         self._in_device_layout[place] = entry.header is not None and entry.header.device is not None
         self._record(place, entry, digest, seen, start=start, summary=summary)
 
@@ -390,7 +390,7 @@ class _Conversion:
             duplicates=self._duplicates,
             duplicate_bytes=self._duplicate_bytes,
             seconds=seconds,
-            around=AroundPayloads.of(list(self._job.entries), self._around),
+            envelopes=Envelopes.of(list(self._job.entries), self._envelopes),
             pooled=tuple(self._rows_in_pool()),
         )
 

@@ -1,4 +1,4 @@
-"""The headers of all rows of a step. Most of them differ in the bytes around their payloads, if at all.
+"""The headers of all rows of a step. Most of them differ in their envelopes, if at all.
 
 So the rest is packed once, what derives from it is computed once, and rows are put together when they are
 asked for.
@@ -20,13 +20,13 @@ _LEAD, _TAIL, _RECORD = (TensorHeader._fields.index(name) for name in ("lead", "
 class Headers(Sequence[TensorHeader | None]):
     """The header of each row, None for a row without one. Headers have no record here: that is of the row."""
 
-    __slots__ = ("_alike", "_around", "_place", "_which")
+    __slots__ = ("_alike", "_envelopes", "_place", "_which")
 
     def __init__(
         self,
         alike: Sequence[TensorHeader | None],
         which: npt.NDArray[np.int32],
-        around: Sequence[tuple[bytes, bytes]],
+        envelopes: Sequence[tuple[bytes, bytes]],
         place: npt.NDArray[np.int32],
     ) -> None:
         """Hold headers; see `of`.
@@ -34,10 +34,10 @@ class Headers(Sequence[TensorHeader | None]):
         Args:
             alike: without lead, tail and record.
             which: for each distinct header, shape (distinct,), which one of `alike` it is.
-            around: lead and tail of each distinct header.
+            envelopes: lead and tail of each distinct header.
             place: for each row, shape (rows,), which of the distinct headers it has.
         """
-        self._alike, self._which, self._around, self._place = alike, which, around, place
+        self._alike, self._which, self._envelopes, self._place = alike, which, envelopes, place
 
     @classmethod
     def of(cls, rows: Sequence[TensorHeader | None]) -> Self:
@@ -47,14 +47,14 @@ class Headers(Sequence[TensorHeader | None]):
         places: dict[int, int] = {}
         distinct: list[TensorHeader | None] = []
         for header in rows:
-            # By identity: files without anything of their own around a payload share one header.
+            # By identity: files without an envelope of their own share one header.
             if places.setdefault(id(header), len(distinct)) == len(distinct):
                 distinct.append(header)
         place = np.fromiter((places[id(header)] for header in rows), np.int32, len(rows))
         return cls(*_compared(distinct), place)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._alike, self._which, self._around, self._place)
+        return type(self), (self._alike, self._which, self._envelopes, self._place)
 
     def __len__(self) -> int:
         return len(self._place)
@@ -62,7 +62,7 @@ class Headers(Sequence[TensorHeader | None]):
     def __iter__(self) -> Iterator[TensorHeader | None]:
         distinct = [
             alike and TensorHeader._make((*alike[:_LEAD], lead, tail, *alike[_TAIL + 1 :]))
-            for alike, (lead, tail) in zip(self._of(self._alike, self._which), self._around, strict=True)
+            for alike, (lead, tail) in zip(self._of(self._alike, self._which), self._envelopes, strict=True)
         ]
         return iter(self._of(distinct, self._place))
 
@@ -72,10 +72,10 @@ class Headers(Sequence[TensorHeader | None]):
     def __getitem__(self, row: slice) -> Headers: ...
     def __getitem__(self, row: int | slice) -> TensorHeader | Headers | None:
         if isinstance(row, slice):
-            return Headers(self._alike, self._which, self._around, self._place[row])
+            return Headers(self._alike, self._which, self._envelopes, self._place[row])
         place = self._place[row]
         alike: TensorHeader | None = self._alike[self._which[place]]
-        lead, tail = self._around[place]
+        lead, tail = self._envelopes[place]
         return alike and alike._replace(lead=lead, tail=tail)
 
     @property
@@ -100,8 +100,8 @@ class Headers(Sequence[TensorHeader | None]):
         return self._texts(1)
 
     def _texts(self, side: int) -> npt.NDArray[Any]:
-        values = np.empty(len(self._around), object)
-        values[:] = [around[side].decode("latin-1") for around in self._around]
+        values = np.empty(len(self._envelopes), object)
+        values[:] = [envelope[side].decode("latin-1") for envelope in self._envelopes]
         return values[self._place]
 
     @staticmethod
@@ -116,16 +116,16 @@ def _compared(
 ) -> tuple[list[TensorHeader | None], npt.NDArray[np.int32], list[tuple[bytes, bytes]]]:
     """Return the headers without lead, tail and record; which of them each is; and lead and tail of each."""
     alike: dict[tuple[Any, ...] | None, int] = {}
-    around, which = [], []
+    envelopes, which = [], []
     last: tuple[Any, ...] | None = ()
     number = 0
     for header in distinct:
         if header is None:
             rest = None
-            around.append((b"", b""))
+            envelopes.append((b"", b""))
         else:
             rest = (*header[:_LEAD], *header[_TAIL + 1 : _RECORD], "", *header[_RECORD + 1 :])
-            around.append((header.lead, header.tail))
+            envelopes.append((header.lead, header.tail))
         # Comparing two that are made of the same objects is quick, and hashing them is not.
         if rest != last:
             number, last = alike.setdefault(rest, len(alike)), rest
@@ -134,4 +134,4 @@ def _compared(
         None if rest is None else TensorHeader._make((*rest[:_LEAD], b"", b"", *rest[_LEAD:]))
         for rest in alike
     ]
-    return made, np.array(which, np.int32), around
+    return made, np.array(which, np.int32), envelopes

@@ -68,7 +68,7 @@ def build_tables(
     for pooled in (pooled for receipt in receipts for pooled in receipt.pooled):
         for row in pooled.rows:
             arrays[row] = pooled.path
-    leads, tails = _around(entries, headers, receipts)
+    leads, tails = _leads_and_tails(entries, headers, receipts)
     labels: dict[str, _Column] = _labels(entries, headers) | {
         "lead": leads,
         "tail": tails,
@@ -112,25 +112,25 @@ def _layouts(headers: Headers, in_device_layout: npt.NDArray[np.bool_]) -> npt.N
     return np.where(has_device, np.where(in_device_layout, "device", "host"), "").astype(object)
 
 
-def _around(
+def _leads_and_tails(
     entries: EntryColumns, headers: Headers, receipts: Sequence[Receipt]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Return what stands before the payload of each row, and what stands behind it, as latin-1 text.
 
     Raises:
-        DumpIngestError: the plan has only the digest of it, and no receipt has it.
+        DumpIngestError: the plan has only the digest of an envelope, and no receipt has it.
     """
     leads, tails = headers.leads, headers.tails
-    missing = {row for row, digest in enumerate(entries.column("around")) if digest is not None}
+    missing = {row for row, digest in enumerate(entries.column("envelope_digest")) if digest is not None}
     for receipt in receipts:
-        if receipt.around is None:
+        if receipt.envelopes is None:
             continue
-        for row, texts in receipt.around.by_row.items():
+        for row, texts in receipt.envelopes.texts():
             leads[row], tails[row] = texts
-        missing.difference_update(receipt.around.by_row)
+        missing.difference_update(receipt.envelopes.rows)
     if missing:
         # A programming error, and one that would lose data.
-        raise DumpIngestError(f"row {min(missing)}: no receipt has what stands around its payload")
+        raise DumpIngestError(f"row {min(missing)}: no receipt has its envelope")
     return leads, tails
 
 

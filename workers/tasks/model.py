@@ -19,7 +19,7 @@ from workers.store.packed.pool import PooledArray
 
 if TYPE_CHECKING:  # with them come the codecs, 0.05 s, which the start of a worker does without
     from workers.store.sketches.marginals import StepMarginals
-    from workers.tasks.around import AroundPayloads
+    from workers.tasks.envelopes import Envelopes
 
 #: Incremented whenever the same source would become other rows or values; part of every fingerprint. Another
 #: encoding of chunks does not count: steps that are stored stay as they are.
@@ -33,9 +33,8 @@ class Entry(NamedTuple):
     kind: RowKind
     name: TensorName
     header: TensorHeader | None = None
-    around: int | None = None
-    """Digest of the bytes of the file around the payload, if the header does not have them: conversion reads
-    them then."""
+    envelope_digest: int | None = None
+    """Digest of the envelope of the payload, if the header does not have it: conversion reads it then."""
     problem: str = ""
     readable: bool = True
     """Whether its bytes can be read. A file that cannot be read is named in the index, and nothing more."""
@@ -62,7 +61,8 @@ class Entry(NamedTuple):
         """Bytes of the file to read for this row: the payload, and the header before it."""
         if self.header is None:
             return self.nbytes
-        return self.nbytes + (len(self.header.lead) if self.around is None else self.header.offset)
+        lead_nbytes = len(self.header.lead) if self.envelope_digest is None else self.header.offset
+        return self.nbytes + lead_nbytes
 
     @property
     def view(self) -> StridedView | None:
@@ -216,7 +216,7 @@ class Receipt:
     """Entries of `workers.store.sketches.block_digests.TABLE`, for the large tensors among these."""
     marginals: StepMarginals | None = None
     """The marginals of the same tensors; None if none were requested."""
-    around: AroundPayloads | None = None
-    """What stands around those payloads of which the plan has only a digest of it; None if there are none."""
+    envelopes: Envelopes | None = None
+    """Those of which the plan has only the digest; None if there are none."""
     pooled: tuple[PooledRows, ...] = ()
     """What was packed into the pool; `stored` and `ends` do not have it."""

@@ -8,7 +8,7 @@ from typing import Final
 from workers.arrays.digest import digest, new_digest
 from workers.dump.source import OpenFile
 from workers.model import MIB
-from workers.tasks.around import LeadAndTail
+from workers.tasks.envelopes import Envelope
 from workers.tasks.model import Entry
 
 #: Bytes that are read, digested, summarised and encoded while they are in the L2 cache. Most files are a
@@ -23,8 +23,8 @@ class PayloadBuffer:
     def __init__(self, nbytes: int) -> None:
         """Take memory of this size."""
         self._memory = memoryview(bytearray(nbytes))
-        self._around: bytearray | None = None
-        """What stands around the payload that is held, if that was read with it."""
+        self._envelope: bytearray | None = None
+        """The envelope of the payload that is held, if it was read with it."""
 
     def __len__(self) -> int:
         """Return its size in bytes."""
@@ -34,9 +34,9 @@ class PayloadBuffer:
         """Read a payload of `nbytes` that fits; return its digest, and its parts, one after the other."""
         header = entry.header
         offset, lead = (header.offset, header.lead) if header else (0, b"")
-        if nbytes <= PART_NBYTES and entry.around is not None:
+        if nbytes <= PART_NBYTES and entry.envelope_digest is not None:
             part = self._memory[:nbytes]
-            self._around = file.around(offset, nbytes, entry.around, part)
+            self._envelope = file.envelope(offset, nbytes, entry.envelope_digest, part)
             return digest(part), [part]
         if nbytes <= PART_NBYTES:
             part = file.first_piece(self._memory, offset, nbytes, lead)
@@ -49,14 +49,14 @@ class PayloadBuffer:
             parts.append(part)
         return running.digest(), parts
 
-    def around(self, entry: Entry, file: OpenFile) -> LeadAndTail | None:
-        """Return what stands around the payload that was read last; None if its header has it."""
-        if entry.around is None:
+    def envelope(self, entry: Entry, file: OpenFile) -> Envelope | None:
+        """Return the envelope of the payload that was read last; None if its header has it."""
+        if entry.envelope_digest is None:
             return None
-        around, self._around = self._around, None
-        if around is None:
-            around = file.around(entry.offset, entry.nbytes, entry.around)
-        return around[: entry.offset].decode("latin-1"), around[entry.offset :].decode("latin-1")
+        content, self._envelope = self._envelope, None
+        if content is None:
+            content = file.envelope(entry.offset, entry.nbytes, entry.envelope_digest)
+        return Envelope(content, entry.offset)
 
     def pieces(self, entry: Entry, file: OpenFile) -> Iterator[memoryview]:
         """Yield a payload of any size in parts, each valid until the next."""

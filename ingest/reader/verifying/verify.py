@@ -26,6 +26,7 @@ from workers.store.model import RowKind
 from workers.store.packed import pool
 from workers.store.recomputed import RecomputedStatistics
 from workers.store.sketches import block_digests, histograms, sketch_tables
+from workers.store.sketches.entry_table import rows_of
 from workers.store.sketches.sketch_tables import SketchKind
 
 _PIECE_NBYTES = 16 * MIB
@@ -207,7 +208,7 @@ def _verify_sketches(step: Step) -> tuple[dict[int, _RowSketches], list[Damage]]
 
     def add_marginals() -> None:
         stored = read_marginals(step)
-        for row in np.unique(stored.entries[:, 0]).tolist():
+        for row in rows_of(stored.entries):
             by_row[row].marginals = stored.of_row(row)
 
     for kind, add in (

@@ -19,7 +19,7 @@ from workers.errors import UnreadableTensor
 from workers.model import MIB
 
 #: Up to this number, bytes that belong to no tensor are kept in the index; more become a separate part.
-MAX_AROUND_NBYTES = 64 * 1024
+MAX_ENVELOPE_NBYTES = 64 * 1024
 #: A view of more bytes, or out of more bytes, is not taken out of its storage: that takes memory.
 MAX_VIEW_NBYTES = 256 * MIB
 #: What all copied views of a file may take, in proportion to the file: elements that are there once may be
@@ -127,7 +127,7 @@ def _check_expansion(copied: Iterable[PlacedTensor], file_size: int) -> None:
 
 def _between(read: ReadAt, begin: int, end: int) -> tuple[bytes, tuple[TensorHeader, ...]]:
     """Return bytes that belong to no tensor: as they are, or as a part of their own."""
-    if end - begin > MAX_AROUND_NBYTES:
+    if end - begin > MAX_ENVELOPE_NBYTES:
         return b"", (_part(begin, end),)
     return read_exactly(read, begin, end - begin) if end > begin else b"", ()
 

@@ -61,7 +61,9 @@ class HoldsNoTensor(UnreadableTensor):
 
 
 class TensorHeader(NamedTuple):
-    """One tensor of a dump file: where its bytes are, what they mean, and the bytes around them.
+    """One tensor of a dump file: where its bytes are, what they mean, and their envelope.
+
+    The envelope of a payload is what its file holds besides it, before it (`lead`) and behind it (`tail`).
 
     A tuple, because there is one for each of many small files, and a frozen dataclass takes five times as
     long to make.
@@ -112,24 +114,24 @@ class TensorHeader(NamedTuple):
 class FileParts(NamedTuple):
     """What a file consists of.
 
-    The bytes around a tensor are kept apart from its header where many files have headers that differ in
+    The envelope of a tensor is kept apart from its header where many files have headers that differ in
     nothing else: then all of them share one.
     """
 
     headers: tuple[TensorHeader, ...]
-    around: bytes | None = None
+    envelope: bytes | None = None
     """All bytes of the file but the payload of its only header, which has no `lead` and no `tail` then. None:
-    headers have what stands around them."""
+    headers have their envelopes."""
     record: str = ""
     """The record of that header, which has none then."""
 
     @property
     def complete(self) -> tuple[TensorHeader, ...]:
-        """The headers with what stands around them."""
-        if self.around is None:
+        """The headers with their envelopes."""
+        if self.envelope is None:
             return self.headers
         (header,) = self.headers
-        lead, tail = self.around[: header.offset], self.around[header.offset :]
+        lead, tail = self.envelope[: header.offset], self.envelope[header.offset :]
         return (header._replace(lead=lead, tail=tail, record=self.record),)
 
 

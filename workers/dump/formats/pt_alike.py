@@ -5,8 +5,8 @@ the name of the file, which is the first part of the names of members, and in no
 stand beside the tensors. A file is alike if all of this is equal, bit for bit: its size, the directory of its
 archive without times, checksums and that name, the headers of the members that hold tensors, their pickle
 without such values (see `workers.dump.formats.pt_alike_pickles`), and their byte order. Then its tensors lie
-at the same places as in the first file. All these bytes are around the payloads, and are cut into what must
-be equal, names and values by one call.
+at the same places as in the first file. All these bytes are in the envelopes of the payloads, and are cut
+into what must be equal, names and values by one call.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _Cut: TypeAlias = Callable[[Sequence[bytes]], tuple[bytes, ...]]
 class _Known:
     """A file, and what another one of the same size and end must have in common with it to be alike."""
 
-    around: tuple[_Range, ...]
+    envelopes: tuple[_Range, ...]
     """Offset and length of the bytes before each payload, then of those behind the last one."""
     cut: struct.Struct
     """Cuts these bytes, joined, into all that is compared or read."""
@@ -75,8 +75,8 @@ class _Known:
 
     def parts_of(self, read: ReadAt) -> FileParts | None:
         """Return the parts of a file; None if it is not alike."""
-        around = [read(offset, nbytes) for offset, nbytes in self.around]
-        joined = b"".join(around)
+        envelopes = [read(offset, nbytes) for offset, nbytes in self.envelopes]
+        joined = b"".join(envelopes)
         if len(joined) != self.cut.size:
             return None
         parts = self.cut.unpack(joined)
@@ -89,7 +89,7 @@ class _Known:
             return None
         if len(self.headers) == 1:
             return FileParts(self.headers, joined, record)
-        return FileParts(self._complete(around, record))
+        return FileParts(self._complete(envelopes, record))
 
     def _record_of(self, parts: Sequence[bytes]) -> str | None:
         """Return the record of a file; None if a value has another length than it had."""
@@ -101,13 +101,13 @@ class _Known:
             values.append(text)
         return self.record % tuple(values)
 
-    def _complete(self, around: Sequence[bytes], record: str) -> tuple[TensorHeader, ...]:
-        """Return the headers with what stands around each payload, and with the record of the file."""
-        payloads = len(around) - 1
-        tails = [b""] * (payloads - 1) + [around[-1]]
+    def _complete(self, envelopes: Sequence[bytes], record: str) -> tuple[TensorHeader, ...]:
+        """Return the headers with their envelopes, and with the record of the file."""
+        payloads = len(envelopes) - 1
+        tails = [b""] * (payloads - 1) + [envelopes[-1]]
         first, *others = [
             header._replace(lead=lead, tail=tail)
-            for header, lead, tail in zip(self.headers, around, tails, strict=False)
+            for header, lead, tail in zip(self.headers, envelopes, tails, strict=False)
         ]
         return (first._replace(record=record), *others, *self.headers[payloads:])
 
@@ -209,26 +209,26 @@ def _known(file: ReadArchive, cut_pickle: CutPickle[Any] | None) -> _Known | Non
     }
     equal |= {(begin + first, begin + last) for first, last in _unvarying(directory, stems)}
     ranges = sorted(part for part in {*equal, *names, *values} if part[0] < part[1])
-    around = _around(headers)
-    cut = _cut(ranges, around)
+    envelopes = _envelopes(headers)
+    cut = _cut(ranges, envelopes)
     record = _record_template(headers[0].record, cut_pickle)
     if cut is None or record is None:
         return None
     places = {part: place for place, part in enumerate(ranges)}
     compared = [part for part in ranges if part in equal]
     return _Known(
-        around=around,
+        envelopes=envelopes,
         cut=cut,
         equal=itemgetter(*(places[part] for part in compared)),
         expected=tuple(read(first, last - first) for first, last in compared),
         stems=itemgetter(*(places[part] for part in names)),
         values=tuple((places[part], value.read) for part, value in zip(values, varying, strict=True)),
         record=record,
-        headers=_without_around(headers),
+        headers=_without_envelopes(headers),
     )
 
 
-def _around(headers: Sequence[TensorHeader]) -> tuple[_Range, ...]:
+def _envelopes(headers: Sequence[TensorHeader]) -> tuple[_Range, ...]:
     """Return offset and length of the bytes before each payload, then of those behind the last one."""
     payloads = [header for header in headers if header.view is None]
     last = payloads[-1]
@@ -236,8 +236,8 @@ def _around(headers: Sequence[TensorHeader]) -> tuple[_Range, ...]:
     return (*leads, (last.offset + last.nbytes, len(last.tail)))
 
 
-def _without_around(headers: Sequence[TensorHeader]) -> tuple[TensorHeader, ...]:
-    """Return headers without what stands around them, and without the record of the file."""
+def _without_envelopes(headers: Sequence[TensorHeader]) -> tuple[TensorHeader, ...]:
+    """Return headers without their envelopes, and without the record of the file."""
     first, *others = [header._replace(lead=b"", tail=b"") for header in headers]
     return first._replace(record=""), *others
 
@@ -295,27 +295,27 @@ def _unvarying(directory: bytes, stems: Sequence[tuple[int, int, int]]) -> Itera
     return _between(0, len(directory), chain.from_iterable(zip(varying, names, strict=True)))
 
 
-def _cut(ranges: Sequence[_Range], around: Sequence[_Range]) -> struct.Struct | None:
-    """Return what cuts ranges of a file out of the bytes around its payloads; None if one is not there.
+def _cut(ranges: Sequence[_Range], envelopes: Sequence[_Range]) -> struct.Struct | None:
+    """Return what cuts ranges of a file out of its envelopes; None if one is not there.
 
     Args:
         ranges: in the order of the file; none begins before the end of the one before it.
-        around: offset and length of the bytes around the payloads.
+        envelopes: offset and length of each.
     """
     formats, at = [], 0
     for first, last in ranges:
-        place = _place_of(first, last, around)
+        place = _place_of(first, last, envelopes)
         if place is None or place < at:
             return None
         formats.append(f"{place - at}x{last - first}s")
         at = place + last - first
-    return struct.Struct(f"<{''.join(formats)}{sum(nbytes for _, nbytes in around) - at}x")
+    return struct.Struct(f"<{''.join(formats)}{sum(nbytes for _, nbytes in envelopes) - at}x")
 
 
-def _place_of(first: int, last: int, around: Sequence[_Range]) -> int | None:
-    """Return where a range of a file begins in the joined bytes around its payloads; None if not there."""
+def _place_of(first: int, last: int, envelopes: Sequence[_Range]) -> int | None:
+    """Return where a range of a file begins in its joined envelopes; None if it is not there."""
     at = 0
-    for offset, nbytes in around:
+    for offset, nbytes in envelopes:
         if offset <= first and last <= offset + nbytes:
             return at + first - offset
         at += nbytes

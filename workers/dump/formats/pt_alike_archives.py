@@ -16,7 +16,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from workers.dump.formats.assembly import MAX_AROUND_NBYTES
+from workers.dump.formats.assembly import MAX_ENVELOPE_NBYTES
 from workers.dump.formats.header import ReadAt, TensorHeader, read_exactly
 from workers.dump.formats.pt_alike_pickles import MAX_NBYTES, CutPickle
 from workers.dump.formats.zip_archive import (
@@ -63,7 +63,7 @@ _METHOD, _STORED, _NBYTES, _LENGTHS, _OFFSET, _STEM, _REST, _FIELDS = range(8)
 _TOO_SMALL = TOO_SMALL.to_bytes(4, "little")
 _LOCAL = struct.Struct("<4s22s2H")
 _PICKLE: Final = b"/data.pkl"
-#: Where a header has the place of its payload, what stands around it, and its record.
+#: Where a header has the place of its payload, the envelope, and its record.
 _PLACE, _TAIL, _RECORD = (TensorHeader._fields.index(name) for name in ("offset", "tail", "record"))
 
 
@@ -239,11 +239,11 @@ def _places(
 def _placed(
     read: ReadAt, file_size: int, tensor: _OneTensor[Any], offset: int, attributes: str
 ) -> tuple[TensorHeader, ...] | None:
-    """Return the header of a tensor at a place; None if what stands around it is long."""
+    """Return the header of a tensor at a place; None if its envelope is long."""
     known = tensor.header
     nbytes = known.nbytes
     behind = offset + nbytes
-    if max(offset, file_size - behind) > MAX_AROUND_NBYTES:
+    if max(offset, file_size - behind) > MAX_ENVELOPE_NBYTES:
         return None
     lead = read_exactly(read, 0, offset)
     tail = read_exactly(read, behind, file_size - behind)

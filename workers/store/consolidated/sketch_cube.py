@@ -18,6 +18,7 @@ from workers.arrays.number_formats import format_named
 from workers.arrays.sketches.histogram_table import HistogramTable
 from workers.arrays.statistics import FIELDS
 from workers.store.sketches import histograms
+from workers.store.sketches.entry_table import rows_of
 from workers.store.sketches.sketch_names import LOSS, PERCENTILE, is_sketch_column, percent_of
 from workers.store.tables import Tables
 
@@ -84,7 +85,7 @@ def _numbers_of_rows(
 ) -> npt.NDArray[np.int64]:
     """Return by row of the index the row whose entries it shares, (row,); -1 for rows without any."""
     shared = np.full(len(index.labels), -1, np.int64)
-    own = np.unique(entries[:, 0])
+    own = np.array(rows_of(entries), np.int64)
     own = own[(own >= 0) & (own < len(shared))]
     if not len(own) or not len(counted):
         return shared

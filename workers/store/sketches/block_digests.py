@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from workers.store.sketches.entry_table import EntryTable
+from workers.store.sketches.entry_table import EntryTable, is_of_rows, rows_of
 from workers.store.tables import Tables
 
 TABLE = EntryTable("block_digests", ("digest",))
@@ -26,8 +26,7 @@ def distinct(rows: Iterable[int], index: Tables) -> list[int]:
 
 def without_copies(entries: npt.NDArray[np.int64], index: Tables) -> npt.NDArray[np.int64]:
     """Return the entries, except of payloads that are equal to the payload of an earlier row."""
-    rows = np.unique(entries[:, 0]).tolist()
-    return entries[np.isin(entries[:, 0], distinct(rows, index))]
+    return entries[is_of_rows(entries, distinct(rows_of(entries), index))]
 
 
 def by_digest(entries: npt.NDArray[np.int64], index: Tables) -> dict[bytes, npt.NDArray[np.int64]]:

@@ -20,7 +20,7 @@ from workers.arrays.sketches.histogram import Histogram
 from workers.arrays.statistics import Statistics
 from workers.errors import DamagedStore
 from workers.store.model import RowKind
-from workers.store.sketches.entry_table import EntryTable
+from workers.store.sketches.entry_table import EntryTable, is_of_rows, rows_of
 from workers.store.tables import Tables
 
 TABLE = EntryTable("histograms", histogram.FIELDS)
@@ -112,7 +112,7 @@ def _histogram(index: Tables, row: int, bins: npt.NDArray[np.int64], where: str)
 
 def without_copies(entries: npt.NDArray[np.int64], index: Tables) -> npt.NDArray[np.int64]:
     """Return the entries, except of tensors that are equal to a tensor of an earlier row."""
-    return entries[np.isin(entries[:, 0], distinct(np.unique(entries[:, 0]).tolist(), index))]
+    return entries[is_of_rows(entries, distinct(rows_of(entries), index))]
 
 
 def contents_of(index: Tables) -> list[tuple[object, ...]]:

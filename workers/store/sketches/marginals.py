@@ -26,7 +26,7 @@ from workers.model import ceil_div
 from workers.store import metadata, untrusted
 from workers.store.consolidated.nd_arrays import ArrayLayout
 from workers.store.sketches import histograms
-from workers.store.sketches.entry_table import EntryTable
+from workers.store.sketches.entry_table import EntryTable, is_of_rows, rows_of
 from workers.store.tables import Tables
 
 AXES = EntryTable("marginal_axes", ("axis", "begin", "length"))
@@ -97,8 +97,8 @@ class StepMarginals:
 
     def without_copies(self, index: Tables) -> StepMarginals:
         """Return the marginals, except of tensors that are equal to a tensor of an earlier row."""
-        kept = histograms.distinct(np.unique(self.entries[:, 0]).tolist(), index)
-        return self.of_entries(np.flatnonzero(np.isin(self.entries[:, 0], kept)))
+        kept = histograms.distinct(rows_of(self.entries), index)
+        return self.of_entries(np.flatnonzero(is_of_rows(self.entries, kept)))
 
     def of_row(self, row: int) -> dict[int, Marginal]:
         """Return by axis the marginals that a row has itself."""

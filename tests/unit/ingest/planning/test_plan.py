@@ -163,7 +163,7 @@ def test_what_is_known_of_earlier_files_does_not_change_a_plan(
         (target / name).write_bytes(content)
     forget_pt_files(monkeypatch)
     (first,), (second,) = (plan_all(tmp_path, store, Grid(job_nbytes=4096)) for _ in range(2))
-    known = [[entry.around is not None for entry in plan.entries] for plan in (first, second)]
+    known = [[entry.envelope_digest is not None for entry in plan.entries] for plan in (first, second)]
     assert sum(known[0]) < sum(known[1]) == 30
     assert (first.fingerprint, len(first.jobs)) == (second.fingerprint, len(second.jobs))
     assert [(job.segments, job.nbytes) for job in first.jobs] == [

@@ -1,8 +1,11 @@
 """Patterns over names, and suggestions for names that do not exist."""
 
+import fnmatch
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from workers.errors import UsageError
 from workers.rules.names import compiled, fits, is_chosen, matching, near
@@ -64,3 +67,9 @@ def test_a_part_of_a_name_is_near_it_in_any_case() -> None:
 def test_at_most_five_names_are_near() -> None:
     assert len(near("*", [f"op{i}" for i in range(100)])) == 5
     assert len(near("op", [f"op{i}" for i in range(100)])) == 5
+
+
+@given(st.text("ab*?[]!.", max_size=8), st.text("ab[].", max_size=8))
+def test_a_glob_of_a_rule_is_a_glob(pattern: str, name: str) -> None:
+    assert is_chosen((pattern,), (), name) == fnmatch.fnmatchcase(name, pattern)
+    assert is_chosen((), (pattern,), name) != fnmatch.fnmatchcase(name, pattern)

@@ -55,7 +55,7 @@ def step(made: MadeDump, store: Path) -> StoredStep:
     return committed(plan)
 
 
-def test_a_part_has_what_stands_around_the_payload(step: StoredStep) -> None:
+def test_a_part_has_the_envelope_of_the_payload(step: StoredStep) -> None:
     (content,) = restored(step).values()
     assert content == npy_bytes(np.arange(40, dtype=">f8"))
     assert restore.begin_of(step, 0) == 0

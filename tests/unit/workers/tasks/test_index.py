@@ -109,11 +109,11 @@ def alike(tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
     return plan, files
 
 
-def test_what_stands_around_a_payload_comes_with_the_receipts(
+def test_envelopes_come_with_the_receipts(
     alike: tuple[StepPlan, dict[str, bytes]],
 ) -> None:
     plan, files = alike
-    assert sum(entry.around is not None for entry in plan.entries) > 20
+    assert sum(entry.envelope_digest is not None for entry in plan.entries) > 20
     receipts = [convert(job) for job in plan.jobs]
     assert len(receipts) > 1
     passed_on = [pickle.loads(pickle.dumps(receipt)) for receipt in receipts]  # noqa: S301  (its own)
@@ -124,10 +124,10 @@ def test_what_stands_around_a_payload_comes_with_the_receipts(
         assert lead + content[entry.offset : entry.offset + entry.nbytes] + tail == content
 
 
-def test_nothing_is_built_without_what_stands_around_a_payload(
+def test_nothing_is_built_without_an_envelope(
     alike: tuple[StepPlan, dict[str, bytes]],
 ) -> None:
     plan, _ = alike
     receipts = [convert(job) for job in plan.jobs]
-    with pytest.raises(DumpIngestError, match="no receipt has what stands around"):
+    with pytest.raises(DumpIngestError, match="no receipt has its envelope"):
         build_tables(EntryColumns.of(plan.entries), {}, receipts[:-1])

@@ -10,10 +10,11 @@ from workers.arrays.digest import digest
 from workers.arrays.dtypes import from_name
 from workers.dump.formats.header import TensorHeader
 from workers.dump.model import TensorName
-from workers.dump.source import OpenFile, around_digest
+from workers.dump.source import OpenFile, envelope_digest
 from workers.errors import SourceChanged
 from workers.model import SourceFile
 from workers.store.model import RowKind
+from workers.tasks.envelopes import Envelope
 from workers.tasks.model import Entry
 from workers.tasks.payload_buffer import PART_NBYTES, PayloadBuffer
 
@@ -68,19 +69,19 @@ def written_with_tail(root: Path, nbytes: int) -> tuple[Entry, bytes]:
     path = root / "file"
     path.write_bytes(path.read_bytes() + b"tail")
     source = SourceFile("file", path.stat().st_size, path.stat().st_mtime_ns)
-    return entry._replace(source=source, around=around_digest(LEAD + b"tail")), payload
+    return entry._replace(source=source, envelope_digest=envelope_digest(LEAD + b"tail")), payload
 
 
 @pytest.mark.parametrize("nbytes", [0, 10, 2 * PART_NBYTES])
-def test_what_stands_around_a_payload_is_read_with_it(tmp_path: Path, nbytes: int) -> None:
+def test_an_envelope_is_read_with_its_payload(tmp_path: Path, nbytes: int) -> None:
     entry, payload = written_with_tail(tmp_path, nbytes)
     buffer = PayloadBuffer(max(nbytes, 1))
     with OpenFile(tmp_path, entry.source, "step 0") as file:
         known, parts = buffer.hold(entry, nbytes, file)
         assert (known, b"".join(parts)) == (digest(payload), payload)
         for _ in range(2):
-            assert buffer.around(entry, file) == (LEAD.decode(), "tail")
-        assert buffer.around(entry._replace(around=None), file) is None
+            assert buffer.envelope(entry, file) == Envelope(bytearray(LEAD + b"tail"), len(LEAD))
+        assert buffer.envelope(entry._replace(envelope_digest=None), file) is None
 
 
 @pytest.mark.parametrize("nbytes", [0, 10, 2 * PART_NBYTES])
@@ -92,7 +93,7 @@ def test_what_stands_around_a_payload_is_read_with_it(tmp_path: Path, nbytes: in
         (lambda content: content[:-1], "ended at byte"),
     ],
 )
-def test_a_change_around_a_payload_is_noticed_whatever_its_size_and_time(
+def test_a_change_in_an_envelope_is_noticed_whatever_its_size_and_time(
     tmp_path: Path, nbytes: int, change: Callable[[bytes], bytes], message: str
 ) -> None:
     entry, _ = written_with_tail(tmp_path, nbytes)
@@ -101,7 +102,7 @@ def test_a_change_around_a_payload_is_noticed_whatever_its_size_and_time(
 
     def read(file: OpenFile) -> None:
         buffer.hold(entry, nbytes, file)
-        buffer.around(entry, file)
+        buffer.envelope(entry, file)
 
     with OpenFile(tmp_path, entry.source, "step 0") as file:
         path.write_bytes(change(path.read_bytes()))

@@ -7,7 +7,7 @@ import pytest
 from workers.arrays.dtypes import from_name
 from workers.arrays.strided import StridedView
 from workers.dump.formats.assembly import (
-    MAX_AROUND_NBYTES,
+    MAX_ENVELOPE_NBYTES,
     MAX_VIEW_NBYTES,
     PlacedTensor,
     assemble,
@@ -72,10 +72,10 @@ def test_file_of_views_alone_is_one_part() -> None:
 
 
 def test_long_runs_of_other_bytes_are_parts_of_their_own() -> None:
-    file = bytes(3 * MAX_AROUND_NBYTES + 8)
-    headers = assembled(placed(MAX_AROUND_NBYTES + 4, 1), file=file)
+    file = bytes(3 * MAX_ENVELOPE_NBYTES + 8)
+    headers = assembled(placed(MAX_ENVELOPE_NBYTES + 4, 1), file=file)
     assert [header.is_part for header in headers] == [True, False, True]
-    edge = assembled(placed(MAX_AROUND_NBYTES, 1), file=file[: 2 * MAX_AROUND_NBYTES + 4])
+    edge = assembled(placed(MAX_ENVELOPE_NBYTES, 1), file=file[: 2 * MAX_ENVELOPE_NBYTES + 4])
     assert [header.is_part for header in edge] == [False]
 
 

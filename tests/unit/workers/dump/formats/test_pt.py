@@ -37,7 +37,7 @@ from tests.pt_files import (
 from workers.arrays.statistics import summarise
 from workers.arrays.strided import elements_of
 from workers.dump.formats import assembly, pt_pickle
-from workers.dump.formats.assembly import MAX_AROUND_NBYTES
+from workers.dump.formats.assembly import MAX_ENVELOPE_NBYTES
 from workers.dump.formats.header import HoldsNoTensor, TensorHeader, Truncated
 from workers.dump.formats.pt import read_headers
 from workers.dump.formats.pt_tree import contents
@@ -369,14 +369,14 @@ def test_tensors_of_one_storage_share_its_bytes() -> None:
     assert elements_of_header(file, view) == FLOATS[1].tobytes()
 
 
-def test_what_stands_around_the_payload_is_a_part_of_its_own_if_it_is_long() -> None:
+def test_a_long_envelope_is_a_part_of_its_own() -> None:
     members = members_of(rebuilt("torch.FloatStorage", (2, 3), (3, 1)), FLOATS.tobytes())
     for file in (
-        archive({"extra": bytes(MAX_AROUND_NBYTES), **members}),
-        archive({**members, "extra": bytes(MAX_AROUND_NBYTES)}),
+        archive({"extra": bytes(MAX_ENVELOPE_NBYTES), **members}),
+        archive({**members, "extra": bytes(MAX_ENVELOPE_NBYTES)}),
     ):
         (header,) = headers_of(file)
-        assert len(header.lead) + len(header.tail) < MAX_AROUND_NBYTES
+        assert len(header.lead) + len(header.tail) < MAX_ENVELOPE_NBYTES
         assert payload_of(file, header) == FLOATS.tobytes()
 
 

@@ -218,7 +218,7 @@ def pair(number: int) -> bytes:
     return archive(members_of(pickle, FIRST.tobytes()) | members)
 
 
-def test_several_tensors_with_values_have_what_stands_around_them(learnt: AlikeFiles) -> None:
+def test_several_tensors_with_values_have_their_envelopes(learnt: AlikeFiles) -> None:
     for number in range(40):
         assert pt.read_headers(reader(pair(number)), len(pair(number))) == cold(pair(number))
     headers = found(learnt, pair(41))

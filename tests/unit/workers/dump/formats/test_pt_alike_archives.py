@@ -76,7 +76,7 @@ def test_other_files_are_not_alike(known: Callable[[bytes], Outcome | None], con
 def test_a_storage_far_from_an_end_is_not_alike(
     known: Callable[[bytes], Outcome | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pt_alike_archives, "MAX_AROUND_NBYTES", 100)
+    monkeypatch.setattr(pt_alike_archives, "MAX_ENVELOPE_NBYTES", 100)
     assert known(file_of(302)) is None
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from workers.errors import DamagedStore
-from workers.store.sketches.entry_table import EntryTable
+from workers.store.sketches.entry_table import EntryTable, is_of_rows, rows_of
 
 TABLE = EntryTable("histograms", ("bin", "count"))
 
@@ -54,3 +54,11 @@ def test_a_damaged_table_is_named_with_its_step(damage: bytes | str | None) -> N
     assert not isinstance(data, str)
     with pytest.raises(DamagedStore, match="rank 0 step 1: histograms"):
         TABLE.decode(documents["histograms"], data, "rank 0 step 1")
+
+
+def test_rows_and_entries_of_some_of_them() -> None:
+    entries = np.array([[0, 7], [0, 8], [3, 9]])
+    assert rows_of(entries) == [0, 3]
+    assert is_of_rows(entries, [3]).tolist() == [False, False, True]
+    assert not is_of_rows(entries, []).any()
+    assert not len(is_of_rows(entries[:0], [3]))
