@@ -53,7 +53,7 @@ def run(
     else:
         say(f"{counted(report.steps, 'step')} encoded again; {human_bytes(report.saved_nbytes)} saved")
         if report.steps:
-            say("What they took before goes with gc, after its grace period.")
+            say("After the grace period, the next gc deletes the previous generations.")
     for step in report.done:
         if step.left:
             say(f"{step.key}: {step.left}", label="left alone")

@@ -31,13 +31,13 @@ def say_missing(report: Report, settings: Settings) -> None:
         store = ingest.open_store(url, **settings.store_options)
         items = ingest.missing(store, most_ranks=_MAX_RANKS)
     except DumpIngestError as exc:
-        say(f"what the dump lacks is not known: {exc.message}", label="note")
+        say(f"cannot tell what the dump lacks: {exc.message}", label="note")
         return
     if report.missing_steps:  # steps that no rank has are named above
         items = MissingItems(item for item in items if item.what != "step" or item.rank is not None)
     if items:
         command = f"dump-ingest ls {shlex.quote(url)} --missing"
-        say(f"the dump's configuration asks for what is not there; `{command}` lists it", label="note")
+        say(f"the dump lacks items that its configuration requests; `{command}` lists them", label="note")
         _say_items(items)
 
 

@@ -199,7 +199,7 @@ def _say_notes(report: Report, store: str) -> None:
     _say_findings(report, store)
     if report.missing_steps:
         steps = _listed(report.missing_steps)
-        say(f"the dump's configuration asks for steps that no rank has (yet): {steps}", label="note")
+        say(f"the dump's configuration requests steps that no rank has (yet): {steps}", label="note")
     for kept in report.kept:
         say(
             f"{kept.key}: {counted(kept.gone, 'file')} disappeared from the dump; the commit stays",

@@ -117,7 +117,7 @@ def _print_missing(items: ingest.MissingItems, *, json: bool) -> None:
     if json:
         print_json(list(items.rows()))
     elif not items:
-        say("nothing that the configuration of the dump asked for is missing, as far as it is in the store")
+        say("nothing is missing that the dump configuration in the store requests")
     else:
         rows = (
             (item.what, item.name, "all" if item.rank is None else str(item.rank), item.reason)

@@ -86,7 +86,7 @@ def command(
         if shown:
             print_table(_COLUMNS, map(_row, shown), right=_RIGHT)
         elif answer.looked_at:
-            say(f"nothing is odd in {counted(answer.looked_at, 'tensor')}", label="note")
+            say(f"nothing unusual in {counted(answer.looked_at, 'tensor')}", label="note")
         say_rest(len(answer.positions), len(shown), "lines")
         if answer.too_small:
             too_small = counted(answer.too_small, "tensor")

@@ -68,7 +68,7 @@ def command(
             label="note",
         )
     if damages:
-        say(f"`dump-ingest repair {opened.url}` shows what it can be made from", label="hint")
+        say(f"`dump-ingest repair {opened.url}` shows from what it can be restored", label="hint")
         raise typer.Exit(EXIT_DAMAGE)
 
 

@@ -67,9 +67,9 @@ def element_types() -> Iterator[tuple[str, ...]]:
     for code, name in dump_data_tensor.ELEMENT_TYPES.items():
         element = from_name(name)
         if element.is_opaque:
-            stored = "bytes, a byte for each element"
+            stored = "bytes, one for each element"
         elif element.is_packed:
-            stored = f"bytes as dumped, {element.bits} bits for each element; read as `{element.values}`"
+            stored = f"bytes as dumped, {element.bits}-bit elements; read as `{element.values}`"
         elif element.is_native:
             core = core_name(element.stored_name)
             stored = f"Zarr `{core}`" + ("" if core == element.stored_name else f", `logical_dtype` `{name}`")

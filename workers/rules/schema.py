@@ -46,7 +46,7 @@ class BaseRule(BaseModel):
     kind: str
     """One of the kinds. May be left out to change a built-in rule."""
     description: str = ""
-    """What a finding means, for those who read it."""
+    """What a finding means."""
     source: str = ""
     """Where definition and threshold come from."""
     severity: Literal["info", "warning", "critical"] = "warning"
@@ -58,11 +58,11 @@ class BaseRule(BaseModel):
     include: Patterns = ()
     """Patterns over `Tensor.name`: globs, or `re:` and a regular expression that is searched. None: all."""
     exclude: Patterns = ()
-    """Patterns over the name, of which none may match."""
+    """Patterns over the name. No tensor that matches one is examined."""
     op_type: Patterns = ()
     """Patterns over the type of the operator."""
     exclude_op_type: Patterns = ()
-    """The same, of which none may match."""
+    """Patterns over the type of the operator; matching tensors are not examined."""
     io: Patterns = ()
     """Patterns over `input`, `output`, ..."""
     graph: Patterns = ()

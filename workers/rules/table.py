@@ -59,7 +59,7 @@ def _parameters(rule: BaseRule) -> str:
 
 
 def _kinds() -> str:
-    rows = ["| Kind | Looks at | Fires for | Fields of its own, with defaults |", "|---|---|---|---|"]
+    rows = ["| Kind | Looks at | Fires for | Additional fields, with defaults |", "|---|---|---|---|"]
     for kind, model in MODELS.items():
         summary = (model.__doc__ or "").strip().partition("\n")[0]
         own = {name: field for name, field in model.model_fields.items() if name not in COMMON_FIELDS}

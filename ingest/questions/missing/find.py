@@ -108,14 +108,14 @@ def _steps(store: Catalog, rank: int, asked: AskedDump, steps: Sequence[int]) ->
     later = [step for step in absent if step > steps[-1]]
     earlier = [step for step in absent if step < steps[-1]]
     if later:
-        reason = f"the newest step is {steps[-1]}: the job has ended, or has not come so far"
+        reason = f"the newest step is {steps[-1]}: the job has ended, or has not got that far"
         yield MissingItem("step", format_ranges(later), rank, reason)
     if earlier:
         context = context_of(store, rank)
         graphs = _graphs_of(store.step(rank, steps[-1]))
         ran = {step for graph in graphs for step in context.history(graph)}
         did_not_run = bool(ran) and ran.isdisjoint(earlier)
-        reason = "its graphs did not run in them, by their history" if did_not_run else ""
+        reason = "according to their history, its graphs did not run in these steps" if did_not_run else ""
         yield MissingItem("step", format_ranges(earlier), rank, reason)
 
 
@@ -130,13 +130,13 @@ def _operators(store: Catalog, step: Step, asked: AskedDump) -> Iterator[Missing
         in_graph = [name for name in planned if pattern.matches(_type_of(name), flatten(name))]
         if in_graph:
             why = why_never_dumped(_type_of(in_graph[0]))
-            reason = f"{in_graph[0]} is in the graph, and was not dumped" + (f": {why}" if why else "")
+            reason = f"{in_graph[0]} is in the graph, but was not dumped" + (f": {why}" if why else "")
         elif pattern.match is Match.TYPE and (why := why_never_dumped(pattern.text)):
             reason = why
         elif planned:
-            reason = "no operator of the graph is called that: it was fused, renamed or optimised away"
+            reason = "the graph has no operator of this name: it was fused, renamed or optimised away"
         else:
-            reason = "no operator of the dump is called that; the dump has no graph that tells why"
+            reason = "the dump has no operator of this name, and no graph that says why"
         yield MissingItem("operator", pattern.text, step.key.rank, reason)
 
 

@@ -123,7 +123,7 @@ def _suspects_of_origin(
     for operator in _named(answer.alternatives):
         yield _suspect(operator, _ALTERNATIVE, operator.reason)
     for operator in _named(answer.spread.next):
-        yield _suspect(operator, _READER, "it reads what went wrong")
+        yield _suspect(operator, _READER, "it reads a bad tensor")
 
 
 def _named(operators: Sequence[_Named]) -> list[_Named]:
@@ -247,7 +247,7 @@ def _with_sources(flow: StepFlow, culprits: list[FlowCall], why: str) -> Iterato
                 if source.key not in seen:
                     seen.add(source.key)
                     culprits.append(source)
-                    yield Suspect(_id_of(source.key), worth, f"{reader.op_type} reads what it writes")
+                    yield Suspect(_id_of(source.key), worth, f"it writes an input of {reader.op_type}")
         worth *= _FADING
 
 

@@ -12,7 +12,7 @@ from ingest.reader.step import Step
 from workers.model import StepKey
 from workers.store.model import RowKind
 
-NOTHING_NEW = "The store has all of these tensors already: the dump shows whether it happens again."
+NOTHING_NEW = "The store already has all of these tensors: the dump shows whether the problem occurs again."
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ def test_what_is_missing_is_named_with_the_reason(
     commits = [step.commit.summary for step in store.select()]
     report = Report(commits=commits, may_have_configuration=True, missing_steps=(9,))
     heading, *lines = said(tmp_path / "s", report, capsys).splitlines()
-    assert heading.startswith("note: the dump's configuration asks for what is not there; `dump-ingest ls ")
+    assert heading.startswith("note: the dump lacks items that its configuration requests; `dump-ingest ls ")
     # Steps are named by another note.
     assert lines[0] == "  operator While: control flow has no tensors of its own"
     assert lines[-1] == "  and 1 more"
@@ -44,7 +44,7 @@ def test_nothing_is_said_without_a_reason_to_look(
     for report in (Report(commits=commits), Report(may_have_configuration=True)):
         assert said(tmp_path / "nothing", report, capsys) == ""
     unreadable = Report(commits=commits, may_have_configuration=True)
-    assert "what the dump lacks is not known: " in said(tmp_path / "nothing", unreadable, capsys)
+    assert "cannot tell what the dump lacks: " in said(tmp_path / "nothing", unreadable, capsys)
     # Without the other steps that the configuration asks for, all is there but these.
     whole = Report(commits=commits, may_have_configuration=True, missing_steps=(1, 3))
     assert said(tmp_path / "s", whole, capsys) == ""

@@ -88,7 +88,7 @@ def test_problems_are_named_with_the_command_that_lists_them(
         f"problem: {key}: partial, 2 files quarantined, 1 file with names that are not understood; ",
         f"problem: {key}: the dumped statistics of 1 tensor do not match the elements; ",
         "note: the paths name no ranks: 0, 1 are device ids (--rank-map 0=8,1=9 gives the ranks)\n",
-        "note: the dump's configuration asks for steps that no rank has (yet): 7, 8\n",
+        "note: the dump's configuration requests steps that no rank has (yet): 7, 8\n",
         "error: away (and 2 more)\n  Wait.\n",
     ):
         assert line in messages

@@ -29,7 +29,7 @@ def test_a_dump_that_has_what_was_asked_for_misses_nothing(dump: Path, tmp_path:
 def test_steps_that_never_came_are_said_once_for_all_ranks(dump: Path, tmp_path: Path) -> None:
     items = ingest.missing(store_of(dump, tmp_path / "s", iteration="0|2|5-8"))
     assert rows(items) == [("step", "5-8", None), ("step", "0", None)]
-    assert items[0].reason == "the newest step is 2: the job has ended, or has not come so far"
+    assert items[0].reason == "the newest step is 2: the job has ended, or has not got that far"
 
 
 def test_operators_are_named_with_what_the_graph_tells(dump: Path, tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_what_is_in_the_graph_and_was_not_dumped_is_told_apart(dump: Path, tmp_p
         path.unlink()
     items = ingest.missing(store_of(dump, tmp_path / "s", iteration="2", dump_mode=1, kernels=[LOG]))
     assert rows(items) == [("operator", LOG, None)]
-    assert items[0].reason == f"{LOG} is in the graph, and was not dumped"
+    assert items[0].reason == f"{LOG} is in the graph, but was not dumped"
 
 
 def test_statistics_and_devices_that_were_asked_for_are_missed(dump: Path, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_the_operator_and_what_wrote_its_inputs_are_dumped(whole: ingest.DumpSto
     settings = json.loads(answer.config.text)["common_dump_settings"]
     assert (settings["iteration"], settings["path"]) == ("1-2", "/srv/dumps/nan-log-2rank/dump_next")
     assert answer.config.ranks == (0, 1)
-    assert "The store has all of these tensors already" in answer.notes[-1]
+    assert "The store already has all of these tensors" in answer.notes[-1]
 
 
 def test_the_estimate_is_what_these_operators_have_in_the_store(whole: ingest.DumpStore) -> None:
