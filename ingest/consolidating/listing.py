@@ -96,7 +96,7 @@ class CommitListing:
         self._known |= steps
 
     def compare(self, writer: CubeWriter | None) -> CommittedSteps:
-        """Compare the listed steps with those in the cubes of `writer`; None if there are no cubes."""
+        """Compare the listed steps with those in the cubes of `writer`; None without cubes."""
         held_by_rank = writer.steps_by_rank() if writer else {}
         committed = CommittedSteps({rank: steps for rank, steps in self._steps.items() if len(steps)})
         nothing = np.zeros(0, np.int64)

@@ -276,7 +276,7 @@ class PlaceSearch:
             return False
 
     def _has_entry(self, expression: re.Pattern[str] | None, directory: str) -> bool:
-        """Return whether a directory has an entry of such a name; any will do if there is no expression."""
+        """Return whether a directory has an entry of such a name; any will do without an expression."""
         if expression is None:
             return True
         try:

@@ -71,7 +71,7 @@ def _hint_for_file(path: Path) -> str:
 
 
 def refuse_in_store(path: Path) -> None:
-    """Do nothing unless a file that is no part of a store would lie in one.
+    """Do nothing unless a file that does not belong to a store would lie in one.
 
     Raises:
         UsageError: it would; `gc` and a new view would delete it.
