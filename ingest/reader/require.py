@@ -71,10 +71,10 @@ def _hint_for_file(path: Path) -> str:
 
 
 def refuse_in_store(path: Path) -> None:
-    """Do nothing unless a file that does not belong to a store would lie in one.
+    """Refuse a path inside a store: `gc` and a new consolidated view delete what does not belong there.
 
     Raises:
-        UsageError: it would; `gc` and a new view would delete it.
+        UsageError: the path is inside a store.
     """
     if (store := store_above(StoreAddress(str(path.resolve())))) is not None:
         raise UsageError(
