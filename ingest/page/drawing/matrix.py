@@ -14,17 +14,12 @@ from ingest.questions.matrix import DAMAGED, MISSING, PARTIAL, Matrix
 
 _WIDTH, _LEFT, _TOP, _BOTTOM = 1080, 64, 8, 34
 _MAX_TICKS = 12
-#: The width of a cell at most, and of all cells of few steps: with the margins, a phone shows them whole.
-_MAX_CELL, _PHONE = 112.0, 252.0
-#: The width at which the number of a step fits below each cell.
-_LABELLED = 44.0
 
 
 def matrix_picture(matrix: Matrix, label: str, *, rows_are: str = "rank") -> Markup:
     """Return the picture. Its attributes say where cells are, for the script that follows the pointer."""
     rows, columns = matrix.values.shape
-    room = _PHONE if columns * _LABELLED <= _PHONE else _WIDTH - _LEFT
-    width = max(min(room / columns, _MAX_CELL), 3.0)
+    width = max(min((_WIDTH - _LEFT) / columns, 112.0), 3.0)
     height = max(min(440 / rows, 44.0), 5.0)
     gap = 1.5 if min(width, height) >= 8 else 0.5 if min(width, height) >= 4 else 0.0
     parts = [_path(places, css, width, height, gap) for css, places in _classes(matrix) if places.any()]
@@ -99,7 +94,7 @@ def _axes(matrix: Matrix, width: float, height: float, rows_are: str) -> Iterato
     for row in _ticks(rows, max(int(rows * height // 16), 1)):
         y = _TOP + (row + 0.5) * height + 4
         yield text(_LEFT - 8, y, f"{matrix.ranks[row][0]}", class_="tick end")
-    for column in _ticks(columns, max(int(columns * width // _LABELLED), 1)):
+    for column in _ticks(columns, max(int(columns * width // 44), 1)):
         x = _LEFT + (column + 0.5) * width
         yield text(x, _TOP + rows * height + 14, f"{matrix.steps[column][0]}", class_="tick mid")
     yield text(4, _TOP + min(rows * height, 14), rows_are, class_="axis")

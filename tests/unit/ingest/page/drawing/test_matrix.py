@@ -50,14 +50,6 @@ def test_the_script_is_told_where_cells_are() -> None:
     assert ">10</text>" in drawn
 
 
-@pytest.mark.parametrize(("steps", "widest"), [(1, 324), (3, 324), (5, 324), (6, 744), (240, 1088)])
-def test_few_steps_fit_a_phone_and_many_fill_a_screen(steps: int, widest: int) -> None:
-    drawn = matrix_picture(made(np.ones((2, steps)).tolist()), "x")
-    width = re.search(r'width="([\d.]+)"', drawn)
-    assert width is not None
-    assert float(width[1]) <= widest
-
-
 @pytest.mark.parametrize("shape", [(1, 1), (88, 240)])
 def test_numbers_of_ranks_and_steps_do_not_crowd(shape: tuple[int, int]) -> None:
     drawn = matrix_picture(made(np.ones(shape).tolist()), "x")
