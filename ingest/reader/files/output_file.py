@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from ingest.reader.require import refuse_in_store
 from workers.errors import DumpIngestError, UsageError
 from workers.store.backends.new_file import NewFile
 
@@ -43,9 +42,16 @@ def output_file(path: Path) -> Iterator[Writable]:
             with path.open("wb") as file:
                 yield _Unseekable(file)
         else:
-            refuse_in_store(path)
+            _refuse_in_store(path)
             with _replacing(path.resolve()) as new:
                 yield new
+
+
+def _refuse_in_store(path: Path) -> None:
+    if any((parent / "zarr.json").is_file() for parent in path.resolve().parents):
+        from ingest.reader.require import refuse_in_store  # deferred: it takes 0.1 s, and stores are rare
+
+        refuse_in_store(path)
 
 
 class _Unseekable:
