@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable
 import numpy as np
 import numpy.typing as npt
 
+from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.dtypes import from_name
 from workers.arrays.sketches import histogram
 from workers.arrays.sketches.histogram import Histogram
@@ -117,9 +118,8 @@ def without_copies(entries: npt.NDArray[np.int64], index: Tables) -> npt.NDArray
 
 def contents_of(index: Tables) -> list[tuple[object, ...]]:
     """Return for each row a key that is equal for two rows if their elements are equal."""
-    digests = [bytes(digest) for digest in index.digest]
-    dtypes, layouts = index.label("dtype").tolist(), index.label("layout").tolist()
-    return [
-        (digest, dtype, *((index.shape[row].tobytes(),) if layout == "device" else ()))
-        for row, (digest, dtype, layout) in enumerate(zip(digests, dtypes, layouts, strict=True))
-    ]
+    digests = np.ascontiguousarray(index.digest).view(f"V{DIGEST_BYTES}").ravel().tolist()
+    contents: list[tuple[object, ...]] = list(zip(digests, index.label("dtype").tolist(), strict=True))
+    for row in np.flatnonzero(index.label("layout") == "device").tolist():
+        contents[row] += (index.shape[row].tobytes(),)
+    return contents
