@@ -40,7 +40,7 @@ class Settings(BaseModel):
     """All settings. `dump-ingest config schema` prints the description of each field."""
 
     # Descriptions come from `schema`: pydantic would parse this file at each start, in 50 ms.
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     store: str | None = None
     """The store: a directory or any fsspec URL, such as s3://bucket/run.zarr."""

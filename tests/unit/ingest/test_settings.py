@@ -74,6 +74,7 @@ def test_worker_resources_are_written_as_the_flag_of_dask() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
+        ("quiet_s", "inf", "must be a finite number"),
         ("continues", "dump", "must be absolute paths"),
         ("continues", "/data/a:b", "must be absolute paths"),
         ("rank_map", "0", "device=rank pairs"),
