@@ -20,6 +20,7 @@ from ingest.questions.compare import Comparison, compare, load_layout_map, load_
 from ingest.questions.compare.growth import ErrorGrowth, error_growth
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.divergence.broken_links import BrokenLinks, broken_links
+from ingest.questions.heatmap import heatmap
 from ingest.questions.localize import Localized, localize
 from ingest.questions.matrix import Matrix, matrix
 from ingest.questions.missing import MissingItem, MissingItems, missing
@@ -31,8 +32,9 @@ from ingest.questions.placement.layout_answer import RunLayout
 from ingest.questions.placement.within import layout
 from ingest.questions.precision import PrecisionAnswer, precision
 from ingest.questions.quantiles import QuantilesAnswer, quantiles
+from ingest.questions.rank_values import rank_values
 from ingest.questions.trampled import Trampled, TrampledTensors, trampled
-from ingest.questions.trend import heatmap, rank_values, trend
+from ingest.questions.trend import trend
 from ingest.reader.anatomy import Anatomy
 from ingest.reader.context import Context, SourceLine, context_of
 from ingest.reader.cubes.consolidated import ConsolidatedCubes

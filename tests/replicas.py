@@ -82,3 +82,14 @@ class Replicas:
         values = {"count": 64, "min": mean - 4, "max": mean + 4, "mean": mean, "std": 1, "l2_norm": 8 + mean}
         for field, number in values.items():
             tables.statistics[row, FIELDS.index(field)] = number
+
+
+def gappy_replicas() -> Replicas:
+    """Return two ranks with four steps: one of them lacks step 1, and one step of the other is partial."""
+    made = Replicas()
+    for rank in range(2):
+        for step in range(4):
+            if (rank, step) != (1, 1):
+                status = "partial" if (rank, step) == (0, 3) else "complete"
+                made.put(rank, step, {"Adam.w.input.0": step + 1, "Adam.v.input.1": step + 2}, status=status)
+    return made

@@ -81,7 +81,7 @@ def command(
     # deferred: numba, numpy and pandas take 0.5 s to import
     from ingest.cli import heatmap_cells, heatmap_field, heatmap_values
     from ingest.questions.heatmap_rows import heatmap_rows
-    from ingest.questions.trend import statistic_for
+    from ingest.questions.statistic_names import statistic_for
 
     if not chosen:
         store, pattern = store_and_maybe(store, pattern, config)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ingest.cli.printing import print_json, print_table
 from ingest.questions.heatmap_rows import value_rows
-from ingest.questions.trend import rank_values
+from ingest.questions.rank_values import rank_values
 from ingest.reader.catalog import Catalog
 from ingest.reader.text import number_text
 from workers.errors import UsageError

@@ -56,7 +56,7 @@ def command(
     """
     # deferred: numba, numpy and pandas take 0.5 s to import
     from ingest.cli import trend_lines
-    from ingest.questions.trend import statistic_for
+    from ingest.questions.statistic_names import statistic_for
 
     if not chosen:
         store, pattern = store_and(store, pattern, config, placeholder="PATTERN")

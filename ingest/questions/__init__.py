@@ -9,13 +9,16 @@ outliers/, precision/,   answers from sketches, also when the tensors are gone
 quantiles.py, localize.py
 trampled.py,             memory that changed although nobody wrote it
 trampled_buffers.py
-trend.py, matrix.py      a statistic over steps and ranks
+trend.py, heatmap.py,     a statistic over steps and ranks
+rank_values.py, matrix.py
 trend_figure.py,         pictures and rows of these
 heatmap_rows.py,
 heatmap_scale.py,
 plot.py, sparkline.py
-name_pattern.py,         shared: names in YAML files, steps that users name, an empty choice, histograms of
-named_steps.py,          the chosen tensors
-empty_choice.py,
-sketched_tensors.py
+statistic_names.py,      shared: names of statistics, names in YAML files, steps that users name, the tensors
+name_pattern.py,         that a question is about, their histograms, and the error if there are none
+named_steps.py,
+matching_tensors.py,
+sketched_tensors.py,
+empty_choice.py
 """

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.trend import rank_values_of, statistic_named
+from ingest.questions.rank_values import rank_values_of
+from ingest.questions.statistic_names import statistic_named
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.cubes.rank_statistics import RankValues

@@ -13,7 +13,8 @@ from ingest.page.drawing.charts import Series, series_by_rank, series_picture
 from ingest.page.moment import Moment
 from ingest.page.screen import AnswerLine, Asked
 from ingest.questions.compare.compared_tensor import ComparedTensor
-from ingest.questions.trend import heatmap, trend
+from ingest.questions.heatmap import heatmap
+from ingest.questions.trend import trend
 from workers.errors import DamagedStore, UsageError
 
 #: Ranks that have a line.

@@ -8,7 +8,7 @@ import pytest
 from matplotlib import pyplot as plt
 
 from ingest.questions import plot
-from ingest.questions.trend import heatmap
+from ingest.questions.heatmap import heatmap
 from ingest.questions.trend_figure import Line
 from tests.replicas import Replicas
 from workers.errors import UsageError
