@@ -93,7 +93,7 @@ def assert_is_what_is_committed(objects: ObjectStore) -> None:
 
 def assert_copies_are_right(cubes: ConsolidatedCubes) -> None:
     """Check that cubes with copies have one of each commit, and none of what is not committed."""
-    if cubes.cubes.commits is None:
+    if cubes.layouts.commits is None:
         return
     keys = [StepKey(rank, step) for step in cubes.steps.tolist() for rank in cubes.ranks.tolist()]
     leaves = {key: cubes.objects.get(f"{key.path}/zarr.json") for key in keys}
@@ -104,7 +104,7 @@ def held_copies(cubes: ConsolidatedCubes) -> dict[StepKey, str]:
     """Return the copies of commits that are in the cubes."""
     shape = (cubes.state.steps, cubes.state.ranks)
     copies: dict[StepKey, str] = {}
-    layout = cubes.cubes.commits
+    layout = cubes.layouts.commits
     assert layout is not None
     for (place, chunk), name in layout.keys(shape).items():
         texts = layout.decode(cubes.objects.get(f"{GROUP}/{name}"), name)[0].tolist()
@@ -127,11 +127,11 @@ def assert_cubes_by_tensor_are_right(cubes: ConsolidatedCubes) -> None:
 def assert_survey_is_right(objects: ObjectStore) -> None:
     """Check that the statistics that readers get from the cubes equal those in the tables."""
     axis, blocks = from_tables(objects)
-    survey = StepStatistics(take_snapshot(ingest.DumpStore(objects)))
-    for block in list(survey.blocks()):
+    statistics = StepStatistics(take_snapshot(ingest.DumpStore(objects)))
+    for block in list(statistics.blocks()):
         expected = blocks[block.step].widened(len(axis))
-        places = places_of(axis, survey.axis)
-        wide = block.widened(len(survey.axis))
+        places = places_of(axis, statistics.axis)
+        wide = block.widened(len(statistics.axis))
         np.testing.assert_array_equal(wide.digest[:, places], expected.digest)
         np.testing.assert_array_equal(wide.row[:, places], expected.row)
         np.testing.assert_array_equal(wide.statistics[:, places], expected.statistics)

@@ -77,7 +77,7 @@ def put(objects: ObjectStore, values: Sequence[Sequence[float] | None], rank: in
 def consolidated(objects: ObjectStore, rules: RuleSet) -> list[StepFindings]:
     """Evaluate rules over several steps for all steps that were not evaluated before."""
     # Without `with`: no other consolidator competes for the lease.
-    return list(Consolidator(objects, keeper=SeriesEvaluator(objects, rules)).once().findings)
+    return list(Consolidator(objects, evaluator=SeriesEvaluator(objects, rules)).once().findings)
 
 
 def steps_that_fire(values: Sequence[Sequence[float] | None], **rule: Any) -> list[int]:

@@ -168,9 +168,9 @@ def _commit(
 
 
 def _view(objects: ObjectStore) -> ConsolidatedCubes:
-    view = open_cubes(objects)
-    assert view is not None
-    return view
+    cubes = open_cubes(objects)
+    assert cubes is not None
+    return cubes
 
 
 def _ask(store: Path, expected: int) -> None:
@@ -179,8 +179,8 @@ def _ask(store: Path, expected: int) -> None:
 
 
 def _ask_xarray(store: Path, expected: int) -> None:
-    view = xr.open_zarr(f"{store}/consolidated")
-    matches = np.nonzero((view.nan_count > 0).to_numpy())
+    cubes = xr.open_zarr(f"{store}/consolidated")
+    matches = np.nonzero((cubes.nan_count > 0).to_numpy())
     assert len(matches[0]) == expected, len(matches[0])
 
 

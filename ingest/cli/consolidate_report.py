@@ -25,7 +25,7 @@ def say_consolidated(consolidated: StepsConsolidated, consolidator: Consolidator
 
 
 def _print_json(consolidated: StepsConsolidated, consolidator: Consolidator) -> None:
-    view = consolidator.view()
+    state = consolidator.state()
     row: dict[str, Any] = {
         "appended": list(consolidated.appended),
         "rewritten": list(consolidated.rewritten),
@@ -33,7 +33,7 @@ def _print_json(consolidated: StepsConsolidated, consolidator: Consolidator) -> 
         "damaged": list(consolidated.damaged),
         "findings": sum(sum(step.result.totals.values()) for step in consolidated.findings),
     }
-    print_json(row | {name: getattr(view, name, 0) for name in ("steps", "ranks", "tensors")})
+    print_json(row | {name: getattr(state, name, 0) for name in ("steps", "ranks", "tensors")})
 
 
 def _say_steps(consolidated: StepsConsolidated, consolidator: Consolidator) -> None:
@@ -44,7 +44,7 @@ def _say_steps(consolidated: StepsConsolidated, consolidator: Consolidator) -> N
     }
     parts = [f"{change}: {format_ranges(steps)}" for change, steps in changes.items() if steps]
     say("; ".join(parts) or "nothing is new")
-    view = consolidator.view()
-    if view is not None:
-        sizes = ((view.steps, "step"), (view.ranks, "rank"), (view.tensors, "tensor"))
+    state = consolidator.state()
+    if state is not None:
+        sizes = ((state.steps, "step"), (state.ranks, "rank"), (state.tensors, "tensor"))
         say(f"the view has {', '.join(counted(count, noun) for count, noun in sizes)}")

@@ -52,7 +52,7 @@ def cut_blocks(writer: CubeWriter, run: RunJobs, lease: Lease | None, limit: int
 def _missing(reader: ConsolidatedCubes, result: CutBlock) -> str:
     """Say which of the objects that a task did not find is missing; "" if all are rightly absent."""
     job = result.job
-    layout = reader.cubes.per_step[job.name]
+    layout = reader.layouts.per_step[job.name]
     try:
         for place in result.absent:
             reader.check_absent(layout, (place, job.rank_chunk, job.tensor_chunk))
@@ -73,5 +73,5 @@ def _jobs(writer: CubeWriter, block: int) -> Iterator[CutJob]:
     state, grid = writer.state, writer.state.grid
     rank_chunks = range(ceil_div(state.ranks, grid.ranks))
     tensor_chunks = range(ceil_div(state.tensors, grid.tensors))
-    for name, ranks, tensors in product(writer.cubes.by_tensor, rank_chunks, tensor_chunks):
+    for name, ranks, tensors in product(writer.layouts.by_tensor, rank_chunks, tensor_chunks):
         yield CutJob(writer.objects.address, grid, name, block, ranks, tensors)

@@ -45,7 +45,7 @@ def copy_commits(
     Raises:
         StoreError: the store refused.
     """
-    layout = writer.cubes.commits
+    layout = writer.layouts.commits
     if layout is None:
         return
     texts = _by_object(writer, keys, commits)

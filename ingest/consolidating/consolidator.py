@@ -93,7 +93,7 @@ class Consolidator:
     clock: Callable[[], float] = time.monotonic
     observers: list[Observer] = field(default_factory=list)
     """Called at the start and at the end of every round."""
-    keeper: SeriesEvaluator | None = None
+    evaluator: SeriesEvaluator | None = None
     """Evaluates rules over several steps or ranks; None if there are none."""
     _lease: Lease | None = None
     _listing: CommitListing | None = None
@@ -239,7 +239,7 @@ class Consolidator:
         cut_blocks(self._writer, self.run, self._lease, limit)
         return tuple(f"{reason}. {REBUILD_HINT}" for reason in self._writer.uncuttable.values())
 
-    def view(self) -> CubeState | None:
+    def state(self) -> CubeState | None:
         """Return the state of the cubes; None if nothing has been taken in yet."""
         return None if self._writer is None else self._writer.state
 
@@ -261,9 +261,11 @@ class Consolidator:
 
     def _evaluate(self, limit: int) -> list[StepFindings]:
         """Evaluate rules for the steps of the cubes for which nobody has done it."""
-        if self.keeper is None or self._writer is None or self._evaluated:
+        if self.evaluator is None or self._writer is None or self._evaluated:
             return []
-        evaluated = list(self.keeper.evaluate(self._writer.generations(), limit=limit, keep=self._keep_lease))
+        evaluated = list(
+            self.evaluator.evaluate(self._writer.generations(), limit=limit, keep=self._keep_lease)
+        )
         self._evaluated = not limit or len(evaluated) < limit
         return evaluated
 

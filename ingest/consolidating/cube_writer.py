@@ -21,7 +21,7 @@ from workers.store.announcements import CHANGED
 from workers.store.commit import Commit
 from workers.store.consolidated.blocks import TensorAxis, TensorKey
 from workers.store.consolidated.cube_state import CubeState, parse_state
-from workers.store.consolidated.cubes import GROUP, KEY_FIELDS, SKETCH_LABELS, CubeGrid, Cubes
+from workers.store.consolidated.cubes import GROUP, KEY_FIELDS, SKETCH_LABELS, CubeGrid, CubeLayouts
 from workers.store.consolidated.nd_arrays import ArrayLayout
 from workers.store.consolidated.tensor_axis import unique_names
 from workers.store.objects import ObjectStore
@@ -116,9 +116,9 @@ class CubeWriter:
         return cls(objects, CubeState(uuid.uuid4().hex, 0, 0, (), grid), _unwritten={"statistic", "sketch"})
 
     @property
-    def cubes(self) -> Cubes:
+    def layouts(self) -> CubeLayouts:
         """The layouts of the arrays."""
-        return Cubes(self.state.grid, self.state.version)
+        return CubeLayouts(self.state.grid, self.state.version)
 
     def in_blocks(self, steps: Iterable[int]) -> list[list[int]]:
         """Group steps of the cubes by the block that holds their counts of NaN and Inf."""
@@ -196,7 +196,7 @@ class CubeWriter:
         )
         columns |= {"name": [key.name for key in self.axis.keys], "tensor": self.names}
         written: dict[str, bytes] = {}
-        for name, layout in self.cubes.keys.items():
+        for name, layout in self.layouts.keys.items():
             values = np.array(columns[name], layout.dtype)
             written |= _chunks(layout, values, range(before, len(values)))
         self.objects.put_many(written)
@@ -225,7 +225,7 @@ class CubeWriter:
     def clear(self, place: int) -> None:
         """Reset what is known of a step, before the results of its tasks are recorded."""
         self.fingerprints[place] = ""
-        for layout in self.cubes.shared:
+        for layout in self.layouts.shared:
             block, within = divmod(place, layout.chunk[0])
             self._block(layout, block)[within] = layout.fill
 
@@ -238,14 +238,14 @@ class CubeWriter:
                 continue
             self.fingerprints[job.place, first + within] = result.fingerprints[rank]
             values = (result.fingerprints[rank], result.statuses[rank], *result.totals[rank])
-            for layout, value in zip(self.cubes.tables.values(), values, strict=True):
+            for layout, value in zip(self.layouts.tables.values(), values, strict=True):
                 block, number = divmod(job.place, layout.chunk[0])
                 self._block(layout, block)[number, first + within] = value
-            for layout in self.cubes.aggregates.values():
+            for layout in self.layouts.aggregates.values():
                 block, number = divmod(job.place, layout.chunk[0])
                 self._block(layout, block)[number, first + within] = result.aggregates[rank]
         ranks = slice(first, min(first + job.grid.ranks, len(self.ranks)))
-        for layout, counts in zip(self.cubes.anomalies.values(), result.anomalies, strict=True):
+        for layout, counts in zip(self.layouts.anomalies.values(), result.anomalies, strict=True):
             block, number = divmod(job.place, layout.chunk[0])
             self._block(layout, block)[number, ranks, : job.width] = counts[: ranks.stop - first]
 
@@ -266,22 +266,22 @@ class CubeWriter:
     def publish(self, places: Sequence[int]) -> None:
         """Write what these steps share with others, and then the metadata, which makes them visible."""
         written = self._empty_tables()
-        for layout in self.cubes.shared:
+        for layout in self.layouts.shared:
             for block in sorted({place // layout.chunk[0] for place in places}):
                 values = self._block(layout, block)
                 for index in layout.keys(values.shape):
                     key = f"{GROUP}/{layout.key((block, *index[1:]))}"
                     written[key] = layout.encode(values[_part(index, layout.chunk)])
         if "step" in self._unwritten:
-            written |= _chunks(self.cubes.steps, np.array(self.steps, np.int64), places)
+            written |= _chunks(self.layouts.steps, np.array(self.steps, np.int64), places)
         if "rank" in self._unwritten:
             ranks = np.array(self.ranks, np.int64)
-            written |= _chunks(self.cubes.ranks, ranks, range(len(ranks)))
+            written |= _chunks(self.layouts.ranks, ranks, range(len(ranks)))
         if "statistic" in self._unwritten:
             names = np.array(STATISTICS, object)
-            written |= _chunks(self.cubes.statistics, names, range(len(names)))
+            written |= _chunks(self.layouts.statistics, names, range(len(names)))
         if "sketch" in self._unwritten:
-            for name, layout in self.cubes.sketch_labels.items():
+            for name, layout in self.layouts.sketch_labels.items():
                 written |= _chunks(layout, np.array(SKETCH_LABELS[name], object), [0])
         self.objects.put_many(written)
         self._forget_blocks(max(places))
@@ -313,7 +313,7 @@ class CubeWriter:
         new = range(ceil_div(self.state.ranks, wide), ceil_div(len(self.ranks), wide))
         return {
             f"{GROUP}/{layout.key((block, chunk, 0)[: len(layout.dimensions)])}": layout.encode(layout.full())
-            for layout in self.cubes.of_ranks
+            for layout in self.layouts.of_ranks
             for block in range(ceil_div(self.state.steps, layout.chunk[0]))
             for chunk in new
         }
@@ -345,7 +345,7 @@ class CubeWriter:
 
     def _forget_blocks(self, last_place: int) -> None:
         """Keep only the blocks that the next step will be in."""
-        steps = {layout.path: layout.chunk[0] for layout in self.cubes.shared}
+        steps = {layout.path: layout.chunk[0] for layout in self.layouts.shared}
         self._blocks = {
             (path, block): values
             for (path, block), values in self._blocks.items()

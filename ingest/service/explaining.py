@@ -40,8 +40,8 @@ def explain_dump(dump: Dump, objects: ObjectStore, options: ServiceOptions) -> l
     service = build_service(dump, objects, _no_cluster, options)
     service.disk.measure()
     now = service.clock()
-    view = service.watcher.scan(_AskedForAll(service.committed), service.current_policy)
-    service.check_ranks({key.rank for key in view.there}, explains=True)
+    dump_state = service.watcher.scan(_AskedForAll(service.committed), service.current_policy)
+    service.check_ranks({key.rank for key in dump_state.there}, explains=True)
     policy = service.current_policy
     rows = {state: explain(state, policy, now, decision) for state, decision in _decide(service, policy, now)}
     if service.retention is not None:

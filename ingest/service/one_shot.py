@@ -51,7 +51,7 @@ def finish(service: Service, until: float) -> None:
     service.observers.append(report.observe)
     service.schedule.outdate()
     service.scan()
-    wanted = frozenset() if service.view is None else service.view.there
+    wanted = frozenset() if service.dump_state is None else service.dump_state.there
     pause = threading.Event()
     while service.clock() < until and not _is_done(service, report, wanted):
         service.tick(wake=pause.wait)
@@ -62,18 +62,18 @@ def _ingest(service: Service, stop: threading.Event, report: Report) -> None:
     wanted: frozenset[StepKey] | None = None
     while not stop.is_set() and report.stopped_by is None:
         service.tick(wake=stop.wait)
-        if service.view is None:
+        if service.dump_state is None:
             continue
-        if service.view.pending:
+        if service.dump_state.pending:
             service.submitter.prepare()  # workers start while the last step is still to be quiet
         # What a running job adds meanwhile is for the next run, or this one would never end.
-        wanted = wanted if wanted is not None else service.view.there
+        wanted = wanted if wanted is not None else service.dump_state.there
         if _is_done(service, report, wanted):
             break
     # On SIGTERM at once: whoever sends it starts the same command again.
     service.drain(service.clock() + (INTERRUPTED_DRAIN_S if is_interrupted(stop) else 0.0))
-    if service.view is not None:
-        report.close(service.table, service.view)
+    if service.dump_state is not None:
+        report.close(service.table, service.dump_state)
     report.missing_steps = _not_in_store(service, report.missing_steps)
     report.damaged = _damaged(service, report.unchanged)
 
@@ -84,10 +84,10 @@ def _is_done(service: Service, report: Report, wanted: frozenset[StepKey]) -> bo
         return False
     if not service.schedule.is_fresh:
         service.scan()  # now, and not after the pause that the next tick begins with
-    view = service.view
-    if view is None or view.unlisted or not service.schedule.is_fresh or service.is_deleting:
+    dump_state = service.dump_state
+    if dump_state is None or dump_state.unlisted or not service.schedule.is_fresh or service.is_deleting:
         return False
-    if (view.pending.keys() & wanted) - _cannot_be_done(service, report):
+    if (dump_state.pending.keys() & wanted) - _cannot_be_done(service, report):
         return False
     return not service.rechecks.is_busy
 

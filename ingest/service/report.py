@@ -90,14 +90,16 @@ class Report:
             case ReadBackFailed(key=key, error=error):
                 self.read_back_failures[key] = error
 
-    def close(self, table: StepTable, view: DumpState) -> None:
+    def close(self, table: StepTable, dump_state: DumpState) -> None:
         """Record what the last scan showed: what the store held already, and what could not be taken."""
         self._record_held({state.key: state.held for state in table.held()})
-        self.problems = view.problems
-        self._record_ranks(view)
-        if view.expected_steps:
-            self.missing_steps = tuple(sorted(view.expected_steps - {key.step for key in view.present}))
-        of_runs = (listing.files for key, listing in view.present.items() if key.step is None)
+        self.problems = dump_state.problems
+        self._record_ranks(dump_state)
+        if dump_state.expected_steps:
+            self.missing_steps = tuple(
+                sorted(dump_state.expected_steps - {key.step for key in dump_state.present})
+            )
+        of_runs = (listing.files for key, listing in dump_state.present.items() if key.step is None)
         run_files = chain.from_iterable(of_runs)
         self.may_have_configuration = any(file.path.endswith(".json") for file in run_files)
         self._record_denied({state.key: state.denied for state in table.denied()})
@@ -111,8 +113,8 @@ class Report:
         self.removed = [key for key in keys if held.get(key) is Phase.REMOVED]
         self.unchanged = [key for key in keys if held.get(key) is not Phase.REMOVED]
 
-    def _record_ranks(self, view: DumpState) -> None:
-        ranks = {(listing.rank_from, key.rank) for key, listing in view.present.items()}
+    def _record_ranks(self, dump_state: DumpState) -> None:
+        ranks = {(listing.rank_from, key.rank) for key, listing in dump_state.present.items()}
         for source, rank in sorted(ranks):
             self.ranks_from.setdefault(source, []).append(rank)
 

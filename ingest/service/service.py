@@ -72,7 +72,7 @@ class Service:
     rechecks: Rechecks
     """Reads committed files again."""
     clock: Callable[[], float] = time.monotonic
-    view: DumpState | None = None
+    dump_state: DumpState | None = None
     """What the last scan showed; None before the first."""
 
     def tick(self, *, wake: Callable[[float], object] | None = None) -> list[Outcome]:
@@ -89,7 +89,8 @@ class Service:
         if self.schedule.is_due:
             self.scan()
         # New steps first: what the store has of the others is asked for while they are converted.
-        has_more = self.offering.offer(self.current_policy) or bool(self.view and self.view.postponed)
+        has_postponed = self.dump_state is not None and bool(self.dump_state.postponed)
+        has_more = self.offering.offer(self.current_policy) or has_postponed
         is_asking = self._ask_store()
         outcomes = self._settle(self._idle(wake, has_more=has_more, is_asking=is_asking))
         self._delete()
@@ -111,25 +112,25 @@ class Service:
         started = self.clock()
         self.disk.measure()
         try:
-            first_files = _FIRST_FILES if self.view is None else 0
-            view = self.watcher.scan(self.committed, self.current_policy, first_files=first_files)
-            self.check_ranks({key.rank for key in view.there})
-            self.view = view
+            first_files = _FIRST_FILES if self.dump_state is None else 0
+            dump_state = self.watcher.scan(self.committed, self.current_policy, first_files=first_files)
+            self.check_ranks({key.rank for key in dump_state.there})
+            self.dump_state = dump_state
         except StoreError as exc:
-            if self.view is None:  # a run that does not try for ever has nothing to go on with
+            if self.dump_state is None:  # a run that does not try for ever has nothing to go on with
                 self.dependencies.endure(exc)
             else:
                 self.dependencies.report(exc)
             self.schedule.record_scan(started, failed=True)
             return
         self.schedule.is_fresh = True
-        self.observers.notify(self.view)
+        self.observers.notify(self.dump_state)
         # What is not listed may be what forbids to delete, such as an anomaly on another rank.
-        if self.retention is not None and not self.view.unlisted:
+        if self.retention is not None and not self.dump_state.unlisted:
             self._report_all(self.retention.see())
         # Now: a slow answer of the store to what follows must not delay the next scan.
         self.schedule.record_scan(started, failed=False)
-        if self.view.postponed:
+        if self.dump_state.postponed:
             self.schedule.scan_soon()
         self._report_all([CommitReverted(key) for key in self.commits.recheck()])
 
@@ -167,7 +168,7 @@ class Service:
             check = StartupCheck(self.committed.objects)
             while not stop.is_set():
                 self.tick(wake=stop.wait)
-                if self.view is not None and self.committed.is_checked:
+                if self.dump_state is not None and self.committed.is_checked:
                     self._report_all(check.poll(self.table))
             is_hurried = is_interrupted(stop)
             until = self.clock() + (INTERRUPTED_DRAIN_S if is_hurried else drain_s)
@@ -234,7 +235,7 @@ class Service:
 
     def _recheck(self, *, is_idle: bool) -> None:
         """Go on with reading committed files again, if nothing else is to be done."""
-        is_idle = is_idle and self.view is not None and not self.submitter.offered_steps
+        is_idle = is_idle and self.dump_state is not None and not self.submitter.offered_steps
         try:
             events = self.rechecks.poll(is_idle=is_idle and not self.is_deleting)
         except ClusterError as exc:

@@ -34,8 +34,11 @@ def open_consolidator(settings: Settings, *, patience_s: float = 0.0) -> Iterato
     rules = rules_of(settings.rules)
     objects = open_objects(address_of_store(settings))
     require_store(objects, objects.address.url)
-    keeper = SeriesEvaluator(objects, rules)
-    with _runner(settings) as run, Consolidator(objects, run, patience_s, keeper=keeper) as consolidator:
+    evaluator = SeriesEvaluator(objects, rules)
+    with (
+        _runner(settings) as run,
+        Consolidator(objects, run, patience_s, evaluator=evaluator) as consolidator,
+    ):
         yield consolidator
 
 
@@ -79,7 +82,7 @@ def consolidate(
 def consolidate_after(report: Report, objects: ObjectStore, rules: RuleSet) -> None:
     """Bring the consolidated view up to date; record why if that fails: the commits stand without it."""
     try:
-        with Consolidator(objects, keeper=SeriesEvaluator(objects, rules)) as consolidator:
+        with Consolidator(objects, evaluator=SeriesEvaluator(objects, rules)) as consolidator:
             report.series = consolidator.once().findings
     except StoreError as exc:
         report.not_consolidated = exc

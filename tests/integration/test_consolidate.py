@@ -59,8 +59,8 @@ def test_once_says_what_it_took_in_and_find_asks_it(dumps: DumpLibrary, tmp_path
 def test_ingest_brings_the_view_up_to_date(dumps: DumpLibrary, tmp_path: Path) -> None:
     store = tmp_path / "run.zarr"
     run("ingest", dumps["nan-log-2rank"] / "dump", "--store", store, "--quiet", "0", "--workers", "1")
-    view = xr.open_zarr(store / "consolidated")
-    assert view.nan_count.sel(step=3, rank=1).sum() == 7
+    cubes = xr.open_zarr(store / "consolidated")
+    assert cubes.nan_count.sel(step=3, rank=1).sum() == 7
 
 
 def test_beside_a_job_it_follows_and_a_second_one_stands_by(tmp_path: Path) -> None:
@@ -71,8 +71,8 @@ def test_beside_a_job_it_follows_and_a_second_one_stands_by(tmp_path: Path) -> N
 
     def has(*steps: int) -> Callable[[], bool]:
         def look() -> bool:
-            view = open_cubes(objects)
-            return view is not None and view.steps.tolist() == list(steps)
+            cubes = open_cubes(objects)
+            return cubes is not None and cubes.steps.tolist() == list(steps)
 
         return look
 

@@ -58,7 +58,7 @@ def test_the_view_forgets_what_was_removed_and_keeps_statistics(tmp_path: Path) 
         for rank in range(2):
             key = StepKey(rank, step)
             commit_tables(objects, key, make_tables(key, ["a", "b"]))
-    with Consolidator(objects, keeper=SeriesEvaluator(objects, load_rules(None).enabled)) as consolidator:
+    with Consolidator(objects, evaluator=SeriesEvaluator(objects, load_rules(None).enabled)) as consolidator:
         assert consolidator.once().appended == (0, 1, 2)
         evaluated = objects.children("findings")
         policy = GcPolicy(keep_last=2)
@@ -68,19 +68,19 @@ def test_the_view_forgets_what_was_removed_and_keeps_statistics(tmp_path: Path) 
             with pytest.raises(Killed):
                 Execution(Fragile(objects, writes), plan, threads=1).run()
             assert consolidator.once() == StepsConsolidated(rewritten=rewritten)
-            view = open_cubes(objects)
-            assert view is not None
-            assert [bool(name) for name in view.table("fingerprint")[0]] == [not rewritten, True]
+            cubes = open_cubes(objects)
+            assert cubes is not None
+            assert [bool(name) for name in cubes.table("fingerprint")[0]] == [not rewritten, True]
         gc(tmp_path / "run.zarr", policy)
         assert consolidator.once() == StepsConsolidated(rewritten=(0,))
         assert consolidator.once() == StepsConsolidated()
         # That a rank is missing is what was wanted: nothing is evaluated again.
         assert objects.children("findings") == evaluated
     assert objects.children(CHANGED) == []
-    view = open_cubes(objects)
-    assert view is not None
-    assert view.table("fingerprint")[0].tolist() == ["", ""]
-    assert np.isnan(view.to_xarray()["count"].sel(step=0)).all()
+    cubes = open_cubes(objects)
+    assert cubes is not None
+    assert cubes.table("fingerprint")[0].tolist() == ["", ""]
+    assert np.isnan(cubes.to_xarray()["count"].sel(step=0)).all()
 
 
 def answer(*args: object) -> Result:

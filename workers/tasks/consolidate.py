@@ -20,7 +20,14 @@ from workers.model import StepKey
 from workers.store import commit, tables
 from workers.store.commit import Commit
 from workers.store.consolidated.blocks import Block, TensorAxis, TensorKey, block_of
-from workers.store.consolidated.cubes import ANOMALY_FIELDS, CUBES_VERSION, GROUP, TOTALS, CubeGrid, Cubes
+from workers.store.consolidated.cubes import (
+    ANOMALY_FIELDS,
+    CUBES_VERSION,
+    GROUP,
+    TOTALS,
+    CubeGrid,
+    CubeLayouts,
+)
 from workers.store.consolidated.tensor_axis import read_axis
 from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore
@@ -103,11 +110,11 @@ def consolidate(job: ConsolidateJob) -> ConsolidateResult:
     if unknown and not job.extends:
         return UnknownTensors(job, unknown)
     job = replace(job, width=len(known))
-    cubes = Cubes(job.grid, job.version)
-    anomalies = _write_cubes(job, block, cubes, objects)
+    layouts = CubeLayouts(job.grid, job.version)
+    anomalies = _write_cubes(job, block, layouts, objects)
     sketch_totals = write_sketches(
         objects,
-        cubes,
+        layouts,
         Part(job.place, job.rank_chunk, dict(job.members)),
         block,
         {rank: (commits[rank], tables_of[rank]) for rank in tables_of},
@@ -163,7 +170,7 @@ def _read_tables(
 
 
 def _write_cubes(
-    job: ConsolidateJob, block: Block, cubes: Cubes, objects: ObjectStore
+    job: ConsolidateJob, block: Block, layouts: CubeLayouts, objects: ObjectStore
 ) -> npt.NDArray[np.int64]:
     """Write the objects of this step, and return the counts that share objects with other steps."""
     places = dict(job.members)
@@ -171,7 +178,7 @@ def _write_cubes(
     ranks, width = job.grid.ranks, job.width
     block = block.widened(width)
     written: dict[str, bytes] = {}
-    for name, layout in cubes.per_step.items():
+    for name, layout in layouts.per_step.items():
         if name == "row":
             values: npt.NDArray[np.generic] = block.row
         elif name == "digest":
@@ -208,7 +215,7 @@ def _axis(job: ConsolidateJob) -> TensorAxis:
         key = (job.store, job.writer)
         axis = _AXES.get(key)
         if axis is None or len(axis) < job.width:
-            axis = read_axis(open_objects(job.store), Cubes(job.grid), job.width)
+            axis = read_axis(open_objects(job.store), CubeLayouts(job.grid), job.width)
             _AXES.clear()  # the axis of one store at a time is enough
             _AXES[key] = axis
     return axis if len(axis) == job.width else TensorAxis(axis.keys[: job.width])

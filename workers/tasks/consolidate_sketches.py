@@ -10,7 +10,7 @@ import numpy as np
 from workers.errors import DamagedStore
 from workers.store.commit import Commit
 from workers.store.consolidated.blocks import Block
-from workers.store.consolidated.cubes import GROUP, Cubes
+from workers.store.consolidated.cubes import GROUP, CubeLayouts
 from workers.store.consolidated.nd_arrays import ArrayLayout
 from workers.store.consolidated.sketch_cube import SketchedRows, sketched_rows
 from workers.store.objects import ObjectStore
@@ -30,7 +30,11 @@ class Part:
 
 
 def write_sketches(
-    objects: ObjectStore, cubes: Cubes, part: Part, block: Block, steps: Mapping[int, tuple[Commit, Tables]]
+    objects: ObjectStore,
+    layouts: CubeLayouts,
+    part: Part,
+    block: Block,
+    steps: Mapping[int, tuple[Commit, Tables]],
 ) -> dict[int, tuple[int, ...]]:
     """Write the object of `sketches` for a part; return by rank the values of `SKETCH_TOTALS`.
 
@@ -46,7 +50,7 @@ def write_sketches(
     Raises:
         StoreError: the store refused.
     """
-    layout = cubes.sketches
+    layout = layouts.sketches
     if layout is None:
         return dict.fromkeys(steps, ())
     sketched = _read(objects, steps)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from workers.errors import DamagedStore
-from workers.store.consolidated.cubes import GROUP, CubeGrid, Cubes
+from workers.store.consolidated.cubes import GROUP, CubeGrid, CubeLayouts
 from workers.store.model import StoreAddress
 from workers.store.opening import open_objects
 
@@ -49,8 +49,8 @@ def cut_by_tensor(job: CutJob) -> CutBlock:
     Raises:
         StoreError: the store refused.
     """
-    objects, cubes = open_objects(job.store), Cubes(job.grid)
-    of_steps, by_tensor = cubes.per_step[job.name], cubes.by_tensor[job.name]
+    objects, layouts = open_objects(job.store), CubeLayouts(job.grid)
+    of_steps, by_tensor = layouts.per_step[job.name], layouts.by_tensor[job.name]
     steps = job.grid.steps
     places = range(job.block * steps, (job.block + 1) * steps)
     keys = [f"{GROUP}/{of_steps.key((place, job.rank_chunk, job.tensor_chunk))}" for place in places]

@@ -15,21 +15,21 @@ from workers.store.consolidated.blocks import TensorKey
 
 
 def chosen_tensors(
-    survey: StepStatistics, fields: FilterFields, keys: Sequence[TensorKey]
+    statistics: StepStatistics, fields: FilterFields, keys: Sequence[TensorKey]
 ) -> npt.NDArray[np.bool_]:
     """Return a mask of the tensors that fulfil the conditions in any step of any rank, (tensor,).
 
     Conditions on anything but names need the statistics of the steps, which are read once more.
 
     Args:
-        survey: reads the steps.
+        statistics: reads the steps.
         fields: the conditions.
-        keys: the tensors, in the order of the axis of `survey`.
+        keys: the tensors, in the order of the axis of `statistics`.
 
     Raises:
         UsageError: no tensor fulfils them, or they are not conditions.
     """
-    choice = BlockFilter(fields, survey.axis)
+    choice = BlockFilter(fields, statistics.axis)
     if not choice.filter.names:
         return np.ones(len(keys), bool)
     chosen = np.zeros(len(keys), bool)
@@ -37,7 +37,7 @@ def chosen_tensors(
         columns = {name: _column(keys, name) for name in choice.filter.names}
         chosen |= choice.filter.mask(columns, len(keys))
     else:
-        for block in survey.blocks():
+        for block in statistics.blocks():
             mask = np.asarray(choice.mask(block).any(axis=0))[: len(keys)]
             chosen[: mask.size] |= mask
     if not chosen.any():

@@ -143,8 +143,8 @@ def _groups_of(snapshot: Snapshot) -> _Groups:
 class _DivergenceSearch:
     """One search through a snapshot."""
 
-    def __init__(self, survey: StepStatistics, groups: _Groups) -> None:
-        self.survey, self.snapshot = survey, survey.snapshot
+    def __init__(self, statistics: StepStatistics, groups: _Groups) -> None:
+        self.statistics, self.snapshot = statistics, statistics.snapshot
         self.ranks = tuple(self.snapshot.ranks)
         self.steps = tuple(self.snapshot.steps)
         self.how, self.replicas = groups.how, groups.ranks
@@ -158,31 +158,31 @@ class _DivergenceSearch:
             missed_ranks: look for ranks that are missing, too.
             layout: look for tensors that ranks hold wrongly, too.
         """
-        operators = BrokenOperatorFinder(self.survey.axis)
-        parameters = LayoutGroups(self.ranks, self.survey.axis)
+        operators = BrokenOperatorFinder(self.statistics.axis)
+        parameters = LayoutGroups(self.ranks, self.statistics.axis)
         visitors = [operators.visit, parameters.visit]
         screen = None
         if layout:
             # deferred: 0.05 s with `compare`, which rules over replicas do not need
             from ingest.questions.divergence.layout_screen import LayoutScreen
 
-            screen = LayoutScreen(self.survey)
+            screen = LayoutScreen(self.statistics)
             visitors.append(screen.visit)
 
         def visit(block: Block) -> None:
             for visit_block in visitors:
                 visit_block(block)
 
-        seen = observe(self.survey, self.ranks, Patterns(len(self.ranks)), visit)
+        seen = observe(self.statistics, self.ranks, Patterns(len(self.ranks)), visit)
         if self.replicas is None and (groups := parameters.groups()):
             self.how, self.replicas = "layout", groups
         partition = None if self.replicas is None else self._partition(self.replicas)
-        chosen = chosen_tensors(self.survey, conditions, seen.keys)
+        chosen = chosen_tensors(self.statistics, conditions, seen.keys)
         expectations = Expectations(seen.patterns.all, partition)
         finder = DisagreementFinder(expectations, seen, self.ranks, self.steps)
         rows = self._compare(finder, expectations, seen, chosen)
         self._note_outputs(expectations, seen, chosen)
-        odd, differences = OnsetFinder(self.survey).find(rows)
+        odd, differences = OnsetFinder(self.statistics).find(rows)
         missing = [*self._absent_ranks(missed_ranks=missed_ranks), *absent_steps(self.snapshot)]
         blocks = list(partition) if partition is not None else _supported(finder)
         tensors, notes = absent_tensors(self._presence(seen), blocks, seen.keys, chosen)

@@ -48,9 +48,9 @@ _Mask = npt.NDArray[np.bool_]
 class LayoutScreen:
     """Notes what is constant while steps are read, and then judges all of them."""
 
-    def __init__(self, survey: StepStatistics) -> None:
-        """Begin without a step of `survey`."""
-        self._survey = survey
+    def __init__(self, statistics: StepStatistics) -> None:
+        """Begin without a step; `statistics` reads the first one once more."""
+        self._statistics = statistics
         self._constant: list[_Mask] = []
 
     def visit(self, block: Block) -> None:
@@ -63,7 +63,7 @@ class LayoutScreen:
         Raises:
             DamagedStore: the index of a step is damaged.
         """
-        snapshot = self._survey.snapshot
+        snapshot = self._statistics.snapshot
         patterns = [_Pattern.of(labels) for labels in seen.patterns.all]
         holders = np.array([pattern.holders for pattern in patterns])
         if not seen.keys or holders.max() < 2:
@@ -87,7 +87,7 @@ class LayoutScreen:
         """
         if not rules.partial.size:
             return False
-        block = self._survey.block(self._survey.snapshot.steps[0])
+        block = self._statistics.block(self._statistics.snapshot.steps[0])
         return any(_may_repeat(sums, block) for sums in rules.sums(block, seen.content[0]))
 
 

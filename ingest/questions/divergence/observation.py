@@ -60,7 +60,7 @@ class Observation:
 
 
 def observe(
-    survey: StepStatistics,
+    statistics: StepStatistics,
     ranks: tuple[int, ...],
     patterns: Patterns,
     visit: Callable[[Block], None] = lambda _: None,
@@ -68,7 +68,7 @@ def observe(
     """Compare the ranks step by step.
 
     Args:
-        survey: reads the steps.
+        statistics: reads the steps.
         ranks: all ranks, in order.
         patterns: takes the patterns that are new.
         visit: is called with each step as well, so that it is read once.
@@ -79,19 +79,19 @@ def observe(
     steps: list[StepPatterns] = []
     kinds = np.zeros(0, np.int8)
     parameters: dict[int, npt.NDArray[np.uint64]] = {}
-    for block in survey.blocks():
+    for block in statistics.blocks():
         # The axis may be ahead of the block: the next step is read meanwhile.
-        new = [kind_of(survey.axis[place]) for place in range(len(kinds), block.row.shape[1])]
+        new = [kind_of(statistics.axis[place]) for place in range(len(kinds), block.row.shape[1])]
         kinds = np.concatenate([kinds, np.array(new, np.int8)])
         visit(block)
         step = patterns_of(block, ranks, patterns)
         steps.append(step)
-        parameters = _mark_aliases(block, survey.axis, kinds, step.tells, parameters)
+        parameters = _mark_aliases(block, statistics.axis, kinds, step.tells, parameters)
     absent = int(patterns.numbers(np.full((len(ranks), 1), ABSENT, np.int32))[0])
     steps = [step.widened(len(kinds), absent) for step in steps]
     return Observation(
         # Behind them may be tensors of other steps.
-        survey.axis.keys[: len(kinds)],
+        statistics.axis.keys[: len(kinds)],
         kinds,
         np.stack([step.by_content for step in steps]),
         np.stack([step.by_statistics for step in steps]),

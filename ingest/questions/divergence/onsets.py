@@ -24,10 +24,10 @@ class OnsetFinder:
     Memory: one step of all ranks, see `StepStatistics`.
     """
 
-    def __init__(self, survey: StepStatistics) -> None:
-        """Read steps again from this survey."""
-        self._survey = survey
-        self._snapshot: Snapshot = survey.snapshot
+    def __init__(self, statistics: StepStatistics) -> None:
+        """Begin without a step; `find` reads some of them again."""
+        self._statistics = statistics
+        self._snapshot: Snapshot = statistics.snapshot
         self._order: dict[tuple[int, int], int] = {}
         """By step and tensor: its place in the order of execution, of tensors that begin to differ there."""
 
@@ -42,7 +42,7 @@ class OnsetFinder:
             begun.setdefault(min(row.difference.first_step for row in members), []).append(members)
         odd: list[tuple[int, int, Odd]] = []
         for count, step in enumerate(sorted(begun)):
-            block = self._survey.block(step) if count < _MAX_DETAILED else None
+            block = self._statistics.block(step) if count < _MAX_DETAILED else None
             odd += [(step, *self._begin(members, step, block)) for members in begun[step]]
         odd.sort(key=lambda entry: entry[:2])
         return [onset for _, _, onset in odd], [row.difference for row in sorted(rows, key=self._place)]

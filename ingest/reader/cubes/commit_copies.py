@@ -46,17 +46,17 @@ def copies_of(objects: ObjectStore, keys: Sequence[StepKey]) -> dict[StepKey, Co
     """
     try:
         announced = read_announcements(objects)
-        view = open_cubes(objects)
-        if view is None:
+        cubes = open_cubes(objects)
+        if cubes is None:
             return {}
-        texts = held_copies(view, {*keys} - announced.keys())
+        texts = held_copies(cubes, {*keys} - announced.keys())
         parsed = ((key, _parsed(text, key)) for key, text in texts)
         return {key: committed for key, committed in parsed if committed is not None}
     except (DamagedStore, StoreDenied):
         return {}  # the commits themselves may be readable
 
 
-def outdated_copies(view: CubeReader, keys: Collection[StepKey]) -> list[StepKey]:
+def outdated_copies(cubes: CubeReader, keys: Collection[StepKey]) -> list[StepKey]:
     """Return the steps of which the view has another copy than the commit, although no change is announced.
 
     Commits that are damaged or gone are passed over: the copy is not at fault.
@@ -66,32 +66,32 @@ def outdated_copies(view: CubeReader, keys: Collection[StepKey]) -> list[StepKey
     Raises:
         DamagedStore: copies are damaged.
     """
-    announced = read_announcements(view.objects)
-    texts = {key: text for key, text in held_copies(view, keys) if key not in announced}
-    commits, _ = commit.read_many(view.objects, list(texts))
+    announced = read_announcements(cubes.objects)
+    texts = {key: text for key, text in held_copies(cubes, keys) if key not in announced}
+    commits, _ = commit.read_many(cubes.objects, list(texts))
     return [key for key, committed in commits.items() if committed.data != texts[key].encode()]
 
 
-def held_copies(view: CubeReader, keys: Collection[StepKey]) -> Iterator[tuple[StepKey, str]]:
+def held_copies(cubes: CubeReader, keys: Collection[StepKey]) -> Iterator[tuple[StepKey, str]]:
     """Yield the copies of these commits that the view has, up to date or not.
 
     Raises:
         DamagedStore: they are damaged.
     """
-    layout = view.cubes.commits
+    layout = cubes.layouts.commits
     if layout is None:
         return
-    width, ranks = view.state.grid.ranks, view.ranks.tolist()
+    width, ranks = cubes.state.grid.ranks, cubes.ranks.tolist()
     steps = {key.step for key in keys}
     parts = [
         (f"{GROUP}/{layout.key((place, start // width))}", step, ranks[start : start + width])
-        for place, step in enumerate(view.steps.tolist())
+        for place, step in enumerate(cubes.steps.tolist())
         if step in steps
         for start in range(0, len(ranks), width)
     ]
     for first in range(0, len(parts), _AT_ONCE):
         batch = parts[first : first + _AT_ONCE]
-        chunks = view.objects.get_many([name for name, _, _ in batch])
+        chunks = cubes.objects.get_many([name for name, _, _ in batch])
         for name, step, members in batch:
             # One that is missing was never written: empty.
             texts = layout.decode(chunks.get(name), name)[0].tolist()

@@ -48,7 +48,7 @@ def aggregates(cubes: CubeReader, statistic: str) -> npt.NDArray[np.float64] | N
     Raises:
         DamagedStore: they are damaged.
     """
-    layout = cubes.cubes.aggregates.get("aggregate")
+    layout = cubes.layouts.aggregates.get("aggregate")
     if layout is None:
         return None
     wanted = np.array([STATISTICS.index(statistic)])
@@ -174,9 +174,9 @@ def _cut(cubes: CubeReader, name: str, places: Sequence[int], tensors: Array) ->
     grid = cubes.state.grid
     steps = grid.steps
     if name in ANOMALY_FIELDS:
-        layout = cubes.cubes.anomalies[name]
+        layout = cubes.layouts.anomalies[name]
         return [(_Block(layout, place // steps), place % steps) for place in places]
-    of_step, by_tensor = cubes.cubes.per_step[name], cubes.cubes.by_tensor.get(name)
+    of_step, by_tensor = cubes.layouts.per_step[name], cubes.layouts.by_tensor.get(name)
     if by_tensor is None or tensors.size * grid.ranks * steps * by_tensor.dtype.itemsize > _BLOCK_NBYTES:
         return [(_Block(of_step, place), 0) for place in places]
     wanted = Counter(place // steps for place in places)

@@ -23,7 +23,7 @@ from workers.errors import DamagedStore
 from workers.model import StepKey, ceil_div
 from workers.store.consolidated.blocks import Block, TensorAxis
 from workers.store.consolidated.cube_state import CubeState, parse_state
-from workers.store.consolidated.cubes import ANOMALY_FIELDS, CUBE, GROUP, REBUILD_HINT, Cubes
+from workers.store.consolidated.cubes import ANOMALY_FIELDS, CUBE, GROUP, REBUILD_HINT, CubeLayouts
 from workers.store.consolidated.nd_arrays import ArrayLayout
 from workers.store.consolidated.tensor_axis import read_axis
 from workers.store.model import StoreAddress
@@ -52,31 +52,31 @@ class CubeReader:
     @cached_property
     def steps(self) -> npt.NDArray[np.int64]:
         """The step at each place, (step,)."""
-        steps: npt.NDArray[np.int64] = self._read(self.cubes.steps, (self.state.steps,))
+        steps: npt.NDArray[np.int64] = self._read(self.layouts.steps, (self.state.steps,))
         return steps
 
     @cached_property
     def ranks(self) -> npt.NDArray[np.int64]:
         """The rank at each place, (rank,)."""
-        ranks: npt.NDArray[np.int64] = self._read(self.cubes.ranks, (self.state.ranks,))
+        ranks: npt.NDArray[np.int64] = self._read(self.layouts.ranks, (self.state.ranks,))
         return ranks
 
     @cached_property
     def axis(self) -> TensorAxis:
         """The tensors, by place."""
-        return read_axis(self.objects, self.cubes, self.state.tensors)
+        return read_axis(self.objects, self.layouts, self.state.tensors)
 
     @cached_property
     def tensors(self) -> list[str]:
         """A unique name for each tensor, (tensor,)."""
-        names = self._read(self.cubes.keys["tensor"], (self.state.tensors,))
+        names = self._read(self.layouts.keys["tensor"], (self.state.tensors,))
         return [str(name) for name in names]
 
     def table(self, name: str) -> npt.NDArray[Any]:
         """Return an array with one value for each step and rank, (step, rank). It is read once and kept."""
         if name not in self._tables:
             shape = (self.state.steps, self.state.ranks)
-            self._tables[name] = self._read(self.cubes.tables[name], shape)
+            self._tables[name] = self._read(self.layouts.tables[name], shape)
         return self._tables[name]
 
     def is_current(self) -> bool:
@@ -118,7 +118,7 @@ class CubeReader:
     def _part(self, name: str, place: int) -> ArrayPart:
         """Return the part of a cube that one step takes; without objects if its block is kept."""
         if name in ANOMALY_FIELDS:
-            layout, block = self.cubes.anomalies[name], place // self.state.grid.steps
+            layout, block = self.layouts.anomalies[name], place // self.state.grid.steps
             kept = self._kept_counts(name, block)
             if kept is not None:
                 return ArrayPart(layout, kept.shape, {}, block)
@@ -126,7 +126,7 @@ class CubeReader:
         shape: tuple[int, ...] = (1, self.state.ranks, self.state.tensors)
         if name == "digest":
             shape = (*shape, DIGEST_BYTES)
-        return ArrayPart.of(self.cubes.per_step[name], shape, first=place)
+        return ArrayPart.of(self.layouts.per_step[name], shape, first=place)
 
     def _kept_counts(self, name: str, block: int) -> npt.NDArray[Any] | None:
         """Return the counts of a block of steps if it is the one that was read last, else None."""
@@ -176,7 +176,7 @@ class CubeReader:
 
     def anomaly_block(self, name: str, block: int) -> npt.NDArray[np.int64]:
         """Return one block of a count of non-finite elements, (step of the block, rank, tensor)."""
-        counts: npt.NDArray[np.int64] = self.steps_block(self.cubes.anomalies[name], block)
+        counts: npt.NDArray[np.int64] = self.steps_block(self.layouts.anomalies[name], block)
         return counts
 
     def anomaly_parts(self, name: str, block: int) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
@@ -189,7 +189,7 @@ class CubeReader:
         Raises:
             DamagedStore: one is damaged or missing.
         """
-        layout = self.cubes.anomalies[name]
+        layout = self.layouts.anomalies[name]
         _, ranks, tensors = layout.chunk
         width = layout.inner or tensors
         read = ArrayPart.of(layout, self._shape_of_steps(layout), first=block)
@@ -263,9 +263,9 @@ class CubeReader:
         return sorted(left_out, key=lambda left: left.key.order)
 
     @cached_property
-    def cubes(self) -> Cubes:
+    def layouts(self) -> CubeLayouts:
         """The layouts of the arrays."""
-        return Cubes(self.state.grid, self.state.version)
+        return CubeLayouts(self.state.grid, self.state.version)
 
     def _read(self, layout: ArrayLayout, shape: tuple[int, ...], first: int | None = None) -> Any:
         """Return an array; with `first`, only the chunks at that position along its first axis."""
@@ -321,7 +321,7 @@ class CubeReader:
         return self._written[known]
 
     def _find_written(self, place: int, rank_chunk: int) -> Collection[int]:
-        grid, row = self.state.grid, self.cubes.per_step["row"]
+        grid, row = self.state.grid, self.layouts.per_step["row"]
         ranks = slice(rank_chunk * grid.ranks, (rank_chunk + 1) * grid.ranks)
         tensors, others = (self.table(name)[place, ranks] for name in ("tensors", "statistics_only"))
         expected = np.maximum(tensors, 0) + np.maximum(others, 0)

@@ -35,7 +35,7 @@ def places_of_sketches(cubes: CubeReader, names: Iterable[str]) -> dict[str, int
     """
     places: dict[str, int] = {}
     for name in filter(is_sketch_column, sorted(names)):
-        if cubes.cubes.sketches is None:
+        if cubes.layouts.sketches is None:
             raise UsageError(
                 f"the consolidated view was made by an earlier version, and does not have {_spelled(name)}",
                 hint=f"`dump-ingest consolidate --rebuild` makes it again. {_STEPS_HINT}",
@@ -109,7 +109,7 @@ def _objects(
     cubes: CubeReader, place: int, has_any: npt.NDArray[np.bool_]
 ) -> Iterator[tuple[ArrayLayout, str, slice, slice]]:
     """Yield the objects of a step that have one of these ranks: layout, key, and which ranks and tensors."""
-    layout = cubes.cubes.sketches
+    layout = cubes.layouts.sketches
     if layout is None:
         return
     wide, long = layout.chunk[-2:]

@@ -17,7 +17,7 @@ from ingest.reader.ranges import format_ranges
 from workers.errors import DamagedStore
 from workers.model import StepKey, ceil_div
 from workers.store import commit
-from workers.store.consolidated.cubes import GROUP, Cubes
+from workers.store.consolidated.cubes import GROUP, CubeLayouts
 from workers.store.objects import ObjectStore
 from workers.store.record import LEAF
 
@@ -55,13 +55,13 @@ def verify_surroundings(objects: ObjectStore) -> Iterator[StoreDamage]:
 def verify_copies(objects: ObjectStore) -> Iterator[StoreDamage]:
     """Compare the copies of commits in the consolidated view with the commits, and yield what differs."""
     try:
-        view = open_cubes(objects)
-        if view is None:
+        cubes = open_cubes(objects)
+        if cubes is None:
             return
-        for step in view.steps.tolist():
-            keys = {StepKey(rank, step) for rank in view.ranks.tolist()}
+        for step in cubes.steps.tolist():
+            keys = {StepKey(rank, step) for rank in cubes.ranks.tolist()}
             # Once more: what was changed and copied meanwhile is not damaged.
-            for key in outdated_copies(view, outdated_copies(view, keys)):
+            for key in outdated_copies(cubes, outdated_copies(cubes, keys)):
                 reason = f"the copy of {key} is not its commit; `consolidate --check` renews it"
                 yield StoreDamage(GROUP, f"{GROUP}/commit: {reason}")
     except DamagedStore as exc:
@@ -86,9 +86,9 @@ def _verify_cubes(objects: ObjectStore, cubes: ConsolidatedCubes) -> Iterator[St
 
     Tensors that `row` lacks would otherwise look like some that nobody dumped.
     """
-    arrays = cubes.cubes
-    _check_labels(objects, arrays, cubes.state.tensors)
-    for layout in arrays.of_ranks:
+    layouts = cubes.layouts
+    _check_labels(objects, layouts, cubes.state.tensors)
+    for layout in layouts.of_ranks:
         for number in range(ceil_div(cubes.state.steps, layout.chunk[0])):
             cubes.steps_block(layout, number)
     fingerprints, counts = cubes.table("fingerprint"), cubes.table("tensors")
@@ -116,7 +116,7 @@ def _verify_cubes(objects: ObjectStore, cubes: ConsolidatedCubes) -> Iterator[St
 
 def _verify_sketches(cubes: ConsolidatedCubes) -> Iterator[StoreDamage]:
     """Read the cube of the sketches; and compare how many tensors it has with the number beside it."""
-    if cubes.cubes.sketches is None:
+    if cubes.layouts.sketches is None:
         return
     for place, step in enumerate(cubes.steps.tolist()):
         if place in cubes.state.rewriting:
@@ -134,7 +134,7 @@ def _verify_sketches(cubes: ConsolidatedCubes) -> Iterator[StoreDamage]:
 def _verify_cubes_by_tensor(cubes: ConsolidatedCubes) -> Iterator[StoreDamage]:
     """Compare the cubes by tensor with those that have objects for each step: they hold the same."""
     state, steps = cubes.state, cubes.state.grid.steps
-    for block, (name, layout) in product(range(state.full_blocks), cubes.cubes.by_tensor.items()):
+    for block, (name, layout) in product(range(state.full_blocks), cubes.layouts.by_tensor.items()):
         if not state.is_cut(block):
             continue
         places = range(block * steps, (block + 1) * steps)
@@ -153,15 +153,15 @@ def _verify_cubes_by_tensor(cubes: ConsolidatedCubes) -> Iterator[StoreDamage]:
             )
 
 
-def _check_labels(objects: ObjectStore, arrays: Cubes, tensors: int) -> None:
+def _check_labels(objects: ObjectStore, layouts: CubeLayouts, tensors: int) -> None:
     """Decode what names tensors, statistics and sketches.
 
     Raises:
         DamagedStore: a chunk of it is missing or damaged.
     """
-    of_axes = [arrays.statistics] if arrays.aggregates else []
-    lengths = dict.fromkeys(arrays.keys.values(), tensors)
-    lengths |= {layout: layout.chunk[0] for layout in (*of_axes, *arrays.sketch_labels.values())}
+    of_axes = [layouts.statistics] if layouts.aggregates else []
+    lengths = dict.fromkeys(layouts.keys.values(), tensors)
+    lengths |= {layout: layout.chunk[0] for layout in (*of_axes, *layouts.sketch_labels.values())}
     for layout, length in lengths.items():
         keys = [f"{GROUP}/{key}" for key in layout.keys((length,)).values()]
         chunks = objects.get_many(keys)

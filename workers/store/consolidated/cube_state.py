@@ -13,7 +13,7 @@ from workers.store.consolidated.cubes import (
     REBUILD_HINT,
     WITH_CUBES_BY_TENSOR,
     CubeGrid,
-    Cubes,
+    CubeLayouts,
     Length,
 )
 from workers.store.model import Count
@@ -74,8 +74,8 @@ class CubeState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def document(self) -> metadata.Document:
         """Return the metadata of the group, with that of all arrays in it."""
-        cubes = Cubes(self.grid, self.version)
-        documents = cubes.documents(self.steps, self.ranks, self.tensors)
+        layouts = CubeLayouts(self.grid, self.version)
+        documents = layouts.documents(self.steps, self.ranks, self.tensors)
         attributes = msgspec.to_builtins(self)
         if not self.has_cubes_by_tensor:
             del attributes["uncut"]  # software of that time refuses fields that it does not know

@@ -134,7 +134,7 @@ def _power_of_two(least: int) -> int:
 
 
 @dataclass(frozen=True)
-class Cubes:
+class CubeLayouts:
     """The layouts of all arrays, by group."""
 
     grid: CubeGrid

@@ -8,7 +8,7 @@ import numpy as np
 
 from workers.errors import DamagedStore
 from workers.store.consolidated.blocks import TensorAxis, TensorKey
-from workers.store.consolidated.cubes import GROUP, KEY_FIELDS, REBUILD_HINT, Cubes
+from workers.store.consolidated.cubes import GROUP, KEY_FIELDS, REBUILD_HINT, CubeLayouts
 from workers.store.objects import ObjectStore
 
 
@@ -34,7 +34,7 @@ def _free_name(key: TensorKey, taken: set[str]) -> str:
     return f"{longest}~{len(taken)}"
 
 
-def read_axis(objects: ObjectStore, cubes: Cubes, width: int) -> TensorAxis:
+def read_axis(objects: ObjectStore, layouts: CubeLayouts, width: int) -> TensorAxis:
     """Read the first `width` tensors of the axis.
 
     Raises:
@@ -42,7 +42,7 @@ def read_axis(objects: ObjectStore, cubes: Cubes, width: int) -> TensorAxis:
     """
     columns = []
     for name in KEY_FIELDS:
-        layout = cubes.keys[name]
+        layout = layouts.keys[name]
         keys = [f"{GROUP}/{key}" for key in layout.keys((width,)).values()]
         chunks = objects.get_many(keys)
         parts = []

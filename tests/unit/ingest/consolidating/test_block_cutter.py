@@ -19,9 +19,9 @@ pytestmark = pytest.mark.usefixtures("small_grid")
 
 
 def opened(objects: ObjectStore) -> ConsolidatedCubes:
-    view = open_cubes(objects)
-    assert view is not None
-    return view
+    cubes = open_cubes(objects)
+    assert cubes is not None
+    return cubes
 
 
 def times(objects: ObjectStore) -> dict[str, int]:
@@ -58,9 +58,9 @@ def test_ranks_and_tensors_that_come_later_are_absent_in_older_blocks(objects: O
         for rank in range(4):
             put(objects, rank, step, [*NAMES, "more", "most", "last"])
     once(objects)
-    view = opened(objects)
+    cubes = opened(objects)
     assert {name for name, time in times(objects).items() if before.get(name) == time} == set(before)
-    values = aggregated_steps(view, range(6), "max", np.arange(9))
+    values = aggregated_steps(cubes, range(6), "max", np.arange(9))
     assert np.isnan(values[:3, 1:]).all()
     assert not np.isnan(values[3:]).any()
     assert_is_what_is_committed(objects)
@@ -76,9 +76,9 @@ def test_zarr_and_xarray_open_them(objects: ObjectStore) -> None:
         assert group[f"by_tensor/{name}"].chunks == (SMALL.steps, SMALL.ranks, SMALL.inner_by_tensor)
         np.testing.assert_array_equal(group[f"by_tensor/{name}"][:3], group[name][:3])
         assert not np.array_equal(group[f"by_tensor/{name}"][3], group[name][3])
-    view = xr.open_zarr(root)
-    assert view["max"].sizes == {"step": 4, "rank": 1, "tensor": 6}
-    assert not any(str(name).startswith("by_tensor") for name in view)
+    cubes = xr.open_zarr(root)
+    assert cubes["max"].sizes == {"step": 4, "rank": 1, "tensor": 6}
+    assert not any(str(name).startswith("by_tensor") for name in cubes)
 
 
 def test_one_round_of_many_cuts_few_blocks(objects: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:

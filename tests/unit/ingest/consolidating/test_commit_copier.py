@@ -35,9 +35,9 @@ pytestmark = pytest.mark.usefixtures("small_grid")
 
 
 def view_of(objects: ObjectStore) -> ConsolidatedCubes:
-    view = open_cubes(objects)
-    assert view is not None
-    return view
+    cubes = open_cubes(objects)
+    assert cubes is not None
+    return cubes
 
 
 def commit_steps(objects: ObjectStore, ranks: int = 3) -> None:
@@ -154,7 +154,7 @@ def test_a_change_during_a_round_stays_announced(objects: ObjectStore) -> None:
 def test_a_damaged_object_of_copies_is_written_again(objects: ObjectStore) -> None:
     commit_steps(objects)
     once(objects)
-    layout = view_of(objects).cubes.commits
+    layout = view_of(objects).layouts.commits
     assert layout is not None
     objects.put(f"{GROUP}/{layout.key((1, 0))}", b"spoiled")
     once(objects, check=True)
@@ -172,7 +172,7 @@ def test_a_view_of_an_earlier_version_goes_on_without(
     put(objects, 0, 5)
     once(objects)
     now = view_of(objects)
-    assert (before.state.version, now.state.version, now.cubes.commits) == (3, 3, None)
+    assert (before.state.version, now.state.version, now.layouts.commits) == (3, 3, None)
     assert now.steps.tolist() == [1, 2, 4, 5]
     assert objects.children(f"{GROUP}/commit") == []
     once(objects, rebuild=True)

@@ -43,13 +43,13 @@ def test_it_opens_with_plain_xarray(dumps: DumpLibrary, tmp_path: Path) -> None:
     ingest_directly(dumps["nan-log-2rank"] / "dump", tmp_path / "run.zarr")
     once(open_objects(resolve(tmp_path / "run.zarr")))
 
-    view = xr.open_zarr(tmp_path / "run.zarr" / "consolidated")
+    cubes = xr.open_zarr(tmp_path / "run.zarr" / "consolidated")
 
-    assert dict(view.nan_count.sizes) == {"step": 3, "rank": 2, "tensor": 243}
-    worst = view.nan_count.sel(step=2).max("rank")
+    assert dict(cubes.nan_count.sizes) == {"step": 3, "rank": 2, "tensor": 243}
+    worst = cubes.nan_count.sel(step=2).max("rank")
     assert set(worst.tensor[worst.compute() > 0].op_type.values.tolist()) == {"Log", "ReduceMean", "Neg"}
-    assert view.nan_count.sel(rank=0).sum() == 0
-    log = view.sel(step=2, rank=1, tensor="Log.Default_net-LogLoss_Log-op0.output.0")
+    assert cubes.nan_count.sel(rank=0).sum() == 0
+    log = cubes.sel(step=2, rank=1, tensor="Log.Default_net-LogLoss_Log-op0.output.0")
     assert (int(log["count"]), int(log.nan_count)) == (24, 2)
     digest: Any = zarr.open_group(tmp_path / "run.zarr" / "consolidated", mode="r")["digest"]
     assert np.shape(digest) == (3, 2, 243, 16)
@@ -62,14 +62,14 @@ def test_step_by_step_gives_what_all_at_once_gives(objects: ObjectStore) -> None
             put(objects, rank, step, NAMES[: 3 + step % 4], anomalous=[step % 3])
         assert once(objects).appended == (step,)
         assert_is_what_is_committed(objects)
-    one_by_one = [view.block(place) for view in [open_cubes(objects)] if view for place in range(7)]
+    one_by_one = [cubes.block(place) for cubes in [open_cubes(objects)] if cubes for place in range(7)]
 
     assert once(objects, rebuild=True).appended == tuple(range(7))
     assert_is_what_is_committed(objects)
-    view = open_cubes(objects)
-    assert view is not None
+    cubes = open_cubes(objects)
+    assert cubes is not None
     for place, before in enumerate(one_by_one):
-        np.testing.assert_array_equal(view.block(place).statistics, before.statistics)
+        np.testing.assert_array_equal(cubes.block(place).statistics, before.statistics)
 
 
 @pytest.mark.usefixtures("small_grid")
@@ -122,9 +122,9 @@ def test_a_damaged_step_is_named_and_the_rest_is_taken_in(objects: ObjectStore) 
     found = once(objects)
     assert found.appended == (1,)
     assert [reason.partition(":")[0] for reason in found.damaged] == ["rank 1 step 1"]
-    view = open_cubes(objects)
-    assert view is not None
-    assert view.ranks.tolist() == [0]
+    cubes = open_cubes(objects)
+    assert cubes is not None
+    assert cubes.ranks.tolist() == [0]
 
 
 def test_damaged_tables_are_named_each_time_and_not_tried_again_and_again(objects: ObjectStore) -> None:
@@ -190,9 +190,9 @@ def test_a_store_that_refuses_leaves_the_view_as_it_was(
         patch.setattr(ObservedObjects, "put_many", refuse)
         with pytest.raises(StoreUnavailable):
             once(objects)
-    view = open_cubes(objects)
-    assert view is not None
-    assert view.steps.tolist() == [1]
+    cubes = open_cubes(objects)
+    assert cubes is not None
+    assert cubes.steps.tolist() == [1]
     assert once(objects).appended == (2,)
     assert_is_what_is_committed(objects)
 

@@ -50,9 +50,9 @@ def test_a_view_that_began_with_few_ranks_is_made_anew_for_many(objects: ObjectS
     for rank in range(1, 8):
         put(objects, rank, 1)
     once(objects)
-    view = open_cubes(objects)
-    assert view is not None
-    assert view.state.grid.ranks == 8
+    cubes = open_cubes(objects)
+    assert cubes is not None
+    assert cubes.state.grid.ranks == 8
     assert_is_what_is_committed(objects)
 
 
@@ -79,8 +79,8 @@ def test_tensors_of_one_name_in_several_graphs_have_names_of_their_own(objects: 
     made.labels[2, 1] = "Net"
     commit_tables(objects, key, made)
     once(objects)
-    view = ingest.open_store(objects.address.url).consolidated()
-    names = view.tensors
+    cubes = ingest.open_store(objects.address.url).consolidated()
+    names = cubes.tensors
     assert len(set(names)) == 4
     assert names[0] == "MatMul.op.output.0"
     assert_is_what_is_committed(objects)
@@ -100,5 +100,5 @@ def test_a_rank_that_begins_late_leaves_no_hole_in_the_tables(
     assert once(objects).appended == (5,)
     assert not once(objects)
     assert_is_what_is_committed(objects)
-    view = ingest.open_store(objects.address.url).consolidated()
-    assert view.table("status")[:, 2].tolist() == [""] * 5 + ["complete"]
+    status = ingest.open_store(objects.address.url).consolidated().table("status")
+    assert status[:, 2].tolist() == [""] * 5 + ["complete"]

@@ -49,9 +49,9 @@ def test_a_damaged_cube_is_named_and_readers_do_without(objects: ObjectStore) ->
     put(objects, 0, 1)
     once(objects)
     objects.put("consolidated/max/c/0/0/0", b"nothing")
-    view = ingest.open_store(objects.address.url).consolidated()
+    cubes = ingest.open_store(objects.address.url).consolidated()
     with pytest.raises(DamagedStore, match="consolidated/max/c/0/0/0"):
-        view.block(0)
+        cubes.block(0)
     assert_survey_is_right(objects)
 
 
@@ -61,15 +61,15 @@ def test_conditions_are_asked_of_the_view(objects: ObjectStore) -> None:
         for rank in range(3):
             put(objects, rank, step, anomalous=[rank, 4] if step > 2 else [])
     once(objects)
-    view = ingest.open_store(objects.address.url).consolidated()
-    found = view.find("nan_count > 0 and rank != 1")
+    cubes = ingest.open_store(objects.address.url).consolidated()
+    found = cubes.find("nan_count > 0 and rank != 1")
     expected = [(s, r, f"op{i}") for s in (3, 4) for r in (0, 2) for i in sorted({r, 4})]
     assert list(zip(found.step, found["rank"], found.op_name, strict=True)) == expected
-    assert view.find("nan_count > 0 and max > 1e30").empty
-    assert len(view.find("op_name == 'op1'", step=[2])) == 3
-    assert len(view.find("max < 1e30")) == 5 * 3 * 6
+    assert cubes.find("nan_count > 0 and max > 1e30").empty
+    assert len(cubes.find("op_name == 'op1'", step=[2])) == 3
+    assert len(cubes.find("max < 1e30")) == 5 * 3 * 6
     with pytest.raises(UsageError, match="not a column"):
-        view.find("dtype == 'float32'")
+        cubes.find("dtype == 'float32'")
 
 
 def test_partial_steps_are_left_out_of_conditions_and_named(objects: ObjectStore) -> None:
@@ -78,13 +78,13 @@ def test_partial_steps_are_left_out_of_conditions_and_named(objects: ObjectStore
         status = "partial" if rank else "complete"
         commit_tables(objects, key, make_tables(key, NAMES, [0], 0), status=status)
     once(objects)
-    view = ingest.open_store(objects.address.url).consolidated()
-    found = view.find("nan_count > 0")
+    cubes = ingest.open_store(objects.address.url).consolidated()
+    found = cubes.find("nan_count > 0")
     assert found["rank"].tolist() == [0]
     assert found.attrs["left_out"] == ["rank 1 step 1: partial"]
-    assert view.find("nan_count > 0", include_partial=True)["rank"].tolist() == [0, 1]
+    assert cubes.find("nan_count > 0", include_partial=True)["rank"].tolist() == [0, 1]
     with pytest.raises(UsageError, match="no step 7") as raised:
-        view.find("nan_count > 0", step=[7])
+        cubes.find("nan_count > 0", step=[7])
     assert "steps 1" in raised.value.hint
 
 
@@ -109,7 +109,7 @@ def test_what_is_not_known_is_nan_in_conditions(objects: ObjectStore) -> None:
 def test_a_condition_is_asked_anew_when_steps_were_written_again(objects: ObjectStore) -> None:
     put(objects, 0, 1)
     once(objects)
-    view = ingest.open_store(objects.address.url).consolidated()
+    cubes = ingest.open_store(objects.address.url).consolidated()
     put(objects, 0, 1, anomalous=[2])
     once(objects)
-    assert view.find("nan_count > 0").op_name.tolist() == ["op2"]
+    assert cubes.find("nan_count > 0").op_name.tolist() == ["op2"]

@@ -309,8 +309,8 @@ def test_a_slow_store_makes_the_lag_grow_and_not_what_is_under_way(
             bench.service.schedule.next_at = float("inf")
             assert submitter.unread_nbytes <= 40_000 + 5000
             assert sum(future.nbytes for future in client.pending) <= 40_000
-        assert bench.service.view is not None
-        lags.append(len(bench.service.view.pending))
+        assert bench.service.dump_state is not None
+        lags.append(len(bench.service.dump_state.pending))
         assert 5 <= len(submitter.busy) <= 11
     assert lags == [20, 40, 60, 80]
     # What is waited for is done in the end.

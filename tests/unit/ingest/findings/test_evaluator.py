@@ -20,7 +20,7 @@ def test_a_step_is_evaluated_once_also_by_another_process_and_after_a_rebuild(ob
     written = documents(objects)
     assert len(written) == 1 + 3
     assert consolidated(objects, chosen) == []
-    other = Consolidator(objects, keeper=SeriesEvaluator(objects, only(kind="unchanged", steps=2)))
+    other = Consolidator(objects, evaluator=SeriesEvaluator(objects, only(kind="unchanged", steps=2)))
     assert not other.once(rebuild=True).findings
     assert documents(objects) == written
 
@@ -28,7 +28,7 @@ def test_a_step_is_evaluated_once_also_by_another_process_and_after_a_rebuild(ob
 def test_killed_before_it_was_written_a_step_is_evaluated_again(objects: ObjectStore) -> None:
     put(objects, [[1], [1], [1], [1]])
     chosen = only(kind="unchanged", include="*Grad*")
-    killed = Consolidator(objects, keeper=SeriesEvaluator(objects, chosen))
+    killed = Consolidator(objects, evaluator=SeriesEvaluator(objects, chosen))
     assert [step.step for step in killed.once(limit=2).findings] == [0, 1]
     steps = consolidated(objects, chosen)
     assert [(step.step, len(step.result.findings)) for step in steps] == [(2, 1), (3, 1)]

@@ -18,12 +18,12 @@ def test_history_takes_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_step_that_cannot_be_read_is_named_and_the_others_are_evaluated(objects: ObjectStore) -> None:
     put(objects, [[1], [1], [2], [2], [2]])
     chosen = only(kind="unchanged", include="*Grad*")
-    keeper = SeriesEvaluator(objects, chosen)
+    evaluator = SeriesEvaluator(objects, chosen)
     # As the view has it, for the consolidator would not take in what is damaged.
     generations = {step: {0: str(step)} for step in (0, 1, 2, 3, 4, 9)}
     for name in [name for name in objects.sizes("rank_0/step_1") if name.endswith("labels/c/0/0")]:
         objects.put(f"rank_0/step_1/{name}", b"damaged")
-    steps = list(keeper.evaluate(generations))
+    steps = list(evaluator.evaluate(generations))
     assert [step.step for step in steps if step.result.failed] == [1, 9]
     assert [step.step for step in steps if step.result.findings] == [4]
     assert any("step 1: rule mine" in line for line in ingest.anomalies(DumpStore(objects)).not_evaluated)

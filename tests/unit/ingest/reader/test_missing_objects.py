@@ -15,11 +15,11 @@ from tests.cube_stores import once
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.errors import DamagedStore
-from workers.store.consolidated.cubes import REBUILD_HINT, CubeGrid, Cubes
+from workers.store.consolidated.cubes import REBUILD_HINT, CubeGrid, CubeLayouts
 from workers.store.opening import open_objects, resolve
 
 _GRID = CubeGrid(ranks=1, tensors=2, inner_tensors=2, steps=2)
-_ARRAYS = [name for name, document in Cubes(_GRID).documents(1, 1, 1).items() if "shape" in document]
+_ARRAYS = [name for name, document in CubeLayouts(_GRID).documents(1, 1, 1).items() if "shape" in document]
 #: Those that the questions below need, or could take for something else.
 _ASKED = (
     *("max", "min", "l2_norm", "row", "digest", "nan_count", "pos_inf_count", "sketches", "aggregate"),
@@ -148,7 +148,7 @@ def test_each_object_is_named_by_verify(
             (damage,) = verify_view(objects)
             assert str(damage) == f"{key}: missing" or str(damage).startswith(f"consolidated/{array}: rank ")
             count += 1
-    assert count > 2 * 5 * len(Cubes(_GRID).per_step)
+    assert count > 2 * 5 * len(CubeLayouts(_GRID).per_step)
 
 
 @pytest.mark.parametrize("array", _ASKED)

@@ -25,6 +25,6 @@ def test_all_parts_share_one_table(made: MadeDump, store: Path) -> None:
 def test_a_service_that_was_put_together_has_not_looked_yet(made: MadeDump, store: Path) -> None:
     made.directory()
     service = make_service(made.root, store)
-    assert service.view is None
+    assert service.dump_state is None
     assert (len(service.table), service.submitter.offered_steps, service.is_deleting) == (0, 0, False)
     assert not store.exists()

@@ -95,8 +95,8 @@ def test_a_watcher_tells_of_files_that_it_does_not_take_and_looks_again_when_the
     assert [(event.plan.key, type(event.error)) for event in heard.of(StepFailed)] == [
         (StepKey(0, 1), FilesNotTaken)
     ]
-    assert running.view is not None
-    assert running.view.pending.keys() == {StepKey(0, 1)}
+    assert running.dump_state is not None
+    assert running.dump_state.pending.keys() == {StepKey(0, 1)}
     (row,) = (
         row for row in explain_table(running.table, running.policy, running.clock()) if row.phase == "refused"
     )

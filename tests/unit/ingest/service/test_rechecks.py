@@ -45,13 +45,16 @@ def watching(made: MadeDump, store: Path, rate: float = 1e9) -> tuple[Service, H
     """Return a service that has nothing more to take."""
     running, heard = observed_service(made, store, retry_forever=True, recheck_rate=rate)
     until(
-        running, lambda: running.view is not None and not running.view.pending and not running.submitter.busy
+        running,
+        lambda: (
+            running.dump_state is not None and not running.dump_state.pending and not running.submitter.busy
+        ),
     )
     return running, heard
 
 
 def is_settled(running: Service) -> bool:
-    return running.view is not None and not running.view.pending and not running.submitter.busy
+    return running.dump_state is not None and not running.dump_state.pending and not running.submitter.busy
 
 
 def until(running: Service, is_so: Callable[[], bool]) -> None:

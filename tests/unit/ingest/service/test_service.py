@@ -40,7 +40,7 @@ def test_store_that_is_away_is_waited_for_by_a_service_that_tries_for_ever(
     assert any(isinstance(event, DependencyDown) for event in heard)
     deadline = time.monotonic() + 10
     while (
-        running.submitter.busy or running.view is None or running.view.pending
+        running.submitter.busy or running.dump_state is None or running.dump_state.pending
     ) and time.monotonic() < deadline:
         running.schedule.scan_soon()
         running.tick()
@@ -83,7 +83,7 @@ def test_a_service_that_tries_for_ever_waits_for_the_store_from_its_first_look_o
         running.tick()
     assert [type(event) for event in heard] == [DependencyDown]
     deadline = time.monotonic() + 10
-    while running.view is None or running.view.pending or running.submitter.busy:
+    while running.dump_state is None or running.dump_state.pending or running.submitter.busy:
         assert time.monotonic() < deadline
         running.schedule.scan_soon()
         running.tick()
@@ -100,9 +100,9 @@ def test_workers_begin_before_all_of_a_dump_is_listed(
     monkeypatch.setattr("ingest.service.service._FIRST_FILES", 1)
     running, _ = observed_service(filled, store)
     running.tick()
-    assert running.view is not None
-    assert running.view.postponed
+    assert running.dump_state is not None
+    assert running.dump_state.postponed
     assert running.schedule.is_due
-    _tick_until(running, lambda: running.view is not None and not running.view.pending)
-    assert not running.view.unlisted
-    assert set(open_store(str(store)).keys) == running.view.there
+    _tick_until(running, lambda: running.dump_state is not None and not running.dump_state.pending)
+    assert not running.dump_state.unlisted
+    assert set(open_store(str(store)).keys) == running.dump_state.there

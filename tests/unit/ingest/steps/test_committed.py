@@ -148,7 +148,7 @@ def test_a_store_that_is_away_for_a_moment_is_asked_again(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service, objects, views = started(filled, store, retry_forever=True)
-    service.view = DumpState({}, {}, ())
+    service.dump_state = DumpState({}, {}, ())
     with monkeypatch.context() as patched:
         for name in ("children", "get_many"):
             patched.setattr(objects, name, _away)

@@ -38,7 +38,7 @@ def test_the_object_holds_what_those_of_the_steps_hold(name: str, cubes: Consoli
     cubes.objects.delete(key)
     assert cut_by_tensor(job(cubes.objects, name)) == CutBlock(job(cubes.objects, name))
     assert cubes.objects.get(key) == before
-    held = cubes.cubes.by_tensor[name].decode(before, key)
+    held = cubes.layouts.by_tensor[name].decode(before, key)
     for place in range(3):
         np.testing.assert_array_equal(held[place], cubes.cube(name, place)[:2, :4])
 
@@ -46,7 +46,7 @@ def test_the_object_holds_what_those_of_the_steps_hold(name: str, cubes: Consoli
 def test_what_no_rank_has_is_not_known(cubes: ConsolidatedCubes) -> None:
     cubes.objects.delete("consolidated/max/c/1/0/0")
     assert not cut_by_tensor(job(cubes.objects)).damage
-    held = cubes.steps_block(cubes.cubes.by_tensor["max"], 0)
+    held = cubes.steps_block(cubes.layouts.by_tensor["max"], 0)
     assert np.isnan(held[1, :2, :4]).all()
     np.testing.assert_array_equal(held[0], cubes.cube("max", 0))
 

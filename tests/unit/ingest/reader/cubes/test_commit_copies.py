@@ -165,9 +165,9 @@ def test_a_change_while_copies_are_read_is_seen_or_not_and_nothing_else(objects:
 def test_a_copy_that_is_not_the_commit_of_its_step_is_passed_over(objects: ObjectStore, text: str) -> None:
     if text == "of another step":
         text = (objects.get(f"{StepKey(0, 0).path}/zarr.json") or b"").decode()
-    view = open_cubes(objects)
-    assert view is not None
-    layout = view.cubes.commits
+    cubes = open_cubes(objects)
+    assert cubes is not None
+    layout = cubes.layouts.commits
     assert layout is not None
     name = f"{GROUP}/{layout.key((3, 0))}"
     copies = layout.decode(objects.get(name), name).copy()

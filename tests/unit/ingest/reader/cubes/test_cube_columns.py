@@ -41,13 +41,13 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def view(stored: Path) -> ConsolidatedCubes:
+def cubes(stored: Path) -> ConsolidatedCubes:
     """The view of this store, which nobody changes."""
     return view_of(stored)
 
 
 @pytest.fixture
-def own_view(stored: Path, tmp_path: Path) -> ConsolidatedCubes:
+def own_cubes(stored: Path, tmp_path: Path) -> ConsolidatedCubes:
     """The view of a copy of this store."""
     return view_of(shutil.copytree(stored, tmp_path / "run.zarr"))
 
@@ -59,10 +59,10 @@ def view_of(store: Path) -> ConsolidatedCubes:
 
 
 @pytest.mark.parametrize("tensors", [[0], [1, 2], [3, 4, 5], [5], [0, 5], [0, 1, 2, 3, 4, 5]])
-def test_some_tensors_are_those_of_the_whole_block(tensors: list[int], view: ConsolidatedCubes) -> None:
+def test_some_tensors_are_those_of_the_whole_block(tensors: list[int], cubes: ConsolidatedCubes) -> None:
     chosen = np.array(tensors)
-    for place, narrow in enumerate(narrow_blocks(view, range(7), FIELDS, chosen)):
-        whole = view.block(place)
+    for place, narrow in enumerate(narrow_blocks(cubes, range(7), FIELDS, chosen)):
+        whole = cubes.block(place)
         assert (narrow.step, narrow.ranks) == (whole.step, whole.ranks)
         np.testing.assert_array_equal(narrow.row, whole.row[:, chosen])
         np.testing.assert_array_equal(narrow.statistics, whole.statistics[:, chosen])
@@ -71,13 +71,13 @@ def test_some_tensors_are_those_of_the_whole_block(tensors: list[int], view: Con
 @pytest.mark.parametrize("tensors", [[0], [3, 4, 5], [0, 5], [0, 1, 2, 3, 4, 5]])
 @pytest.mark.parametrize("statistic", STATISTICS)
 def test_some_tensors_together_are_those_of_the_blocks(
-    statistic: str, tensors: list[int], view: ConsolidatedCubes
+    statistic: str, tensors: list[int], cubes: ConsolidatedCubes
 ) -> None:
     places = [6, 0, 3, 4]
-    together = aggregated_steps(view, places, statistic, np.array(tensors))
-    order = [view.ranks.tolist().index(rank) for rank in sorted(view.ranks.tolist())]
+    together = aggregated_steps(cubes, places, statistic, np.array(tensors))
+    order = [cubes.ranks.tolist().index(rank) for rank in sorted(cubes.ranks.tolist())]
     for number, place in enumerate(places):
-        block = view.block(place)
+        block = cubes.block(place)
         values = sum(block.statistic(part)[:, tensors] for part in parts_of(statistic))
         expected = aggregated(np.asarray(values), default_aggregate(statistic))
         np.testing.assert_array_equal(together[number][order], expected)
@@ -96,13 +96,13 @@ class FarObjects(WrappedObjects):
 
 @pytest.mark.parametrize("end_nbytes", [0, 1 << 15])
 def test_from_an_object_store_the_indexes_are_read_once(
-    end_nbytes: int, view: ConsolidatedCubes, monkeypatch: pytest.MonkeyPatch
+    end_nbytes: int, cubes: ConsolidatedCubes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cube_columns, "_END_NBYTES", end_nbytes)
     monkeypatch.setattr(shard_indexes, "KNOWN", shard_indexes.ShardIndexes())
-    expected = aggregated_steps(view, range(7), "max", np.array([0]))
-    far = FarObjects(view.objects)
-    remote = ConsolidatedCubes(far, view.state)
+    expected = aggregated_steps(cubes, range(7), "max", np.array([0]))
+    far = FarObjects(cubes.objects)
+    remote = ConsolidatedCubes(far, cubes.state)
     # Two blocks of three steps and one step, two chunks of ranks: of each the end, which is all of a small
     # object, and then a part.
     for requests in (6 if end_nbytes else 12, 6):
@@ -110,18 +110,20 @@ def test_from_an_object_store_the_indexes_are_read_once(
         np.testing.assert_array_equal(aggregated_steps(remote, range(7), "max", np.array([0])), expected)
         assert far.ranges == requests
     # Steps that are written again have other indexes.
-    rewritten = ConsolidatedCubes(far, msgspec.structs.replace(view.state, rewrites=view.state.rewrites + 1))
+    rewritten = ConsolidatedCubes(
+        far, msgspec.structs.replace(cubes.state, rewrites=cubes.state.rewrites + 1)
+    )
     far.ranges = 0
     aggregated_steps(rewritten, range(7), "max", np.array([0]))
     assert far.ranges == (6 if end_nbytes else 12)
 
 
 def test_indexes_of_counts_that_are_read_whole_are_kept(
-    view: ConsolidatedCubes, monkeypatch: pytest.MonkeyPatch
+    cubes: ConsolidatedCubes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A search for the origin reads the counts before anybody asks for one tensor."""
     monkeypatch.setattr(shard_indexes, "KNOWN", shard_indexes.ShardIndexes())
-    remote = ConsolidatedCubes(FarObjects(view.objects), view.state)
+    remote = ConsolidatedCubes(FarObjects(cubes.objects), cubes.state)
     keys = [f"consolidated/nan_count/c/{block}/0/0" for block in range(3)]
     assert [remote.known_index(key) for key in keys] == [None] * 3
     for block in range(3):
@@ -129,26 +131,26 @@ def test_indexes_of_counts_that_are_read_whole_are_kept(
     known = [remote.known_index(key) for key in keys]
     # The last block has one step of three: the next step writes it again.
     assert (known[0] is None, known[1] is None, known[2] is None) == (False, False, True)
-    assert (view.objects.get(keys[0]) or b"").endswith(known[0] or b"-")
+    assert (cubes.objects.get(keys[0]) or b"").endswith(known[0] or b"-")
 
 
-def test_a_damaged_inner_chunk_is_named_and_others_are_read(own_view: ConsolidatedCubes) -> None:
-    key = Path(own_view.objects.address.url) / "consolidated/max/c/0/0/0"
+def test_a_damaged_inner_chunk_is_named_and_others_are_read(own_cubes: ConsolidatedCubes) -> None:
+    key = Path(own_cubes.objects.address.url) / "consolidated/max/c/0/0/0"
     content = bytearray(key.read_bytes())
     content[10] ^= 1
     key.write_bytes(content)
-    narrow_blocks(own_view, [0], ("max",), np.array([2]))
+    narrow_blocks(own_cubes, [0], ("max",), np.array([2]))
     for damaged in (content, content[: len(content) // 2], b""):
         key.write_bytes(damaged)
         with pytest.raises(DamagedStore, match="consolidated/max/c/0/0/0"):
-            narrow_blocks(own_view, [0], ("max",), np.array([0]))
+            narrow_blocks(own_cubes, [0], ("max",), np.array([0]))
         with pytest.raises(DamagedStore, match="consolidated/max/c/0/0/0"):
-            aggregated_steps(own_view, [0], "max", np.array([0]))
+            aggregated_steps(own_cubes, [0], "max", np.array([0]))
     key.unlink()
     with pytest.raises(DamagedStore, match="consolidated/max/c/0/0/0: missing"):
-        narrow_blocks(own_view, [0], ("max",), np.array([0]))
+        narrow_blocks(own_cubes, [0], ("max",), np.array([0]))
     with pytest.raises(DamagedStore, match="consolidated/max/c/0/0/0: missing"):
-        aggregated_steps(own_view, [0], "max", np.array([0]))
+        aggregated_steps(own_cubes, [0], "max", np.array([0]))
 
 
 def test_a_trend_of_one_tensor_is_the_same_with_cubes_and_without(filled: DumpStore) -> None:
@@ -201,15 +203,15 @@ def test_a_view_of_version_2_is_read_and_continued_as_it_is(
 
 
 def test_of_a_block_with_few_wanted_steps_each_is_read_by_itself(
-    own_view: ConsolidatedCubes, monkeypatch: pytest.MonkeyPatch
+    own_cubes: ConsolidatedCubes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in own_view.objects.sizes("consolidated/by_tensor"):
-        own_view.objects.delete(f"consolidated/by_tensor/{name}")
-    assert not np.isnan(aggregated_steps(own_view, [0, 3, 6], "max", np.array([0]))).any()
+    for name in own_cubes.objects.sizes("consolidated/by_tensor"):
+        own_cubes.objects.delete(f"consolidated/by_tensor/{name}")
+    assert not np.isnan(aggregated_steps(own_cubes, [0, 3, 6], "max", np.array([0]))).any()
     # Of two steps of three, the block; but not if it takes much memory.
     with pytest.raises(DamagedStore, match="by_tensor/max"):
-        aggregated_steps(own_view, [0, 1], "max", np.array([0]))
+        aggregated_steps(own_cubes, [0, 1], "max", np.array([0]))
     monkeypatch.setattr(cube_columns, "_BLOCK_NBYTES", 2 * 2 * 3 * 8)
     with pytest.raises(DamagedStore, match="by_tensor/max"):
-        aggregated_steps(own_view, [0, 1], "max", np.array([0, 1]))
-    assert not np.isnan(aggregated_steps(own_view, [0, 1], "max", np.array([0, 1, 2]))).any()
+        aggregated_steps(own_cubes, [0, 1], "max", np.array([0, 1]))
+    assert not np.isnan(aggregated_steps(own_cubes, [0, 1], "max", np.array([0, 1, 2]))).any()

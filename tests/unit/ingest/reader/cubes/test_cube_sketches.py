@@ -147,8 +147,8 @@ def test_a_step_need_not_have_objects_for_tensors_that_were_added_later(
 
 
 def test_xarray_shows_the_bounds_by_name(filled: ingest.DumpStore) -> None:
-    view = filled.consolidated().to_xarray()
-    share = view.sketches.sel(sketch="underflow_nvfp4", bound="high")
+    cubes = filled.consolidated().to_xarray()
+    share = cubes.sketches.sel(sketch="underflow_nvfp4", bound="high")
     assert share.dims == ("step", "rank", "tensor")
     assert 0 < float(share.max()) <= 1
 

@@ -1,10 +1,10 @@
 """Which arrays the cubes are, and how they are cut."""
 
-from workers.store.consolidated.cubes import CubeGrid, Cubes
+from workers.store.consolidated.cubes import CubeGrid, CubeLayouts
 
 
 def test_every_array_is_documented_with_its_shape() -> None:
-    documents = Cubes(CubeGrid(2, 64, 16, 8)).documents(5, 3, 70)
+    documents = CubeLayouts(CubeGrid(2, 64, 16, 8)).documents(5, 3, 70)
     assert documents["by_tensor"]["node_type"] == "group"
     shapes = {name: tuple(document["shape"]) for name, document in documents.items() if "shape" in document}
     assert shapes["min"] == shapes["nan_count"] == shapes["row"] == shapes["by_tensor/row"] == (5, 3, 70)

@@ -6,7 +6,7 @@ import pytest
 
 from workers.errors import DamagedStore
 from workers.store.consolidated.blocks import TensorKey
-from workers.store.consolidated.cubes import CubeGrid, Cubes
+from workers.store.consolidated.cubes import CubeGrid, CubeLayouts
 from workers.store.consolidated.tensor_axis import read_axis, unique_names
 from workers.store.opening import connect, resolve
 
@@ -35,7 +35,7 @@ def test_a_name_is_as_short_as_it_can_be_and_occurs_once() -> None:
 
 def test_the_axis_of_tensors_is_read_or_what_is_missing_is_named(tmp_path: Path) -> None:
     objects = connect(resolve(tmp_path))
-    cubes = Cubes(CubeGrid(2, 64, 16, 8))
+    layouts = CubeLayouts(CubeGrid(2, 64, 16, 8))
     with pytest.raises(DamagedStore, match="consolidated/net/c/0: missing"):
-        read_axis(objects, cubes, 3)
-    assert len(read_axis(objects, cubes, 0)) == 0
+        read_axis(objects, layouts, 3)
+    assert len(read_axis(objects, layouts, 0)) == 0
