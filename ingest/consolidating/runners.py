@@ -1,12 +1,12 @@
-"""Where the tasks of the consolidator run: in threads of this process, or on a Dask cluster."""
+"""Where tasks over the steps of a store run: in threads of this process, or on a Dask cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ingest.dispatch.window import run_in_order
+from workers.store.prefetch import prefetch
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -23,14 +23,13 @@ class RunJobs(Protocol):
 
 
 _THREADS = 2
-#: Tasks on a Dask cluster at once: each returns the counts of a step.
+#: Tasks on a Dask cluster at once: each returns at most the counts of a step.
 _TASKS_AT_ONCE = 32
 
 
 def in_threads(task: Callable[[_Job], _Result], jobs: Sequence[_Job]) -> Iterator[_Result]:
-    """Run the tasks in threads of this process."""
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="dump-ingest-consolidate") as threads:
-        yield from threads.map(task, jobs)
+    """Run the tasks in threads of this process, at most `_THREADS` ahead of the result that is used."""
+    return prefetch(jobs, task, ahead=_THREADS, threads=_THREADS, name="dump-ingest-tasks")
 
 
 def on_cluster(client: Client) -> RunJobs:

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
-from ingest.dispatch.window import run_in_order
+from ingest.consolidating.runners import RunJobs
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.damage import Damage
 from workers.model import StepKey
-from workers.store.prefetch import prefetch
 from workers.store.sketches.sketch_tables import has_all_sketches
 from workers.tasks.sketch import Sketched, SketchJob, sketch
-
-if TYPE_CHECKING:  # importing distributed takes 0.5 s
-    from distributed import Client
-
-RunSketches: TypeAlias = Callable[[Sequence[SketchJob]], Iterable[Sketched]]
-"""Runs tasks, and returns their results in the order of the tasks."""
-
-_THREADS = 2
-#: Tasks on a Dask cluster at once.
-_TASKS_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +50,9 @@ class SketchReport:
         }
 
 
-def in_threads(jobs: Sequence[SketchJob]) -> Iterator[Sketched]:
-    """Run the tasks in threads of this process."""
-    return prefetch(jobs, sketch, ahead=_THREADS, threads=_THREADS, name="dump-ingest-sketch")
-
-
-def on_cluster(client: Client) -> RunSketches:
-    """Return a function that runs tasks on a Dask cluster, at most `_TASKS_AT_ONCE` at once."""
-    return lambda jobs: run_in_order(client, sketch, jobs, ahead=_TASKS_AT_ONCE - 1)
-
-
 def sketch_steps(
     catalog: Catalog,
-    run: RunSketches,
+    run: RunJobs,
     rank: Choice = None,
     step: Choice = None,
     progress: Callable[[Sketched], None] = lambda _: None,
@@ -95,7 +74,7 @@ def sketch_steps(
     chosen = catalog.select(rank, step, damages=damages)
     lacking = [opened.key for opened in chosen if not has_all_sketches(opened.commit.nodes)]
     done = []
-    for sketched in run([SketchJob(catalog.objects.address, key) for key in lacking]):
+    for sketched in run(sketch, [SketchJob(catalog.objects.address, key) for key in lacking]):
         progress(sketched)
         done.append(sketched)
     return SketchReport(tuple(done), len(chosen) - len(lacking), tuple(map(str, damages)))

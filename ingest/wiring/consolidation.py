@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
-from ingest.consolidating.runners import RunJobs, in_threads, on_cluster
 from ingest.findings.evaluator import SeriesEvaluator
 from ingest.reader.require import require_store
 from ingest.service.report import Report
 from ingest.settings import Settings, load
+from ingest.wiring.runner import open_runner
 from ingest.wiring.stores import address_of_store
 from workers.errors import StoreError
 from workers.rules.ready import rules_of
@@ -36,22 +36,10 @@ def open_consolidator(settings: Settings, *, patience_s: float = 0.0) -> Iterato
     require_store(objects, objects.address.url)
     evaluator = SeriesEvaluator(objects, rules)
     with (
-        _runner(settings) as run,
+        open_runner(settings) as run,
         Consolidator(objects, run, patience_s, evaluator=evaluator) as consolidator,
     ):
         yield consolidator
-
-
-@contextmanager
-def _runner(settings: Settings) -> Iterator[RunJobs]:
-    """Yield a runner for the tasks of the consolidator; the cluster that it starts ends with it."""
-    if settings.scheduler is None and settings.workers is None:
-        yield in_threads
-        return
-    from ingest.dispatch.cluster import Cluster  # deferred: distributed takes 0.4 s
-
-    with Cluster(settings) as cluster:
-        yield on_cluster(cluster.connect())
 
 
 def consolidate(

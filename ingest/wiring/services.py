@@ -139,7 +139,7 @@ def ingest_with(
     *,
     dry_run: bool = False,
 ) -> Report:
-    """Do the same with workers from `start_workers`, or with its own; `chosen.store` is the store."""
+    """Take a dump into `chosen.store`; see `ingest`. `workers` are from `start_workers`; None: its own."""
     tree = find_dump(Path(dump), rank_map=chosen.rank_map, layout=chosen.layout)
     # Whoever has a scheduler has other hosts, too, and one consolidator for all of them.
     consolidates = chosen.consolidate and chosen.scheduler is None

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from ingest.consolidating import sketching
-from ingest.consolidating.sketching import RunSketches, SketchReport
+from ingest.consolidating.sketching import SketchReport
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.require import require_store
 from ingest.settings import Settings, load
+from ingest.wiring.runner import open_runner
 from ingest.wiring.stores import address_of_store
 from workers.store.opening import open_objects
 from workers.tasks.sketch import Sketched
@@ -42,17 +42,5 @@ def sketch(
     chosen = (settings or load().settings).model_copy(update={"store": str(store)})
     objects = open_objects(address_of_store(chosen))
     require_store(objects, objects.address.url)
-    with _runner(chosen) as run:
+    with open_runner(chosen) as run:
         return sketching.sketch_steps(Catalog(objects), run, rank, step, progress)
-
-
-@contextmanager
-def _runner(settings: Settings) -> Iterator[RunSketches]:
-    """Yield a runner for the tasks; the cluster that it starts ends with it."""
-    if settings.scheduler is None and settings.workers is None:
-        yield sketching.in_threads
-        return
-    from ingest.dispatch.cluster import Cluster  # deferred: distributed takes 0.4 s
-
-    with Cluster(settings) as cluster:
-        yield sketching.on_cluster(cluster.connect())
