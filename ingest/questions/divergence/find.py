@@ -22,7 +22,7 @@ from ingest.questions.divergence.partitions import Partition
 from ingest.questions.divergence.patterns import Patterns
 from ingest.questions.divergence.result import Divergence, Group, Missing
 from ingest.questions.placement.layout_answer import LayoutFinding
-from ingest.questions.placement.slot_kinds import SlotKind, kind_of
+from ingest.questions.placement.slot_kinds import SlotKind, slot_kind_of
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.parallel.mesh import replica_groups
@@ -253,7 +253,7 @@ class _DivergenceSearch:
                 rows += finder.find(members, history, expected)
             elif expectations.differs(history.patterns, (history.universe,)):
                 unshared = sometimes if expectations.agreed(history.patterns, (history.universe,)) else never
-                unshared += [tensor for tensor in members if kind_of(seen.keys[tensor]) in _NAMED]
+                unshared += [tensor for tensor in members if slot_kind_of(seen.keys[tensor]) in _NAMED]
         self._note_never_agreed(never, seen.keys)
         self._note_agreed_sometimes(sometimes, seen.keys)
         return rows

@@ -8,7 +8,7 @@ import numpy as np
 
 from ingest.questions.placement.agree import is_parameter
 from ingest.questions.placement.replicas import ReplicaCounts
-from ingest.questions.placement.slot_kinds import SlotKind, kind_of
+from ingest.questions.placement.slot_kinds import SlotKind, slot_kind_of
 from workers.store.consolidated.blocks import Block, TensorAxis
 
 #: Steps that are looked at, and parameters of each, evenly over all: the cost grows with the square of ranks.
@@ -34,7 +34,7 @@ class LayoutGroups:
         places = [
             place
             for place in np.flatnonzero(tells).tolist()
-            if kind_of(self._axis[place]) is SlotKind.PARAMETER or is_parameter(self._axis[place])
+            if slot_kind_of(self._axis[place]) is SlotKind.PARAMETER or is_parameter(self._axis[place])
         ]
         self._steps += bool(places)
         for place in places[:: -(-len(places) // _PARAMETERS) or 1]:

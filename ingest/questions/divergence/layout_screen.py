@@ -19,7 +19,8 @@ from ingest.questions.compare.stored_steps import load_step
 from ingest.questions.divergence.observation import Observation
 from ingest.questions.divergence.patterns import Labels
 from ingest.questions.placement.agree import is_parameter_gradient, kind_of
-from ingest.questions.placement.misplaced import MANY, parameters_of, tells_nothing
+from ingest.questions.placement.equal_holders import tells_nothing
+from ingest.questions.placement.misplaced import MANY, parameters_of
 from ingest.questions.placement.optimizer_states import (
     is_counter,
     is_state,
@@ -27,8 +28,7 @@ from ingest.questions.placement.optimizer_states import (
     parameters_by_name,
 )
 from ingest.questions.placement.repeated_bias import AHEAD, is_bias, is_partial
-from ingest.questions.placement.slot_kinds import SlotKind
-from ingest.questions.placement.slot_kinds import kind_of as slot_kind_of
+from ingest.questions.placement.slot_kinds import SlotKind, slot_kind_of
 from ingest.reader.parallel.told_placement import Told, told_placement
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step_statistics import StepStatistics

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ingest.questions.divergence.expectations import TensorHistory
 from ingest.questions.divergence.patterns import ABSENT, Patterns, StepPatterns, patterns_of
-from ingest.questions.placement.slot_kinds import SlotKind, kind_of
+from ingest.questions.placement.slot_kinds import SlotKind, slot_kind_of
 from ingest.reader.step_statistics import StepStatistics
 from workers.store.consolidated.blocks import Block, TensorAxis, TensorKey
 
@@ -81,7 +81,7 @@ def observe(
     parameters: dict[int, npt.NDArray[np.uint64]] = {}
     for block in statistics.blocks():
         # The axis may be ahead of the block: the next step is read meanwhile.
-        new = [kind_of(statistics.axis[place]) for place in range(len(kinds), block.row.shape[1])]
+        new = [slot_kind_of(statistics.axis[place]) for place in range(len(kinds), block.row.shape[1])]
         kinds = np.concatenate([kinds, np.array(new, np.int8)])
         visit(block)
         step = patterns_of(block, ranks, patterns)

@@ -8,7 +8,7 @@ from ingest.questions.compare.by_marginals import propose
 from ingest.questions.compare.held_tensors import HeldTensors
 from ingest.questions.compare.runner import PairRunner, answer_each
 from ingest.questions.placement.decide import Certainty, Decision, decide
-from ingest.questions.placement.misplaced import EqualHolders
+from ingest.questions.placement.equal_holders import EqualHolders
 from workers.arrays.sharded.placement_search import is_sum
 from workers.tasks.compare_placements import PlacementQuestion, search_placements
 
@@ -18,7 +18,7 @@ _AHEAD = 3
 
 def find_collective_results(
     held: HeldTensors,
-    rows: Mapping[int, EqualHolders],
+    holders_of: Mapping[int, EqualHolders],
     runner: PairRunner,
     asked: Container[int] | None = None,
 ) -> dict[int, tuple[int, str]]:
@@ -26,15 +26,15 @@ def find_collective_results(
 
     Args:
         held: the tensors of a step.
-        rows: by tensor, which ranks hold the same bytes.
+        holders_of: by tensor, which ranks hold the same bytes.
         runner: reads elements.
         asked: the numbers of the tensors that are tried; default: all.
     """
     pairs = [
         (number, other)
-        for number, row in rows.items()
-        if (asked is None or number in asked) and row.is_distinct and _is_open(held, number)
-        for other in _next_replicated(held, rows, number)
+        for number, holders in holders_of.items()
+        if (asked is None or number in asked) and holders.is_distinct and _is_open(held, number)
+        for other in _next_replicated(held, holders_of, number)
     ]
     kept = [pair for pair in pairs if not is_removed(held, pair)]
     whole = _by_elements(held, kept, runner)
@@ -85,12 +85,12 @@ def _making_up(decision: Decision, least: Certainty) -> str:
     return str(own) if is_sum(own) or own.kind.startswith("shard") else ""
 
 
-def _next_replicated(held: HeldTensors, rows: Mapping[int, EqualHolders], number: int) -> list[int]:
+def _next_replicated(held: HeldTensors, holders_of: Mapping[int, EqualHolders], number: int) -> list[int]:
     """Return the next tensors that all ranks have alike, with as many axes as this one."""
     shape = held.shapes(number)[0]
     fitting = []
     for other in range(number + 1, len(held.keys)):
-        if rows[other].is_replicated and held.is_dumped(other):
+        if holders_of[other].is_replicated and held.is_dumped(other):
             if len(held.shapes(other)[0]) == len(shape) > 0:
                 fitting.append(other)
             if len(fitting) == _AHEAD or other > number + 4 * _AHEAD:

@@ -8,8 +8,9 @@ from ingest.questions.compare.held_tensors import HeldTensors, hold_together
 from ingest.questions.compare.runner import ThreadRunner
 from ingest.questions.compare.stored_steps import load_step
 from ingest.questions.placement.collective_results import find_collective_results
+from ingest.questions.placement.equal_holders import EqualHolders, equal_holders
 from ingest.questions.placement.layout_answer import LayoutFinding
-from ingest.questions.placement.misplaced import EqualHolders, find_misplaced, gradients_of
+from ingest.questions.placement.misplaced import find_misplaced, gradients_of
 from ingest.questions.placement.optimizer_states import OptimizerStates
 from ingest.questions.placement.repeated_bias import find_repeated_biases
 from ingest.reader.snapshot import Snapshot
@@ -22,30 +23,25 @@ class MistakeSearch:
         self._states = OptimizerStates()
 
     def find(
-        self, held: HeldTensors, rows: Mapping[int, EqualHolders], whole: Mapping[int, tuple[int, str]]
+        self, held: HeldTensors, holders_of: Mapping[int, EqualHolders], whole: Mapping[int, tuple[int, str]]
     ) -> list[LayoutFinding]:
         """Find probable mistakes in a step, in order of execution.
 
         Args:
             held: the tensors of the step.
-            rows: by tensor, which ranks hold the same bytes.
+            holders_of: by tensor, which ranks hold the same bytes.
             whole: by tensor, which tensor of all ranks its pieces make up, and how.
         """
-        states = self._states.find(held, rows)
+        states = self._states.find(held, holders_of)
         explained = {finding.name for finding in states}  # not also as a reduction that is missing
-        misplaced = find_misplaced(held, rows, whole)
+        misplaced = find_misplaced(held, holders_of, whole)
         findings = [
             *(finding for finding in misplaced if finding.name not in explained),
-            *find_repeated_biases(held, rows),
+            *find_repeated_biases(held, holders_of),
             *states,
         ]
         places = {key.name: place for place, key in reversed([*enumerate(held.keys)])}
         return sorted(findings, key=lambda finding: places[finding.name])
-
-
-def equal_holders(held: HeldTensors) -> dict[int, EqualHolders]:
-    """Return by tensor which ranks hold the same bytes."""
-    return {number: EqualHolders.of(held, number) for number in range(len(held.keys))}
 
 
 def find_mistakes(snapshot: Snapshot, steps: Sequence[int]) -> list[LayoutFinding]:
@@ -67,8 +63,10 @@ def find_mistakes(snapshot: Snapshot, steps: Sequence[int]) -> list[LayoutFindin
             if len(loaded) < 2:
                 continue
             held = hold_together(step, loaded, coordinates)
-            rows = equal_holders(held)
-            gradients = gradients_of(held, rows)
+            holders_of = equal_holders(held)
+            gradients = gradients_of(held, holders_of)
             asked = gradients.differing if gradients.are_suspect else ()
-            findings += search.find(held, rows, find_collective_results(held, rows, runner, asked))
+            findings += search.find(
+                held, holders_of, find_collective_results(held, holders_of, runner, asked)
+            )
     return findings

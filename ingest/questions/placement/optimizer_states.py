@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ingest.questions.compare.held_tensors import HeldTensors
 from ingest.questions.placement.agree import is_parameter, is_parameter_gradient
+from ingest.questions.placement.equal_holders import EqualHolders, is_constant
 from ingest.questions.placement.layout_answer import LayoutFinding
-from ingest.questions.placement.misplaced import EqualHolders, is_constant
 from ingest.reader.ranges import format_ranges
 from workers.store.consolidated.blocks import TensorKey
 
@@ -31,7 +31,7 @@ class OptimizerStates:
         self._before: dict[TensorKey, dict[bytes, int]] = {}
         """By state, in which step any rank held which bytes last."""
 
-    def find(self, held: HeldTensors, rows: Mapping[int, EqualHolders]) -> list[LayoutFinding]:
+    def find(self, held: HeldTensors, holders_of: Mapping[int, EqualHolders]) -> list[LayoutFinding]:
         """Return the states of a step that are out of step.
 
         A state must be the same on ranks that hold the same parameter of its shape; a counter, on all ranks.
@@ -39,10 +39,12 @@ class OptimizerStates:
         """
         parameters = parameters_by_name(held.keys)
         findings = []
-        for number, row in rows.items():
+        for number, holders in holders_of.items():
             key = held.keys[number]
-            if len(row.groups) > 1 and not is_constant_everywhere(held, number):
-                findings += list(self._finding(held, number, row, parameter_of_state(key, parameters), rows))
+            if len(holders.groups) > 1 and not is_constant_everywhere(held, number):
+                findings += list(
+                    self._finding(held, number, holders, parameter_of_state(key, parameters), holders_of)
+                )
         self._remember(held)
         return findings
 
@@ -50,33 +52,33 @@ class OptimizerStates:
         self,
         held: HeldTensors,
         number: int,
-        row: EqualHolders,
+        holders: EqualHolders,
         parameter: int | None,
-        rows: Mapping[int, EqualHolders],
+        holders_of: Mapping[int, EqualHolders],
     ) -> Iterator[LayoutFinding]:
         key = held.keys[number]
         if is_counter(key):
             ranks = [holder.rank for holder in held.holders[number]]
-            yield self._of(held, number, row, ranks, "ranks of a job count the same steps")
+            yield self._of(held, number, holders, ranks, "ranks of a job count the same steps")
             return
         if parameter is None or not is_state(key):
             return
         shape = held.shapes(parameter)[0]
-        for group in rows[parameter].groups:
+        for group in holders_of[parameter].groups:
             own = [
                 holder.rank
                 for holder, state_shape in zip(held.holders[number], held.shapes(number), strict=True)
                 if holder.rank in group and state_shape == shape
             ]
-            kinds = [[rank for rank in members if rank in own] for members in row.groups]
+            kinds = [[rank for rank in members if rank in own] for members in holders.groups]
             if sum(map(bool, kinds)) > 1:
                 name = held.keys[parameter].name
-                yield self._of(held, number, row, own, f"these ranks hold the same {name}")
+                yield self._of(held, number, holders, own, f"these ranks hold the same {name}")
 
     def _of(
-        self, held: HeldTensors, number: int, row: EqualHolders, ranks: list[int], reason: str
+        self, held: HeldTensors, number: int, holders: EqualHolders, ranks: list[int], reason: str
     ) -> LayoutFinding:
-        groups = sorted(([rank for rank in group if rank in ranks] for group in row.groups), key=len)
+        groups = sorted(([rank for rank in group if rank in ranks] for group in holders.groups), key=len)
         odd = next(group for group in groups if group)
         has_majority = len(odd) < len(groups[-1])
         text = (

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.compare.held_tensors import HeldTensors
+from ingest.questions.placement.equal_holders import EqualHolders
 from ingest.questions.placement.layout_answer import LayoutFinding
-from ingest.questions.placement.misplaced import EqualHolders
 from ingest.reader.parallel.told_placement import Told
 from workers.arrays.sharded.assembly import widened
 from workers.errors import DamagedStore
@@ -27,21 +27,23 @@ AHEAD = 4
 _Values = npt.NDArray[np.float64]
 
 
-def find_repeated_biases(held: HeldTensors, rows: Mapping[int, EqualHolders]) -> Iterator[LayoutFinding]:
+def find_repeated_biases(
+    held: HeldTensors, holders_of: Mapping[int, EqualHolders]
+) -> Iterator[LayoutFinding]:
     """Yield outputs that are the sum of what ranks hold and a multiple of a bias, which should be there once.
 
     Looked at are tensors that the dump tells to be partial sums, or that are named so.
     """
-    for number, row in rows.items():
+    for number, holders in holders_of.items():
         if (
-            not row.is_distinct
+            not holders.is_distinct
             or not is_partial(held.keys[number], held.told(number))
             or held.is_removed(number)
         ):
             continue
         for output in range(number + 1, min(number + 1 + AHEAD, len(held.keys))):
-            if rows[output].is_replicated and held.shapes(output)[0] == held.shapes(number)[0]:
-                if text := _repeated(held, number, output, rows):
+            if holders_of[output].is_replicated and held.shapes(output)[0] == held.shapes(number)[0]:
+                if text := _repeated(held, number, output, holders_of):
                     ranks = tuple(holder.rank for holder in held.holders[output])
                     name = held.keys[output].name
                     yield LayoutFinding(held.step, ranks, name, "bias on every rank", text)
@@ -59,7 +61,7 @@ def is_bias(key: TensorKey) -> bool:
     return "bias" in name and "grad" not in name
 
 
-def _repeated(held: HeldTensors, number: int, output: int, rows: Mapping[int, EqualHolders]) -> str:
+def _repeated(held: HeldTensors, number: int, output: int, holders_of: Mapping[int, EqualHolders]) -> str:
     """Describe the repeated bias in an output; "" if there is none, or if the output cannot be read."""
     shape = held.shapes(output)[0]
     if not shape or math.prod(shape) > _MAX_SIZE:
@@ -72,7 +74,7 @@ def _repeated(held: HeldTensors, number: int, output: int, rows: Mapping[int, Eq
     rest = (parts[-1] - sum(parts[:-1])).reshape(-1, shape[-1])
     if not np.abs(rest - rest[0]).max() <= _CLOSE * max(np.abs(rest).max(), 1e-30):
         return ""
-    for bias in _biases(held, shape[-1], rows):
+    for bias in _biases(held, shape[-1], holders_of):
         values = widened(elements_of(held.operands(bias)[:1])[0].read(0, shape[-1]))
         times = _times(rest[0], values)
         if times > 1:
@@ -83,10 +85,10 @@ def _repeated(held: HeldTensors, number: int, output: int, rows: Mapping[int, Eq
     return ""
 
 
-def _biases(held: HeldTensors, length: int, rows: Mapping[int, EqualHolders]) -> Iterator[int]:
+def _biases(held: HeldTensors, length: int, holders_of: Mapping[int, EqualHolders]) -> Iterator[int]:
     for number, key in enumerate(held.keys):
         is_fitting = is_bias(key) and held.shapes(number)[0] == (length,)
-        if is_fitting and rows[number].is_replicated and held.is_dumped(number):
+        if is_fitting and holders_of[number].is_replicated and held.is_dumped(number):
             yield number
 
 

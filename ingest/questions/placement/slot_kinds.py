@@ -58,7 +58,7 @@ _STATE_NAME = re.compile(
 )
 
 
-def kind_of(key: TensorKey) -> SlotKind:
+def slot_kind_of(key: TensorKey) -> SlotKind:
     """Return why replicas should agree on a tensor, judged by its name."""
     is_parameter = key.op_type == "Parameter" or key.io.startswith("parameters.")
     if is_parameter or (_STATE_NAME.match(key.op_name) and "grad" not in key.op_name):

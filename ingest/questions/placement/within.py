@@ -19,9 +19,9 @@ from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.stored_steps import StoreSource
 from ingest.questions.placement.agree import Kind, is_parameter, kind_of
 from ingest.questions.placement.collective_results import find_collective_results, is_removed
+from ingest.questions.placement.equal_holders import EqualHolders, equal_holders, is_constant
 from ingest.questions.placement.layout_answer import LayoutFinding, PlacedKind, RunLayout
-from ingest.questions.placement.misplaced import EqualHolders, is_constant
-from ingest.questions.placement.mistakes import MistakeSearch, equal_holders
+from ingest.questions.placement.mistakes import MistakeSearch
 from ingest.questions.placement.replicas import ReplicaCounts
 from ingest.reader.catalog import Catalog
 from ingest.reader.ranges import format_ranges
@@ -109,16 +109,16 @@ class _LayoutSearch:
 
     def add(self, held: HeldTensors, runner: PairRunner) -> None:
         """Take in one step over all ranks."""
-        rows = equal_holders(held)
-        whole = find_collective_results(held, rows, runner)
+        holders_of = equal_holders(held)
+        whole = find_collective_results(held, holders_of, runner)
         for number in range(len(held.keys)):
             ranks = tuple(holder.rank for holder in held.holders[number])
-            placement, why = self._known(held, number, rows[number], whole)
+            placement, why = self._known(held, number, holders_of[number], whole)
             key = kind_of(held.keys[number], len(held.shapes(number)[0])), placement
             self.kinds.setdefault(key, _Row(held.keys[number].name, ranks, placement, why))
             self._counts[key] += 1
             self._note_parameter(held, number)
-        self.findings += self._mistakes.find(held, rows, whole)
+        self.findings += self._mistakes.find(held, holders_of, whole)
 
     def _known(
         self, held: HeldTensors, number: int, by_digests: EqualHolders, whole: dict[int, tuple[int, str]]

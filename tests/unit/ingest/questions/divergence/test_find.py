@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import ingest
 from ingest.questions.divergence import divergence
-from ingest.questions.placement.slot_kinds import SlotKind, kind_of
+from ingest.questions.placement.slot_kinds import SlotKind, slot_kind_of
 from tests.cli import run
 from tests.diverging import NORM, REDUCED, STATE, WEIGHT, absent, on_a_mesh, replicas, summary
 from tests.dumps import DumpLibrary
@@ -58,7 +58,7 @@ def test_replicas_agree_on_what_the_files_agree_on(dumps: DumpLibrary, tmp_path:
     root, differing = dumps[name] / "dump", set()
     by_key: dict[tuple[int | None, str], set[bytes]] = {}
     for tensor in store.tensors():
-        kind = kind_of(
+        kind = slot_kind_of(
             TensorKey(
                 tensor.net,
                 tensor.graph,
@@ -109,7 +109,7 @@ def test_the_command_says_it_and_exits_with_five(damaged: Path) -> None:
     assert "values  " in said
     answer = run("divergence", damaged, "--json", code=5).json
     assert answer["odd"][0]["first"]["op_type"] == "Conv2D"
-    assert [one["ranks"] for one in answer["groups"]] == [[0, 1, 2, 3]]
+    assert [group["ranks"] for group in answer["groups"]] == [[0, 1, 2, 3]]
     assert {row["what"] for row in answer["missing"]} == {"step", "operator"}
     limited = run("divergence", damaged, "--limit", 1, code=5)
     assert "3 differences, the first 1 shown" in limited.stderr
@@ -122,7 +122,9 @@ def test_a_name_that_nothing_has_is_refused_and_near_ones_are_named(damaged: Pat
 def test_replicas_agree_and_activations_are_not_compared() -> None:
     found = divergence(replicas().store)
     assert found.agree
-    assert [(one.ranks, one.how, one.tensors) for one in found.groups] == [((0, 1, 2, 3), "inferred", 4)]
+    assert [(group.ranks, group.how, group.tensors) for group in found.groups] == [
+        ((0, 1, 2, 3), "inferred", 4)
+    ]
 
 
 def test_given_groups_are_believed() -> None:
@@ -167,7 +169,7 @@ def test_partial_steps_are_left_out_and_named() -> None:
         made.put(rank, 3, contents | {WEIGHT: 1 + (rank == 2)}, status="partial" if rank == 2 else "complete")
     found = divergence(made.store)
     assert found.agree
-    assert [str(one.key) for one in found.left_out] == ["rank 2 step 3"]
+    assert [str(left.key) for left in found.left_out] == ["rank 2 step 3"]
     assert summary(divergence(made.store, include_partial=True)) == [((2,), 3, WEIGHT)]
 
 

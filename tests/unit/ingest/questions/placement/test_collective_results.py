@@ -9,7 +9,7 @@ from ingest.questions.compare.held_tensors import HeldTensors, hold_together
 from ingest.questions.compare.runner import ThreadRunner
 from ingest.questions.compare.stored_steps import load_step
 from ingest.questions.placement.collective_results import find_collective_results, is_removed
-from ingest.questions.placement.mistakes import equal_holders
+from ingest.questions.placement.equal_holders import equal_holders
 from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT, write
 

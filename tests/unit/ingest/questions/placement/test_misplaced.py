@@ -1,41 +1,7 @@
 """What looks like a mistake in how ranks hold a tensor."""
 
-import pytest
-
-from ingest.questions.placement.misplaced import EqualHolders
 from tests.laid_out import Lay
 from tests.sharded_net import Dump
-
-
-@pytest.mark.parametrize(
-    ("groups", "is_replicated", "is_distinct", "pattern"),
-    [
-        (((0, 1, 2),), True, False, (0, 0, 0)),
-        (((0,), (1,), (2,)), False, True, (0, 1, 2)),
-        (((0, 2), (1, 3)), False, False, (0, 1, 0, 1)),
-        (((0,),), False, False, (0,)),  # a single rank tells nothing
-    ],
-)
-def test_ranks_hold_the_same_or_a_part_each(
-    groups: tuple[tuple[int, ...], ...], pattern: tuple[int, ...], *, is_replicated: bool, is_distinct: bool
-) -> None:
-    held = EqualHolders(groups)
-    assert (held.is_replicated, held.is_distinct, held.pattern) == (is_replicated, is_distinct, pattern)
-
-
-@pytest.mark.parametrize(
-    ("groups", "odd"),
-    [
-        (((0, 1, 3), (2,)), (2,)),
-        (((0,), (1, 2, 3, 5), (4,)), (0, 4)),
-        (((0, 2), (1, 3)), (0, 1, 2, 3)),
-        (((0,), (1,)), (0, 1)),
-    ],
-)
-def test_ranks_that_do_not_hold_what_most_hold_are_odd(
-    groups: tuple[tuple[int, ...], ...], odd: tuple[int, ...]
-) -> None:
-    assert EqualHolders(groups).odd == odd
 
 
 def test_the_rank_that_differs_from_most_is_named(lay: Lay) -> None:

@@ -45,7 +45,7 @@ def test_the_state_of_the_step_before_is_found(tmp_path: Path, name: str) -> Non
     def stale(steps: list[list[Dump]]) -> None:
         steps[2][1][name] = steps[1][1][name]
 
-    (finding,) = [one for one in found(tmp_path, 3, stale) if "optimizer" in one.kind]
+    (finding,) = [finding for finding in found(tmp_path, 3, stale) if "optimizer" in finding.kind]
     assert (finding.kind, finding.step, finding.ranks) == ("optimizer state out of step", 2, (1,))
     assert name in finding.name
     assert "rank 1 has that of step 1" in finding.text
@@ -56,8 +56,8 @@ def test_of_two_replicas_either_may_be_wrong(tmp_path: Path) -> None:
         for step in steps:
             step[1]["exp_avg.fc2.weight"] = step[1]["exp_avg.fc2.weight"] + 1
 
-    findings = [one for one in found(tmp_path, 2, other) if "optimizer" in one.kind]
-    assert [(one.step, one.ranks) for one in findings] == [(0, (0, 1)), (1, (0, 1)), (2, (0, 1))]
+    findings = [finding for finding in found(tmp_path, 2, other) if "optimizer" in finding.kind]
+    assert [(finding.step, finding.ranks) for finding in findings] == [(0, (0, 1)), (1, (0, 1)), (2, (0, 1))]
     assert "hold the same Module..param.fc2.weight.output.0" in findings[0].text
 
 
@@ -79,4 +79,4 @@ def test_states_that_are_cut_by_rank_are_right(tmp_path: Path) -> None:
                 for name in [name for name in dump if "exp_avg" in name]:
                     dump[name] = dump[name][2 * rank : 2 * rank + 2]
 
-    assert [one for one in found(tmp_path, 2, cut) if "optimizer" in one.kind] == []
+    assert [finding for finding in found(tmp_path, 2, cut) if "optimizer" in finding.kind] == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.questions.placement.slot_kinds import SlotKind, kind_of
+from ingest.questions.placement.slot_kinds import SlotKind, slot_kind_of
 from workers.store.consolidated.blocks import TensorKey
 
 
@@ -41,7 +41,7 @@ from workers.store.consolidated.blocks import TensorKey
     ],
 )
 def test_names_of_every_vendor_tell_what_replicas_share(op_type: str, io: str, kind: SlotKind) -> None:
-    assert kind_of(TensorKey("", "0", op_type, "op", io, 0)) is kind
+    assert slot_kind_of(TensorKey("", "0", op_type, "op", io, 0)) is kind
 
 
 @pytest.mark.parametrize(
@@ -56,4 +56,4 @@ def test_names_of_every_vendor_tell_what_replicas_share(op_type: str, io: str, k
     ],
 )
 def test_parameters_and_states_are_told_by_how_their_names_begin(op_name: str, kind: SlotKind) -> None:
-    assert kind_of(TensorKey("", "0", "Module", op_name, "output", 0)) is kind
+    assert slot_kind_of(TensorKey("", "0", "Module", op_name, "output", 0)) is kind
