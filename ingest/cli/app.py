@@ -281,7 +281,7 @@ def _explained(error: Any) -> UsageError:
     name = command.rpartition(" ")[2]
     if name in _TAKES_DUMP and "unexpected extra argument" in message:
         advice = f"It takes one dump; the store is named with --store: {command} DUMP --store run.zarr."
-    if "unexpected extra argument" in message and _has_option(error, "--name"):
+    if "unexpected extra argument" in message and _takes_names(error):
         advice = "--name PATTERN chooses tensors by their names."
     options, elsewhere = _ELSEWHERE.get(name, (frozenset(), ""))
     if getattr(error, "option_name", None) in options:
@@ -290,9 +290,9 @@ def _explained(error: Any) -> UsageError:
     return UsageError(message[:1].lower() + message[1:], hint=f"{advice} {hint}".lstrip())
 
 
-def _has_option(error: Any, option: str) -> bool:
-    """Return whether the command of which an argument was not understood has an option."""
-    return error.ctx is not None and any(option in given.opts for given in error.ctx.command.params)
+def _takes_names(error: Any) -> bool:
+    """Return whether the command of which an argument was not understood has the option `--name`."""
+    return error.ctx is not None and any("--name" in option.opts for option in error.ctx.command.params)
 
 
 def _refused_value(error: Any) -> str:

@@ -111,7 +111,7 @@ def _print_tensors(tensors: Sequence[ComparedTensor]) -> None:
                 _names(tensor),
                 *((_layout(tensor),) if across else ()),
                 _both(tensor.dtype_a, tensor.dtype_b),
-                _both(_shape(tensor.shape_a), _shape(tensor.shape_b)),
+                _both(shape_text(tensor.shape_a), shape_text(tensor.shape_b)),
                 *(
                     number_text(getattr(tensor.metrics, field) if tensor.metrics else None)
                     for field in _METRICS.values()
@@ -200,10 +200,6 @@ def _both(a: object, b: object) -> str:
     if a == b or not f"{a}" or not f"{b}":
         return f"{a}" or f"{b}"
     return f"{a} | {b}"
-
-
-def _shape(shape: Sequence[int] | None) -> str:
-    return "" if shape is None else shape_text(shape)
 
 
 def _names(tensor: ComparedTensor) -> str:

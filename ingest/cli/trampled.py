@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 import ingest
@@ -16,6 +18,9 @@ from ingest.cli.options import (
     StoreArgument,
 )
 from ingest.cli.printing import print_json, print_line, say
+
+if TYPE_CHECKING:
+    from ingest.questions.trampled import TrampledTensors
 
 
 def command(
@@ -36,7 +41,14 @@ def command(
     answer = ingest.trampled(open_store(store, config), rank, step, include_partial=include_partial)
     if json:
         print_json(list(answer.rows()))
-    for tensor in () if json else answer:
+    else:
+        _print(answer)
+    if answer:
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _print(answer: TrampledTensors) -> None:
+    for tensor in answer:
         print_line(
             f"rank {tensor.rank}, step {tensor.step}: {tensor.name} is {tensor.kind}: {tensor.later} differs"
         )
@@ -45,7 +57,5 @@ def command(
         if tensor.between:
             more = f" and {tensor.others} more" if tensor.others else ""
             print_line(f"  dumped in between: {', '.join(tensor.between)}{more}")
-    if answer:
-        raise typer.Exit(EXIT_DIFFERENT)
-    if not json:
+    if not answer:
         say("no tensor changed without being written")

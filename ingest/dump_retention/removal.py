@@ -82,10 +82,10 @@ def remove(
     except OSError as exc:
         return Removed(denied=f"{root}: {exc.strerror}")
     try:
-        if _has_others(root_fd, by_directory, listed, removed):
+        if _record_others(root_fd, by_directory, listed, removed):
             return removed
         for directory, members in by_directory.items():
-            _empty(root_fd, directory, members, removed, stop, dry_run=dry_run)
+            _unlink_in(root_fd, directory, members, removed, stop, dry_run=dry_run)
             if removed.denied or removed.stopped:
                 return removed
         if not dry_run:
@@ -95,8 +95,10 @@ def remove(
     return removed
 
 
-def _has_others(root_fd: int, directories: Iterable[str], listed: Collection[str], removed: Removed) -> bool:
-    """Return whether the step has files that were not listed, and record them as changed."""
+def _record_others(
+    root_fd: int, directories: Iterable[str], listed: Collection[str], removed: Removed
+) -> bool:
+    """Record the files of the step that were not listed as changed; return whether there are any."""
     for directory in directories:
         try:
             with _opened(root_fd, directory) as fd, os.scandir(fd) as entries:
@@ -110,7 +112,7 @@ def _has_others(root_fd: int, directories: Iterable[str], listed: Collection[str
     return False
 
 
-def _empty(
+def _unlink_in(
     root_fd: int, directory: str, members: Sequence[Proven], removed: Removed, stop: Event, *, dry_run: bool
 ) -> None:
     try:

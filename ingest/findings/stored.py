@@ -25,6 +25,7 @@ from workers.rules.values import RuleSet
 from workers.store import metadata
 from workers.store.model import SEVERITIES, Finding
 from workers.store.objects import ObjectStore
+from workers.store.strict_json import finite_or_none
 
 SERIES = "findings"
 _LEAF = "zarr.json"
@@ -74,14 +75,6 @@ class SeriesRead(Event):
     """Unix time."""
 
 
-def json_row(finding: Finding) -> dict[str, Any]:
-    """Return a finding as JSON can hold it: numbers that are not finite become None."""
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in finding.to_dict().items()
-    }
-
-
 def known_series(objects: ObjectStore) -> dict[tuple[int, str], list[str]]:
     """Return, by step and generation, the rule sets that wrote a document."""
     known: dict[tuple[int, str], list[str]] = {}
@@ -106,7 +99,7 @@ def write_series(
         "totals": dict(result.totals),
         "failed": dict(result.failed),
         "not_evaluated": list(step.not_evaluated),
-        "findings": [json_row(finding) for finding in result.findings],
+        "findings": [finite_or_none(finding.to_dict()) for finding in result.findings],
     }
     name = f"{SERIES}/{step.step}.{generation_of(fingerprints)}.{rules.digest}"
     objects.put(f"{name}/{_LEAF}", metadata.encode(metadata.group({metadata.ATTRIBUTE: document})))

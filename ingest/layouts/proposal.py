@@ -97,7 +97,7 @@ def proposed_hint(directory: Path, *, step_above: int | None = None) -> str:
 
     Args:
         directory: where the tree begins.
-        step_above: the step must be in one of so many levels at the top; None if it may be anywhere.
+        step_above: the step must be in one of this many levels at the top; None if it may be anywhere.
     """
     found = propose(directory)
     if found is None or (step_above is not None and "{step}" not in _top(found.pattern, step_above)):

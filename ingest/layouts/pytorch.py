@@ -115,7 +115,7 @@ def _pass_member(name: TensorName, path: tuple[str, ...], number: int) -> Tensor
     return _first_pass_member(name, path, number)._replace(graph="previous_pass" if is_previous else "")
 
 
-#: So many tensors at the most stand at the front of a file and belong to the pass before.
+#: At most this many tensors at the front of a file belong to the pass before.
 _MAX_PREVIOUS = 8
 
 

@@ -104,16 +104,14 @@ def _sglang_operand(text: str, tags: Mapping[str, str]) -> _Operand:
     return "Gradient" if is_gradient else "dump", f"{text}{extra}", "output", 0
 
 
-def module_tensor(text: str) -> TensorName:
-    """Return the name of an input or output of a module.
-
-    >>> module_tensor("layers.0.inputs.1").slot, module_tensor("layers.0.inputs.mask").io
-    (1, 'input.mask')
-    """
-    return TensorName("", "", *_module_operand(text))
-
-
 def _module_operand(text: str) -> _Operand:
+    """Return which input or output of a module a text such as `layers.0.inputs.1` names.
+
+    >>> _module_operand("layers.0.inputs.1")
+    ('Module.layers', 'layers.0', 'input', 1)
+    >>> _module_operand("layers.0.inputs.mask")
+    ('Module.layers', 'layers.0', 'input.mask', 0)
+    """
     match = _INPUT.fullmatch(text)
     io = "input" if match else "output"
     if match is not None and match["name"]:

@@ -26,7 +26,7 @@ _PIECE_NBYTES = 4 * MIB
 _MAX_RUNS = 1_000_000
 #: A line is at most this long; what is longer is passed over.
 _MAX_LINE_NBYTES = 64 * 1024
-#: So many bytes before the end of the last look must be the same at the next one.
+#: This many bytes before the end of the last look must be the same at the next one.
 _SEAM_NBYTES = 256
 _NS = 1_000_000
 _MS = 1_000_000_000 // _NS

@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.reader.flow.operator_kinds import is_input, is_output
+from workers.store.strict_json import finite_or_none
 
 if TYPE_CHECKING:
     from ingest.reader.tensor import Tensor
@@ -74,10 +75,8 @@ class QuantizationError:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; None for what is not known or infinite."""
-        return {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in asdict(self).items()
-        }
+        row: dict[str, Any] = finite_or_none(asdict(self))
+        return row
 
 
 def quantized_pair(tensor: Tensor, tables: Tables) -> tuple[Tensor, Tensor] | None:

@@ -44,9 +44,9 @@ def value_text(value: float) -> str:
     return "NaN" if math.isnan(value) else ("Inf" if value > 0 else "-Inf")
 
 
-def shape_text(shape: Sequence[int]) -> str:
-    """Return a shape such as `2x3`; `()` for a scalar."""
-    return "x".join(map(str, shape)) or "()"
+def shape_text(shape: Sequence[int] | None) -> str:
+    """Return a shape such as `2x3`; `()` for a scalar, "" for None."""
+    return "" if shape is None else "x".join(map(str, shape)) or "()"
 
 
 def table_lines(

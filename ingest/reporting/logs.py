@@ -15,7 +15,6 @@ from ingest.disk.pressure import DiskSeen
 from ingest.dispatch.outcomes import StepCommitted, StepFailed, StepStale, TaskRetried
 from ingest.dispatch.task_monitor import WorkerReplaced
 from ingest.dump_retention.events import ReadBackFailed, SourceDeleted
-from ingest.findings.stored import json_row
 from ingest.layouts.base import Problem, ProblemKind
 from ingest.reporting.reminders import Reminders
 from ingest.reporting.webhook import PostDropped, Posted, PostRetried
@@ -36,6 +35,7 @@ from workers.errors import StoreSilent
 from workers.events import Event
 from workers.store.events import StoreClockSeen
 from workers.store.model import Finding
+from workers.store.strict_json import finite_or_none
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 #: Reasons for keeping files in a dump that somebody should look into.
@@ -131,7 +131,7 @@ def log_findings(findings: Sequence[Finding], totals: Mapping[str, int]) -> None
         worst=f"{worst.name}: {worst.reason}" if worst.name else worst.reason,
     )
     for finding in findings[:_FINDINGS]:
-        log_by_severity[finding.severity]("finding", **json_row(finding))
+        log_by_severity[finding.severity]("finding", **finite_or_none(finding.to_dict()))
     more = sum(totals.values()) - min(len(findings), _FINDINGS)
     if more > 0:
         log.warning("findings_not_logged", rank=findings[0].rank, step=findings[0].step, findings=more)

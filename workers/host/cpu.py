@@ -78,10 +78,10 @@ def parse_cpus(text: str) -> frozenset[int]:
     numbers: set[int] = set()
     for word in filter(None, (word.strip() for word in text.split(","))):
         span = _SPAN.fullmatch(word)
-        first, last = (int(span[1]), int(span[2] or span[1])) if span else (1, 0)
-        if first > last:
+        processors = range(int(span[1]), int(span[2] or span[1]) + 1) if span else ()
+        if not processors:
             raise ValueError("must be processors such as 0-3,8")
-        numbers |= set(range(first, last + 1))
+        numbers |= set(processors)
     return frozenset(numbers)
 
 

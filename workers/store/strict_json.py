@@ -19,7 +19,7 @@ def to_plain(value: Any) -> Any:
     Raises:
         TypeError: it holds something else.
     """
-    return _finite(msgspec.to_builtins(value, enc_hook=_from_other_types))
+    return finite_or_none(msgspec.to_builtins(value, enc_hook=_from_other_types))
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
@@ -30,13 +30,14 @@ def dumps(value: Any, *, indent: int | None = None) -> str:
         return json.dumps(to_plain(value), allow_nan=False, indent=indent)
 
 
-def _finite(value: Any) -> Any:
+def finite_or_none(value: Any) -> Any:
+    """Return a plain value with None in the place of NaN and infinities, also in dictionaries and lists."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {name: _finite(member) for name, member in value.items()}
+        return {name: finite_or_none(member) for name, member in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(member) for member in value]
+        return [finite_or_none(member) for member in value]
     return value
 
 

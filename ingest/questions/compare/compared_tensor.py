@@ -11,6 +11,7 @@ from ingest.questions.compare.held_by import HeldBy
 from ingest.questions.compare.tolerance import RoundingBound
 from workers.arrays.comparison import METRICS, Metrics
 from workers.model import StepKey
+from workers.store.strict_json import finite_or_none
 
 
 class Verdict(StrEnum):
@@ -131,16 +132,7 @@ class ComparedTensor:
             "ambiguous": self.ambiguous,
             "form": self.form,
             "basis": self.basis,
-            **{name: _plain(value) for name, value in metrics.items()},
+            **finite_or_none(metrics),
             **(self.bound.to_dict() if self.bound else {}),
             **(self.held.to_dict() if self.held else {}),
         }
-
-
-def shape_text(shape: tuple[int, ...] | None) -> str:
-    """Write a shape as `2x3`: `()` for a scalar, "" for None."""
-    return "" if shape is None else "x".join(map(str, shape)) or "()"
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
+
+from workers.store.strict_json import finite_or_none
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +31,6 @@ class HeldBy:
     def to_dict(self) -> dict[str, Any]:
         """Return a flat row of plain values."""
         ranks = {"ranks_a": list(self.ranks_a), "ranks_b": list(self.ranks_b)}
-        figures = {"limit": _plain(self.limit), "times": _plain(self.times), "explained": self.explained}
+        figures = {"limit": finite_or_none(self.limit), "times": finite_or_none(self.times)}
         texts = {name: getattr(self, name) for name in ("placement", "certainty", "explanation")}
-        return ranks | texts | figures
-
-
-def _plain(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+        return ranks | texts | figures | {"explained": self.explained}

@@ -8,9 +8,10 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from ingest.questions.compare.compared_tensor import GOOD, ComparedTensor, Verdict, shape_text
+from ingest.questions.compare.compared_tensor import GOOD, ComparedTensor, Verdict
 from ingest.questions.compare.result import Comparison
 from ingest.reader.ranges import format_ranges
+from ingest.reader.text import shape_text
 from workers.arrays.comparison import METRICS
 
 #: The most rows of the page: a browser sorts this many in a moment.

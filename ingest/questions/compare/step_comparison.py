@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ingest.questions.compare.alignment.programs import AlignedPrograms, align_programs, operator_name
 from ingest.questions.compare.beyond_rounding import Bounded, MeasuredTensor, RankTolerance
-from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict, shape_text
+from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
 from ingest.questions.compare.first_difference import first_difference
 from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.matching import Form, MatchedBy, TensorPair, match_tensors
@@ -31,6 +31,7 @@ from ingest.questions.compare.tolerance import RoundingBound
 from ingest.questions.compare.version_matching import KnownPairs, are_of_versions, with_guesses
 from ingest.reader.flow.operator_kinds import is_input, is_parameter
 from ingest.reader.tensor_filter import FilterFields
+from ingest.reader.text import shape_text
 from workers.arrays.comparison import Metrics
 from workers.arrays.digest import DIGEST_BYTES
 from workers.tasks.compare import Pair, PairComparison

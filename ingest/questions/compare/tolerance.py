@@ -35,6 +35,7 @@ import numpy as np
 from ingest.questions.compare.thresholds import default_limit
 from workers.arrays.comparison import Metrics
 from workers.arrays.dtypes import from_name
+from workers.store.strict_json import finite_or_none
 
 #: The probability that a sum of a million addends exceeds this many times the expected error is negligible.
 SAFETY = 4.0
@@ -115,7 +116,7 @@ class RoundingBound:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        times = self.times if math.isfinite(self.times) else None
+        times = finite_or_none(self.times)
         return {"limit": self.limit, "times": times, "explained": self.explained, "spread": self.spread}
 
 

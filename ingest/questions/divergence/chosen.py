@@ -32,18 +32,13 @@ def chosen_tensors(
     choice = BlockFilter(fields, statistics.axis)
     if not choice.filter.names:
         return np.ones(len(keys), bool)
-    chosen = np.zeros(len(keys), bool)
     if choice.filter.is_of_names:
-        columns = {name: _column(keys, name) for name in choice.filter.names}
-        chosen |= choice.filter.mask(columns, len(keys))
+        chosen = choice.of_names(len(keys))
     else:
+        chosen = np.zeros(len(keys), bool)
         for block in statistics.blocks():
             mask = np.asarray(choice.mask(block).any(axis=0))[: len(keys)]
             chosen[: mask.size] |= mask
     if not chosen.any():
         raise empty_choice_error(choice.filter, keys)
     return chosen
-
-
-def _column(keys: Sequence[TensorKey], name: str) -> npt.NDArray[np.object_]:
-    return np.array([getattr(key, name) for key in keys], object)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import counted, printable
 from workers.store.consolidated.blocks import TensorKey
+from workers.store.strict_json import finite_or_none
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,7 +97,7 @@ class Odd:
         """Return a dictionary of plain values; NaN is None."""
         rest = {name: getattr(self, name) for name in self.__dataclass_fields__}
         values = {
-            name: {"odd": _plain(odd), "others": _plain(others)}
+            name: {"odd": finite_or_none(odd), "others": finite_or_none(others)}
             for name, (odd, others) in self.values.items()
         }
         return {**_listed(rest), "first": self.first.to_dict(), "values": values}
@@ -251,7 +251,3 @@ class Divergence:
 
 def _listed(row: dict[str, Any]) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in row.items()}
-
-
-def _plain(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader.cubes.cube_reader import CubeReader
+from ingest.reader.cubes.cube_reader import CubeReader, with_nan
 from workers.arrays.aggregate import STATISTICS, aggregated, default_aggregate, joined, parts_of
 from workers.arrays.digest import DIGEST_BYTES
 from workers.model import MIB, ceil_div
@@ -151,13 +151,8 @@ def _aggregated_sum(parts: Sequence[Array], how: str) -> npt.NDArray[np.float64]
         # Counts that are all known, nearly always: summed as they are, which takes a third of the time.
         counts: Array = sum((part.sum(axis=-1) for part in parts[1:]), start=parts[0].sum(axis=-1))
         return counts.astype(np.float64)
-    first, *others = map(_with_nan, parts)
+    first, *others = map(with_nan, parts)
     return aggregated(sum(others, start=first), how)
-
-
-def _with_nan(values: Array) -> npt.NDArray[np.float64]:
-    """Return numbers with NaN for what is unknown; counts have -1 for it."""
-    return np.where(values < 0, np.nan, values) if values.dtype.kind == "i" else values
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.reader.block_filter import AxisColumns
-from ingest.reader.cubes.cube_reader import CubeReader
+from ingest.reader.cubes.cube_reader import CubeReader, with_nan
 from ingest.reader.cubes.cube_sketches import places_of_sketches, sketches_of_step
 from ingest.reader.ranges import format_ranges
 from workers.arrays.filter import Filter
 from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError
-from workers.store.consolidated.blocks import TensorKey
 from workers.store.consolidated.cubes import ANOMALY_FIELDS, KEY_FIELDS
 from workers.store.sketches.sketch_names import ColumnsWithSketches
 
@@ -27,7 +26,6 @@ Array: TypeAlias = npt.NDArray[Any]
 
 #: Text and numbers of a tensor, by its place on the axis of tensors.
 _TENSOR_FIELDS = (*KEY_FIELDS, "name")
-_INTEGER_FIELDS = frozenset(["slot", "occurrence", "copy"])
 #: The columns that a condition may name.
 _COLUMNS = ColumnsWithSketches([*_TENSOR_FIELDS, "rank", "step", "role", *FIELDS])
 
@@ -58,8 +56,9 @@ def find(
     needed = condition.names | ({"count"} if "role" in condition.names else set())
     statistics = [name for name in FIELDS if name in needed]
     sketches = places_of_sketches(cubes, condition.names)
-    fields = _tensor_fields(cubes)
-    search = _Search(cubes, condition, fields, sketches, include_partial)
+    axis_columns = AxisColumns(cubes.axis)
+    fields = {name: axis_columns.column(name, len(cubes.axis)) for name in _TENSOR_FIELDS}
+    search = _Search(cubes, condition, axis_columns, sketches, include_partial)
     parts = [
         search.evaluate(places, values)
         for places, values in _read(cubes, statistics, steps, one_by_one=bool(sketches))
@@ -83,17 +82,6 @@ def _check_steps(cubes: CubeReader, steps: Sequence[int] | None) -> None:
             f"{cubes.objects.address.url}: the consolidated view has no step {format_ranges(absent)}",
             hint=f"It has steps {format_ranges(present)}; `dump-ingest consolidate` brings it up to date.",
         )
-
-
-def _tensor_fields(cubes: CubeReader) -> dict[str, Array]:
-    """Return the fields of all tensors, (tensor,)."""
-    keys = cubes.axis.keys
-    return {name: _column(keys, name) for name in _TENSOR_FIELDS}
-
-
-def _column(keys: Sequence[TensorKey], name: str) -> Array:
-    column = np.array([getattr(key, name) for key in keys], object)
-    return column.astype(np.int64) if name in _INTEGER_FIELDS else column
 
 
 def _read(
@@ -135,7 +123,7 @@ class _Search:
 
     cubes: CubeReader
     condition: Filter
-    fields: Mapping[str, Array]
+    axis_columns: AxisColumns
     sketches: Mapping[str, int]
     """By name: places of the columns of sketches that the condition asks for."""
     include_partial: bool
@@ -145,17 +133,18 @@ class _Search:
         cubes, names = self.cubes, self.condition.names
         status = cubes.table("status")[places]
         is_chosen = (status != "") if self.include_partial else (status == "complete")
+        width = len(cubes.axis)
         columns: dict[str, Any] = {
-            **{name: column[None, None, :] for name, column in self.fields.items() if name in names},
+            **{name: self.axis_columns.column(name, width) for name in _TENSOR_FIELDS if name in names},
             "step": cubes.steps[places][:, None, None],
             "rank": cubes.ranks[None, :, None],
-            **{name: _with_nan(values) for name, values in statistics.items()},
+            **{name: with_nan(values) for name, values in statistics.items()},
         }
         if "role" in names:
-            columns["role"] = _roles(cubes, places, _with_nan(statistics["count"]))
+            columns["role"] = self._roles(places, with_nan(statistics["count"]))
         if self.sketches:
             columns |= sketches_of_step(cubes, int(places[0]), self.sketches, is_chosen[0])
-        shape = (len(places), len(cubes.ranks), len(cubes.axis))
+        shape = (len(places), len(cubes.ranks), width)
         decided = self.condition.decide(columns)
         may = np.broadcast_to(decided.possible | decided.certain, shape) & is_chosen[:, :, None]
         present = _without_absent(cubes, places, statistics, may)
@@ -165,22 +154,13 @@ class _Search:
         undecided = int(np.count_nonzero(present)) - len(step)
         return _Hits(places[step], rank, tensor, hit, undecided)
 
-
-def _roles(cubes: CubeReader, places: Array, counts: Array) -> Array:
-    """Return the roles of all tensors of some steps, (step, rank, tensor). Takes a request for each step."""
-    columns = AxisColumns(cubes.axis)
-    steps = [
-        columns.roles(cubes.cube("row", place), count)
-        for place, count in zip(places.tolist(), counts, strict=True)
-    ]
-    return np.stack(steps)
-
-
-def _with_nan(values: Array) -> Array:
-    """Return counts with NaN in the place of -1, which stands for unknown; other values as they are."""
-    if values.dtype.kind != "i" or not values.size or values.min() >= 0:
-        return values
-    return np.where(values < 0, np.nan, values)
+    def _roles(self, places: Array, counts: Array) -> Array:
+        """Return the roles of all tensors of some steps, (step, rank, tensor). Takes a request per step."""
+        steps = [
+            self.axis_columns.roles(self.cubes.cube("row", place), count)
+            for place, count in zip(places.tolist(), counts, strict=True)
+        ]
+        return np.stack(steps)
 
 
 def _without_absent(
@@ -225,6 +205,6 @@ def _frame(cubes: CubeReader, fields: Mapping[str, Array], hits: _Hits) -> pd.Da
             "step": cubes.steps[hits.place][order],
             "rank": cubes.ranks[hits.rank][order],
             **{name: fields[name][tensor] for name in ("name", *KEY_FIELDS)},
-            **{name: _with_nan(values)[order] for name, values in hits.statistics.items()},
+            **{name: with_nan(values)[order] for name, values in hits.statistics.items()},
         }
     )

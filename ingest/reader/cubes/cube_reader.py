@@ -149,9 +149,7 @@ class CubeReader:
         # One array after the other, because questions are about one statistic at a time.
         statistics = np.empty((len(fields), len(ranks), self.state.tensors))
         for number in range(len(fields)):
-            values = next(cubes)
-            is_count = values.dtype.kind == "i"
-            statistics[number] = np.where(values < 0, np.nan, values) if is_count else values
+            statistics[number] = with_nan(next(cubes))
         row = next(cubes)
         digest = next(cubes) if digests else np.zeros((*row.shape, DIGEST_BYTES), np.uint8)
         block = Block(
@@ -338,3 +336,13 @@ class CubeReader:
             reason = f"it has {held[number]} tensors instead of {expected[number]}"
             raise DamagedStore(f"{GROUP}/row: {step}: {reason}", hint=REBUILD_HINT)
         return {chunk for chunk, key in keys.items() if key in objects}
+
+
+def with_nan(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return values of a cube with NaN for what is unknown, for which counts have -1.
+
+    Counts that are all known stay as they are.
+    """
+    if values.dtype.kind != "i" or (values.size and values.min() >= 0):
+        return values
+    return np.where(values < 0, np.nan, values)

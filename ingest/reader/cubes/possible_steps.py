@@ -30,7 +30,7 @@ AnyStep = TypeVar("AnyStep", bound=IndexedStep)
 
 #: Fewer steps are read without asking the cubes, whose axes take as many requests as a few indexes.
 LEAST_STEPS = 16
-#: Of a step, the cubes have all ranks: so many take as long as the index of one.
+#: The cubes have all ranks of a step: reading this many takes as long as the index of one rank.
 RANKS_OF_AN_INDEX = 8
 _COLUMNS = ColumnsWithSketches(BLOCK_COLUMNS)
 

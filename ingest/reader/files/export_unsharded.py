@@ -212,9 +212,8 @@ def _type_in_file(whole: UnshardedTensor) -> np.dtype[Any]:
 
 def _write(target: TargetDirectory, path: Path, step: int, wholes: list[_Whole]) -> Iterator[ExportedWhole]:
     """Write the tensors of a step that can be read, and yield all of them."""
-    is_written = False
-    while not is_written:
-        is_written = _is_written(target, path, wholes)
+    while not _write_file(target, path, wholes):
+        pass  # a tensor that cannot be read is marked now: the next attempt leaves it out
     for written in wholes:
         first = written.pieces[0]
         whole = written.whole
@@ -233,7 +232,7 @@ def _write(target: TargetDirectory, path: Path, step: int, wholes: list[_Whole])
         )
 
 
-def _is_written(target: TargetDirectory, path: Path, wholes: list[_Whole]) -> bool:
+def _write_file(target: TargetDirectory, path: Path, wholes: list[_Whole]) -> bool:
     """Write the file of a step; return whether it is complete. If not, the tensor that failed is marked."""
     # The largest elements first, so that all are aligned.
     order = sorted(

@@ -38,7 +38,7 @@ class Counts:
         self._in_tables = 0
 
     def make_room(self, elements: int) -> None:
-        """Make sure that no table overflows when so many elements are counted."""
+        """Make sure that no table overflows when this many elements are counted."""
         self._in_tables += elements
         if self._in_tables > _MOST_IN_TABLES:
             self.totals += self.tables[:, : 2 * BINS].sum(axis=0, dtype=np.int64)

@@ -35,7 +35,7 @@ from workers.dump.formats.zip_archive import (
 _MAX_DIRECTORY_NBYTES, _MAX_PICKLE_NBYTES = 8192, 4096
 #: How many files are remembered, and how many of one size with the same end.
 _MAX_KNOWN, _MAX_ALIKE = 1024, 16
-#: After so many files of one size with the same end, and again after twice as many, one whose values differ
+#: After this many files of one size with the same end, and again after twice as many, one whose values differ
 #: is remembered. It takes as long as reading ten that are known by their archive.
 _FIRST_DUE = 8
 #: Where an entry of a directory has time, date and checksum.
