@@ -72,9 +72,9 @@ def test_values_of_the_guide_give_two_workers_on_each_host() -> None:
     [text] = blocks("yaml")
     rendered = objects(yaml.safe_load(text) | {"dask": {"tls": {"source": "certManager"}}})
     pod = find(rendered, "DaemonSet", "-watcher")["spec"]["template"]["spec"]
-    assert [one["name"] for one in pod["initContainers"]] == ["worker-0", "worker-1"]
+    assert [container["name"] for container in pod["initContainers"]] == ["worker-0", "worker-1"]
     for name in re.findall(r"(?:ds|deploy|cronjob)/run1-([\w-]+)", DEPLOYMENT):
-        assert [one for one in rendered if one["metadata"]["name"] == f"run1-{name}"], name
+        assert [manifest for manifest in rendered if manifest["metadata"]["name"] == f"run1-{name}"], name
 
 
 def test_policy_of_the_guide_permits_multipart_uploads() -> None:

@@ -81,7 +81,7 @@ def questions() -> list[str]:
     """Return every expression of the dashboard."""
     dashboard = json.loads(DASHBOARD.read_text())
     panels = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
-    return [*panels, *(one["expr"] for one in dashboard["annotations"]["list"])]
+    return [*panels, *(annotation["expr"] for annotation in dashboard["annotations"]["list"])]
 
 
 def sections() -> dict[str, str]:

@@ -13,7 +13,7 @@ from workers.errors import StoreDenied, StoreUnavailable, UsageError
 from workers.store.backends.fsspec_objects import FsspecObjects
 from workers.store.backends.local import LocalObjects
 from workers.store.backends.observed import ObservedObjects
-from workers.store.events import StoreRequested
+from workers.store.events import STORE_OPS, StoreRequested
 from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore
 
@@ -68,6 +68,7 @@ def test_every_request_is_one_event(tmp_path: Path, requests: list[StoreRequeste
         call()
         assert [(request.op, request.error) for request in requests] == [(op, None)]
         assert requests[0].seconds > 0
+    assert {op for op, _ in calls} | {"put_many"} == set(STORE_OPS)
 
 
 def test_many_objects_are_one_request_if_they_go_at_once(
