@@ -88,7 +88,7 @@ def commit_tables(
     nan_tensors = int((nan_count > 0).sum())
     fingerprint = digest(made.digest.tobytes() + made.statistics.tobytes()).hex()
     totals: dict[str, Any] = {
-        one.name: 0 for one in fields(CommitSummary) if one.default is one.default_factory is MISSING
+        field.name: 0 for field in fields(CommitSummary) if field.default is field.default_factory is MISSING
     }
     totals |= {
         "key": key,

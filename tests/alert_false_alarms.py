@@ -128,8 +128,8 @@ FALSE_ALARMS = (
         "a job in Slurm whose watchers have ended, and whose consolidator finishes for three minutes",
         {
             **gone(*ALL),
-            **{series("up", one): f"1x{BREAK - 1} 0x2 stale" for one in (W1, W2)},
-            **{series("up", one): f"1x{BREAK + 2} stale" for one in (C1, S1, K1)},
+            **{series("up", target): f"1x{BREAK - 1} 0x2 stale" for target in (W1, W2)},
+            **{series("up", target): f"1x{BREAK + 2} stale" for target in (C1, S1, K1)},
         },
         spares=alerts("WatcherDown", "NoWatchers", "TargetsLost"),
     ),
@@ -155,14 +155,14 @@ FALSE_ALARMS = (
     ),
     *(
         State(
-            f"a restart of the {one['job'].rpartition('-')[2]}",
+            f"a restart of the {target['job'].rpartition('-')[2]}",
             {
-                series("up", one): breaking("1+0x{n}", "0+0x2 1+0x{n}"),
-                series("process_start_time_seconds", one): breaking("1+0x{n}", f"_x3 {NOW}+0x{{n}}"),
+                series("up", target): breaking("1+0x{n}", "0+0x2 1+0x{n}"),
+                series("process_start_time_seconds", target): breaking("1+0x{n}", f"_x3 {NOW}+0x{{n}}"),
             },
             spares=alerts("Restarting", "WatcherDown"),
         )
-        for one in (W1, C1, S1, K1)
+        for target in (W1, C1, S1, K1)
     ),
     State(
         "an upgrade that replaces all pods one after the other",

@@ -132,9 +132,9 @@ def healthy() -> dict[str, str]:
     return made
 
 
-def belongs_to(selector: str, one: Mapping[str, str]) -> bool:
+def belongs_to(selector: str, target: Mapping[str, str]) -> bool:
     """Return whether a series is one of a target."""
-    return f'instance="{one["instance"]}"' in selector
+    return f'instance="{target["instance"]}"' in selector
 
 
 def gone(*targets: Mapping[str, str]) -> dict[str, str | None]:
@@ -148,7 +148,7 @@ def gone(*targets: Mapping[str, str]) -> dict[str, str | None]:
 
 def down(*targets: Mapping[str, str]) -> dict[str, str | None]:
     """Return the series of targets that stay targets and do not answer any more."""
-    return {**gone(*targets), **{series("up", one): breaking("1+0x{n}", "0+0x{n}") for one in targets}}
+    return {**gone(*targets), **{series("up", target): breaking("1+0x{n}", "0+0x{n}") for target in targets}}
 
 
 def never(*targets: Mapping[str, str]) -> dict[str, str | None]:
@@ -170,12 +170,12 @@ def paused(values: str, minutes: int) -> str:
     return f"{start}+{by}x{BREAK - 1} _x{minutes} {then:g}+{by}x{LEFT - minutes}"
 
 
-def begun_again(one: Mapping[str, str], after: int) -> dict[str, str | None]:
+def begun_again(target: Mapping[str, str], after: int) -> dict[str, str | None]:
     """Return the series of a target that ends at the break, and of its next process some minutes later."""
     return {
-        **gone(one),
-        series("up", one): f"1x{BREAK - 1} stale _x{after} 1x{LEFT - after}",
-        series("process_start_time_seconds", one): (
+        **gone(target),
+        series("up", target): f"1x{BREAK - 1} stale _x{after} 1x{LEFT - after}",
+        series("process_start_time_seconds", target): (
             f"1x{BREAK - 1} stale _x{after} {60 * (BREAK + after)}x{LEFT - after}"
         ),
     }

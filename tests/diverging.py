@@ -15,7 +15,7 @@ def summary(found: Divergence) -> list[tuple[tuple[int, ...], int, str]]:
 
 
 def absent(found: Divergence) -> list[tuple[str, str, tuple[int, ...], str]]:
-    return [(one.state, one.what, one.ranks, one.name) for one in found.missing]
+    return [(missing.state, missing.what, missing.ranks, missing.name) for missing in found.missing]
 
 
 def replicas(

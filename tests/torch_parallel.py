@@ -28,7 +28,7 @@ _REPLICATED, _PARTIAL, _WHOLE = "replicated", "partial sum", "whole"
 
 
 def run_ranks(directory: Path, ranks: int) -> dict[str, dict[str, str]]:
-    """Run all nets on so many ranks; return by run, and tensor, how ranks hold it."""
+    """Run all nets on this many ranks; return by run and tensor how the ranks hold it."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     processes = [context.Process(target=_run, args=(directory, rank, ranks)) for rank in range(ranks)]

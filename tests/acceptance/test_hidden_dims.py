@@ -1,6 +1,6 @@
 """Layouts that SGLang's dumper was told (`dims`), hidden from the search and then held against what it finds.
 
-The dumps are real. What hides the truth is that the files are written anew: in the pickle of each, the keys
+The dumps are real. What hides the truth is that the files are written again: in the pickle of each, the keys
 that tell a layout or the place of a rank have other names. So nothing that reads the files can know it.
 """
 
@@ -78,7 +78,7 @@ class Annotated:
 
 
 def hide(dump: Path, into: Path) -> Path:
-    """Write the files of a dump anew, with other names for the keys in `HIDDEN`."""
+    """Write the files of a dump again, with other names for the keys in `HIDDEN`."""
     into.mkdir()
     for path in dump.iterdir():
         with zipfile.ZipFile(path) as told, zipfile.ZipFile(into / path.name, "w") as untold:

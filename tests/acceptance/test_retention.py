@@ -34,7 +34,7 @@ def test_what_is_deleted_comes_back_byte_for_byte(name: str, tmp_path: Path) -> 
     before = files_below(dump)
     report = Run(dump, store).ingest()
     left = files_below(dump)
-    assert sum(one.files for one in report.deleted) == len(before) - len(left)
+    assert sum(deletion.files for deletion in report.deleted) == len(before) - len(left)
     for step in open_store(store).select():
         step.export(back)
     assert files_below(back) == before
@@ -52,9 +52,9 @@ def test_ingest_says_what_it_deleted_and_why_the_rest_stays(
     assert "Deleted 482 dump files (170.2 KiB) of 2 steps; the store has every byte." in said
     assert "stays: 482 files of 2 steps: an anomaly on a rank of this dump (--keep-anomalous)" in said
     found = run(*args, "--json").json
-    assert sorted((one["rank"], one["step"], one["files"]) for one in found["deleted"]) == [
+    assert sorted((row["rank"], row["step"], row["files"]) for row in found["deleted"]) == [
         (0, 2, 241),
         (1, 2, 241),
     ]
-    assert [(one["step"], one["reason"]) for one in found["kept"]] == [(3, "newest"), (3, "newest")]
+    assert [(row["step"], row["reason"]) for row in found["kept"]] == [(3, "newest"), (3, "newest")]
     assert files_below(dump).items() < files_below(dumps["nan-sqrt-2rank"] / "dump").items()

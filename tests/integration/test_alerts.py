@@ -70,7 +70,7 @@ def consolidating(store: Path, port: int) -> Iterator[Running]:
 
 
 def committed(watch: Running, steps: int) -> Callable[[], bool]:
-    """Return whether a watcher has committed so many steps, and what belongs to none."""
+    """Return whether a watcher has committed this many steps, and what belongs to none."""
     return lambda: sum(event["step"] is not None for event in watch.events("step_committed")) >= steps
 
 
@@ -78,8 +78,8 @@ def fired(server: Prometheus, state: str = "firing|pending") -> set[tuple[str, s
     """Return every alert that there was at any time: its name, where, and of which rank."""
     samples = server.query(f'count_over_time(ALERTS{{alertstate=~"{state}"}}[1h])')
     return {
-        (one.labels["alertname"], one.labels.get("instance", ""), one.labels.get("rank", ""))
-        for one in samples
+        (sample.labels["alertname"], sample.labels.get("instance", ""), sample.labels.get("rank", ""))
+        for sample in samples
     }
 
 
@@ -119,7 +119,7 @@ def test_a_nan_reaches_the_webhook_within_a_minute_with_rank_and_step(
         "alerting": {"alertmanagers": [{"static_configs": [{"targets": [pager.address]}]}]},
     }
     targets = jobs(cluster, ports[0], consolidator=ports[1])
-    assert set(targets) == {one["job_name"] for one in example["scrape_configs"]}
+    assert set(targets) == {job["job_name"] for job in example["scrape_configs"]}
     env = {"DUMP_INGEST_QUIET_S": "10", "DUMP_INGEST_SETTLE_S": "1", "DUMP_INGEST_POLL_S": "1"}
     with ExitStack() as running:
         watch = running.enter_context(watching(dump, store, cluster, ports[0], env=env))
@@ -132,7 +132,9 @@ def test_a_nan_reaches_the_webhook_within_a_minute_with_rank_and_step(
             written.append(time.monotonic())
         watch.wait_until(committed(watch, 2))
         running.enter_context(consolidating(store, ports[1]))
-        alert = pager.wait_for(lambda one: one["labels"]["alertname"] == "DumpIngestNotFinite", timeout_s=60)
+        alert = pager.wait_for(
+            lambda alert: alert["labels"]["alertname"] == "DumpIngestNotFinite", timeout_s=60
+        )
         took_s = time.monotonic() - written[0]
         print(f"a NaN was told {took_s:.1f} s after it was written")
         assert took_s < 60
@@ -219,8 +221,8 @@ def test_the_rank_that_stands_still_is_told_and_a_healthy_dump_is_silent(
         )
         assert down.labels["instance"] == here
         print(f"an hour of rules is {3600 / QUICK:g} s; {time.monotonic() - begun:.1f} s were watched")
-        others = {one for one in fired(server) if one[1] != here}
+        others = {alert for alert in fired(server) if alert[1] != here}
         # Before the first scrape there is no watcher; and a scrape may have been late on a busy machine.
-        late = {one.labels["instance"] for one in server.query("min_over_time(up[1h]) == 0")}
+        late = {sample.labels["instance"] for sample in server.query("min_over_time(up[1h]) == 0")}
         assert {(name, where) for name, where, _ in others if where and where not in late} == set()
         assert watch.terminate() == 0

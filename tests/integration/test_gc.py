@@ -109,7 +109,7 @@ def test_commands_work_on_what_is_left(store: Path, base: Path, tmp_path: Path) 
     found = json.loads(answer("find", store, "--consolidated", "--where", "max == 4", "--json").stdout)
     assert {(row["rank"], row["step"]) for row in found} == {(0, 4), (1, 3)}
     assert answer("trend", store, "MatMul*", "--json").exit_code == 0
-    kept, before = (answer("divergence", one, "--json") for one in (store, base / "run.zarr"))
+    kept, before = (answer("divergence", path, "--json") for path in (store, base / "run.zarr"))
     assert kept.exit_code == before.exit_code
     exported = answer("export", store, tmp_path / "out", "-n", "4")
     assert exported.exit_code == 4
@@ -165,8 +165,8 @@ def test_on_object_storage(
         {key: data for key, data in checker.objects(base / "run.zarr").items() if not key.endswith(".tmp")}
     )
     waits = ingest.plan_gc(url, POLICY)
-    assert "remains" not in {one.what for one in waits.actions}
-    assert abs(time.time() - min(one.modified_at for one in objects.listed().values())) < 60
+    assert "remains" not in {action.what for action in waits.actions}
+    assert abs(time.time() - min(entry.modified_at for entry in objects.listed().values())) < 60
     plan = ingest.plan_gc(url, GcPolicy(keep_last=2, grace_s=0))
     before = objects.listed()
     report = ingest.apply_gc(url, plan)

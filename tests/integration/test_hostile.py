@@ -57,7 +57,7 @@ def test_credentials_appear_nowhere(tmp_path: Path) -> None:
     # A store that cannot be reached: what its client says goes into the message.
     gone = {**env, "AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}
     said.append(run("ls", "s3://bucket/run.zarr", env=gone, code=1))
-    assert all(SECRET not in one.stdout + one.stderr for one in said)
+    assert all(SECRET not in output.stdout + output.stderr for output in said)
     for path in store.rglob("*"):
         assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
 

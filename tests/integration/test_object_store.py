@@ -154,7 +154,7 @@ def test_one_tensor_is_few_requests(filled: DumpStore, requests: Requests) -> No
     assert requests.of(lambda: filled.step(2, 3)) == {"GET": 1}
     step = filled.step(2, 3)
     assert requests.of(step.tensors) == {"GET": 5}
-    (tensor,) = [one for one in step.tensors() if one.slot == 7]
+    (tensor,) = [tensor for tensor in step.tensors() if tensor.slot == 7]
     assert requests.of(tensor.read).total() <= 2
     values = np.random.default_rng([2, 3, 7]).normal(size=1024).astype(np.float32)
     np.testing.assert_array_equal(tensor.read(), values)

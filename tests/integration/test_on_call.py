@@ -100,7 +100,7 @@ class Targets:
 
     def remove(self, run_name: str, role: str) -> None:
         """Scrape it no more: its pod was evicted."""
-        self._targets = [one for one in self._targets if one[:2] != (run_name, role)]
+        self._targets = [target for target in self._targets if target[:2] != (run_name, role)]
         self._write()
 
     def _write(self) -> None:
@@ -201,7 +201,7 @@ def test_whatever_goes_wrong_reaches_a_receiver_and_nothing_else_does(
         def expect(alert: str, run_name: str) -> None:
             wanted = (f"DumpIngest{alert}", run_name)
             pager.wait_for(
-                lambda one: (one["labels"]["alertname"], one["labels"].get("run")) == wanted,
+                lambda alert: (alert["labels"]["alertname"], alert["labels"].get("run")) == wanted,
                 timeout_s=_TIMEOUT_S,
             )
             print(f"{alert} of {run_name} was received after {time.monotonic() - began:.0f} s")

@@ -53,4 +53,6 @@ def test_checkpoint_is_as_torch_reads_it(written: tuple[Path, dict[str, Any]], t
         pytest.skip(f"torch {told['version']} has no torch.distributed.checkpoint.save")
     ingest_directly(directory / "checkpoint", tmp_path / "store")
     stored = {tensor.op_name: digest(tensor) for tensor in open_store(tmp_path / "store").tensors(step=3)}
-    assert stored == {name: (one["shape"], one["sha256"]) for name, one in told["checkpoint"].items()}
+    assert stored == {
+        name: (tensor["shape"], tensor["sha256"]) for name, tensor in told["checkpoint"].items()
+    }

@@ -88,7 +88,7 @@ def test_source_distribution_makes_the_same_wheel(built: Built, tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.dask
-@pytest.mark.timeout(600)  # 20 s on an idle machine: the kernels are compiled anew
+@pytest.mark.timeout(600)  # 20 s on an idle machine: the kernels are compiled again
 def test_demo_runs_from_the_wheel_and_its_declared_dependencies_alone(built: Built, tmp_path: Path) -> None:
     """In an environment of its own, far from the repository; what is not declared would be missing."""
     prefix = tmp_path / "environment"

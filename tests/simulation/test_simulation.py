@@ -15,7 +15,7 @@ from tests.simulation.world import Cast, Setting
 SCHEDULES = 3000
 #: Schedules of each cast that is played by its name: a second or two.
 NAMED_SCHEDULES = 50
-#: In so many schedules each planted bug shows.
+#: Each planted bug shows in this many schedules.
 _MOST = 3000
 
 

@@ -42,7 +42,7 @@ CONFIG = "/etc/dump-ingest/config.yaml"
 def all_containers(name: str) -> Iterator[Object]:
     """Yield the containers that run the image of this project."""
     for _, pod in pods(of_profile(name)):
-        yield from (one for one in containers(pod) if "/dump-ingest" in one["image"])
+        yield from (container for container in containers(pod) if "/dump-ingest" in container["image"])
 
 
 @PER_PROFILE
@@ -89,7 +89,7 @@ def test_each_command_accepts_the_rendered_settings(
         loaded = load_as_in(container, of_profile(name), tmp_path, monkeypatch)
         # The settings for the latter may be younger than this version.
         others = {TOKEN_VARIABLE, "DUMP_INGEST_EXPECTED_RANKS"}
-        assert [one for one in loaded.unknown_variables if one not in others] == []
+        assert [name for name in loaded.unknown_variables if name not in others] == []
         if loaded.settings.rules is not None:
             # It may not do what was meant, but it is one.
             load_rules(tmp_path / Path(loaded.settings.rules).name)
@@ -116,7 +116,9 @@ def test_settings_arrive_as_they_were_written(tmp_path: Path, monkeypatch: pytes
     """Helm makes floats of great numbers and texts of the keys of maps."""
     given = {"inflight_size": 2**33, "shard_size": "64MiB", "rank_map": {"0": 8, "1": 9}, "workers": 3}
     found = rendered(changed(profile("standalone"), config=profile("standalone")["config"] | given))
-    (watcher,) = (one for _, pod in pods(found) for one in containers(pod) if one["name"] == "watcher")
+    (watcher,) = (
+        container for _, pod in pods(found) for container in containers(pod) if container["name"] == "watcher"
+    )
     settings = load_as_in(watcher, found, tmp_path, monkeypatch).settings
     assert settings.inflight_size == 2**33
     assert settings.shard_size == 64 * 1024**2
@@ -131,7 +133,7 @@ def test_a_watcher_asks_for_what_the_workers_of_its_node_offer(
 ) -> None:
     found = rendered(changed(quick("daemonset"), watcher__worker={"count": 2, "threads": 3}))
     for _, pod in pods(found):
-        by_name = {one["name"]: one for one in containers(pod)}
+        by_name = {container["name"]: container for container in containers(pod)}
         if "watcher" not in by_name:
             continue
         wanted = load_as_in(by_name["watcher"], found, tmp_path, monkeypatch).settings.worker_resources
@@ -151,7 +153,7 @@ def test_a_host_has_the_same_name_after_a_restart(
     name: str, host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The host name of a container is that of its pod, which is never the same again."""
-    (watcher,) = (one for one in all_containers(name) if one["name"] == "watcher")
+    (watcher,) = (container for container in all_containers(name) if container["name"] == "watcher")
     assert load_as_in(watcher, of_profile(name), tmp_path, monkeypatch).settings.host == host
 
 
@@ -159,9 +161,9 @@ def test_everything_under_way_can_be_finished_before_the_pod_is_killed() -> None
     for name in PROFILES:
         drain_s = profile(name).get("config", {}).get("drain_s", 300 if name == "sidecar" else 30)
         for where, pod in pods(of_profile(name)):
-            if {"watcher", "dump-ingest-watcher"} & {one["name"] for one in containers(pod)}:
+            if {"watcher", "dump-ingest-watcher"} & {container["name"] for container in containers(pod)}:
                 assert pod["spec"]["terminationGracePeriodSeconds"] > drain_s, where
-                for worker in (one for one in containers(pod) if "worker-" in one["name"]):
+                for worker in (container for container in containers(pod) if "worker-" in container["name"]):
                     # It ends after the watcher, or waits as long as the watcher may.
                     waits = worker.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command")
                     assert worker.get("restartPolicy") == "Always" or waits == ["sleep", str(drain_s)], where
@@ -170,9 +172,9 @@ def test_everything_under_way_can_be_finished_before_the_pod_is_killed() -> None
 def test_a_sidecar_lets_the_job_end_and_takes_its_last_step() -> None:
     """A plain container would keep a Job from ever completing."""
     ((_, pod),) = (found for found in pods(of_profile("sidecar")) if found[0].startswith("ConfigMap/"))
-    assert {one["restartPolicy"] for one in containers(pod)} == {"Always"}
+    assert {container["restartPolicy"] for container in containers(pod)} == {"Always"}
     *workers, watcher = containers(pod)
-    assert [one["name"] for one in workers] == ["dump-ingest-worker-0"]
+    assert [container["name"] for container in workers] == ["dump-ingest-worker-0"]
     assert watcher["name"] == "dump-ingest-watcher"
     # Kubernetes asks sidecars to end in reverse order, after the job. A hook would run beside the job.
     assert "lifecycle" not in watcher
@@ -226,5 +228,5 @@ def test_ports_of_dask_are_those_that_the_container_declares(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "asks"), [("daemonset", True), ("deployment", True), ("sidecar", False)])
 def test_doctor_asks_for_workers_where_there_are_some(name: str, asks: bool) -> None:
-    (doctor,) = (one for one in all_containers(name) if one["name"] == "doctor")
+    (doctor,) = (container for container in all_containers(name) if container["name"] == "doctor")
     assert ("DUMP_INGEST_SCHEDULER" in environment(doctor)) is asks

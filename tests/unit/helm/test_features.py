@@ -11,7 +11,7 @@ from tests.charts import changed, containers, environment, find, objects, of_pro
 
 def test_registry_and_pull_secrets_of_an_umbrella_chart_reach_every_pod() -> None:
     for where, pod in pods(of_profile("company")):
-        own = [one["image"] for one in containers(pod) if "/dump-ingest" in one["image"]]
+        own = [container["image"] for container in containers(pod) if "/dump-ingest" in container["image"]]
         assert set(own) == {"registry.example.com/mirror/dump-ingest:0.1.0"}, where
         assert pod["spec"]["imagePullSecrets"] == [{"name": "regcred"}], where
 
@@ -28,8 +28,8 @@ def test_pod_settings_of_a_role_reach_this_role_alone() -> None:
     assert (worker["minReadySeconds"], worker["revisionHistoryLimit"]) == (10, 2)
     assert worker["template"]["spec"]["hostAliases"][0]["ip"] == "10.0.0.9"
     assert "hostNetwork" not in worker["template"]["spec"]
-    for one in containers(find(rendered, "Deployment", "-worker")["spec"]["template"]):
-        assert one["envFrom"] == [{"configMapRef": {"name": "company-proxy"}}]
+    for container in containers(find(rendered, "Deployment", "-worker")["spec"]["template"]):
+        assert container["envFrom"] == [{"configMapRef": {"name": "company-proxy"}}]
     (consolidator,) = containers(find(rendered, "Deployment", "-consolidator")["spec"]["template"])
     assert environment(consolidator)["DUMP_INGEST_EXPECTED_RANKS"] == "64"
 
@@ -42,9 +42,9 @@ def test_further_manifests_may_contain_templates() -> None:
 
 
 def test_monitors_keep_releases_apart() -> None:
-    for one in of_profile("monitoring"):
-        if one["kind"] in {"PodMonitor", "ServiceMonitor"}:
-            for endpoint in one["spec"].get("podMetricsEndpoints", one["spec"].get("endpoints")):
+    for manifest in of_profile("monitoring"):
+        if manifest["kind"] in {"PodMonitor", "ServiceMonitor"}:
+            for endpoint in manifest["spec"].get("podMetricsEndpoints", manifest["spec"].get("endpoints")):
                 targets = {rule["targetLabel"]: rule.get("replacement") for rule in endpoint["relabelings"]}
                 assert targets["run"] == "run1"
                 assert "node" in targets
@@ -54,14 +54,14 @@ def test_sidecar_is_scraped_and_the_ports_of_the_job_stay_open() -> None:
     rendered = objects(changed(quick("sidecar"), monitoring__podMonitor__enabled=True))
     monitor = find(rendered, "PodMonitor", "-watcher")["spec"]
     assert monitor["selector"]["matchLabels"] == {"run1-dump-ingest-sidecar": "true"}
-    assert [one["port"] for one in monitor["podMetricsEndpoints"]] == ["di-metrics", "di-http-0"]
+    assert [endpoint["port"] for endpoint in monitor["podMetricsEndpoints"]] == ["di-metrics", "di-http-0"]
     (*_, job) = find(rendered, "NetworkPolicy", "-watcher")["spec"]["ingress"]
-    spans = [(one["port"], one["endPort"]) for one in job["ports"] if one["protocol"] == "TCP"]
+    spans = [(port["port"], port["endPort"]) for port in job["ports"] if port["protocol"] == "TCP"]
     assert spans == [(1, 8799), (8803, 9107), (9109, 65535)]
     isolated = objects(changed(quick("sidecar"), networkPolicy__trainingPods="isolated"))
     assert len(find(isolated, "NetworkPolicy", "-watcher")["spec"]["ingress"]) == 2
     none = objects(changed(quick("sidecar"), networkPolicy__trainingPods="none"))
-    assert not [one for one in none if one["metadata"]["name"] == "run1-dump-ingest-watcher"]
+    assert not [manifest for manifest in none if manifest["metadata"]["name"] == "run1-dump-ingest-watcher"]
 
 
 def test_sidecar_uses_the_volume_of_the_training_pod() -> None:
@@ -118,5 +118,5 @@ def test_openshift_chooses_all_users_but_that_of_the_dump() -> None:
         for where, pod in pods(rendered)
     }
     assert users == {"watcher": 1000, "scheduler": None, "consolidator": None, "doctor": 1000}
-    (constraints,) = (one for one in rendered if one["kind"] == "SecurityContextConstraints")
+    (constraints,) = (manifest for manifest in rendered if manifest["kind"] == "SecurityContextConstraints")
     assert constraints["users"] == ["system:serviceaccount:train:run1-dump-ingest"]

@@ -45,14 +45,14 @@ def test_helm_finds_nothing_to_complain_of(name: str) -> None:
 @PER_PROFILE
 @pytest.mark.parametrize("version", VERSIONS)
 def test_everything_is_right_by_the_schemas_of_kubernetes(name: str, version: str) -> None:
-    for one in with_sidecar_pods(of_profile(name)):
-        check_schema(one, version)
+    for manifest in with_sidecar_pods(of_profile(name)):
+        check_schema(manifest, version)
 
 
 def test_without_native_sidecars_an_old_kubernetes_is_enough() -> None:
-    for one in of_profile("tls-cert-manager"):
-        check_schema(one, OLD_VERSION)
-        assert "initContainers" not in one.get("spec", {}).get("template", {}).get("spec", {})
+    for manifest in of_profile("tls-cert-manager"):
+        check_schema(manifest, OLD_VERSION)
+        assert "initContainers" not in manifest.get("spec", {}).get("template", {}).get("spec", {})
 
 
 def test_the_schemas_find_a_misspelled_field_deep_inside() -> None:
@@ -75,17 +75,17 @@ def test_the_schemas_find_a_misspelled_field_deep_inside() -> None:
 def test_fields_of_other_kinds_are_known_too(
     name: str, kind: str, change: dict[str, Any], problem: str
 ) -> None:
-    of_kind = next(one for one in of_profile(name) if one["kind"] == kind)
+    of_kind = next(manifest for manifest in of_profile(name) if manifest["kind"] == kind)
     assert problem in " ".join(problems(changed(of_kind, **change)))
 
 
-def check_schema(one: Object, version: str) -> None:
-    kind = f"{one['apiVersion']}/{one['kind']}"
+def check_schema(manifest: Object, version: str) -> None:
+    kind = f"{manifest['apiVersion']}/{manifest['kind']}"
     if kind in KINDS:
-        assert problems(one) == []
+        assert problems(manifest) == []
     else:
         # A kind that it does not know is an error, too.
-        kubernetes_validate.validate(one, version, strict=True)
+        kubernetes_validate.validate(manifest, version, strict=True)
 
 
 def with_sidecar_pods(found: tuple[Object, ...]) -> Iterator[Object]:
@@ -97,7 +97,7 @@ def with_sidecar_pods(found: tuple[Object, ...]) -> Iterator[Object]:
 
 def own(pod: Object) -> list[Object]:
     """Return the containers that run the image of this project, without those that an example adds."""
-    return [one for one in containers(pod) if "/dump-ingest" in one["image"]]
+    return [container for container in containers(pod) if "/dump-ingest" in container["image"]]
 
 
 @PER_PROFILE
@@ -180,21 +180,24 @@ def test_names_within_a_pod_fit_together(name: str) -> None:
     for where, pod in pods(of_profile(name)):
         volumes = Counter(volume["name"] for volume in pod["spec"]["volumes"])
         assert max(volumes.values()) == 1, where
-        mounted = {mount["name"] for one in containers(pod) for mount in one.get("volumeMounts", ())}
+        mounted = {
+            mount["name"] for container in containers(pod) for mount in container.get("volumeMounts", ())
+        }
         assert mounted == set(volumes), where
-        ports = [port for one in containers(pod) for port in one.get("ports", ())]
+        ports = [port for container in containers(pod) for port in container.get("ports", ())]
         assert max(Counter(port["name"] for port in ports).values(), default=0) <= 1, where
         assert max(Counter(port["containerPort"] for port in ports).values(), default=0) <= 1, where
-        for one in containers(pod):
+        for container in containers(pod):
             assert (
-                max(Counter(variable["name"] for variable in one.get("env", ())).values(), default=1) == 1
+                max(Counter(variable["name"] for variable in container.get("env", ())).values(), default=1)
+                == 1
             ), where
-            declared = {p["name"] for p in one.get("ports", ())} | {
-                p["containerPort"] for p in one.get("ports", ())
+            declared = {p["name"] for p in container.get("ports", ())} | {
+                p["containerPort"] for p in container.get("ports", ())
             }
             for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-                if probe in one:
-                    assert one[probe]["httpGet"]["port"] in declared, where
+                if probe in container:
+                    assert container[probe]["httpGet"]["port"] in declared, where
 
 
 @PER_PROFILE
@@ -202,26 +205,29 @@ def test_what_names_ports_and_pods_finds_them(name: str) -> None:
     """Services, network policies and monitors select pods of this chart, by ports that they have."""
     found = of_profile(name)
     templates = [(pod["metadata"]["labels"], port_names(pod)) for _, pod in pods(found)]
-    for one in found:
-        for selector, ports in selected(one):
+    for manifest in found:
+        for selector, ports in selected(manifest):
             matching = [names for labels, names in templates if selector.items() <= labels.items()]
-            assert matching, one["metadata"]["name"]
-            assert ports <= set.union(*matching), one["metadata"]["name"]
+            assert matching, manifest["metadata"]["name"]
+            assert ports <= set.union(*matching), manifest["metadata"]["name"]
 
 
 def port_names(pod: Object) -> set[str]:
-    return {port["name"] for one in containers(pod) for port in one.get("ports", ())}
+    return {port["name"] for container in containers(pod) for port in container.get("ports", ())}
 
 
-def selected(one: Object) -> Iterator[tuple[dict[str, str], set[str]]]:
-    spec: Any = one.get("spec", {})
-    match one["kind"]:
+def selected(manifest: Object) -> Iterator[tuple[dict[str, str], set[str]]]:
+    spec: Any = manifest.get("spec", {})
+    match manifest["kind"]:
         case "Service":
             yield spec["selector"], {port["targetPort"] for port in spec["ports"]}
         case "PodMonitor":
-            yield spec["selector"]["matchLabels"], {one["port"] for one in spec["podMetricsEndpoints"]}
+            yield (
+                spec["selector"]["matchLabels"],
+                {endpoint["port"] for endpoint in spec["podMetricsEndpoints"]},
+            )
         case "ServiceMonitor":
-            yield spec["selector"]["matchLabels"], {one["port"] for one in spec["endpoints"]}
+            yield spec["selector"]["matchLabels"], {endpoint["port"] for endpoint in spec["endpoints"]}
         case "PodDisruptionBudget" | "Deployment" | "DaemonSet":
             yield spec["selector"]["matchLabels"], set()
         case "NetworkPolicy":
@@ -237,13 +243,13 @@ def selected(one: Object) -> Iterator[tuple[dict[str, str], set[str]]]:
 @PER_PROFILE
 def test_selectors_hold_only_what_never_changes(name: str) -> None:
     """Selectors of workloads cannot be changed: with a version in them, an upgrade would fail."""
-    for one in of_profile(name):
-        if one["kind"] in {"Deployment", "DaemonSet"}:
-            labels = one["spec"]["selector"]["matchLabels"]
+    for manifest in of_profile(name):
+        if manifest["kind"] in {"Deployment", "DaemonSet"}:
+            labels = manifest["spec"]["selector"]["matchLabels"]
             parts = {"app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component"}
             assert set(labels) == parts
             assert labels["app.kubernetes.io/instance"] == RELEASE
-            assert "helm.sh/chart" not in one["spec"]["template"]["metadata"]["labels"]
+            assert "helm.sh/chart" not in manifest["spec"]["template"]["metadata"]["labels"]
 
 
 @PER_PROFILE
@@ -256,27 +262,27 @@ def test_all_objects_carry_the_common_labels_and_a_namespace(name: str) -> None:
         **profile(name).get("commonLabels", {}),
     }
     found = of_profile(name)
-    for one in found:
-        if one["kind"] == "ClusterRoleBinding":
+    for manifest in found:
+        if manifest["kind"] == "ClusterRoleBinding":
             continue  # an example of `extraManifests`
-        assert expected.items() <= one["metadata"]["labels"].items()
-        assert one["metadata"].get("namespace") or one["kind"] == "SecurityContextConstraints"
-    assert max(Counter((one["kind"], one["metadata"]["name"]) for one in found).values()) == 1
+        assert expected.items() <= manifest["metadata"]["labels"].items()
+        assert manifest["metadata"].get("namespace") or manifest["kind"] == "SecurityContextConstraints"
+    assert max(Counter((manifest["kind"], manifest["metadata"]["name"]) for manifest in found).values()) == 1
 
 
 @pytest.mark.parametrize("name", ["daemonset", "deployment", "monitoring", "tls-cert-manager"])
 def test_names_stay_short_and_apart_with_the_longest_release(name: str) -> None:
     releases = (LONG_RELEASE, LONG_RELEASE[:-2] + "54")
     made = [objects(quick(name), release=release) for release in releases]
-    names = [{one["metadata"]["name"] for one in found} for found in made]
-    assert all(len(one) <= 63 for one in names[0])
+    names = [{manifest["metadata"]["name"] for manifest in found} for found in made]
+    assert all(len(name) <= 63 for name in names[0])
     assert not names[0] & names[1]
-    for one in made[0]:
-        for key, value in one["metadata"]["labels"].items():
+    for manifest in made[0]:
+        for key, value in manifest["metadata"]["labels"].items():
             assert len(value) <= 63
             assert len(key.rpartition("/")[2]) <= 63
-        if one["kind"] != "PrometheusRule":
-            check_schema(one, VERSIONS[1])
+        if manifest["kind"] != "PrometheusRule":
+            check_schema(manifest, VERSIONS[1])
 
 
 @pytest.mark.parametrize("release", ["7b.pretrain", "a"])
@@ -287,5 +293,5 @@ def test_any_release_gives_names_that_a_service_may_have(release: str) -> None:
 
 
 def test_a_release_named_like_the_chart_does_not_say_it_twice() -> None:
-    names = {one["metadata"]["name"] for one in objects(quick("daemonset"), release="dump-ingest")}
+    names = {manifest["metadata"]["name"] for manifest in objects(quick("daemonset"), release="dump-ingest")}
     assert "dump-ingest-watcher" in names

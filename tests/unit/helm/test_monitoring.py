@@ -56,7 +56,7 @@ def test_alerts_of_findings_lead_to_the_page_of_the_release() -> None:
     )
     groups = find(objects(chosen), "PrometheusRule", "dump-ingest")["spec"]["groups"]
     annotations = [rule.get("annotations", {}) for group in groups for rule in group["rules"]]
-    links = [one["page_url"] for one in annotations if "page_url" in one]
+    links = [annotation["page_url"] for annotation in annotations if "page_url" in annotation]
     assert len(links) == 4
     for link in links:
         assert f'{{{{ if "{url}" }}}}{{{{ "{url}" }}}}/' in link
@@ -115,11 +115,11 @@ def test_alerts_know_the_jobs_by_the_names_that_the_monitors_give() -> None:
     """An alert on the job of watchers would never fire if they were scraped under another name."""
     found = objects(quick("monitoring"))
     jobs = {}
-    for one in found:
-        if one["kind"] in {"PodMonitor", "ServiceMonitor"}:
-            for endpoint in one["spec"].get("podMetricsEndpoints", one["spec"].get("endpoints")):
+    for manifest in found:
+        if manifest["kind"] in {"PodMonitor", "ServiceMonitor"}:
+            for endpoint in manifest["spec"].get("podMetricsEndpoints", manifest["spec"].get("endpoints")):
                 (job,) = (r["replacement"] for r in endpoint["relabelings"] if r["targetLabel"] == "job")
-                jobs[one["metadata"]["name"], endpoint["port"]] = job
+                jobs[manifest["metadata"]["name"], endpoint["port"]] = job
     assert jobs == {
         ("run1-dump-ingest-consolidator", "metrics"): "run1/dump-ingest-consolidator",
         ("run1-dump-ingest-scheduler", "http"): "run1/dump-ingest-scheduler",
@@ -127,13 +127,15 @@ def test_alerts_know_the_jobs_by_the_names_that_the_monitors_give() -> None:
         ("run1-dump-ingest-watcher", "metrics"): "run1/dump-ingest-watcher",
     }
     scraped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
-    assert {job.partition("/")[2] for job in jobs.values()} == {one["job_name"] for one in scraped}
+    assert {job.partition("/")[2] for job in jobs.values()} == {job["job_name"] for job in scraped}
 
 
 def test_dashboards_are_the_same_as_beside_a_plain_grafana() -> None:
     found = objects(changed(quick("daemonset"), monitoring__dashboards__enabled=True))
-    maps = [one for one in found if one["metadata"]["labels"].get("grafana_dashboard") == "1"]
-    rendered = {name: text for one in maps for name, text in one["data"].items()}
+    maps = [
+        config_map for config_map in found if config_map["metadata"]["labels"].get("grafana_dashboard") == "1"
+    ]
+    rendered = {name: text for config_map in maps for name, text in config_map["data"].items()}
     assert rendered == {path.name: path.read_text() for path in (DEPLOY / "grafana").glob("**/*.json")}
     for text in rendered.values():
         assert json.loads(text)["uid"]
@@ -154,8 +156,8 @@ def test_a_chart_without_its_files_says_so(missing: str, tmp_path: Path) -> None
 def test_labels_and_relabelings_reach_the_monitors() -> None:
     """Prometheus of kube-prometheus-stack takes only objects that carry the label of its release."""
     found = objects(quick("monitoring"))
-    for one in (one for one in found if one["apiVersion"].startswith("monitoring.")):
-        assert one["metadata"]["labels"]["release"] == "kube-prometheus-stack"
+    for manifest in (manifest for manifest in found if manifest["apiVersion"].startswith("monitoring.")):
+        assert manifest["metadata"]["labels"]["release"] == "kube-prometheus-stack"
     pod_monitor = find(found, "PodMonitor", "-watcher")
     assert pod_monitor["spec"]["podMetricsEndpoints"][0]["relabelings"][-1]["targetLabel"] == "node"
 

@@ -13,7 +13,9 @@ def page_pod(rendered: Any) -> Any:
 
 
 def test_without_the_value_there_is_no_page() -> None:
-    assert not [one for one in of_profile("daemonset") if one["metadata"]["name"].endswith("-page")]
+    assert not [
+        manifest for manifest in of_profile("daemonset") if manifest["metadata"]["name"].endswith("-page")
+    ]
 
 
 def test_the_page_asks_for_the_token_of_the_secret_and_only_reads() -> None:
@@ -21,11 +23,11 @@ def test_the_page_asks_for_the_token_of_the_secret_and_only_reads() -> None:
     (container,) = containers(pod)
     assert "--token-file=/etc/dump-ingest-page/token" in words(container)
     assert "--allow-anyone" not in words(container)
-    (secret,) = (one["secret"] for one in pod["spec"]["volumes"] if "secret" in one)
+    (secret,) = (volume["secret"] for volume in pod["spec"]["volumes"] if "secret" in volume)
     assert secret == {"secretName": "page-token", "items": [{"key": "token", "path": "token"}]}
-    writable = {one["mountPath"] for one in container["volumeMounts"] if not one.get("readOnly")}
+    writable = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
     assert writable == {"/tmp"}  # noqa: S108  in a container
-    assert not [one for one in container["volumeMounts"] if one["name"] == "dump-ingest-dump"]
+    assert not [mount for mount in container["volumeMounts"] if mount["name"] == "dump-ingest-dump"]
 
 
 def test_probes_ask_what_needs_no_token() -> None:
@@ -70,7 +72,11 @@ def test_without_peers_the_token_alone_protects_the_page() -> None:
 def test_the_page_is_scraped_through_its_service_under_its_own_job() -> None:
     (endpoint,) = find(of_profile("page"), "ServiceMonitor", "-page")["spec"]["endpoints"]
     assert (endpoint["port"], endpoint["path"]) == ("page", "/metrics")
-    jobs = [one["replacement"] for one in endpoint["relabelings"] if one.get("targetLabel") == "job"]
+    jobs = [
+        relabeling["replacement"]
+        for relabeling in endpoint["relabelings"]
+        if relabeling.get("targetLabel") == "job"
+    ]
     assert len(jobs) == 1
     assert re.fullmatch(r"run1/dump-ingest-page", jobs[0])
 
@@ -109,4 +115,4 @@ def test_without_watchers_the_page_asks_none() -> None:
     values = changed(profile("page"), watcher__mode="none")
     rendered = objects(values)
     assert not [word for word in words(containers(page_pod(rendered))[0]) if "watchers" in word]
-    assert not [one for one in rendered if one["metadata"]["name"].endswith("-watchers")]
+    assert not [manifest for manifest in rendered if manifest["metadata"]["name"].endswith("-watchers")]

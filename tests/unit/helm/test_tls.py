@@ -59,8 +59,8 @@ def test_without_tls_there_is_no_trace_of_it(name: str) -> None:
 
 def test_the_certificate_of_an_own_issuer_replaces_the_own_ca() -> None:
     values = changed(profile("tls-cert-manager"), dask__tls__certManager={"issuerRef": {"name": "dask-ca"}})
-    found = [one for one in objects(values) if one["apiVersion"].startswith("cert-manager.io")]
-    assert [(one["kind"], one["spec"]["issuerRef"]) for one in found] == [
+    found = [manifest for manifest in objects(values) if manifest["apiVersion"].startswith("cert-manager.io")]
+    assert [(manifest["kind"], manifest["spec"]["issuerRef"]) for manifest in found] == [
         ("Certificate", {"name": "dask-ca"})
     ]
 
@@ -73,7 +73,7 @@ class RenderedCluster:
         self.config, self.certificates = servers.root / "dask", servers.root / "tls"
         for directory in (self.config, self.certificates):
             directory.mkdir()
-        by_name = {one["name"]: one for _, pod in pods(found) for one in containers(pod)}
+        by_name = {container["name"]: container for _, pod in pods(found) for container in containers(pod)}
         self.watcher = by_name["watcher"]
         declared = [port for name in ("scheduler", "worker-0") for port in by_name[name]["ports"]]
         # The ports of the containers may be taken here.
@@ -125,8 +125,8 @@ def test_rendered_scheduler_worker_and_client_work_together(cluster: RenderedClu
     watcher.pop("DUMP_INGEST_CONFIG")
     watcher |= {"DUMP_INGEST_SCHEDULER": cluster.address, "DASK_CONFIG": str(cluster.config)}
     checks = run("doctor", "--store", tmp_path / "run.zarr", "--json", env=watcher).json
-    assert [one for one in checks if not one["ok"]] == []
-    (scheduler,) = (one["detail"] for one in checks if one["check"] == "scheduler")
+    assert [check for check in checks if not check["ok"]] == []
+    (scheduler,) = (check["detail"] for check in checks if check["check"] == "scheduler")
     assert "1 worker, 1 thread, encrypted" in scheduler
     # Its own metrics before any task, and Dask's.
     metrics = http_get(cluster.ports["http-0"], "/metrics")[1].decode()
@@ -157,5 +157,5 @@ def test_a_certificate_of_another_release_does_not_let_in(cluster: RenderedClust
         (tmp_path / path.name).write_text(text)
     env = {"DUMP_INGEST_SCHEDULER_TIMEOUT_S": "2", "DASK_CONFIG": str(tmp_path)}
     checks = run("doctor", "--scheduler", cluster.address, "--json", env=env, code=1).json
-    (refused,) = (one["detail"] for one in checks if not one["ok"])
+    (refused,) = (check["detail"] for check in checks if not check["ok"])
     assert "no Dask scheduler" in refused

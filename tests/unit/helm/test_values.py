@@ -96,7 +96,7 @@ WRONG: list[tuple[str, dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(
-    ("name", "values", "said"), WRONG, ids=lambda one: "-".join(one) if type(one) is dict else None
+    ("name", "values", "said"), WRONG, ids=lambda value: "-".join(value) if type(value) is dict else None
 )
 def test_a_wrong_value_is_refused_by_name(name: str, values: dict[str, Any], said: list[str]) -> None:
     with pytest.raises(helm_python.HelmError) as refused:
@@ -164,7 +164,7 @@ def test_values_are_only_values() -> None:
     ]
     assert watcher["volumes"][-1]["hostPath"]["path"] == f"/{strange}"
     assert container["volumeMounts"][-1]["mountPath"] == f"/{strange}"
-    environment = {one["name"]: one for one in container["env"]}
+    environment = {variable["name"]: variable for variable in container["env"]}
     assert environment["A"]["value"] == environment["AWS_DEFAULT_REGION"]["value"] == strange
     assert environment["AWS_ACCESS_KEY_ID"]["valueFrom"]["secretKeyRef"]["key"] == strange
     assert environment["AWS_CA_BUNDLE"]["value"] == f"/etc/store-ca/{strange}"
@@ -197,11 +197,11 @@ def test_a_role_may_switch_off_what_all_have_on() -> None:
 def test_changed_settings_restart_what_reads_them_and_nothing_else() -> None:
     before, after = (
         {
-            one["metadata"]["name"]: one["spec"]["template"]["metadata"]
+            manifest["metadata"]["name"]: manifest["spec"]["template"]["metadata"]
             .get("annotations", {})
             .get("checksum/config")
-            for one in objects(changed(quick("tls-cert-manager"), config__quiet_s=quiet_s))
-            if "template" in one.get("spec", {})
+            for manifest in objects(changed(quick("tls-cert-manager"), config__quiet_s=quiet_s))
+            if "template" in manifest.get("spec", {})
         }
         for quiet_s in (10, 20)
     )
@@ -259,7 +259,7 @@ def test_rules_are_rendered_for_those_who_evaluate_them() -> None:
         container["name"]
         for _, pod in pods(found)
         for container in containers(pod)
-        if "DUMP_INGEST_RULES" in {one["name"] for one in container["env"]}
+        if "DUMP_INGEST_RULES" in {variable["name"] for variable in container["env"]}
     }
     assert with_rules == {"watcher", "consolidator"}
 

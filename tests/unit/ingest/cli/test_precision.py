@@ -17,7 +17,7 @@ def test_tensors_that_lose_something_are_listed(sketched_store: Path, answer: An
 def test_json_has_every_step_and_rank_on_demand(sketched_store: Path, answer: Answer) -> None:
     options = ("precision", sketched_store, "Log.*.output.0", "-f", "nvfp4", "--json")
     made = answer(*options).json
-    assert [(one["name"][:4], one["format"], one["scale"]) for one in made["tensors"]] == [
+    assert [(row["name"][:4], row["format"], row["scale"]) for row in made["tensors"]] == [
         ("Log.", "nvfp4", None)
     ]
     assert "rows" not in made

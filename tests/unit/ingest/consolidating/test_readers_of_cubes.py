@@ -102,7 +102,8 @@ def test_what_is_not_known_is_nan_in_conditions(objects: ObjectStore) -> None:
         found = store.consolidated().find(where)
         expected = store.tensors(where=where)
         assert list(zip(found["rank"], found.op_name, strict=True)) == [
-            (one.rank, one.op_name) for one in sorted(expected, key=lambda one: (one.rank, one.row))
+            (tensor.rank, tensor.op_name)
+            for tensor in sorted(expected, key=lambda tensor: (tensor.rank, tensor.row))
         ]
 
 

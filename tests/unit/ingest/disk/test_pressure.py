@@ -129,7 +129,9 @@ def test_a_disk_that_fills_is_logged_ahead_of_time_and_not_at_every_look(
 
 def test_doctor_says_how_full_the_disk_is(tmp_path: Path) -> None:
     for wanted, said in (("0", False), ("99.99%", True)):
-        (check,) = [one for one in run_checks(load(pressure_free=wanted), tmp_path) if one.check == "disk"]
+        (check,) = [
+            check for check in run_checks(load(pressure_free=wanted), tmp_path) if check.check == "disk"
+        ]
         assert check.ok
         assert "B free (" in check.detail
         assert ("nearly full" in check.detail) == bool(check.hint) == said
@@ -175,7 +177,7 @@ def test_a_late_task_does_not_take_tensors_away(dumps: DumpLibrary, tmp_path: Pa
 
 
 class Bench:
-    """A service over a dump, with a disk as full as the test says; started anew where that is asked for."""
+    """A service over a dump, with a disk as full as the test says; started again where that is asked for."""
 
     def __init__(self, made: MadeDump, store: Path) -> None:
         self.made, self.store = made, store
@@ -203,7 +205,7 @@ class Bench:
     def steps(self) -> dict[int, bool]:
         """Return which steps are in the store, and whether they have their tensors."""
         found: DumpStore = open_store(self.store)
-        return {one.key.step: one.has_tensors for one in found.select() if one.key.step is not None}
+        return {step.key.step: step.has_tensors for step in found.select() if step.key.step is not None}
 
 
 @pytest.fixture
@@ -235,7 +237,7 @@ def test_steps_get_their_tensors_when_the_pressure_is_over(bench: Bench, between
     assert bench.ingest() == []  # as long as it lasts, that is enough
     bench.pressure.threshold = NEVER
     between(bench)
-    assert {one.key for one in bench.ingest()} == {StepKey(0, step) for step in range(3)}
+    assert {summary.key for summary in bench.ingest()} == {StepKey(0, step) for step in range(3)}
     assert bench.steps() == {0: True, 1: True, 2: True}
     assert open_store(bench.store).tensors(step=1)[0].read()[0] == 1
     between(bench)
@@ -251,7 +253,7 @@ def test_steps_that_have_their_tensors_keep_them_under_pressure(bench: Bench, be
     bench.made.add(np.zeros(5), tensor_name(slot=1, time=9), step=1)  # a late file
     bench.made.add(np.zeros(5), tensor_name(slot=1, time=9), step=3)
     between(bench)
-    assert {one.key.step for one in bench.ingest()} == {1, 3}
+    assert {summary.key.step for summary in bench.ingest()} == {1, 3}
     assert bench.steps() == {0: True, 1: True, 2: True, 3: False}
 
 
@@ -263,7 +265,7 @@ def test_a_step_without_tensors_whose_source_shrinks_is_kept(bench: Bench, betwe
     more.unlink()
     bench.pressure.threshold = NEVER
     between(bench)
-    assert {one.key.step for one in bench.ingest()} == {0, 2}
+    assert {summary.key.step for summary in bench.ingest()} == {0, 2}
     assert bench.steps() == {0: True, 1: False, 2: True}
     assert len(open_store(bench.store).tensors(step=1)) == 2
 
@@ -272,7 +274,7 @@ def test_a_step_that_changes_under_pressure_is_taken_as_it_is_now(bench: Bench) 
     bench.pressure.threshold = ALWAYS
     bench.ingest()
     bench.made.add(np.zeros(5), tensor_name(slot=1, time=9), step=2)
-    assert [one.key.step for one in bench.ingest()] == [2]
+    assert [summary.key.step for summary in bench.ingest()] == [2]
     assert len(open_store(bench.store).tensors(step=2)) == 2
     assert not bench.steps()[2]
 
@@ -280,7 +282,7 @@ def test_a_step_that_changes_under_pressure_is_taken_as_it_is_now(bench: Bench) 
 @pytest.mark.parametrize(("policy", "first"), [("keep", 0), ("newest", 2)])
 def test_the_newest_come_first_under_pressure_only(bench: Bench, policy: str, first: int) -> None:
     bench.restart(ALWAYS, policy)
-    steps = [one.key.step for one in bench.ingest() if one.key.step is not None]
+    steps = [summary.key.step for summary in bench.ingest() if summary.key.step is not None]
     assert steps[0] == first
     assert all(bench.steps().values())
     bench.restart(NEVER, policy)

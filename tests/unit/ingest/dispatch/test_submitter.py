@@ -101,9 +101,8 @@ def test_step_is_published_when_all_its_jobs_are_done(plan: StepPlan) -> None:
     for future in bench.client.pending:
         future.run()
     assert kinds(bench.poll()) == [JobConverted] * len(plan.jobs)
-    assert bench.submitter.unread_nbytes == 0, (
-        "so that the next step can be planned before this one is published"
-    )
+    # So that the next step can be planned before this one is published.
+    assert bench.submitter.unread_nbytes == 0
     (publishing,) = bench.client.pending
     assert bench.submitter.busy == {plan.key}
     bench.now = 7
@@ -189,7 +188,7 @@ def test_error_that_time_does_not_heal_is_final(error: type[DumpIngestError], pl
 
 
 def test_changed_source_makes_the_step_stale(plan: StepPlan) -> None:
-    """It must be planned anew: another attempt at this plan would find the same."""
+    """It must be planned again: another attempt at this plan would find the same."""
     bench = Bench()
     bench.submitter.offer(plan)
     bench.poll()
@@ -366,7 +365,7 @@ def test_steps_of_a_task_that_is_lost_are_tried_again_one_by_one(small_plans: li
     assert sorted(key.order for key in committed) == [plan.key.order for plan in small_plans]
 
 
-def test_step_that_is_offered_anew_is_not_mixed_up_with_what_waited_for_it(plan: StepPlan) -> None:
+def test_step_that_is_offered_again_is_not_mixed_up_with_what_waited_for_it(plan: StepPlan) -> None:
     bench = Bench()
     bench.submitter.offer(plan)
     bench.poll()
@@ -385,7 +384,7 @@ def test_pauses_grow_and_are_bounded(attempt: int) -> None:
 
 
 def test_fake_has_what_the_real_client_has() -> None:
-    """The fake above is only worth something as long as it looks like Dask."""
+    """`FakeClient` is only worth something as long as it looks like Dask."""
     assert all(hasattr(Future, name) for name in ("add_done_callback", "result", "cancel", "status"))
     assert all(hasattr(Client, name) for name in ("submit",))
 

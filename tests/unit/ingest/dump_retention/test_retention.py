@@ -185,7 +185,7 @@ def test_a_file_that_is_not_understood_stays_and_is_told_once(filled: MadeDump, 
 
 
 def test_a_late_file_of_a_deleted_step_stays_and_is_told(filled: MadeDump, store: Path) -> None:
-    """Though it comes with a table that the writer has written anew: the commit has more than they."""
+    """Though it comes with a table that the writer has written again: the commit has more than they."""
     filled.add(b"Op Type,x\n", "table.csv", step=0)
     Run(filled.root, store).ingest()
     before = commit.read(open_objects(resolve(str(store))), StepKey(0, 0))

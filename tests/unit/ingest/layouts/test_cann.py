@@ -285,16 +285,18 @@ def described_tree(root: Path) -> dict[str, Description]:
 def test_every_file_of_the_samples_has_its_place_and_name(tree: str, dumps: DumpLibrary) -> None:
     root = dumps["cann-bin-synthetic"] / tree
     found = described_tree(root)
-    named = {path: one for description in found.values() for path, one in description.named.items()}
+    named = {
+        path: tensor_file for description in found.values() for path, tensor_file in description.named.items()
+    }
     manifest = json.loads((root.parent / "manifest.json").read_text())
     wanted = {
         file["file"].removeprefix(f"{tree}/") for file in manifest if file["file"].startswith(f"{tree}/")
     }
     assert named.keys() == wanted
-    for one in named.values():
-        assert one.settled
-        assert one.name is not None
-        assert one.name.op_type
+    for tensor_file in named.values():
+        assert tensor_file.settled
+        assert tensor_file.name is not None
+        assert tensor_file.name.op_type
     for file in manifest:
         path = file["file"].removeprefix(f"{tree}/")
         if path in named and file["op_name"]:

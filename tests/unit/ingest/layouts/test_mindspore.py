@@ -39,9 +39,9 @@ def test_rank_of_a_directory(name: str, rank: int | None) -> None:
 
 def names_of(dump: Path, step: int | None = 0) -> Mapping[str, TensorName | None]:
     found = find_dump(dump)
-    listing = next(one for one in found.scan({}).listings if one.key == StepKey(0, step))
+    listing = next(listing for listing in found.scan({}).listings if listing.key == StepKey(0, step))
     named = found.describe(listing).named
-    return {path.rsplit("/", 1)[-1]: one.name for path, one in named.items()}
+    return {path.rsplit("/", 1)[-1]: tensor_file.name for path, tensor_file in named.items()}
 
 
 def test_graphs_of_a_rank_and_iteration_make_one_step(made: MadeDump) -> None:
@@ -157,5 +157,7 @@ def test_every_name_of_a_real_dump_is_understood(
     assert len(found) >= steps
     for listing in found:
         assert [
-            path for path, one in dump.describe(listing).named.items() if one.name is None or not one.settled
+            path
+            for path, tensor_file in dump.describe(listing).named.items()
+            if tensor_file.name is None or not tensor_file.settled
         ] == []

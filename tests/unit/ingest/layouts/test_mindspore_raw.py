@@ -193,14 +193,14 @@ def test_a_real_dump_reads_as_mindspores_own_reader_reads_it() -> None:
     named = MindSporeRaw().describe(place, files, lambda _: None).named
     assert named.keys() == {file.path for file in files}
     by_node = {
-        (one.name.op_name.rpartition("/")[2], one.name.slot): (path, one)
-        for path, one in named.items()
-        if one.name is not None
+        (tensor_file.name.op_name.rpartition("/")[2], tensor_file.name.slot): (path, tensor_file)
+        for path, tensor_file in named.items()
+        if tensor_file.name is not None
     }
     for node, slot, _, size, shape, printed in golden():
-        path, one = by_node[node.rpartition("/")[2], slot]
+        path, tensor_file = by_node[node.rpartition("/")[2], slot]
         data = (root / path).read_bytes()
-        assert (one.shape, len(data)) == (shape, size)
-        assert math.prod(shape) * from_name(one.dtype).itemsize == size
+        assert (tensor_file.shape, len(data)) == (shape, size)
+        assert math.prod(shape) * from_name(tensor_file.dtype).itemsize == size
         head = [int(number) for number in printed.partition("...")[0].split()]
         assert np.frombuffer(data, np.uint8)[: len(head)].tolist() == head

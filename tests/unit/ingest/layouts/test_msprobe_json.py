@@ -36,7 +36,7 @@ def test_way_to_a_tensor_through_lists_and_dictionaries_is_its_name() -> None:
         "output": [tensor],
         "parameters": {"bias": tensor},
     }
-    assert [(one.name.io, one.name.slot) for one in told(entry)] == [
+    assert [(parsed.name.io, parsed.name.slot) for parsed in told(entry)] == [
         ("input", 1),
         ("input.2.1", 0),
         ("input.2.1.1.k", -1),
@@ -50,7 +50,7 @@ def test_gradients_of_parameters_and_saved_values_have_forms_of_their_own() -> N
     tensor = dict(TENSOR)
     (gradient,) = told({"weight": [tensor]}, "Module.fc.Linear.parameters_grad.0")
     assert (gradient.name.io, gradient.name.slot) == ("parameters_grad.weight", -1)
-    assert [(one.name.io, one.name.slot) for one in told([tensor, {"k": tensor}], "x.0.debug")] == [
+    assert [(parsed.name.io, parsed.name.slot) for parsed in told([tensor, {"k": tensor}], "x.0.debug")] == [
         ("debug", 0),
         ("debug.1.k", -1),
     ]

@@ -134,9 +134,13 @@ def test_statistics_are_reported_under_the_name_of_their_tensor() -> None:
     """In MD5 mode the shape has no quotes."""
     md5 = "0123456789abcdef0123456789abcdef"
     found = describe({"statistic.csv": f"{HEADER},MD5 Value\n{ROW},{md5}\n".encode()})
-    (one,) = found.reported
-    assert (one.shape, one.checksum, one.dtype) == ((2, 3), f"md5:{md5}", "FLOAT")
-    assert (one.name.op_name, one.name.io, one.name.slot) == ("Default_net_MatMul-op0", "output", 1)
+    (reported,) = found.reported
+    assert (reported.shape, reported.checksum, reported.dtype) == ((2, 3), f"md5:{md5}", "FLOAT")
+    assert (reported.name.op_name, reported.name.io, reported.name.slot) == (
+        "Default_net_MatMul-op0",
+        "output",
+        1,
+    )
     assert (found.problems, found.unfinished) == ([], "")
 
 

@@ -3,7 +3,6 @@
 import pytest
 
 from ingest.layouts.pytorch_names import (
-    module_tensor,
     module_type,
     parse_aoti_name,
     parse_sglang_name,
@@ -90,4 +89,3 @@ def test_names_of_other_tools() -> None:
     assert vllm is not None
     assert (vllm.op_type, vllm.io, vllm.slot) == ("Module.layers", "input", 1)
     assert module_type("0.1") == "Module"
-    assert module_tensor("fc").io == "output"

@@ -65,7 +65,7 @@ def test_each_place_in_the_table_is_found_as_that_layout(
     content = CONTENT.get(layout.name) or npy_bytes(np.zeros(0, np.float32))
     (tmp_path / "dump" / path).write_bytes(content)
     dump = find_dump(tmp_path / "dump")
-    (listing,) = [one for one in dump.scan({}).listings if one.files and one.places]
+    (listing,) = [listing for listing in dump.scan({}).listings if listing.files and listing.places]
     holding = max((located for located in listing.places), key=lambda located: len(located.place.path))
     place = directory if is_file else system.place
     assert (holding.layout.name, holding.place.directory) == (layout.name, place)

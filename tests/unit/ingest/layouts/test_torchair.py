@@ -67,8 +67,8 @@ def test_sample_is_understood(dumps: DumpLibrary) -> None:
     assert named.keys() == {file.path for file in files}
     found = sorted(
         (name.op_type, name.op_name, name.io, name.slot, name.graph)
-        for one in named.values()
-        if (name := one.name) is not None
+        for tensor_file in named.values()
+        if (name := tensor_file.name) is not None
     )
     assert found == [
         ("aten.add.Tensor", "add", "input", 0, "graph_1"),
@@ -122,7 +122,7 @@ def test_files_of_a_captured_graph_stand_directly_in_the_directory_of_the_rank()
         SourceFile(f"{rank}/{name}", 1, 0) for name in ("mm_device_0_1.pt", "x/y_device_0_1.pt", "a.json")
     ]
     named = TorchAir().describe(Place(rank, {"rank": "0"}), files, lambda _: None).named
-    assert [(path, one.container) for path, one in named.items()] == [
+    assert [(path, tensor_file.container) for path, tensor_file in named.items()] == [
         (f"{rank}/mm_device_0_1.pt", Container.PT)
     ]
 
@@ -130,7 +130,7 @@ def test_files_of_a_captured_graph_stand_directly_in_the_directory_of_the_rank()
 def test_npy_with_another_name_is_kept_as_an_unnamed_tensor() -> None:
     files = [SourceFile("r/g/0/other.npy", 1, 0), SourceFile("r/g/0/notes.txt", 1, 0)]
     named = TorchAir().describe(Place("r/g/0", {"graph": "g"}), files, lambda _: None).named
-    assert {path: one.name for path, one in named.items()} == {"r/g/0/other.npy": None}
+    assert {path: tensor_file.name for path, tensor_file in named.items()} == {"r/g/0/other.npy": None}
 
 
 @given(

@@ -33,7 +33,9 @@ def test_run_files_stay_the_same_however_often_they_are_looked_at(tmp_path: Path
     first = seen = _listings(tmp_path)
     for _ in range(3):
         seen = _listings(tmp_path, seen)
-        assert {key: one.files for key, one in seen.items()} == {key: one.files for key, one in first.items()}
+        assert {key: listing.files for key, listing in seen.items()} == {
+            key: listing.files for key, listing in first.items()
+        }
     assert [file.path for file in seen[StepKey(0, None)].files] == [
         "rank_0/Net/0/constants/c.npy",
         "rank_0/graphs/g.ir",
@@ -54,7 +56,7 @@ def test_steps_of_a_job_before_do_not_overtake_those_of_the_job_after(tmp_path: 
     before = [f"20260101000000/0/Net/1/{step}/{_FILE}" for step in (3, 4, 5, 6)]
     _make(tmp_path, *before, f"20260101990000/0/Net/1/4/{_FILE}")
     found = _listings(tmp_path)
-    assert {key.step: one.later_begun for key, one in found.items() if key.step is not None} == {
+    assert {key.step: listing.later_begun for key, listing in found.items() if key.step is not None} == {
         3: True,
         4: False,
         5: True,

@@ -119,7 +119,7 @@ def test_a_search_reads_each_index_once_and_keeps_what_was_found(
     assert requests.of(lambda: opened.tensors(where="nan_count > 0")) == 5 * RANKS * STEPS + 1
     assert requests.of(lambda: chosen[7].tables) == 5
     found = opened.tensors(where="max > 40")
-    assert [(tensor.step, tensor.rank) for tensor in found] == [one.key.order for one in chosen]
+    assert [(tensor.step, tensor.rank) for tensor in found] == [step.key.order for step in chosen]
     assert requests.of(lambda: [tensor.statistics for tensor in found]) == 0
 
 

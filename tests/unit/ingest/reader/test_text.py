@@ -37,7 +37,7 @@ def test_values_are_written_in_few_characters() -> None:
         "2",
         "1e+300",
     ]
-    assert [shape_text(()), shape_text((2, 3)), shape_text((0,))] == ["()", "2x3", "0"]
+    assert [shape_text(shape) for shape in ((), (2, 3), (0,), None)] == ["()", "2x3", "0", ""]
     assert [counted(count, "step") for count in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
 
 

@@ -45,7 +45,7 @@ def test_everything_but_values_is_there(store: Path) -> None:
     assert list(opened.verify()) == []
     assert not opened.step(1, 2).has_tensors
     assert opened.step(0, 2).has_tensors
-    assert next(one.op_type for one in opened.tensors(where="nan_count > 0")) == "Log"
+    assert next(tensor.op_type for tensor in opened.tensors(where="nan_count > 0")) == "Log"
     origin = ingest.origin(opened)
     assert (origin.rank, origin.step, origin.op_type) == (1, 2, "Log")
 
@@ -59,10 +59,10 @@ def test_values_are_refused_with_the_reason(store: Path) -> None:
 
 def test_export_brings_files_back_and_says_what_it_cannot(store: Path, tmp_path: Path) -> None:
     files = ingest.open_store(store).step(1, 2).export(tmp_path / "out")
-    refused = [one for one in files if one.problem]
+    refused = [file for file in files if file.problem]
     assert refused
-    assert all("no anomaly within 3 steps" in one.problem for one in refused)
-    assert not any(one.path.exists() for one in refused)
+    assert all("no anomaly within 3 steps" in file.problem for file in refused)
+    assert not any(file.path.exists() for file in refused)
 
 
 def test_a_plain_zarr_reader_finds_no_array_to_fill_with_zeros(store: Path) -> None:

@@ -62,7 +62,7 @@ def test_failing_disk_costs_one_tensor_only(
 def test_workers_that_see_other_files_are_told_apart_from_files_that_change(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With node-local disks and workers elsewhere, planning anew would go on for ever."""
+    """With node-local disks and workers elsewhere, planning again would go on for ever."""
 
     def blind(*_: object) -> None:
         raise SourceChanged("is gone")

@@ -97,7 +97,7 @@ def test_a_step_that_was_committed_again_is_left_alone(store: Path) -> None:
     fill(again, [0, 1], ranks=1, nan_in=[])
     ingest_directly(again.root, store)
     report = ingest.apply_gc(store, plan)
-    assert {(one.action.rank, one.action.step, one.left) for one in report.left} == {
+    assert {(done.action.rank, done.action.step, done.left) for done in report.left} == {
         (0, step, "it was committed again since the plan was made") for step in (0, 1)
     }
     assert (0, 0) in steps_of(store)
@@ -111,15 +111,17 @@ def test_an_ingest_under_way_is_left_alone_until_it_ends(store: Path) -> None:
     again = MadeDump(store.parent / "again")
     again.root.mkdir()
     fill(again, [0, 8], ranks=1)
-    under_way = [(one, [convert(job) for job in one.jobs]) for one in plan_all(again.root, store)]
+    under_way = [
+        (step_plan, [convert(job) for job in step_plan.jobs]) for step_plan in plan_all(again.root, store)
+    ]
     report = ingest.apply_gc(store, plan)
     assert ["it has another generation" in done.left for done in report.left] == [True]
     later = ingest.plan_gc(store, POLICY)
-    assert (0, 0) not in {(one.rank, one.step) for one in later.actions}
+    assert (0, 0) not in {(action.rank, action.step) for action in later.actions}
     assert any("rank 0 step 0: left alone" in note for note in later.notes)
     assert any("stay until nothing was written next to them for 1d" in note for note in later.notes)
-    for one, receipts in under_way:
-        publish(one, receipts)
+    for step_plan, receipts in under_way:
+        publish(step_plan, receipts)
     assert_sound(store)
     assert {(0, 0), (0, 8)} <= set(steps_of(store))
 
@@ -170,9 +172,9 @@ def test_nothing_behind_a_link_goes(store: Path, tmp_path: Path) -> None:
     shutil.rmtree(store / "rank_1")
     (store / "rank_1").symlink_to(other / "rank_1")
     (store / "rank_0" / "step_99").symlink_to(other / "rank_0" / "step_0")
-    assert {one.rank for one in ingest.plan_gc(store, POLICY).actions} == {0}
+    assert {action.rank for action in ingest.plan_gc(store, POLICY).actions} == {0}
     report = ingest.apply_gc(store, plan)
-    assert {one.action.rank for one in report.left} == {1}
+    assert {done.action.rank for done in report.left} == {1}
     assert checker.objects(other) == before
 
 

@@ -15,7 +15,7 @@ def test_a_plan_changes_nothing_and_is_what_happens(store: Path) -> None:
     before = checker.versions(store)
     plan = ingest.plan_gc(store, POLICY)
     assert checker.versions(store) == before
-    went = {(one.what, one.rank, one.step) for one in plan.actions}
+    went = {(action.what, action.rank, action.step) for action in plan.actions}
     assert went == {
         *(("step", rank, step) for rank in (0, 1) for step in (0, 1, 3)),
         ("remains", 0, 5),
@@ -36,7 +36,8 @@ def test_a_plan_changes_nothing_and_is_what_happens(store: Path) -> None:
 def test_tensors_go_and_everything_else_stays(store: Path) -> None:
     policy = GcPolicy(tensors_around_anomalies=1)
     report = gc(store, policy)
-    assert {(one.action.rank, one.action.step) for one in report.done if one.action.what == "tensors"} == {
+    actions = [done.action for done in report.done]
+    assert {(action.rank, action.step) for action in actions if action.what == "tensors"} == {
         (0, 0), (1, 0), (0, 4), (1, 4)
     }  # fmt: skip
     opened = ingest.open_store(store)
@@ -59,4 +60,4 @@ def test_the_oldest_go_until_it_fits(store: Path) -> None:
     assert kept == list(range(kept[0], 6))
     plan = ingest.plan_gc(store, GcPolicy(max_bytes=1, keep_last=1))
     assert any("protected" in note for note in plan.notes)
-    assert {one.step for one in plan.actions} == {*kept} - {5}
+    assert {action.step for action in plan.actions} == {*kept} - {5}

@@ -92,7 +92,7 @@ def _go_back(objects: ObjectStore) -> None:
 @pytest.mark.parametrize(
     "change",
     [_publish_again, _drop_tensors, _extend, _spoil_and_publish, _go_back],
-    ids=lambda one: one.__name__,
+    ids=lambda function: function.__name__,
 )
 def test_what_does_not_show_in_a_commit_is_announced_before_and_after(
     objects: ObjectStore, change: Callable[[ObjectStore], None]

@@ -10,6 +10,7 @@ from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly, plan_all
 from tests.pipeline import run as run_plan
+from workers.store.model import Grid
 from workers.store.recomputed import RecomputedStatistics
 from workers.store.step import StoredStep
 
@@ -39,8 +40,6 @@ def test_what_is_computed_again_in_pieces_is_what_is_stored(made: MadeDump, stor
 
 
 def test_a_tensor_in_device_layout_is_taken_in_the_order_of_its_axes(dumps: DumpLibrary, store: Path) -> None:
-    from workers.store.model import Grid
-
     for plan in plan_all(dumps["cann-bin-synthetic"] / "torchair", store, Grid(keep_device_layout=True)):
         run_plan(plan)
     steps = open_store(store).select()

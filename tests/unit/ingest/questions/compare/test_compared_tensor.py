@@ -3,7 +3,6 @@
 import math
 
 from ingest.questions.compare import Verdict
-from ingest.questions.compare.compared_tensor import shape_text
 from tests.compared_tensors import compared
 
 
@@ -11,7 +10,3 @@ def test_figures_that_are_not_numbers_are_null() -> None:
     row = compared(Verdict.DIFFERENT, max_abs=math.inf, cosine=math.nan).to_dict()
     assert (row["max_abs"], row["cosine"], row["rmse"]) == (None, None, 0.0)
     assert row["shape_a"] == [2, 3]
-
-
-def test_shapes_are_written_shortly() -> None:
-    assert [shape_text(shape) for shape in ((2, 3), (7,), (), None)] == ["2x3", "7", "()", ""]

@@ -44,9 +44,11 @@ def test_frameworks_are_compared_by_a_mapping(dumps: DumpLibrary, tmp_path: Path
     )
     a, b = dumps["msprobe-26.2.0-mindspore-cpu"], dumps["msprobe-26.2.0-pytorch-cpu"] / "tensor-mix"
     found = compare(a, b, mapping=load_mapping(path))
-    matched = [one for one in found.tensors if one.matched]
-    assert {one.matched for one in matched} == {"mapping"}
-    assert ("Cell.Dense.Cell.fc.Dense.forward.0.parameters.weight.-1") in {one.name_a for one in matched}
+    matched = [tensor for tensor in found.tensors if tensor.matched]
+    assert {tensor.matched for tensor in matched} == {"mapping"}
+    assert ("Cell.Dense.Cell.fc.Dense.forward.0.parameters.weight.-1") in {
+        tensor.name_a for tensor in matched
+    }
     assert found.counts[Verdict.ONLY_A] + len(matched) == 60
     assert "pair 2 of the mapping file fits no tensor of A" in found.notes
     # Without one, what operators do and the order tell which is which; weights differ, and so does all else.

@@ -43,7 +43,7 @@ def mapping(path: Path, text: str) -> NameMapping:
 
 
 def pairs(found: Matching) -> list[tuple[int, int, MatchedBy]]:
-    return [(one.a, one.b, one.matched_by) for one in found.pairs]
+    return [(pair.a, pair.b, pair.matched_by) for pair in found.pairs]
 
 
 CONV = [key(f"Conv2D|Default/net-Conv2D-op{n}|output|0") for n in range(4)]
@@ -64,7 +64,7 @@ def test_other_op_numbers_are_matched_in_order_of_execution() -> None:
     renumbered = [key(f"Conv2D|Default/net-Conv2D-op{n}|output|0") for n in (31, 12)]
     found = match_tensors(tensors(*CONV[:2]), tensors(*renumbered))
     assert pairs(found) == [(0, 0, MatchedBy.ORDER), (1, 1, MatchedBy.ORDER)]
-    assert not any(one.ambiguous for one in found.pairs)
+    assert not any(pair.ambiguous for pair in found.pairs)
 
 
 def test_shapes_tell_apart_what_has_one_name_without_numbers() -> None:
@@ -77,7 +77,7 @@ def test_what_might_be_another_one_is_said() -> None:
     renumbered = [key(f"Conv2D|Default/net-Conv2D-op{n}|output|0") for n in (31, 32)]
     found = match_tensors(tensors(*CONV[:3]), tensors(*renumbered))
     assert pairs(found) == [(0, 0, MatchedBy.ORDER), (1, 1, MatchedBy.ORDER)]
-    assert all(one.ambiguous for one in found.pairs)
+    assert all(pair.ambiguous for pair in found.pairs)
     assert found.only_a == [2]
 
 
@@ -86,19 +86,19 @@ def test_another_order_that_digests_show_is_said() -> None:
     renumbered = [key(f"Conv2D|Default/net-Conv2D-op{n}|output|0") for n in (31, 32, 33)]
     a, b = tensors(*CONV[:3]), tensors(*renumbered)
     a.digests[:, 0], b.digests[:, 0] = (1, 2, 3), (2, 1, 3)
-    assert [one.ambiguous for one in match_tensors(a, b).pairs] == [True, True, False]
+    assert [pair.ambiguous for pair in match_tensors(a, b).pairs] == [True, True, False]
 
 
 def test_the_same_name_may_be_another_operator_where_numbers_were_given_anew() -> None:
     """`op1` is the second one in A, and the first one in B."""
     found = match_tensors(tensors(*CONV[:3]), tensors(*CONV[1:]))
     assert pairs(found) == [(0, 2, MatchedBy.ORDER), (1, 0, MatchedBy.EXACT), (2, 1, MatchedBy.EXACT)]
-    assert all(one.ambiguous for one in found.pairs)
+    assert all(pair.ambiguous for pair in found.pairs)
 
 
 def test_runs_of_a_loop_that_are_missing_make_no_doubt_of_names() -> None:
     runs = [CONV[0]._replace(occurrence=n) for n in range(3)]
-    assert not any(one.ambiguous for one in match_tensors(tensors(*runs), tensors(*runs[:2])).pairs)
+    assert not any(pair.ambiguous for pair in match_tensors(tensors(*runs), tensors(*runs[:2])).pairs)
 
 
 def test_another_scope_type_or_slot_is_another_tensor() -> None:

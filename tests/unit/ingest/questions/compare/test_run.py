@@ -23,7 +23,7 @@ def test_two_ranks_of_a_real_run(nan_log: str) -> None:
     found = compare(f"{nan_log}@0,2", f"{nan_log}@1,2")
     assert found.counts == {Verdict.EQUAL: 130, Verdict.DIFFERENT: 113}
     assert (found.verdict, found.is_within) == ("different", False)
-    log = next(one for one in found.tensors if one.op_type == "Log" and one.io == "output")
+    log = next(tensor for tensor in found.tensors if tensor.op_type == "Log" and tensor.io == "output")
     assert log.metrics is not None
     assert (log.verdict, log.metrics.nan_mismatch) == (Verdict.DIFFERENT, 2)
     values = [
@@ -33,9 +33,9 @@ def test_two_ranks_of_a_real_run(nan_log: str) -> None:
     keep = ~np.isnan(values[1])
     assert log.metrics.max_abs == pytest.approx(np.abs(values[0] - values[1])[keep].max())
     assert found.worst(1)[0].name == log.name
-    assert [one.number for one in found.tensors] == sorted(one.number for one in found.tensors)
+    assert [tensor.number for tensor in found.tensors] == sorted(tensor.number for tensor in found.tensors)
     assert found.first is not None
-    assert found.first.tensor.number == min(one.number for one in found.tensors)
+    assert found.first.tensor.number == min(tensor.number for tensor in found.tensors)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_partial_steps_are_left_out_and_named(made: MadeDump, tmp_path: Path) ->
     for a in (tmp_path / "run.zarr", made.root):
         found = compare(a, tmp_path / "run.zarr")
         assert len(found.steps) == 1
-        assert {one.key for _, one in found.left_out} == {StepKey(0, 1)}
+        assert {left.key for _, left in found.left_out} == {StepKey(0, 1)}
         whole = compare(a, tmp_path / "run.zarr", include_partial=True)
         assert (len(whole.steps), whole.left_out) == (2, ())
     with pytest.raises(UsageError, match="no complete step"):
@@ -114,7 +114,7 @@ def test_a_step_that_is_complete_on_one_side_alone_is_a_difference_and_not_missi
         for a, b in ((partial, tmp_path / "whole.zarr"), (tmp_path / "whole.zarr", partial)):
             found = compare(a, b)
             assert (found.only_a, found.only_b, found.incomplete) == ((), (), 1)
-            assert [one.key for _, one in found.left_out] == [StepKey(0, 1)]
+            assert [left.key for _, left in found.left_out] == [StepKey(0, 1)]
             assert found.verdict == "different"
             assert compare(a, b, ignore_unmatched=True).verdict == "equal"
 

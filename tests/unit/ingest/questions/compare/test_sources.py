@@ -20,7 +20,7 @@ def test_layouts_of_accelerators_are_compared_in_the_order_of_the_axes(
     of_host, of_device, of_dump = tmp_path / "host.zarr", tmp_path / "device.zarr", dump
     for a, b in ((of_host, of_device), (of_device, of_host), (of_host, of_dump), (of_dump, of_device)):
         found = compare(a, b, include_partial=True)
-        assert set(found.counts) <= {Verdict.EQUAL}, [one.reason for one in found.tensors]
+        assert set(found.counts) <= {Verdict.EQUAL}, [tensor.reason for tensor in found.tensors]
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,6 @@ def test_layouts_of_accelerators_are_compared_in_the_order_of_the_axes(
 def test_what_is_not_there_is_a_users_mistake(
     nan_log: str, dumps: DumpLibrary, a: str, b: str, said: str
 ) -> None:
-    a, b = (one.format(store=nan_log, dump=dumps["nan-log-2rank"]) for one in (a, b))
+    a, b = (side.format(store=nan_log, dump=dumps["nan-log-2rank"]) for side in (a, b))
     with pytest.raises(UsageError, match=said):
         compare(a, b)

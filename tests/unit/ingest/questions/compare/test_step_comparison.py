@@ -24,21 +24,21 @@ def test_equal_digests_are_decided_without_reading_a_payload(nan_log: str, tmp_p
     shutil.copytree(nan_log, bare, ignore=shutil.ignore_patterns("tensors"))
     found = compare(bare, nan_log, keep_equal=True)
     assert found.counts == {Verdict.EQUAL: 1458}
-    assert {one.basis for one in found.tensors} == {"digest"}
+    assert {tensor.basis for tensor in found.tensors} == {"digest"}
 
 
 def test_shapes_that_differ_are_said_not_compared(made: MadeDump, store: Path) -> None:
     found = compare(f"{two_ranks(made, store, np.ones((2, 3)), np.ones((3, 2)))}@0", f"{store}@1")
-    (one,) = found.tensors
-    assert (one.verdict, one.reason, one.metrics) == (Verdict.SHAPE, "2x3 and 3x2", None)
+    (tensor,) = found.tensors
+    assert (tensor.verdict, tensor.reason, tensor.metrics) == (Verdict.SHAPE, "2x3 and 3x2", None)
     assert found.first is not None
 
 
 def test_types_may_differ(made: MadeDump, store: Path) -> None:
     b = np.linspace(0, 1, 50, dtype=np.float32)
     found = compare(f"{two_ranks(made, store, b.astype(ml_dtypes.bfloat16), b)}@0", f"{store}@1")
-    (one,) = found.tensors
-    assert (one.verdict, one.dtype_a, one.dtype_b) == (Verdict.CLOSE, "bfloat16", "float32")
+    (tensor,) = found.tensors
+    assert (tensor.verdict, tensor.dtype_a, tensor.dtype_b) == (Verdict.CLOSE, "bfloat16", "float32")
 
 
 def test_the_same_bytes_of_another_type_are_not_equal(made: MadeDump, store: Path) -> None:
@@ -51,9 +51,9 @@ def test_the_order_of_axes_and_of_bytes_in_memory_is_no_difference(made: MadeDum
     values = np.arange(12.0).reshape(3, 4)
     found = compare(f"{two_ranks(made, store, np.asfortranarray(values), values)}@0", f"{store}@1")
     assert found.verdict == "equal"
-    (one,) = compare(f"{store}@0", f"{store}@1", keep_equal=True).tensors
-    assert one.metrics is not None
-    assert one.metrics.max_abs == 0
+    (tensor,) = compare(f"{store}@0", f"{store}@1", keep_equal=True).tensors
+    assert tensor.metrics is not None
+    assert tensor.metrics.max_abs == 0
 
 
 @pytest.mark.parametrize("descr", ["<U3", "|V12", "<M8[s]"])
@@ -62,10 +62,10 @@ def test_what_is_no_number_is_compared_by_its_bytes(made: MadeDump, store: Path,
     b = a.copy()
     b[1] = a[0]
     found = compare(f"{two_ranks(made, store, a, b)}@0", f"{store}@1")
-    (one,) = found.tensors
-    assert one.verdict is Verdict.DIFFERENT
-    assert one.metrics is not None
-    assert (one.metrics.unequal, math.isnan(one.metrics.max_abs)) == (1, True)
+    (tensor,) = found.tensors
+    assert tensor.verdict is Verdict.DIFFERENT
+    assert tensor.metrics is not None
+    assert (tensor.metrics.unequal, math.isnan(tensor.metrics.max_abs)) == (1, True)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3)])
@@ -103,9 +103,11 @@ def test_statistics_are_compared_where_only_these_were_dumped(dumps: DumpLibrary
     found = compare(tmp_path / "run.zarr", of_probe / "statistics", keep_equal=True)
     # Where there are infinities, msProbe's numbers are of these, and not comparable with ours.
     assert found.counts == {Verdict.CLOSE: 136, Verdict.UNKNOWN: 2}
-    assert {one.op_type for one in found.tensors if one.verdict is Verdict.UNKNOWN} == {"Torch.where"}
-    assert all(one.dtype_a == one.dtype_b for one in found.tensors)
-    assert {one.basis for one in found.tensors} == {"statistics", ""}
+    assert {tensor.op_type for tensor in found.tensors if tensor.verdict is Verdict.UNKNOWN} == {
+        "Torch.where"
+    }
+    assert all(tensor.dtype_a == tensor.dtype_b for tensor in found.tensors)
+    assert {tensor.basis for tensor in found.tensors} == {"statistics", ""}
     assert not found.is_within
 
 
@@ -116,7 +118,7 @@ def test_statistics_that_both_dumps_call_infinite_or_nan_are_alike(tmp_path: Pat
     ingest_directly(dump, tmp_path / "a.zarr")
     itself = compare(tmp_path / "a.zarr", tmp_path / "a.zarr", keep_equal=True)
     assert itself.counts == {Verdict.CLOSE: 48}
-    assert [one.reason for one in itself.tensors].count("both dumps say l1_norm inf") == 2
+    assert [tensor.reason for tensor in itself.tensors].count("both dumps say l1_norm inf") == 2
     log = next(dump.rglob("nvdlfw_inspect_globalrank-0.log"))
     log.write_text(re.sub(r"\binf\b", "nan", log.read_text()))
     ingest_directly(dump, tmp_path / "b.zarr")

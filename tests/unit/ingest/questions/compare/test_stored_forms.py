@@ -36,8 +36,8 @@ def test_fields_that_are_equal_have_equal_meanings(dumps: DumpLibrary, tmp_path:
     forms = StoredForms(tables, rows)
     assert [tuple(shape) for shape in forms.shapes] == [tensor.shape for tensor in step.tensors()]
     assert len({meaning[0] for meaning in forms.meanings}) > 1
-    for one in range(len(rows)):
+    for row in range(len(rows)):
         for other in range(len(rows)):
-            if np.all(forms.fields[one] == forms.fields[other]):
-                assert forms.meanings[one] == forms.meanings[other]
-                assert forms.shapes[one] == forms.shapes[other]
+            if np.all(forms.fields[row] == forms.fields[other]):
+                assert forms.meanings[row] == forms.meanings[other]
+                assert forms.shapes[row] == forms.shapes[other]

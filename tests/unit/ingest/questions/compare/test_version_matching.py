@@ -113,8 +113,8 @@ def test_the_suggested_mapping_gives_the_same_answer(
     again = compare(*stores[network], mapping=load_mapping(path), keep_equal=True)
     assert again.counts == comparison.counts
     assert not again.guessed
-    assert [(one.name_a, one.name_b) for one in again.tensors] == [
-        (one.name_a, one.name_b) for one in comparison.tensors
+    assert [(tensor.name_a, tensor.name_b) for tensor in again.tensors] == [
+        (tensor.name_a, tensor.name_b) for tensor in comparison.tensors
     ]
 
 

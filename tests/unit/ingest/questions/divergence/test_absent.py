@@ -22,7 +22,9 @@ def test_a_tensor_an_operator_and_a_step_are_missed() -> None:
         ("missing", "step", (3,), ""),
         ("missing", "tensor", (1,), STATE),
     ]
-    assert {(one.first_step, one.last_step, one.steps) for one in found.missing} == {(2, 2, 1)}
+    assert {(missing.first_step, missing.last_step, missing.steps) for missing in found.missing} == {
+        (2, 2, 1)
+    }
 
 
 def test_what_one_rank_alone_has_is_extra() -> None:

@@ -11,7 +11,7 @@ def test_each_tensor_has_its_own_replicas() -> None:
     """Parts of a matrix are held by some ranks, normalisation by all, activations by the others."""
     found = divergence(on_a_mesh().store)
     assert found.agree
-    assert {one.ranks for one in found.groups} == {
+    assert {group.ranks for group in found.groups} == {
         (0, 1, 2, 3, 4, 5),
         (0, 2, 4),
         (1, 3, 5),
@@ -34,7 +34,7 @@ def test_stages_of_a_pipeline_share_no_tensors() -> None:
             made.put(rank, step, {f"Adam.stage{stage}.input.0": 10 * step + stage + 1})
     found = divergence(made.store)
     assert found.agree
-    assert {one.ranks for one in found.groups} == {(0, 1), (2, 3)}
+    assert {group.ranks for group in found.groups} == {(0, 1), (2, 3)}
 
 
 def test_parts_that_begin_equal_are_no_replicas() -> None:
@@ -46,7 +46,7 @@ def test_parts_that_begin_equal_are_no_replicas() -> None:
             made.put(rank, step, {WEIGHT: 10 * step + rank % 2, STATE: 100 * step + rank % 2})
     found = divergence(made.store)
     assert found.agree
-    assert {one.ranks for one in found.groups} == {(0, 2), (1, 3)}
+    assert {group.ranks for group in found.groups} == {(0, 2), (1, 3)}
 
 
 def test_batches_that_are_dumped_as_parameters_are_not_compared() -> None:

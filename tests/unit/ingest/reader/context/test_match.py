@@ -29,7 +29,7 @@ _F16, _F32 = ("float16", 6), ("float32", 6)
 
 
 def _casts(*types: TensorType, first: int = 0) -> list[GraphOp]:
-    return [GraphOp(f"D/Cast-op{first + n}", Signature((), (one,))) for n, one in enumerate(types)]
+    return [GraphOp(f"D/Cast-op{first + n}", Signature((), (dtype,))) for n, dtype in enumerate(types)]
 
 
 def _dumped(*ops: tuple[int, int, TensorType]) -> list[DumpedOp]:

@@ -48,7 +48,7 @@ def test_partial_steps_are_refused_and_named_unless_asked_for(made: MadeDump, st
     ingest_directly(made.root, store)
     view = view_of(store)
     assert sorted(zarr.open_group(view, path="rank_0", mode="r").group_keys()) == ["step_1"]
-    assert [str(one) for one in view.left_out] == ["rank 0 step 2: partial: 1 file quarantined"]
+    assert [str(left) for left in view.left_out] == ["rank 0 step 2: partial: 1 file quarantined"]
     with pytest.raises(UsageError, match="rank 0 step 2 is partial: 1 file quarantined"):
         zarr.open_group(view, path="rank_0/step_2", mode="r")
     whole = view_of(store, include_partial=True)

@@ -37,7 +37,7 @@ def test_tensors_have_names_types_shapes_and_places() -> None:
     header = {"b": tensor(8, 24, [2, 2]), "a": tensor(0, 8, [4], "BF16"), "__metadata__": {"format": "pt"}}
     file = file_of(header)
     found = read(file)
-    assert [(one.path, one.element.name, one.shape, one.number) for one in found] == [
+    assert [(header.path, header.element.name, header.shape, header.number) for header in found] == [
         (("a",), "bfloat16", (4,), 1),
         (("b",), "float32", (2, 2), 0),
     ]
