@@ -55,6 +55,14 @@ from tests.alert_state import (
 
 #: Each process lives for eleven minutes.
 SLOW_STARTS = " ".join(f"{NOW + 660 * n}+0x10" for n in range(LEFT // 11))
+
+
+def restarting(minutes: int, times: int = LEFT) -> str:
+    """Return the start times of a process that lives for so many minutes, so many times."""
+    lives = range(min(times, LEFT // minutes))
+    return f"1+0x{BREAK - 1} " + " ".join(f"{NOW + 60 * minutes * n}+0x{minutes - 1}" for n in lives)
+
+
 #: The others write a step each hour.
 HOURLY = " ".join(f"{n}+0x59" for n in range(LEFT // 60))
 #: The same, and Prometheus is away for ten minutes in the fourth hour.
@@ -152,6 +160,28 @@ SILENT_FAILURES = (
         {series("process_start_time_seconds", C1): f"1+0x{BREAK - 1} {SLOW_STARTS}"},
         alerts("Restarting"),
         due=BREAK + 50,
+    ),
+    State(
+        "a watcher that is killed every quarter of an hour",
+        {series("process_start_time_seconds", W1): restarting(15)},
+        alerts("RestartsOften"),
+        due=BREAK + 250,
+        holds=450,
+    ),
+    State(
+        "a worker that is killed every hour",
+        {series("process_start_time_seconds", K1): restarting(60)},
+        alerts("RestartsOften"),
+        due=BREAK + 250,
+        holds=450,
+    ),
+    State(
+        "a watcher on a busy host, which answers every second scrape in time",
+        {
+            **gone(W1),
+            series("up", W1): breaking("1+0x{n}", "0 1 " * (LEFT // 2)),
+        },
+        alerts("Restarting"),
     ),
     State(
         "a watcher in CrashLoopBackOff",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.alert_failures import restarting
 from tests.alert_series import (
     ALL,
     BREAK,
@@ -22,6 +23,7 @@ from tests.alert_series import (
     W3,
     a_consolidator,
     a_watcher,
+    away,
     begun_again,
     begun_at_break,
     breaking,
@@ -33,7 +35,6 @@ from tests.alert_series import (
     growing,
     healthy,
     never,
-    paused,
     renamed,
     series,
     target,
@@ -59,6 +60,18 @@ DAMAGE_COUNTERS = {
 
 #: How far behind a rank is that writes as often as the others, but later.
 LATE = "2 3 2 2 3 4 2 2 3 3 3 1 2 2 " * (END // 14)
+
+#: How far behind the others are if rank 1 dumps every half hour, and they every hour.
+HALF_AS_OFTEN = "0+0x29 1+0x29 " * (END // 60)
+#: The pods of an update: the next one is replaced when the one before is back, after three minutes.
+POD_BY_POD = {
+    series("up", target("watcher", f"{age}{number}", pod=f"{age}{number}")): values
+    for number in range(10)
+    for age, values in (
+        ("old", f"1x{BREAK + 3 * number - 1} stale"),
+        ("new", f"_x{BREAK + 3 * number + 3} 1x{LEFT - 3 * number}"),
+    )
+}
 
 #: States in which nobody must be woken.
 FALSE_ALARMS = (
@@ -179,6 +192,47 @@ FALSE_ALARMS = (
             **{s: v for s, v in gone(*ALL).items() if s.startswith("up{")},
         },
         spares=alerts("TargetsLost", "Restarting"),
+    ),
+    State(
+        "an update of a DaemonSet that takes half an hour, with a pod missing all the time",
+        {**never(W1, W2), **POD_BY_POD},
+        spares=alerts("TargetsLost"),
+    ),
+    State(
+        "somebody who tries settings, and restarts a watcher five times",
+        {series("process_start_time_seconds", W1): restarting(15, 5)},
+        spares=alerts("Restarting", "RestartsOften"),
+    ),
+    State(
+        "a rank that dumps twice as often as the others",
+        {
+            change: values
+            for rank in "01"
+            for gauge in (
+                w1("steps_behind", HALF_AS_OFTEN, rank=rank),
+                c1("rank_steps_behind", HALF_AS_OFTEN, rank=rank),
+            )
+            for change, values in gauge.items()
+        },
+        spares=alerts("RankStalled", "RankBehind"),
+    ),
+    State(
+        "a job that begins again with one rank less, of which the settings know",
+        {
+            **w1("steps_behind", breaking("0+0x{n}", "0+0.5x{n}"), rank="1"),
+            **c1("rank_steps_behind", breaking("0+0x{n}", "0+0.5x{n}"), rank="1"),
+            **c1("committed_step", STOPPED, rank="1"),
+            **{series("dump_ingest_expected_ranks", one): breaking("4+0x{n}", "3+0x{n}") for one in (W1, C1)},
+        },
+        spares=alerts("RankStalled", "RankBehind"),
+    ),
+    State(
+        "a job that ended hours ago with fewer ranks than expected, with its processes left running",
+        {
+            **{selector: constant(100) for selector in IDLE if "_step{" in selector},
+            series("dump_ingest_expected_ranks", C1): constant(8),
+        },
+        spares=alerts("RanksMissing"),
     ),
     State(
         "a host whose clock is ten minutes behind, in an idle run",
@@ -306,7 +360,7 @@ FALSE_ALARMS = (
     ),
     State(
         "Prometheus is away for ten minutes, and knows nothing of them",
-        {selector: paused(values, 10) for selector, values in healthy().items()},
+        {selector: away(values, BREAK, 10) for selector, values in healthy().items()},
         spares=alerts("TargetsLost", "Restarting", "NoWatchers", "WatcherStuck"),
     ),
     State(

@@ -163,11 +163,11 @@ def begun_at_break(values: str, after: int = 0) -> str:
     return f"_x{begun} {float(start) + float(by) * begun:g}+{by}x{END - begun}"
 
 
-def paused(values: str, minutes: int) -> str:
-    """Return values of the form `0+60x700`, of which some minutes after the break are not known."""
+def away(values: str, at: int, minutes: int) -> str:
+    """Return values of the form `0+60x700`, of which some minutes are not known."""
     start, _, by = values.partition("x")[0].partition("+")
-    then = float(start) + float(by) * (BREAK + minutes)
-    return f"{start}+{by}x{BREAK - 1} _x{minutes} {then:g}+{by}x{LEFT - minutes}"
+    then = float(start) + float(by) * (at + minutes)
+    return f"{start}+{by}x{at - 1} _x{minutes} {then:g}+{by}x{END - at - minutes}"
 
 
 def begun_again(target: Mapping[str, str], after: int) -> dict[str, str | None]:

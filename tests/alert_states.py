@@ -10,7 +10,11 @@ from tests.alert_false_alarms import FALSE_ALARMS
 from tests.alert_series import (
     BREAK,
     END,
+    W1,
+    away,
     constant,
+    gone,
+    healthy,
     w1,
 )
 from tests.alert_state import (
@@ -48,7 +52,16 @@ DISKS = (
         spares=alerts("DiskFull"),
     ),
 )
-STATES = (*SILENT_FAILURES, *FALSE_ALARMS, *DISKS)
+#: What must still be known when Prometheus is back.
+OUTAGES = (
+    State(
+        "a watcher that is evicted, and then Prometheus is away for twelve minutes",
+        {**{selector: away(values, 40, 11) for selector, values in healthy().items()}, **gone(W1)},
+        alerts("TargetsLost"),
+        due=65,
+    ),
+)
+STATES = (*SILENT_FAILURES, *FALSE_ALARMS, *DISKS, *OUTAGES)
 
 
 def together(states: tuple[State, ...], end: int) -> list[dict[str, Any]]:
@@ -91,6 +104,8 @@ def rules_tests(rules: str) -> dict[str, dict[str, Any]]:
     return {
         "failures": file(together(short, 0), "1m"),
         "lasting_failures": file(lasting, "3m"),
+        # While Prometheus is away, it evaluates nothing: as if it came back every thirteen minutes.
+        "outages": file([state.case(0) for state in OUTAGES], "13m"),
         "false_alarms": file(together(FALSE_ALARMS, BREAK + 61), "3m"),
         "disks": file(together(DISKS, END - 5), "5m"),
     }

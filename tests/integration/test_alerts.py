@@ -142,7 +142,7 @@ def test_a_nan_reaches_the_webhook_within_a_minute_with_rank_and_step(
         assert alert["labels"]["rank"] == "1"
         assert alert["labels"]["severity"] == "critical"
         assert re.search(r"rank 1 at step [23]$", alert["annotations"]["summary"])
-        assert [path for path, _ in pager.messages] == ["/on-call"]
+        assert [path for path, _ in pager.messages] == ["/trainer-on-call"]
         assert alert["annotations"]["runbook_url"].endswith("docs/runbooks.md#dumpingestnotfinite")
         command = alert["annotations"]["command"].split("; ")[0]
         assert command.startswith(f"dump-ingest anomalies {store} ")

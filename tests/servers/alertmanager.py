@@ -1,17 +1,19 @@
 """Run a real Alertmanager, and receive the webhooks that it calls."""
 
+import http.client
 import json
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
 
 import yaml
 
-from tests.servers.process import LoopbackServer, answers, free_port
+from tests.servers.process import LoopbackServer, answers, free_port, http_get
 
 #: Debian gives the program another name than upstream.
 _PROGRAM = "alertmanager" if shutil.which("alertmanager") else "prometheus-alertmanager"
@@ -84,6 +86,18 @@ class Alertmanager(LoopbackServer):
                         return dict(alert)
             time.sleep(0.1)
         raise TimeoutError(f"no such alert within {timeout_s:g} s; messages: {self.messages}")
+
+    def tell(self, alerts: Sequence[Mapping[str, str]]) -> None:
+        """Let alerts fire, given by their labels, as Prometheus would."""
+        body = json.dumps([{"labels": labels} for labels in alerts])
+        with closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=5)) as connection:
+            connection.request("POST", "/api/v2/alerts", body, {"Content-Type": "application/json"})
+            assert connection.getresponse().status == http.client.OK
+
+    def active(self) -> list[tuple[str, dict[str, str]]]:
+        """Return the alerts that nothing mutes: the receiver and the labels of each."""
+        _, body = http_get(self._port, "/api/v2/alerts?inhibited=false&silenced=false")
+        return [(one["receivers"][0]["name"], one["labels"]) for one in json.loads(body)]
 
     def __enter__(self) -> Self:
         self._webhooks.__enter__()

@@ -3,6 +3,8 @@
 import json
 import re
 import shlex
+import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,12 @@ from ingest.disk.pressure import Pressure
 from ingest.disk.space import DiskSpace
 from ingest.metrics import ConsolidatorMetrics, WatcherMetrics
 from ingest.watching.watcher import DumpState
+from tests.alert_causes import by_run, causes_tests
 from tests.alert_failures import SILENT_FAILURES
 from tests.alert_false_alarms import FALSE_ALARMS
 from tests.alert_rules import ALERTMANAGER, DEPLOY, PROMETHEUS, RULES, alerts, quickened, recorded
 from tests.alert_states import STATES, rules_tests
+from tests.servers.alertmanager import Alertmanager
 from tests.servers.process import run_tool
 from tests.servers.prometheus import StartPrometheus
 from workers.errors import REASONS
@@ -98,7 +102,7 @@ def commands() -> list[str]:
         command
         for rule in alerts()
         for command in _FIND_STORE.sub("", rule["annotations"].get("command", "")).split("; ")
-        if command
+        if command.startswith("dump-ingest ")
     ]
     return [*found, *(re.sub(r"\{\{.*?\}\}", "1", command) for command in shown)]
 
@@ -115,10 +119,12 @@ class TestAlert:
     def test_says_what_how_bad_and_what_to_do(self, rule: dict[str, Any]) -> None:
         assert re.fullmatch(r"DumpIngest([A-Z][a-z]+)+", rule["alert"])
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+        assert rule["labels"]["audience"] in {"trainer", "platform"}
         assert set(rule["annotations"]) - {"command", "page_url"} == {"summary", "description", "runbook_url"}
         runbook = f"docs/runbooks.md#{rule['alert'].lower()}"
         assert rule["annotations"]["runbook_url"] == "{{ $externalLabels.runbooks }}" + runbook
-        assert _FIND_STORE.match(rule["annotations"].get("command", "{{ $store := 1 }}{{ end -}} "))
+        command = rule["annotations"].get("command", "")
+        assert bool(_FIND_STORE.match(command)) == ("{{ $store }}" in command)
 
     def test_keeps_runs_apart(self, rule: dict[str, Any]) -> None:
         """Two runs in one Prometheus neither mute nor overwrite each other."""
@@ -156,9 +162,19 @@ def test_every_state_has_a_name_of_its_own_and_names_real_alerts() -> None:
     assert named <= {rule["alert"].removeprefix("DumpIngest") for rule in alerts()}
 
 
-def test_inhibitions_stay_within_a_run() -> None:
+def test_inhibitions_stay_within_a_run_and_a_warning_mutes_no_critical_alert() -> None:
+    severities = {rule["alert"]: rule["labels"]["severity"] for rule in alerts()}
+
+    def named(matchers: list[str]) -> set[str]:
+        pattern = re.sub(r'^alertname=~?"(.*)"$', r"\1", matchers[0])
+        names = {name for name in severities if re.fullmatch(pattern, name)}
+        assert len(names) == pattern.count("|") + 1
+        return {severities[name] for name in names}
+
     for inhibition in yaml.safe_load(ALERTMANAGER.read_text())["inhibit_rules"]:
         assert {"cluster", "namespace", "run"} <= set(inhibition["equal"])
+        sources, targets = (named(inhibition[f"{end}_matchers"]) for end in ("source", "target"))
+        assert sources == {"critical"} or targets == {"warning"}, inhibition
 
 
 def test_every_reason_of_a_failure_is_in_its_runbook() -> None:
@@ -237,13 +253,32 @@ class TestWithTheTools:
     def test_every_case_comes_out_as_expected(self) -> None:
         run_tool(["promtool", "test", "rules", str(CASES)], timeout_s=240)
 
-    @pytest.mark.parametrize("states", ["failures", "lasting_failures", "false_alarms", "disks"])
+    @pytest.mark.parametrize("states", ["failures", "lasting_failures", "outages", "false_alarms", "disks"])
     def test_every_state_raises_the_alerts_that_it_must_and_no_others(
         self, states: str, tmp_path: Path
     ) -> None:
         path = tmp_path / "states.yml"
         path.write_text(yaml.safe_dump(rules_tests(str(RULES))[states], width=10**6))
         run_tool(["promtool", "test", "rules", str(path)], timeout_s=240)
+
+    def test_a_cause_raises_what_is_known_of_it(self, tmp_path: Path) -> None:
+        path = tmp_path / "causes.yml"
+        path.write_text(yaml.safe_dump(causes_tests(str(RULES)), width=10**6))
+        run_tool(["promtool", "test", "rules", str(path)], timeout_s=240)
+
+    def test_of_a_cause_that_raises_several_alerts_one_is_sent(
+        self, alertmanager: Callable[[Path], Alertmanager]
+    ) -> None:
+        server = alertmanager(ALERTMANAGER)
+        server.tell([alert for run, cause in by_run().items() for alert in cause.raised_in(run)])
+        expected = {(run, *sent) for run, cause in by_run().items() for sent in cause.sent}
+        active: set[tuple[str, str, str]] = set()
+        deadline = time.monotonic() + 10
+        while (
+            active != expected and time.monotonic() < deadline
+        ):  # it learns of mutings after it has answered
+            active = {(one["run"], receiver, one["alertname"]) for receiver, one in server.active()}
+        assert active == expected
 
     def test_questions_of_the_dashboard_are_understood(self, tmp_path: Path) -> None:
         names = {
@@ -266,9 +301,11 @@ class TestWithTheTools:
     @pytest.mark.parametrize(
         ("labels", "receiver"),
         [
-            ("alertname=DumpIngestNotFinite severity=critical", "on-call"),
-            ("alertname=DumpIngestQuarantineGrowing severity=warning", "tickets"),
-            ("alertname=SomethingElse severity=critical", "tickets"),
+            ("alertname=DumpIngestNotFinite audience=trainer severity=critical", "trainer-on-call"),
+            ("alertname=DumpIngestRankStalled audience=trainer severity=warning", "trainer-tickets"),
+            ("alertname=DumpIngestWatcherDown audience=platform severity=critical", "platform-on-call"),
+            ("alertname=DumpIngestLagHigh audience=platform severity=warning", "platform-tickets"),
+            ("alertname=SomethingElse severity=critical", "platform-tickets"),
         ],
     )
     def test_alerts_go_where_they_should(self, labels: str, receiver: str) -> None:

@@ -91,7 +91,7 @@ def test_values_change_alerts_by_name(prefix: str) -> None:
     assert before.keys() - after.keys() == {"DumpIngestNoWatchers"}
     down = after["DumpIngestWatcherDown"]
     assert down["for"] == "15m"
-    assert down["labels"] == {"severity": "warning", "team": "training"}
+    assert down["labels"] == {"severity": "warning", "audience": "platform", "team": "training"}
     assert down["expr"] == before["DumpIngestWatcherDown"]["expr"]
     for name, alert in after.items():
         runbook = before[name]["annotations"]["runbook_url"]
