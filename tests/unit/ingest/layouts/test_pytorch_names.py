@@ -6,12 +6,13 @@ from ingest.layouts.pytorch_names import (
     module_tensor,
     module_type,
     parse_aoti_name,
-    parse_sglang_name,
+    parse_sglang_names,
     parse_te_name,
     parse_trt_llm_name,
     parse_vllm_name,
     trt_llm_order,
 )
+from workers.dump.model import TensorName
 
 
 @pytest.mark.parametrize(
@@ -30,25 +31,45 @@ from ingest.layouts.pytorch_names import (
         ("name=grad__non_intrusive__fc.output", "Gradient", "fc.output", "output", 0),
         ("name=grad__attn_k___layer_id=1", "Gradient", "attn_k.layer_id=1", "output", 0),
         ("name=logits___layer_id=3___tp_rank=1", "dump", "logits.layer_id=3", "output", 0),
+        ("name=attn/a___b___layer_id=3", "dump", "attn/a___b.layer_id=3", "output", 0),
     ],
 )
 def test_names_of_sglang(tags: str, op_type: str, op_name: str, io: str, slot: int) -> None:
-    name = parse_sglang_name(f"step=2___rank=1___dump_index=7___{tags}.pt")
+    name = sglang_name(f"run/step=2___rank=1___dump_index=7___{tags}.pt")
     assert name is not None
     assert (name.op_type, name.op_name, name.io, name.slot) == (op_type, op_name, io, slot)
     assert name.sequence == 7
 
 
+def sglang_name(path: str) -> TensorName | None:
+    return parse_sglang_names([path])[path]
+
+
+@pytest.mark.parametrize("tags", ["name=logits___dump_index=7", "dump_index=7___name=logits"])
+def test_names_of_sglang_that_count_passes(tags: str) -> None:
+    """Up to 0.5.9; the name is first up to 0.5.8."""
+    name = sglang_name(f"forward_pass_id=2___rank=1___{tags}___layer_id=3.pt")
+    assert name is not None
+    assert (name.op_name, name.sequence) == ("logits.layer_id=3", 7)
+
+
 def test_tensor_of_a_pass_that_ran_again_is_another_one() -> None:
-    again = parse_sglang_name("step=0___rank=0___dump_index=1___name=x___recompute_status=recompute.pt")
-    first = parse_sglang_name("step=0___rank=0___dump_index=0___name=x___recompute_status=original.pt")
+    again = sglang_name("step=0___rank=0___dump_index=1___name=x___recompute_status=recompute.pt")
+    first = sglang_name("step=0___rank=0___dump_index=0___name=x___recompute_status=original.pt")
     assert again is not None
     assert first is not None
     assert (again.graph, first.graph) == ("recompute", "")
 
 
+def test_processes_that_call_themselves_by_one_rank_are_told_apart() -> None:
+    """A rank that is not known is 0. The places in the mesh are in the names if the user wants them there."""
+    paths = [f"step=0___rank=0___dump_index=1___name=param__w___tp_rank={place}.pt" for place in range(2)]
+    names = parse_sglang_names(paths)
+    assert [name and name.op_name for name in names.values()] == ["w.tp_rank=0", "w.tp_rank=1"]
+
+
 def test_other_names_are_none() -> None:
-    assert parse_sglang_name("step=0___rank=0.pt") is None
+    assert sglang_name("step=0___rank=0.pt") is None
     assert parse_trt_llm_name("model.pt") is None
     assert parse_aoti_name("launch_add_buf0_cpu.pt") is None
     assert parse_te_name("decoder.pt") is None
