@@ -55,6 +55,8 @@ _SGLANG_FILE = rf"{_SGLANG}{{tags:(?:name=.+___)?dump_index=\d+(?:___.+)?}}.pt"
 _SGLANG_DIRECTORY = rf"{_SGLANG}{{tags}}"
 #: A run makes one of these directories, unless the user names it.
 _SGLANG_RUNS = ("", r"dump_{time:\d{8}_\d{6}_\d{6}}/", r"sglang_dump_{time:\d+\.\d+}/")
+#: A module has the name of its class, or one of its own.
+_TRT_LLM_CALL = r"\d+\.[^-]+(?:-\d+\.[^-]+)*"
 #: The outermost module, by the names that models of SGLang have for it, and what they run after it.
 _PREVIOUS = re.compile(
     r"model|language_model|llm|transformer|thinker|bert|roberta|lm_head|logits_processor|pooler|score|classifier"
@@ -164,7 +166,9 @@ class TensorRtLlm(Layout):
     name = "tensorrt_llm"
     patterns = ()
     file_patterns = tuple(
-        parse(rf"{above}rank{{rank}}/{{call:\d+\.\w+(?:-\d+\.\w+)*-(?:input|output)\..+}}.pt", of_files=True)
+        parse(
+            rf"{above}rank{{rank}}/{{call:\d+\.[^-]+(?:-\d+\.[^-]+)*-(?:input|output)\..+}}.pt", of_files=True
+        )
         for above in ("", "data_dump/")
     )
     implied = {"step": "0"}  # noqa: RUF012  (a ClassVar in `Layout`)
