@@ -42,7 +42,7 @@ from ingest.layouts.pytorch_names import (
     parse_sglang_names,
     parse_te_name,
     parse_trt_llm_name,
-    parse_vllm_name,
+    parse_vllm_names,
     trt_llm_order,
 )
 from workers.dump.formats.header import Container
@@ -226,17 +226,19 @@ class Vllm(Layout):
         """Describe the files of one place; see `Layout.describe`. Reads `module_calls.txt`."""
         calls = (read(f"{place.path}/module_calls.txt") or b"").decode(errors="replace").splitlines()
         order = {call.strip(): number for number, call in enumerate(calls)}
-        named = {}
-        for file in files:
-            directory, _, file_name = file.path.rpartition("/")
-            module = directory.removeprefix(f"{place.path}/")
-            if not file.path.endswith(".pt"):
-                continue
-            name = parse_vllm_name(module, file_name) if module != directory else None
-            named[file.path] = TensorFile(
-                name and name._replace(sequence=order.get(module, -1)), Container.PT
-            )
-        return Description(named)
+        below = f"{place.path}/"
+        paths = [file.path for file in files if file.path.endswith(".pt")]
+        modules = {path: path.removeprefix(below).rpartition("/")[0] for path in paths}
+        names = parse_vllm_names({path: module for path, module in modules.items() if module})
+        return Description(
+            {
+                path: TensorFile(
+                    (name := names.get(path)) and name._replace(sequence=order.get(modules[path], -1)),
+                    Container.PT,
+                )
+                for path in paths
+            }
+        )
 
 
 class OnnxRuntime(Layout):

@@ -50,7 +50,7 @@ _TE_IO = {
     "wgrad": (".backward", "parameters_grad.weight"),
 }
 _VLLM = re.compile(
-    r"(?P<io>inputs|outputs|post_fwd_inputs)(?P<slot>(?:_.+?)?)_(?:cuda_\d+|cpu|xpu_\d+|npu_\d+|hpu)",
+    r"(?P<io>inputs|outputs|post_fwd_inputs)(?P<slot>(?:_.+?)?)_(?P<device>cuda_\d+|cpu|xpu_\d+|npu_\d+|hpu)",
     re.DOTALL,
 )
 
@@ -185,15 +185,25 @@ def te_tensor(layer: str, tensor: str) -> TensorName:
     return TensorName(op_type="Module", op_name=f"{layer}{call}", io=io, slot=0)
 
 
-def parse_vllm_name(module: str, file_name: str) -> TensorName | None:
-    """Parse the names of a directory and of a file in it; return None if the latter has another form."""
-    match = _VLLM.fullmatch(file_name.removesuffix(".pt"))
-    if match is None:
-        return None
+def parse_vllm_names(modules: Mapping[str, str]) -> dict[str, TensorName | None]:
+    """Parse the paths of files of vLLM's intermediate logging, each given with its module; None if unknown.
+
+    All ranks log into one directory: if there are files of several accelerators, these tell them apart.
+    """
+    matches = {path: _VLLM.fullmatch(path.rpartition("/")[2].removesuffix(".pt")) for path in modules}
+    devices = {match["device"] for match in matches.values() if match and match["device"] != "cpu"}
+    return {
+        path: _vllm_name(modules[path], match, with_device=len(devices) > 1) if match else None
+        for path, match in matches.items()
+    }
+
+
+def _vllm_name(module: str, match: re.Match[str], *, with_device: bool) -> TensorName:
     slot = match["slot"].removeprefix("_")
     io = {"inputs": "input", "outputs": "output"}.get(match["io"], match["io"])
-    if slot.isdecimal():
-        return TensorName(op_type=module_type(module), op_name=module, io=io, slot=int(slot[:9]))
-    return TensorName(
-        op_type=module_type(module), op_name=module, io=f"{io}.{slot}" if slot else io, slot=-1 if slot else 0
+    name = TensorName(
+        op_type=module_type(module), op_name=f"{module}.{match['device']}" if with_device else module
     )
+    if slot.isdecimal():
+        return name._replace(io=io, slot=int(slot[:9]))
+    return name._replace(io=f"{io}.{slot}" if slot else io, slot=-1 if slot else 0)

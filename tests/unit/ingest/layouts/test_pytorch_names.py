@@ -9,7 +9,7 @@ from ingest.layouts.pytorch_names import (
     parse_sglang_names,
     parse_te_name,
     parse_trt_llm_name,
-    parse_vllm_name,
+    parse_vllm_names,
     trt_llm_order,
 )
 from workers.dump.model import TensorName
@@ -73,7 +73,7 @@ def test_other_names_are_none() -> None:
     assert parse_trt_llm_name("model.pt") is None
     assert parse_aoti_name("launch_add_buf0_cpu.pt") is None
     assert parse_te_name("decoder.pt") is None
-    assert parse_vllm_name("fc", "weights.pt") is None
+    assert parse_vllm_names({"step_1/fc/weights.pt": "fc"}) == {"step_1/fc/weights.pt": None}
 
 
 def test_calls_of_tensorrt_llm_are_in_order() -> None:
@@ -107,8 +107,25 @@ def test_names_of_other_tools() -> None:
     te = parse_te_name("decoder_0_mlp_wgrad.pt")
     assert te is not None
     assert (te.op_name, te.io) == ("decoder_0_mlp.backward", "parameters_grad.weight")
-    vllm = parse_vllm_name("model.layers.0", "inputs_1_cuda_0.pt")
+    path = "step_1/model.layers.0/inputs_1_cuda_0.pt"
+    vllm = parse_vllm_names({path: "model.layers.0"})[path]
     assert vllm is not None
     assert (vllm.op_type, vllm.io, vllm.slot) == ("Module.layers", "input", 1)
     assert module_type("0.1") == "Module"
     assert module_tensor("fc").io == "output"
+
+
+def test_ranks_that_log_into_one_directory_are_told_apart() -> None:
+    """By their devices: vLLM writes no rank."""
+    files = {f"step_1/fc/outputs_{device}.pt": "fc" for device in ("cuda_0", "cuda_1", "cpu")}
+    names = parse_vllm_names(files).values()
+    assert [name and name.op_name for name in names] == ["fc.cuda_0", "fc.cuda_1", "fc.cpu"]
+    assert [name and name.op_type for name in names] == ["Module.fc"] * 3
+    del files["step_1/fc/outputs_cuda_1.pt"]
+    assert [name and name.op_name for name in parse_vllm_names(files).values()] == ["fc", "fc"]
+
+
+def test_module_of_tensorrt_llm_may_have_a_name_of_its_own() -> None:
+    name = parse_trt_llm_name("2.model.scores-1.Linear-output.1.pt")
+    assert name is not None
+    assert (name.op_type, name.op_name) == ("Module.Linear", "2.model.scores-1.Linear")
