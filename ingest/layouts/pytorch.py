@@ -81,6 +81,11 @@ class SglangDumper(Layout):
             "dump_20260101_000000_000000/step=8___rank=1___dump_index=7___name=logits.pt",
             "pt with `value` and `meta`",
         ),
+        System(
+            "SGLang's dumper up to 0.5.9",
+            "sglang_dump_1767225600.25/forward_pass_id=8___rank=1___name=logits___dump_index=7.pt",
+            "pt",
+        ),
     )
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
