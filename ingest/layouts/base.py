@@ -194,6 +194,9 @@ class Layout(ABC):
     own_file: ClassVar[re.Pattern[str] | None] = None
     """If the user described the whole tree: the name of a file by which a directory belongs to this layout,
     even if other layouts cover directories of such names."""
+    run_field: ClassVar[str] = ""
+    """The field that differs if a job is started again, if it counts its steps from 0 then: the steps of two
+    runs would be mixed. "" if there is none."""
     content: ClassVar[re.Pattern[bytes] | None] = None
     """If the names of files prove nothing: what must be found in the first bytes of each file."""
     step_of_line: ClassVar[re.Pattern[bytes] | None] = None

@@ -133,7 +133,8 @@ def _locate(
     for source, tensor in tensors:
         path = f"{directory}{tensor.data_name}" if tensor.data_name else ""
         if path and path not in paths:
-            missing.append(tensor.data_name)
+            if not tensor.is_optional:
+                missing.append(tensor.data_name)
             path = ""
         elif container := _CONTAINERS.get(_extension(path)):
             named.setdefault(path, TensorFile(tensor.name, container))

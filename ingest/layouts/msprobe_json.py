@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -35,6 +35,8 @@ from workers.dump.model import TensorName
 
 #: Sections of a call, and the role of the tensors in them.
 _ROLES = {"input_args": "input", "input_kwargs": "kwargs"}
+#: It names a file for every tensor, and writes those of operators that differ from a reference (26.1).
+_TASK_OF_DIFFERENCES = "diff_check"
 #: How deep the elements of a call may be nested; msProbe's own limit is 400.
 _MAX_DEPTH = 400
 #: Significant decimal digits of sums in types that have few. Numbers are printed in full, so for all other
@@ -67,10 +69,12 @@ class JsonTensor:
     """With its kind: `crc32:...`; "" if there is none."""
     data_name: str
     """The name of the file with the tensor itself; "" if there is none."""
+    is_optional: bool = False
+    """Whether that file is only written if the tensor differs from a reference."""
 
 
 def read_tensors(data: bytes, *, graph: str = "", first: int = 0) -> list[JsonTensor]:
-    """Return the tensors of a `dump.json` or `debug.json`, in its order.
+    """Return the tensors of a `dump.json` or `debug.json`, in the order of the dump.
 
     Takes time and memory in proportion to the size of `data`.
 
@@ -90,8 +94,8 @@ def read_tensors(data: bytes, *, graph: str = "", first: int = 0) -> list[JsonTe
     if not isinstance(calls, dict):
         raise NotMsProbe("lacks the object `data` that msProbe writes")
     tensors: list[JsonTensor] = []
-    for key, call in calls.items():
-        for role, index, element in _elements(key, call):
+    for key in _in_order(calls):
+        for role, index, element in _elements(key, calls[key]):
             name = tensor_name(
                 _text(key),
                 role,
@@ -100,8 +104,18 @@ def read_tensors(data: bytes, *, graph: str = "", first: int = 0) -> list[JsonTe
                 sequence=first + len(tensors),
                 declared_dtype=_text(element["dtype"]),
             )
-            tensors.append(_json_tensor(name, element))
+            tensors.append(_json_tensor(name, element, is_optional=whole.get("task") == _TASK_OF_DIFFERENCES))
     return tensors
+
+
+def _in_order(calls: Collection[str]) -> list[str]:
+    """Return the keys of calls in the order in which their tensors were known.
+
+    Before 26.0, msProbe entered the gradients of the parameters of a module when the module had run forward,
+    without a number, and filled them in after the backward pass.
+    """
+    entered_early = [key for key in calls if key.endswith(".parameters_grad")]
+    return [*(key for key in calls if not key.endswith(".parameters_grad")), *reversed(entered_early)]
 
 
 def _elements(key: str, call: object) -> Iterator[tuple[str, tuple[str, ...], Mapping[str, Any]]]:
@@ -159,7 +173,7 @@ def _is_tensor(element: object) -> TypeGuard[Mapping[str, Any]]:
     )
 
 
-def _json_tensor(name: TensorName, tensor: Mapping[str, Any]) -> JsonTensor:
+def _json_tensor(name: TensorName, tensor: Mapping[str, Any], *, is_optional: bool) -> JsonTensor:
     dtype = tensor["dtype"].casefold().rpartition(".")[2]
     shape = tuple(tensor["shape"])
     data_name = tensor.get("data_name")
@@ -171,6 +185,7 @@ def _json_tensor(name: TensorName, tensor: Mapping[str, Any]) -> JsonTensor:
         digits=_DIGITS.get(dtype, _DEFAULT_DIGITS),
         checksum=_checksum(tensor.get("md5")),
         data_name=data_name if isinstance(data_name, str) else "",
+        is_optional=is_optional,
     )
 
 

@@ -1,6 +1,7 @@
 """What the tools of the PyTorch world leave on disk.
 
     {name of the dump}/step={step}___rank={rank}___dump_index={n}___name={name}___....pt      SGLang's dumper
+    sglang_dump_{time}/forward_pass_id={step}___rank={rank}___....pt                SGLang's dumper to 0.5.9
     TP{tp}_PP{pp}_Rank{rank}_pid{pid}/Pass{step}.pt                     forward hooks of SGLang and vLLM
     tensor_dumps/rank_{rank}/iter_{step}/{layer}_{tensor}.pt            TransformerEngine
     rank{rank}/{i}.{Class}-{i}.{Class}-{input|output}.{slot}.pt         TensorRT-LLM
@@ -38,18 +39,30 @@ from ingest.layouts.pattern import parse
 from ingest.layouts.pytorch_names import (
     module_type,
     parse_aoti_name,
-    parse_sglang_name,
+    parse_sglang_names,
     parse_te_name,
     parse_trt_llm_name,
-    parse_vllm_name,
+    parse_vllm_names,
     trt_llm_order,
 )
 from workers.dump.formats.header import Container
 from workers.dump.model import TensorName
 from workers.model import SourceFile
 
-_SGLANG_FILE = r"step={step}___rank={rank}___dump_index={index:\d+}___name={name}.pt"
-_PREVIOUS = re.compile(r"model|lm_head|logits_processor|(?:.+\.)?pp_proxy_tensors\..+", re.DOTALL)
+_SGLANG = r"{counter:step|forward_pass_id}={step}___rank={rank}___"
+_SGLANG_FILE = rf"{_SGLANG}{{tags:(?:name=.+___)?dump_index=\d+(?:___.+)?}}.pt"
+#: If the name of a tensor has slashes, so does the path of its file.
+_SGLANG_DIRECTORY = rf"{_SGLANG}{{tags}}"
+#: A run makes one of these directories, unless the user names it.
+_SGLANG_RUNS = ("", r"dump_{time:\d{8}_\d{6}_\d{6}}/", r"sglang_dump_{time:\d+\.\d+}/")
+#: A module has the name of its class, or one of its own.
+_TRT_LLM_CALL = r"\d+\.[^-]+(?:-\d+\.[^-]+)*"
+#: The outermost module, by the names that models of SGLang have for it, and what they run after it.
+_PREVIOUS = re.compile(
+    r"model|language_model|llm|transformer|thinker|bert|roberta|lm_head|logits_processor|pooler|score|classifier"
+    r"|(?:.+\.)?pp_proxy_tensors\..+",
+    re.DOTALL,
+)
 
 
 _below_value = below("value", join_slot)
@@ -59,16 +72,19 @@ class SglangDumper(Layout):
     """The files of SGLang's dumper, which Megatron-based trainers use, too: all ranks in one directory."""
 
     name = "sglang"
-    patterns = ()
-    file_patterns = (
-        parse(_SGLANG_FILE, of_files=True),
-        parse(rf"dump_{{time:\d{{8}}_\d{{6}}_\d{{6}}}}/{_SGLANG_FILE}", of_files=True),
-    )
+    patterns = tuple(parse(run + _SGLANG_DIRECTORY) for run in _SGLANG_RUNS)
+    file_patterns = tuple(parse(run + _SGLANG_FILE, of_files=True) for run in _SGLANG_RUNS)
+    run_field = "time"
     systems = (
         System(
             "SGLang's dumper, also with Megatron",
             "dump_20260101_000000_000000/step=8___rank=1___dump_index=7___name=logits.pt",
             "pt with `value` and `meta`",
+        ),
+        System(
+            "SGLang's dumper up to 0.5.9",
+            "sglang_dump_1767225600.25/forward_pass_id=8___rank=1___name=logits___dump_index=7.pt",
+            "pt",
         ),
     )
 
@@ -76,12 +92,8 @@ class SglangDumper(Layout):
         """Describe the files of one place; see `Layout.describe`. Reads none of them."""
         return Description(
             {
-                file.path: TensorFile(
-                    parse_sglang_name(file.path.rpartition("/")[2]),
-                    Container.PT,
-                    name_member=_below_value,
-                )
-                for file in files
+                path: TensorFile(name, Container.PT, name_member=_below_value)
+                for path, name in parse_sglang_names([file.path for file in files]).items()
             }
         )
 
@@ -94,6 +106,7 @@ class ForwardHooks(Layout):
     file_patterns = (
         parse(r"TP{tp:\d+}_PP{pp:\d+}_Rank{rank}_pid{process:\d+}/Pass{step:\d{5,18}}.pt", of_files=True),
     )
+    run_field = "process"
     systems = (
         System(
             "SGLang and vLLM, forward hooks",
@@ -158,7 +171,9 @@ class TensorRtLlm(Layout):
     name = "tensorrt_llm"
     patterns = ()
     file_patterns = tuple(
-        parse(rf"{above}rank{{rank}}/{{call:\d+\.\w+(?:-\d+\.\w+)*-(?:input|output)\..+}}.pt", of_files=True)
+        parse(
+            rf"{above}rank{{rank}}/{{call:\d+\.[^-]+(?:-\d+\.[^-]+)*-(?:input|output)\..+}}.pt", of_files=True
+        )
         for above in ("", "data_dump/")
     )
     implied = {"step": "0"}  # noqa: RUF012  (a ClassVar in `Layout`)
@@ -216,17 +231,19 @@ class Vllm(Layout):
         """Describe the files of one place; see `Layout.describe`. Reads `module_calls.txt`."""
         calls = (read(f"{place.path}/module_calls.txt") or b"").decode(errors="replace").splitlines()
         order = {call.strip(): number for number, call in enumerate(calls)}
-        named = {}
-        for file in files:
-            directory, _, file_name = file.path.rpartition("/")
-            module = directory.removeprefix(f"{place.path}/")
-            if not file.path.endswith(".pt"):
-                continue
-            name = parse_vllm_name(module, file_name) if module != directory else None
-            named[file.path] = TensorFile(
-                name and name._replace(sequence=order.get(module, -1)), Container.PT
-            )
-        return Description(named)
+        below = f"{place.path}/"
+        paths = [file.path for file in files if file.path.endswith(".pt")]
+        modules = {path: path.removeprefix(below).rpartition("/")[0] for path in paths}
+        names = parse_vllm_names({path: module for path, module in modules.items() if module})
+        return Description(
+            {
+                path: TensorFile(
+                    (name := names.get(path)) and name._replace(sequence=order.get(modules[path], -1)),
+                    Container.PT,
+                )
+                for path in paths
+            }
+        )
 
 
 class OnnxRuntime(Layout):

@@ -14,16 +14,19 @@ gradients of type `Gradient`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
 from workers.dump.model import TensorName
 
-#: Tags of SGLang that do not belong to the name of a tensor: they say where and when it was dumped.
-_SGLANG_TAGS = frozenset(
-    ["step", "rank", "dump_index", "name", "recompute_status"]
-    + [f"{axis}_rank" for axis in ("pp", "tp", "cp", "ep", "etp", "dp", "sp", "edp", "vpp")]
+#: Tags of SGLang that do not belong to the name of a tensor: they say when it was dumped, and where.
+_SGLANG_WHEN = frozenset(["step", "forward_pass_id", "rank", "dump_index", "name", "recompute_status"])
+_SGLANG_WHERE = frozenset(
+    f"{axis}_rank" for axis in ("pp", "tp", "cp", "ep", "etp", "dp", "sp", "edp", "vpp")
 )
+#: Where the tags begin in the path of a file, and where the next tag begins. A name may have slashes in it.
+_SGLANG_TAGS = re.compile(r"(?:\A|/)(?=(?:step|forward_pass_id)=\d+___rank=)")
+_SGLANG_NEXT_TAG = re.compile(r"___(?=(?:(?!___)\w)+=)", re.ASCII)
 #: A positional argument by its number; a keyword, or a member of a sequence or of a batch, by its name.
 _INPUT = re.compile(r"(?:(?P<module>.*?)\.)?inputs\.(?:(?P<slot>\d{1,9})|(?P<name>\w+(?:\.\w+)?))")
 _OUTPUT = re.compile(r"(?P<module>.*?)\.?output(?:\.(?P<slot>\d{1,9}))?")
@@ -47,7 +50,7 @@ _TE_IO = {
     "wgrad": (".backward", "parameters_grad.weight"),
 }
 _VLLM = re.compile(
-    r"(?P<io>inputs|outputs|post_fwd_inputs)(?P<slot>(?:_.+?)?)_(?:cuda_\d+|cpu|xpu_\d+|npu_\d+|hpu)",
+    r"(?P<io>inputs|outputs|post_fwd_inputs)(?P<slot>(?:_.+?)?)_(?P<device>cuda_\d+|cpu|xpu_\d+|npu_\d+|hpu)",
     re.DOTALL,
 )
 
@@ -68,29 +71,41 @@ def module_type(module: str) -> str:
     return "Module"
 
 
-def sglang_tags(file_name: str) -> dict[str, str]:
-    """Return the tags in the name of a file of SGLang's dumper; those without `=` are left out."""
-    stem = file_name.removesuffix(".pt")
-    pairs = (tag.partition("=") for tag in stem.split("___"))
+def sglang_tags(path: str) -> dict[str, str]:
+    """Return the tags in the path of a file of SGLang's dumper."""
+    stem = _SGLANG_TAGS.split(path)[-1].removesuffix(".pt")
+    pairs = (tag.partition("=") for tag in _SGLANG_NEXT_TAG.split(stem))
     return {key: value for key, is_tag, value in pairs if is_tag}
 
 
-def parse_sglang_name(file_name: str) -> TensorName | None:
-    """Parse the name of a file of SGLang's dumper; return None if it has another form.
+def parse_sglang_names(paths: Sequence[str]) -> dict[str, TensorName | None]:
+    """Parse the paths of the files of one rank and step of SGLang's dumper; None for paths of another form.
 
-    >>> parse_sglang_name("step=0___rank=0___dump_index=3___name=param__fc.weight.pt").op_name
-    'fc.weight'
+    A process numbers its files. If files have the same number, several processes called themselves by this
+    rank: then their places in the mesh, if the paths have them, tell their tensors apart.
     """
-    tags = sglang_tags(file_name)
+    tags = {path: sglang_tags(path) for path in paths}
+    numbers = [told["dump_index"] for told in tags.values() if "dump_index" in told]
+    is_of_one = len({*numbers}) == len(numbers)
+    return {path: _sglang_name(told, () if is_of_one else _SGLANG_WHERE) for path, told in tags.items()}
+
+
+def _sglang_name(tags: Mapping[str, str], where: Collection[str]) -> TensorName | None:
     text, index = tags.get("name"), tags.get("dump_index", "")
     if text is None or not index.isdecimal():
         return None
     # A tensor of a forward pass that is run again for the backward pass is not the one of the first pass.
     graph = "recompute" if tags.get("recompute_status") == "recompute" else ""
-    return TensorName("", graph, *_sglang_operand(text, tags), sequence=int(index[:18]))
+    extra = _joined(tags, tags.keys() - _SGLANG_WHEN - _SGLANG_WHERE)
+    op_type, op_name, io, slot = _sglang_operand(text, extra)
+    return TensorName("", graph, op_type, op_name + _joined(tags, where), io, slot, sequence=int(index[:18]))
 
 
-def _sglang_operand(text: str, tags: Mapping[str, str]) -> _Operand:
+def _joined(tags: Mapping[str, str], keys: Collection[str]) -> str:
+    return "".join(f".{key}={value}" for key, value in tags.items() if key in keys)
+
+
+def _sglang_operand(text: str, extra: str) -> _Operand:
     is_gradient = text.startswith("grad__")
     text = text.removeprefix("grad__")
     if text.startswith("non_intrusive__"):
@@ -100,7 +115,6 @@ def _sglang_operand(text: str, tags: Mapping[str, str]) -> _Operand:
         if text.startswith(prefix):
             kind = "Gradient" if is_gradient else "Parameter"
             return kind, text.removeprefix(prefix), "output", 0
-    extra = "".join(f".{key}={value}" for key, value in tags.items() if key not in _SGLANG_TAGS)
     return "Gradient" if is_gradient else "dump", f"{text}{extra}", "output", 0
 
 
@@ -169,15 +183,25 @@ def te_tensor(layer: str, tensor: str) -> TensorName:
     return TensorName(op_type="Module", op_name=f"{layer}{call}", io=io, slot=0)
 
 
-def parse_vllm_name(module: str, file_name: str) -> TensorName | None:
-    """Parse the names of a directory and of a file in it; return None if the latter has another form."""
-    match = _VLLM.fullmatch(file_name.removesuffix(".pt"))
-    if match is None:
-        return None
+def parse_vllm_names(modules: Mapping[str, str]) -> dict[str, TensorName | None]:
+    """Parse the paths of files of vLLM's intermediate logging, each given with its module; None if unknown.
+
+    All ranks log into one directory: if there are files of several accelerators, these tell them apart.
+    """
+    matches = {path: _VLLM.fullmatch(path.rpartition("/")[2].removesuffix(".pt")) for path in modules}
+    devices = {match["device"] for match in matches.values() if match and match["device"] != "cpu"}
+    return {
+        path: _vllm_name(modules[path], match, with_device=len(devices) > 1) if match else None
+        for path, match in matches.items()
+    }
+
+
+def _vllm_name(module: str, match: re.Match[str], *, with_device: bool) -> TensorName:
     slot = match["slot"].removeprefix("_")
     io = {"inputs": "input", "outputs": "output"}.get(match["io"], match["io"])
-    if slot.isdecimal():
-        return TensorName(op_type=module_type(module), op_name=module, io=io, slot=int(slot[:9]))
-    return TensorName(
-        op_type=module_type(module), op_name=module, io=f"{io}.{slot}" if slot else io, slot=-1 if slot else 0
+    name = TensorName(
+        op_type=module_type(module), op_name=f"{module}.{match['device']}" if with_device else module
     )
+    if slot.isdecimal():
+        return name._replace(io=io, slot=int(slot[:9]))
+    return name._replace(io=f"{io}.{slot}" if slot else io, slot=-1 if slot else 0)

@@ -26,6 +26,7 @@ from ingest.layouts.base import (
     Section,
     TensorFile,
 )
+from ingest.layouts.clashes import find_clashes
 from ingest.layouts.fields import series_of, step_of
 from ingest.layouts.listings import aged, files_by_place, list_places, merge
 from ingest.layouts.places import Discovery, Owner, PlaceSearch, all_parents, parents
@@ -120,7 +121,10 @@ class DumpTree:
             listings[aged_listing.key] = listed(aged_listing.key, None)
             if time.monotonic() >= until:
                 break
-        _add_clashes(listings, discovery.places, ranks)
+        clashes = find_clashes(discovery.places, ranks)
+        for key, listing in listings.items():
+            problems = dict.fromkeys((*listing.problems, *clashes.get(key.rank, ())))
+            listings[key] = replace(listing, problems=tuple(problems))
         run_listings = _run_listings(discovery, ranks, steps)
         _merge_into(listings, run_listings)
         return DumpScan(
@@ -279,29 +283,4 @@ def _owned(owner: Owner, walk: Walk, of_dump: Collection[str]) -> tuple[list[Sou
     return (
         [file for file in walk.files if is_ours(file.path)],
         [problem for problem in walk.problems if is_ours(problem.path)],
-    )
-
-
-def _add_clashes(listings: dict[StepKey, Listing], places: Iterable[LayoutPlace], ranks: Ranks) -> None:
-    """Add a problem to all listings of a rank that two devices claim: their tensors would be mixed."""
-    devices: dict[int, dict[int, str]] = {}
-    for located in places:
-        path_rank = PathRank.of(located.place.fields)
-        if path_rank is not None and path_rank.kind == "device":
-            rank, _ = ranks.resolve(path_rank)
-            devices.setdefault(rank, {}).setdefault(path_rank.number, located.place.path)
-    for key, listing in listings.items():
-        claims = devices.get(key.rank, {})
-        if len(claims) > 1:
-            problems = dict.fromkeys((*listing.problems, _clash(key.rank, claims)))
-            listings[key] = replace(listing, problems=tuple(problems))
-
-
-def _clash(rank: int, devices: Mapping[int, str]) -> Problem:
-    (first, path), (second, _) = sorted(devices.items())[:2]
-    return Problem(
-        path,
-        f"devices {first} and {second} would both be rank {rank}",
-        "Say which rank each device is: --rank-map 0=8,1=9.",
-        denied=True,
     )

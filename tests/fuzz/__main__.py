@@ -200,12 +200,12 @@ def read_names(content: bytes) -> None:
         mindspore_raw.parse_raw_name,
         msprobe_names.parse_tensor_name,
         torchair.parse_call_name,
-        pytorch_names.parse_sglang_name,
         pytorch_names.parse_trt_llm_name,
         pytorch_names.parse_aoti_name,
         pytorch_names.parse_te_name,
     ):
         parse(name)
+    pytorch_names.parse_sglang_names([name])
     text = paths.to_text(os.fsdecode(content))
     text.encode()
     with suppress(DumpError):

@@ -16,6 +16,8 @@ from workers.dump.formats.pickle_values import Function, Global, Instance, Stora
 from workers.errors import UnreadableTensor
 
 _Value: TypeAlias = Any
+#: The longest name of an attribute of a class, together with that of the class.
+_MAX_ATTRIBUTE = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +234,13 @@ def _collected(values: _Value = None, *_rest: _Value) -> list[_Value]:
     return list(values) if isinstance(values, list | tuple) else []
 
 
+def _attribute(owner: _Value, name: _Value) -> _Value:
+    """Return the name of a class method: pickles have it as an attribute of its class."""
+    if isinstance(owner, Global) and isinstance(name, str) and len(owner.text) + len(name) <= _MAX_ATTRIBUTE:
+        return Global(f"{owner.text}.{name}")
+    return Instance("builtins.getattr", (owner, name), is_call=True)
+
+
 def _first(value: _Value, *_rest: _Value) -> _Value:
     return value
 
@@ -244,6 +253,8 @@ FUNCTIONS = {
     "collections.OrderedDict": Function(_mapping, 0, 1),
     "collections.defaultdict": Function(_mapping, 0, 2),
     "collections.deque": Function(_collected, 0, 2),
+    "builtins.getattr": Function(_attribute, 2, 2),
+    "__builtin__.getattr": Function(_attribute, 2, 2),
     "builtins.set": Function(_collected, 0, 1),
     "__builtin__.set": Function(_collected, 0, 1),
     "builtins.frozenset": Function(_collected, 0, 1),

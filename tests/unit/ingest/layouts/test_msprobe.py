@@ -158,6 +158,12 @@ def test_entry_without_its_file_keeps_its_statistics_and_is_a_problem() -> None:
     assert "names 1 file not to be found; the first is Functional.f.0" in str(found.problems[0])
 
 
+def test_tensors_like_those_of_a_reference_have_no_files() -> None:
+    """The task `diff_check` of msProbe 26.1 names files that it does not write."""
+    found = describe({"dump.json": LISTED.replace(b'"tensor"', b'"diff_check"', 1)})
+    assert (found.named, found.reported[0].tensor, found.problems) == ({}, "", [])
+
+
 def test_file_without_an_entry_keeps_the_step_open_and_its_own_name() -> None:
     other = "dump_tensor_data/Functional.f.0.forward.input.0.npy"
     found = describe({"dump.json": LISTED, FILE: b"", other: b""})

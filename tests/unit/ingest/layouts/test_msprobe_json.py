@@ -58,6 +58,24 @@ def test_gradients_of_parameters_and_saved_values_have_forms_of_their_own() -> N
     assert (whole.name.io, whole.name.slot) == ("debug", -1)
 
 
+def test_gradients_that_old_versions_enter_early_come_last() -> None:
+    """Before 26.0, the key has no number, and stands behind the forward call of its module."""
+    calls = {
+        "Module.a.Linear.forward.0": {"output": [TENSOR]},
+        "Module.a.Linear.parameters_grad": {"weight": [TENSOR]},
+        "Module.b.Linear.parameters_grad": {"weight": [TENSOR]},
+        "Module.b.Linear.backward.0": {"output": [TENSOR]},
+        "Module.b.Linear.parameters_grad.0": {"weight": [TENSOR]},
+    }
+    assert [one.name.op_name for one in read_tensors(dump_json(calls))] == [
+        "Module.a.Linear.forward.0",
+        "Module.b.Linear.backward.0",
+        "Module.b.Linear.parameters_grad.0",
+        "Module.b.Linear.parameters_grad",
+        "Module.a.Linear.parameters_grad",
+    ]
+
+
 def test_tensor_of_a_point_to_point_operation_goes_by_the_index_of_the_operation() -> None:
     operation = {"class_type": "torch.distributed.P2POp", "tensor": dict(TENSOR), "op": "isend", "peer": 1}
     (found,) = told({"input_args": [[None, operation]]}, "Distributed.batch_isend_irecv.0.forward")

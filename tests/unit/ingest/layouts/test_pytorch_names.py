@@ -5,12 +5,13 @@ import pytest
 from ingest.layouts.pytorch_names import (
     module_type,
     parse_aoti_name,
-    parse_sglang_name,
+    parse_sglang_names,
     parse_te_name,
     parse_trt_llm_name,
-    parse_vllm_name,
+    parse_vllm_names,
     trt_llm_order,
 )
+from workers.dump.model import TensorName
 
 
 @pytest.mark.parametrize(
@@ -29,29 +30,49 @@ from ingest.layouts.pytorch_names import (
         ("name=grad__non_intrusive__fc.output", "Gradient", "fc.output", "output", 0),
         ("name=grad__attn_k___layer_id=1", "Gradient", "attn_k.layer_id=1", "output", 0),
         ("name=logits___layer_id=3___tp_rank=1", "dump", "logits.layer_id=3", "output", 0),
+        ("name=attn/a___b___layer_id=3", "dump", "attn/a___b.layer_id=3", "output", 0),
     ],
 )
 def test_names_of_sglang(tags: str, op_type: str, op_name: str, io: str, slot: int) -> None:
-    name = parse_sglang_name(f"step=2___rank=1___dump_index=7___{tags}.pt")
+    name = sglang_name(f"run/step=2___rank=1___dump_index=7___{tags}.pt")
     assert name is not None
     assert (name.op_type, name.op_name, name.io, name.slot) == (op_type, op_name, io, slot)
     assert name.sequence == 7
 
 
+def sglang_name(path: str) -> TensorName | None:
+    return parse_sglang_names([path])[path]
+
+
+@pytest.mark.parametrize("tags", ["name=logits___dump_index=7", "dump_index=7___name=logits"])
+def test_names_of_sglang_that_count_passes(tags: str) -> None:
+    """Up to 0.5.9; the name is first up to 0.5.8."""
+    name = sglang_name(f"forward_pass_id=2___rank=1___{tags}___layer_id=3.pt")
+    assert name is not None
+    assert (name.op_name, name.sequence) == ("logits.layer_id=3", 7)
+
+
 def test_tensor_of_a_pass_that_ran_again_is_another_one() -> None:
-    again = parse_sglang_name("step=0___rank=0___dump_index=1___name=x___recompute_status=recompute.pt")
-    first = parse_sglang_name("step=0___rank=0___dump_index=0___name=x___recompute_status=original.pt")
+    again = sglang_name("step=0___rank=0___dump_index=1___name=x___recompute_status=recompute.pt")
+    first = sglang_name("step=0___rank=0___dump_index=0___name=x___recompute_status=original.pt")
     assert again is not None
     assert first is not None
     assert (again.graph, first.graph) == ("recompute", "")
 
 
+def test_processes_that_call_themselves_by_one_rank_are_told_apart() -> None:
+    """A rank that is not known is 0. The places in the mesh are in the names if the user wants them there."""
+    paths = [f"step=0___rank=0___dump_index=1___name=param__w___tp_rank={place}.pt" for place in range(2)]
+    names = parse_sglang_names(paths)
+    assert [name and name.op_name for name in names.values()] == ["w.tp_rank=0", "w.tp_rank=1"]
+
+
 def test_other_names_are_none() -> None:
-    assert parse_sglang_name("step=0___rank=0.pt") is None
+    assert sglang_name("step=0___rank=0.pt") is None
     assert parse_trt_llm_name("model.pt") is None
     assert parse_aoti_name("launch_add_buf0_cpu.pt") is None
     assert parse_te_name("decoder.pt") is None
-    assert parse_vllm_name("fc", "weights.pt") is None
+    assert parse_vllm_names({"step_1/fc/weights.pt": "fc"}) == {"step_1/fc/weights.pt": None}
 
 
 def test_calls_of_tensorrt_llm_are_in_order() -> None:
@@ -85,7 +106,24 @@ def test_names_of_other_tools() -> None:
     te = parse_te_name("decoder_0_mlp_wgrad.pt")
     assert te is not None
     assert (te.op_name, te.io) == ("decoder_0_mlp.backward", "parameters_grad.weight")
-    vllm = parse_vllm_name("model.layers.0", "inputs_1_cuda_0.pt")
+    path = "step_1/model.layers.0/inputs_1_cuda_0.pt"
+    vllm = parse_vllm_names({path: "model.layers.0"})[path]
     assert vllm is not None
     assert (vllm.op_type, vllm.io, vllm.slot) == ("Module.layers", "input", 1)
     assert module_type("0.1") == "Module"
+
+
+def test_ranks_that_log_into_one_directory_are_told_apart() -> None:
+    """By their devices: vLLM writes no rank."""
+    files = {f"step_1/fc/outputs_{device}.pt": "fc" for device in ("cuda_0", "cuda_1", "cpu")}
+    names = parse_vllm_names(files).values()
+    assert [name and name.op_name for name in names] == ["fc.cuda_0", "fc.cuda_1", "fc.cpu"]
+    assert [name and name.op_type for name in names] == ["Module.fc"] * 3
+    del files["step_1/fc/outputs_cuda_1.pt"]
+    assert [name and name.op_name for name in parse_vllm_names(files).values()] == ["fc", "fc"]
+
+
+def test_module_of_tensorrt_llm_may_have_a_name_of_its_own() -> None:
+    name = parse_trt_llm_name("2.model.scores-1.Linear-output.1.pt")
+    assert name is not None
+    assert (name.op_type, name.op_name) == ("Module.Linear", "2.model.scores-1.Linear")

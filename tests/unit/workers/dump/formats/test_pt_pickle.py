@@ -45,6 +45,20 @@ def test_operation_that_is_not_known_is_refused() -> None:
         unpickle(pickled(call(V2, STORAGE, integer(0), SIZE, STRIDE, b"\x89", HOOKS, metadata)))
 
 
+def test_class_method_is_named_by_its_class() -> None:
+    """As in quantised tensors of TransformerEngine up to 2.15. It is not called; its arguments are kept."""
+    tensor = call(V2, STORAGE, integer(0), SIZE, STRIDE, b"\x89", HOOKS)
+    method = call("__builtin__.getattr", named("te.MXFP8Tensor"), text("_make"))
+    made = unpickle(pickled(method + tuple_of(tensor) + b"R"))
+    assert (made.name, made.is_call, made.arguments[0].size) == ("te.MXFP8Tensor._make", True, (2, 3))
+
+
+@pytest.mark.parametrize("owner", [integer(3), named("c." + "x" * 199)])
+def test_attributes_of_other_things_are_values(owner: bytes) -> None:
+    value = unpickle(pickled(call("builtins.getattr", owner, text("y" * 500))))
+    assert (value.name, value.is_call) == ("builtins.getattr", True)
+
+
 def test_sparse_tensor_consists_of_indices_and_values() -> None:
     tensor = call(V2, STORAGE, integer(0), SIZE, STRIDE, b"\x89", HOOKS)
     layout = call("torch.serialization._get_layout", text("torch.sparse_coo"))
