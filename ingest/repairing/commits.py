@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from workers.store.objects import ObjectStore
 from workers.store.packed import pool
 from workers.store.packed.pool import PooledArray
 from workers.store.record import StepContents, WithoutTensors, decode_record, new_record
+from workers.store.table_checksums import checksums_of
 from workers.store.tables import Tables
 from workers.tasks.publish import count_rows
 
@@ -62,7 +63,8 @@ def commit_from_objects(
     nodes = _read_nodes(objects, prefix, [name for name in sizes if name.rpartition("/")[2] == _NODE])
     stored = _shards(sizes)
     without = _without_tensors(leaf, key)
-    built, pooled = _read_index(objects, key, prefix, nodes, without)
+    chunks = _read_tables(objects, prefix, sizes.keys() - stored.keys())
+    built, pooled = _read_index(objects, key, chunks, nodes, without)
     was_complete = b'"status":"complete"' in leaf
     counts = count_rows(built)
     rules, found = _read_findings(objects, key, prefix, nodes)
@@ -87,6 +89,7 @@ def commit_from_objects(
         problems=((() if was_complete else (_NOT_KNOWN,)) + _problems(built))[:100],
         has_views=built.has_views,
         pool=pooled,
+        checksums=checksums_of(chunks),
     )
     record = new_record(
         summary,
@@ -106,17 +109,21 @@ def _without_tensors(leaf: bytes, key: StepKey) -> WithoutTensors | None:
         return None
 
 
+def _read_tables(objects: ObjectStore, prefix: str, names: Iterable[str]) -> dict[str, bytes]:
+    """Return the chunks of index, statistics, findings and sketches, by path in the generation."""
+    chunks = objects.get_many([f"{prefix}/{name}" for name in names if "/c/" in name])
+    return {name[len(prefix) + 1 :]: data for name, data in chunks.items()}
+
+
 def _read_index(
     objects: ObjectStore,
     key: StepKey,
-    prefix: str,
+    chunks: dict[str, bytes],
     nodes: dict[str, metadata.Document],
     without: WithoutTensors | None,
 ) -> tuple[Tables, dict[str, PooledArray]]:
     """Return the checked index, and the arrays in the pool that it refers to."""
-    chunks = objects.get_many([f"{prefix}/{name}" for name in tables.chunk_keys()])
-    by_name = {name[len(prefix) + 1 :]: data for name, data in chunks.items()}
-    decoded = tables.decode(nodes, by_name, str(key))
+    decoded = tables.decode(nodes, chunks, str(key))
     pooled = _read_pooled(objects, key, decoded) if without is None else {}
     all_nodes = {**nodes, **{path: array.node for path, array in pooled.items()}}
     return tables.check(decoded, all_nodes, str(key), has_tensors=without is None), pooled

@@ -16,7 +16,8 @@ from workers.errors import DamagedStore
 from workers.rules.step import evaluate
 from workers.store import commit, findings, metadata
 from workers.store.commit import Commit
-from workers.store.record import LEAF, totals_of
+from workers.store.record import LEAF, CommitRecord, totals_of
+from workers.store.table_checksums import checksums_of
 from workers.tasks.publish import count_rows
 
 _FROM_INDEX = "the index"
@@ -45,7 +46,7 @@ def mend_findings(work: StepWork, step: Step) -> Step:
             nodes = {path: node for path, node in committed.nodes.items() if not _is_of_findings(path)}
             for path, document in documents.items():
                 work.put(f"{committed.prefix}/{path}/{LEAF}", metadata.encode(document), origin)
-            committed = _with(
+            committed = _with_totals(
                 committed,
                 {**nodes, **documents},
                 rules=result.rules,
@@ -56,7 +57,7 @@ def mend_findings(work: StepWork, step: Step) -> Step:
         for path, data in chunks.items():
             if work.objects.get(f"{committed.prefix}/{path}") != data:
                 work.put(f"{committed.prefix}/{path}", data, origin)
-        return Step(work.objects, committed, step.tables)
+        return Step(work.objects, with_tables(committed, chunks), step.tables)
     return step
 
 
@@ -66,16 +67,32 @@ def mend_totals(work: StepWork, step: Step) -> Step:
     if all(getattr(summary, name) == counts[name] for name in _CHECKED_TOTALS):
         return step
     work.mended(work.leaf_path, _FROM_INDEX)
-    return Step(work.objects, _with(step.commit, step.commit.nodes, **counts), step.tables)
+    return Step(work.objects, _with_totals(step.commit, step.commit.nodes, **counts), step.tables)
 
 
 def _is_of_findings(path: str) -> bool:
     return path == findings.GROUP or path.startswith(f"{findings.GROUP}/")
 
 
-def _with(committed: Commit, nodes: Mapping[str, metadata.Document], **totals: Any) -> Commit:
+def _with_totals(committed: Commit, nodes: Mapping[str, metadata.Document], **totals: Any) -> Commit:
     """Return a commit with other nodes and other totals."""
     summary = replace(committed.summary, **totals)
-    record = structs.replace(committed.record, summary=totals_of(summary))
+    return _with_record(committed, structs.replace(committed.record, summary=totals_of(summary)), nodes)
+
+
+def with_tables(committed: Commit, chunks: Mapping[str, bytes]) -> Commit:
+    """Return a commit that lists these chunks of tables; as it is if it does, or if it lists none.
+
+    What is computed again on another machine may differ in the last digits, or in its compression.
+    """
+    listed = committed.record.checksums
+    changed = {**listed, **checksums_of(chunks)}
+    if not listed or changed == listed:
+        return committed
+    record = structs.replace(committed.record, checksums=changed)
+    return _with_record(committed, record, committed.nodes)
+
+
+def _with_record(committed: Commit, record: CommitRecord, nodes: Mapping[str, metadata.Document]) -> Commit:
     leaf = commit.encode_leaf(record.to_dict(), committed.fingerprint, nodes)
     return commit.parse(leaf, committed.key)

@@ -12,6 +12,7 @@ from workers.store import commit, metadata, tables
 from workers.store.packed.pool_packer import PackedInPool
 from workers.store.record import StepContents
 from workers.store.sketches import sketch_tables
+from workers.store.table_checksums import checksums_of
 from workers.store.tables import LABELS, NUMBERS, Tables
 from workers.tasks.publish import MAX_PROBLEMS_IN_RECORD, count_rows
 
@@ -89,6 +90,7 @@ def commit_rest(
             record.poison,
             built.has_views,
             pooled,
+            checksums_of(chunks),
         ),
         without_tensors=record.without_tensors,
         replaces=committed.fingerprint,

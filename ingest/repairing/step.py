@@ -13,7 +13,7 @@ from ingest.reader.damage import Damage
 from ingest.reader.step import Step
 from ingest.reader.verifying.verify import Verified, verify, verify_step
 from ingest.repairing.damaged_commit import commit_of, write_commit
-from ingest.repairing.from_index import mend_findings, mend_totals
+from ingest.repairing.from_index import mend_findings, mend_totals, with_tables
 from ingest.repairing.remaking import Dumps
 from ingest.repairing.result import Lost, StepRepair
 from ingest.repairing.sketches import mend_sketches
@@ -69,10 +69,10 @@ def _mend(work: StepWork) -> None:
     step = mend_findings(work, step)
     step = mend_totals(work, step)
     damages = _damages_of(step)
-    if doubtful := doubtful_tables(damages):
+    if doubtful := doubtful_tables(damages, step.commit.record.checksums):
         step = tables_of(work, step.commit, doubtful) or step
         damages = _damages_of(step)
-    _mend_sketches(work, step, damages)
+    step = _mend_sketches(work, step, damages)
     mend_payloads(work, step, damages)
     write_commit(work, leaf, step.commit)
 
@@ -82,9 +82,11 @@ def _damages_of(step: Step) -> list[Damage]:
     return list(verify_step(step, Verified()))
 
 
-def _mend_sketches(work: StepWork, step: Step, damages: Sequence[Damage]) -> None:
+def _mend_sketches(work: StepWork, step: Step, damages: Sequence[Damage]) -> Step:
+    """Write the damaged sketches again, and return the step with a commit that lists them."""
     names, record = [step.commit.fingerprint], step.commit.record
     mended = mend_sketches(step, damages, lambda: work.dumps.remake(work.key, names, record, sketches=True))
     work.repair.lost += mended.lost
     for path, data in mended.chunks.items():
         work.put(f"{step.commit.prefix}/{path}", data, mended.origin)
+    return Step(work.objects, with_tables(step.commit, mended.chunks), step.tables)

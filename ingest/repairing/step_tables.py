@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ingest.reader.step import Step
+from ingest.repairing.from_index import with_tables
 from ingest.repairing.remaking import Remade
-from ingest.repairing.tables import mend_tables
+from ingest.repairing.tables import NO_SUSPECTS, mend_tables
 from ingest.repairing.work import StepWork, Unmendable
 from workers.errors import DamagedStore
 from workers.store import metadata
@@ -32,13 +33,13 @@ def mend_nodes(work: StepWork, committed: Commit) -> None:
             work.put(name, document, _FROM_COMMIT)
 
 
-def tables_of(work: StepWork, committed: Commit, suspects: Collection[str] = ()) -> Step | None:
+def tables_of(work: StepWork, committed: Commit, suspects: Mapping[str, bool] = NO_SUSPECTS) -> Step | None:
     """Return the step with its index, of which damaged tables are written again.
 
     Args:
         work: the repair of the step.
         committed: its commit.
-        suspects: tables, by the path of the chunk, that contradict payloads although they can be decoded.
+        suspects: tables that contradict payloads although they can be decoded; see `doubtful_tables`.
 
     Returns:
         None if the dump gave a new generation, which is committed; or if nothing tells whether suspects are
@@ -62,7 +63,7 @@ def tables_of(work: StepWork, committed: Commit, suspects: Collection[str] = ())
         ) from exc
     for path, data in mended.chunks.items():
         work.put(f"{committed.prefix}/{path}", data, mended.origin)
-    return Step(work.objects, committed, mended.tables)
+    return Step(work.objects, with_tables(committed, mended.chunks), mended.tables)
 
 
 def _commit_new_generation(work: StepWork, committed: Commit) -> bool:

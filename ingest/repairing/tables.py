@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from ingest.reader.damage import Damage
 from ingest.reader.step import Step
-from ingest.reader.verifying.verify import WRONG_DIGEST, WRONG_STATISTICS
+from ingest.reader.verifying.verify import STATISTICS_DO, WRONG_DIGEST, WRONG_STATISTICS
 from ingest.repairing.remaking import Remade
 from workers.arrays.digest import new_digest
 from workers.errors import DamagedStore
@@ -20,12 +21,14 @@ from workers.store import metadata, tables
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
 from workers.store.recomputed import RecomputedStatistics
+from workers.store.table_checksums import checksums_of
 from workers.store.tables import Tables
 
 _PIECE_NBYTES = 16 * MIB
 DIGEST_CHUNK, STATISTICS_CHUNK = "index/digest/c/0/0", "statistics/c/0/0"
 #: What follows from the payloads, which have checksums of their own.
 _RECOMPUTED = frozenset([DIGEST_CHUNK, STATISTICS_CHUNK])
+NO_SUSPECTS: Mapping[str, bool] = MappingProxyType({})
 RECOMPUTED_FROM = "the payloads, computed again"
 
 
@@ -43,7 +46,7 @@ def mend_tables(
     objects: ObjectStore,
     committed: Commit,
     remake: Callable[[], Remade | None],
-    suspects: Collection[str] = (),
+    suspects: Mapping[str, bool] = NO_SUSPECTS,
 ) -> MendedTables:
     """Return the tables of a step: what is damaged is made again from the dump, or from the payloads.
 
@@ -51,7 +54,7 @@ def mend_tables(
         objects: the store.
         committed: the commit.
         remake: returns the same generation as the dump gives it; called if it is needed.
-        suspects: tables, by the path of the chunk, that contradict payloads although they can be decoded.
+        suspects: tables that contradict payloads although they can be decoded; see `doubtful_tables`.
 
     Raises:
         DamagedStore: a table is damaged, and nothing is known that it can be made from; or tables are only
@@ -60,9 +63,9 @@ def mend_tables(
     where, prefix, nodes = str(committed.key), committed.prefix, committed.packed_nodes
     contents = objects.get_many([f"{prefix}/{key}" for key in tables.chunk_keys()])
     stored = {key[len(prefix) + 1 :]: data for key, data in contents.items()}
-    arrays, damaged = tables.decode_each(nodes, stored, where)
+    arrays, damaged = tables.decode_each(nodes, stored, where, committed.record.checksums)
     try:
-        decoded = _checked(nodes, stored, committed)
+        decoded = _checked(nodes, stored, committed, committed.record.checksums)
         if not suspects:
             return MendedTables(decoded, {}, "")
         problem = DamagedStore(f"{where}: its index contradicts its payloads")
@@ -71,17 +74,21 @@ def mend_tables(
     remade = remake()
     if remade is not None:
         return _from_dump(remade, committed, stored, damaged)
-    if suspects and len(suspects) < len(_RECOMPUTED):
-        # The other table agrees with the payloads, or there is none to ask.
+    if suspects and all(suspects.values()) and len(suspects) < len(_RECOMPUTED):
         return _from_payloads(objects, committed, arrays, suspects)
     if damaged and damaged.keys() <= _RECOMPUTED:
         return _from_payloads(objects, committed, arrays, damaged.keys())
     raise problem
 
 
-def _checked(nodes: dict[str, metadata.Document], chunks: Mapping[str, bytes], committed: Commit) -> Tables:
+def _checked(
+    nodes: dict[str, metadata.Document],
+    chunks: Mapping[str, bytes],
+    committed: Commit,
+    checksums: Mapping[str, int],
+) -> Tables:
     where = str(committed.key)
-    decoded = tables.decode(nodes, dict(chunks), where)
+    decoded = tables.decode(nodes, dict(chunks), where, checksums)
     return tables.check(decoded, nodes, where, has_tensors=committed.without_tensors is None)
 
 
@@ -96,8 +103,9 @@ def _from_dump(
         node = key.removesuffix("/c/0/0")
         if remade.assembled.nodes[node] != committed.nodes.get(node):
             raise DamagedStore(f"{committed.key}: {node} has another shape in the dump than in the commit")
+    checksums = {**committed.record.checksums, **checksums_of(chunks)}
     return MendedTables(
-        _checked(committed.packed_nodes, {**stored, **chunks}, committed), chunks, remade.origin
+        _checked(committed.packed_nodes, {**stored, **chunks}, committed, checksums), chunks, remade.origin
     )
 
 
@@ -142,12 +150,22 @@ def _from_payloads(
     return MendedTables(mended, {key: chunks[key] for key in damaged}, RECOMPUTED_FROM)
 
 
-def doubtful_tables(damages: Sequence[Damage]) -> set[str]:
-    """Return the tables that contradict payloads whose checksums are right, by the paths of their chunks."""
-    doubtful = set()
+def doubtful_tables(damages: Sequence[Damage], checksums: Mapping[str, int]) -> dict[str, bool]:
+    """Return the tables that contradict payloads whose checksums are right.
+
+    Args:
+        damages: what is damaged of the step.
+        checksums: what the commit lists: these tables are beyond doubt.
+
+    Returns:
+        By path of the chunk, whether the table is certainly wrong, because the other one agrees with the
+        payloads. If none does, the payloads may be those of another step.
+    """
+    doubtful: dict[str, bool] = {}
     for damage in damages:
         if damage.source and damage.reason.startswith(WRONG_DIGEST):
-            doubtful.add(DIGEST_CHUNK)
+            is_certain = damage.reason.endswith(STATISTICS_DO)
+            doubtful[DIGEST_CHUNK] = doubtful.get(DIGEST_CHUNK, True) and is_certain
         if damage.source and damage.reason.startswith(WRONG_STATISTICS):
-            doubtful.add(STATISTICS_CHUNK)
-    return doubtful
+            doubtful[STATISTICS_CHUNK] = True
+    return {path: is_certain for path, is_certain in doubtful.items() if path not in checksums}

@@ -11,6 +11,7 @@ from workers.store.announcements import REMOVED, announce, changing
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
 from workers.store.record import LEAF, WithoutTensors
+from workers.store.table_checksums import checksums_of
 
 
 def extend(
@@ -39,6 +40,7 @@ def extend(
     record = committed.document["attributes"][metadata.ATTRIBUTE]
     record["summary"]["stored_bytes"] += sum(map(len, objects_to_write.values()))
     record["summary"]["objects"] += len(objects_to_write) + len(nodes)
+    record["checksums"] = {**record.get("checksums", {}), **checksums_of(objects_to_write)}
     data = commit.encode_leaf(record, committed.fingerprint, {**committed.nodes, **nodes})
     present = _read_undamaged(objects, committed)
     if present is None or present.leaf != committed.leaf:

@@ -79,6 +79,8 @@ class StepContents:
     """Whether files are made of parts, or tensors are picked from them; see `Tables.has_views`."""
     pool: Mapping[str, PooledArray] = field(default_factory=dict)
     """The arrays in the pool that rows refer to, by path relative to the root of the store."""
+    checksums: Mapping[str, int] = field(default_factory=dict)
+    """The crc32c that each table ends with, by path of its chunk in the generation."""
 
 
 class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +104,8 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     stored: dict[str, Count]
     pool: dict[str, PooledArray] = {}
     """The arrays in the pool that rows refer to, by path relative to the root of the store."""
+    checksums: dict[str, Count] = {}
+    """The crc32c that each table ends with, by path of its chunk in the generation."""
     problems: tuple[str, ...] = ()
     poison: tuple[PoisonedSource, ...] = ()
 
@@ -131,14 +135,14 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     def abridged(self) -> CommitRecord:
         """Return the record without its lists, which may be long."""
         return msgspec.structs.replace(
-            self, previous=(), nets=(), graphs=(), stored={}, pool={}, problems=(), poison=()
+            self, previous=(), nets=(), graphs=(), stored={}, pool={}, checksums={}, problems=(), poison=()
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record in the form of the attributes of the leaf."""
         record: dict[str, Any] = msgspec.to_builtins(self)
         # Most steps have none of them, and earlier versions did not know them.
-        for name in ("without_tensors", "pool", "poison"):
+        for name in ("without_tensors", "pool", "checksums", "poison"):
             if not record[name]:
                 del record[name]
         for name in ("skipped", "tensor_problems"):
@@ -320,6 +324,7 @@ def new_record(
         graphs=contents.graphs,
         stored=dict(contents.stored),
         pool=dict(contents.pool),
+        checksums=dict(contents.checksums),
         problems=contents.problems,
         poison=contents.poison,
     )

@@ -59,7 +59,7 @@ class StoredStep:
             nodes = self.commit.packed_nodes
             where = str(self.key)
             with self.asking_again():
-                decoded = tables.decode(nodes, chunks, where)
+                decoded = tables.decode(nodes, chunks, where, self.commit.record.checksums)
                 known = self._tables = tables.check(decoded, nodes, where, has_tensors=self.has_tensors)
         return known
 

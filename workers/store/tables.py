@@ -8,7 +8,7 @@ which costs one round trip to open.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from workers.errors import DamagedStore, DumpError
 from workers.store import metadata, problems, untrusted
 from workers.store.model import RowKind
 from workers.store.packed.shards import crc32c, without_crc32c
+from workers.store.table_checksums import NO_CHECKSUMS, refuse_foreign
 
 #: Text columns of the index. `source` is the path relative to the dump; `lead` and `tail` are the bytes of
 #: the source file before and after the payload, as latin-1 text. `layout` is `device` if the payload is
@@ -172,20 +173,36 @@ def chunk_keys() -> list[str]:
     return [f"{table.path}/c/0/0" for table in _TABLES.values()]
 
 
-def decode(documents: dict[str, metadata.Document], chunks: dict[str, bytes], where: str) -> Tables:
+def decode(
+    documents: dict[str, metadata.Document],
+    chunks: dict[str, bytes],
+    where: str,
+    checksums: Mapping[str, int] = NO_CHECKSUMS,
+) -> Tables:
     """Rebuild the tables from the metadata and the chunks, each by its path in the generation.
 
+    Args:
+        documents: the metadata.
+        chunks: the chunks.
+        where: names the step.
+        checksums: what the commit lists of the chunks.
+
     Raises:
-        DamagedStore: a chunk is missing or not what its metadata says; `where` names the step.
+        DamagedStore: a chunk is missing, not what its metadata says, or not that of the commit.
     """
-    arrays = {name: _decode_one(table, documents, chunks, where) for name, table in _TABLES.items()}
+    arrays = {
+        name: _decode_one(table, documents, chunks, where, checksums) for name, table in _TABLES.items()
+    }
     if len({len(array) for array in arrays.values()}) > 1:
         raise DamagedStore(f"{where}: its tables have different numbers of rows")
     return Tables(**arrays)
 
 
 def decode_each(
-    documents: dict[str, metadata.Document], chunks: dict[str, bytes], where: str
+    documents: dict[str, metadata.Document],
+    chunks: dict[str, bytes],
+    where: str,
+    checksums: Mapping[str, int] = NO_CHECKSUMS,
 ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
     """Decode what can be decoded of a leaf with damaged tables; see `decode`.
 
@@ -196,20 +213,26 @@ def decode_each(
     arrays, damaged = {}, {}
     for name, table in _TABLES.items():
         try:
-            arrays[name] = _decode_one(table, documents, chunks, where)
+            arrays[name] = _decode_one(table, documents, chunks, where, checksums)
         except DamagedStore as exc:
             damaged[f"{table.path}/c/0/0"] = exc.message
     return arrays, damaged
 
 
 def _decode_one(
-    table: _TableFormat, documents: dict[str, metadata.Document], chunks: dict[str, bytes], where: str
+    table: _TableFormat,
+    documents: dict[str, metadata.Document],
+    chunks: dict[str, bytes],
+    where: str,
+    checksums: Mapping[str, int],
 ) -> npt.NDArray[Any]:
-    chunk = chunks.get(f"{table.path}/c/0/0")
+    key = f"{table.path}/c/0/0"
+    chunk = chunks.get(key)
     if chunk is None or table.path not in documents:
         raise DamagedStore(f"{where}: {table.path} is missing")
     rows, columns = shape_of(documents[table.path], f"{where}: {table.path}")
     array = decode_table(chunk, table.data_type, (rows, columns), f"{where}: {table.path}")
+    refuse_foreign({key: chunk}, checksums, where)
     return _by_field(array, table, documents[table.path], where)
 
 

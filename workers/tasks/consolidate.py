@@ -161,7 +161,7 @@ def _read_tables(
     for rank, current in commits.items():
         try:
             nodes, where = current.packed_nodes, str(current.key)
-            decoded = tables.decode(nodes, chunks.pop(rank, {}), where)
+            decoded = tables.decode(nodes, chunks.pop(rank, {}), where, current.record.checksums)
             has_tensors = current.without_tensors is None
             tables_of[rank] = tables.check(decoded, nodes, where, has_tensors=has_tensors)
         except DamagedStore as exc:

@@ -15,6 +15,7 @@ from workers.store.consolidated.nd_arrays import ArrayLayout
 from workers.store.consolidated.sketch_cube import SketchedRows, sketched_rows
 from workers.store.objects import ObjectStore
 from workers.store.sketches import histograms
+from workers.store.table_checksums import refuse_foreign
 from workers.store.tables import Tables
 
 
@@ -82,9 +83,9 @@ def _read(objects: ObjectStore, steps: Mapping[int, tuple[Commit, Tables]]) -> d
         entries = table.empty()
         if rank in keys:
             try:
-                entries = table.decode(
-                    committed.nodes[table.path], chunks.get(keys[rank]), str(committed.key)
-                )
+                chunk, where = chunks.get(keys[rank], b""), str(committed.key)
+                entries = table.decode(committed.nodes[table.path], chunk, where)
+                refuse_foreign({table.chunk: chunk}, committed.record.checksums, where)
             except DamagedStore:
                 entries = table.empty()  # `verify` tells; a question that needs them asks the step
         sketched[rank] = sketched_rows(index, entries)

@@ -27,6 +27,7 @@ from workers.store.record import PoisonedSource, StepContents, WithoutTensors
 from workers.store.sketches import block_digests, histograms, marginals
 from workers.store.sketches.marginals import StepMarginals
 from workers.store.sketches.step_sketches import StepSketches
+from workers.store.table_checksums import checksums_of
 from workers.store.tables import Tables
 from workers.tasks.columns import EntryColumns
 from workers.tasks.events import Published
@@ -118,6 +119,7 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
         poison=_poison(plan.poison, entries),
         has_views=built.has_views,
         pool=pooled,
+        checksums=checksums_of(chunks),
     )
     return Assembled(built, summary, nodes, chunks, contents, without)
 

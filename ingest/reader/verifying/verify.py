@@ -39,7 +39,8 @@ WRONG_SKETCHES = {
     sketch_tables.BLOCK_DIGESTS: "the digests of its blocks do not match",
     sketch_tables.MARGINALS: "the marginals do not match",
 }
-_STATISTICS_DO = ", although the statistics do"
+#: What is said besides of a payload whose statistics are right: then the digest itself is wrong.
+STATISTICS_DO = ", although the statistics do"
 
 
 @dataclass(slots=True)
@@ -105,7 +106,7 @@ def verify_step(
         if reason:
             # What agrees with the payload in one table shows that the other table is wrong.
             is_of_index = reason.startswith((WRONG_STATISTICS, *WRONG_SKETCHES.values()))
-            is_of_index |= reason.endswith(_STATISTICS_DO)
+            is_of_index |= reason.endswith(STATISTICS_DO)
             source = str(table.label("source")[row])
             yield Damage(step.key, source, reason, row=-1 if is_of_index else row)
         done.files += 1
@@ -253,7 +254,7 @@ def _payload_damage(
         return exc.message
     wrong_statistics = _differing_statistics(step, row, recomputed.result())
     if payload_digest.digest() != table.digest[row].tobytes():
-        return WRONG_DIGEST if wrong_statistics != [] else f"{WRONG_DIGEST}{_STATISTICS_DO}"
+        return WRONG_DIGEST if wrong_statistics != [] else f"{WRONG_DIGEST}{STATISTICS_DO}"
     if wrong_statistics:
         return f"{WRONG_STATISTICS}: {', '.join(wrong_statistics)}"
     for kind in _wrong_sketches(sketches, recomputed, blocks):
