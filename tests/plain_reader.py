@@ -70,7 +70,9 @@ class Step:
         return bytes(stored.astype(stored.dtype.newbyteorder(order)).tobytes())
 
     def in_source(self, row: int, payload: bytes) -> bytes:
-        """Return a payload as the dump file has it: in the layout of the device, if it was dumped so."""
+        """Return a payload as the dump file has it: in the layout of the device, or not at all for a view."""
+        if not self.number["source_nbytes"][row]:
+            return b""
         if self.text["layout"][row] != "host":
             return payload
         device_shape = tuple(int(length) for length in self.text["device_shape"][row].split(","))

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.layouts.detect import find_dump
+from tests import checker
 from tests.device_writer import FORMATS_2D, FORMATS_3D, MATRICES, write
 from tests.dump_data_writer import DATA_TYPES, FORMAT_CODES, Tensor, dump_data
-from tests.dumps import DumpLibrary, unpack
+from tests.dumps import DATA, DumpLibrary, unpack
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import ingest_directly
 from tests.plain_reader import functions_of_the_page
@@ -75,6 +77,18 @@ def test_every_file_of_the_real_dumps_is_rebuilt(dumps: DumpLibrary, tmp_path: P
     assert sum(answer["rows"] for answer in answers) > 3000
     formats = {word for answer in answers for word in answer if word.startswith("host ")}
     assert {"host NC1HWC0", "host FRACTAL_NZ"} <= formats
+
+
+def test_files_with_views_are_rebuilt(tmp_path: Path) -> None:
+    with tarfile.open(DATA / "pt" / "torch-2.15.0-cpu.tar.xz") as packed:
+        packed.extractall(tmp_path / "dump", filter="data")
+    store = tmp_path / "run.zarr"
+    ingest_directly(tmp_path / "dump", store, layout="torch-{step}.15.0-cpu/{module}.pt")
+    (answer,) = read_plainly(store)
+    assert (answer["wrong"], answer["imported"]) == ([], [])
+    files = [path for path in (tmp_path / "dump").rglob("*") if path.is_file()]
+    assert answer["files"] == len(files) < answer["rows"]
+    checker.check(store, tmp_path / "dump")
 
 
 def test_what_ranks_share_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,9 +128,10 @@ class RunningComparison:
             message = f"{a.size} elements against {b.size}"
             raise ValueError(message)
         self._update_bit_equal(a, b)
-        if a.dtype == b.dtype and a.dtype.kind in "iu" and a.dtype.itemsize == 8:
+        if (integer := _long_integer(a.dtype, b.dtype)) is not None:
             for left, right in _blocks(a, b):
-                self._add(_widened(left), _widened(right), _distance(left, right))
+                distance = _distance(left.astype(integer), right.astype(integer))
+                self._add(_widened(left), _widened(right), distance)
         elif self._can_be_compiled(a, b):
             self._update_compiled(a, b)
         else:
@@ -365,9 +366,16 @@ def _narrowly_widened(values: Array) -> Array:
         return values.astype(np.float32 if is_narrow else np.float64, order="C")
 
 
+def _long_integer(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any] | None:
+    """Return the 64-bit integer type that holds the numbers of both types; None if another type does."""
+    if a.kind not in "iu" or b.kind not in "iu":
+        return None
+    both = np.result_type(a, b)
+    return both if both.kind in "iu" and both.itemsize == 8 else None
+
+
 def _distance(a: Array, b: Array) -> Array:
     """Return |a - b| of 64-bit integers. In float64, neighbours beyond 2**53 would be the same number."""
-    a, b = (values.astype(values.dtype.newbyteorder("=")) for values in (a, b))
     above = a > b
     unsigned_a, unsigned_b = a.view(np.uint64), b.view(np.uint64)
     # Exact, because the absolute difference of 64-bit integers fits into 64 bits without a sign.

@@ -9,7 +9,7 @@ Elements of one byte (integers, booleans, float8, unpacked 4-bit and 2-bit types
 of which there are 256.
 
 Complex elements count as NaN if either part is NaN, else as +Inf if either part is infinite. Zero
-counts and the L2 norm are of the magnitude, the other fields are NaN or 0.
+counts and the L2 norm are of the magnitude, at most the largest float64; the other fields are NaN or 0.
 """
 
 from __future__ import annotations
@@ -218,7 +218,10 @@ class RunningStatistics:
         finite = np.isfinite(block)
         nan = np.count_nonzero(np.isnan(block))
         inf = block.size - nan - np.count_nonzero(finite)
-        kernels.accumulate(np.abs(block[finite].astype(np.complex128)), self._state)
+        with np.errstate(over="ignore"):
+            magnitudes = np.abs(block[finite].astype(np.complex128))
+        # A magnitude beyond float64 is not an infinite element.
+        kernels.accumulate(np.minimum(magnitudes, sys.float_info.max, out=magnitudes), self._state)
         self._state[kernel_loops.COUNT] += nan + inf
         self._state[kernel_loops.NAN] += nan
         self._state[kernel_loops.POS_INF] += inf

@@ -45,12 +45,13 @@ def are_numbers(dtype: np.dtype[Any]) -> bool:
 
 
 def widened(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return numbers in a type that has keys and holds them all: float32, float64, int64 or uint64."""
-    if values.dtype.kind in "iub":
-        return values.astype(np.uint64 if values.dtype == np.uint64 else np.int64)
-    if values.dtype == np.float64:
-        return values
-    return values.astype(np.float32) if _holds(values.dtype) else values.astype(np.int64)
+    """Return numbers in a type that has keys and holds them all: native float32, float64, int64 or uint64."""
+    dtype = values.dtype.newbyteorder("=")
+    if dtype.kind in "iub":
+        return values.astype(np.uint64 if dtype == np.uint64 else np.int64)
+    if dtype == np.float64:
+        return values.astype(dtype, copy=False)
+    return values.astype(np.float32) if _holds(dtype) else values.astype(np.int64)
 
 
 def _holds(dtype: np.dtype[Any]) -> bool:

@@ -134,6 +134,17 @@ def assert_alike(found: Metrics, wanted: Metrics, rel: float = 1e-9) -> None:
         assert getattr(found, name) == pytest.approx(value, rel=rel, abs=1e-12, nan_ok=True), name
 
 
+@pytest.mark.parametrize(("a", "b"), [("<i8", ">i8"), ("u8", "u4"), ("i4", ">i8"), ("u4", "i8")])
+def test_long_integers_of_two_types_are_compared_exactly(a: str, b: str) -> None:
+    apart = compare_arrays(np.array([2**31 - 1, 5], a), np.array([2**31 - 1, 4], b))
+    assert (apart.unequal, apart.max_abs, apart.bit_equal) == (1, 1.0, False)
+
+
+def test_neighbours_beyond_float64_differ_in_either_byte_order() -> None:
+    apart = compare_arrays(np.array([2**53 + 1, 7], "<i8"), np.array([2**53, 7], ">i8"))
+    assert (apart.unequal, apart.max_abs) == (1, 1.0)
+
+
 def test_many_blocks_are_one_tensor() -> None:
     rng = np.random.default_rng(0)
     b = rng.standard_normal(3 * BLOCK + 17).astype(np.float32)

@@ -290,6 +290,12 @@ def test_complex_norm_of_huge_elements_is_finite() -> None:
     assert summarise(np.array([3e300 + 4e300j])).l2_norm == pytest.approx(5e300)
 
 
+def test_a_finite_complex_element_is_not_infinite_although_its_magnitude_is() -> None:
+    largest = np.finfo(np.float64).max
+    found = summarise(np.array([complex(largest, -largest), 1]))
+    assert (found.count, found.pos_inf_count, found.positive_count, found.l2_norm) == (2, 0, 0, largest)
+
+
 @pytest.mark.parametrize(
     ("dtype", "known"),
     [

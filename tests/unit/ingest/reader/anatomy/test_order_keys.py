@@ -54,3 +54,10 @@ def test_a_type_becomes_one_that_holds_its_numbers(dtype: Any, wide: str) -> Non
     values = np.array([0, 1]).astype(dtype)
     assert widened(values).dtype.name == wide
     assert widened(values).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i2", "i8", "u8"])
+def test_big_endian_numbers_keep_their_values(dtype: str) -> None:
+    limits = np.finfo(dtype) if dtype.startswith("f") else np.iinfo(dtype)
+    values = np.array([limits.min, 1, limits.max], dtype)
+    assert widened(values.astype(f">{dtype}")).tobytes() == widened(values).tobytes()
