@@ -30,6 +30,7 @@ from workers.store.model import SEVERITIES, CommitSummary
 #: How many steps the table lists, and how many numbers a message lists.
 _MAX_ROWS = 24
 _MAX_NUMBERS = 20
+_MAX_BESIDE = 4
 
 
 def print_report(report: Report, settings: Settings, seconds: float, *, dry_run: bool, json: bool) -> None:
@@ -194,6 +195,14 @@ def _say_notes(report: Report, store: str) -> None:
         say(
             "no tensors, only files; if they are tensors in a tree of your own, `dump-ingest doctor DUMP` "
             "proposes a pattern for --layout",
+            label="note",
+        )
+    if report.beside:
+        others = ", ".join(map(str, report.beside[:_MAX_BESIDE]))
+        more = f" and {len(report.beside) - _MAX_BESIDE} more" if len(report.beside) > _MAX_BESIDE else ""
+        say(
+            f"only the dump in {report.root} was taken; beside it, tensor files are in {others}{more} "
+            "(name each directory to ingest it into a store of its own)",
             label="note",
         )
     _say_findings(report, store)

@@ -217,7 +217,7 @@ def _print_steps(rows: Sequence[dict[str, Any]], *, json: bool) -> None:
     has_mesh = any(meshes)
     numbers = ("tensors", "files", "NaN", "Inf", "overflows", "problems", "raw", "stored")
     print_table(
-        ("rank", *(["mesh"] * has_mesh), "step", "status", *numbers, "committed"),
+        ("rank", *(["mesh"] * has_mesh), "step", "status", *numbers, "committed (UTC)"),
         (
             (
                 str(row["rank"]),
@@ -237,7 +237,7 @@ def _print_steps(rows: Sequence[dict[str, Any]], *, json: bool) -> None:
             for row, mesh in zip(rows, meshes, strict=True)
         ),
         right=numbers,
-        spare=("files", "raw", "committed", "mesh", "overflows", "stored", "Inf"),
+        spare=("files", "raw", "committed (UTC)", "mesh", "overflows", "stored", "Inf"),
     )
 
 

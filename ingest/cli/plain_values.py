@@ -1,11 +1,14 @@
-"""Values of options and arguments that are what they look like, taken without pydantic."""
+"""Values of options and arguments: plain ones are taken without pydantic, empty paths are refused."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, get_args, get_origin
+
+import typer
 
 _PLAIN = (str, int, float)
 #: A whole number as text. Steps have at most 18 digits, here as in paths.
@@ -32,11 +35,30 @@ class _PlainOr:
     process: Callable[[Any, Any], Any]
 
     def __call__(self, context: Any, value: Any) -> Any:
+        _refuse_empty(self.parameter, context, value)
         is_plain, taken = _taken(self.parameter, value)
         if not is_plain:
             return self.process(context, value)
         callback = self.parameter.callback
         return taken if callback is None else callback(context, self.parameter, taken)
+
+
+def _refuse_empty(parameter: Any, context: Any, value: Any) -> None:
+    """Refuse an empty path or argument, as of `"$DUMP"` if the shell has no such variable.
+
+    An empty path would be the working directory, which `export` fills and `ingest` may delete from.
+
+    Raises:
+        BadParameter: the value is empty.
+    """
+    descriptor = getattr(parameter, "type_descriptor", None)
+    annotation = None if descriptor is None else descriptor.annotation
+    is_path = Path in (annotation, *get_args(annotation))
+    given = value if isinstance(value, (list, tuple)) else [value]
+    if "" in given and (is_path or parameter.param_type_name == "argument"):
+        raise typer.BadParameter(
+            "it is empty. Is a variable of the shell not set?", ctx=context, param=parameter
+        )
 
 
 def _taken(parameter: Any, value: Any) -> tuple[bool, Any]:

@@ -71,6 +71,7 @@ MAX_DEPTH = 3
 #: How many levels above it a dump may begin, if the user names one rank, or one step, of a dump.
 _MAX_ABOVE = 6
 _TIME_DIGITS = 14
+_NAME_HINT = "Name the directory that holds the dump, such as that with rank_0, rank_1, ..."
 
 
 class StoreNamedAsDump(UsageError):
@@ -114,11 +115,12 @@ def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None, lay
 
 
 def _only(dumps: Sequence[Path], directory: Path) -> Path:
-    """Return the only one of the dumps below a directory.
+    """Return the only one of the dumps below a directory. Stores, which resemble dumps, do not count.
 
     Raises:
-        UsageError: there are more, or it is a store.
+        UsageError: there are more, or there is only a store.
     """
+    dumps = [path for path in dumps if not (path / "zarr.json").exists()] or dumps[:1]
     if len(dumps) > 1:
         names = ", ".join(str(path) for path in dumps[:4])
         # A tree of the user's own may have the directories of ranks below those of steps.
@@ -142,7 +144,7 @@ def _check_directory(directory: Path) -> None:
         raise AccessDenied(f"{directory}: permission denied") from exc
     if not is_directory:
         what = "is not a directory" if exists else "does not exist"
-        raise UsageError(f"{directory} {what}", hint="Name the directory that holds rank_0, rank_1, ...")
+        raise UsageError(f"{directory} {what}", hint=_NAME_HINT)
 
 
 class _DumpSearch:

@@ -187,7 +187,7 @@ class PlaceSearch:
         """Report directories of tensor files that neither the user's patterns nor other layouts cover."""
         of_dump = all_parents(discovery.places) | {located.place.path for located in discovery.places}
         for path, suffixes in sorted(self._unfit.items()):
-            if path not in of_dump and _holds_tensors(self._root / path, suffixes):
+            if path not in of_dump and holds_tensors(self._root / path, suffixes):
                 problem = Problem(path, _UNFIT, _UNFIT_HINT, left_out=True)
                 discovery.unowned.problems.append(problem)
 
@@ -317,7 +317,7 @@ def _resembles_step(directory: _Directory, path: str) -> bool:
     )
 
 
-def _holds_tensors(directory: Path, suffixes: frozenset[str]) -> bool:
+def holds_tensors(directory: Path, suffixes: frozenset[str]) -> bool:
     """Return whether one of the first entries at or below a directory is a file with one of the suffixes."""
     pending, budget = [directory], MAX_SEEN
     while pending and budget > 0:

@@ -7,11 +7,14 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any
 
 from ingest.page.moment import Moment
+from ingest.page.overview import Overview
+from ingest.page.overviews import Overviews
 from ingest.reader.dump_store import open_store
 from workers.errors import DumpIngestError, StoreError, UsageError
 from workers.store import commit
@@ -173,6 +176,16 @@ class Library:
                 self._is_single = False
         return self._is_single
 
+    @property
+    def is_list(self) -> bool:
+        """Whether the URL is known to be that of a place that holds stores. Asks nobody."""
+        return self._is_single is False
+
+    def has_opened(self, name: str) -> bool:
+        """Return whether there is a run of this name, and somebody has asked for it."""
+        with self._lock:
+            return name in self._runs
+
     def begin(self) -> None:
         """Begin to read what the first viewer will ask for: a single run.
 
@@ -222,16 +235,31 @@ class Library:
             if name in self._runs:
                 return self._runs[name]
         if name not in self.names():
-            raise UsageError(f"{self.url}: no run {name!r}", hint="The first page lists all runs.")
-        url = self.url if self.is_single else f"{self.url.rstrip('/')}/{name}"
+            raise UsageError(
+                f"{self.url}: no run {name!r}", hint="The first page lists all runs." if self.is_list else ""
+            )
         with self._lock:
-            return self._runs.setdefault(name, Run(name, url, self.options, self.refresh_s))
+            return self._runs.setdefault(name, Run(name, self._url_of(name), self.options, self.refresh_s))
+
+    @cached_property
+    def overviews(self) -> Overviews:
+        """The overviews of the runs, for the list of them."""
+        return Overviews(self._overview, self.refresh_s, self.clock)
+
+    def _overview(self, name: str) -> Overview:
+        try:
+            return Overview.of(open_store(self._url_of(name), **self.options))
+        except DumpIngestError as exc:
+            return Overview(problem=exc.message)
+
+    def _url_of(self, name: str) -> str:
+        return self.url if self.is_single else f"{self.url.rstrip('/')}/{name}"
 
     def _is_store(self, name: str) -> bool:
         if name.startswith("."):
             return False
         try:
-            objects = open_objects(resolve(f"{self.url.rstrip('/')}/{name}", dict(self.options)))
+            objects = open_objects(resolve(self._url_of(name), dict(self.options)))
             return commit.read_root(objects) is not None
         except DumpIngestError:
             return False

@@ -48,5 +48,6 @@ def report(store: DumpStore, *, incident: str = "") -> str:
         tab="",
         tabs=(),
         comes_back=False,
+        has_list=False,
         report={"style": Markup(style), "style_hash": digest},  # noqa: S704  (a file of this package)
     )

@@ -188,6 +188,13 @@ class Catalog:
         keys = self._possible_keys(ranks, None)
         return [key for key in keys if key.step is not None and (steps is None or key.step in steps)]
 
+    def committed(self, keys: Sequence[StepKey], damages: list[Damage]) -> list[Step]:
+        """Return those of these steps that are committed, and add damaged ones to `damages`.
+
+        Unlike `select`, it does not mind a step that is only listed, such as one that is being written.
+        """
+        return self._open(keys, damages)
+
     def _ranks_of(self, choice: Choice) -> set[int] | None:
         """Return the chosen ranks; None for all.
 

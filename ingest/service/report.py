@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingest.dispatch.outcomes import StepCommitted, StepFailed
@@ -46,6 +47,10 @@ class Report:
     kept: list[CommitKept] = field(default_factory=list)
     dumped_again: list[DumpedAgain] = field(default_factory=list)
     """Steps that were taken again although files of their commits are gone."""
+    root: Path | None = None
+    """The dump; None in a report that was not made for a single one."""
+    beside: tuple[Path, ...] = ()
+    """Directories with tensor files beside the dump, if it was found below the one that was named."""
     ranks_from: dict[str, list[int]] = field(default_factory=dict)
     """The ranks by what gave them: the path, the user, a rank table; or the id of the device or process."""
     stopped_by: StoreError | None = None

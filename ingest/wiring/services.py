@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ingest.dispatch.outcomes import JobConverted
 from ingest.dispatch.process_workers import ProcessWorkers
 from ingest.layouts.base import Dump
+from ingest.layouts.beside import tensors_beside
 from ingest.layouts.detect import find_dump
 from ingest.service.build import build_service
 from ingest.service.one_shot import ingest_once
@@ -21,7 +22,7 @@ from ingest.service.stopping import StopRequest
 from ingest.settings import Settings, load
 from ingest.wiring.options import options_of
 from ingest.wiring.stores import place_of_store, refuse_misplaced
-from workers.errors import StoreSilent
+from workers.errors import StoreSilent, UsageError
 from workers.events import Event, Observer
 from workers.rules.ready import rules_of
 from workers.store import commit
@@ -140,6 +141,8 @@ def ingest_with(
     dry_run: bool = False,
 ) -> Report:
     """Take a dump into `chosen.store`; see `ingest`. `workers` are from `start_workers`; None: its own."""
+    if not str(dump):
+        raise UsageError("the name of the dump is empty", hint="Name the directory that holds the dump.")
     tree = find_dump(Path(dump), rank_map=chosen.rank_map, layout=chosen.layout)
     # Whoever has a scheduler has other hosts, too, and one consolidator for all of them.
     consolidates = chosen.consolidate and chosen.scheduler is None
@@ -150,6 +153,7 @@ def ingest_with(
         if isinstance(stop, StopRequest):
             stop.under_way = service.submitter.count_inflight
         report = ingest_once(service, stop)
+        report.root, report.beside = tree.root, tensors_beside(Path(dump), tree.root)
         objects = service.committed.objects
     if consolidates and report.commits and not stop.is_set():
         from ingest.wiring.consolidation import consolidate_after  # deferred: see `_load_consolidator`

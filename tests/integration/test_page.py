@@ -100,12 +100,32 @@ def test_a_cell_opens_by_pointer_and_by_keys_and_a_range_by_dragging(
         assert visitor.complaints == []
 
 
+def test_a_phone_shows_all_steps_of_the_matrix_and_finds_the_cell_under_the_finger(
+    server: RunningPage, chromium: Chromium
+) -> None:
+    with chromium.visit(server.url, narrow=True) as visitor:
+        page = visitor.page
+        visitor.go(f"{RUN}/matrix")
+        page.locator("#matrix[data-ready=true]").wait_for()
+        box = page.locator("#matrix svg").bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= 390
+        last = (box["x"] + box["width"] - 20, box["y"] + 8 + 44 + 20)
+        page.mouse.move(*last)
+        assert page.locator("#cell").inner_text().startswith("rank 1, step 3: 7 NaN and Inf")
+        page.set_viewport_size({"width": 1280, "height": 800})
+        page.wait_for_timeout(100)
+        wide = page.locator("#matrix svg").bounding_box()
+        assert wide is not None
+        assert wide["width"] == 64 + 3 * 112 + 8
+
+
 @pytest.mark.parametrize("narrow", [False, True], ids=["wide-light", "narrow-dark"])
 def test_every_view_fits_and_is_accessible(server: RunningPage, chromium: Chromium, narrow: bool) -> None:
     """axe-core takes a second or more for a view, so each is examined once, in either colours."""
     with chromium.visit(server.url, narrow=narrow, dark=narrow) as visitor:
-        for number, view in enumerate(VIEWS):
-            visitor.go(f"{RUN}/{view}")
+        for number, view in enumerate(("/", *(f"{RUN}/{view}" for view in VIEWS))):
+            visitor.go(view)
             width = visitor.page.evaluate("document.documentElement.scrollWidth")
             assert width <= (390 if narrow else 1280), view
             assert number % 2 == narrow or visitor.faults() == [], view

@@ -22,14 +22,13 @@ def matrix_picture(matrix: Matrix, label: str, *, rows_are: str = "rank") -> Mar
     width = max(min((_WIDTH - _LEFT) / columns, 112.0), 3.0)
     height = max(min(440 / rows, 44.0), 5.0)
     gap = 1.5 if min(width, height) >= 8 else 0.5 if min(width, height) >= 4 else 0.0
-    parts = [_path(places, css, width, height, gap) for css, places in _classes(matrix) if places.any()]
-    parts += list(_axes(matrix, width, height, rows_are))
-    parts.append(tag("rect", class_="cursor", x=-100, y=-100, width=width, height=height, rx=3))
-    parts.append(tag("rect", class_="brush", x=-100, y=-100, width=0, height=0))
+    cells = [_path(places, css, width, height, gap) for css, places in _classes(matrix) if places.any()]
+    cells.append(tag("rect", class_="cursor", x=-100, y=-100, width=width, height=height, rx=3))
+    cells.append(tag("rect", class_="brush", x=-100, y=-100, width=0, height=0))
     return picture(
         _LEFT + columns * width + 8,
         _TOP + rows * height + _BOTTOM,
-        parts,
+        [*_axes(matrix, width, height, rows_are), tag("g", *cells, class_="cells")],
         label,
         class_="plot matrix",
         data_left=_LEFT,

@@ -20,11 +20,28 @@ function adorn() {
   }
   for (const field of all("[data-submit]")) field.onchange = () => field.form.requestSubmit();
   for (const form of all("form")) form.onsubmit = () => { for (const field of form.elements) if (field.name && !field.value) field.disabled = true; };
+  for (const svg of all("svg.matrix")) new ResizeObserver(() => fitMatrix(svg)).observe(svg.closest(".scroll"));
   const matrix = $("#matrix[data-url]");
   if (matrix) followMatrix(matrix);
   const ribbon = $("#ribbon");
   if (ribbon) ribbon.onclick = (event) => openOperator(ribbon, event);
   for (const box of all(".values[data-url]")) scrollValues(box);
+}
+
+// A narrow window shows all steps: the cells of a matrix get narrower, and fewer numbers stand below them.
+function fitMatrix(svg) {
+  const left = Number(svg.dataset.left), full = svg.dataset.columns * svg.dataset.cellWidth, margin = 8;
+  const share = Math.min(1, (svg.closest(".scroll").clientWidth - left - margin) / full), width = left + full * share + margin;
+  svg.dataset.share = share;
+  svg.setAttribute("width", width); svg.viewBox.baseVal.width = width;
+  $(".cells", svg).setAttribute("transform", `matrix(${share} 0 0 1 ${left * (1 - share)} 0)`);
+  let last = -Infinity;
+  for (const tick of all(".tick.mid", svg)) {
+    tick.dataset.x ??= tick.getAttribute("x");
+    const x = left + (tick.dataset.x - left) * share, fits = x - last >= 34;
+    tick.setAttribute("x", x); tick.setAttribute("visibility", fits ? "visible" : "hidden");
+    if (fits) last = x;
+  }
 }
 
 // The matrix: cells under the pointer, arrow keys, brushing.
@@ -41,7 +58,7 @@ async function followMatrix(box) {
   const clamp = (value, most) => Math.max(0, Math.min(most - 1, value));
   const place = (event) => {
     const frame = svg.getBoundingClientRect();
-    return [clamp(Math.floor((event.clientY - frame.top - top) / high), rows), clamp(Math.floor((event.clientX - frame.left - left) / wide), columns)];
+    return [clamp(Math.floor((event.clientY - frame.top - top) / high), rows), clamp(Math.floor((event.clientX - frame.left - left) / (wide * svg.dataset.share)), columns)];
   };
   const ends = (pair) => pair[0] === pair[1] ? `${pair[0]}` : `${pair[0]}-${pair[1]}`;
   const show = ([row, column]) => {

@@ -34,6 +34,8 @@ from workers.errors import DamagedStore, UsageError
 #: A line over the steps is drawn at once if this many indexes have to be read for it; else on demand.
 _AT_ONCE = 200
 _LINES = 8
+#: Ranks to which the view of a tensor links one by one; of more, to the next one below and above.
+_RANK_LINKS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +170,7 @@ def _link(asked: Asked, tensor: Tensor) -> dict[str, Any]:
 
 
 def _elsewhere(asked: Asked, tensor: Tensor) -> dict[str, Any]:
-    """Return the same name in the steps before and after, and on all ranks."""
-    ranks = [opened.key.rank for opened in asked.moment.steps if opened.key.step == tensor.step]
+    """Return the same name in the steps before and after, and on other ranks."""
 
     def url(rank: int, step: int | None) -> str:
         return asked.links.view("tensor", rank=rank, step=step, name=tensor.name, graph=tensor.graph)
@@ -182,7 +183,20 @@ def _elsewhere(asked: Asked, tensor: Tensor) -> dict[str, Any]:
             "next": "" if following is None else url(tensor.rank, following),
             "cell": asked.links.view("cell", rank=tensor.rank, step=tensor.step),
         }
-    return {**shown, "ranks": [(rank, url(rank, tensor.step)) for rank in ranks] if len(ranks) <= 32 else []}
+    ranks = [opened.key.rank for opened in asked.moment.steps if opened.key.step == tensor.step]
+    links = _ranks_beside(ranks, tensor.rank)
+    return {**shown, "ranks": [(words, url(rank, tensor.step), key) for words, rank, key in links]}
+
+
+def _ranks_beside(ranks: Sequence[int], rank: int) -> list[tuple[str, int, str]]:
+    """Return words, rank and key of each link: to all ranks if they are few, else to the nearest."""
+    below = max((other for other in ranks if other < rank), default=None)
+    above = min((other for other in ranks if other > rank), default=None)
+    if len(ranks) > _RANK_LINKS:
+        near = (("↑ lower rank", below, "-"), ("higher rank ↓", above, "+"))
+        return [(words, other, key) for words, other, key in near if other is not None]
+    keys = {below: "-", above: "+"}
+    return [(f"rank {other}", other, keys.get(other, "")) for other in ranks if other != rank]
 
 
 def _steps_around(moment: Moment, rank: int, step: int) -> tuple[int | None, int | None]:

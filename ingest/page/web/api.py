@@ -8,6 +8,8 @@ import json
 from ingest.page.answers import BESIDE, Question
 from ingest.page.arguments import Arguments
 from ingest.page.links import Links
+from ingest.page.overview import Overview
+from ingest.page.overviews import ListMoment
 from ingest.page.screen import Asked
 from ingest.page.web.handlers import Handler, Site
 from ingest.page.words import clock
@@ -86,7 +88,7 @@ class WatchersNow(Handler):
 
 
 class Runs(Handler):
-    """`/api/v1/runs`: the names of all runs."""
+    """`/api/v1/runs`: all runs, and what the list of them says of each."""
 
     is_api = True
 
@@ -94,8 +96,31 @@ class Runs(Handler):
         """Answer."""
 
         async def show() -> None:
-            names = await asyncio.to_thread(self.site.library.names)
-            self.send_json(json.dumps([{"run": name} for name in names]).encode())
+            listed = await self.listed()
+            rows = [
+                {"run": name, **(overview or Overview()).to_dict()} for name, overview in listed.runs.items()
+            ]
+            self.send_json(strict_json.dumps(rows).encode())
+
+        await self.guarded(Links(self.site.base), show)
+
+    async def listed(self) -> ListMoment:
+        """Return what is known of all runs."""
+        library = self.site.library
+        names = await asyncio.to_thread(library.names)
+        return await asyncio.to_thread(library.overviews.moment, names, self.site.first_paint_s)
+
+
+class RunsNow(Runs):
+    """`/api/v1/moment`: what the list of runs says now, as one word."""
+
+    async def get(self) -> None:
+        """Answer."""
+
+        async def show() -> None:
+            listed = await self.listed()
+            now = {"token": listed.token, "clock": clock(listed.read_at), "away": ""}
+            self.send_json(json.dumps(now).encode())
 
         await self.guarded(Links(self.site.base), show)
 

@@ -122,7 +122,7 @@ class Handler(RequestHandler):
             status=f"{status.value} {status.phrase}",
             message=message,
             hint=hint,
-            **frame(links or Links(self.site.base)),
+            **frame(links or Links(self.site.base), has_list=self.site.library.is_list),
         )
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.finish(page)
@@ -220,7 +220,9 @@ class Handler(RequestHandler):
             await show()
         except DumpIngestError as exc:
             self.site.metrics.failed(exc.reason)
-            self.refuse(status_of(exc), exc.message, exc.hint, links)
+            # Tabs of a run that does not exist would lead nowhere.
+            has_views = self.site.library.has_opened(links.run)
+            self.refuse(status_of(exc), exc.message, exc.hint, links if has_views else Links(links.base))
 
 
 def _takes_gzip(accepted: str) -> bool:
@@ -251,6 +253,7 @@ def frame(links: Links, **given: Any) -> dict[str, Any]:
         "url": "",
         "report": None,
         "comes_back": False,
+        "has_list": False,
     } | given
 
 
@@ -267,8 +270,17 @@ class Home(Handler):
             if library.is_single:
                 self.redirect(links.of_run(names[0]).view("incidents"))
                 return
-            context = frame(links, url=library.url)
-            self.finish(rendering.render("runs.html.j2", title="Runs", runs=names, **context))
+            listed = await asyncio.to_thread(library.overviews.moment, names, self.site.first_paint_s)
+            context = frame(
+                links,
+                moment=listed,
+                token=listed.token,
+                news=f"{links.base}/api/v1/moment",
+                url=library.url,
+                poll_ms=_poll_ms(library.refresh_s),
+                comes_back=not listed.is_complete,
+            )
+            self.finish(rendering.render("runs.html.j2", title="Runs", runs=listed.runs, **context))
 
         await self.guarded(links, show)
 
@@ -281,11 +293,11 @@ class View(Handler):
         links = Links(self.site.base, run_name)
 
         async def show() -> None:
+            run = await asyncio.to_thread(self.site.library.run, run_name)
             screen = SCREENS.get(view)
             if screen is None:
                 raise UsageError(f"no view {view[:80]!r}", hint=f"Views: {', '.join(SCREENS)}.")
             asked = Arguments.of(self.query(), screen.parameters)
-            run = await asyncio.to_thread(self.site.library.run, run_name)
             if not await asyncio.to_thread(run.is_ready, self.site.first_paint_s):
                 self.say_that_it_is_read(run, links)
                 return
@@ -306,7 +318,7 @@ class View(Handler):
         """Answer with a page that comes back by itself."""
         self.set_status(HTTPStatus.SERVICE_UNAVAILABLE.value)
         self.set_header("Retry-After", "1")
-        context = frame(links, url=run.url, comes_back=True)
+        context = frame(links, url=run.url, comes_back=True, has_list=self.site.library.is_list)
         self.finish(rendering.render("reading.html.j2", title="Reading", **context))
 
 
@@ -321,11 +333,16 @@ def page_of(screen: Screen, asked: Asked, run: Run) -> bytes:
         away=run.away,
         url=asked.url,
         tab=screen.name,
-        # Asking more often than the store is asked would say nothing new.
-        poll_ms=round(1000 * max(run.refresh_s, _LEAST_POLL_S)),
+        has_list=asked.library is not None and asked.library.is_list,
+        poll_ms=_poll_ms(run.refresh_s),
     )
     shown = {"title": screen.title} | context | screen.show(asked)
     return rendering.render(screen.template, **shown).encode()
+
+
+def _poll_ms(refresh_s: float) -> int:
+    """Return how often a page asks for news: more often than the store is asked would say nothing new."""
+    return round(1000 * max(refresh_s, _LEAST_POLL_S))
 
 
 class Asset(Handler):
@@ -370,4 +387,4 @@ class Unknown(Handler):
 
     async def get(self) -> None:
         """Answer."""
-        self.refuse(HTTPStatus.NOT_FOUND, "no such page", "The first page lists all runs.")
+        self.refuse(HTTPStatus.NOT_FOUND, "no such page", "")

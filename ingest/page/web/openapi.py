@@ -46,7 +46,13 @@ _FAILURES = {
 def document(base: str) -> dict[str, Any]:
     """Return the OpenAPI document of a server with this base path."""
     paths = {
-        "/api/v1/runs": _path("All runs.", "", []),
+        "/api/v1/runs": _path(
+            "All runs: ranks, steps, the last step, when it was committed, and the rules of the highest "
+            "severity that fired in the newest `examined_steps`; none of this of a run that is being read.",
+            "",
+            [],
+        ),
+        "/api/v1/moment": _path("What the list of runs says now, as a token that changes with it.", "", []),
         "/api/v1/runs/{run}/moment": _path(
             "What is committed now, as a token that changes with it; and whether the store answers.",
             "ls --token --json",

@@ -90,6 +90,7 @@ def application(
         (r"/healthz", handlers.Health, shared),
         (r"/metrics", handlers.OwnMetrics, shared),
         (r"/openapi\.json", api.Contract, {**shared, "document": contract}),
+        (r"/api/v1/moment", api.RunsNow, shared),
         (runs, api.Runs, shared),
         (rf"{runs}/{_RUN}/moment", api.Now, shared),
         (rf"{runs}/{_RUN}/watchers", api.WatchersNow, shared),

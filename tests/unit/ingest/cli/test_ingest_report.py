@@ -1,6 +1,7 @@
 """What `ingest` prints at its end, and how it exits."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import typer
@@ -166,3 +167,10 @@ def test_a_commit_that_shrinks_is_told(
 ) -> None:
     report = Report(commits=commits, dumped_again=[DumpedAgain(StepKey(0, 1), 2)])
     assert "rank 0 step 1: dumped again, without 2 files of its commit" in printed(report, capsys)[1]
+
+
+def test_what_lies_beside_the_dump_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    others = tuple(Path(f"/job/run{number}") for number in range(6))
+    _, messages = printed(Report(root=Path("/job/dump"), beside=others), capsys)
+    assert "only the dump in /job/dump was taken" in messages
+    assert "/job/run3 and 2 more" in messages

@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ingest.cli.app import HelpfulCommand
+from ingest.cli.app import HelpfulCommand, app
 
 
 def parsed(words: list[str], cls: type) -> tuple[int, Any]:
@@ -48,6 +48,13 @@ def parsed(words: list[str], cls: type) -> tuple[int, Any]:
 )
 def test_values_and_mistakes_are_those_of_typer(words: list[str]) -> None:
     assert parsed(words, HelpfulCommand) == parsed(words, typer.core.TyperCommand)
+
+
+@pytest.mark.parametrize("words", [["ls", ""], ["export", "run.zarr", ""], ["ingest", "x", "--config", ""]])
+def test_an_empty_path_is_not_the_working_directory(words: list[str]) -> None:
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert "it is empty" in " ".join(result.output.replace("│", "").split())
 
 
 def test_a_small_question_imports_neither_pydantic_nor_rich(nan_log: Path) -> None:

@@ -43,11 +43,13 @@ def test_dump_is_found_below_and_at_a_rank(made: MadeDump, tmp_path: Path) -> No
     assert {key.rank for key in listings(made.root / "rank_3")} == {3}
 
 
-def test_a_store_is_no_dump(made: MadeDump) -> None:
+def test_a_store_is_no_dump(made: MadeDump, tmp_path: Path) -> None:
     made.add(b"", rank=0)
     (made.root / "zarr.json").write_text("{}")
     with pytest.raises(UsageError, match="is a store"):
         find_dump(made.root)
+    (tmp_path / "job" / "rank_0" / "Net" / "0" / "1").mkdir(parents=True)
+    assert find_dump(tmp_path).root == tmp_path / "job"
 
 
 def test_what_is_no_dump_is_a_usage_error(tmp_path: Path, made: MadeDump) -> None:

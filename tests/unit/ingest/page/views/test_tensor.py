@@ -9,7 +9,7 @@ from ingest.page.arguments import Arguments
 from ingest.page.links import Links
 from ingest.page.moment import Moment
 from ingest.page.screen import Asked
-from ingest.page.views.tensor import SCREEN
+from ingest.page.views.tensor import SCREEN, _ranks_beside
 from ingest.reader.dump_store import open_store
 from tests.made_runs import Values
 from tests.npy_files import MadeDump, tensor_name
@@ -37,8 +37,14 @@ def test_a_tensor_leads_to_its_neighbours_and_to_itself_elsewhere(moment: Moment
     elsewhere = shown["elsewhere"]
     assert "step=1" in elsewhere["previous"]
     assert "step=3" in elsewhere["next"]
-    assert [rank for rank, _ in elsewhere["ranks"]] == [0, 1]
+    assert [(words, key) for words, _, key in elsewhere["ranks"]] == [("rank 0", "-")]
     assert shown["over"]["names"] == ["rank 0", "rank 1"]
+
+
+def test_of_many_ranks_the_nearest_two_are_linked() -> None:
+    assert _ranks_beside(range(64), 3) == [("↑ lower rank", 2, "-"), ("higher rank ↓", 4, "+")]
+    assert _ranks_beside(range(64), 0) == [("higher rank ↓", 1, "+")]
+    assert _ranks_beside([0, 4, 5], 4) == [("rank 0", 0, "-"), ("rank 5", 5, "+")]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import gzip
 import http.client
 import json
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 
 import ingest
 from bench.steps import commit_run
+from ingest.page.overview import Overview
 from ingest.page.web.access import Access
 from ingest.page.web.handlers import HEADERS
 from tests.npy_files import MadeDump, tensor_name
@@ -66,7 +68,7 @@ def test_the_api_answers_what_python_and_commands_answer(page: RunningPage, nan_
     assert page.get(f"{API}/tensors?rank=1&step=2").json == as_json(tensors)
     assert [row["value"] for row in page.get(f"{API}/heatmap?stat=nan").json] == [0, 0, 0, 0, 7, 7]
     assert len(page.get(f"{API}/findings").json) == len(ingest.anomalies(store).findings)
-    assert page.get("/api/v1/runs").json == [{"run": "run.zarr"}]
+    assert page.get("/api/v1/runs").json == [{"run": "run.zarr", **Overview.of(store).to_dict()}]
 
 
 def test_values_come_in_windows(page: RunningPage) -> None:
@@ -80,15 +82,15 @@ def test_values_come_in_windows(page: RunningPage) -> None:
     ("path", "status", "words"),
     [
         (f"{RUN}/cell?rank=7&step=2", 404, "rank 7 step 2 is not in the store"),
-        (f"{RUN}/cell?step=2", 404, "the parameter rank is missing"),
+        (f"{RUN}/cell?step=2", 404, "The parameter rank is missing"),
         (f"{RUN}/matrix?steps=x", 404, "is not a range"),
         (f"{RUN}/matrix?stat=nonsense", 404, "is not a statistic"),
         (f"{RUN}/tensor?rank=1&step=2&name=Lag", 404, "has no tensor"),
-        (f"{RUN}/nonsense", 404, "no view"),
-        (f"{RUN}/matrix?evil=1", 404, "no parameter"),
+        (f"{RUN}/nonsense", 404, "No view"),
+        (f"{RUN}/matrix?evil=1", 404, "No parameter"),
         ("/runs/..%2F..%2Fetc/matrix", 404, "no run"),
-        ("/nothing", 404, "no such page"),
-        ("/static/..%2Fserver.py", 404, "no such page"),
+        ("/nothing", 404, "No such page"),
+        ("/static/..%2Fserver.py", 404, "No such page"),
     ],
 )
 def test_errors_say_what_is_wrong(page: RunningPage, path: str, status: int, words: str) -> None:
@@ -121,6 +123,40 @@ def test_a_foreign_name_is_refused_on_loopback(nan_log: Path) -> None:
     with RunningPage(nan_log, access=access) as own:
         assert own.get("/healthz").status == 200
         assert own.get(f"{RUN}/live", Host="evil.example").status == 421
+
+
+def test_the_list_tells_of_each_run_what_is_worst_and_leads_to_it(nan_log: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.zarr").symlink_to(nan_log)
+    commit_run(str(tmp_path / "b.zarr"), [0], [7], ["op"])
+    with RunningPage(tmp_path) as own:
+        listed = own.get("/").text
+        assert re.search(
+            r'href="/runs/a.zarr/incidents".*?pill critical.*?last step <b>3</b>', listed, re.DOTALL
+        )
+        assert re.search(
+            r'href="/runs/b.zarr/incidents".*?last step <b>7</b>.*?nothing found', listed, re.DOTALL
+        )
+        rows = own.get("/api/v1/runs").json
+        assert [(row["run"], row["last_step"], row["severity"]) for row in rows] == [
+            ("a.zarr", 3, "critical"),
+            ("b.zarr", 7, None),
+        ]
+        before = own.get("/api/v1/moment").json["token"]
+        assert f'data-token="{before}"' in listed
+        commit_run(str(tmp_path / "b.zarr"), [0], [8], ["op"])
+        deadline = time.monotonic() + 20
+        while own.get("/api/v1/moment").json["token"] == before:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert "last step <b>8</b>" in own.get("/").text
+        assert '<a href="/">Runs</a> / a.zarr' in own.get("/runs/a.zarr/live").text
+
+
+def test_an_error_has_no_tabs_of_a_run_that_does_not_exist(nan_log: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.zarr").symlink_to(nan_log)
+    with RunningPage(tmp_path) as own:
+        assert "<nav" not in own.get("/runs/b.zarr/live").text
+        assert "<nav" in own.get("/runs/a.zarr/cell?rank=9&step=2").text
 
 
 def test_the_name_of_a_run_is_decoded_once(nan_log: Path, tmp_path: Path) -> None:

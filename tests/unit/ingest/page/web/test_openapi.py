@@ -10,6 +10,7 @@ def test_every_path_of_the_contract_is_served_and_the_other_way_round(page: Runn
     paths = document["paths"]
     assert set(paths) == {
         "/api/v1/runs",
+        "/api/v1/moment",
         "/api/v1/runs/{run}/moment",
         "/api/v1/runs/{run}/watchers",
         *(f"/api/v1/runs/{{run}}/{question.name}" for question in QUESTIONS),
