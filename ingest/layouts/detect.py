@@ -15,7 +15,7 @@ from ingest.layouts.declared import declare
 from ingest.layouts.mindspore import MindSpore
 from ingest.layouts.mindspore_async import MindSporeAsync
 from ingest.layouts.mindspore_raw import MindSporeRaw
-from ingest.layouts.msprobe import MsProbe
+from ingest.layouts.msprobe import MsProbe, MsProbeSaved
 from ingest.layouts.msprobe_native import MsProbeNative
 from ingest.layouts.numerics import (
     DebugMode,
@@ -49,6 +49,7 @@ LAYOUTS: tuple[Layout, ...] = (
     Cann(),
     TorchAir(),
     MsProbe(),
+    MsProbeSaved(),
     MindSporeAsync(),
     MindSporeRaw(),
     SglangDumper(),

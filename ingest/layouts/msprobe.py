@@ -4,6 +4,7 @@
     step{step}/proc{pid}/         while the rank is not known; renamed to rank{rank} when it is
     step{step}/pid{pid}/          the same, of AclGraphDumper
     {graph|pynative}/step{step}/...    MindSpore with both modes in one job
+    rank{rank}/                   what a user saved with 1.2 and 1.3, of all steps; has `debug.json`
         dump.json  stack.json  construct.json  [debug.json]
         dump_tensor_data/*.pt or *.npy
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ingest.layouts.base import Description, Layout, Place, Problem, ReadSmall, System, TensorFile
 from ingest.layouts.msprobe_json import JsonTensor, NotMsProbe, read_tensors
@@ -42,7 +44,7 @@ class MsProbe(Layout):
         for mode in ("", "{mode:graph|pynative}/")
         for process in ("rank{rank}", "rank", "proc{pid}", "pid{pid}")
     )
-    systems = (
+    systems: ClassVar[Sequence[System]] = (
         System(
             "msProbe, PyTorch",
             "step8/rank1",
@@ -78,6 +80,17 @@ class MsProbe(Layout):
         named |= {path: _named_by_path(path, mode) for path in unlisted}
         _check_complete(json_files, missing, unlisted, content)
         return Description(named, reported, content.problems, content.unfinished)
+
+
+class MsProbeSaved(MsProbe):
+    """What users of msProbe 1.2 and 1.3 saved by `PrecisionDebugger.save`, which told no step then."""
+
+    name = "msprobe_saved"
+    patterns = (parse("rank{rank}!"), parse("rank!"))
+    implied = {"step": "0"}  # noqa: RUF012  (a ClassVar in `Layout`)
+    systems = (System("msProbe 1.2 and 1.3, level `debug`", "rank1", "pt, `debug.json` with statistics"),)
+    evidence = re.compile(r"debug\.json")
+    needs_evidence = True
 
 
 def _json_files(place: Place, paths: Collection[str]) -> list[str]:

@@ -35,6 +35,8 @@ from workers.dump.model import TensorName
 
 #: Sections of a call, and the role of the tensors in them.
 _ROLES = {"input_args": "input", "input_kwargs": "kwargs"}
+#: The end of the key of what a user saved. Versions 1.2 and 1.3 did not write it.
+_SAVED = ".debug"
 #: It names a file for every tensor, and writes those of operators that differ from a reference (26.1).
 _TASK_OF_DIFFERENCES = "diff_check"
 #: How deep the elements of a call may be nested; msProbe's own limit is 400.
@@ -93,6 +95,8 @@ def read_tensors(data: bytes, *, graph: str = "", first: int = 0) -> list[JsonTe
     calls = whole.get("data") if isinstance(whole, dict) else None
     if not isinstance(calls, dict):
         raise NotMsProbe("lacks the object `data` that msProbe writes")
+    if whole.get("level") == "debug":
+        calls = {f"{key.removesuffix(_SAVED)}{_SAVED}": call for key, call in calls.items()}
     tensors: list[JsonTensor] = []
     for key in _in_order(calls):
         for role, index, element in _elements(key, calls[key]):
@@ -134,7 +138,7 @@ def _elements(key: str, call: object) -> Iterator[tuple[str, tuple[str, ...], Ma
 
 def _sections(key: str, call: object) -> list[tuple[str, tuple[str, ...], object]]:
     """Return the role, the first indices and the content of each section of a call."""
-    if key.endswith(".debug") or not isinstance(call, dict):
+    if key.endswith(_SAVED) or not isinstance(call, dict):
         return [("debug", (), call)]
     if ".parameters_grad" in key:
         # For each parameter a list of one tensor.

@@ -33,7 +33,7 @@ _OUTPUT = re.compile(r"(?P<module>.*?)\.?output(?:\.(?P<slot>\d{1,9}))?")
 _TRT_LLM = re.compile(
     r"(?P<path>\d{1,9}\.[^-]+(?:-\d{1,9}\.[^-]+)*)-(?P<io>input|output)\.(?P<slot>.+)", re.DOTALL
 )
-_DEVICE = r"(?:cpu|(?:cuda|xpu|hip|npu|mps)(?:_?\d+)?)"
+_DEVICE = r"(?:cpu|(?:cuda|xpu|hip|npu|mps)(?:[_:]?\d+)?)"
 _AOTI = tuple(
     re.compile(rf"(?P<when>before|after)_launch_(?P<kernel>.+?)_(?P<buffer>{buffer}){device}", re.DOTALL)
     for buffer in (r"buf\d+|arg\d+_\d+|primals_\d+|constant\d+", r"[^_]+")

@@ -51,7 +51,7 @@ def write_sglang(request: DumpRequest) -> WrittenConfig:
         "sglang",
         "dumper.env",
         "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()),
-        "Source it before the job starts.",
+        "Source it before the job starts. SGLang reads these variables from version 0.5.10 on.",
         request.job_ranks,
         tuple(range(request.steps[-1] + 1)),
         (note,),

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.layouts.base import Description, Place
+from ingest.layouts.detect import find_dump
 from ingest.layouts.msprobe import MsProbe
 from ingest.layouts.msprobe_names import parse_tensor_name
 from tests.dumps import DumpLibrary
@@ -20,7 +21,7 @@ from workers.arrays.statistics import summarise
 from workers.dump.formats.header import Container
 from workers.dump.formats.pt import read_headers
 from workers.dump.model import TensorName
-from workers.model import SourceFile
+from workers.model import SourceFile, StepKey
 from workers.tasks.reported_vs_computed import disagreements
 
 TREES = (
@@ -156,6 +157,23 @@ def test_entry_without_its_file_keeps_its_statistics_and_is_a_problem() -> None:
     found = describe({"dump.json": LISTED})
     assert (found.named, found.reported[0].tensor, found.unfinished) == ({}, "", "")
     assert "names 1 file not to be found; the first is Functional.f.0" in str(found.problems[0])
+
+
+def test_what_users_of_old_versions_saved_has_no_step(tmp_path: Path) -> None:
+    """It stands beside the steps. Later versions save it in the directory of its step."""
+    old, new = tmp_path / "old/rank1", tmp_path / "new/step5/rank1"
+    saved = {"batch.0": {"a": {**TENSOR, "data_name": "batch.0.tensor.a.pt"}}}
+    for directory, data in ((old, saved), (new, {f"{key}.debug": value for key, value in saved.items()})):
+        (directory / "dump_tensor_data").mkdir(parents=True)
+        (directory / "dump_tensor_data/batch.0.tensor.a.pt").write_bytes(b"")
+        (directory / "debug.json").write_bytes(json.dumps({"level": "debug", "data": data}).encode())
+    for named, step in ((old.parent, 0), (new.parent.parent, 5), (new.parent, 5)):
+        dump = find_dump(named)
+        (listing,) = dump.scan({}).listings
+        assert listing.key == StepKey(1, step)
+        (file,) = dump.describe(listing).named.values()
+        assert file.name is not None
+        assert (file.name.op_name, file.name.io) == ("batch.0.debug", "debug.a")
 
 
 def test_tensors_like_those_of_a_reference_have_no_files() -> None:

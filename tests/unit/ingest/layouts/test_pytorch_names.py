@@ -100,6 +100,8 @@ def test_buffer_before_a_launch_is_neither_input_nor_output() -> None:
     assert after is not None
     assert (before.op_name, before.io) == ("aoti_torch_cpu_addmm_out", "before.arg6_1")
     assert (after.op_type, after.op_name, after.io) == ("cpp_fused_gelu", "cpp_fused_gelu_0", "output.buf2")
+    # Of an accelerator, the device has a colon.
+    assert parse_aoti_name("after_launch_cpp_fused_gelu_0_buf2_cuda:0.pt") == after
 
 
 def test_names_of_other_tools() -> None:

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs" / "formats.md").read_text()
 EVIDENCE = {
     "msprobe": "a.0.forward.input.0.npy",
+    "msprobe_saved": "debug.json",
     "vllm": "module_calls.txt",
     "mindspore_raw": "w_output_0_shape_2_Float32_DefaultFormat.bin",
 }
