@@ -32,7 +32,11 @@ MEANINGS = {
     "b s h[tp:partial]": "partial sum",
 }
 #: Keys by the names that hide them.
-HIDDEN = {"dims": "note", "tp_rank": "tp_note", "tp_size": "tp_word"}
+HIDDEN = {"dims": "note"} | {
+    f"{axis}_{key}": f"{axis}_{other}"
+    for axis in ("tp", "etp")
+    for key, other in {"rank": "note", "size": "word"}.items()
+}
 ASYNCHRONOUS = "torch.distributed._functional_collectives.AsyncCollectiveTensor"
 NOT_KNOWN = {"?", "each rank its own"}
 

@@ -86,7 +86,19 @@ class HeldTensors:
         return self.ranks[rank].operands.marginals.get(number, {})
 
     def told(self, tensor: int) -> Told:
-        """Return the placement of a tensor that the dump itself gives."""
+        """Return the placement of a tensor that the dump itself gives.
+
+        Axes on which the places of its ranks follow from others are left out.
+        """
+        told, grid = self._told(tensor), self._grid(tensor)
+        return told if grid is None else {name: told[name] for name in grid.names if name in told}
+
+    def is_told_whole(self, tensor: int) -> bool:
+        """Return whether the dump gives the placement along every axis on which ranks are known to differ."""
+        grid = self._grid(tensor)
+        return grid is None or self._told(tensor).keys() >= set(grid.names)
+
+    def _told(self, tensor: int) -> Told:
         rank, number = self.holders[tensor][0]
         return told_placement(self.ranks[rank].operands.attributes(number))
 
@@ -110,7 +122,8 @@ class HeldTensors:
 
     def _grid(self, tensor: int) -> MeshGrid | None:
         """Return where the holders lie on the mesh, if that is known and they fill a part of it."""
-        return grid_of([self.coordinates.get(holder.rank, {}) for holder in self.holders[tensor]])
+        places = [self.coordinates.get(holder.rank, {}) for holder in self.holders[tensor]]
+        return grid_of(places, self._told(tensor))
 
     def as_step(self) -> StepTensors:
         """Return the tensors as those of one step, to match their names with those of another side."""

@@ -24,6 +24,8 @@ _FIT, _FIT_EPSILONS, _MAX_FIT = 1e-3, 8, 0.25
 _TIMES, _NOISE = 8.0, 1e-6
 #: If no way fits: the error of the closest, and its share of the next one's, with which it is likely.
 _LIKELY, _LIKELY_SHARE = 0.7, 0.5
+#: How many ways an explanation names: the closest.
+_MOST_NAMED = 6
 #: How simple a way is: the smaller the simpler.
 _SIMPLICITY = {
     Held.REPLICATED: 0,
@@ -144,8 +146,10 @@ def _not_fitting(search: Search, best: ScoredWay) -> Decision:
     others = [way.error for way in search.ways if way.kinds != best.kinds]
     if best.error <= _LIKELY and (not others or best.error <= _LIKELY_SHARE * min(others)):
         return Decision(best, Certainty.LIKELY, f"{off}, every other way by more", search=search)
-    names = ", ".join(dict.fromkeys(describe(way) for way in search.ways))
-    return Decision(None, Certainty.OPEN, f"{off} in the closest of the ways: {names}", search=search)
+    names = list(dict.fromkeys(describe(way) for way in search.ways))
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    text = f"{off} in the closest of the ways: {', '.join(names[:_MOST_NAMED])}{more}"
+    return Decision(None, Certainty.OPEN, text, search=search)
 
 
 def _is_another_order(search: Search, best: ScoredWay) -> bool:

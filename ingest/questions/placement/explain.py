@@ -17,7 +17,8 @@ _NO_FACTOR = 1e-3
 
 def explain_difference(decision: Decision) -> str:
     """Explain a difference by a known kind of mistake; "" if it looks like none."""
-    if decision.search.order is not None and (text := _wrong_parts(decision.search.order)):
+    order = decision.search.order
+    if order is not None and order.is_clear and (text := _wrong_parts(order)):
         return text
     if decision.way is None:
         return ""
@@ -56,7 +57,7 @@ def _wrong_parts(order: MatchedOrder) -> str:
         if len(stretches) == 1 and stretches[0].whole != expected:
             begin = stretches[0].whole
             texts.append(
-                f"piece {number} holds positions {begin} to {begin + length - 1} of axis {order.axis} "
+                f"{order.of} {number} holds positions {begin} to {begin + length - 1} of axis {order.axis} "
                 f"instead of {expected} to {expected + length - 1}"
             )
         expected += length

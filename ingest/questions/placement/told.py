@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ingest.questions.placement.decide import Certainty, Decision
-from ingest.reader.parallel.told_placement import Told, is_told, told_text
+from ingest.reader.parallel.told_placement import Told, is_told, may_be_told, told_text
 
 
 def settled_by(told: Told, decision: Decision) -> Decision:
     """Return a decision with what the dump tells, if the values leave it open."""
-    if not told or decision.certainty not in {Certainty.OPEN, Certainty.LIKELY}:
+    if not told or decision.certainty not in {Certainty.OPEN, Certainty.LIKELY, Certainty.BY_SHAPE}:
+        return decision
+    if decision.certainty is Certainty.BY_SHAPE and decision.way and is_told(decision.way.a, told):
         return decision
     fitting = [way for way in decision.search.ways if is_told(way.a, told)]
     if not fitting:
@@ -26,4 +28,4 @@ def contradicts(told: Told, decision: Decision) -> bool:
     """Return whether the values show for certain that ranks hold a tensor in another way than was told."""
     if decision.certainty is not Certainty.CERTAIN or decision.way is None:
         return False
-    return not is_told(decision.way.a, told)
+    return not may_be_told(decision.way.a, told)

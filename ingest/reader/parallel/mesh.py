@@ -14,10 +14,14 @@ from typing import NamedTuple, Self, TypeAlias
 from ingest.reader.ranges import format_ranges
 from workers.errors import UsageError
 
-#: Tensor, pipeline, data, context, expert and sequence parallelism; the two parts of `dp` with FSDP.
-AXES = ("tp", "pp", "dp", "cp", "ep", "sp", "dp_replicate", "dp_shard")
+#: Tensor, pipeline, data, context, expert and sequence parallelism; the two parts of `dp` with FSDP; the axes
+#: of experts in Megatron, and of attention and experts in SGLang.
+AXES = (
+    *("tp", "pp", "dp", "cp", "ep", "sp", "dp_replicate", "dp_shard", "etp", "edp"),
+    *("attn_tp", "attn_dp", "attn_cp", "moe_tp", "moe_ep", "moe_dp"),
+)
 #: Axes along which ranks are replicas.
-_REPLICATED = frozenset(["dp", "dp_replicate"])
+_REPLICATED = frozenset(["dp", "dp_replicate", "edp", "attn_dp", "moe_dp"])
 _MAX_SIZE = 1_000_000
 _PAIR = re.compile(r"(?P<axis>[a-z_]+)=(?P<number>\d{1,7})")
 _EXAMPLE = "For example: --mesh tp=2,dp=4 (the last axis varies fastest: rank 1 is tp 0, dp 1)."

@@ -16,7 +16,7 @@ from ingest.reader.parallel.mesh_grid import grid_of
 from ingest.reader.parallel.told_placement import Told, is_told, told_placement, told_text
 from ingest.reader.ranges import format_ranges
 from ingest.reader.text import shape_text
-from workers.arrays.sharded.assembly import Elements
+from workers.arrays.sharded.assembly import Elements, replicas
 from workers.arrays.sharded.placement import MeshGrid, Placement, block_placements, grids, placements
 from workers.errors import UsageError
 from workers.model import MIB
@@ -159,18 +159,19 @@ def unshard(
     if len(pieces) == 1:
         whole = placements(grids(1)[0], shapes, None)[0]
         return UnshardedTensor(tuple(pieces), whole, "a single rank has it")
-    known = grid_of(places)
-    candidates = [way for grid in _grids(known, len(pieces)) for way in _ways(grid, shapes)]
     told = told_placement(pieces[0].attributes)
+    known = grid_of(places, told)
+    candidates = [way for grid in _grids(known, len(pieces)) for way in _ways(grid, shapes)]
     choice = _choice(pieces, wanted, told if known else {})
     chosen = [way for way in candidates if choice is not None and choice.fits(way)]
-    if not wanted and chosen and chosen[0].kind == "replicated" and not _are_equal(pieces):
+    if not wanted and chosen and not _is_same_everywhere(pieces, chosen[0]):
         raise UsageError(
             f"{pieces[0].name}: the dump tells {told_text(told)}, and ranks hold different bytes",
             hint='`dump-ingest layout` tells more; placement "replicated" takes the piece of the first rank.',
         )
     if choice is None or not chosen:
-        raise UsageError(f"{pieces[0].name}: {_problem(wanted, told, candidates)}", hint=_HINT)
+        problem = _problem(wanted, told, candidates, is_placed=known is not None)
+        raise UsageError(f"{pieces[0].name}: {problem}", hint=_HINT)
     return UnshardedTensor(tuple(pieces), chosen[0], choice.why)
 
 
@@ -196,6 +197,12 @@ def _are_equal(pieces: Sequence[PieceTensor]) -> bool:
     return len({(piece.digest, piece.shape) for piece in pieces}) == 1
 
 
+def _is_same_everywhere(pieces: Sequence[PieceTensor], way: Placement) -> bool:
+    """Return whether ranks that should hold the same in this way have equal bytes."""
+    digests = {tuple(pieces[number].digest for number in choice.numbers) for choice in replicas(way.assembly)}
+    return len(digests) == 1
+
+
 def _grids(known: MeshGrid | None, pieces: int) -> Sequence[MeshGrid]:
     """Return the grid on which the pieces lie, or all on which they may."""
     return [known] if known else grids(pieces)
@@ -208,10 +215,12 @@ def _ways(grid: MeshGrid, shapes: Sequence[tuple[int, ...]]) -> list[Placement]:
     return [*plain, *(way for whole in sorted(cut) for way in block_placements(grid, shapes, whole))]
 
 
-def _problem(wanted: str, told: Told, candidates: Sequence[Placement]) -> str:
+def _problem(wanted: str, told: Told, candidates: Sequence[Placement], *, is_placed: bool) -> str:
     possible = ", ".join(sorted({way.kind for way in candidates})) or "none"
     if wanted:
         return f"its pieces cannot be held as {wanted!r}; by their shapes: {possible}"
+    if told and is_placed:
+        return f"the dump tells {told_text(told)}, which is not among what its pieces allow: {possible}"
     if told:
         return f"the dump tells {told_text(told)}, and where the ranks are is not known (--mesh)"
     return f"how the ranks hold it is not known; by the shapes of its pieces: {possible}"

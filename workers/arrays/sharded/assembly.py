@@ -225,16 +225,25 @@ def interleaved(parts: Sequence[Assembly], axis: int, lengths: Sequence[int]) ->
     return Joined(tuple(parts), axis, tuple(segments))
 
 
-def zigzag(parts: Sequence[Assembly], axis: int) -> Joined:
+def zigzag(parts: Sequence[Assembly], axis: int, lengths: Sequence[int] = ()) -> Joined:
     """Return parts of two halves each, the first halves in order and the second ones in reverse.
 
     This is how context parallelism with causal attention cuts a sequence: rank r of n has chunks r and
     2n - 1 - r.
+
+    Args:
+        parts: of equal lengths.
+        axis: along which they are cut.
+        lengths: of several sequences that lie one behind the other, each of which is cut so; none for one.
     """
-    halves = [part.shape[axis] // 2 for part in parts]
-    first = [AxisSegment(number, 0, half) for number, half in enumerate(halves)]
-    second = [AxisSegment(number, half, half) for number, half in enumerate(halves)]
-    return Joined(tuple(parts), axis, (*first, *reversed(second)))
+    segments: list[AxisSegment] = []
+    begin = 0
+    for length in lengths or (len(parts) * parts[0].shape[axis],):
+        half = length // len(parts) // 2
+        segments += [AxisSegment(number, begin, half) for number in range(len(parts))]
+        segments += [AxisSegment(number, begin + half, half) for number in reversed(range(len(parts)))]
+        begin += 2 * half
+    return Joined(tuple(parts), axis, tuple(segments))
 
 
 def replicas(assembly: Assembly) -> list[Assembly]:

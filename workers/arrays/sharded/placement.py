@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import islice
+from itertools import islice, pairwise, product
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,8 +19,6 @@ import numpy.typing as npt
 
 from workers.arrays.sharded.assembly import (
     Assembly,
-    AxisSegment,
-    Joined,
     Piece,
     Same,
     Shape,
@@ -52,7 +50,8 @@ class Held(StrEnum):
     FLAT = "flat shard"
     """Its elements one after the other, as of one axis, are cut: parameters of FSDP1."""
     ZIGZAG = "zigzag"
-    """Cut along an axis into twice as many chunks as ranks, an early and a late one for each."""
+    """Cut along an axis into twice as many chunks as ranks, an early and a late one for each. With lengths,
+    each of several sequences that lie one behind the other is cut so."""
     PARTIAL_SUM = "partial sum"
     MEAN = "mean"
     """What the ranks hold has to be averaged: losses and gradients before they are reduced."""
@@ -70,17 +69,20 @@ class Dimension:
     name: str = ""
     """The name of the dimension, such as `tp`; "" if it is not known."""
     lengths: tuple[int, ...] = ()
-    """Of blocks: how long each block of a rank is."""
+    """Of blocks: how long each block of a rank is. Of sequences in zigzag: how long each is as a whole."""
 
     @property
     def kind(self) -> str:
         """What it is without sizes, such as `shard 0`: the same for all tensors that are cut alike."""
-        return self.held.value if self.axis is None else f"{self.held.value} {self.axis}"
+        if self.axis is None:
+            return self.held.value
+        of_each = " of each sequence" if self.held is Held.ZIGZAG and self.lengths else ""
+        return f"{self.held.value} {self.axis}{of_each}"
 
     def __str__(self) -> str:
         text = self.kind
         if self.lengths:
-            text += f" ({'+'.join(map(str, self.lengths))} per rank)"
+            text += f" ({'+'.join(map(str, self.lengths))}{' per rank' * (self.held is Held.BLOCKS)})"
         return f"{self.name}: {text}" if self.name else text
 
 
@@ -145,13 +147,17 @@ def _factorizations(count: int, dimensions: int) -> Iterator[tuple[int, ...]]:
                     yield (first, *rest)
 
 
-def placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape | None) -> list[Placement]:
+def placements(
+    grid: MeshGrid, shapes: Sequence[Shape], whole: Shape | None, *, repeated: bool = False
+) -> list[Placement]:
     """Return the plain ways in which pieces of these shapes may make up a tensor, the simplest first.
 
     Args:
         grid: where the pieces lie.
         shapes: of the pieces, by number.
         whole: the shape of the tensor; None if it is not known: whatever the shapes allow then.
+        repeated: include ways in which neighbouring dimensions of a guessed mesh hold it alike, so that they
+            are one.
     """
     if not grid.names:
         return _of_one_rank(shapes[0], whole)
@@ -160,7 +166,9 @@ def placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape | None) -> 
     if whole is not None and len(whole) > 1 and len(shapes[0]) == 1:
         flat = placements(grid, shapes, (math.prod(whole),))
         return [_flat(placement, whole) for placement in flat]
-    tried = (_placement(grid, shapes, ways, whole) for ways in _ways_on(grid, len(shapes[0])))
+    tried = (
+        _placement(grid, shapes, ways, whole) for ways in _ways_on(grid, len(shapes[0]), repeated=repeated)
+    )
     return list(islice((placement for placement in tried if placement is not None), _MAX_WAYS))
 
 
@@ -172,14 +180,14 @@ def _of_one_rank(shape: Shape, whole: Shape | None) -> list[Placement]:
     return [_flat(piece, whole)] if shape == (math.prod(whole),) else []
 
 
-def _ways_on(grid: MeshGrid, axes: int) -> list[tuple[_Way, ...]]:
+def _ways_on(grid: MeshGrid, axes: int, *, repeated: bool) -> list[tuple[_Way, ...]]:
     """Return the combinations of plain ways, one for each dimension of a mesh, the simplest first.
 
     On a mesh of many dimensions not all can be tried: sums along most of them are the least likely.
     """
     shards = [(Held.SHARD, axis) for axis in range(axes)]
     ways: list[_Way] = [(Held.REPLICATED, None), *shards, (Held.PARTIAL_SUM, None), (Held.MEAN, None)]
-    return sorted(_combinations(ways, len(grid.names), repeated=any(grid.names)), key=_sums)
+    return sorted(_combinations(ways, len(grid.names), repeated=repeated or any(grid.names)), key=_sums)
 
 
 def _combinations(ways: Sequence[_Way], count: int, *, repeated: bool) -> Iterator[tuple[_Way, ...]]:
@@ -214,13 +222,13 @@ def _placement(
 ) -> Placement | None:
     if whole is not None and not _may_fit(grid, shapes, ways, whole):
         return None
-    assembly = _assembled(grid.numbers, shapes, ways)
-    if assembly is None:
-        return None
     dimensions = tuple(
         Dimension(held, size, axis, name)
         for (held, axis), size, name in zip(ways, grid.numbers.shape, grid.names, strict=True)
     )
+    assembly = assembled(grid.numbers, shapes, dimensions)
+    if assembly is None:
+        return None
     cut = {axis for _, axis in ways if axis is not None}
     uneven = any(len({shape[axis] for shape in shapes}) > 1 for axis in cut)
     if whole is None or assembly.shape == whole:
@@ -241,35 +249,30 @@ def _may_fit(grid: MeshGrid, shapes: Sequence[Shape], ways: Sequence[_Way], whol
     return sum(own != wanted for own, wanted in zip(lengths, whole, strict=False)) <= 1
 
 
-def _assembled(
-    numbers: npt.NDArray[np.int64],
-    shapes: Sequence[Shape],
-    ways: Sequence[_Way],
-    lengths: Sequence[int] = (),
+def assembled(
+    numbers: npt.NDArray[np.int64], shapes: Sequence[Shape], dimensions: Sequence[Dimension]
 ) -> Assembly | None:
-    """Return the pieces put together in this way; None if their shapes do not allow it.
+    """Return pieces put together in this way; None if their shapes do not allow it.
 
     Args:
         numbers: of the pieces, by place on the mesh.
         shapes: of the pieces.
-        ways: by dimension of the mesh.
-        lengths: of the blocks of a rank, if a dimension holds blocks.
+        dimensions: of the mesh.
     """
     if not numbers.shape:
         number = int(numbers)
         return Piece(number, shapes[number])
-    parts = [_assembled(part, shapes, ways[1:], lengths) for part in numbers]
+    parts = [assembled(part, shapes, dimensions[1:]) for part in numbers]
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
-    held, axis = ways[0]
-    if axis is not None:
-        return _cut(known, held, axis, lengths)
+    if dimensions[0].axis is not None:
+        return _cut(known, dimensions[0].held, dimensions[0].axis, dimensions[0].lengths)
     if len({part.shape for part in known}) > 1:
         return None
-    if held is Held.REPLICATED:
+    if dimensions[0].held is Held.REPLICATED:
         return Same(tuple(known))
-    return Summed(tuple(known), 1 / len(known) if held is Held.MEAN else 1.0)
+    return Summed(tuple(known), 1 / len(known) if dimensions[0].held is Held.MEAN else 1.0)
 
 
 def _cut(parts: Sequence[Assembly], held: Held, axis: int, lengths: Sequence[int]) -> Assembly | None:
@@ -277,7 +280,7 @@ def _cut(parts: Sequence[Assembly], held: Held, axis: int, lengths: Sequence[int
         return None  # they differ in another axis
     if held is Held.BLOCKS:
         return interleaved(parts, axis, lengths)
-    return zigzag(parts, axis) if held is Held.ZIGZAG else joined(parts, axis)
+    return zigzag(parts, axis, lengths) if held is Held.ZIGZAG else joined(parts, axis)
 
 
 def _longest(shapes: Sequence[Shape]) -> Shape:
@@ -306,22 +309,19 @@ def _padded(placement: Placement, whole: Shape, *, max_piece: Shape) -> Placemen
 
 
 def block_placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape) -> list[Placement]:
-    """Return the ways in which ranks hold several blocks each of an axis of a tensor, or strided shards.
+    """Return the ways in which ranks hold several blocks of an axis, chunks in zigzag, or strided shards.
 
-    Blocks are tried only along the innermost dimension of the mesh; along the others, the tensor is
-    replicated or cut plainly. Strided shards are tried only on meshes of two dimensions.
+    One dimension of the mesh holds blocks, one holds chunks in zigzag, or one of each does: fused projections
+    under context parallelism. Strided shards are tried only on meshes of two dimensions.
     """
     possible = _strided_placements(grid, shapes, whole)
-    for plain in placements(grid, shapes, whole):
-        inner = plain.dimensions[-1] if plain.dimensions else None
-        if inner is None or inner.axis is None or not _is_plainly_cut(plain):
+    for plain in placements(grid, shapes, whole, repeated=True):
+        if plain.padding or plain.uneven:
             continue
-        outer = [(dimension.held, dimension.axis) for dimension in plain.dimensions[:-1]]
-        for held, lengths in _forms(shapes[0][inner.axis]):
-            assembly = _assembled(grid.numbers, shapes, [*outer, (held, inner.axis)], lengths)
+        for dimensions in _in_blocks(plain.dimensions, shapes[0]):
+            assembly = assembled(grid.numbers, shapes, dimensions)
             if assembly is not None and assembly.shape == whole:
-                last = Dimension(held, inner.size, inner.axis, inner.name, lengths)
-                possible.append(Placement((*plain.dimensions[:-1], last), assembly))
+                possible.append(Placement(dimensions, assembly))
     return possible
 
 
@@ -331,59 +331,52 @@ def _strided_placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape) -
         return []
     possible = []
     for axis in range(len(whole)):
-        assembly = _assembled(grid.numbers.T, shapes, [(Held.SHARD, axis)] * _PLANE)
-        if assembly is not None and assembly.shape == whole:
-            dimensions = tuple(
-                Dimension(held, size, axis, name)
-                for held, size, name in zip(
-                    (Held.STRIDED, Held.SHARD), grid.numbers.shape, grid.names, strict=True
-                )
+        outer, inner = (
+            Dimension(held, size, axis, name)
+            for held, size, name in zip(
+                (Held.STRIDED, Held.SHARD), grid.numbers.shape, grid.names, strict=True
             )
+        )
+        assembly = assembled(grid.numbers.T, shapes, (inner, outer))
+        if assembly is not None and assembly.shape == whole:
             uneven = len({shape[axis] for shape in shapes}) > 1
-            possible.append(Placement(dimensions, assembly, uneven=uneven))
+            possible.append(Placement((outer, inner), assembly, uneven=uneven))
     return possible
 
 
-def _is_plainly_cut(placement: Placement) -> bool:
-    """Return whether the innermost dimension cuts an axis into equal pieces that fill it."""
-    inner = placement.dimensions[-1]
-    return inner.held is Held.SHARD and not placement.padding and not placement.uneven
+def _in_blocks(dimensions: Sequence[Dimension], shape: Shape) -> Iterator[tuple[Dimension, ...]]:
+    """Yield dimensions of which one holds blocks, one chunks in zigzag, or one of each.
+
+    Args:
+        dimensions: how a tensor is held plainly.
+        shape: of each piece.
+    """
+    choices = []
+    for number, dimension in enumerate(dimensions):
+        axis = dimension.axis
+        choices.append([dimension])
+        if dimension.held is Held.SHARD and axis is not None:
+            inner = [other.size for other in dimensions[number + 1 :] if other.axis == axis]
+            choices[-1] += _forms(dimension, shape[axis] * math.prod(inner))
+    for chosen in product(*choices):
+        others = [dimension.held for dimension in chosen if dimension.held in {Held.BLOCKS, Held.ZIGZAG}]
+        if others and len(set(others)) == len(others) and not any(map(_is_one, pairwise(chosen))):
+            yield chosen
 
 
-def _forms(length: int) -> Iterator[tuple[Held, tuple[int, ...]]]:
-    """Yield how several blocks may lie in an axis of a piece, with their lengths."""
+def _is_one(neighbours: tuple[Dimension, Dimension]) -> bool:
+    """Return whether two neighbouring dimensions of a guessed mesh are one: they hold a tensor alike."""
+    first, second = neighbours
+    return not first.name and first.held is second.held and first.axis == second.axis
+
+
+def _forms(dimension: Dimension, length: int) -> Iterator[Dimension]:
+    """Yield how several blocks, or chunks in zigzag, may lie in what is cut plainly, of this length."""
     for blocks in _BLOCKS:
         if length % blocks == 0:
-            yield Held.BLOCKS, (length // blocks,) * blocks
+            yield replace(dimension, held=Held.BLOCKS, lengths=(length // blocks,) * blocks)
     if length % 2 == 0:
-        yield Held.ZIGZAG, ()
-
-
-def from_segments(
-    grid: MeshGrid, shapes: Sequence[Shape], axis: int, segments: Sequence[AxisSegment]
-) -> Placement | None:
-    """Return the placement of pieces that were found to lie in these segments of an axis.
-
-    It is None unless the placement is regular: all ranks have blocks of the same lengths, in the same order.
-    """
-    if len(grid.names) != 1:
-        return None
-    count = len(shapes)
-    if len(segments) % count:
-        return None
-    rounds = [segments[begin : begin + count] for begin in range(0, len(segments), count)]
-    if len(rounds) < 2 or not all(_is_regular(turn) for turn in rounds):
-        return None
-    lengths = tuple(turn[0].length for turn in rounds)
-    parts = tuple(Piece(number, shape) for number, shape in enumerate(shapes))
-    dimension = Dimension(Held.BLOCKS, count, axis, grid.names[0], lengths)
-    return Placement((dimension,), Joined(parts, axis, tuple(segments)))
-
-
-def _is_regular(turn: Sequence[AxisSegment]) -> bool:
-    """Return whether all pieces take their turn, in their order, with the same positions of each."""
-    is_in_order = [segment.part for segment in turn] == list(range(len(turn)))
-    return is_in_order and len({segment.begin for segment in turn}) == 1
+        yield replace(dimension, held=Held.ZIGZAG)
 
 
 def same_on_both(shapes: Sequence[Shape]) -> Assembly | None:

@@ -23,17 +23,17 @@ from workers.arrays.sharded.assembly import (
     joined,
     replicas,
 )
+from workers.arrays.sharded.content_placement import place_by_content
 from workers.arrays.sharded.placement import (
     Held,
     MeshGrid,
     Placement,
     block_placements,
-    from_segments,
     grids,
     placements,
     same_on_both,
 )
-from workers.arrays.sharded.segment_match import MatchedOrder, match_order
+from workers.arrays.sharded.segment_match import MatchedOrder
 
 #: Up to this many elements, a tensor is read as a whole to score a way.
 _WHOLE = 256 * 1024
@@ -45,8 +45,6 @@ _MAX_PAIRS = 256
 _MOST_DIMENSIONS, _GOOD = 4, 1e-3
 #: Ways that are off by more than this are followed by a search for blocks.
 _POOR = 0.05
-#: The most elements of a tensor whose blocks are searched for by content.
-_MAX_MATCHED = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,28 +185,17 @@ class _Sides:
             self.score(way, whole)
             for grid in self.a.grids
             for way in block_placements(grid, self.a.shapes, self.b.shapes[0])
+            if not _adds_replicas(_with_twins(way.assembly, self.a.twins))
         ]
         order = None
         if not scored or min(way.error for way in scored) > _POOR:
-            order, placement = self._by_content()
-            scored += [self.score(placement, whole)] if placement is not None else []
+            order, placement = place_by_content(
+                self.a.grids, self.a.shapes, self.elements_a, self.elements_b[0], self.b.shapes[0]
+            )
+            if placement is not None and not _adds_replicas(_with_twins(placement.assembly, self.a.twins)):
+                scored.append(self.score(placement, whole))
         scored.sort(key=lambda way: way.error)
         return Search(tuple(scored), order)
-
-    def _by_content(self) -> tuple[MatchedOrder | None, Placement | None]:
-        """Return where positions of the cut axis are by content, and the placement if that is regular."""
-        shape = self.b.shapes[0]
-        for grid in self.a.grids:
-            for way in placements(grid, self.a.shapes, shape):
-                axes = [dimension.axis for dimension in way.dimensions if dimension.axis is not None]
-                if len(way.dimensions) != 1 or len(axes) != 1 or math.prod(shape) > _MAX_MATCHED:
-                    continue
-                order = match_order(self.elements_a, self.a.shapes, self.elements_b[0], shape, axes[0])
-                if order is not None:
-                    segments = order.segments(shape[axes[0]])
-                    placement = from_segments(grid, self.a.shapes, axes[0], segments) if segments else None
-                    return order, placement
-        return None, None
 
     def _agreement(self, assembly_a: Assembly, assembly_b: Assembly) -> Agreement:
         """Compare two assemblies over ranges; of a padded axis, what both have."""

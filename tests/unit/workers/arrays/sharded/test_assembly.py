@@ -62,6 +62,10 @@ def test_blocks_and_chunks_are_put_into_their_order() -> None:
     early_and_late = [np.concatenate([WHOLE[:, :2], WHOLE[:, 6:]], axis=1), WHOLE[:, 2:6]]
     halves = zigzag([Piece(number, (6, 4, 10)) for number in (0, 1)], 1)
     assert np.array_equal(halves.read(elements(early_and_late), 7, 400), WHOLE.reshape(-1)[7:400])
+    sequences = [[0, 3, 4, 7], [1, 2, 5, 6]]  # two of four positions each
+    packed = zigzag([Piece(number, (6, 4, 10)) for number in (0, 1)], 1, (4, 4))
+    read = packed.read(elements([WHOLE[:, own] for own in sequences]), 0, WHOLE.size)
+    assert np.array_equal(read, WHOLE.reshape(-1))
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(1.0, [4.0, 6.0]), (0.5, [2.0, 3.0])])

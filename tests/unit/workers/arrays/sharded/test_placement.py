@@ -47,6 +47,16 @@ def test_blocks_need_a_length_that_divides() -> None:
     assert block_placements(grid, [(6,), (6,)], (6,)) == []
 
 
+def test_two_dimensions_of_a_mesh_hold_chunks_and_blocks() -> None:
+    """A fused projection under context parallelism. Like neighbours of a guessed mesh are one dimension."""
+    (grid,) = (grid for grid in grids(4) if len(grid.names) == 2)
+    found = {str(way) for way in block_placements(grid, [(4, 3)] * 4, (8, 6))}
+    assert {"zigzag 0, blocks 1 (1+1+1 per rank)", "blocks 1 (1+1+1 per rank), zigzag 0"} <= found
+    along_one = {str(way) for way in block_placements(grid, [(2, 6)] * 4, (8, 6))}
+    assert {"zigzag 0, shard 0", "shard 0, zigzag 0"} <= along_one
+    assert not {"zigzag 0", "zigzag 0, zigzag 0", "shard 0"} & along_one
+
+
 def test_a_mesh_of_many_ranks_is_bounded() -> None:
     assert [grid.numbers.shape for grid in grids(6)] == [(6,), (2, 3), (3, 2)]
     assert len(grids(1)) == 1

@@ -13,6 +13,7 @@ RNG = np.random.default_rng(1)
 WHOLE = RNG.normal(size=(12, 8)).astype(np.float32)
 NOISE = RNG.normal(size=WHOLE.shape).astype(np.float32)
 Q, K, V = np.split(WHOLE, 3)
+ZIGZAG = [np.concatenate([WHOLE[:3], WHOLE[9:]]), WHOLE[3:9]]
 
 
 def rows(*parts: Values) -> Values:
@@ -40,6 +41,13 @@ WAYS = {
     "shard 0, replicated": [part for part in np.split(WHOLE, 2) for _ in range(2)],
     "replicated, shard 0": np.split(WHOLE, 2) * 2,
     "shard 0, partial sum": [WHOLE[:6] - NOISE[:6], NOISE[:6], WHOLE[6:] - NOISE[6:], NOISE[6:]],
+    "zigzag 0, shard 1": [part for row in ZIGZAG for part in np.split(row, 2, axis=1)],
+    "zigzag 0, shard 0": [part for row in ZIGZAG for part in np.split(row, 2)],
+    "zigzag 0, partial sum": [part for row in ZIGZAG for part in (row - NOISE[:6], NOISE[:6])],
+    "shard 1, zigzag 0": [np.split(row, 2, axis=1)[place] for place in (0, 1) for row in ZIGZAG],
+    "zigzag 0, blocks 1 (2+1+1 per rank)": [
+        row[:, own] for row in ZIGZAG for own in ([0, 1, 4, 6], [2, 3, 5, 7])
+    ],
 }
 
 
@@ -49,6 +57,14 @@ def test_the_way_that_holds_is_the_closest(way: str) -> None:
     assert str(found.ways[0].a) == way
     assert found.ways[0].error < 1e-6
     assert all(other.error > 0.1 for other in found.ways[1:] if "mean" not in str(other.a))
+
+
+def test_shares_of_replicas_are_not_added_up() -> None:
+    """Half of each block on every rank of two pairs: twice what they hold is not a sum of theirs."""
+    halves = [rows(Q[:2], K[:2], V[:2]) / 2, rows(Q[2:], K[2:], V[2:]) / 2] * 2
+    (best, *_) = search_in(halves, [WHOLE]).ways
+    assert str(best.a) == "replicated, blocks 0 (2+2+2 per rank)"
+    assert best.factor == pytest.approx(0.5)
 
 
 def test_a_mean_is_not_a_sum() -> None:

@@ -1,0 +1,175 @@
+"""Meshes of two axes, zigzag, packed sequences and experts in dumps of SGLang's dumper, with hidden `dims`.
+
+A small transformer runs on emulated ranks (`tests/sglang_mesh_program.py`). Its annotations are hidden from
+the search, and then held against what it finds. Where they are seen, whole tensors are those of SGLang's
+comparator.
+"""
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ingest
+from ingest.questions.compare.compared_tensor import Verdict
+from ingest.questions.compare.result import Comparison
+from ingest.reader.dump_store import DumpStore
+from tests.pipeline import ingest_directly
+from workers.errors import UsageError
+
+PROGRAM = Path(__file__).parent.parent / "sglang_mesh_program.py"
+#: The axes of the mesh of each run, and the run of one rank with which it is compared.
+MESHES = {
+    "cp2-tp2": (("cp", "tp"), "one"),
+    "tp2-cp2": (("tp", "cp"), "one"),
+    "sp-sb": (("cp", "tp"), "one-sb"),
+    "sp-t": (("cp", "tp"), "one-t"),
+    "ep2-etp2": (("moe_ep", "moe_tp"), "one"),
+    "dp2-tp2": (("dp", "tp"), "one"),
+}
+#: The first tensor that differs because of a mistake, with annotations and without. Values that agree in no
+#: way leave a mesh of two axes open until another layer settles it.
+MISTAKES = {
+    "same-shard": ("layers.0.out_partial", "layers.1.norm"),
+    "swapped-shards": ("layers.0.down_partial", "layers.1.norm"),
+    "no-reduction": ("layers.1.out", "layers.1.residual"),
+    "contiguous": ("input_ids", "layers.0.residual"),
+    "late-chunk-first": ("layers.1.context", "layers.1.context"),
+}
+
+Stored = Callable[[str, str], DumpStore]
+Compared = Callable[[str, str], Comparison]
+
+
+@pytest.fixture(scope="module")
+def runs(torch_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: ARG001  (they must be there)
+    """Run all, in a process of their own that imports PyTorch."""
+    into = tmp_path_factory.mktemp("meshes")
+    names = [*MESHES, *dict.fromkeys(one for _, one in MESHES.values())]
+    names += [f"cp2-tp2+{mistake}" for mistake in MISTAKES]
+    subprocess.run([sys.executable, str(PROGRAM), str(into), *names], check=True, cwd=into)
+    return into
+
+
+@pytest.fixture(scope="module")
+def stored(runs: Path) -> Stored:
+    """Return what opens a run: `told`, `placed` or `hidden`."""
+
+    @cache
+    def store(known: str, run: str) -> DumpStore:
+        into = runs / f"{known}-{run}.zarr"
+        ingest_directly(runs / known / run, into)
+        return ingest.open_store(into)
+
+    return store
+
+
+def dims_of(store: DumpStore) -> dict[str, str]:
+    """Return the annotation of each tensor, by its name."""
+    return {tensor.name: tensor.attributes["meta"]["dims"] for tensor in store.tensors(rank=0)}
+
+
+def meaning(name: str, dims: str, mesh: tuple[str, ...]) -> str:
+    """Return the placement that an annotation means; on the axes of a fused projection, with its blocks."""
+    axes, _, remarks = dims.partition("#")
+    kinds = dict.fromkeys(re.findall(r"(\w+):replicated", remarks), "replicated")
+    for axis, text in enumerate(axes.split()):
+        for modifier in re.findall(r"[\[,]([\w:]+)", text):
+            cut, _, qualifier = modifier.replace("sp", "tp").partition(":")
+            kinds[cut] = f"shard {axis}"
+            if cut == "tp" and re.search(r"\.(qkv|gate_up)\.", name):
+                kinds[cut] = f"blocks {axis}"
+            if qualifier == "partial":
+                kinds[cut] = "partial sum"
+            elif qualifier == "zigzag":
+                kinds[cut] = f"zigzag {axis}" + " of each sequence" * (text[0] == "t")
+    if "dp" in mesh and "dp" not in kinds:  # which an annotation does not name
+        words = [word[0] for word in axes.split()]
+        kinds["dp"] = f"shard {words.index('b')}" if "b" in words else "replicated"
+    return ", ".join(kind for kind, _ in groupby(kinds[axis] for axis in mesh))
+
+
+def found(placement: str) -> str:
+    """Return a placement that was found without names and lengths; like neighbours are one dimension."""
+    plain = re.sub(r" \([^)]*\)|\w+: ", "", placement)
+    return ", ".join(kind for kind, _ in groupby(plain.split(", ")))
+
+
+@pytest.fixture(scope="module")
+def compared(stored: Stored) -> Compared:
+    """Return what compares a run with that of one rank."""
+
+    @cache
+    def compare(known: str, run: str) -> Comparison:
+        _, one = MESHES[run.partition("+")[0]]
+        return ingest.compare(stored(known, run).url, stored("hidden", one).url, keep_equal=True)
+
+    return compare
+
+
+def rated(comparison: Comparison, dims: Mapping[str, str], mesh: tuple[str, ...]) -> Counter[str]:
+    """Count the answers about annotated tensors that are right, open and wrong."""
+    placements = {row.name_a: row.held.placement if row.held else "?" for row in comparison.tensors}
+    ratings: Counter[str] = Counter()
+    for name, told in dims.items():
+        placement = placements.get(name, "?")
+        is_right = found(placement) == meaning(name, told, mesh)
+        ratings["right" if is_right else "open" if placement == "?" else f"wrong: {name} {placement}"] += 1
+    return ratings
+
+
+@pytest.mark.parametrize("run", MESHES)
+def test_layouts_are_those_of_hidden_annotations(stored: Stored, compared: Compared, run: str) -> None:
+    """None differs from the run of one rank, and no annotation contradicts what is found."""
+    mesh, _ = MESHES[run]
+    dims = dims_of(stored("told", run))
+    for known in ("hidden", "told") if run != "cp2-tp2" else ("hidden", "placed", "told"):
+        comparison = compared(known, run)
+        assert rated(comparison, dims, mesh) == {"right": len(dims)}, known
+        assert {row.verdict for row in comparison.tensors} <= {Verdict.EQUAL, Verdict.CLOSE, Verdict.ONLY_B}
+        assert ingest.layout(stored(known, run)).findings == (), known
+
+
+@pytest.mark.parametrize("run", [run for run in MESHES if run != "dp2-tp2"])
+def test_whole_tensors_are_those_of_the_comparator_of_sglang(runs: Path, stored: Stored, run: str) -> None:
+    """All but packed sequences, whose lengths no annotation tells: they are refused."""
+    with np.load(runs / f"{run}.npz") as made:
+        for tensor in stored("told", run).tensors(rank=0):
+            dims = tensor.attributes["meta"]["dims"]
+            expected = made[tensor.name.removeprefix("dump.").removesuffix(".output.0")]
+            if "t[cp:zigzag" in dims:
+                with pytest.raises(UsageError, match="of each sequence"):
+                    tensor.unsharded()
+            elif "partial" in dims:
+                np.testing.assert_allclose(tensor.unsharded().read(), expected, rtol=1e-5, atol=1e-5)
+            else:
+                np.testing.assert_array_equal(tensor.unsharded().read(), expected)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_found(compared: Compared, mistake: str) -> None:
+    for known, name in zip(("told", "hidden"), MISTAKES[mistake], strict=True):
+        first = compared(known, f"cp2-tp2+{mistake}").first
+        assert first is not None
+        assert first.tensor.name_a == f"dump.{name}.output.0", known
+
+
+def test_mistakes_are_explained(compared: Compared) -> None:
+    """Shards of other ranks, a sum that is not reduced, and contiguous chunks that were told to be zigzag."""
+    reasons = {
+        mistake: {row.name_a: row.reason for row in compared("told", f"cp2-tp2+{mistake}").tensors}
+        for mistake in ("same-shard", "swapped-shards", "no-reduction", "contiguous")
+    }
+    assert "hold the same part" in reasons["same-shard"]["dump.param.0.out.output.0"]
+    swapped = "tp 0 holds positions 24 to 47 of axis 1 instead of 0 to 23"
+    assert swapped in reasons["swapped-shards"]["dump.param.0.down.output.0"]
+    assert "a reduction is missing" in reasons["no-reduction"]["dump.layers.1.out.output.0"]
+    told = "its ranks hold it as cp: shard 1, tp: replicated, and the dump tells cp: zigzag 1"
+    assert told in reasons["contiguous"]["dump.input_ids.output.0"]
