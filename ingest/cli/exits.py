@@ -54,6 +54,7 @@ def exit_if_damaged(damaged: Collection[object]) -> None:
         Exit: with `EXIT_DAMAGE`.
     """
     if damaged:
+        say(DamagedStore.hint, label="hint")
         raise typer.Exit(EXIT_DAMAGE)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import ingest
+from ingest.cli.exits import exit_if_damaged, say_damaged
 from ingest.cli.files import check_writable
 from ingest.cli.opening import open_store, store_and
 from ingest.cli.options import ConfigOption, JsonOption, StoreArgument
@@ -159,19 +160,20 @@ def _show(
     quantization = quantization_of(opened, tensor, scan=scan)
     context = ingest.context_of(opened, tensor.rank)
     sample = sample_of(opened, tensor.rank)
+    damaged: list[str] = []
     if json:
-        print_json(
-            shown_row(
-                tensor,
-                context,
-                anatomy,
-                at,
-                values,
-                sample=sample,
-                quantization=quantization,
-                has_values=save is None,
-            )
+        row = shown_row(
+            tensor,
+            context,
+            anatomy,
+            at,
+            values,
+            sample=sample,
+            quantization=quantization,
+            has_values=save is None,
         )
+        print_json(row)
+        damaged += [row["damaged"]] if "damaged" in row else []
     else:
         print_fields(tensor, sample)
         print_context(context, tensor, whole_stack=stack)
@@ -189,6 +191,8 @@ def _show(
             print_slice(values, at)
     for problem in context.problems:
         say(problem, label="warning")
+    say_damaged(damaged)
+    exit_if_damaged(damaged)
 
 
 def _check_npy(path: Path) -> None:

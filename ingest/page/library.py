@@ -19,6 +19,7 @@ from ingest.reader.dump_store import open_store
 from workers.errors import DumpIngestError, StoreError, UsageError
 from workers.store import commit
 from workers.store.opening import open_objects, resolve
+from workers.store.record import missing_root
 
 #: The most runs of a list.
 MAX_RUNS = 500
@@ -207,6 +208,7 @@ class Library:
 
         Raises:
             UsageError: there is none.
+            DamagedStore: the URL is that of a store whose root is missing.
         """
         if self.is_single:
             return [PurePosixPath(self.url.rstrip("/")).name or "run"]
@@ -217,6 +219,8 @@ class Library:
             known = set(self._runs) | set(self._names)
         stores = (name for name in objects.children() if name in known or self._is_store(name))
         names = list(islice(stores, MAX_RUNS))
+        if not names and commit.holds_commits(objects):
+            raise missing_root(self.url)
         if not names:
             raise UsageError(
                 f"{self.url}: no dump-ingest store there, nor directly below",

@@ -31,7 +31,8 @@ class Damage:
     """The row of the index whose payload is damaged; -1 if no single row is concerned."""
 
     def __str__(self) -> str:
-        return f"{self.key}: {self.source + ': ' if self.source else ''}{self.reason}"
+        reason = self.reason.removeprefix(f"{self.key}: ")
+        return f"{self.key}: {self.source + ': ' if self.source else ''}{reason}"
 
 
 class DamagedStepWarning(UserWarning):

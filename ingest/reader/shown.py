@@ -94,6 +94,7 @@ def shown_row(
         sample: how many elements of its beginning and its end were dumped; 0 for all.
         has_values: whether values are part of the answer.
     """
+    histogram, damage = _histogram(tensor)
     return {
         **({"sample": sample} if sample else {}),
         **tensor.to_dict(),
@@ -101,18 +102,19 @@ def shown_row(
         **neighbours_row(tensor),
         "quantization": quantization.to_dict() if quantization else None,
         "anatomy": anatomy.to_dict() if anatomy else None,
-        "histogram": histogram.to_dict() if (histogram := _histogram(tensor)) else None,
+        "histogram": histogram.to_dict() if histogram else None,
+        **({"damaged": damage} if damage else {}),
         "at": at,
         "values": values_of(tensor, values) if has_values else None,
     }
 
 
-def _histogram(tensor: Tensor) -> Histogram | None:
-    """Return the sketch of a tensor; None if it has none, or it is damaged: `verify` names that."""
+def _histogram(tensor: Tensor) -> tuple[Histogram | None, str]:
+    """Return the sketch of a tensor, or None; and what is damaged of it, if that is why there is none."""
     try:
-        return tensor.histogram
-    except DamagedStore:
-        return None
+        return tensor.histogram, ""
+    except DamagedStore as exc:
+        return None, exc.message
 
 
 def context_row(context: Context, tensor: Tensor) -> dict[str, Any]:

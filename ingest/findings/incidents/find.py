@@ -153,7 +153,7 @@ class _IncidentSearch:
     def incidents(self) -> Iterator[Incident]:
         """Yield the incidents: NaN and Inf first, then what they do not explain."""
         explained: set[int] = set()
-        for episode in episodes_of(self.snapshot):
+        for episode in episodes_of(self.snapshot, self.left_out):
             explained |= set(episode.steps)
             yield self._of_episode(episode)
         for run in self._runs(self._overflow_steps() - explained):
@@ -183,7 +183,6 @@ class _IncidentSearch:
 
     def _of_episode(self, episode: Episode) -> Incident:
         answer = episode.origin
-        self.left_out += answer.left_out
         kind = IncidentKind.INF if answer.cause == "inf" else IncidentKind.NAN
         rules = self._rules_in(episode.steps, lambda rule_kind: rule_kind not in _ACROSS_RANKS)
         return self._of_origin(
@@ -281,9 +280,10 @@ class _IncidentSearch:
         summaries = [opened.commit.summary for step in run for opened in self.snapshot.of_step(step).values()]
         has_nan = any(summary.nan_tensors for summary in summaries)
         kind = IncidentKind.NAN if has_nan else IncidentKind.INF
-        if has_nan or any(left.key.step in run for left in self.left_out):
+        left_out = [left for left in self.left_out if left.key.step in run]
+        if has_nan or left_out:
             severity = max((self.sightings.facts[rule].severity for rule in rules), key=SEVERITIES.index)
-            why = "where it began is not known"
+            why = ": ".join(["where it began is not known", *map(str, left_out[:1])])
         else:
             severity = SEVERITIES[0]
             why = "harmless, for what read it gave finite numbers"

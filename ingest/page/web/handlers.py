@@ -46,6 +46,8 @@ HEADERS = {
 _LEAST_POLL_S = 0.5
 #: Larger than level 9 by a tenth, in a third of its time.
 _GZIP_LEVEL = 4
+#: Steps with damaged commits that an answer names at most.
+_DAMAGES_NAMED = 20
 _ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 
@@ -160,6 +162,8 @@ class Handler(RequestHandler):
     ) -> bytes:
         """Return what `make` returns of a run as it is now, packed by gzip; viewers share it.
 
+        A header names steps whose commits are damaged, because many answers are lists of what is not.
+
         Args:
             run: the run.
             name: the view or question.
@@ -171,6 +175,9 @@ class Handler(RequestHandler):
         site = self.site
         moment = await asyncio.to_thread(run.moment)
         token = moment.token
+        if moment.damages:
+            named = [str(damage.key) for damage in moment.damages[:_DAMAGES_NAMED]]
+            self.set_header("Damaged-Steps", ", ".join(named))
         if beside:
             other = await asyncio.to_thread(site.library.run, beside)
             token += (await asyncio.to_thread(other.moment)).token

@@ -16,6 +16,9 @@ from ingest.reader.parallel.mesh import Coordinates
 from ingest.reader.snapshot import LeftOut
 from workers.errors import UsageError
 from workers.model import StepKey
+from workers.store.commit import holds_commits
+from workers.store.model import StoreAddress
+from workers.store.opening import connect
 
 
 class Source(Protocol):
@@ -52,7 +55,7 @@ def open_source(
     """
     path = Path(selection.where)
     exists = _exists(path)
-    if exists and path.is_dir() and not (path / "zarr.json").exists():
+    if exists and path.is_dir() and not _is_store(path):
         return DumpSource(selection, find_dump(path, layout=layout))
     if exists and path.is_file():
         raise UsageError(
@@ -66,6 +69,11 @@ def open_source(
         )
     store = open_store(selection.where, **(storage_options or {}))
     return StoreSource(selection, store, include_partial=include_partial)
+
+
+def _is_store(path: Path) -> bool:
+    """Return whether a directory holds a store, even if its root is missing: a dump has no commits."""
+    return (path / "zarr.json").exists() or holds_commits(connect(StoreAddress(str(path))))
 
 
 def _exists(path: Path) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ingest.questions.origin.answer import OriginAnswer
 from ingest.questions.origin.search import OriginSearch
-from ingest.reader.snapshot import Snapshot
+from ingest.reader.snapshot import LeftOut, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,16 @@ class Episode:
     """The number of tensors with NaN or Inf, over all of the steps and ranks."""
 
 
-def episodes_of(snapshot: Snapshot) -> Iterator[Episode]:
+def episodes_of(snapshot: Snapshot, left_out: list[LeftOut]) -> Iterator[Episode]:
     """Yield the episodes of a snapshot, in order of steps.
 
     Reads the indexes of the steps up to the first of each episode that hold something bad, and of the step
     after it. Of the other steps only their totals are used, however long an episode is. Infinity that others
     turned into finite numbers is not an episode.
+
+    Args:
+        snapshot: the snapshot.
+        left_out: receives the steps that the search was not about, at its end.
     """
     search = OriginSearch(snapshot, "auto")
     for answer, steps in search.answers():
@@ -52,3 +56,4 @@ def episodes_of(snapshot: Snapshot) -> Iterator[Episode]:
             tuple(sorted(ranks)),
             sum(summary.anomalous_tensors for summary in bad),
         )
+    left_out += search.left_out

@@ -17,6 +17,9 @@ def why_of(step: Step, root: Root, bad: Mask) -> WhyAnswer | None:
         step: the step of its rank.
         root: the root.
         bad: which rows of the step are bad.
+
+    Raises:
+        DamagedStore: the elements are damaged.
     """
     op_type = root.call.op_type
     if root.operand is not None:

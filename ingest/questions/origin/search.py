@@ -18,6 +18,7 @@ from ingest.questions.origin.roots import CAME_IN, Root, Weight, real_roots, roo
 from ingest.questions.origin.spread import alternatives_to, spread_of
 from ingest.questions.origin.suspects import Suspects
 from ingest.questions.origin.wording import fused_from, name_of_input, source_line, tensors_of
+from ingest.questions.why import WhyAnswer
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.flow.content import CallKey
@@ -26,7 +27,7 @@ from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step import Step
 from workers.arrays.filter import Filter
-from workers.errors import UsageError
+from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
 
 CAUSES = ("auto", "nan", "inf", "overflow")
@@ -220,14 +221,26 @@ class OriginSearch:
             source=source_line(self.snapshot, step, call),
             inputs=inputs,
             outputs=outputs,
-            why=None if self.condition is not None else why_of(step, root, bad),
+            why=self._why(step, root, bad, notes),
             spread=spread,
             alternatives=alternatives_to(root, others, is_condition=self.condition is not None),
             notes=tuple(dict.fromkeys(notes)),
-            left_out=self._left_out,
+            left_out=self.left_out,
         )
         step.forget_tables()
         return answer
+
+    def _why(self, step: Step, root: Root, bad: Mask, notes: list[str]) -> WhyAnswer | None:
+        """Return why a root is bad, if elements tell; add a note if they are damaged."""
+        if self.condition is not None:
+            return None
+        try:
+            return why_of(step, root, bad)
+        except DamagedStore as exc:
+            notes.append(
+                f"why it is bad is not known, because elements are damaged: {exc.message}. {exc.hint}"
+            )
+            return None
 
     def _cause_of(self, root: Root) -> str:
         if self.condition is not None:
@@ -241,12 +254,13 @@ class OriginSearch:
             overflow = first_overflow(self.snapshot)
             if overflow.found:
                 return overflow
-        return OriginAnswer(None, notes=tuple(self._notes_on_search()), left_out=self._left_out)
+        return OriginAnswer(None, notes=tuple(self._notes_on_search()), left_out=self.left_out)
 
     def _notes_on_search(self) -> list[str]:
         unknown = self._unknown if self.condition is None else 0
         return notes_on_search(self._passed_by, self._suspects.alike, unknown)
 
     @property
-    def _left_out(self) -> tuple[LeftOut, ...]:
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """The steps that the search is not about, as far as it has come."""
         return (*self.snapshot.left_out, *self._suspects.damaged)

@@ -26,7 +26,7 @@ from ingest.questions.why.definitions import (
     reasons_of_rows,
 )
 from ingest.reader.tensor import Tensor
-from workers.errors import DamagedStore, UsageError
+from workers.errors import UsageError
 from workers.model import MIB
 
 #: Elements of the output that are read at once.
@@ -47,13 +47,15 @@ def explain(op_type: str, inputs: Sequence[Tensor], bad: Tensor) -> WhyAnswer | 
         op_type: its type.
         inputs: its inputs, in order; none for a tensor that was bad already, which has no reason of its own.
         bad: its output with NaN or Inf, or such a tensor.
+
+    Raises:
+        DamagedStore: the elements are damaged.
     """
     reader = _Reader(op_type, tuple(inputs), bad)
     try:
         return reader.why()
-    except (DamagedStore, UsageError):
-        # The rest of the answer stands without it: the elements were removed or are damaged.
-        return None
+    except UsageError:
+        return None  # they were removed
 
 
 @dataclass

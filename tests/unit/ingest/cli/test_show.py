@@ -1,5 +1,6 @@
 """`dump-ingest show`: a tensor with the context of its operator."""
 
+import shutil
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,6 +12,7 @@ from ingest.api import open_store
 from ingest.cli import show
 from tests.asked_dumps import asked_dump, store_of
 from tests.cli import Answer, strict_json
+from tests.damages import flip, only
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
@@ -216,3 +218,16 @@ def test_a_window_is_a_table_with_the_names_of_its_rows(nan_store: Path, answer:
     (tensor,) = open_store(nan_store).tensors(rank=1, step=2, name="Log.*.output.0")
     assert printed == ingest.window(tensor, 2, 0, 2, 2)
     assert "does not go with" in answer("show", *log, "--window", ":,:", "--at", ":", code=2).stderr
+
+
+def test_a_damaged_sketch_is_named(sketched_store: Path, tmp_path: Path, answer: Answer) -> None:
+    store = tmp_path / "run.zarr"
+    shutil.copytree(sketched_store, store)
+    flip(only(store, "rank_1/step_2/*/histograms/c/0/0"))
+    words = ("show", store, "Log.*.output.0", "--rank", 1, "--step", 2, "--json")
+    shown = answer(*words, code=3)
+    assert shown.json["histogram"] is None
+    assert "histograms" in shown.json["damaged"]
+    assert "damaged: rank 1 step 2: histograms" in shown.stderr
+    assert "dump-ingest repair" in shown.stderr
+    assert "damaged" not in answer(words[0], sketched_store, *words[2:]).json

@@ -1,5 +1,6 @@
 """The runs of a page, and when their stores are asked."""
 
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ from ingest.page import library as module
 from ingest.page.library import Library, Run
 from ingest.page.moment import Moment
 from tests.wrapped_objects import WrappedObjects
-from workers.errors import UsageError
+from workers.errors import DamagedStore, UsageError
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 
@@ -124,3 +125,12 @@ def test_a_store_that_cannot_be_read_keeps_imports_waiting_no_longer(tmp_path: P
         library.run("gone").moment()
     while not library.is_prepared:
         time.sleep(0.005)
+
+
+def test_a_store_that_has_lost_its_root_is_named(nan_log: Path, tmp_path: Path) -> None:
+    store = tmp_path / "run.zarr"
+    shutil.copytree(nan_log, store)
+    (store / "zarr.json").unlink()
+    with pytest.raises(DamagedStore, match=r"its zarr\.json is missing") as raised:
+        Library(str(store)).names()
+    assert "repair" in (raised.value.hint or "")

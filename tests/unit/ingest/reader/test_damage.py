@@ -18,6 +18,7 @@ DAMAGES = [Damage(StepKey(0, 1), "a.npy", "truncated"), Damage(StepKey(0, 2), ""
 
 
 def test_a_damage_names_step_and_file() -> None:
+    assert str(Damage(StepKey(0, 1), "", "rank 0 step 1: missing")) == "rank 0 step 1: missing"
     assert list(map(str, DAMAGES)) == ["rank 0 step 1: a.npy: truncated", "rank 0 step 2: missing"]
 
 

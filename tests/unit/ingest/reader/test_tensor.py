@@ -3,8 +3,10 @@
 import json
 import pickle
 import re
+import shutil
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from ingest.api import DumpStore, open_store
 from ingest.reader.damage import DamagedStepWarning
 from tests.counted_requests import CountedRequests
+from tests.damages import only
 from tests.npy_files import MadeDump
 from tests.pipeline import SMALL_GRID, ingest_directly
 from workers.errors import DamagedStore
@@ -136,3 +139,14 @@ def test_pieces_join_to_the_tensor(filled: DumpStore) -> None:
     pieces = list(tensor.pieces(nbytes=12))
     assert max(map(len, pieces)) == 3
     assert np.concatenate(pieces).tobytes() == tensor.read().tobytes()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_the_payload_of_another_step_is_not_examined(order: Any, made: MadeDump, store: Path) -> None:
+    for step in range(2):
+        made.add(np.full((4, 5), step, "<f4", order=order), step=step)
+    ingest_directly(made.root, store)
+    assert open_store(store).tensors(step=0)[0].examine().elements == 20
+    shutil.copy(*(only(store, f"rank_0/step_{step}/*/tensors/float32/c/0") for step in (1, 0)))
+    with pytest.raises(DamagedStore, match="the digest does not match"):
+        open_store(store).tensors(step=0)[0].examine()

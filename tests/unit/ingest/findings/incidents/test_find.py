@@ -1,17 +1,20 @@
 """The incidents of real dumps with NaN, and of runs made by hand."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 import ingest
+from tests.damages import flip, only
 from tests.dumps import DumpLibrary, unpack
 from tests.made_runs import MadeRun
 from tests.npy_files import MadeDump
 from tests.origin_runs import BAD, CLEAN, GOOD, INF
 from tests.pipeline import ingest_directly
 from workers.errors import UsageError
+from workers.model import StepKey
 from workers.rules.load import load_rules
 
 RULES = load_rules().enabled
@@ -163,3 +166,15 @@ def test_an_incident_is_plain_values(nan: Path) -> None:
     (row,) = answer.to_dict()["incidents"]
     assert json.loads(json.dumps(row))["origin"]["op_type"] == "Log"
     assert list(answer.to_pandas()["op_type"]) == ["Log"]
+
+
+def test_damage_that_hides_an_origin_is_named(nan: Path, tmp_path: Path) -> None:
+    """The totals of the commit show that there is NaN, even if nobody can read where it began."""
+    store = tmp_path / "run.zarr"
+    shutil.copytree(nan, store)
+    for step in (2, 3):
+        flip(only(store, f"rank_1/step_{step}/*/index/labels/c/0/0"))
+    answer = ingest.incidents(ingest.open_store(store))
+    (incident,) = (incident for incident in answer.incidents if incident.kind == "nan")
+    assert "where it began is not known: rank 1 step 2: damaged: " in incident.summary
+    assert [left.key for left in answer.left_out] == [StepKey(1, 2), StepKey(1, 3)]

@@ -17,6 +17,7 @@ from bench.steps import commit_run
 from ingest.page.overview import Overview
 from ingest.page.web.access import Access
 from ingest.page.web.handlers import HEADERS
+from tests.damages import flip
 from tests.npy_files import MadeDump, tensor_name
 from tests.page_server import RunningPage
 from tests.pipeline import ingest_directly
@@ -325,3 +326,13 @@ def test_of_many_ranks_one_is_compared_at_a_time(tmp_path: Path) -> None:
         growth = own.get("/api/v1/runs/a.zarr/growth?with=b.zarr&rank=3&name=*op0*").json
         assert [row["step"] for row in growth] == list(range(10))
         assert all(row["error"] > 0 for row in growth)
+
+
+def test_answers_name_steps_that_they_cannot_be_about(nan_log: Path, tmp_path: Path) -> None:
+    store = tmp_path / "run.zarr"
+    shutil.copytree(nan_log, store)
+    with RunningPage(store, refresh_s=0) as own:
+        assert "Damaged-Steps" not in own.get(f"{API}/steps").headers
+        flip(store / "rank_1/step_2/zarr.json")
+        got = own.get(f"{API}/incidents")
+        assert (got.status, got.headers["Damaged-Steps"]) == (200, "rank 1 step 2")

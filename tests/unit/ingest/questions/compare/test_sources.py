@@ -1,5 +1,6 @@
 """Stores and dumps as sides of a comparison."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from ingest.questions.compare import Verdict, compare
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
-from workers.errors import UsageError
+from workers.errors import DamagedStore, UsageError
 from workers.store.model import Grid
 
 
@@ -42,3 +43,11 @@ def test_what_is_not_there_is_a_users_mistake(
     a, b = (side.format(store=nan_log, dump=dumps["nan-log-2rank"]) for side in (a, b))
     with pytest.raises(UsageError, match=said):
         compare(a, b)
+
+
+def test_a_store_that_has_lost_its_root_is_no_dump(nan_log: Path, tmp_path: Path) -> None:
+    store = tmp_path / "run.zarr"
+    shutil.copytree(nan_log, store)
+    (store / "zarr.json").unlink()
+    with pytest.raises(DamagedStore, match=r"its zarr\.json is missing"):
+        compare(f"{store}@0", f"{store}@1")

@@ -13,7 +13,7 @@ from tests.pipeline import ingest_directly
 
 def episodes(dump: MadeDump, store: Path) -> list[Episode]:
     ingest_directly(dump.root, store)
-    return list(episodes_of(take_snapshot(open_store(store))))
+    return list(episodes_of(take_snapshot(open_store(store)), []))
 
 
 def test_steps_in_a_row_are_one_episode(run: MadeRun, made: MadeDump, store: Path) -> None:

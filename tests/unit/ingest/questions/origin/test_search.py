@@ -8,10 +8,12 @@ import pytest
 
 import ingest
 from ingest import open_store
+from tests.damages import flip, only
 from tests.dumps import DumpLibrary
 from tests.made_runs import MadeRun, numbers
 from tests.npy_files import MadeDump
 from tests.origin_runs import BAD, CLEAN, GOOD, INF, Ask, operator, origin_of
+from tests.pipeline import ingest_directly
 from tests.samples import SAMPLES
 from workers.errors import UsageError
 
@@ -179,3 +181,13 @@ def test_partial_steps_are_left_out_and_named(run: MadeRun, made: MadeDump, ask:
     assert [(left.key.step, left.reason) for left in answer.left_out] == [(0, "partial: 1 file quarantined")]
     assert any("Step 0 was left out" in note for note in answer.notes)
     assert operator(ask(include_partial=True)) == (0, 0, "a")
+
+
+def test_damage_that_hides_why_is_named(dumps: DumpLibrary, store: Path) -> None:
+    ingest_directly(dumps["nan-log-2rank"] / "dump", store)
+    flip(only(store, "rank_1/step_2/*/tensors/float32/c/0"), 5)
+    answer = ingest.origin(open_store(store))
+    assert (answer.op_type, answer.why) == ("Log", None)
+    (note,) = (note for note in answer.notes if "elements are damaged" in note)
+    assert "rank_1/step_2/" in note
+    assert "dump-ingest repair" in note
