@@ -93,7 +93,7 @@ class DumpTree:
         deferred = set(defer({*steps, *_run_keys(discovery, ranks)})) - known.keys()
         unlisted = {key for key in steps if key in deferred and key.step is not None}
         to_list = [key for key in _in_order(steps, beginning) if key not in unlisted]
-        all_places = {located.place.path for located in discovery.places}
+        of_places = _directories_and_files(discovery.places)
 
         def listed(key: StepKey, known_listing: Listing | None) -> Listing:
             step = steps[key]
@@ -101,7 +101,7 @@ class DumpTree:
                 self.root,
                 key,
                 step.places,
-                without=all_places,
+                without=of_places,
                 rank_from="+".join(sorted(step.rank_sources)),
                 later_begun=step.are_in(overtaken) if key.step is not None else False,
                 known=known_listing,
@@ -164,8 +164,12 @@ class DumpTree:
             for file in walk.files
             if is_rank_table(file.path)
         ]
+        path_ranks = _path_ranks(discovery)
+        if self._below and any(rank is not None and rank.kind == "mesh" for rank in path_ranks):
+            # These are counted over the whole dump, whichever part of it is wanted.
+            path_ranks = _path_ranks(PlaceSearch(self.root, self._layouts).run())
         return Ranks(
-            [PathRank.of(located.place.fields) for located in discovery.places],
+            path_ranks,
             self._rank_map,
             [content for path in tables if (content := self._read(path)) is not None],
         )
@@ -204,6 +208,19 @@ class DumpTree:
                 if file.path.endswith(layout.configuration):
                     expected |= layout.expected_steps(self._read(file.path) or b"")
         return frozenset(expected) or None
+
+
+def _path_ranks(discovery: Discovery) -> list[PathRank | None]:
+    return [PathRank.of(located.place.fields) for located in discovery.places]
+
+
+def _directories_and_files(places: Iterable[LayoutPlace]) -> set[str]:
+    """Return the paths of all places that are directories, and of the files of all others."""
+    paths: set[str] = set()
+    for place in (located.place for located in places if located.place.section is None):
+        names = place.names
+        paths.update([place.path] if names is None else [f"{place.directory}/{name}" for name in names])
+    return paths
 
 
 def _by_step(places: Iterable[LayoutPlace], ranks: Ranks) -> dict[StepKey, _StepPlaces]:
