@@ -75,7 +75,7 @@ _OF_DUMPS: tuple[Layout, ...] = (
     RecorderTree(),
     ReferenceDump(),
 )
-#: Many jobs have these beside their dump: they count where there is no dump.
+#: Many jobs have these beside their dump: they count unless one lies there.
 _OF_TRAINERS: tuple[Layout, ...] = (
     HuggingFaceTrainer(),
     DeepSpeed(),
