@@ -215,12 +215,15 @@ def _path_ranks(discovery: Discovery) -> list[PathRank | None]:
 
 
 def _directories_and_files(places: Iterable[LayoutPlace]) -> set[str]:
-    """Return the paths of all places that are directories, and of the files of all others."""
-    paths: set[str] = set()
-    for place in (located.place for located in places if located.place.section is None):
-        names = place.names
-        paths.update([place.path] if names is None else [f"{place.directory}/{name}" for name in names])
-    return paths
+    """Return the paths of places that are directories, and of files in them that are places of their own."""
+    directories, of_files = set(), []
+    for place in (located.place for located in places):
+        if place.names is None:
+            directories.add(place.path)
+        elif place.section is None:
+            of_files.append((f"{place.directory}/", place.names))
+    inside = ((above, names) for above, names in of_files if any(up in directories for up in parents(above)))
+    return directories | {f"{above}{name}" for above, names in inside for name in names}
 
 
 def _by_step(places: Iterable[LayoutPlace], ranks: Ranks) -> dict[StepKey, _StepPlaces]:
