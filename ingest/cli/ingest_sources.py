@@ -17,6 +17,7 @@ _REASONS = {
     "undecided": "another rank of this dump has not committed them yet (--keep-anomalous)",
     "partial": "partial commits: the dump may hold the only copy",
     "no_tensors": "the store has them without their tensors",
+    "checkpoint": "they are checkpoints, from which the job restarts",
     "elsewhere": "committed from another dump or host",
     "no_commit": "no readable commit in the store",
     "not_stored": "files that the commit does not have as they are now",

@@ -158,7 +158,8 @@ def _dump(settings: Settings, scanned: _Scanned) -> list[Check]:
     keys = [listing.key for listing in scan.listings if listing.key.step is not None]
     ranks, steps = {key.rank for key in keys}, {key.step for key in keys}
     nbytes = sum(listing.nbytes for listing in scan.listings)
-    layouts = "+".join(sorted({listing.layout for listing in scan.listings} - {""})) or "empty"
+    names = {name for listing in scan.listings for name in listing.layout.split("+")}
+    layouts = "+".join(sorted(names - {""})) or "empty"
     size = f"{counted(len(ranks), 'rank')}, {counted(len(steps), 'step')}, {human_bytes(nbytes)}"
     detail = f"{layouts} at {scanned.dump.root}: {size}"
     checks = [*_names(scan), *_expected_ranks(settings, scan, ranks), *check_configuration(scanned.dump.root)]

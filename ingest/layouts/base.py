@@ -189,6 +189,8 @@ class Layout(ABC):
     """Whether a directory is not a dump without that entry, although it fits a pattern to its end."""
     proves_dump: ClassVar[bool] = True
     """Whether a tree in which its patterns fit is a dump: not if they tell neither rank nor step."""
+    is_checkpoint: ClassVar[bool] = False
+    """Whether it covers checkpoints. A job restarts from them, so their files are never deleted."""
     tensor_suffixes: ClassVar[frozenset[str]] = frozenset()
     """If the user described the whole tree: directories that hold such files and fit no pattern are told."""
     own_file: ClassVar[re.Pattern[str] | None] = None

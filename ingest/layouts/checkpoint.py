@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import ClassVar
 
 from ingest.layouts.base import (
     Description,
@@ -29,16 +30,17 @@ from workers.errors import UnreadableTensor
 from workers.model import SourceFile
 
 _METADATA = ".metadata"
-_FILE = r"__{rank}_{part:\d{1,9}}.distcp"
+FILE = r"__{rank}_{part:\d{1,9}}.distcp"
 
 
 class DistributedCheckpoint(Layout):
     """The files of one checkpoint: one or several for each rank, and the names for all."""
 
     name = "distributed_checkpoint"
+    is_checkpoint = True
     patterns = ()
     file_patterns = tuple(
-        parse(f"{above}{_FILE}", of_files=True)
+        parse(f"{above}{FILE}", of_files=True)
         for above in (
             r"{before:(?:.*[._-])?}step{sep:[._-]?}{step}/",
             r"{before:(?:.*[._-])?}iter{sep:(?:ation)?[._-]?}{step}/",
@@ -46,7 +48,7 @@ class DistributedCheckpoint(Layout):
         )
     )
     implied = {"step": "0"}  # noqa: RUF012  (a ClassVar in `Layout`)
-    systems = (
+    systems: ClassVar[Sequence[System]] = (
         System("torch.distributed.checkpoint", "step-8/__1_0.distcp", "distcp, `.metadata`"),
         System("torch.distributed.checkpoint in Megatron", "iter_0000008/__1_0.distcp", "the same"),
         System("torch.distributed.checkpoint, a single one", "__1_0.distcp", "the same"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -38,12 +39,20 @@ from ingest.layouts.pytorch import (
 from ingest.layouts.recorder import RecorderTree
 from ingest.layouts.reference import ReferenceDump
 from ingest.layouts.torchair import TorchAir
+from ingest.layouts.trainers import (
+    CheckpointFiles,
+    DeepSpeed,
+    HuggingFaceTrainer,
+    Megatron,
+    Olmo,
+    TrainerShards,
+    Verl,
+)
 from ingest.layouts.tree import DumpTree
 from ingest.layouts.walk import begins_like
 from workers.errors import AccessDenied, DumpError, UsageError
 
-#: All layouts. If a directory fits several, the first one counts.
-LAYOUTS: tuple[Layout, ...] = (
+_OF_DUMPS: tuple[Layout, ...] = (
     MindSpore(),
     MsProbeNative(),
     Cann(),
@@ -67,6 +76,18 @@ LAYOUTS: tuple[Layout, ...] = (
     RecorderTree(),
     ReferenceDump(),
 )
+#: Many jobs have these beside their dump: they count unless one lies there.
+_OF_TRAINERS: tuple[Layout, ...] = (
+    HuggingFaceTrainer(),
+    DeepSpeed(),
+    Megatron(),
+    Verl(),
+    Olmo(),
+    CheckpointFiles(),
+    TrainerShards(),
+)
+#: All layouts. If a directory fits several, the first one counts.
+LAYOUTS = (*_OF_DUMPS, *_OF_TRAINERS)
 #: How many levels below the named directory a dump may begin.
 MAX_DEPTH = 3
 #: How many levels above it a dump may begin, if the user names one rank, or one step, of a dump.
@@ -98,12 +119,13 @@ def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None, lay
     directory = directory.expanduser().absolute()
     _check_directory(directory)
     # What the user declares comes before what names resemble.
-    layouts = (*declare(layout), *LAYOUTS) if layout else LAYOUTS
-    search = _DumpSearch([layout for layout in layouts if layout.proves_dump])
-    dumps = search.below(directory, MAX_DEPTH)
-    if not dumps and search.denied:
-        raise search.denied[0]
-    if dumps in ([], [directory]) and (root := search.above(directory)):
+    declared = declare(layout) if layout else ()
+    dumps_only = [layout for layout in (*declared, *LAYOUTS) if not layout.is_checkpoint]
+    search = _DumpSearch()
+    is_dump = any(search.roots(directory, dumps_only))
+    layouts = (*declared, *(_OF_DUMPS if is_dump else LAYOUTS))
+    dumps, root = search.roots(directory, layouts)
+    if root:
         return DumpTree(root, layouts, below=str(directory.relative_to(root)), rank_map=rank_map)
     if not dumps:
         raise UsageError(
@@ -151,30 +173,52 @@ def _check_directory(directory: Path) -> None:
 class _DumpSearch:
     """Looks for the roots of dumps. Lists each directory once, for all patterns."""
 
-    def __init__(self, layouts: Sequence[Layout]) -> None:
-        self._patterns = [
-            pattern for layout in layouts for pattern in (*layout.patterns, *layout.file_patterns)
-        ]
+    def __init__(self) -> None:
+        self._patterns: list[Pattern] = []
         #: Of patterns whose directories have names that other programs use, too.
-        self._evidence = {
-            pattern: layout.evidence
-            for layout in layouts
-            for pattern in layout.patterns
-            if layout.evidence is not None and layout.needs_evidence
-        }
+        self._evidence: dict[Pattern, re.Pattern[str]] = {}
         #: Of patterns of files whose names other programs use, too.
-        self._contents = {
-            pattern: layout.content
-            for layout in layouts
-            for pattern in layout.file_patterns
-            if layout.content is not None
-        }
+        self._contents: dict[Pattern, re.Pattern[bytes]] = {}
         # The name of a file may fit several patterns: it is opened once.
         self._begins_like = cache(begins_like)
         self._files: dict[Path, list[str]] = {}
         self._names: dict[Path, list[str]] = {}
         self.denied: list[AccessDenied] = []
         """Directories that may not be read; they are passed over."""
+
+    def roots(self, directory: Path, layouts: Sequence[Layout]) -> tuple[list[Path], Path | None]:
+        """Return the dumps at or below a directory, and the one above of which it is a part, if any.
+
+        Args:
+            directory: the directory.
+            layouts: the layouts of these dumps.
+
+        Raises:
+            AccessDenied: there is none, and some directories may not be read.
+            DumpError: one cannot be listed.
+        """
+        self._look_for([layout for layout in layouts if layout.proves_dump])
+        dumps = self.below(directory, MAX_DEPTH)
+        if not dumps and self.denied:
+            raise self.denied[0]
+        return dumps, self.above(directory) if dumps in ([], [directory]) else None
+
+    def _look_for(self, layouts: Sequence[Layout]) -> None:
+        self._patterns = [
+            pattern for layout in layouts for pattern in (*layout.patterns, *layout.file_patterns)
+        ]
+        self._evidence = {
+            pattern: layout.evidence
+            for layout in layouts
+            for pattern in layout.patterns
+            if layout.evidence is not None and layout.needs_evidence
+        }
+        self._contents = {
+            pattern: layout.content
+            for layout in layouts
+            for pattern in layout.file_patterns
+            if layout.content is not None
+        }
 
     def below(self, directory: Path, depth: int) -> list[Path]:
         """Return the dumps at a directory, or at most `depth` levels below it.
@@ -232,7 +276,7 @@ class _DumpSearch:
             pattern.match(above, name) is None for above, name in enumerate(names)
         ):
             return False
-        return level >= pattern.proof or self._is_proven(pattern, level, directory)
+        return level > pattern.proof or self._is_proven(pattern, level, directory)
 
     def _is_proven(self, pattern: Pattern, level: int, directory: Path) -> bool:
         """Return whether what is below a directory, at a level of a pattern, shows that it is in a dump."""

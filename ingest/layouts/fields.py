@@ -33,6 +33,8 @@ class Field:
     """Whether it differs if a job is started again."""
 
 
+#: Fields that number processes along an axis of parallelism, the slowest first.
+MESH_FIELDS = ("pipeline_parallel", "expert_parallel", "data_parallel", "tensor_parallel")
 #: Fields that mean the same in every layout. Ranks and devices are spelled as programs spell them: with
 #: `rank_01` next to `rank_1`, one of the two would be lost. A `time` may be an invalid one: some dumps have
 #: times with 66 seconds. If a path has several steps, the first of these fields counts: the user's step comes
@@ -45,6 +47,7 @@ FIELDS: Mapping[str, Field] = {
     "previous_step": Field(r"[0-9]{1,18}", _step_before),
     "step": Field(r"[0-9]{1,18}", _step),
     "iteration": Field(r"[0-9]{1,18}", _step),
+    **{name: Field(r"[0-9]{1,9}") for name in MESH_FIELDS},
 }
 #: The fields that tell the step. The first of them that a path has counts.
 STEP_FIELDS: Mapping[str, Callable[[int], int | None]] = {

@@ -41,7 +41,8 @@ def list_places(
         root: the dump.
         key: rank and step.
         places: where their files are.
-        without: all places of the dump: files of a place inside another are not listed with the outer one.
+        without: the directories and files of all places of the dump: those of a place inside another one are
+            not listed with the outer one.
         rank_from: where the rank comes from.
         later_begun: whether a later step has begun.
         known: an earlier listing, which is used again if its directories have not changed.

@@ -2,6 +2,9 @@
 
 The rank table of Ascend clusters (`hccl.json`) has `server_list[].device[]` with `device_id` and `rank_id`,
 as text.
+
+Trainers number the files of a checkpoint along each axis of parallelism. Ranks are counted over all of these
+numbers in the dump, tensor parallelism fastest, as DeepSpeed and Megatron number their processes.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from ingest.layouts.base import Problem
+from ingest.layouts.fields import MESH_FIELDS
 
 #: The most ranks that a table may give.
 _MAX_RANKS = 1_000_000
@@ -20,11 +24,14 @@ _TABLE_NAMES = ("hccl", "rank_table", "ranktable")
 
 @dataclass(frozen=True, slots=True)
 class PathRank:
-    """What a path says about its rank: one of three numbers, named by `kind`."""
+    """What a path says about its rank: one of three numbers, named by `kind`, or a place in the mesh."""
 
     kind: str
-    """`rank`, `device` or `pid`."""
+    """`rank`, `device`, `pid` or `mesh`."""
     number: int
+    """Of `mesh`: 0."""
+    place: tuple[int, ...] = ()
+    """Of `mesh`: its numbers along the axes, the slowest first."""
 
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> Self | None:
@@ -32,7 +39,9 @@ class PathRank:
         for kind in ("rank", "device", "pid"):
             if kind in fields:
                 return cls(kind, int(fields[kind]))
-        return None
+        if fields.keys().isdisjoint(MESH_FIELDS):
+            return None
+        return cls("mesh", 0, tuple(int(fields.get(name, "0")) for name in MESH_FIELDS))
 
 
 def _is_single_process(path_ranks: Sequence[PathRank | None]) -> bool:
@@ -61,6 +70,8 @@ class Ranks:
         self.expected: int | None = len({rank for _, rank in entries}) or None
         """How many ranks the tables name, on all hosts; None without a table."""
         self._is_single = _is_single_process(path_ranks)
+        places = [rank.place for rank in path_ranks if rank is not None and rank.kind == "mesh"]
+        self._mesh_sizes = [max(numbers) + 1 for numbers in zip(*places, strict=True)]
         resolved = [self.resolve(rank) for rank in path_ranks]
         self._sources = dict(resolved)
         self.lowest = min((rank for rank, _ in resolved), default=None)
@@ -70,8 +81,8 @@ class Ranks:
         if path_rank is None or (path_rank.kind == "pid" and self._is_single):
             return 0, "single process"
         number = path_rank.number
-        if path_rank.kind == "rank":
-            return number, "path"
+        if path_rank.kind in ("rank", "mesh"):
+            return self._rank_in_mesh(path_rank.place) if path_rank.place else number, "path"
         if path_rank.kind == "pid":
             return number, "process id"
         if number in self._map:
@@ -79,6 +90,12 @@ class Ranks:
         if number in self._table:
             return self._table[number], "rank table"
         return number, "device id"
+
+    def _rank_in_mesh(self, place: tuple[int, ...]) -> int:
+        rank = 0
+        for number, size in zip(place, self._mesh_sizes, strict=True):
+            rank = rank * size + number
+        return rank
 
     def source(self, rank: int) -> str:
         """Return where a rank comes from."""

@@ -38,10 +38,16 @@ def systems() -> Iterator[tuple[str, ...]]:
                 system.name,
                 f"`{system.place}`" if _is_of_file(layout, system) else f"`{system.place}/`",
                 system.holds,
-                "single process" if rank is None else f"{rank.kind} {rank.number}",
+                _words(rank),
                 "of each line" if layout.step_of_line else "none" if step is None else str(step),
                 f"`{layout.name}`",
             )
+
+
+def _words(rank: PathRank | None) -> str:
+    if rank is None:
+        return "single process"
+    return "rank by place in the mesh" if rank.kind == "mesh" else f"{rank.kind} {rank.number}"
 
 
 def _is_of_file(layout: Layout, system: System) -> bool:

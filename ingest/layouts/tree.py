@@ -94,7 +94,7 @@ class DumpTree:
         deferred = set(defer({*steps, *_run_keys(discovery, ranks)})) - known.keys()
         unlisted = {key for key in steps if key in deferred and key.step is not None}
         to_list = [key for key in _in_order(steps, beginning) if key not in unlisted]
-        all_places = {located.place.path for located in discovery.places}
+        of_places = _directories_and_files(discovery.places)
 
         def listed(key: StepKey, known_listing: Listing | None) -> Listing:
             step = steps[key]
@@ -102,7 +102,7 @@ class DumpTree:
                 self.root,
                 key,
                 step.places,
-                without=all_places,
+                without=of_places,
                 rank_from="+".join(sorted(step.rank_sources)),
                 later_begun=step.are_in(overtaken) if key.step is not None else False,
                 known=known_listing,
@@ -168,8 +168,12 @@ class DumpTree:
             for file in walk.files
             if is_rank_table(file.path)
         ]
+        path_ranks = _path_ranks(discovery)
+        if self._below and any(rank is not None and rank.kind == "mesh" for rank in path_ranks):
+            # These are counted over the whole dump, whichever part of it is wanted.
+            path_ranks = _path_ranks(PlaceSearch(self.root, self._layouts).run())
         return Ranks(
-            [PathRank.of(located.place.fields) for located in discovery.places],
+            path_ranks,
             self._rank_map,
             [content for path in tables if (content := self._read(path)) is not None],
         )
@@ -208,6 +212,22 @@ class DumpTree:
                 if file.path.endswith(layout.configuration):
                     expected |= layout.expected_steps(self._read(file.path) or b"")
         return frozenset(expected) or None
+
+
+def _path_ranks(discovery: Discovery) -> list[PathRank | None]:
+    return [PathRank.of(located.place.fields) for located in discovery.places]
+
+
+def _directories_and_files(places: Iterable[LayoutPlace]) -> set[str]:
+    """Return the paths of places that are directories, and of files in them that are places of their own."""
+    directories, of_files = set(), []
+    for place in (located.place for located in places):
+        if place.names is None:
+            directories.add(place.path)
+        elif place.section is None:
+            of_files.append((f"{place.directory}/", place.names))
+    inside = ((above, names) for above, names in of_files if any(up in directories for up in parents(above)))
+    return directories | {f"{above}{name}" for above, names in inside for name in names}
 
 
 def _by_step(places: Iterable[LayoutPlace], ranks: Ranks) -> dict[StepKey, _StepPlaces]:

@@ -97,7 +97,7 @@ class Walk:
         return []
 
     def add_tree(self, directory: str, without: Collection[str] = ()) -> None:
-        """Add every file of a directory and of all directories below it, except for those in `without`."""
+        """Add every file of a directory and of all directories below it, except for paths in `without`."""
         pending = [directory]  # no recursion: a dump may be nested more deeply than Python's stack
         while pending:
             directory = pending.pop()
@@ -109,10 +109,12 @@ class Walk:
             self.directories.append((directory, mtime_ns))
             for entry in self.entries(directory):
                 path = f"{directory}/{entry.name}"
-                if not entry.is_dir(follow_symlinks=False):
-                    self.add_file(entry, path)
-                elif path not in without:
+                if path in without:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
                     pending.append(path)
+                else:
+                    self.add_file(entry, path)
 
     def add_named(self, directory: str, names: Iterable[str]) -> None:
         """Add files of a directory."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from ingest.layouts.detect import LAYOUTS
 from workers.store.commit import Commit
+
+_CHECKPOINTS = frozenset(layout.name for layout in LAYOUTS if layout.is_checkpoint)
 
 
 class KeepReason(StrEnum):
@@ -20,6 +23,8 @@ class KeepReason(StrEnum):
     """The commit does not have everything: the source may be all that there is."""
     NO_TENSORS = "no_tensors"
     """The commit was made, or is kept, without the payloads of its tensors."""
+    CHECKPOINT = "checkpoint"
+    """The step is a checkpoint: the job restarts from its files."""
     ELSEWHERE = "elsewhere"
     """The commit was made from another dump, or on another host."""
     NO_COMMIT = "no_commit"
@@ -49,6 +54,8 @@ def must_stay(commit: Commit | None) -> tuple[KeepReason, str] | None:
         return KeepReason.NO_COMMIT, "the store has no commit of it that can be read"
     if commit.without_tensors is not None:
         return KeepReason.NO_TENSORS, str(commit.without_tensors)
+    if not _CHECKPOINTS.isdisjoint(commit.record.source.layout.split("+")):
+        return KeepReason.CHECKPOINT, "it is a checkpoint, from which the job restarts"
     if commit.summary.status != "complete":
         return (
             KeepReason.PARTIAL,

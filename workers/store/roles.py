@@ -97,6 +97,8 @@ _STATE_NAME = re.compile(
     r"|learning_rate|lr|momentum|global_step|beta[12]_power|scale_sense|loss_scale|weight_decay"
     r"|current_iterator_step|last_overflow_iterator_step)(?:[._]|$)"
 )
+#: The way to a state in a checkpoint leads through its optimizer: `optimizer.state.0.exp_avg`.
+_IN_OPTIMIZER = re.compile(r"(?i)(?:.*\.)?\w*optim\w*\..+", re.DOTALL)
 #: Inputs of the network, which MindSpore dumps as parameters.
 _NETWORK_INPUT = re.compile(r"inputs?_?\d*|x|y|data|label|args?_?\d+")
 #: Which input of an optimizer is its gradient, by the definitions of operators in `mindspore.ops`; input 0 is
@@ -164,7 +166,8 @@ def _hint_of_output(op_type: str, plain: str, op_name: str) -> Hint:
 def _hint_of_parameter(name: str) -> Hint:
     if _NETWORK_INPUT.fullmatch(name):
         return Hint.NONE
-    return Hint.OPTIMIZER_STATE if _STATE_NAME.match(name) else Hint.WEIGHT
+    is_state = _STATE_NAME.match(name) or _IN_OPTIMIZER.fullmatch(name)
+    return Hint.OPTIMIZER_STATE if is_state else Hint.WEIGHT
 
 
 def _hint_of_operand(plain_type: str, slot: int) -> Hint:

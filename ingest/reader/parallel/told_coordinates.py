@@ -2,6 +2,7 @@
 
     meta.tp_rank, meta.megatron_parallel_info.tp_rank, ...  SGLang's dumper, in each file
     TP0_PP1_Rank2_pid4711/, tp_rank_0/, ___tp_rank=0___     names of directories and files
+    mp_rank_00_001/, zero_pp_rank_1_mp_rank_00_optim_...    those of Megatron and DeepSpeed
     rank_1.tp_rank_1_of_2/                                  directories of our own recorder
     tensor.mesh_dim_names and tensor.mesh_coordinate        each DTensor (`torch/distributed/device_mesh.py`)
 
@@ -25,7 +26,10 @@ from workers.store.tables import Tables
 
 #: Layouts that can tell coordinates. The indexes of others need not be read for them.
 _TELLING_LAYOUTS = frozenset(
-    ["sglang", "forward_hooks", "transformer_engine", "tensorrt_llm", "vllm", "recorder", "declared"]
+    [
+        *("sglang", "forward_hooks", "transformer_engine", "tensorrt_llm", "vllm", "recorder", "declared"),
+        *("deepspeed", "megatron"),
+    ]
 )
 #: Rows that are looked at: all files of a rank say the same.
 _MAX_ROWS = 64
@@ -36,7 +40,10 @@ _AT_ONCE = 4
 _AXIS = "|".join(sorted(AXES, key=len, reverse=True))
 _BEFORE_RANK = re.compile(r"(?:^|/)((?:(?:TP|PP|DP|CP|EP|SP)\d{1,7}_)+)Rank\d+_")
 _SHORT = re.compile(r"([A-Z]{2})(\d{1,7})_")
-_SPELLED = re.compile(rf"(?:^|[/_.-])({_AXIS})_rank[=_]?(\d{{1,7}})(?:_of_(\d{{1,7}}))?(?=[/_.-]|$)")
+#: `pp` means partitions there.
+_OF_ZERO = re.compile(r"(?:^|[/_])zero_pp_rank_(\d{1,7})(?=_)")
+_OF_MODEL = re.compile(r"(?:^|[/_])mp_rank_(\d{2,7})(?:_(\d{3,7})(?:_(\d{3,7}))?)?(?=[/_])")
+_SPELLED = re.compile(rf"(?:^|(?<!zero)[/_.-])({_AXIS})_rank[=_]?(\d{{1,7}})(?:_of_(\d{{1,7}}))?(?=[/_.-]|$)")
 
 
 def coordinates_of_steps(steps: Sequence[IndexedStep]) -> dict[int, Coordinates]:
@@ -74,10 +81,11 @@ def told_coordinates(tables: Tables) -> Coordinates:
     rows = np.flatnonzero(tables.label("record") != "")[:_MAX_ROWS].tolist()
     records = [record_of(tables, row) for row in rows]
     sources = dict.fromkeys(tables.label("source")[:_MAX_ROWS].tolist())
+    axes = _axes_of_model(records)
     places: dict[str, Coordinate] = {}
     for told in (
         *(_in_values(record.get("file"), 0) for record in records),
-        *map(_in_name, sources),
+        *(_in_name(source, axes) for source in sources),
         *(_in_device_mesh(record.get("tensor")) for record in records),
     ):
         for axis, coordinate in told:
@@ -96,11 +104,31 @@ def _in_values(values: Any, depth: int) -> Iterator[tuple[str, Coordinate]]:
         yield from _in_values(value, depth + 1)
 
 
-def _in_name(path: str) -> Iterator[tuple[str, Coordinate]]:
-    """Yield the coordinates in the path of a file."""
+def _axes_of_model(records: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return what the numbers in `mp_rank_00_001` are: Megatron leaves out that of a single stage."""
+    for record in records:
+        match record:
+            case {"file": {"args": {"pipeline_model_parallel_size": 1}}}:
+                return "tp", "ep"
+    return "tp", "pp", "ep"
+
+
+def _in_name(path: str, axes_of_model: tuple[str, ...]) -> Iterator[tuple[str, Coordinate]]:
+    """Yield the coordinates in the path of a file.
+
+    Args:
+        path: the path.
+        axes_of_model: the axes that the numbers behind `mp_rank` belong to.
+    """
     for levels in _BEFORE_RANK.findall(path):
         for axis, rank in _SHORT.findall(levels):
             yield axis.lower(), Coordinate(int(rank))
+    for rank in _OF_ZERO.findall(path):
+        yield "dp", Coordinate(int(rank))
+    for ranks in _OF_MODEL.findall(path):
+        for axis, rank in zip(axes_of_model, ranks, strict=False):
+            if rank:
+                yield axis, Coordinate(int(rank))
     for axis, rank, size in _SPELLED.findall(path):
         yield axis, Coordinate(int(rank), int(size) if size else None)
 

@@ -27,7 +27,7 @@ from workers.dump.formats.header import (
     read_exactly,
 )
 from workers.dump.formats.pickle_machine import Machine
-from workers.dump.formats.pickle_values import Instance
+from workers.dump.formats.pickle_values import Instance, OpaqueKey
 from workers.dump.formats.pt import place_tensors
 from workers.dump.formats.pt_pickle import FUNCTIONS
 from workers.errors import UnreadableTensor
@@ -143,13 +143,13 @@ def read_metadata(data: bytes) -> dict[str, dict[int, Chunk]]:
     Raises:
         UnreadableTensor: it is damaged, or of another form.
     """
-    metadata = _state(Machine(data, FUNCTIONS, instance_keys=True).run())
+    metadata = _state(Machine(data, FUNCTIONS).run())
     entries, places = metadata.get("state_dict_metadata"), metadata.get("storage_data")
     if not isinstance(entries, dict) or not isinstance(places, dict):
         raise UnreadableTensor("is not the metadata of torch.distributed.checkpoint")
     files: dict[str, dict[int, Chunk]] = {}
     for index, place in places.items():
-        key, info = _state(index), _state(place)
+        key, info = _state(index.value if isinstance(index, OpaqueKey) else None), _state(place)
         name, path, begin = key.get("fqn"), info.get("relative_path"), info.get("offset")
         if not isinstance(name, str) or not isinstance(path, str) or type(begin) is not int:
             continue

@@ -13,7 +13,15 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeAlias
 
-from workers.dump.formats.pickle_values import Function, Global, Instance, Storage, describe_value, is_key
+from workers.dump.formats.pickle_values import (
+    Function,
+    Global,
+    Instance,
+    OpaqueKey,
+    Storage,
+    describe_value,
+    is_key,
+)
 from workers.errors import UnreadableTensor
 from workers.host.wording import counted
 
@@ -36,18 +44,14 @@ _Value: TypeAlias = Any
 class Machine:
     """The stack machine of pickle, protocols 2 to 5 (Python, `pickletools.py`)."""
 
-    def __init__(
-        self, code: bytes, functions: Mapping[str, Function], at: int = 0, *, instance_keys: bool = False
-    ) -> None:
+    def __init__(self, code: bytes, functions: Mapping[str, Function], at: int = 0) -> None:
         """Prepare for a pickle.
 
         Args:
             code: holds the pickle.
             functions: those that it may call.
             at: where it begins; a file may have several, one behind the other.
-            instance_keys: whether instances may be keys of dictionaries. Each is a key like no other then.
         """
-        self._instance_keys = instance_keys
         self._code = code
         self._functions = functions
         self._at = at
@@ -237,12 +241,8 @@ class Machine:
         mapping = target.mapping if isinstance(target, Instance) else target
         if not isinstance(mapping, dict) or len(items) % 2:
             raise UnreadableTensor(f"its pickle sets items of {describe_value(target)}")
-        for key in items[::2]:
-            if type(key) is str or (self._instance_keys and type(key) is Instance):
-                continue
-            if not is_key(key):
-                raise UnreadableTensor(f"its pickle has a dictionary with {describe_value(key)} for a key")
-        mapping.update(zip(items[::2], items[1::2], strict=True))
+        keys = [key if type(key) is str or is_key(key) else OpaqueKey(key) for key in items[::2]]
+        mapping.update(zip(keys, items[1::2], strict=True))
 
     def _binput(self) -> None:
         self._put(self._byte())

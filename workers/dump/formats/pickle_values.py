@@ -41,6 +41,13 @@ class Instance:
     mapping: dict[Value, Value] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class OpaqueKey:
+    """A key of a dictionary that is not a plain value. It equals no other: its value is never compared."""
+
+    value: Value
+
+
 class Function(NamedTuple):
     """A function that a pickle may call."""
 
@@ -52,7 +59,7 @@ class Function(NamedTuple):
 
 
 def is_key(value: Value) -> bool:
-    """Return whether a value may be a key of a dictionary."""
+    """Return whether a value may be a key of a dictionary as it is."""
     if isinstance(value, tuple):
         return len(value) <= _MAX_KEY_MEMBERS and all(map(_is_plain, value))
     return _is_plain(value)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from workers.dump.formats.pickle_values import Global, Instance, Storage
+from workers.dump.formats.pickle_values import Global, Instance, OpaqueKey, Storage, describe_value
 from workers.dump.formats.pt_pickle import Composite, RebuiltTensor
 from workers.errors import UnreadableTensor
 
@@ -120,8 +120,8 @@ class _Walk:
         rest: dict[str, _Value] = {}
         count = 0
         for key, member in items:
+            text = _key(key, count)
             count += 1
-            text = _key(key)
             plain = self.visit(member, (*path, text))
             if plain is not _TENSOR:
                 rest[text] = plain
@@ -221,10 +221,19 @@ def _as_dict(rest: _Value) -> dict[str, _Value]:
     return rest if isinstance(rest, dict) else {}
 
 
-def _key(key: _Value) -> str:
+def _key(key: _Value, number: int) -> str:
+    """Return the text of a key, given its place in its dictionary."""
+    if isinstance(key, OpaqueKey):
+        return f"{_kind_of_key(key.value)} {number}"
     if isinstance(key, tuple):
         return f"({', '.join(repr(_plain(member)) for member in key)})"
     return key if isinstance(key, str) else str(_plain(key))
+
+
+def _kind_of_key(value: _Value) -> str:
+    if isinstance(value, Instance):
+        return value.name
+    return "tensor" if isinstance(value, RebuiltTensor) else describe_value(value)
 
 
 def _plain(value: _Value) -> _Value:  # noqa: PLR0911  (one return for each kind)

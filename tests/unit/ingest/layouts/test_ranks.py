@@ -23,6 +23,8 @@ def table(*devices: tuple[object, object]) -> bytes:
         ({"rank": "1", "device": "3", "pid": "9"}, PathRank("rank", 1)),
         ({"device": "3", "pid": "9"}, PathRank("device", 3)),
         ({"pid": "9"}, PathRank("pid", 9)),
+        ({"rank": "1", "tensor_parallel": "3"}, PathRank("rank", 1)),
+        ({"pipeline_parallel": "2", "tensor_parallel": "03"}, PathRank("mesh", 0, (2, 0, 0, 3))),
         ({"step": "1"}, None),
     ],
 )
@@ -30,6 +32,18 @@ def test_rank_in_a_path_counts_before_device_and_process(
     fields: dict[str, str], path_rank: PathRank | None
 ) -> None:
     assert PathRank.of(fields) == path_rank
+
+
+def test_ranks_are_counted_over_the_places_in_the_mesh() -> None:
+    places = [
+        PathRank("mesh", 0, (stage, 0, data, tensor))
+        for stage in range(2)
+        for data in range(3)
+        for tensor in range(4)
+    ]
+    ranks = Ranks(places[::-1], {}, [])
+    assert [ranks.resolve(place) for place in places] == [(rank, "path") for rank in range(24)]
+    assert ranks.lowest == 0
 
 
 def test_user_comes_before_the_table_and_the_table_before_the_device() -> None:

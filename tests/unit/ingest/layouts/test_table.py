@@ -10,6 +10,7 @@ import pytest
 from ingest.layouts import table
 from ingest.layouts.base import Layout, System
 from ingest.layouts.detect import LAYOUTS, find_dump
+from ingest.layouts.fields import MESH_FIELDS
 from tests.npy_files import npy_bytes
 
 ROOT = Path(__file__).parents[4]
@@ -19,6 +20,8 @@ EVIDENCE = {
     "msprobe_saved": "debug.json",
     "vllm": "module_calls.txt",
     "mindspore_raw": "w_output_0_shape_2_Float32_DefaultFormat.bin",
+    "hugging_face": "trainer_state.json",
+    "olmo": "model.pt",
 }
 CONTENT = {
     "transformer_engine_statistics": b"2026-01-01 00:00:00,000 - INFO - a_weight_max \t "
@@ -72,4 +75,5 @@ def test_each_place_in_the_table_is_found_as_that_layout(
     assert (holding.layout.name, holding.place.directory) == (layout.name, place)
     fields = table.match(layout, system)
     assert [file.path for file in listing.files] == [path]
-    assert listing.key.rank in {int(fields.get(name, -1)) for name in ("rank", "device", "pid")} | {0}
+    numbers = {int(fields.get(name, -1)) for name in ("rank", "device", "pid", *MESH_FIELDS)}
+    assert listing.key.rank in numbers | {0}

@@ -1,6 +1,9 @@
 """When the source of a step must stay, whatever the user asked for."""
 
+from dataclasses import replace
+
 import pytest
+from msgspec import structs
 
 from ingest.steps.keep_reasons import KeepReason, must_stay
 from tests.made_steps import made_commit
@@ -10,12 +13,21 @@ from workers.store.commit import Commit
 KEY = StepKey(0, 1)
 
 
+def of_layout(layout: str) -> Commit:
+    commit = made_commit(KEY, "a")
+    source = replace(commit.record.source, layout=layout)
+    return replace(commit, record=structs.replace(commit.record, source=source))
+
+
 @pytest.mark.parametrize(
     ("commit", "reason"),
     [
         (None, KeepReason.NO_COMMIT),
         (made_commit(KEY, "a", status="partial"), KeepReason.PARTIAL),
         (made_commit(KEY, "a", removed_tensors=True), KeepReason.NO_TENSORS),
+        (of_layout("megatron"), KeepReason.CHECKPOINT),
+        (of_layout("distributed_checkpoint+mindspore"), KeepReason.CHECKPOINT),
+        (of_layout("mindspore"), None),
         (made_commit(KEY, "a"), None),
     ],
 )

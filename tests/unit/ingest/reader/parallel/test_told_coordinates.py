@@ -37,12 +37,24 @@ def test_values_of_the_file_tell_rank_and_size() -> None:
         ("x/TP0_PP2_DP1_Rank3_pid7/Pass00001.pt", {"tp": 0, "pp": 2, "dp": 1}),
         ("step=0___rank=1___tp_rank=1___name=x.pt", {"tp": 1}),
         ("dp_rank_3/tp_rank0/x.pt", {"tp": 0, "dp": 3}),
+        ("iter_0000100/mp_rank_03/model_optim_rng.pt", {"tp": 3}),
+        ("iter_0000100/mp_rank_03_002/model_optim_rng.pt", {"tp": 3, "pp": 2}),
+        ("iter_0000100/mp_rank_03_002_001/model_optim_rng.pt", {"tp": 3, "pp": 2, "ep": 1}),
+        ("global_step8/bf16_zero_pp_rank_3_mp_rank_01_optim_states.pt", {"tp": 1, "dp": 3}),
+        ("global_step8/mp_rank_01_model_states.pt", {"tp": 1}),
         ("gpt_tp2/dp4/TP8.pt", {}),
         ("rank_3/mtp_rank_1x/x.pt", {}),
     ],
 )
 def test_names_tell_the_rank(source: str, told: dict[str, int]) -> None:
     assert {axis: place.rank for axis, place in told_coordinates(tables(source)).items()} == told
+
+
+def test_megatron_leaves_out_the_number_of_a_single_stage() -> None:
+    told = told_coordinates(
+        tables("mp_rank_01_003/a.pt", {"file": {"args": {"pipeline_model_parallel_size": 1}}})
+    )
+    assert told == {"tp": Coordinate(1), "ep": Coordinate(3)}
 
 
 def test_dtensor_tells_its_place_in_its_mesh() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from workers.dump.formats.pickle_values import Global, Instance, Storage
+from workers.dump.formats.pickle_values import Global, Instance, OpaqueKey, Storage
 from workers.dump.formats.pt_pickle import Composite, RebuiltTensor
 from workers.dump.formats.pt_tree import (
     MAX_ATTRIBUTES_NBYTES,
@@ -31,6 +31,16 @@ def test_keys_and_indices_lead_to_tensors() -> None:
     value = {"model": {"a.weight": A, 3: [B, (A,)]}, "lr": 0.1, "steps": [1, 2]}
     assert paths(value) == [("model", "a.weight"), ("model", "3", "0"), ("model", "3", "1", "0")]
     assert contents(value).attributes == {"lr": 0.1, "steps": [1, 2]}
+
+
+def test_tensors_under_keys_that_are_objects_are_told_apart() -> None:
+    """As those of an optimizer that was saved as an object: its keys are the parameters."""
+    keys = [OpaqueKey(Instance("m.Color", (1,))), OpaqueKey(B), OpaqueKey((B,))]
+    assert paths({key: {"exp_avg": A} for key in keys}) == [
+        ("m.Color 0", "exp_avg"),
+        ("tensor 1", "exp_avg"),
+        ("a tuple of 1 2", "exp_avg"),
+    ]
 
 
 def test_values_next_to_tensors_keep_their_place() -> None:
