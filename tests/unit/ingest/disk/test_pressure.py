@@ -16,7 +16,8 @@ from ingest.disk.pressure import FORECAST_S, Pressure, Threshold, Trend, parse_t
 from ingest.disk.space import DiskSpace
 from ingest.dispatch.submitter import DispatchLimits
 from ingest.doctor.checks import run_checks
-from ingest.reporting.logs import ServiceLog, configure
+from ingest.reporting.log_output import configure
+from ingest.reporting.logs import ServiceLog
 from ingest.service.one_shot import ingest_once
 from ingest.settings import load
 from ingest.steps.completeness import CompletenessPolicy
