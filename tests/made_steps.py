@@ -70,7 +70,6 @@ def made_commit(
     anomalous: int = 0,
     removed_tensors: bool = False,
     root: str = ROOT,
-    host: str = HOST,
     **record: Any,
 ) -> Commit:
     """Return a commit of a step."""
@@ -85,7 +84,7 @@ def made_commit(
         step=key.step,
         fingerprint=name,
         committed_at="2026-01-01T00:00:00+00:00",
-        source=Origin("", host, root),
+        source=Origin("", HOST, root),
         summary=totals_of(summary),
         **{"previous": (), "stored": {}, **record},
     )
