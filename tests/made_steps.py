@@ -42,7 +42,7 @@ def made_state(key: StepKey, *versions: int, quiet_s: float = 60.0, **more: Any)
     """Return a pending step that was looked at once."""
     state = StepState(key, is_expected=True)
     listing = made_listing(key, *versions, **more)
-    state.see(listing, now=0.0, reached=quiet_s)
+    state.record_listing(listing, now=0.0, reached=quiet_s)
     state.fingerprint = fingerprint(listing.files, listing.layout, Grid())
     return state
 
