@@ -8,7 +8,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
+
+_Contender = TypeVar("_Contender")
+_Figure = TypeVar("_Figure")
 
 
 class Ratio(StrEnum):
@@ -138,9 +141,11 @@ def seconds_each(run: Callable[[], object], at_least_s: float = 0.3) -> float:
     return statistics.median(durations)
 
 
-def in_turns(rounds: int, contenders: Mapping[str, Callable[[], float]]) -> dict[str, tuple[float, ...]]:
+def in_turns(
+    rounds: int, contenders: Mapping[_Contender, Callable[[], _Figure]]
+) -> dict[_Contender, tuple[_Figure, ...]]:
     """Return the figures of each contender. They take turns, so a disturbance affects all of them alike."""
-    figures: dict[str, list[float]] = {name: [] for name in contenders}
+    figures: dict[_Contender, list[_Figure]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, run in contenders.items():
             figures[name].append(run())

@@ -98,9 +98,9 @@ class Processes:
         """How many steps this watcher has committed."""
         return int(self.metric("dump_ingest_watcher_commits_total"))
 
-    def wait_for_commits(self, count: int, timeout_s: float = 600) -> float:
+    def wait_for_commits(self, count: int) -> float:
         """Wait until `count` steps are committed; return the time by `time.monotonic`."""
-        self.watcher.wait_until(lambda: _slowly(self.commits >= count), timeout_s=timeout_s)
+        self.watcher.wait_until(lambda: _slowly(self.commits >= count), timeout_s=600)
         return time.monotonic()
 
 

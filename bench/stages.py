@@ -67,7 +67,6 @@ def ingest_here(
     dump: Path,
     store: Path,
     stages: Stages,
-    grid: Grid | None = None,
     *,
     rules: RuleSet | None = None,
     sketches: bool = False,
@@ -75,7 +74,7 @@ def ingest_here(
 ) -> list[CommitSummary]:
     """List, inspect, plan, convert and publish every step of a dump, one after another."""
     summaries = []
-    for without in plans(dump, store, stages, grid):
+    for without in plans(dump, store, stages):
         plan = replace(without, rules=rules)
         if sketches:
             plan = plan.with_sketches(marginals=marginals)
@@ -84,7 +83,7 @@ def ingest_here(
     return summaries
 
 
-def plans(dump: Path, store: Path, stages: Stages, grid: Grid | None = None) -> list[StepPlan]:
+def plans(dump: Path, store: Path, stages: Stages) -> list[StepPlan]:
     """List, inspect and plan every step of a dump."""
     detected = find_dump(dump)
     scan = stages.time("list", lambda: detected.scan({}))
@@ -94,7 +93,7 @@ def plans(dump: Path, store: Path, stages: Stages, grid: Grid | None = None) -> 
         inspected = stages.time(
             "inspect", lambda: inspect(detected.root, listing, detected.describe(listing))
         )
-        return stages.time("plan", lambda: plan_step(inspected, origin, resolve(str(store)), grid or Grid()))
+        return stages.time("plan", lambda: plan_step(inspected, origin, resolve(str(store)), Grid()))
 
     return [plan(listing) for listing in scan.listings]
 

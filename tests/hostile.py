@@ -120,11 +120,11 @@ DUMP_CASES: dict[str, tuple[Callable[[MadeDump], object], str]] = {
 }
 
 
-def _json(change: Callable[[Any, Any], Any], path: str = _LEAF) -> Callable[[Path], object]:
+def _json(change: Callable[[Any, Any], Any]) -> Callable[[Path], object]:
     def apply(store: Path) -> None:
-        document = json.loads((store / path).read_text())
+        document = json.loads((store / _LEAF).read_text())
         change(document, document["attributes"]["dump_ingest"])
-        (store / path).write_text(json.dumps(document))
+        (store / _LEAF).write_text(json.dumps(document))
 
     return apply
 

@@ -42,7 +42,7 @@ def made_state(key: StepKey, *versions: int, quiet_s: float = 60.0, **more: Any)
     """Return a pending step that was looked at once."""
     state = StepState(key, is_expected=True)
     listing = made_listing(key, *versions, **more)
-    state.see(listing, now=0.0, reached=quiet_s)
+    state.record_listing(listing, now=0.0, reached=quiet_s)
     state.fingerprint = fingerprint(listing.files, listing.layout, Grid())
     return state
 
@@ -70,7 +70,6 @@ def made_commit(
     anomalous: int = 0,
     removed_tensors: bool = False,
     root: str = ROOT,
-    host: str = HOST,
     **record: Any,
 ) -> Commit:
     """Return a commit of a step."""
@@ -85,7 +84,7 @@ def made_commit(
         step=key.step,
         fingerprint=name,
         committed_at="2026-01-01T00:00:00+00:00",
-        source=Origin("", host, root),
+        source=Origin("", HOST, root),
         summary=totals_of(summary),
         **{"previous": (), "stored": {}, **record},
     )

@@ -66,9 +66,9 @@ def call(function: str, *arguments: bytes) -> bytes:
     return named(function) + tuple_of(*arguments) + b"R"
 
 
-def storage(kind: str, size: int, key: str = "0", device: str = "cpu") -> bytes:
+def storage(kind: str, size: int, key: str = "0") -> bytes:
     """Return a reference to a storage (BINPERSID)."""
-    return tuple_of(text("storage"), named(kind), text(key), text(device), integer(size)) + b"Q"
+    return tuple_of(text("storage"), named(kind), text(key), text("cpu"), integer(size)) + b"Q"
 
 
 def integers(values: tuple[int, ...]) -> bytes:

@@ -12,8 +12,8 @@ from workers.rules.load import load_rules
 from workers.store.model import Grid
 
 
-def work_on(store: Path, rank: int = 0, step: int = 1, *, apply: bool = True) -> StepWork:
-    """Return the repair of a step, of which nothing is done yet."""
-    objects, key = open_store(store).objects, StepKey(rank, step)
+def work_on(store: Path, step: int = 1, *, apply: bool = True) -> StepWork:
+    """Return the repair of a step of rank 0, of which nothing is done yet."""
+    objects, key = open_store(store).objects, StepKey(0, step)
     dumps = Dumps(objects.address, grids_like(Grid()), load_rules().enabled, "host")
     return StepWork(Catalog(objects), key, dumps, RepairPolicy(apply=apply), StepRepair(key, ()))

@@ -29,7 +29,7 @@ def served_watcher(dump: Path, store: Path, **options: Any) -> Iterator[tuple[st
     live, port = LiveSteps(), free_port()
     service = make_service(dump, store, observers=[metrics.observe], **options)
     live.attach(service)
-    metrics.observe(Pressure().see(DiskSpace(100, 1000, 5, 10)))
+    metrics.observe(Pressure().judge(DiskSpace(100, 1000, 5, 10)))
     stop = serve(registry, f"127.0.0.1:{port}", {PATH: live.page})
     try:
         yield f"http://127.0.0.1:{port}", service

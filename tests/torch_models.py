@@ -68,11 +68,9 @@ class Returns(nn.Module):  # type: ignore[misc]
         return self.make(x)
 
 
-def train(
-    net: Any, steps: int, *, optimizer: Any = None, before: Callable[[int], None] | None = None
-) -> None:
+def train(net: Any, steps: int, *, before: Callable[[int], None] | None = None) -> None:
     """Train for some steps, with the loss of a mean square."""
-    optimizer = optimizer or torch.optim.SGD(net.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     for step in range(steps):
         if before is not None:
             before(step)

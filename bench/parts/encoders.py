@@ -7,9 +7,8 @@ which can use more, also run on two.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -28,13 +27,17 @@ EncoderRun: TypeAlias = tuple[str, int, str]
 """Encoder, number of cores, malloc."""
 
 
-@dataclass(slots=True)
-class _Results:
-    """The results of all runs."""
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    """What one round of a run took."""
 
-    wall_s: dict[EncoderRun, list[float]] = field(default_factory=lambda: defaultdict(list))
-    processor_s: dict[EncoderRun, list[float]] = field(default_factory=lambda: defaultdict(list))
-    stored_nbytes: dict[EncoderRun, int] = field(default_factory=dict)
+    wall_s: float
+    processor_s: float
+    stored_nbytes: int
+
+
+_Results: TypeAlias = Mapping[EncoderRun, Sequence[_Encoded]]
+"""The rounds of each run."""
 
 
 def measure(setting: Setting) -> Iterator[Measure | Table]:
@@ -48,7 +51,10 @@ def measure(setting: Setting) -> Iterator[Measure | Table]:
         results = _run_all(setting, runs, source, arrays)
     for malloc in MALLOC:
         for other in ("zarr-python", "zarrs"):
-            ours, others = (tuple(results.wall_s[encoder, 1, malloc]) for encoder in ("ours", other))
+            ours, others = (
+                tuple(encoded.wall_s for encoded in results[encoder, 1, malloc])
+                for encoder in ("ours", other)
+            )
             name = f"encode the shards of a step, one core, malloc {malloc}"
             yield Measure(name, other, "s", ours, others)
     yield _table(runs, results, arrays)
@@ -57,19 +63,13 @@ def measure(setting: Setting) -> Iterator[Measure | Table]:
 def _run_all(
     setting: Setting, runs: Sequence[EncoderRun], source: Path, arrays: Sequence[Packed]
 ) -> _Results:
-    results = _Results()
-
-    def encode(encoder_run: EncoderRun) -> float:
+    def encode(encoder_run: EncoderRun) -> _Encoded:
         with setting.target(setting.fast) as target:
             times = run(*encoder_run, source, target)
-            results.wall_s[encoder_run].append(times.wall_s)
-            results.processor_s[encoder_run].append(times.processor_s)
-            results.stored_nbytes[encoder_run] = _stored(target / "store")
             check(arrays, target / "store")
-            return times.wall_s
+            return _Encoded(times.wall_s, times.processor_s, _stored(target / "store"))
 
-    in_turns(setting.rounds, {str(encoder_run): partial(encode, encoder_run) for encoder_run in runs})
-    return results
+    return in_turns(setting.rounds, {encoder_run: partial(encode, encoder_run) for encoder_run in runs})
 
 
 def _table(runs: Sequence[EncoderRun], results: _Results, arrays: Sequence[Packed]) -> Table:
@@ -77,16 +77,21 @@ def _table(runs: Sequence[EncoderRun], results: _Results, arrays: Sequence[Packe
     rows = []
     for encoder_run in runs:
         name, cores, malloc = encoder_run
-        wall_s, processor_s = median(results.wall_s[encoder_run]), median(results.processor_s[encoder_run])
-        best = min(median(results.processor_s[other, 1, malloc]) for other in ENCODERS)
+        wall_s = median([encoded.wall_s for encoded in results[encoder_run]])
+        processor_s = _processor_s(results[encoder_run])
+        best = min(_processor_s(results[other, 1, malloc]) for other in ENCODERS)
         figures = (shown(wall_s), shown(raw / 1e6 / wall_s), shown(processor_s), shown(processor_s / best))
-        rows.append((name, str(cores), malloc, *figures, str(results.stored_nbytes[encoder_run])))
+        rows.append((name, str(cores), malloc, *figures, str(results[encoder_run][-1].stored_nbytes)))
     return Table(
         f"Encoders: {raw / 1e6:.0f} MB, {sum(len(packed.nbytes) for packed in arrays)} payloads",
         ("encoder", "cores", "malloc", "s", "MB/s", "processor s", "of the best", "bytes stored"),
         tuple(rows),
         note="Medians. The best: the least processor time on one core with the same malloc.",
     )
+
+
+def _processor_s(rounds: Sequence[_Encoded]) -> float:
+    return median([encoded.processor_s for encoded in rounds])
 
 
 def packed_arrays(plan: StepPlan) -> list[Packed]:

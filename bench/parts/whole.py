@@ -22,11 +22,11 @@ def measure(setting: Setting) -> Iterator[Measure]:
         build_small(dump, files=_SMALL_FILES)
         ingest_cost(dump, store)  # warm-up, not measured; and the store that is asked
         questions = {"--help": ["--help"], "ls": ["ls", str(store)], "origin": ["origin", str(store)]}
-        name = "Add.Default_net-Add-op0.output.0"
-        questions["show"] = ["show", str(store), name, "--rank", "0", "--step", "0"]
+        tensor = "Add.Default_net-Add-op0.output.0"
+        questions["show"] = ["show", str(store), tensor, "--rank", "0", "--step", "0"]
         commands = {name: _command(words) for name, words in questions.items()}
         commands["ingest"] = lambda: _into(setting, setting.fast, lambda target: ingest_cost(dump, target))
-        costs = _turns(setting, commands)
+        costs = in_turns(setting.rounds, commands)
     for name, most in (("ingest", 0.9), ("--help", 0.3), ("ls", 0.3), ("origin", 0.3), ("show", 0.3)):
         what = f"ingest {_SMALL_FILES} small files" if name == "ingest" else f"dump-ingest {name}"
         wall = tuple(cost.wall for cost in costs[name])
@@ -54,8 +54,8 @@ def _large(setting: Setting, size: str, dump: Path) -> Iterator[Measure]:
     if setting.memory:
         places.append(("tmpfs", setting.memory, 1.0))
     for place, parent, floor in places:
-        costs = _turns(
-            setting,
+        costs = in_turns(
+            setting.rounds,
             {
                 "copy": lambda parent=parent: _into(setting, parent, lambda target: copy_cost(dump, target)),  # type: ignore[misc]
                 "ingest": lambda parent=parent: _into(setting, parent, lambda path: ingest_cost(dump, path)),  # type: ignore[misc]
@@ -69,17 +69,6 @@ def _large(setting: Setting, size: str, dump: Path) -> Iterator[Measure]:
             against = f"cp -r to {place}"
             name = f"whole ingest of {size} to {place}, {what}"
             yield Measure(name, against, "s", ours, other, ratio, floor=least)
-
-
-def _turns(setting: Setting, commands: dict[str, Callable[[], Cost]]) -> dict[str, list[Cost]]:
-    costs: dict[str, list[Cost]] = {name: [] for name in commands}
-
-    def noted(name: str, run: Callable[[], Cost]) -> float:
-        costs[name].append(run())
-        return 0.0
-
-    in_turns(setting.rounds, {name: lambda n=name, r=run: noted(n, r) for name, run in commands.items()})  # type: ignore[misc]
-    return costs
 
 
 def _into(setting: Setting, parent: Path, run: Callable[[Path], Cost]) -> Cost:

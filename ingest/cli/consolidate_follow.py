@@ -15,7 +15,8 @@ from ingest.consolidating.last_findings import LastFindings
 from ingest.consolidating.lease import LeaseHeld
 from ingest.heartbeat import beat, tell_ready
 from ingest.metrics import ConsolidatorMetrics, Scrapes, serve
-from ingest.reporting.logs import SeriesLog, configure
+from ingest.reporting.log_output import configure
+from ingest.reporting.logs import SeriesLog
 from ingest.reporting.reminders import Reminders
 from ingest.service.stopping import is_interrupted, left_s
 from ingest.settings import Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from ingest.reporting.logs import configure
+from ingest.reporting.log_output import configure
 from ingest.settings import Settings
 from ingest.store_gc.execute import Execution, GcDone
 

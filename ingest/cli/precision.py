@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import math
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,9 +19,19 @@ from ingest.cli.options import (
     StepOption,
     StoreArgument,
 )
-from ingest.cli.printing import limited, print_json, print_table, say, say_rest
-from ingest.cli.sketch_report import precision_row, say_without
+from ingest.cli.printing import (
+    limited,
+    print_json,
+    print_table,
+    say,
+    say_rest,
+    say_without_histogram,
+    short_name,
+)
 from ingest.cli.tensor_options import Conditions, takes_tensor_options
+
+if TYPE_CHECKING:  # it imports numpy, and --help needs none of it
+    from ingest.questions.precision import TensorPrecision
 
 _COLUMNS = ("format", "overflow", "underflow", "rank", "step", "headroom", "per step", "overflows", "name")
 _RIGHT = ("overflow", "underflow", "rank", "step", "headroom", "per step", "overflows")
@@ -90,10 +101,41 @@ def command(
         named = [*lossy, *(tensor for tensor in foreseen if tensor.first_step is None)]
         shown = limited(named, limit)
         if shown:
-            print_table(_COLUMNS, map(precision_row, shown), right=_RIGHT)
+            print_table(_COLUMNS, map(_row, shown), right=_RIGHT)
         else:
             told = " that has a histogram" if answer.without else ""
             say(f"no tensor{told} would lose anything", label="note")
         say_rest(len(named), len(shown), "tensors and formats")
-    say_without(answer.without)
+    say_without_histogram(answer.without)
     report_left_out(answer.left_out)
+
+
+def _row(tensor: TensorPrecision) -> tuple[str, ...]:
+    """Return the cells of one tensor and format."""
+    worst = tensor.worst
+    return (
+        worst.format,
+        share_text(worst.share(worst.overflow.low), worst.share(worst.overflow.high)),
+        share_text(worst.share(worst.underflow.low), worst.share(worst.underflow.high)),
+        str(worst.rank),
+        str(worst.step),
+        _bits(tensor.headroom_bits),
+        _bits(tensor.bits_per_step),
+        "" if tensor.overflows_at is None else f"~{tensor.overflows_at}",
+        short_name(worst.name),
+    )
+
+
+def share_text(low: float, high: float) -> str:
+    """Return a share as a percentage: exact, an upper bound, or a range."""
+    if low == high:
+        return _percent(high) if high else "0"
+    return f"<{_percent(high)}" if not low else f"{_percent(low)}..{_percent(high)}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"
+
+
+def _bits(bits: float) -> str:
+    return "-" if math.isnan(bits) else f"{bits:z.1f}"

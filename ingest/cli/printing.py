@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
 from ingest.cli.fitting import GAP, cell_width, cell_widths, fitted, wrapped
-from ingest.reader.text import printable
+from ingest.reader.text import counted, printable
 from workers.store import strict_json
 
 if TYPE_CHECKING:
@@ -142,6 +142,16 @@ def say_left_out(left_out: Iterable[object]) -> None:
     """Print to stderr which steps an answer does not cover, and why."""
     for step in left_out:
         say(str(step), label="left out")
+
+
+def say_without_histogram(count: int) -> None:
+    """Print to stderr how many of the chosen tensors have no histogram, if any."""
+    if count:
+        say(
+            f"{counted(count, 'tensor')} without a histogram: `dump-ingest sketch STORE` adds them while "
+            "the elements are there",
+            label="left out",
+        )
 
 
 def say_rest(total: int, shown: int, what: str) -> None:

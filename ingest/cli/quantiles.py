@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,9 +20,19 @@ from ingest.cli.options import (
     StepOption,
     StoreArgument,
 )
-from ingest.cli.printing import limited, print_json, print_table, say_rest
-from ingest.cli.sketch_report import quantiles_columns, quantiles_row, say_without, spare_quantiles
+from ingest.cli.printing import (
+    limited,
+    print_json,
+    print_table,
+    say_rest,
+    say_without_histogram,
+    short_name,
+)
 from ingest.cli.tensor_options import Conditions, takes_tensor_options
+from ingest.reader.text import number_text
+
+if TYPE_CHECKING:  # it imports numpy, and --help needs none of it
+    from ingest.questions.quantiles import TensorQuantiles
 
 
 @takes_tensor_options
@@ -74,9 +86,35 @@ def command(
         print_json(answer.to_dict())
     else:
         shown = limited(answer.tensors, limit)
-        columns = quantiles_columns(shown)
-        spare = spare_quantiles(shown[0].percentiles) if shown else ()
-        print_table(columns, map(quantiles_row, shown), right=columns[:2] + columns[3:], spare=spare)
+        columns = columns_of(shown)
+        spare = spare_columns(shown[0].percentiles) if shown else ()
+        print_table(columns, map(row_of, shown), right=columns[:2] + columns[3:], spare=spare)
         say_rest(len(answer.tensors), len(shown), "tensors")
-    say_without(answer.without)
+    say_without_histogram(answer.without)
     report_left_out(answer.left_out)
+
+
+def columns_of(tensors: Sequence[TensorQuantiles]) -> tuple[str, ...]:
+    """Return the headings for the percentiles of some tensors."""
+    percents = tensors[0].percentiles if tensors else ()
+    return ("rank", "step", "name", *(f"p{percent:g}" for percent in percents))
+
+
+def row_of(tensor: TensorQuantiles) -> tuple[str, ...]:
+    """Return the cells of one tensor."""
+    cells = (
+        number_text(bounds.low)
+        if bounds.is_exact or math.isnan(bounds.low)
+        else f"{number_text(bounds.low)}..{number_text(bounds.high)}"
+        for bounds in tensor.percentiles.values()
+    )
+    return str(tensor.rank), str(tensor.step), short_name(tensor.name), *cells
+
+
+def spare_columns(percents: Iterable[float]) -> list[str]:
+    """Return the headings of percentiles that may be left out: last those next to extremes and the median."""
+
+    def remoteness(percent: float) -> float:
+        return min(percent, abs(percent - 50), 100 - percent)
+
+    return [f"p{percent:g}" for percent in sorted(percents, key=remoteness, reverse=True)]

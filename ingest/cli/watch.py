@@ -180,7 +180,8 @@ def _watch(dump: Path, settings: Settings, stop: StopRequest) -> None:
     from prometheus_client import CollectorRegistry  # deferred: the same, 0.05 s
 
     from ingest.metrics import Scrapes, WatcherMetrics, serve  # deferred: 0.3 s with what it observes
-    from ingest.reporting.logs import ServiceLog, configure  # deferred: 0.3 s
+    from ingest.reporting.log_output import configure  # deferred: 0.1 s, as structlog
+    from ingest.reporting.logs import ServiceLog  # deferred: 0.3 s
     from ingest.reporting.status_line import StatusLine  # deferred: the same
     from ingest.service.backlog import Backlog  # deferred: 0.5 s with the service
     from ingest.service.live_steps import PATH, LiveSteps  # deferred: the same

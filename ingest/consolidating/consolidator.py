@@ -154,18 +154,18 @@ class Consolidator:
         listed = self._list({key.rank for key in announced} if listed_in_turn else None)
         asked = listed.keys if check else {*listed.new, *(key for key in announced if key in listed)}
         commits, damaged = commit.read_many(self.objects, sorted(asked, key=lambda key: key.order))
-        self._tell_findings(commits)
+        self._report_findings(commits)
         fingerprints = {key: committed.fingerprint for key, committed in commits.items()}
         state = RoundState(
-            self._writer or NothingHeld(),
-            listed.by_rank.keys(),
-            listed.gone,
-            asked,
-            damaged,
-            self._unreadable,
-            self._waiting_since,
-            self.clock(),
-            self.patience_s,
+            held=self._writer or NothingHeld(),
+            ranks=listed.by_rank.keys(),
+            gone=listed.gone,
+            asked=asked,
+            damaged=damaged,
+            unreadable=self._unreadable,
+            waiting_since=self._waiting_since,
+            now=self.clock(),
+            patience_s=self.patience_s,
         )
         plan = plan_round(state, fingerprints)
         self._waiting_since, self._unreadable = plan.waiting_since, plan.unreadable
@@ -269,7 +269,7 @@ class Consolidator:
         self._evaluated = not limit or len(evaluated) < limit
         return evaluated
 
-    def _tell_findings(self, commits: Mapping[StepKey, Commit]) -> None:
+    def _report_findings(self, commits: Mapping[StepKey, Commit]) -> None:
         """Report what rules found in steps of one rank: the watcher may have ended before it was asked."""
         for committed in commits.values():
             if (event := AnomalousCommitRead.of(committed.record)) is not None:

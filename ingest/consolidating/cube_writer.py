@@ -211,15 +211,15 @@ class CubeWriter:
         for chunk in range(ceil_div(len(self.ranks), wide)):
             members = ((rank, places[rank]) for rank in sorted(ranks) if places[rank] // wide == chunk)
             yield ConsolidateJob(
-                self.objects.address,
-                self.writer_id,
-                self.state.grid,
-                len(self.axis),
-                step,
-                place,
-                chunk,
-                tuple((rank, rank_place - chunk * wide) for rank, rank_place in members),
-                self.state.version,
+                store=self.objects.address,
+                writer=self.writer_id,
+                grid=self.state.grid,
+                width=len(self.axis),
+                step=step,
+                place=place,
+                rank_chunk=chunk,
+                members=tuple((rank, rank_place - chunk * wide) for rank, rank_place in members),
+                version=self.state.version,
             )
 
     def clear(self, place: int) -> None:

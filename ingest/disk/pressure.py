@@ -122,7 +122,7 @@ class Pressure:
     trend: Trend = field(default_factory=Trend)
     _active: bool = False
 
-    def see(self, space: DiskSpace) -> DiskSeen:
+    def judge(self, space: DiskSpace) -> DiskSeen:
         """Return whether the disk is nearly full with this space."""
         self._active = self.threshold.freedom(space) < (_RELIEF if self._active else 1.0)
         self.trend.add(self.clock(), space.free_nbytes)

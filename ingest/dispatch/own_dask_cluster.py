@@ -30,11 +30,11 @@ from workers.scheduler import PortlessScheduler, keep_no_spans, replace_lost_wor
 
 _log = logging.getLogger(__name__)
 _LOOPBACK = "127.0.0.1"
-#: How long after a worker was lost Dask looks whether there is another one by its name, and closes its nanny
+#: Some time after a worker was lost, Dask looks whether another one has its name, and closes its nanny
 #: for good if there is none just then. A worker that is lost again, or starts slowly, would never come back.
-_NEVER = {"distributed.deploy.lost-worker-timeout": "10000 days"}
+_KEEP_NANNIES = {"distributed.deploy.lost-worker-timeout": "10000 days"}
 #: For ever (RFC 5280, 4.1.2.5), so that no clock that jumps ends the connections of a run.
-_VALID = (dt.datetime(1970, 1, 1, tzinfo=dt.UTC), dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC))
+_VALIDITY = (dt.datetime(1970, 1, 1, tzinfo=dt.UTC), dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC))
 
 
 class OwnDaskCluster:
@@ -58,7 +58,7 @@ class OwnDaskCluster:
                 "silence_logs": logging.CRITICAL,
                 "worker_class": PortlessWorker,
             }
-            dask.config.set(_NEVER)  # it is read whenever a worker is lost
+            dask.config.set(_KEEP_NANNIES)  # it is read whenever a worker is lost
             # The scheduler takes its directory from nowhere else.
             with dask.config.set({"temporary-directory": scratch}):
                 self.cluster = SpecCluster(
@@ -92,7 +92,7 @@ def run_security() -> Security:
     """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "dump-ingest")])
-    begin, end = _VALID
+    begin, end = _VALIDITY
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)

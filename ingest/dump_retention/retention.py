@@ -82,7 +82,7 @@ class SourceRetention:
             state.deletion is not None and state.deletion.is_to_be_tried_again for state in self.judge.table
         )
 
-    def see(self) -> list[Event]:
+    def follow_scan(self) -> list[Event]:
         """Take over what the table has since the last scan of the dump; return what there is to report.
 
         Raises:

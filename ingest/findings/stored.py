@@ -149,15 +149,15 @@ def _documents(objects: ObjectStore, names: Sequence[_Name], damages: list[str])
 def _parsed(data: bytes, step: int, generation: str, rules: str) -> SeriesDocument:
     document = json.loads(data)["attributes"][metadata.ATTRIBUTE]
     return SeriesDocument(
-        step,
-        generation,
-        rules,
-        str(document["evaluated_at"]),
-        tuple(_finding(row, step) for row in document["findings"]),
-        {str(rule): int(count) for rule, count in document["totals"].items()},
-        {str(rule): str(reason) for rule, reason in document["failed"].items()},
-        tuple(map(str, document["not_evaluated"])),
-        {str(rule): str(definition["kind"]) for rule, definition in document["rules"].items()},
+        step=step,
+        generation=generation,
+        rules=rules,
+        evaluated_at=str(document["evaluated_at"]),
+        findings=tuple(_finding(row, step) for row in document["findings"]),
+        totals={str(rule): int(count) for rule, count in document["totals"].items()},
+        failed={str(rule): str(reason) for rule, reason in document["failed"].items()},
+        not_evaluated=tuple(map(str, document["not_evaluated"])),
+        kinds={str(rule): str(definition["kind"]) for rule, definition in document["rules"].items()},
     )
 
 

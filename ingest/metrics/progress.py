@@ -85,7 +85,7 @@ class ProgressMetrics:
         }
         self._set_steps(steps_of, self._pending, dump.unlisted)
         self._set_backlog(self._pending)
-        self._stragglers.see(dump.present.values())
+        self._stragglers.record_listings(dump.present.values())
         if not dump.unlisted:  # nothing is known of what is still to be listed
             self._set("steps_behind", self._labels.highest(self._stragglers.steps_behind(dump.present)))
 

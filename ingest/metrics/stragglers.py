@@ -28,7 +28,7 @@ class Stragglers:
     _written_at: dict[int, float] = field(default_factory=dict)
     """By step: when any rank last wrote into it."""
 
-    def see(self, listings: Iterable[Listing]) -> None:
+    def record_listings(self, listings: Iterable[Listing]) -> None:
         """Take in what a scan has listed. What was seen before counts on when its files are cleaned away."""
         for listing in listings:
             rank, step = listing.key.rank, listing.key.step

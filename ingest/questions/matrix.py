@@ -87,14 +87,14 @@ class Matrix:
             return reduced
 
         return Matrix(
-            self.title,
-            _joined(self.ranks, by_row),
-            _joined(self.steps, by_column),
-            worst(self.values, np.fmax),
-            worst(self.state, np.maximum),
-            worst(self.gaps, np.add),
-            worst(self.bad, np.logical_or),
-            self.is_count,
+            title=self.title,
+            ranks=_joined(self.ranks, by_row),
+            steps=_joined(self.steps, by_column),
+            values=worst(self.values, np.fmax),
+            state=worst(self.state, np.maximum),
+            gaps=worst(self.gaps, np.add),
+            bad=worst(self.bad, np.logical_or),
+            is_count=self.is_count,
         )
 
 

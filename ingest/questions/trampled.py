@@ -168,14 +168,14 @@ def _with_bits(step: Step, first: int, second: int, kind: str, *, read: bool) ->
         except DamagedStore:
             difference = None  # `verify` names the damage
     return Trampled(
-        step.key.rank,
-        step.key.step or 0,
-        earlier.name,
-        later.name,
-        kind,
-        tuple(between[:_BETWEEN]),
-        len(between[_BETWEEN:]),
-        difference,
+        rank=step.key.rank,
+        step=step.key.step or 0,
+        name=earlier.name,
+        later=later.name,
+        kind=kind,
+        between=tuple(between[:_BETWEEN]),
+        others=len(between[_BETWEEN:]),
+        difference=difference,
     )
 
 

@@ -136,16 +136,18 @@ def quantization_error(before: Tensor, after: Tensor) -> QuantizationError:
     signal = float(np.square(x).sum())
     largest = float(np.abs(x - y).max(initial=0.0))
     return QuantizationError(
-        before.name,
-        before.graph,
-        after.name,
-        after.graph,
-        10 * math.log10(signal / noise) if signal and noise else (math.inf if not noise else -math.inf),
-        largest / scale if scale > 0 else math.nan,
-        scale,
-        offset,
-        saturated,
-        len(x),
+        before=before.name,
+        before_graph=before.graph,
+        after=after.name,
+        after_graph=after.graph,
+        sqnr_db=10 * math.log10(signal / noise)
+        if signal and noise
+        else (math.inf if not noise else -math.inf),
+        largest_error=largest / scale if scale > 0 else math.nan,
+        scale=scale,
+        offset=offset,
+        saturated=saturated,
+        elements=len(x),
     )
 
 

@@ -143,22 +143,22 @@ def build_service(
     decider = Decider(planner, committed)
     foreign_dumps = ForeignDumpCheck(dump, objects, options.grid, options.host, set(options.continues))
     return Service(
-        table,
-        watcher,
-        committed,
-        Offering(watcher, decider, submitter, dependencies, schedule, heard.notify, clock),
-        submitter,
-        CommitChecks(committed, dependencies, clock),
-        _retention(dump, committed, submitter, options, monitor),
-        DiskWatch(dump.root, options.pressure, heard.notify),
-        dependencies,
-        schedule,
-        heard,
-        replace(
+        table=table,
+        watcher=watcher,
+        committed=committed,
+        offering=Offering(watcher, decider, submitter, dependencies, schedule, heard.notify, clock),
+        submitter=submitter,
+        commits=CommitChecks(committed, dependencies, clock),
+        retention=_retention(dump, committed, submitter, options, monitor),
+        disk=DiskWatch(dump.root, options.pressure, heard.notify),
+        dependencies=dependencies,
+        schedule=schedule,
+        observers=heard,
+        policy=replace(
             options.policy, deletes=options.retention is not None, other_roots=frozenset(options.continues)
         ),
-        None if options.policy.replace else foreign_dumps,
-        Rechecks(
+        foreign_dumps=None if options.policy.replace else foreign_dumps,
+        rechecks=Rechecks(
             table,
             str(dump.root),
             objects.address,
@@ -168,7 +168,7 @@ def build_service(
             clock,
             monitor,
         ),
-        clock,
+        clock=clock,
     )
 
 

@@ -26,7 +26,7 @@ class DiskWatch:
         """Measure the free space and report it. While the dump is gone, the last measurement stands."""
         space = space_at(self.root)
         if self.pressure is not None and space is not None:
-            self.seen = self.pressure.see(space)
+            self.seen = self.pressure.judge(space)
             self.notify(self.seen)
 
     def apply_to(self, policy: StepPolicy) -> StepPolicy:

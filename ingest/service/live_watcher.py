@@ -129,14 +129,14 @@ def _rank(label: str, now: float, values: Mapping[str, Mapping[str, float]]) -> 
     pending = int(of_rank("pending_steps"))
     oldest = of_rank("oldest_pending_timestamp_seconds", now)
     return RankProgress(
-        label,
-        max(now - oldest, 0.0) if pending else 0.0,
-        int(of_rank("newest_step", -1)),
-        int(of_rank("committed_step", -1)),
-        int(of_rank("steps_behind")),
-        pending,
-        int(of_rank("pending_files")),
-        int(of_rank("pending_bytes")),
+        rank=label,
+        lag_s=max(now - oldest, 0.0) if pending else 0.0,
+        newest_step=int(of_rank("newest_step", -1)),
+        committed_step=int(of_rank("committed_step", -1)),
+        steps_behind=int(of_rank("steps_behind")),
+        pending_steps=pending,
+        pending_files=int(of_rank("pending_files")),
+        pending_bytes=int(of_rank("pending_bytes")),
     )
 
 

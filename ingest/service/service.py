@@ -127,7 +127,7 @@ class Service:
         self.observers.notify(self.dump_state)
         # What is not listed may be what forbids to delete, such as an anomaly on another rank.
         if self.retention is not None and not self.dump_state.unlisted:
-            self._report_all(self.retention.see())
+            self._report_all(self.retention.follow_scan())
         # Now: a slow answer of the store to what follows must not delay the next scan.
         self.schedule.record_scan(started, failed=False)
         if self.dump_state.postponed:

@@ -101,19 +101,19 @@ def explain(state: StepState, policy: StepPolicy, now: float, decision: Decision
     if state.is_isolated:
         reason += "; workers died of it, so each of its tasks runs in a process of its own"
     return StepRow(
-        state.key.rank,
-        state.key.step,
-        progress.phase.value,
-        reason,
-        None if progress.waits_for is None else progress.waits_for.value,
-        None if progress.pause is None else round(max(progress.pause.until - now, 0.0), 1),
-        None if listing is None else round(state.quiet_for_s, 1),
-        0 if listing is None else len(listing.files),
-        0 if listing is None else listing.nbytes,
-        len(bad.poison),
-        len(bad.unreadable),
-        source,
-        source_reason,
+        rank=state.key.rank,
+        step=state.key.step,
+        phase=progress.phase.value,
+        reason=reason,
+        waits_for=None if progress.waits_for is None else progress.waits_for.value,
+        tried_again_in_s=None if progress.pause is None else round(max(progress.pause.until - now, 0.0), 1),
+        quiet_s=None if listing is None else round(state.quiet_for_s, 1),
+        files=0 if listing is None else len(listing.files),
+        bytes=0 if listing is None else listing.nbytes,
+        poison_files=len(bad.poison),
+        unreadable_files=len(bad.unreadable),
+        source=source,
+        source_reason=source_reason,
     )
 
 

@@ -135,7 +135,9 @@ class StepState:
 
     # -- what the dump has
 
-    def see(self, listing: Listing, *, now: float, reached: float, at_most_s: float = math.inf) -> None:
+    def record_listing(
+        self, listing: Listing, *, now: float, reached: float, at_most_s: float = math.inf
+    ) -> None:
         """Record the listing of a scan.
 
         Args:
@@ -156,12 +158,12 @@ class StepState:
             self.fingerprint = ""
             return
         if before.files is not listing.files:
-            self._see_files(before, listing, now)
+            self._record_changes(before, listing, now)
         if before.layout != listing.layout:
             self.fingerprint = ""
         self.quiet_for_s = now - self.quiet_since
 
-    def _see_files(self, before: Listing, listing: Listing, now: float) -> None:
+    def _record_changes(self, before: Listing, listing: Listing, now: float) -> None:
         """Record what has changed since the listing before."""
         if before.files == listing.files:
             pairs = zip(before.files, listing.files, strict=True)

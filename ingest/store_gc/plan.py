@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 from msgspec import structs
 
@@ -41,6 +41,13 @@ class GcAction:
     was to become; "" for everything else."""
     upload: str = ""
     """What the store calls an upload; "" for everything else."""
+
+    @classmethod
+    def at_path(
+        cls, what: What, path: str, why: str, *, objects: int = 0, nbytes: int = 0, upload: str = ""
+    ) -> Self:
+        """Return the removal of something that belongs to no generation of a step."""
+        return cls(what, None, None, "", objects, nbytes, why, path, upload)
 
     @property
     def key(self) -> StepKey | None:

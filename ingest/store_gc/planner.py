@@ -237,13 +237,13 @@ class _Planner:
         for path, extent in sorted(self.inventory.temporaries.items()):
             if self._is_old(extent):
                 why = "left by a writer that was killed"
-                yield GcAction("temporary", None, None, "", extent.objects, extent.nbytes, why, path)
+                yield GcAction.at_path("temporary", path, why, objects=extent.objects, nbytes=extent.nbytes)
 
     def _unfinished_changes(self) -> Iterator[GcAction]:
         for path, extent in sorted(self.inventory.unfinished_changes.items()):
             if self._is_old(extent):
                 why = "a writer was killed while it changed a commit"
-                yield GcAction("announcement", None, None, "", 0, 0, why, path)
+                yield GcAction.at_path("announcement", path, why)
 
     def _uploads(self) -> Iterator[GcAction]:
         """Yield the uploads that were never completed, if nothing was written into them for the grace period.
@@ -266,9 +266,7 @@ class _Planner:
         oldest = datetime.fromtimestamp(min(upload.written_at for upload in old), UTC)
         why = f"never completed; nothing written since {oldest:%Y-%m-%d %H:%M} UTC or later"
         for upload in old:
-            yield GcAction(
-                "upload", None, None, "", 0, upload.nbytes, why, upload.key, upload=upload.upload_id
-            )
+            yield GcAction.at_path("upload", upload.key, why, nbytes=upload.nbytes, upload=upload.upload_id)
 
     def _may_go(self, step: _CommittedStep) -> bool:
         """Return whether nothing protects a step."""

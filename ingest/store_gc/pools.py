@@ -43,7 +43,7 @@ class Pools:
                     waiting += extent
                     continue
                 why = "no commit refers to it"
-                yield GcAction("pool", None, None, "", extent.objects, extent.nbytes, why, path)
+                yield GcAction.at_path("pool", path, why, objects=extent.objects, nbytes=extent.nbytes)
         if waiting.objects:
             notes.append(
                 f"{counted(waiting.objects, 'object')} in pools that no commit refers to "

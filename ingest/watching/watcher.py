@@ -101,7 +101,7 @@ class Watcher:
             listing.key: listing for listing in scan.listings if listing.files or _denied(listing.problems)
         }
         self._to_examine.clear()
-        self._see(present)
+        self._record_listings(present)
         postponed = scan.unlisted.difference(deferred)
         for key in postponed:
             self.table.ensure(key).is_postponed = True
@@ -136,7 +136,7 @@ class Watcher:
             state.wait(wait)
         return None
 
-    def _see(self, present: dict[StepKey, Listing]) -> None:
+    def _record_listings(self, present: dict[StepKey, Listing]) -> None:
         """Record the listings of a scan, and that the other steps have no files."""
         now = self.clock.monotonic()
         # When a step is listed first, only the times of files tell for how long it has been quiet. One that
@@ -150,7 +150,7 @@ class Watcher:
         for state, listing in states:
             at_most_s = math.inf if state.is_postponed else since_last_s
             state.is_postponed = False
-            state.see(listing, now=now, reached=reached, at_most_s=at_most_s)
+            state.record_listing(listing, now=now, reached=reached, at_most_s=at_most_s)
         self._scanned_at = now
         if len(present) < len(self.table):
             for state in self.table:

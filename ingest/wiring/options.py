@@ -28,14 +28,14 @@ def options_of(settings: Settings, *, retry_forever: bool = False, dry_run: bool
     completeness = CompletenessPolicy(settings.quiet_s, settings.settle_s)
     deletes = settings.after_commit == "delete"
     return ServiceOptions(
-        StepPolicy(completeness, settings.order, replace=settings.replace),
-        grid_of(settings),
-        DispatchLimits(int(settings.inflight_size)),
-        settings.worker_resources,
-        settings.host or socket.gethostname(),
-        rules_of(settings.rules),
-        settings.poll_s,
-        retry_forever,
+        policy=StepPolicy(completeness, settings.order, replace=settings.replace),
+        grid=grid_of(settings),
+        limits=DispatchLimits(int(settings.inflight_size)),
+        resources=settings.worker_resources,
+        host=settings.host or socket.gethostname(),
+        rules=rules_of(settings.rules),
+        poll_s=settings.poll_s,
+        retry_forever=retry_forever,
         # A watcher never takes again what was removed, or it would undo each `gc`.
         take_removed=settings.replace and not retry_forever,
         pressure=Pressure(settings.under_pressure, parse_threshold(settings.pressure_free)),

@@ -6,13 +6,10 @@ as fast. `tests/alert_states.py` has many more states, as series.
 
 import json
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Self
 
 import pytest
 import yaml
@@ -21,6 +18,7 @@ from tests.alert_rules import ALERTMANAGER, quickened
 from tests.cli import Running, run, start
 from tests.pipeline import ingest_directly
 from tests.servers.alertmanager import Alertmanager
+from tests.servers.http import HttpServer, Request
 from tests.servers.process import free_port, http_get
 from tests.servers.prometheus import StartPrometheus
 
@@ -53,37 +51,16 @@ def consolidating(store: Path, port: int) -> Iterator[Running]:
         yield process
 
 
-class PodAddress:
+class PodAddress(HttpServer):
     """An address at which one process after another serves its metrics, while the `with` block runs."""
 
     def __init__(self) -> None:
+        super().__init__(self._pass_on)
         self.serves: int | None = None
         """The port of the process that serves now; None between two processes."""
-        address = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                status, body = (503, b"") if address.serves is None else http_get(address.serves, self.path)
-                self.send_response(status)
-                self.send_header("Content-Type", "text/plain; version=0.0.4")
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-                """Do not log requests."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-        self.port = self._server.server_port
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    def _pass_on(self, request: Request) -> tuple[int, bytes]:
+        return (503, b"") if self.serves is None else http_get(self.serves, request.path)
 
 
 class Targets:

@@ -3,16 +3,15 @@
 import http.client
 import json
 import shutil
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
 
 import yaml
 
+from tests.servers.http import HttpServer, Request
 from tests.servers.process import LoopbackServer, answers, free_port, http_get
 
 #: Debian gives the program another name than upstream.
@@ -20,40 +19,17 @@ _PROGRAM = "alertmanager" if shutil.which("alertmanager") else "prometheus-alert
 PROGRAMS = (_PROGRAM, "amtool")
 
 
-class Webhooks:
+class Webhooks(HttpServer):
     """Receives webhooks on loopback and keeps their messages, for the duration of the `with` block."""
 
     def __init__(self) -> None:
+        super().__init__(self._keep)
         self.messages: list[tuple[str, dict[str, Any]]] = []
         """The path of each call, and the message."""
-        messages = self.messages
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                length = int(self.headers["Content-Length"])
-                messages.append((self.path, json.loads(self.rfile.read(length))))
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-                """Do not log requests."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-
-    @property
-    def url(self) -> str:
-        """The URL without a path."""
-        return f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    def _keep(self, request: Request) -> tuple[int, bytes]:
+        self.messages.append((request.path, json.loads(request.body)))
+        return 200, b""
 
 
 class Alertmanager(LoopbackServer):

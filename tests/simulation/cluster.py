@@ -156,11 +156,11 @@ class Cluster:
     def client(self) -> Client:
         return Client(self)
 
-    def requeue(self, future: Future, error: BaseException | None = None) -> None:
+    def requeue(self, future: Future) -> None:
         """Have another worker take a task whose worker died or stands still."""
         future.deaths += 1
         future.worker = ""
-        if error is not None or future.deaths >= _MAX_DEATHS:
+        if future.deaths >= _MAX_DEATHS:
             future.end("cancelled", None)
         elif future.status == "pending":
             self.queue.append(future)

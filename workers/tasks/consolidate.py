@@ -120,17 +120,17 @@ def consolidate(job: ConsolidateJob) -> ConsolidateResult:
         {rank: (commits[rank], tables_of[rank]) for rank in tables_of},
     )
     return Consolidated(
-        job,
-        {rank: commits[rank].fingerprint for rank in tables_of},
-        {rank: commits[rank].summary.status for rank in tables_of},
-        {
+        job=job,
+        fingerprints={rank: commits[rank].fingerprint for rank in tables_of},
+        statuses={rank: commits[rank].summary.status for rank in tables_of},
+        totals={
             rank: (*(getattr(commits[rank].summary, name) for name in TOTALS), *sketch_totals[rank])
             for rank in tables_of
         },
-        anomalies,
-        damaged_commits | damaged_tables,
-        dict(zip(block.ranks, of_all_tensors(block.statistic, len(block.ranks)), strict=True)),
-        unknown,
+        anomalies=anomalies,
+        damaged=damaged_commits | damaged_tables,
+        aggregates=dict(zip(block.ranks, of_all_tensors(block.statistic, len(block.ranks)), strict=True)),
+        keys=unknown,
     )
 
 

@@ -35,13 +35,13 @@ def write_acl(request: DumpRequest) -> WrittenConfig:
         }
     }
     return WrittenConfig(
-        "acl",
-        "acl.json",
-        json.dumps(content, indent=4) + "\n",
-        "Give its path to aclInit or aclmdlSetDump, before the model is loaded.",
-        request.ranks,
-        request.steps,
-        (*_notes(request), "The directory must exist."),
+        system="acl",
+        file_name="acl.json",
+        text=json.dumps(content, indent=4) + "\n",
+        use="Give its path to aclInit or aclmdlSetDump, before the model is loaded.",
+        ranks=request.ranks,
+        steps=request.steps,
+        notes=(*_notes(request), "The directory must exist."),
     )
 
 

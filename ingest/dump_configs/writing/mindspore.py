@@ -59,13 +59,13 @@ def write_mindspore(request: DumpRequest) -> WrittenConfig:
         where = "On CPU" if request.device else "If the job runs on CPU,"
         notes.append(f"{where} every rank dumps: MindSpore ignores support_device there.")
     return WrittenConfig(
-        "mindspore",
-        "data_dump.json",
-        json.dumps(content, indent=4) + "\n",
-        "Start the job with MINDSPORE_DUMP_CONFIG set to the absolute path of this file.",
-        request.job_ranks if request.device == "CPU" else request.ranks,
-        request.steps,
-        tuple(notes),
+        system="mindspore",
+        file_name="data_dump.json",
+        text=json.dumps(content, indent=4) + "\n",
+        use="Start the job with MINDSPORE_DUMP_CONFIG set to the absolute path of this file.",
+        ranks=request.job_ranks if request.device == "CPU" else request.ranks,
+        steps=request.steps,
+        notes=tuple(notes),
     )
 
 

@@ -48,13 +48,13 @@ def write_sglang(request: DumpRequest) -> WrittenConfig:
         f"for the steps {steps} by POST to /dumper/configure."
     )
     return WrittenConfig(
-        "sglang",
-        "dumper.env",
-        "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()),
-        "Source it before the job starts. SGLang reads these variables from version 0.5.10 on.",
-        request.job_ranks,
-        tuple(range(request.steps[-1] + 1)),
-        (note,),
+        system="sglang",
+        file_name="dumper.env",
+        text="".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()),
+        use="Source it before the job starts. SGLang reads these variables from version 0.5.10 on.",
+        ranks=request.job_ranks,
+        steps=tuple(range(request.steps[-1] + 1)),
+        notes=(note,),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ingest.questions.compare.beyond_rounding import unexplained
@@ -163,42 +163,47 @@ class ComparisonBuilder:
             unused = set(mapping.unused(a.names))
             self._unused_rules = unused if self._unused_rules is None else self._unused_rules & unused
 
-    def _notes(self, tensors: Sequence[ComparedTensor]) -> list[str]:
-        """Return the notes that a reader of the figures needs."""
-        notes = [
-            f"pair {number + 1} of the mapping file fits no tensor of A"
-            for number in sorted(self._unused_rules or ())
-        ]
+    def _notes(self, tensors: Sequence[ComparedTensor]) -> Iterator[str]:
+        """Yield the notes that a reader of the figures needs."""
+        yield from self._notes_on_names(tensors)
+        yield from self._notes_on_limits()
+        if programs := self._programs.finish():
+            yield str(programs)
+        if reshaped := sum(step.counts.get(Verdict.SHAPE, 0) for step in self.steps):
+            yield (
+                f"the shapes of {counted(reshaped, 'tensor')} differ: if ranks hold shards of them, compare "
+                "all ranks (without @RANK), and --across-layouts puts tensors together"
+            )
+        yield from self._kept.notes
+
+    def _notes_on_names(self, tensors: Sequence[ComparedTensor]) -> Iterator[str]:
+        """Yield what there is to say of how tensors were matched."""
+        for number in sorted(self._unused_rules or ()):
+            yield f"pair {number + 1} of the mapping file fits no tensor of A"
         if of_versions := sum(n for how, n in self.guessed.items() if MatchedBy(how).is_of_versions):
             ways = ", ".join(f"{n} by {how}" for how, n in self.guessed.items())
-            notes.append(f"{NameCounts.of(*self._names)}: they seem to be of two versions or programs")
-            notes.append(
+            yield f"{NameCounts.of(*self._names)}: they seem to be of two versions or programs"
+            yield (
                 f"{of_versions} pairs of tensors are guesses ({ways}); --suggest-map FILE writes them as a "
                 "mapping file"
             )
         if ambiguous := sum(tensor.ambiguous for tensor in tensors):
             some = counted(ambiguous, "tensor")
-            notes.append(f"{some} might as well be matched with others (column `ambiguous`)")
+            yield f"{some} might as well be matched with others (column `ambiguous`)"
+
+    def _notes_on_limits(self) -> Iterator[str]:
+        """Yield what there is to say of the limits by which differences were judged."""
         if self._limits is Limits.FIXED and not self.choices.fixed_limits:
-            notes += [
-                f"the limits of {counted(count, 'step')} are the fixed ones of types, not derived: {why}"
-                for why, count in self._underived.items()
-            ]
+            for why, count in self._underived.items():
+                some = counted(count, "step")
+                yield f"the limits of {some} are the fixed ones of types, not derived: {why}"
         if self._by_spread:
-            notes.append(
+            yield (
                 f"{counted(self._by_spread, 'tensor')} differ by more than rounding explains, and by no "
                 "more than replicas within one of the runs (`spread`)"
             )
         if self._close_beyond and self._unexplained:
-            notes.append(_beyond_rounding(self._close_beyond, self._unexplained))
-        if programs := self._programs.finish():
-            notes.append(str(programs))
-        if reshaped := sum(step.counts.get(Verdict.SHAPE, 0) for step in self.steps):
-            notes.append(
-                f"the shapes of {counted(reshaped, 'tensor')} differ: if ranks hold shards of them, compare "
-                "all ranks (without @RANK), and --across-layouts puts tensors together"
-            )
-        return [*notes, *self._kept.notes]
+            yield _beyond_rounding(self._close_beyond, self._unexplained)
 
     @property
     def _limits(self) -> Limits:

@@ -88,18 +88,18 @@ class DumpSource:
         reported = [plan.reported.get(row) for row in rows]
         dtypes, shapes = types_and_shapes(entries, reported)
         return StepTensors(
-            key,
-            keys_of(entries),
-            dtypes,
-            shapes,
-            [()] * len(rows),
-            np.zeros((len(rows), DIGEST_BYTES), np.uint8),
-            statistics_of(reported),
-            np.array([entry.kind is RowKind.TENSOR for entry in entries], bool),
-            np.array([entry.nbytes for entry in entries], np.int64),
-            np.arange(len(rows)),
-            _DumpOperands(str(self._dump.root), key, entries),
-            f"partial: {counted(quarantined, 'file')} cannot be read" if quarantined else "",
+            key=key,
+            keys=keys_of(entries),
+            dtypes=dtypes,
+            shapes=shapes,
+            meanings=[()] * len(rows),
+            digests=np.zeros((len(rows), DIGEST_BYTES), np.uint8),
+            statistics=statistics_of(reported),
+            dumped=np.array([entry.kind is RowKind.TENSOR for entry in entries], bool),
+            nbytes=np.array([entry.nbytes for entry in entries], np.int64),
+            places=np.arange(len(rows)),
+            operands=_DumpOperands(str(self._dump.root), key, entries),
+            partial=f"partial: {counted(quarantined, 'file')} cannot be read" if quarantined else "",
         )
 
 
@@ -119,14 +119,16 @@ class _DumpOperands:
         header = entry.header
         element: ElementType = header.element if header else from_name("uint8")
         return Operand(
-            f"{self.key} of {self.root}",
-            element,
-            tensors.shapes[number],
-            entry.nbytes,
-            InFile(self.root, entry.source, entry.offset, entry.view) if header and entry.readable else None,
-            b"",
-            bool(header and header.fortran_order),
-            header.device if header else None,
+            where=f"{self.key} of {self.root}",
+            element=element,
+            shape=tensors.shapes[number],
+            nbytes=entry.nbytes,
+            place=InFile(self.root, entry.source, entry.offset, entry.view)
+            if header and entry.readable
+            else None,
+            digest=b"",
+            fortran_order=bool(header and header.fortran_order),
+            device=header.device if header else None,
         )
 
     @property

@@ -133,7 +133,14 @@ def error_growth(a: Catalog, b: Catalog, rank: int, stat: str = "l2_norm", *, na
     if not growth.places:
         raise UsageError(f"{a.url} and {b.url} have no tensor like {name!r} in common on rank {rank}")
     return ErrorGrowth(
-        a.url, b.url, rank, statistic, tuple(growth.places), tuple(read), growth.errors(), tuple(left_out)
+        a=a.url,
+        b=b.url,
+        rank=rank,
+        statistic=statistic,
+        tensors=tuple(growth.places),
+        steps=tuple(read),
+        errors=growth.errors(),
+        left_out=tuple(left_out),
     )
 
 

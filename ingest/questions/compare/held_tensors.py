@@ -130,17 +130,17 @@ class HeldTensors:
         first = self.first
         chosen = [(self.ranks[held[0].rank], held[0].number) for held in self.holders]
         return StepTensors(
-            StepKey(min(self.ranks), self.step),
-            self.keys,
-            [side.dtypes[number] for side, number in chosen],
-            [side.shapes[number] for side, number in chosen],
-            [()] * len(chosen),
-            np.zeros((len(chosen), DIGEST_BYTES), np.uint8),
-            np.full((len(chosen), len(FIELDS)), np.nan),
-            np.ones(len(chosen), bool),
-            np.zeros(len(chosen), np.int64),
-            np.arange(len(chosen)),
-            first.operands,
+            key=StepKey(min(self.ranks), self.step),
+            keys=self.keys,
+            dtypes=[side.dtypes[number] for side, number in chosen],
+            shapes=[side.shapes[number] for side, number in chosen],
+            meanings=[()] * len(chosen),
+            digests=np.zeros((len(chosen), DIGEST_BYTES), np.uint8),
+            statistics=np.full((len(chosen), len(FIELDS)), np.nan),
+            dumped=np.ones(len(chosen), bool),
+            nbytes=np.zeros(len(chosen), np.int64),
+            places=np.arange(len(chosen)),
+            operands=first.operands,
         )
 
 

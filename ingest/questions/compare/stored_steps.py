@@ -75,17 +75,17 @@ def load_step(store: Catalog, step: Step) -> StepTensors:
     forms = StoredForms(table, rows)
     step.forget_tables()
     return StepTensors(
-        step.key,
-        keys,
-        forms.dtypes,
-        forms.shapes,
-        forms.meanings,
-        table.digest[rows],
-        table.statistics[rows],
-        table.label("kind")[rows] == RowKind.TENSOR.value,
-        table.number("nbytes")[rows],
-        table.number("offset")[rows],
-        _StoreOperands(store, step, rows, table),
+        key=step.key,
+        keys=keys,
+        dtypes=forms.dtypes,
+        shapes=forms.shapes,
+        meanings=forms.meanings,
+        digests=table.digest[rows],
+        statistics=table.statistics[rows],
+        dumped=table.label("kind")[rows] == RowKind.TENSOR.value,
+        nbytes=table.number("nbytes")[rows],
+        places=table.number("offset")[rows],
+        operands=_StoreOperands(store, step, rows, table),
         removed=_removed(step, forms.arrays),
         forms=forms.fields,
     )
@@ -139,14 +139,14 @@ class _StoreOperands:
         if layout == "device":
             device = Step(step.objects, step.commit, self.tables).device(int(self.rows[number]))
         return Operand(
-            self.label,
-            from_name(tensors.dtypes[number], big_endian=big_endian),
-            tensors.shapes[number],
-            nbytes,
-            place,
-            tensors.contents[number],
-            fortran == 1,
-            device,
+            where=self.label,
+            element=from_name(tensors.dtypes[number], big_endian=big_endian),
+            shape=tensors.shapes[number],
+            nbytes=nbytes,
+            place=place,
+            digest=tensors.contents[number],
+            fortran_order=fortran == 1,
+            device=device,
         )
 
     @cached_property

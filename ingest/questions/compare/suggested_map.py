@@ -37,16 +37,27 @@ def guessed_names(a: StepTensors, b: StepTensors, pairs: Iterable[TensorPair]) -
     names: dict[str, GuessedName] = {}
     for (operator_a, operator_b), members in by_operator.items():
         how = members[0].matched_by.value
-        texts = [(a.keys[pair.a].name, b.keys[pair.b].name) for pair in members]
         same_places = all(_place(a, pair.a) == _place(b, pair.b) for pair in members)
         is_whole = same_places and len(places_a[operator_a] & places_b[operator_b]) == len(members)
-        if is_whole and operator_a[2] == operator_b[2] and operator_a[4] == operator_b[4] == 0:
-            texts = [(f"{operator_a[2]}.{operator_a[3]}.*", f"{operator_b[2]}.{operator_b[3]}.*")]
-            if any(_WILD.search(text[:-1]) for text in texts[0]):
-                texts = [(a.keys[pair.a].name, b.keys[pair.b].name) for pair in members]
+        patterns = _patterns(operator_a, operator_b) if is_whole else None
+        texts = [patterns] if patterns else [(a.keys[pair.a].name, b.keys[pair.b].name) for pair in members]
         for name_a, name_b in texts:
             names.setdefault(name_a, GuessedName(name_a, name_b, how))
     return names
+
+
+def _patterns(a: OperatorKey, b: OperatorKey) -> tuple[str, str] | None:
+    """Return patterns of all tensors of two operators; None if they would mean other tensors, too.
+
+    That is if the operators are of different types, occur several times, or have `*` or `?` in their names.
+    """
+    *_, type_a, name_a, occurrence_a = a
+    *_, type_b, name_b, occurrence_b = b
+    tensors_a, tensors_b = f"{type_a}.{name_a}.", f"{type_b}.{name_b}."
+    is_ambiguous = type_a != type_b or occurrence_a or occurrence_b
+    if is_ambiguous or _WILD.search(tensors_a) or _WILD.search(tensors_b):
+        return None
+    return f"{tensors_a}*", f"{tensors_b}*"
 
 
 def _places(side: StepTensors) -> dict[OperatorKey, set[tuple[str, int]]]:

@@ -30,11 +30,7 @@ def absent_ranks(groups: Iterable[Sequence[int]], snapshot: Snapshot) -> list[Mi
     missing = []
     for group in groups:
         others = tuple(rank for rank in group if rank in known)
-        missing += [
-            Missing("rank", "missing", (rank,), others, "", "", 0, None, None, 0)
-            for rank in group
-            if rank not in known
-        ]
+        missing += [Missing("rank", "missing", (rank,), others) for rank in group if rank not in known]
     return missing
 
 
@@ -59,12 +55,9 @@ def absent_steps(snapshot: Snapshot) -> list[Missing]:
             state,
             (rank,),
             tuple(sorted(others_of[state, rank])),
-            "",
-            "",
-            0,
-            steps[0],
-            steps[-1],
-            len(steps),
+            first_step=steps[0],
+            last_step=steps[-1],
+            steps=len(steps),
         )
         for (state, rank), steps in sorted(steps_of.items(), key=lambda entry: (entry[1][0], entry[0]))
     ]

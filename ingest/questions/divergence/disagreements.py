@@ -108,17 +108,17 @@ class DisagreementFinder:
     ) -> Difference:
         numbers = disagreement.numbers
         return Difference(
-            self._observation.keys[tensor],
-            self._named(disagreement.places),
-            disagreement.has_majority,
-            self._named(disagreement.others),
-            WORDS[history.kind],
-            self._steps[numbers[0]],
-            self._steps[numbers[-1]],
-            len(numbers),
-            disagreement.healed,
-            "statistics" if disagreement.by_statistics else "digest",
-            self._has_same_statistics(tensor, disagreement),
+            key=self._observation.keys[tensor],
+            ranks=self._named(disagreement.places),
+            has_majority=disagreement.has_majority,
+            others=self._named(disagreement.others),
+            why=WORDS[history.kind],
+            first_step=self._steps[numbers[0]],
+            last_step=self._steps[numbers[-1]],
+            steps=len(numbers),
+            healed=disagreement.healed,
+            by="statistics" if disagreement.by_statistics else "digest",
+            same_statistics=self._has_same_statistics(tensor, disagreement),
         )
 
     def _has_same_statistics(self, tensor: int, disagreement: TensorDisagreement) -> bool:

@@ -190,17 +190,17 @@ class _DivergenceSearch:
         self.notes += notes + notes_on_operators
         misplaced = () if screen is None else self._misplaced(screen.suspects(seen), seen, chosen)
         return Divergence(
-            self.snapshot.store.url,
-            self.ranks,
-            self.steps,
-            self._groups(finder),
-            tuple(odd),
-            tuple(differences),
-            (*missing, *tensors),
-            tuple(self.notes),
-            self.snapshot.left_out,
-            with_bits(broken, self.snapshot),
-            misplaced,
+            store=self.snapshot.store.url,
+            ranks=self.ranks,
+            steps=self.steps,
+            groups=self._groups(finder),
+            odd=tuple(odd),
+            differences=tuple(differences),
+            missing=(*missing, *tensors),
+            notes=tuple(self.notes),
+            left_out=self.snapshot.left_out,
+            broken=with_bits(broken, self.snapshot),
+            misplaced=misplaced,
         )
 
     def _misplaced(

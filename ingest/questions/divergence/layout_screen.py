@@ -218,23 +218,23 @@ class _Rules:
             if is_partial(key, fact.told)
         ]
         return cls(
-            keys,
-            facts,
-            patterns,
-            np.array([pattern.holders for pattern in patterns]),
-            np.array([pattern.groups for pattern in patterns]),
-            _shape_numbers(patterns),
-            _kind_numbers(keys, known),
-            np.array([kinds == {"replicated"} for kinds in told]),
-            np.array([_is_cut(kinds) for kinds in told]),
-            _columns(_gradients(keys, places)),
-            _columns(
+            keys=keys,
+            facts=facts,
+            patterns=patterns,
+            holders=np.array([pattern.holders for pattern in patterns]),
+            groups=np.array([pattern.groups for pattern in patterns]),
+            shapes=_shape_numbers(patterns),
+            kinds=_kind_numbers(keys, known),
+            told_whole=np.array([kinds == {"replicated"} for kinds in told]),
+            told_cut=np.array([_is_cut(kinds) for kinds in told]),
+            gradients=_columns(_gradients(keys, places)),
+            states=_columns(
                 (place, parameter)
                 for place, parameter in _states(keys)
                 if known[place].shape == known[parameter].shape
             ),
-            np.array([place for place, key in enumerate(keys) if is_counter(key)], np.int64),
-            np.array(partial, np.int64),
+            counters=np.array([place for place, key in enumerate(keys) if is_counter(key)], np.int64),
+            partial=np.array(partial, np.int64),
         )
 
     def suspect(self, content: npt.NDArray[np.int32], constant: _Mask) -> bool:

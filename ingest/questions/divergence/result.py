@@ -115,14 +115,16 @@ class Missing:
     ranks: tuple[int, ...]
     others: tuple[int, ...]
     """The other ranks of the group, for which the opposite is true."""
-    name: str
+    name: str = ""
     """The name of the operator or tensor; "" for steps and ranks."""
-    graph: str
-    tensors: int
+    graph: str = ""
+    tensors: int = 0
     """The number of tensors; 0 for steps and ranks."""
-    first_step: int | None
-    last_step: int | None
-    steps: int
+    first_step: int | None = None
+    """None for ranks."""
+    last_step: int | None = None
+    steps: int = 0
+    """In how many steps; 0 for ranks."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return a flat dictionary of plain values and lists of ranks."""

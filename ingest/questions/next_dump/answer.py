@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ingest.dump_configs.model import WrittenConfig
-from ingest.questions.next_dump.choice import Suspect
+from ingest.questions.next_dump.suspicion import Suspect
 from ingest.reader import notebook
 from ingest.reader.ranges import format_ranges
 from ingest.reader.text import counted, printable

@@ -82,14 +82,14 @@ def dump_cost(store: Catalog, checked: CheckedConfig) -> DumpCost:
     whole, took = sizes.of_all([near.rank], [step]), sizes.time_of_step(near.rank, step)
     part = amount.files / max(len(ranks), 1) / max(whole.files, 1)
     return DumpCost(
-        amount.files,
-        amount.nbytes,
-        None if asked.steps is None else len(asked.steps),
-        len(ranks),
-        None if took.seconds is None else took.seconds * part,
-        _free_nbytes(asked.directory),
-        tuple(_unknown(asked, sizes, sizes.ranks[0], step)),
-        took.unknown,
+        files=amount.files,
+        nbytes=amount.nbytes,
+        steps=None if asked.steps is None else len(asked.steps),
+        ranks=len(ranks),
+        seconds=None if took.seconds is None else took.seconds * part,
+        free_nbytes=_free_nbytes(asked.directory),
+        unknown=tuple(_unknown(asked, sizes, sizes.ranks[0], step)),
+        seconds_unknown=took.unknown,
     )
 
 

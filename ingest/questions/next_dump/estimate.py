@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.next_dump.choice import OperatorId
+from ingest.questions.next_dump.suspicion import OperatorId
 from ingest.reader.catalog import Catalog
 from ingest.reader.step import Step
 from workers.arrays import dtypes

@@ -10,18 +10,18 @@ from ingest.dump_configs.model import DumpRequest, RequestedOperator, WrittenCon
 from ingest.dump_configs.writing.systems import WITHOUT_PARAMETERS, system_of, write_config
 from ingest.questions.divergence.find import divergence
 from ingest.questions.next_dump.answer import DumpEstimate, NextDump
-from ingest.questions.next_dump.choice import (
+from ingest.questions.next_dump.estimate import Sizes
+from ingest.questions.next_dump.gains import NOTHING_NEW, gains
+from ingest.questions.next_dump.inner_calls import dumped_with, inner_calls, without_wrappers
+from ingest.questions.next_dump.suspicion import (
     WORTH_DUMPING,
     OperatorId,
     Suspect,
     Suspicion,
-    choose_divergence,
-    choose_origin,
-    choose_tensors,
+    suspicion_of_divergence,
+    suspicion_of_names,
+    suspicion_of_origin,
 )
-from ingest.questions.next_dump.estimate import Sizes
-from ingest.questions.next_dump.gains import NOTHING_NEW, gains
-from ingest.questions.next_dump.inner_calls import dumped_with, inner_calls, without_wrappers
 from ingest.questions.origin.search import origin
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import as_names
@@ -69,22 +69,22 @@ def next_dump(
     """
     if purpose not in PURPOSES:
         raise UsageError(f"no purpose {purpose!r}", hint=f"Purposes: {', '.join(PURPOSES)}.")
-    choice = _choose(store, purpose, as_names(names), rank, step)
-    near = _near(store, choice)
+    suspicion = _suspicion(store, purpose, as_names(names), rank, step)
+    near = _near(store, suspicion)
     former = configuration_of(store, near[0])
     chosen_step = store.step(*near)
     source = chosen_step.commit.record.source
     system = system or system_of(source.layout, chosen_step.tables.label("source")[:8].tolist())
     if system in WITHOUT_PARAMETERS:
-        choice = choice.without_parameters()
+        suspicion = suspicion.without_parameters()
     inner = inner_calls(store, near) if system == "msprobe" else {}
-    choice = without_wrappers(choice, inner)
-    sizes = Sizes(store, system, dumped_with(choice, inner))
+    suspicion = without_wrappers(suspicion, inner)
+    sizes = Sizes(store, system, dumped_with(suspicion, inner))
     names_of = _Names(store, near)
     request = DumpRequest(
-        operators=tuple(names_of.requested(suspect.operator) for suspect in choice.suspects[:1]),
-        steps=choice.steps,
-        ranks=choice.ranks,
+        operators=tuple(names_of.requested(suspect.operator) for suspect in suspicion.suspects[:1]),
+        steps=suspicion.steps,
+        ranks=suspicion.ranks,
         job_ranks=tuple(sizes.ranks),
         directory=directory or f"{(former.asked.directory or source.root).rstrip('/')}_next",
         version=former.version,
@@ -92,7 +92,7 @@ def next_dump(
         former=former.content,
     )
     # The system may dump more ranks and steps than were chosen.
-    suspects, left_out = _within(budget, choice.suspects, sizes, write_config(system, request))
+    suspects, left_out = _within(budget, suspicion.suspects, sizes, write_config(system, request))
     operators = tuple(names_of.requested(suspect.operator) for suspect in suspects)
     config = write_config(system, replace(request, operators=operators))
     estimate = _estimate(store, sizes, [suspect.operator for suspect in suspects], config, near)
@@ -102,27 +102,27 @@ def next_dump(
             f"{human_bytes(estimate.nbytes)}, more than the budget of {human_bytes(budget)}",
             hint="Give a larger --budget, or fewer ranks and steps with --rank and --step.",
         )
-    answers = gains(store, choice, suspects)
-    notes = choice.notes if answers else (*choice.notes, NOTHING_NEW)
-    return NextDump(config, choice.about, tuple(suspects), tuple(left_out), estimate, answers, notes)
+    answers = gains(store, suspicion, suspects)
+    notes = suspicion.notes if answers else (*suspicion.notes, NOTHING_NEW)
+    return NextDump(config, suspicion.about, tuple(suspects), tuple(left_out), estimate, answers, notes)
 
 
-def _choose(store: Catalog, purpose: str, names: list[str], rank: Any, step: Any) -> Suspicion:
+def _suspicion(store: Catalog, purpose: str, names: list[str], rank: Any, step: Any) -> Suspicion:
     if purpose == "tensor":
         if not names:
             raise UsageError("no tensor is named", hint="dump-ingest next STORE NAME... --for tensor")
-        return choose_tensors(store, names, rank, step)
+        return suspicion_of_names(store, names, rank, step)
     if names:
         raise UsageError(f"--for {purpose} takes no names", hint="Names of tensors belong to --for tensor.")
     if purpose == "divergence":
-        return choose_divergence(store, divergence(store, rank=rank, step=step, layout=False))
-    return choose_origin(store, origin(store, rank, step))
+        return suspicion_of_divergence(store, divergence(store, rank=rank, step=step, layout=False))
+    return suspicion_of_origin(store, origin(store, rank, step))
 
 
-def _near(store: Catalog, choice: Suspicion) -> tuple[int, int]:
-    """Return a rank and a step in the store that the choice is about: the last one that is there."""
+def _near(store: Catalog, suspicion: Suspicion) -> tuple[int, int]:
+    """Return a rank and a step in the store that the suspicion is about: the last one that is there."""
     keys = [(key.rank, key.step) for key in store.keys if key.step is not None]
-    chosen = [key for key in keys if key[0] in choice.ranks and key[1] in choice.steps]
+    chosen = [key for key in keys if key[0] in suspicion.ranks and key[1] in suspicion.steps]
     return max(chosen or keys, key=lambda key: (key[1], -key[0]))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ingest.questions.next_dump.choice import OperatorId, Suspect, Suspicion
+from ingest.questions.next_dump.suspicion import OperatorId, Suspect, Suspicion
 from ingest.reader.catalog import Catalog
 from ingest.reader.flow.operator_kinds import is_input, is_output
 from ingest.reader.step import Step
@@ -25,24 +25,24 @@ class _SuspectRow:
     has_elements: bool
 
 
-def gains(store: Catalog, choice: Suspicion, suspects: Sequence[Suspect]) -> tuple[str, ...]:
+def gains(store: Catalog, suspicion: Suspicion, suspects: Sequence[Suspect]) -> tuple[str, ...]:
     """Return in words what the store does not know of the suspects, and the next dump will."""
-    return tuple(_gains(store, choice, suspects))
+    return tuple(_gains(store, suspicion, suspects))
 
 
-def _gains(store: Catalog, choice: Suspicion, suspects: Sequence[Suspect]) -> Iterator[str]:
+def _gains(store: Catalog, suspicion: Suspicion, suspects: Sequence[Suspect]) -> Iterator[str]:
     known = set(store.keys)
-    last = choice.steps[-1]
+    last = suspicion.steps[-1]
     names = {suspect.operator[1:] for suspect in suspects}
     rows = [
         row
-        for rank in choice.ranks
+        for rank in suspicion.ranks
         if StepKey(rank, last) in known
         for row in _rows(store.step(rank, last), names)
     ]
     yield from _from_elements(rows)
     yield from _from_operands(rows, suspects[0].operator)
-    yield from _from_absent_steps(choice, known)
+    yield from _from_absent_steps(suspicion, known)
 
 
 def _from_elements(rows: Iterable[_SuspectRow]) -> Iterator[str]:
@@ -64,14 +64,14 @@ def _from_operands(rows: Iterable[_SuspectRow], culprit: OperatorId) -> Iterator
         yield f"what {culprit.op_type} made of its inputs: its outputs were not dumped"
 
 
-def _from_absent_steps(choice: Suspicion, known: Container[StepKey]) -> Iterator[str]:
+def _from_absent_steps(suspicion: Suspicion, known: Container[StepKey]) -> Iterator[str]:
     """Yield the gains from steps that the store does not have of the chosen ranks."""
-    *before, last = choice.steps
+    *before, last = suspicion.steps
     for step in before:
-        absent = [rank for rank in choice.ranks if StepKey(rank, step) not in known]
+        absent = [rank for rank in suspicion.ranks if StepKey(rank, step) not in known]
         if absent:
             yield f"how the same tensors were before, in step {step}, which rank {absent[0]} did not dump"
-    for rank in choice.ranks:
+    for rank in suspicion.ranks:
         if StepKey(rank, last) not in known:
             yield f"what rank {rank} did in step {last}, which the store does not have"
 

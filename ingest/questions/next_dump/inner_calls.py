@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from ingest.questions.next_dump.choice import OperatorId, Suspicion
+from ingest.questions.next_dump.suspicion import OperatorId, Suspicion
 from ingest.reader.catalog import Catalog
 from ingest.reader.context import context_of
 from ingest.reader.tensor import Tensor
@@ -34,20 +34,20 @@ def inner_calls(store: Catalog, key: tuple[int, int]) -> InnerCalls:
     return inner
 
 
-def without_wrappers(choice: Suspicion, inner: InnerCalls) -> Suspicion:
+def without_wrappers(suspicion: Suspicion, inner: InnerCalls) -> Suspicion:
     """Return it without the modules around chosen calls: these calls tell what the module read and wrote.
 
     With the module, msProbe would dump everything else inside of it, too.
     """
-    names = {suspect.operator.op_name for suspect in choice.suspects}
+    names = {suspect.operator.op_name for suspect in suspicion.suspects}
     around = {module for module, calls in inner.items() if any(call.op_name in names for call in calls)}
     return replace(
-        choice,
-        suspects=tuple(suspect for suspect in choice.suspects if suspect.operator.op_name not in around),
+        suspicion,
+        suspects=tuple(suspect for suspect in suspicion.suspects if suspect.operator.op_name not in around),
     )
 
 
-def dumped_with(choice: Suspicion, inner: InnerCalls) -> Mapping[str, set[OperatorId]]:
+def dumped_with(suspicion: Suspicion, inner: InnerCalls) -> Mapping[str, set[OperatorId]]:
     """Return the calls that are dumped with each chosen module; none if only modules are chosen."""
-    is_mixed = any(not suspect.operator.op_name.startswith(_MODULES) for suspect in choice.suspects)
+    is_mixed = any(not suspect.operator.op_name.startswith(_MODULES) for suspect in suspicion.suspects)
     return inner if is_mixed else {}

@@ -219,14 +219,14 @@ def _call(step: Step, key: CallKey, rows: list[int], bad: Mask) -> Call:
     inputs = [row for row in rows if is_input(io[row])]
     outputs = [row for row in rows if is_output(io[row])]
     return Call(
-        step.key.rank,
-        int(step.key.step or 0),
-        key,
-        min(outputs or rows),
-        len(inputs),
-        _missing_slots(tables, inputs),
-        tuple(_operand(step, row) for row in inputs if bad[row]),
-        tuple(_operand(step, row) for row in outputs if bad[row]),
+        rank=step.key.rank,
+        step=int(step.key.step or 0),
+        key=key,
+        row=min(outputs or rows),
+        inputs=len(inputs),
+        missing_slots=_missing_slots(tables, inputs),
+        bad_inputs=tuple(_operand(step, row) for row in inputs if bad[row]),
+        bad_outputs=tuple(_operand(step, row) for row in outputs if bad[row]),
     )
 
 

@@ -115,4 +115,13 @@ def _call(step: Step, record: dict[str, Any]) -> Call | None:
     if not len(rows):
         return None
     row = int(rows[0])
-    return Call(step.key.rank, int(step.key.step or 0), key_of(tables, row), row, 0, (), (), ())
+    return Call(
+        rank=step.key.rank,
+        step=int(step.key.step or 0),
+        key=key_of(tables, row),
+        row=row,
+        inputs=0,
+        missing_slots=(),
+        bad_inputs=(),
+        bad_outputs=(),
+    )

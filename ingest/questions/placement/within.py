@@ -64,14 +64,14 @@ def layout(store: Catalog, step: int | None = None, *, include_partial: bool = F
     if not search.kinds and left_out:
         raise DamagedStore(f"{store.url}: no step that can be read ({left_out[0]})")
     return RunLayout(
-        store.url,
-        tuple(ranks),
-        tuple(steps),
-        tuple(search.placed()),
-        tuple(search.findings),
-        tuple(search.replicas.groups()),
-        tuple(left_out),
-        search.removed,
+        store=store.url,
+        ranks=tuple(ranks),
+        steps=tuple(steps),
+        kinds=tuple(search.placed()),
+        findings=tuple(search.findings),
+        replicas=tuple(search.replicas.groups()),
+        left_out=tuple(left_out),
+        removed=search.removed,
     )
 
 

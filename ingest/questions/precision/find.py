@@ -70,14 +70,14 @@ def precision(
     def ask(tensors: SketchedTensors) -> PrecisionAnswer:
         rows, keys = _rows(tensors, targets, how, powers_of_two=powers_of_two)
         return PrecisionAnswer(
-            store.url,
-            how,
-            powers_of_two,
-            tuple(target.name for target in targets),
-            _by_tensor(rows, keys, {target.name: target for target in targets}, how),
-            tuple(rows),
-            tensors.without,
-            tensors.snapshot.left_out,
+            store=store.url,
+            scaling=how,
+            powers_of_two=powers_of_two,
+            formats=tuple(target.name for target in targets),
+            tensors=_by_tensor(rows, keys, {target.name: target for target in targets}, how),
+            rows=tuple(rows),
+            without=tensors.without,
+            left_out=tensors.snapshot.left_out,
         )
 
     return ask_of_sketches(store, chosen, ask, rank=rank, step=step, include_partial=include_partial)

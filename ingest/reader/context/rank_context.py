@@ -391,7 +391,14 @@ def _line_of_record(tensor: IndexedTensor) -> SourceLine | None:
     if (frame := told_frame(tensor.told)) is None:
         return None
     return SourceLine(
-        frame.file, frame.line, frame.code, (frame,), EXACT, "op", tensor.op_name, tensor.source
+        file=frame.file,
+        line=frame.line,
+        code=frame.code,
+        stack=(frame,),
+        matched=EXACT,
+        of="op",
+        op=tensor.op_name,
+        source=tensor.source,
     )
 
 

@@ -65,7 +65,7 @@ def exported() -> set[str]:
     watcher, consolidator, worker = CollectorRegistry(), CollectorRegistry(), CollectorRegistry()
     metrics = WatcherMetrics(watcher)
     metrics.observe(DumpState({}, {}, ()))
-    metrics.observe(Pressure().see(DiskSpace(1, 2, 1, 2)))
+    metrics.observe(Pressure().judge(DiskSpace(1, 2, 1, 2)))
     ConsolidatorMetrics(consolidator)
     WorkerMetrics(worker)
     StoreMetrics(worker)

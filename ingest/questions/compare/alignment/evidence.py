@@ -74,15 +74,15 @@ class Side:
             for source in known:
                 readers[source].append(number)
         return cls(
-            calls,
-            np.array([classes.of(value) for value in results], np.int64),
-            np.array([-1 if value is None else value.size for value in results], np.int64),
-            table,
-            np.array([call.op_type == _PARAMETER for call in calls], bool),
-            np.array([is_container(call.op_type) for call in calls], bool),
-            [tuple({classes.of(value) for value in call.inputs} - {-1}) for call in calls],
-            sources,
-            readers,
+            calls=calls,
+            result=np.array([classes.of(value) for value in results], np.int64),
+            size=np.array([-1 if value is None else value.size for value in results], np.int64),
+            kinds=table,
+            is_parameter=np.array([call.op_type == _PARAMETER for call in calls], bool),
+            is_module=np.array([is_container(call.op_type) for call in calls], bool),
+            inputs=[tuple({classes.of(value) for value in call.inputs} - {-1}) for call in calls],
+            sources=sources,
+            readers=readers,
         )
 
 

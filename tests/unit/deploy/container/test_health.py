@@ -4,51 +4,31 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
 from deploy.container import health
 from deploy.container.health import problem_of
+from tests.servers.http import HttpServer
 
 HEARTBEAT = "dump_ingest_heartbeat_timestamp_seconds"
 
 
-class Answers(HTTPServer):
+class Answers(HttpServer):
     """Answers every request with one text."""
 
-    body = ""
-
-    @property
-    def address(self) -> str:
-        """Where it listens."""
-        return f"127.0.0.1:{self.server_port}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        """Answer."""
-        assert isinstance(self.server, Answers)
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(self.server.body.encode())
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+    def __init__(self) -> None:
+        super().__init__(lambda _: (200, self.body.encode()))
+        self.body = ""
 
 
 @pytest.fixture
 def server() -> Iterator[Answers]:
-    with Answers(("127.0.0.1", 0), _Handler) as answers:
-        thread = threading.Thread(target=answers.serve_forever)
-        thread.start()
+    with Answers() as answers:
         yield answers
-        answers.shutdown()
-        thread.join()
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +56,7 @@ def test_a_look_may_take_longer_than_any_limit(server: Answers) -> None:
 
 
 def test_addresses_come_from_the_settings_too(server: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DUMP_INGEST_METRICS", f"0.0.0.0:{server.server_port}")
+    monkeypatch.setenv("DUMP_INGEST_METRICS", f"0.0.0.0:{server.port}")
     server.body = f"{HEARTBEAT} 1.0\n"
     assert "hangs" in problem_of(["python3", "/opt/bin/dump-ingest", "watch", "/dump"])
 

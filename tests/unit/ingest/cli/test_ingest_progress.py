@@ -61,7 +61,7 @@ def test_a_reason_to_retry_is_printed_once(
 
 
 def test_a_disk_that_is_nearly_full_is_announced_once(capsys: pytest.CaptureFixture[str]) -> None:
-    seen = Pressure("statistics").see(DiskSpace(1, 100, 1, 100))
+    seen = Pressure("statistics").judge(DiskSpace(1, 100, 1, 100))
     with IngestProgress() as progress:
         for _ in range(2):
             progress.observe(seen)

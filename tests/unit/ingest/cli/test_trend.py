@@ -31,14 +31,15 @@ def test_lines_beyond_the_limit_are_counted(nan_store: Path, answer: Answer) -> 
     assert "4 lines, the first 3 shown (--limit 0: all)" in done.stderr
 
 
+@pytest.mark.parametrize(("command", "colour"), [("trend", "1;31"), ("heatmap", "1;37;41")])
 def test_colours_are_used_on_a_terminal_unless_they_are_not_wanted(
-    nan_store: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
+    command: str, colour: str, nan_store: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
-    assert re.search(r"\x1b\[1;31m!", answer("trend", nan_store, "Log.*").stdout)
+    assert f"\x1b[{colour}m!" in answer(command, nan_store, "Log.*").stdout
     monkeypatch.setenv("NO_COLOR", "1")
-    plain = answer("trend", nan_store, "Log.*").stdout
+    plain = answer(command, nan_store, "Log.*").stdout
     assert not re.search(r"\x1b\[[0-9;]*[34][0-9]", plain)
     assert "!" in plain
 
@@ -52,9 +53,12 @@ def test_values_come_as_json_and_csv(nan_store: Path, answer: Answer, tmp_path: 
     assert [row["value"] for row in written] == [str(rows[0]["value"]), "", ""]
 
 
-def test_plots_are_written_and_need_nothing_else(nan_store: Path, answer: Answer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["trend", "heatmap"])
+def test_plots_are_written_and_need_nothing_else(
+    command: str, nan_store: Path, answer: Answer, tmp_path: Path
+) -> None:
     png, page = tmp_path / "plot.png", tmp_path / "plot.html"
-    answer("trend", nan_store, "ReduceMean*", "--png", png, "--html", page)
+    answer(command, nan_store, "ReduceMean*", "--png", png, "--html", page)
     assert png.read_bytes().startswith(b"\x89PNG\r\n")
     assert "data:image/svg+xml;base64," in page.read_text()
     assert not re.search(r"(src|href)=\"(?!data:)|https?://", page.read_text())

@@ -16,7 +16,8 @@ from ingest.disk.pressure import FORECAST_S, Pressure, Threshold, Trend, parse_t
 from ingest.disk.space import DiskSpace
 from ingest.dispatch.submitter import DispatchLimits
 from ingest.doctor.checks import run_checks
-from ingest.reporting.logs import ServiceLog, configure
+from ingest.reporting.log_output import configure
+from ingest.reporting.logs import ServiceLog
 from ingest.service.one_shot import ingest_once
 from ingest.settings import load
 from ingest.steps.completeness import CompletenessPolicy
@@ -69,7 +70,7 @@ def test_inodes_count_too_where_a_share_is_asked_for() -> None:
 
 def test_pressure_ends_later_than_it_began() -> None:
     pressure = Pressure("newest", Threshold(share=0.1))
-    found = [pressure.see(space(free)).under_pressure for free in (100, 99, 101, 124, 125, 101)]
+    found = [pressure.judge(space(free)).under_pressure for free in (100, 99, 101, 124, 125, 101)]
     assert found == [False, True, True, True, False, False]
 
 
@@ -116,7 +117,7 @@ def test_a_disk_that_fills_is_logged_ahead_of_time_and_not_at_every_look(
     now = [0.0]
     pressure, log = Pressure("statistics", clock=lambda: now[0]), ServiceLog(lambda: now[0])
     for _ in range(80):
-        log.observe(pressure.see(space(round((1000 - now[0]) * GIB), 1000 * GIB)))
+        log.observe(pressure.judge(space(round((1000 - now[0]) * GIB), 1000 * GIB)))
         now[0] += 12
     said = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     filling = [line for line in said if line["event"] == "disk_filling"]

@@ -45,11 +45,11 @@ def test_files_are_proven_one_by_one_once_all_jobs_are_done() -> None:
 
 def test_a_step_has_changed_when_its_files_have_or_the_store_does_not_hold_it() -> None:
     step = under_way()
-    step.state.see(made_listing(KEY, 1, 2, 3, later_begun=True), now=1.0, reached=0.0)
+    step.state.record_listing(made_listing(KEY, 1, 2, 3, later_begun=True), now=1.0, reached=0.0)
     changed = [step.has_changed]
-    step.state.see(made_listing(KEY, 1, 2, 9), now=2.0, reached=0.0)
+    step.state.record_listing(made_listing(KEY, 1, 2, 9), now=2.0, reached=0.0)
     changed.append(step.has_changed)
-    step.state.see(step.listing, now=3.0, reached=0.0)
+    step.state.record_listing(step.listing, now=3.0, reached=0.0)
     step.state.await_turn(is_quiet=True)
     changed.append(step.has_changed)
     step.state.lose_files()

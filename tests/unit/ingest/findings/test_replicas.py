@@ -13,22 +13,34 @@ def test_every_kind_over_ranks_has_an_evaluator() -> None:
     assert set(KINDS) == {kind for kind, model in MODELS.items() if model.scope is Scope.RANKS}
 
 
-def test_replicas_that_differ_and_what_a_rank_lacks_are_found() -> None:
+NAMES = [f"AllReduce.net_AllReduce-op{i}.output.0" for i in range(4)]
+
+
+def replicas_with_faults(lacking: str = "") -> Replicas:
+    """Return four ranks of three steps. Rank 0 lacks step 1. In step 2, a tensor of rank 3 is off.
+
+    Args:
+        lacking: a tensor that rank 3 does not have in step 2.
+    """
     replicas = Replicas()
-    names = [f"AllReduce.net_AllReduce-op{i}.output.0" for i in range(4)]
     for step in range(3):
         for rank in range(4):
-            odd = step == 2 and rank == 3
-            contents = {name: 10 * step + number for number, name in enumerate(names)}
-            if odd:
-                contents[names[1]] = 99
-            if not (step == 1 and rank == 0):
+            contents = {name: 10 * step + number for number, name in enumerate(NAMES)}
+            if (step, rank) == (2, 3):
+                contents[NAMES[1]] = 99
+                contents.pop(lacking, None)
+            if (step, rank) != (1, 0):
                 replicas.put(rank, step, contents)
+    return replicas
+
+
+def test_replicas_that_differ_and_what_a_rank_lacks_are_found() -> None:
+    replicas = replicas_with_faults()
     steps = consolidated(replicas.objects, load_rules().enabled)
     told = [(finding.rule, finding.rank, finding.step) for step in steps for finding in step.result.findings]
     assert told == [("missing", 0, 1), ("replicas_diverge", 3, 2)]
     (finding,) = steps[2].result.findings
-    assert finding.name == names[1]
+    assert finding.name == NAMES[1]
     assert finding.reason == "collective output: rank 3 differs from ranks 0-2, by digest"
     (missing,) = steps[1].result.findings
     assert missing.reason == "step missing on rank 0, present on ranks 1-3"
@@ -40,23 +52,14 @@ def test_replicas_that_differ_and_what_a_rank_lacks_are_found() -> None:
 
 
 def test_a_condition_chooses_tensors_and_operators_that_fulfil_it_on_any_rank() -> None:
-    replicas = Replicas()
-    names = [f"AllReduce.net_AllReduce-op{i}.output.0" for i in range(4)]
-    for step in range(3):
-        for rank in range(4):
-            contents = {name: 10 * step + number for number, name in enumerate(names)}
-            if (step, rank) == (2, 3):
-                contents[names[1]] = 99
-                del contents[names[3]]
-            if (step, rank) != (1, 0):
-                replicas.put(rank, step, contents)
+    replicas = replicas_with_faults(lacking=NAMES[3])
 
     def told(kind: str, where: str) -> list[str]:
         (result,) = ingest.test_rules(replicas.store, only(kind=kind, where=where)).rules
         assert not result.failed
         return [finding.name for finding in result.first]
 
-    assert told("divergence", "op_type == 'AllReduce' and step == 2") == [names[1]]
+    assert told("divergence", "op_type == 'AllReduce' and step == 2") == [NAMES[1]]
     assert told("divergence", "op_name == 'net_AllReduce-op0'") == []
     assert told("missing", "io == 'output'") == ["AllReduce.net_AllReduce-op3"]
     assert told("missing", "slot > 0") == []

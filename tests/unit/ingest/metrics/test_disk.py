@@ -19,7 +19,7 @@ def test_disk_is_shown_from_the_first_look_on_and_never_as_full_before(
     assert value(registry, "dump_ingest_watcher_disk_free_bytes") is None
     space = space_at(tmp_path)
     assert space is not None
-    metrics.observe(Pressure().see(space))
+    metrics.observe(Pressure().judge(space))
     free = value(registry, "dump_ingest_watcher_disk_free_bytes")
     size = value(registry, "dump_ingest_watcher_disk_size_bytes")
     assert free is not None
@@ -31,5 +31,5 @@ def test_disk_is_shown_from_the_first_look_on_and_never_as_full_before(
 def test_pressure_shows_with_the_policy_that_applies(registry: CollectorRegistry) -> None:
     metrics, pressure = DiskMetrics(registry), Pressure("statistics")
     for free, shown in [(500, 0), (99, 1), (120, 1), (130, 0)]:
-        metrics.observe(pressure.see(DiskSpace(free, 1000, 0, 0)))
+        metrics.observe(pressure.judge(DiskSpace(free, 1000, 0, 0)))
         assert value(registry, "dump_ingest_watcher_under_pressure", policy="statistics") == shown

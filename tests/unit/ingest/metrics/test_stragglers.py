@@ -9,7 +9,7 @@ def behind(*written: tuple[int, int, float]) -> dict[int, int]:
     """Return how far each rank is behind, from rank, step and time of each step that was written."""
     stragglers = Stragglers()
     listings = [listing(rank, step, newest=NOW + at) for rank, step, at in written]
-    stragglers.see(listings)
+    stragglers.record_listings(listings)
     return stragglers.steps_behind({found.key for found in listings})
 
 
@@ -30,15 +30,17 @@ def test_a_rank_that_repeats_steps_is_not_behind_those_of_its_former_life() -> N
 
 def test_a_rank_whose_dumps_were_cleaned_away_stays_where_it_was() -> None:
     stragglers = Stragglers()
-    stragglers.see([listing(0, 7), listing(1, 7)])
-    stragglers.see([listing(0, 7)])
+    stragglers.record_listings([listing(0, 7), listing(1, 7)])
+    stragglers.record_listings([listing(0, 7)])
     assert stragglers.steps_behind({StepKey(0, 7)}) == {0: 0, 1: 0}
 
 
 def test_the_number_of_steps_that_are_remembered_is_bounded() -> None:
     stragglers = Stragglers()
-    stragglers.see([listing(1, 0)])
-    stragglers.see([listing(0, step, newest=NOW + step) for step in range(1, 3 * MAX_STEPS_BEHIND)])
+    stragglers.record_listings([listing(1, 0)])
+    stragglers.record_listings(
+        [listing(0, step, newest=NOW + step) for step in range(1, 3 * MAX_STEPS_BEHIND)]
+    )
     assert stragglers.steps_behind(set())[1] == MAX_STEPS_BEHIND
-    stragglers.see([listing(2, None)])
+    stragglers.record_listings([listing(2, None)])
     assert set(stragglers.steps_behind(set())) == {0, 1}

@@ -1,9 +1,6 @@
 """One line for each event that is worth one."""
 
-import json
-import logging
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +17,7 @@ from ingest.dispatch.outcomes import StepCommitted, StepFailed, StepStale, TaskR
 from ingest.dump_retention.events import ReadBackFailed, SourceDeleted
 from ingest.findings.series import StepFindings
 from ingest.layouts.base import Problem
-from ingest.reporting.logs import PostLog, SeriesLog, ServiceLog, configure, log_findings
+from ingest.reporting.logs import PostLog, SeriesLog, ServiceLog, log_findings
 from ingest.reporting.webhook import PostDropped, Posted, PostRetried
 from ingest.steps.events import (
     CommitKept,
@@ -197,48 +194,3 @@ def test_a_lost_receiver_is_logged_once_and_each_lost_message(lines: list[Any]) 
     log.observe(Posted(1, 1))
     log.observe(PostRetried("HTTP 503", 0.5))
     assert [line["event"] for line in lines] == ["webhook_retried", "webhook_dropped", "webhook_retried"]
-
-
-@pytest.fixture
-def unconfigured() -> Iterator[None]:
-    """Leave logging as it was."""
-    root = logging.getLogger()
-    before = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = before
-    structlog.reset_defaults()
-
-
-@pytest.mark.usefixtures("unconfigured")
-def test_lines_are_json_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
-    configure("info", "auto")
-    assert not sys.stderr.isatty()
-    structlog.get_logger("dump_ingest").info("step_changed", rank=1)
-    structlog.get_logger("dump_ingest").debug("too little to tell")
-    logging.getLogger("library").warning("careful")
-    logging.getLogger("distributed").warning("too much to tell")
-    log_findings([finding(), finding("info")], {"nan": 30, "large": 1})
-    first, second, *rest = map(json.loads, capsys.readouterr().err.splitlines())
-    assert (first["event"], first["rank"], first["level"]) == ("step_changed", 1, "info")
-    assert (second["event"], second["level"]) == ("careful", "warning")
-    assert [line["event"] for line in rest] == ["finding", "finding", "findings_not_logged"]
-
-
-@pytest.mark.usefixtures("unconfigured")
-def test_people_get_one_line_for_a_step_and_one_for_all_that_was_found_in_it(
-    committed: tuple[StepPlan, CommitSummary], capsys: pytest.CaptureFixture[str]
-) -> None:
-    plan, summary = committed
-    found = replace(summary, findings={"nan": 500, "large": 1}, first_findings=(finding(),) * 50)
-    configure("info", "console")
-    ServiceLog().observe(StepCommitted(plan, found, 1.0))
-    ServiceLog().observe(
-        StepCommitted(plan, replace(summary, key=replace(summary.key, step=None), findings={}), 1.0)
-    )
-    commit, findings, run_files = capsys.readouterr().err.splitlines()
-    assert "step_committed" in commit
-    assert "step=0" in commit
-    assert "nan_count" not in commit  # there are none
-    assert "rules='nan 500, large 1'" in findings
-    assert "worst='Relu.x.output.0: what it is'" in findings
-    assert "step='run files'" in run_files

@@ -6,9 +6,8 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from ingest.settings import Settings, load
 from tests.cli import start
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
+from tests.servers.http import HttpServer
 from workers.errors import StoreSilent, UsageError
 from workers.events import Event
 from workers.rules.load import load_rules
@@ -38,12 +38,12 @@ class Receiver:
 
     answers: list[int] = field(default_factory=list)
     """For the first requests; 200 then."""
-    got: list[tuple[dict[str, str], dict[str, Any]]] = field(default_factory=list)
+    got: list[tuple[Mapping[str, str], dict[str, Any]]] = field(default_factory=list)
     url: str = ""
     hold: threading.Event | None = None
     """Answers only once it is set."""
 
-    def take(self, headers: dict[str, str], body: bytes) -> int:
+    def take(self, headers: Mapping[str, str], body: bytes) -> int:
         if self.hold is not None:
             self.hold.wait(10)
         self.got.append((headers, json.loads(body)))
@@ -52,27 +52,10 @@ class Receiver:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    server_state = Receiver()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(server_state.take(dict(self.headers), body))
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    server_state.url = f"http://127.0.0.1:{server.server_port}/hook"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server_state
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    receiver = Receiver()
+    with HttpServer(lambda request: (receiver.take(request.headers, request.body), b"")) as server:
+        receiver.url = f"{server.url}/hook"
+        yield receiver
 
 
 def finding(

@@ -23,7 +23,7 @@ def test_counts_what_the_last_look_showed_and_nothing_has_committed() -> None:
     waiting = [listing(0, 1, files=3), listing(1, 1), listing(1, None)]
     states = [table.ensure(listed.key) for listed in waiting]
     for state, listed in zip(states, waiting, strict=True):
-        state.see(listed, now=0.0, reached=0.0)
+        state.record_listing(listed, now=0.0, reached=0.0)
     assert (backlog.steps, backlog.nbytes) == (2, 400)
     states[1].record_commit("a", now=1.0)
     assert (backlog.steps, backlog.nbytes) == (1, 300)
@@ -34,10 +34,10 @@ def test_counts_what_the_last_look_showed_and_nothing_has_committed() -> None:
 def test_a_step_that_changes_after_its_commit_is_left_again() -> None:
     table = StepTable()
     state = table.ensure(listing(0, 1).key)
-    state.see(listing(0, 1), now=0.0, reached=0.0)
+    state.record_listing(listing(0, 1), now=0.0, reached=0.0)
     state.record_commit("a", now=1.0)
     assert Backlog(table).steps == 0
-    state.see(listing(0, 1, files=2), now=2.0, reached=2.0)
+    state.record_listing(listing(0, 1, files=2), now=2.0, reached=2.0)
     assert Backlog(table).steps == 1
 
 
@@ -52,12 +52,12 @@ def test_does_not_count_what_cannot_be_taken_of_a_partial_step(tmp_path: Path) -
     seen = replace(listing(0, 0), files=tuple({entry.source for entry in plan.entries}))
     table = StepTable()
     state, backlog = table.ensure(plan.key), Backlog(table)
-    state.see(seen, now=0.0, reached=0.0)
+    state.record_listing(seen, now=0.0, reached=0.0)
     assert backlog.steps == 1
     settle(StepCommitted(plan, summary, 1.0), state, 1.0)
     assert backlog.steps == 0
-    state.see(seen, now=2.0, reached=2.0)
+    state.record_listing(seen, now=2.0, reached=2.0)
     assert backlog.steps == 0
     more = replace(seen, files=(*seen.files, SourceFile("rank_0/Net/0/1/late.npy", 10, 1)))
-    state.see(more, now=3.0, reached=3.0)
+    state.record_listing(more, now=3.0, reached=3.0)
     assert backlog.steps == 1

@@ -44,7 +44,7 @@ def test_a_closed_report_has_what_the_table_has() -> None:
     table, report = StepTable(), Report()
     table.follow(set(KEYS))
     for state in table:
-        state.see(made_listing(state.key, 1), now=0.0, reached=0.0)
+        state.record_listing(made_listing(state.key, 1), now=0.0, reached=0.0)
     table[KEYS[0]].hold(Phase.COMMITTED)
     table[KEYS[1]].hold(Phase.REMOVED)
     table[KEYS[2]].hold(Phase.COMMITTED)

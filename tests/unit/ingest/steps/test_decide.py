@@ -82,7 +82,7 @@ def test_a_step_is_inspected_then_planned_then_offered() -> None:
 
 def test_headers_of_other_files_are_read_again() -> None:
     state = complete()
-    state.see(made_listing(KEY, 1, 2, 9), now=0.0, reached=0.0)
+    state.record_listing(made_listing(KEY, 1, 2, 9), now=0.0, reached=0.0)
     state.quiet_for_s = 60.0
     assert decide(state, StepPolicy(), 0.0) == Inspect()
 
@@ -98,11 +98,11 @@ def test_whatever_a_step_waits_for_has_a_name(what: str) -> None:
         case "time":
             state.quiet_for_s = 3.14
         case "content":
-            state.see(made_listing(KEY, 1, later_begun=True), now=5.0, reached=0.0)
+            state.record_listing(made_listing(KEY, 1, later_begun=True), now=5.0, reached=0.0)
             assert state.listing is not None
             state.quiet_for_s, state.inspected = 5.0, made_inspected(state.listing, unfinished="short.npy")
         case "permission":
-            state.see(made_listing(KEY, 1, problems=(DENIED,)), now=0.0, reached=0.0)
+            state.record_listing(made_listing(KEY, 1, problems=(DENIED,)), now=0.0, reached=0.0)
         case "tasks":
             state.offer(jobs=1)
         case "deletion":
@@ -367,7 +367,7 @@ class Steps(RuleBasedStateMachine):
         problems = (DENIED,) if state.key in self.denied else ()
         listing = made_listing(state.key, *self.dump.get(state.key, ()), problems=problems)
         if listing.files or problems:
-            state.see(listing, now=self.now, reached=self.now)
+            state.record_listing(listing, now=self.now, reached=self.now)
         else:
             state.lose_files()
 

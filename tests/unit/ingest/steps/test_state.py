@@ -17,19 +17,19 @@ KEY, RUN = StepKey(3, 40), StepKey(3, None)
 
 def test_a_step_has_been_quiet_since_its_newest_change_and_then_by_what_is_observed() -> None:
     state = StepState(KEY)
-    state.see(made_listing(KEY, 1), now=100.0, reached=7.0)
+    state.record_listing(made_listing(KEY, 1), now=100.0, reached=7.0)
     assert state.quiet_for_s == 7.0
-    state.see(made_listing(KEY, 1), now=102.0, reached=0.0)
+    state.record_listing(made_listing(KEY, 1), now=102.0, reached=0.0)
     assert state.quiet_for_s == 9.0
-    state.see(made_listing(KEY, 2), now=103.0, reached=1e9)
+    state.record_listing(made_listing(KEY, 2), now=103.0, reached=1e9)
     assert state.quiet_for_s == 0.0
-    state.see(made_listing(KEY, 2), now=104.5, reached=1e9)
+    state.record_listing(made_listing(KEY, 2), now=104.5, reached=1e9)
     assert state.quiet_for_s == 1.5
 
 
 def test_a_clock_of_the_file_system_that_is_ahead_makes_no_step_quiet_for_less_than_no_time() -> None:
     state = StepState(KEY)
-    state.see(made_listing(KEY, 1), now=100.0, reached=-3600.0)
+    state.record_listing(made_listing(KEY, 1), now=100.0, reached=-3600.0)
     assert state.quiet_for_s == 0.0
 
 
@@ -37,9 +37,9 @@ def test_a_fingerprint_is_that_of_the_files_listed() -> None:
     state = made_state(KEY, 1)
     name = state.fingerprint
     assert state.listing is not None
-    state.see(state.listing, now=1.0, reached=0.0)
+    state.record_listing(state.listing, now=1.0, reached=0.0)
     assert state.fingerprint == name
-    state.see(made_listing(KEY, 1, 2), now=2.0, reached=0.0)
+    state.record_listing(made_listing(KEY, 1, 2), now=2.0, reached=0.0)
     assert state.fingerprint == ""
 
 

@@ -19,7 +19,7 @@ A, B = KEYS[1], KEYS[2]
 def seen(table: StepTable, key: StepKey) -> StepState:
     """Return a step that the last look listed."""
     state = table.ensure(key)
-    state.see(made_listing(key, 1), now=0.0, reached=0.0)
+    state.record_listing(made_listing(key, 1), now=0.0, reached=0.0)
     return state
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ingest.dump_configs.model import WrittenConfig
 from ingest.questions.next_dump.answer import DumpEstimate, NextDump
-from ingest.questions.next_dump.choice import OperatorId, Suspect
+from ingest.questions.next_dump.suspicion import OperatorId, Suspect
 
 CONFIG = WrittenConfig("mindspore", "data_dump.json", '{"a": "<b>"}', "Set it.", (0, 1), (8,), ("On CPU.",))
 SUSPECTS = tuple(

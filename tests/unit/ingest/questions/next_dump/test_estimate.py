@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ingest.api import DumpStore, open_store
-from ingest.questions.next_dump.choice import OperatorId
 from ingest.questions.next_dump.estimate import Amount, DumpTime, Sizes
+from ingest.questions.next_dump.suspicion import OperatorId
 from tests.made_runs import MadeRun, numbers
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly

@@ -312,8 +312,8 @@ def test_one_index_is_asked_for_once_by_many_threads(packed: tuple[Path, ArraySp
         assert [bytes(data) for data in contents] == [payload[4 * n : 4 * n + 20] for n in range(70)]
 
 
-def sparse_spec(descr: str, chunk: int = 4096) -> ArraySpec:
-    return replace(spec_of(descr, chunk=chunk), sparse="zstd_quick")
+def sparse_spec(descr: str) -> ArraySpec:
+    return replace(spec_of(descr, chunk=4096), sparse="zstd_quick")
 
 
 def numbers_with_zeros(descr: str, size: int, share: float) -> bytes:

@@ -76,7 +76,7 @@ class Suspicion:
         return replace(self, suspects=suspects, notes=(*self.notes, note))
 
 
-def choose_origin(store: Catalog, answer: OriginAnswer) -> Suspicion:
+def suspicion_of_origin(store: Catalog, answer: OriginAnswer) -> Suspicion:
     """Choose the operator at which something bad began, what wrote its inputs, and other candidates.
 
     Raises:
@@ -131,7 +131,7 @@ def _named(operators: Sequence[_Named]) -> list[_Named]:
     return [operator for operator in operators[:_MAX_ALTERNATIVES] if operator.op_name]
 
 
-def choose_divergence(store: Catalog, answer: Divergence) -> Suspicion:
+def suspicion_of_divergence(store: Catalog, answer: Divergence) -> Suspicion:
     """Choose the operators that gave other outputs for equal inputs, and the first tensors that differ.
 
     Raises:
@@ -175,7 +175,7 @@ def _of_culprit(store: Catalog, culprit: BrokenOperator | Odd) -> Iterator[Suspe
     yield from _with_sources(flow, calls, f"{culprit.first.name} differs first")
 
 
-def choose_tensors(store: Catalog, names: Iterable[str], rank: Any = None, step: Any = None) -> Suspicion:
+def suspicion_of_names(store: Catalog, names: Iterable[str], rank: Any = None, step: Any = None) -> Suspicion:
     """Choose the operators of tensors that the user names, with what wrote their inputs.
 
     Raises:

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from ingest.api import DumpStore, divergence, open_store, origin
-from ingest.questions.next_dump.choice import (
+from ingest.questions.next_dump.suspicion import (
     OperatorId,
     Suspect,
     Suspicion,
-    choose_divergence,
-    choose_origin,
-    choose_tensors,
+    suspicion_of_divergence,
+    suspicion_of_names,
+    suspicion_of_origin,
     with_step_before,
 )
 from tests.diverging import WEIGHT, replicas
@@ -42,31 +42,35 @@ def test_a_parameter_is_left_out_if_others_remain() -> None:
 
 
 def test_where_it_began_is_worth_most_and_what_is_farther_less(store: DumpStore) -> None:
-    choice = choose_origin(store, origin(store))
-    assert choice.suspects[0].operator.op_type == "Log"
-    worths = [suspect.worth for suspect in choice.suspects]
+    suspicion = suspicion_of_origin(store, origin(store))
+    assert suspicion.suspects[0].operator.op_type == "Log"
+    worths = [suspect.worth for suspect in suspicion.suspects]
     assert worths == sorted(worths, reverse=True)
-    assert len({suspect.operator for suspect in choice.suspects}) == len(choice.suspects)
-    assert (choice.steps, 1 in choice.ranks) == ((1, 2), True)
-    assert choice.suspects[0].why == "NaN was born in it on rank 1, step 2"
+    assert len({suspect.operator for suspect in suspicion.suspects}) == len(suspicion.suspects)
+    assert (suspicion.steps, 1 in suspicion.ranks) == ((1, 2), True)
+    assert suspicion.suspects[0].why == "NaN was born in it on rank 1, step 2"
 
 
 def test_replicas_that_agree_leave_nothing_to_suspect() -> None:
     agreeing = replicas().store
     with pytest.raises(UsageError, match="all replicas agree") as error:
-        choose_divergence(agreeing, divergence(agreeing))
+        suspicion_of_divergence(agreeing, divergence(agreeing))
     assert "--for tensor" in str(error.value.hint)
     off = replicas(off=[(3, 2, WEIGHT)]).store
-    choice = choose_divergence(off, divergence(off))
-    assert (choice.steps, 3 in choice.ranks, choice.suspects[0].operator.op_type) == ((1, 2), True, "Adam")
+    suspicion = suspicion_of_divergence(off, divergence(off))
+    assert (suspicion.steps, 3 in suspicion.ranks, suspicion.suspects[0].operator.op_type) == (
+        (1, 2),
+        True,
+        "Adam",
+    )
 
 
 def test_a_name_chooses_the_newest_step_that_has_it(store: DumpStore) -> None:
-    choice = choose_tensors(store, ["Sigmoid.*output*", "Log.*"])
-    assert {suspect.operator.op_type for suspect in choice.suspects if suspect.worth == 1} == {
+    suspicion = suspicion_of_names(store, ["Sigmoid.*output*", "Log.*"])
+    assert {suspect.operator.op_type for suspect in suspicion.suspects if suspect.worth == 1} == {
         "Sigmoid",
         "Log",
     }
-    assert (choice.steps, choice.ranks) == ((2, 3), (0, 1))
+    assert (suspicion.steps, suspicion.ranks) == ((2, 3), (0, 1))
     with pytest.raises(UsageError, match="no tensor is called 'Nothing'"):
-        choose_tensors(store, ["Log.*", "Nothing"])
+        suspicion_of_names(store, ["Log.*", "Nothing"])
