@@ -16,7 +16,8 @@ from ingest.page.moment import Moment
 from ingest.page.overview import Overview
 from ingest.page.overviews import Overviews
 from ingest.reader.dump_store import open_store
-from workers.errors import DumpIngestError, StoreError, UsageError
+from ingest.reader.require import require_store
+from workers.errors import DumpIngestError, StoreError, StoreMissing, UsageError
 from workers.store import commit
 from workers.store.opening import open_objects, resolve
 
@@ -207,6 +208,7 @@ class Library:
 
         Raises:
             UsageError: there is none.
+            StoreError: the place cannot be read.
         """
         if self.is_single:
             return [PurePosixPath(self.url.rstrip("/")).name or "run"]
@@ -218,10 +220,11 @@ class Library:
         stores = (name for name in objects.children() if name in known or self._is_store(name))
         names = list(islice(stores, MAX_RUNS))
         if not names:
-            raise UsageError(
-                f"{self.url}: no dump-ingest store there, nor directly below",
-                hint="Is the URL right? `ingest` and `watch` create a store.",
-            )
+            try:
+                require_store(objects, self.url)
+            except StoreMissing as exc:
+                message = f"{self.url}: no dump-ingest store there, nor directly below"
+                raise UsageError(message, hint=exc.hint) from exc
         self._names, self._listed_at = names, self.clock()
         return names
 
