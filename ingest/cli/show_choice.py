@@ -29,8 +29,13 @@ def choose_tensor(
     """
     chosen = _only_rank(store) if rank is None else rank
     if step is None and not _matching(_outside(store, chosen), name, graph):
-        steps = [key.step for key in store.listed(chosen)]
-        if len(steps) == 1:
+        steps = [key.step for key in store.listed(chosen) if key.step is not None]
+        if len(steps) > 1:
+            raise UsageError(
+                f"{store.url}: rank {chosen} has {len(steps)} steps",
+                hint=f"Name one with --step: {format_ranges(steps)}.",
+            )
+        if steps:
             return _the_tensor(store, name, chosen, steps[0], graph)
     return _the_tensor(store, name, chosen, step, graph)
 
@@ -66,7 +71,7 @@ def _the_tensor(
     outside = " outside of its steps" if step is None else ""
     if not matches:
         names = [tensor.name for tensor in tensors]
-        hint = hint_of_case(name, names) or _where_to_look(near(name, names)[:_SIMILAR], step)
+        hint = hint_of_case(name, names) or _where_to_look(near(name, names)[:_SIMILAR])
         raise UsageError(f"{where} has no tensor {name!r}{outside}", hint=hint)
     raise UsageError(
         f"{where} has {len(matches)} tensors{outside} that match {name!r}:{_listed(matches)}",
@@ -81,10 +86,8 @@ def _listed(tensors: Sequence[ingest.Tensor]) -> str:
     return "".join(f"\n    {row}" for row in (*rows, *more))
 
 
-def _where_to_look(similar: Sequence[str], step: int | None) -> str:
-    if similar:
-        return f"Similar: {', '.join(similar)}"
-    return "Name its step with --step." if step is None else "List them: dump-ingest ls STORE --tensors"
+def _where_to_look(similar: Sequence[str]) -> str:
+    return f"Similar: {', '.join(similar)}" if similar else "List them: dump-ingest ls STORE --tensors"
 
 
 def _outside(store: ingest.DumpStore, rank: int) -> list[ingest.Tensor]:

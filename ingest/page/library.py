@@ -16,10 +16,10 @@ from ingest.page.moment import Moment
 from ingest.page.overview import Overview
 from ingest.page.overviews import Overviews
 from ingest.reader.dump_store import open_store
-from workers.errors import DumpIngestError, StoreError, UsageError
+from ingest.reader.require import require_store
+from workers.errors import DumpIngestError, StoreError, StoreMissing, UsageError
 from workers.store import commit
 from workers.store.opening import open_objects, resolve
-from workers.store.record import missing_root
 
 #: The most runs of a list.
 MAX_RUNS = 500
@@ -208,7 +208,7 @@ class Library:
 
         Raises:
             UsageError: there is none.
-            DamagedStore: the URL is that of a store whose root is missing.
+            StoreError: the place cannot be read, or is a store whose root is missing.
         """
         if self.is_single:
             return [PurePosixPath(self.url.rstrip("/")).name or "run"]
@@ -219,13 +219,12 @@ class Library:
             known = set(self._runs) | set(self._names)
         stores = (name for name in objects.children() if name in known or self._is_store(name))
         names = list(islice(stores, MAX_RUNS))
-        if not names and commit.holds_commits(objects):
-            raise missing_root(self.url)
         if not names:
-            raise UsageError(
-                f"{self.url}: no dump-ingest store there, nor directly below",
-                hint="Is the URL right? `ingest` and `watch` create a store.",
-            )
+            try:
+                require_store(objects, self.url)
+            except StoreMissing as exc:
+                message = f"{self.url}: no dump-ingest store there, nor directly below"
+                raise UsageError(message, hint=exc.hint) from exc
         self._names, self._listed_at = names, self.clock()
         return names
 

@@ -110,7 +110,8 @@ def near(wanted: str, names: Sequence[str]) -> list[str]:
         return distinct[:_SUGGESTED]
     holding = [name for name in distinct if plain in name.lower()]
     if holding:
-        return holding[:_SUGGESTED]
+        # `Log` is rather the operator than a part of `MatMul.net-LogLoss`.
+        return sorted(holding, key=lambda name: not name.lower().startswith(plain))[:_SUGGESTED]
     # People remember a word of a name.
     by_word: dict[str, list[str]] = {}
     for name in distinct[:_COMPARED]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ingest.findings.stored import read_series
 from ingest.page.moment import Moment
@@ -13,6 +13,7 @@ from ingest.page.views.layout_check import layout_check
 from ingest.page.watchers import Watched
 from ingest.reader.rows import summary_row
 from ingest.reader.step import Step
+from workers.store.model import SEVERITIES
 
 _NEWEST, _FINDINGS, _WAITING = 24, 20, 100
 #: The kind of rules that compare ranks which must hold the same.
@@ -37,7 +38,7 @@ def show(asked: Asked) -> dict[str, Any]:
         "ranks": ranks,
         "behind": [row for row in ranks if row["behind"]],
         "newest": newest,
-        "findings": _findings(moment),
+        "findings": _findings(asked),
         "damages": moment.damages,
         "totals": _totals(steps),
         "commits": len(steps),
@@ -68,18 +69,52 @@ def _ranks(moment: Moment, steps: Sequence[Step], last_step: int) -> list[dict[s
     return [_rank_row(latest[rank], commits[rank], last_step) for rank in moment.ranks]
 
 
-def _findings(moment: Moment) -> list[dict[str, Any]]:
-    """Return the findings of the newest steps."""
-    newest = sorted(moment.steps, key=lambda opened: -(opened.key.step or 0))[:_NEWEST]
-    findings = [finding for opened in newest for finding in _counted_findings(opened.commit.summary)]
-    return findings[:_FINDINGS]
+def _findings(asked: Asked) -> list[dict[str, Any]]:
+    """Return what rules found in the newest steps: a row for each step and rule, with all of its ranks."""
+    newest = set(asked.moment.numbers[-_NEWEST:])
+    ranks: dict[_Found, list[int]] = {}
+    counts: Counter[_Found] = Counter()
+    for opened in asked.moment.steps:
+        step, summary = opened.key.step, opened.commit.summary
+        if step is None or step not in newest:
+            continue
+        for rule, count in summary.findings.items():
+            if count:
+                found = _Found(step, SEVERITIES.index(summary.severities.get(rule, "info")), rule)
+                ranks.setdefault(found, []).append(opened.key.rank)
+                counts[found] += count
+    worst_first = sorted(ranks, key=lambda found: (-found.step, -found.severity, -counts[found]))
+    return [_found_row(asked, found, ranks[found], counts[found]) for found in worst_first[:_FINDINGS]]
+
+
+class _Found(NamedTuple):
+    """A rule that fired in a step."""
+
+    step: int
+    severity: int
+    rule: str
+
+
+def _found_row(asked: Asked, found: _Found, ranks: Sequence[int], count: int) -> dict[str, Any]:
+    where = asked.links.view("incidents", step=found.step)
+    if len(ranks) == 1:
+        where = asked.links.view("cell", rank=ranks[0], step=found.step)
+    return {
+        "step": found.step,
+        "rule": found.rule,
+        "severity": SEVERITIES[found.severity],
+        "ranks": ranks,
+        "count": count,
+        "url": where,
+    }
 
 
 def _totals(steps: Sequence[Step]) -> Counter[str]:
     totals: Counter[str] = Counter()
     for opened in steps:
         summary = opened.commit.summary
-        totals.update({name: getattr(summary, name) for name in ("tensors", "raw_bytes", "stored_bytes")})
+        totals["tensors"] += summary.tensors + summary.statistics_only
+        totals.update({name: getattr(summary, name) for name in ("raw_bytes", "stored_bytes")})
     return totals
 
 
@@ -136,20 +171,6 @@ def _rank_row(latest: Step, commits: int, last_step: int) -> dict[str, Any]:
 
 def _committed_at(step: Step) -> str:
     return step.commit.record.committed_at
-
-
-def _counted_findings(summary: Any) -> list[dict[str, Any]]:
-    return [
-        {
-            "rank": summary.key.rank,
-            "step": summary.key.step,
-            "rule": rule,
-            "severity": summary.severities.get(rule, "info"),
-            "count": count,
-        }
-        for rule, count in summary.findings.items()
-        if summary.key.step is not None and count
-    ]
 
 
 SCREEN = Screen("live", "Live", "live.html.j2", (), show, shows_watchers=True)

@@ -160,7 +160,10 @@ class PageServer:
         try:
             self._sockets = bind_sockets(listen.port, listen.host)
         except OSError as exc:
-            raise UsageError(f"cannot listen at {listen.shown}: {exc.strerror or exc}") from exc
+            raise UsageError(
+                f"cannot listen at {listen.shown}: {exc.strerror or exc}",
+                hint="Name another address; --listen 127.0.0.1:0 takes any free port.",
+            ) from exc
         port = self._sockets[0].getsockname()[1]
         return f"http://{Listen(listen.host, port).shown}{self.settings.base}/"
 

@@ -120,7 +120,7 @@ def test_a_missing_rank_is_named(shown: Show, nan_store: Path) -> None:
 
 
 def test_without_a_step_a_tensor_of_a_step_is_not_found(shown: Show, nan_store: Path) -> None:
-    with pytest.raises(UsageError, match="outside of its steps") as caught:
+    with pytest.raises(UsageError, match="rank 1 has 3 steps") as caught:
         shown(nan_store, "Log.*.output.0", rank=1)
     assert "--step" in caught.value.hint
 
@@ -203,6 +203,8 @@ def test_a_sample_is_called_one(shown: Show, dumps: DumpLibrary, tmp_path: Path)
 
 def test_a_mistyped_name_is_answered_with_similar_ones(nan_store: Path, answer: Answer) -> None:
     refused = answer("show", nan_store, "Lgo", "--rank", 1, "--step", 2, code=2).stderr
+    assert "Similar: Log.Default_net-LogLoss_Log-op0.input.0, " in refused
+    refused = answer("show", nan_store, "Log", "--rank", 1, "--step", 2, code=2).stderr
     assert "Similar: Log.Default_net-LogLoss_Log-op0.input.0, " in refused
     refused = answer("show", nan_store, "log.*", "--rank", 1, "--step", 2, code=2).stderr
     assert "In another case: Log.Default_net-LogLoss_Log-op0.input.0, " in refused

@@ -49,9 +49,9 @@ def test_with_several_ranks_or_steps_one_must_be_named(nan_store: Path) -> None:
     with pytest.raises(UsageError, match="there are 2 ranks") as error:
         choose_tensor(store, LOG, None, 2, None)
     assert error.value.hint == "Name one with --rank: 0-1."
-    with pytest.raises(UsageError, match="outside of its steps") as error:
+    with pytest.raises(UsageError, match="rank 1 has 3 steps") as error:
         choose_tensor(store, LOG, 1, None, None)
-    assert error.value.hint == "Name its step with --step."
+    assert error.value.hint == "Name one with --step: 1-3."
     assert choose_tensor(store, LOG, 1, 2, None).statistics.nan_count == 2
     with pytest.raises(UsageError):
         choose_tensor(store, LOG, 7, None, None)

@@ -1,10 +1,14 @@
 """What the live view counts."""
 
+from pathlib import Path
+
+from bench.steps import commit_run
 from ingest.page.arguments import Arguments
 from ingest.page.links import Links
 from ingest.page.moment import Moment
 from ingest.page.screen import Asked
 from ingest.page.views.live import SCREEN
+from ingest.reader.dump_store import open_store
 from tests.diverging import WEIGHT, replicas
 from tests.rule_sets import consolidated
 from workers.rules.load import load_rules
@@ -25,3 +29,12 @@ def test_a_single_rank_has_no_replicas() -> None:
     asked = Asked(Moment.of(made.store), Arguments({}), Links("", "run.zarr"))
     shown = SCREEN.show(asked)
     assert (shown["replicas"]["newest"], shown["check"]) == (0, None)
+
+
+def test_a_rule_that_fires_on_many_ranks_has_one_row_for_a_step(tmp_path: Path) -> None:
+    commit_run(str(tmp_path / "run"), range(40), range(3), ["op"] * 3, born=1, rules=load_rules().enabled)
+    moment = Moment.of(open_store(tmp_path / "run"))
+    rows = SCREEN.show(Asked(moment, Arguments({}), Links("", "run.zarr")))["findings"]
+    assert [(row["rule"], row["step"], row["count"]) for row in rows] == [("nan", 2, 80), ("nan", 1, 80)]
+    assert rows[0]["ranks"] == list(range(40))
+    assert rows[0]["url"] == "/runs/run.zarr/incidents?step=2"
