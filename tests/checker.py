@@ -229,7 +229,7 @@ def _joined(source: str, parts: list[tuple[_Row, bytes]]) -> bytes:
     source_size = parts[0][0].number["source_size"]
     for row, payload in sorted(parts, key=lambda part: part[0].number["source_offset"]):
         content += row.text["lead"].encode("latin-1")
-        if not _is_view(row):
+        if row.number["source_nbytes"]:  # a view has no bytes of its own
             assert row.number["source_offset"] == len(content), f"{source} has a gap"
             content += _as_in_source(row, payload)
         content += row.text["tail"].encode("latin-1")
@@ -257,11 +257,6 @@ def _payload(
     assert len(payload) == row.number["nbytes"]
     assert xxhash.xxh3_128_digest(payload) == row.digest, row.text["source"]
     return payload
-
-
-def _is_view(row: _Row) -> bool:
-    """Return whether the bytes of a tensor belong to another row of its file."""
-    return row.number["source_nbytes"] == 0 < row.number["nbytes"]
 
 
 def _as_in_source(row: _Row, payload: bytes) -> bytes:
@@ -375,24 +370,23 @@ def _as_dumped(values: npt.NDArray[Any], path: str) -> bytes:
 
 
 def _check_statistics(stored: dict[str, Any], values: npt.NDArray[Any]) -> None:
-    assert stored["count"] == values.size
-    if values.dtype.kind == "c":
-        return
-    wide = values.astype(np.float64)
-    counts = {
-        "nan_count": np.isnan(wide),
-        "pos_inf_count": np.isposinf(wide),
-        "neg_inf_count": np.isneginf(wide),
-        "zero_count": wide == 0,
-        "negative_count": wide < 0,
-        "positive_count": wide > 0,
-    }
-    for name, mask in counts.items():
-        assert stored[name] == mask.sum(), name
+    is_complex = values.dtype.kind == "c"
+    wide = values.astype(np.complex128 if is_complex else np.float64)
     finite = wide[np.isfinite(wide)]
-    expected = [np.min(finite), np.max(finite), finite.mean(), finite.std()] if finite.size else [np.nan] * 4
-    actual = [stored[name] for name in ("min", "max", "mean", "std")]
-    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-6 * (np.abs(finite).max(initial=0) or 1))
+    counts = {"count": values.size, "nan_count": np.isnan(wide).sum(), "zero_count": (wide == 0).sum()}
+    known = {"l2_norm": np.sqrt((np.abs(finite).astype(np.longdouble) ** 2).sum()) if finite.size else np.nan}
+    if is_complex:
+        counts |= {"pos_inf_count": values.size - finite.size - counts["nan_count"], "neg_inf_count": 0}
+    else:
+        counts |= {"pos_inf_count": np.isposinf(wide).sum(), "neg_inf_count": np.isneginf(wide).sum()}
+        counts |= {"negative_count": (wide < 0).sum(), "positive_count": (wide > 0).sum()}
+        for name in ("min", "max", "mean", "std"):
+            known[name] = getattr(finite, name)() if finite.size else np.nan
+    for name, count in counts.items():
+        assert stored[name] == count, name
+    tolerance = 1e-6 * (np.abs(finite).max(initial=0) or 1)
+    for name, value in known.items():
+        np.testing.assert_allclose(stored[name], float(value), rtol=1e-6, atol=tolerance, err_msg=name)
 
 
 def _holder(generation: zarr.Group, directory: Path, path: str) -> zarr.Group:

@@ -52,7 +52,7 @@ class Matrix:
     steps: tuple[tuple[int, int], ...]
     """By column: the first and the last step."""
     values: npt.NDArray[np.float64]
-    """(row, column): the number; of several ranks and steps, the greatest. NaN if it is not known."""
+    """(row, column): the number; of several ranks and steps, the worst. NaN if it is not known."""
     state: npt.NDArray[np.int64]
     """(row, column): `MISSING` (all of them), `KNOWN`, `PARTIAL`, or `DAMAGED`; of several, the worst."""
     gaps: npt.NDArray[np.int64]
@@ -60,6 +60,8 @@ class Matrix:
     bad: npt.NDArray[np.bool_]
     """(row, column): whether there is NaN or Inf."""
     is_count: bool
+    is_least: bool = False
+    """Whether the least number of several is the worst, as it is for `min`; else the greatest is."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it: with `gaps` as `missing`, and `bad` as `not_finite`."""
@@ -90,11 +92,12 @@ class Matrix:
             title=self.title,
             ranks=_joined(self.ranks, by_row),
             steps=_joined(self.steps, by_column),
-            values=worst(self.values, np.fmax),
+            values=worst(self.values, np.fmin if self.is_least else np.fmax),
             state=worst(self.state, np.maximum),
             gaps=worst(self.gaps, np.add),
             bad=worst(self.bad, np.logical_or),
             is_count=self.is_count,
+            is_least=self.is_least,
         )
 
 
@@ -187,6 +190,7 @@ def matrix_of_steps(
     for key in damaged:
         if cell := cells.cell(key):
             state[cell] = DAMAGED
+    is_least = False
     if what in SUMMARIES:
         title, get = SUMMARIES[what]
         is_count = True
@@ -195,6 +199,7 @@ def matrix_of_steps(
     else:
         statistic = statistic_named(what)
         title, is_count = _title(statistic, wanted.pattern), statistic in COUNTS
+        is_least = default_aggregate(statistic) == "min"
         cells.fill(values, values_of(statistic))
     return Matrix(
         title,
@@ -205,6 +210,7 @@ def matrix_of_steps(
         (state == MISSING).astype(np.int64),
         bad,
         is_count,
+        is_least,
     )
 
 

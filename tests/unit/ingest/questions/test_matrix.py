@@ -66,6 +66,14 @@ def test_cells_together_are_as_bad_as_the_worst_of_them() -> None:
     assert binned.bad.tolist() == [[True, False], [False, False]]
 
 
+def test_the_least_minimum_stands_for_cells_together(nan_log: Path) -> None:
+    store = ingest.open_store(nan_log)
+    for stat, worst in (("min", np.nanmin), ("max", np.nanmax), ("l2_norm", np.nanmax)):
+        each = matrix(store, stat).values
+        assert matrix(store, stat, cells=(1, 1)).values.tolist() == [[worst(each)]]
+        assert matrix(store, stat, cells=(2, 1)).values.tolist() == worst(each, axis=1)[:, None].tolist()
+
+
 def test_ten_million_cells_become_as_many_as_fit() -> None:
     ranks, steps = 10_000, 1_000
     values = np.zeros((ranks, steps))
