@@ -378,7 +378,10 @@ def _check_statistics(stored: dict[str, Any], values: npt.NDArray[Any]) -> None:
     if is_complex:
         counts |= {"pos_inf_count": values.size - finite.size - counts["nan_count"], "neg_inf_count": 0}
     else:
-        counts |= {"pos_inf_count": np.isposinf(wide.real).sum(), "neg_inf_count": np.isneginf(wide.real).sum()}
+        counts |= {
+            "pos_inf_count": np.isposinf(wide.real).sum(),
+            "neg_inf_count": np.isneginf(wide.real).sum(),
+        }
         counts |= {"negative_count": (wide < 0).sum(), "positive_count": (wide > 0).sum()}
         for name in ("min", "max", "mean", "std"):
             known[name] = getattr(finite, name)() if finite.size else np.nan

@@ -18,7 +18,7 @@ import numpy as np
 
 from workers.errors import DamagedStore
 from workers.model import StepKey
-from workers.store import metadata, tables
+from workers.store import metadata, table_codec
 from workers.store.model import SEVERITIES, Evaluated, Finding
 
 GROUP = "findings"
@@ -44,8 +44,8 @@ def encode(
         f"{where}/numbers": metadata.table_array(numbers.shape, "float64", ("finding", "number"), NUMBERS),
     }
     return documents, {
-        f"{where}/labels/c/0/0": tables.encode_table(labels, "string"),
-        f"{where}/numbers/c/0/0": tables.encode_table(numbers, "float64"),
+        f"{where}/labels/c/0/0": table_codec.encode(labels, "string"),
+        f"{where}/numbers/c/0/0": table_codec.encode(numbers, "float64"),
     }
 
 
@@ -81,11 +81,11 @@ def _decode_columns(
     chunk: bytes, data_type: str, document: metadata.Document, known: Sequence[str], where: str
 ) -> dict[str, Sequence[object]]:
     """Return the columns of one table that this version knows, by name."""
-    shape = tables.shape_of(document, where)
-    fields = tables.fields_of(document, shape[1], where)
+    shape = table_codec.shape_of(document, where)
+    fields = table_codec.fields_of(document, shape[1], where)
     if not set(known) <= set(fields):
         raise DamagedStore(f"{where} does not have the columns {', '.join(known)}")
-    table = tables.decode_table(chunk, data_type, shape, where)
+    table = table_codec.decode(chunk, data_type, shape, where)
     return {field: table[:, fields.index(field)].tolist() for field in known}
 
 

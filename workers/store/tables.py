@@ -7,21 +7,18 @@ which costs one round trip to open.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numcodecs import VLenUTF8, Zstd
 
 from workers.arrays import statistics
 from workers.arrays.digest import DIGEST_BYTES
-from workers.errors import DamagedStore, DumpError
-from workers.store import metadata, problems, untrusted
+from workers.errors import DamagedStore
+from workers.store import metadata, problems, table_codec
 from workers.store.model import RowKind
-from workers.store.packed.shards import crc32c, without_crc32c
 from workers.store.table_checksums import NO_CHECKSUMS, refuse_foreign
 
 #: Text columns of the index. `source` is the path relative to the dump; `lead` and `tail` are the bytes of
@@ -73,13 +70,6 @@ NUMBERS = (
     "groups",
     "mtime_ns",
 )
-
-_ZSTD = Zstd(level=3)
-_VLEN = VLenUTF8()
-#: Bytes with which the codec begins: the number of texts.
-_COUNT_NBYTES = 4
-#: Rows of texts that are encoded at a time.
-_ROWS = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,7 +154,7 @@ def encode(tables: Tables) -> tuple[dict[str, metadata.Document], dict[str, byte
         documents[table.path] = metadata.table_array(
             array.shape, table.data_type, ("row", table.dimension), table.fields
         )
-        chunks[f"{table.path}/c/0/0"] = encode_table(array, table.data_type)
+        chunks[f"{table.path}/c/0/0"] = table_codec.encode(array, table.data_type)
     return documents, chunks
 
 
@@ -230,8 +220,8 @@ def _decode_one(
     chunk = chunks.get(key)
     if chunk is None or table.path not in documents:
         raise DamagedStore(f"{where}: {table.path} is missing")
-    rows, columns = shape_of(documents[table.path], f"{where}: {table.path}")
-    array = decode_table(chunk, table.data_type, (rows, columns), f"{where}: {table.path}")
+    rows, columns = table_codec.shape_of(documents[table.path], f"{where}: {table.path}")
+    array = table_codec.decode(chunk, table.data_type, (rows, columns), f"{where}: {table.path}")
     refuse_foreign({key: chunk}, checksums, where)
     return _by_field(array, table, documents[table.path], where)
 
@@ -247,21 +237,6 @@ def check(
     for problem in _impossible(decoded, documents, has_tensors=has_tensors):
         raise DamagedStore(f"{where}: index/{problem}")
     return decoded
-
-
-def shape_of(document: metadata.Document, where: str) -> tuple[int, int]:
-    """Return the numbers of rows and columns of a table; `where` names it.
-
-    Raises:
-        DamagedStore: its metadata does not have them.
-    """
-    try:
-        rows, columns = document["shape"]
-    except (KeyError, TypeError, ValueError) as exc:
-        raise DamagedStore(f"{where} does not have a shape of two axes") from exc
-    if not all(type(n) is int and 0 <= n < untrusted.MAX_TABLE_NBYTES for n in (rows, columns)):
-        raise DamagedStore(f"{where} has an impossible shape")
-    return rows, columns
 
 
 def _impossible(
@@ -322,7 +297,7 @@ def _by_field(
     """Return the columns in the order of this version; another version may have had others."""
     if not table.fields:
         return array
-    stored = fields_of(document, array.shape[1], f"{where}: {table.path}")
+    stored = table_codec.fields_of(document, array.shape[1], f"{where}: {table.path}")
     if list(table.fields) == stored:
         return array
     missing = {"string": "", "int64": -1, "float64": np.nan}[table.data_type]
@@ -331,20 +306,6 @@ def _by_field(
         if field in stored:
             ordered[:, column] = array[:, stored.index(field)]
     return ordered
-
-
-def fields_of(document: metadata.Document, columns: int, where: str) -> list[str]:
-    """Return the names of the columns of a table; `where` names it.
-
-    Raises:
-        DamagedStore: its metadata does not have them.
-    """
-    attributes = document.get("attributes")
-    names = attributes.get("fields", []) if isinstance(attributes, dict) else []
-    is_text = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    if not is_text or len(names) != columns:
-        raise DamagedStore(f"{where} has {columns} columns, but not as many names")
-    return names
 
 
 def empty_statistics(rows: int) -> npt.NDArray[np.float64]:
@@ -364,43 +325,3 @@ def shape_table(shapes: Sequence[tuple[int, ...]]) -> npt.NDArray[np.int64]:
     for row, shape in enumerate(shapes):
         table[row, : len(shape)] = shape
     return table
-
-
-def encode_table(array: npt.NDArray[Any], data_type: str) -> bytes:
-    """Return a table as the bytes of its one chunk."""
-    if data_type == "string":
-        raw: bytes | bytearray = _encode_texts(array)
-    else:
-        little = np.dtype(data_type).newbyteorder("<")
-        raw = np.ascontiguousarray(array, dtype=little).tobytes()
-    if len(raw) > untrusted.MAX_TABLE_NBYTES:  # no reader would decode it
-        raise DumpError(f"a table of {len(raw)} bytes; the limit is {untrusted.MAX_TABLE_NBYTES}")
-    encoded = bytes(_ZSTD.encode(raw))
-    return encoded + crc32c(encoded)
-
-
-def _encode_texts(array: npt.NDArray[Any]) -> bytearray:
-    """Return texts as the codec does, some rows at a time: all texts at once would not fit into the cache."""
-    raw = bytearray(array.size.to_bytes(_COUNT_NBYTES, "little"))
-    for row in range(0, len(array), _ROWS):
-        encoded = _VLEN.encode(np.ascontiguousarray(array[row : row + _ROWS], dtype=object).reshape(-1))
-        raw += memoryview(encoded)[_COUNT_NBYTES:]
-    return raw
-
-
-def decode_table(chunk: bytes, data_type: str, shape: tuple[int, int], where: str) -> npt.NDArray[Any]:
-    """Return a table from the bytes of its one chunk; `where` names it.
-
-    Raises:
-        DamagedStore: it is damaged, or not of this shape.
-    """
-    try:
-        body = without_crc32c(chunk, where)
-        if data_type == "string":
-            texts = untrusted.texts(untrusted.zstd(body), math.prod(shape))
-            return np.asarray(texts, dtype=object).reshape(shape)
-        little = np.dtype(data_type).newbyteorder("<")
-        raw = untrusted.zstd(body, exactly=math.prod(shape) * little.itemsize)
-        return np.frombuffer(raw, dtype=little).reshape(shape)
-    except (ValueError, RuntimeError, MemoryError) as exc:
-        raise DamagedStore(f"{where} cannot be decoded: {exc}") from exc

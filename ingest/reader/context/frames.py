@@ -37,6 +37,26 @@ class Frame:
         return path.startswith("<") or _FRAMEWORK.search(path) is not None
 
 
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """The line of a program that made an operator."""
+
+    file: str
+    """A path on the machine that trained, as the dump has it."""
+    line: int
+    code: str
+    stack: tuple[Frame, ...]
+    """From outermost to innermost."""
+    matched: str
+    """How the operator was matched with one in `source`: `exact`, or `by scope and type`."""
+    of: str
+    """Whose line it is: of the `op` itself, of one `fused op` in it, or of the `forward op` of a gradient."""
+    op: str
+    """The full name of the operator."""
+    source: str
+    """The file of the dump that has the line."""
+
+
 def best_frame(stack: Sequence[Frame]) -> Frame | None:
     """Return the innermost line of the user's own code; if there is none, the innermost line of all.
 

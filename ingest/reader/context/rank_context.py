@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from ingest.reader.context.execution_order import parse_history, parse_order
-from ingest.reader.context.frames import Frame, best_frame, told_frame
+from ingest.reader.context.frames import SourceLine, best_frame, told_frame
 from ingest.reader.context.ge_graph import GeGraphs, ModelOutput
 from ingest.reader.context.graph_files import GraphFiles
 from ingest.reader.context.ir import IrOp
@@ -56,26 +55,6 @@ _MAX_CONFIG_NBYTES = MIB
 _MAX_BUILT_NBYTES = 256 * MIB
 #: The operator type under which MindSpore dumps weights and inputs of the network.
 _PARAMETER = "Parameter"
-
-
-@dataclass(frozen=True, slots=True)
-class SourceLine:
-    """The line of a program that made an operator."""
-
-    file: str
-    """A path on the machine that trained, as the dump has it."""
-    line: int
-    code: str
-    stack: tuple[Frame, ...]
-    """From outermost to innermost."""
-    matched: str
-    """How the operator was matched with one in `source`: `exact`, or `by scope and type`."""
-    of: str
-    """Whose line it is: of the `op` itself, of one `fused op` in it, or of the `forward op` of a gradient."""
-    op: str
-    """The full name of the operator."""
-    source: str
-    """The file of the dump that has the line."""
 
 
 class DumpedSource(NamedTuple):

@@ -15,7 +15,7 @@ from ingest.cli.exits import exit_code_of
 from tests import checker
 from tests.dumps import unpack
 from workers.errors import StoreFormatError
-from workers.store import commit, metadata, tables
+from workers.store import commit, metadata, table_codec
 from workers.store.opening import open_objects, resolve
 
 #: By dump: what was ingested into the one store. Made by version 0.1.0 with the rules that are built in.
@@ -188,10 +188,10 @@ def test_what_a_later_version_adds_is_passed_over(old: Path, tmp_path: Path) -> 
             node = document["consolidated_metadata"]["metadata"][f"{prefix}/{path}"]
             rows, columns = node["shape"]
             chunk = old / key.path / prefix / path / "c/0/0"
-            table = tables.decode_table(chunk.read_bytes(), kind, (rows, columns), "here")
+            table = table_codec.decode(chunk.read_bytes(), kind, (rows, columns), "here")
             # In front, so that every other column has another place.
             wider = np.insert(table, 0, value, axis=1)
-            chunk.write_bytes(tables.encode_table(wider, kind))
+            chunk.write_bytes(table_codec.encode(wider, kind))
             node["shape"] = [rows, columns + 1]
             node["chunk_grid"]["configuration"]["chunk_shape"] = [max(rows, 1), columns + 1]
             node["attributes"]["fields"].insert(0, "later_column")

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.errors import DamagedStore
-from workers.store import metadata, tables
+from workers.store import metadata, table_codec
 
 ROW = "row"
 
@@ -64,7 +64,7 @@ class EntryTable:
         """Return the metadata and the chunk, by path in the generation; none for no entries."""
         if not len(entries):
             return {}, {}
-        return {self.path: self.document(len(entries))}, {self.chunk: tables.encode_table(entries, "int64")}
+        return {self.path: self.document(len(entries))}, {self.chunk: table_codec.encode(entries, "int64")}
 
     def document(self, entries: int) -> metadata.Document:
         """Return the metadata of a table with this number of entries."""
@@ -79,11 +79,11 @@ class EntryTable:
         where = f"{where}: {self.path}"
         if chunk is None:
             raise DamagedStore(f"{where} is missing")
-        shape = tables.shape_of(document, where)
-        stored = tables.fields_of(document, shape[1], where)
+        shape = table_codec.shape_of(document, where)
+        stored = table_codec.fields_of(document, shape[1], where)
         if not set(self.fields) <= set(stored):
             raise DamagedStore(f"{where} does not have the columns {', '.join(self.fields)}")
-        table = tables.decode_table(chunk, "int64", shape, where)
+        table = table_codec.decode(chunk, "int64", shape, where)
         return np.ascontiguousarray(table[:, [stored.index(field) for field in self.fields]])
 
     def own(self, entries: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.int64]]:

@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numcodecs import VLenUTF8, Zstd
 
 from workers.arrays import statistics
-from workers.errors import DamagedStore, DumpError
-from workers.store import tables, untrusted
-from workers.store.packed.shards import without_crc32c
+from workers.errors import DamagedStore
+from workers.store import tables
 from workers.store.problems import with_disagreement
 from workers.store.tables import LABELS, NUMBERS, Tables
 
@@ -145,17 +143,3 @@ def test_a_step_that_is_kept_without_tensors_needs_no_arrays_of_them() -> None:
     tables.check(possible(), {}, "here", has_tensors=False)
     with pytest.raises(DamagedStore, match="beyond the end"):
         tables.check(possible(), {}, "here")
-
-
-def test_a_table_that_no_reader_would_decode_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(untrusted, "MAX_TABLE_NBYTES", 100)
-    with pytest.raises(DumpError, match="a table of 800 bytes; the limit is 100"):
-        tables.encode_table(np.zeros((10, 10)), "float64")
-
-
-@pytest.mark.parametrize("rows", [0, 1, 31, 32, 33, 100])
-def test_texts_are_encoded_as_by_the_codec(rows: int) -> None:
-    """However many are encoded at a time, any reader of Zarr can decode them."""
-    labels = np.array([f"{row} \x80 ä" * (row % 7) for row in range(3 * rows)], object).reshape(rows, 3)
-    encoded = tables.encode_table(labels, "string")
-    assert Zstd().decode(without_crc32c(encoded, "here")) == bytes(VLenUTF8().encode(labels.reshape(-1)))
