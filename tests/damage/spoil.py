@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -50,8 +51,10 @@ def damages_of(stored: StoredObject, store: Path, flips: int, seed: int) -> Iter
 
 def _content(data: bytes) -> Callable[[Path], None]:
     def write(path: Path) -> None:
+        then = path.stat().st_mtime_ns
         path.unlink()  # another path may name the same file
         path.write_bytes(data)
+        os.utime(path, ns=(then, then))
 
     return write
 
