@@ -29,6 +29,8 @@ _HINT = re.compile(
 )
 
 
+#: Texts in an answer that are about damage.
+_OF_DAMAGE = re.compile(r'"[^"]*damaged: [^"]*"')
 #: Without it, a step does not exist.
 _COMMIT = re.compile(r"rank_\d+/(step_\d+|run)/zarr\.json")
 
@@ -219,6 +221,7 @@ def _is_of_mending(key: str, files: Collection[str], store: Path) -> bool:
 def _judge(known: _Known, answer: Answer, stored: StoredObject, damage: Damage) -> tuple[Outcome, str]:
     transcript = f"exit code {answer.code}\n{answer.text[:600]}\n{answer.said}"
     said = answer.said + (answer.text if known.question.reports or answer.code else "")
+    said += " ".join(_OF_DAMAGE.findall(answer.text))
     if answer.is_crash:
         return Outcome.CRASH, answer.said
     if (answer.code, answer.text) == (known.answer.code, known.answer.text):
