@@ -6,7 +6,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command 'make requirements'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch mindspore demo tour test lint format bench chaos simulate casts clocks pictures servers generated chart requirements audit docs dist clean
+.PHONY: help setup torch mindspore demo tour test lint format bench chaos damage simulate casts clocks pictures servers generated chart requirements audit docs dist clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ bench: setup ## Measure against cp -r, zarr-python, TensorStore, s3fs and others
 
 chaos: setup ## Kill, stop, starve and confuse all of it, and compare store and dump; SEED=8 MINUTES=10
 	@$(BIN)/python -m tests.faults $(if $(SEED),--seed $(SEED)) --minutes $(or $(MINUTES),10)
+
+damage: setup ## Damage each kind of object of a store in each way, and ask everything; SEED=1 FLIPS=6 KINDS=index
+	@$(BIN)/python -m tests.damage --seed $(or $(SEED),0) --flips $(or $(FLIPS),1) $(if $(KINDS),--kinds '$(KINDS)')
 
 simulate: setup ## Play schedules of the decisions on a virtual clock and store; SEED=1 SCHEDULES=100000
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) --schedules $(or $(SCHEDULES),100000)

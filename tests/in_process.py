@@ -24,11 +24,19 @@ def run_here(
     *args: object, code: int = 0, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> Finished:
     """Run the command to its end, as `tests.cli.run` does. Fail unless it exits with `code`."""
+    done = end_here(*args, env=env, cwd=cwd)
+    transcript = f"{' '.join(map(str, args))}\nexit code {done.code}\n{done.stdout}\n{done.stderr}"
+    assert done.code == code, transcript
+    assert "Traceback" not in done.stdout + done.stderr, transcript
+    return done
+
+
+def end_here(*args: object, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Finished:
+    """Run the command to its end, whatever that is."""
     out, err = _text_file(), _text_file()
-    arguments = ["dump-ingest", *map(str, args)]
     with (
         patch.dict(os.environ, environment(env), clear=True),
-        patch.object(sys, "argv", arguments),
+        patch.object(sys, "argv", ["dump-ingest", *map(str, args)]),
         contextlib.chdir(cwd or Path.cwd()),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
@@ -39,11 +47,7 @@ def run_here(
             ended = 0
         except SystemExit as end:
             ended = end.code if isinstance(end.code, int) else int(end.code is not None)
-    done = Finished(ended, _content(out), _content(err))
-    transcript = f"{' '.join(arguments[1:])}\nexit code {ended}\n{done.stdout}\n{done.stderr}"
-    assert ended == code, transcript
-    assert "Traceback" not in done.stdout + done.stderr, transcript
-    return done
+    return Finished(ended, _content(out), _content(err))
 
 
 @contextlib.contextmanager

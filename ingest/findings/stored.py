@@ -148,6 +148,10 @@ def _documents(objects: ObjectStore, names: Sequence[_Name], damages: list[str])
 
 def _parsed(data: bytes, step: int, generation: str, rules: str) -> SeriesDocument:
     document = json.loads(data)["attributes"][metadata.ATTRIBUTE]
+    fingerprints = {int(rank): str(name) for rank, name in document["fingerprints"].items()}
+    if (document["step"], generation_of(fingerprints)) != (step, generation):
+        message = f"it is about another generation, or about step {document['step']}"
+        raise ValueError(message)
     return SeriesDocument(
         step=step,
         generation=generation,

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from ingest.findings.stored import read_series
+from ingest.findings.stored import SERIES, read_series
 from workers.errors import StoreDenied, StoreError
 from workers.model import StepKey
 from workers.store import commit, metadata
@@ -344,11 +344,16 @@ def _read_commits(
 
 
 def _findings_of_series(objects: ObjectStore) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the steps in which rules over several steps or ranks found something bad, and all they saw."""
-    series = read_series(objects, None, [])
-    anomalous = frozenset(
+    """Return the steps in which rules over several steps or ranks found something bad, and all they saw.
+
+    What they found in a step may be damaged. Then it may have been bad, and counts as bad.
+    """
+    damages: list[str] = []
+    series = read_series(objects, None, damages)
+    unknown = {int(damage.removeprefix(f"{SERIES}/").partition(".")[0]) for damage in damages}
+    anomalous = {
         step
         for step, stored in series.items()
         if any(finding.severity in WORSE_THAN_INFO for finding in stored.findings)
-    )
-    return anomalous, frozenset(series)
+    }
+    return frozenset(anomalous | unknown), frozenset(series.keys() | unknown)

@@ -10,6 +10,8 @@ import zarr
 
 import ingest
 from ingest.api import DumpStore
+from ingest.findings.stored import read_series
+from ingest.store_gc.inventory import take_inventory
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly, plan_all
@@ -95,3 +97,22 @@ def test_a_damaged_document_is_named_and_the_rest_is_listed() -> None:
     listed = ingest.anomalies(DumpStore(objects))
     assert [finding.step for finding in listed.findings] == [3]
     assert any(name in line for line in listed.not_evaluated)
+
+
+def test_the_document_of_another_step_or_generation_is_damaged() -> None:
+    objects = Replicas().objects
+    put(objects, [[1], [1], [1], [1]])
+    consolidated(objects, only(kind="unchanged", include="*Grad*"))
+    second, third = (
+        name for step in "23" for name in objects.sizes("findings") if name.startswith(f"{step}.")
+    )
+    content = objects.get(f"findings/{third}")
+    assert content is not None
+    objects.put(f"findings/{second}", content)
+    step, _, rest = third.partition(".")
+    objects.put(f"findings/{step}.{'0' * 16}{rest[16:]}", content)
+    damages: list[str] = []
+    assert read_series(objects, None, damages).keys() & {2, 3} == {3}
+    assert ["another generation" in damage for damage in damages] == [True, True]
+    # What is not known is not deleted for lack of an anomaly.
+    assert take_inventory(objects, anomalies=True).anomalous_steps >= {2, 3}
