@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 import ingest
+from tests.damages import forget_checksums
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import ingest_directly
 from workers.errors import DumpIngestError
@@ -146,6 +147,7 @@ def _cell(path: str, kind: str, fields: tuple[str, ...], name: str, value: Any) 
         table = np.array(table_codec.decode(chunk.read_bytes(), kind, tuple(shape), "here"))
         table[:, fields.index(name)] = value
         chunk.write_bytes(table_codec.encode(table, kind))
+        forget_checksums(store / _LEAF)
 
     return apply
 

@@ -88,8 +88,8 @@ def promptly() -> Iterator[None]:
 
 def consolidate(objects: ObjectStore, *, check: bool = False) -> object:
     """Bring the consolidated view up to date, rules over several steps included."""
-    keeper = SeriesEvaluator(objects, load_rules().enabled)
-    with Consolidator(objects, keeper=keeper) as consolidator:
+    evaluator = SeriesEvaluator(objects, load_rules().enabled)
+    with Consolidator(objects, evaluator=evaluator) as consolidator:
         return consolidator.once(check=check)
 
 
