@@ -2,6 +2,7 @@
 
     {name of the dump}/step={step}___rank={rank}___dump_index={n}___name={name}___....pt      SGLang's dumper
     sglang_dump_{time}/forward_pass_id={step}___rank={rank}___....pt                SGLang's dumper to 0.5.9
+    sglang_dump_{time}_{rank}/forward_pass_id={step}___name={name}___....pt         SGLang's dumper to 0.4.9
     TP{tp}_PP{pp}_Rank{rank}_pid{pid}/Pass{step}.pt                     forward hooks of SGLang and vLLM
     tensor_dumps/rank_{rank}/iter_{step}/{layer}_{tensor}.pt            TransformerEngine
     rank{rank}/{i}.{Class}-{i}.{Class}-{input|output}.{slot}.pt         TensorRT-LLM
@@ -55,6 +56,11 @@ _SGLANG_FILE = rf"{_SGLANG}{{tags:(?:name=.+___)?dump_index=\d+(?:___.+)?}}.pt"
 _SGLANG_DIRECTORY = rf"{_SGLANG}{{tags}}"
 #: A run makes one of these directories, unless the user names it.
 _SGLANG_RUNS = ("", r"dump_{time:\d{8}_\d{6}_\d{6}}/", r"sglang_dump_{time:\d+\.\d+}/")
+#: Up to 0.4.9, a directory is of one rank; what ran it told the number of the pass, or nothing.
+_SGLANG_FIRST = tuple(
+    rf"sglang_dump_{{time:\d+\.\d+}}_{{rank}}/forward_pass_id={number}___name={{name}}"
+    for number in ("{step}", "None")
+)
 #: A module has the name of its class, or one of its own.
 _TRT_LLM_CALL = r"\d+\.[^-]+(?:-\d+\.[^-]+)*"
 #: The outermost module, by the names that models of SGLang have for it, and what they run after it.
@@ -68,12 +74,24 @@ _PREVIOUS = re.compile(
 _below_value = below("value", join_slot)
 
 
+def _as_written(files: Sequence[SourceFile]) -> list[str]:
+    """Return paths in the order in which the files were written, for writers that do not number them."""
+    return [file.path for file in sorted(files, key=lambda file: (file.mtime_ns, file.path))]
+
+
 class SglangDumper(Layout):
     """The files of SGLang's dumper, which Megatron-based trainers use, too: all ranks in one directory."""
 
     name = "sglang"
-    patterns = tuple(parse(run + _SGLANG_DIRECTORY) for run in _SGLANG_RUNS)
-    file_patterns = tuple(parse(run + _SGLANG_FILE, of_files=True) for run in _SGLANG_RUNS)
+    patterns = tuple(map(parse, (*(run + _SGLANG_DIRECTORY for run in _SGLANG_RUNS), *_SGLANG_FIRST)))
+    file_patterns = tuple(
+        parse(pattern, of_files=True)
+        for pattern in (
+            *(run + _SGLANG_FILE for run in _SGLANG_RUNS),
+            *(f"{first}.pt" for first in _SGLANG_FIRST),
+        )
+    )
+    implied = {"step": "0"}  # noqa: RUF012  (a ClassVar in `Layout`)
     run_field = "time"
     systems = (
         System(
@@ -86,6 +104,11 @@ class SglangDumper(Layout):
             "sglang_dump_1767225600.25/forward_pass_id=8___rank=1___name=logits___dump_index=7.pt",
             "pt",
         ),
+        System(
+            "SGLang's dumper up to 0.4.9",
+            "sglang_dump_1767225600.25_1/forward_pass_id=8___name=logits.pt",
+            "pt",
+        ),
     )
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
@@ -93,7 +116,7 @@ class SglangDumper(Layout):
         return Description(
             {
                 path: TensorFile(name, Container.PT, name_member=_below_value)
-                for path, name in parse_sglang_names([file.path for file in files]).items()
+                for path, name in parse_sglang_names(_as_written(files)).items()
             }
         )
 
@@ -208,13 +231,11 @@ class AotInductor(Layout):
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
         """Describe the files of one place; see `Layout.describe`. Reads none of them."""
-        # The printer keeps no order; that of the times of the files is the one in which they were written.
-        ordered = sorted(files, key=lambda file: (file.mtime_ns, file.path))
         named = {}
-        for number, file in enumerate(ordered):
-            name = parse_aoti_name(file.path.rpartition("/")[2])
-            if file.path.endswith(".pt"):
-                named[file.path] = TensorFile(name and name._replace(sequence=number), Container.PT)
+        for number, path in enumerate(_as_written(files)):
+            name = parse_aoti_name(path.rpartition("/")[2])
+            if path.endswith(".pt"):
+                named[path] = TensorFile(name and name._replace(sequence=number), Container.PT)
         return Description(named)
 
 

@@ -25,7 +25,7 @@ _SGLANG_WHERE = frozenset(
     f"{axis}_rank" for axis in ("pp", "tp", "cp", "ep", "etp", "dp", "sp", "edp", "vpp")
 )
 #: Where the tags begin in the path of a file, and where the next tag begins. A name may have slashes in it.
-_SGLANG_TAGS = re.compile(r"(?:\A|/)(?=(?:step|forward_pass_id)=\d+___rank=)")
+_SGLANG_TAGS = re.compile(r"(?:\A|/)(?=(?:step|forward_pass_id)=\w+___(?:rank|name)=)")
 _SGLANG_NEXT_TAG = re.compile(r"___(?=(?:(?!___)\w)+=)", re.ASCII)
 #: A positional argument by its number; a keyword, or a member of a sequence or of a batch, by its name.
 _INPUT = re.compile(r"(?:(?P<module>.*?)\.)?inputs\.(?:(?P<slot>\d{1,9})|(?P<name>\w+(?:\.\w+)?))")
@@ -81,11 +81,12 @@ def sglang_tags(path: str) -> dict[str, str]:
 def parse_sglang_names(paths: Sequence[str]) -> dict[str, TensorName | None]:
     """Parse the paths of the files of one rank and step of SGLang's dumper; None for paths of another form.
 
-    A process numbers its files. If files have the same number, several processes called themselves by this
-    rank: then their places in the mesh, if the paths have them, tell their tensors apart.
+    A process numbers its files; up to 0.4.9, their order in `paths` counts. If files have the same number,
+    several processes called themselves by this rank: then their places in the mesh, if the paths have them,
+    tell their tensors apart.
     """
-    tags = {path: sglang_tags(path) for path in paths}
-    numbers = [told["dump_index"] for told in tags.values() if "dump_index" in told]
+    tags = {path: {"dump_index": str(place), **sglang_tags(path)} for place, path in enumerate(paths)}
+    numbers = [told["dump_index"] for told in tags.values()]
     is_of_one = len({*numbers}) == len(numbers)
     return {path: _sglang_name(told, () if is_of_one else _SGLANG_WHERE) for path, told in tags.items()}
 

@@ -23,7 +23,9 @@ def ingested(root: Path, store: Path) -> DumpStore:
     return ingest.open_store(store)
 
 
-@pytest.mark.parametrize("name", ["sglang-0.4.10.post2", "sglang-0.5.9", "transformer-engine-2.15"])
+@pytest.mark.parametrize(
+    "name", ["sglang-0.4.9", "sglang-0.4.10.post2", "sglang-0.5.9", "transformer-engine-2.15"]
+)
 def test_every_tensor_and_every_file_is_as_it_was(name: str, dumps: Path, tmp_path: Path) -> None:
     store = ingested(dumps / name, tmp_path / "run.zarr")
     told = truth(dumps / name)
@@ -51,6 +53,14 @@ def test_pass_of_sglang_is_a_step(version: str, dumps: Path, tmp_path: Path) -> 
     origin = ingest.origin(store)
     assert (origin.op_type, origin.rank, origin.step) == ("dump", 1, 3)
     assert str(origin.op_name).startswith("scores")
+
+
+def test_first_dumper_of_sglang_has_a_directory_for_each_rank(dumps: Path, tmp_path: Path) -> None:
+    store = ingested(dumps / "sglang-0.4.9", tmp_path / "run.zarr")
+    assert (store.ranks, store.steps) == ([0, 1], [1, 2, 3])
+    assert len(store.tensors("dump.attn/out.output.0")) == 6
+    origin = ingest.origin(store)
+    assert (origin.op_name, origin.rank, origin.step) == ("attn/out", 1, 2)
 
 
 def test_gradients_of_parameters_of_old_msprobe_are_no_origin(dumps: Path, tmp_path: Path) -> None:

@@ -52,6 +52,16 @@ def test_names_of_sglang_that_count_passes(tags: str) -> None:
     assert (name.op_name, name.sequence) == ("logits.layer_id=3", 7)
 
 
+def test_files_of_sglang_without_numbers_are_in_their_order() -> None:
+    """Up to 0.4.9; a pass may be unknown."""
+    directory = "sglang_dump_1.5_0/forward_pass_id=None"
+    names = parse_sglang_names([f"{directory}___name=z.pt", f"{directory}___name=a/b___layer_id=1.pt"])
+    assert [name and (name.op_name, name.sequence) for name in names.values()] == [
+        ("z", 0),
+        ("a/b.layer_id=1", 1),
+    ]
+
+
 def test_tensor_of_a_pass_that_ran_again_is_another_one() -> None:
     again = sglang_name("step=0___rank=0___dump_index=1___name=x___recompute_status=recompute.pt")
     first = sglang_name("step=0___rank=0___dump_index=0___name=x___recompute_status=original.pt")
