@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from ingest.steps.keep_reasons import KeepReason, must_stay
+from ingest.layouts.detect import LAYOUTS
+from ingest.steps.keep_reasons import CHECKPOINTS, KeepReason, must_stay
 from tests.made_steps import made_commit
 from workers.model import StepKey
 from workers.store.commit import Commit
@@ -36,3 +37,7 @@ def test_only_a_complete_commit_with_its_tensors_lets_the_source_go(
 ) -> None:
     why = must_stay(commit)
     assert (None if why is None else why[0]) is reason
+
+
+def test_all_layouts_of_checkpoints_are_known() -> None:
+    assert {layout.name for layout in LAYOUTS if layout.is_checkpoint} == CHECKPOINTS
