@@ -230,6 +230,7 @@ FALSE_ALARMS = (
         "a job that ended hours ago with fewer ranks than expected, with its processes left running",
         {
             **{selector: constant(100) for selector in IDLE if "_step{" in selector},
+            **{series("process_start_time_seconds", one): constant(-9000) for one in (W1, W2, C1)},
             series("dump_ingest_expected_ranks", C1): constant(8),
         },
         spares=alerts("RanksMissing"),

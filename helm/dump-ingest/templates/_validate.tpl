@@ -368,11 +368,22 @@ fine. Takes (dict "path" ... "mount" ...).
 {{- end -}}
 
 {{- define "dump-ingest.validateMonitoring" -}}
+{{- range $label, $value := .Values.monitoring.prometheusRule.ruleLabels -}}
+{{- if has $label (list "alertname" "namespace" "run" "severity") -}}
+{{- fail (printf "monitoring.prometheusRule.ruleLabels.%s: would be the same for all alerts, and routing and inhibitions tell them apart by it; choose another label, or change single alerts in monitoring.prometheusRule.overrides" $label) -}}
+{{- end -}}
+{{- if not (regexMatch "^[a-zA-Z_][a-zA-Z0-9_]*$" $label) -}}
+{{- fail (printf "monitoring.prometheusRule.ruleLabels.%s: is not a name that Prometheus permits for a label; use letters, digits and _" $label) -}}
+{{- end -}}
+{{- end -}}
 {{- range $name := list "podMonitor" "serviceMonitor" -}}
 {{- $values := get $.Values.monitoring $name -}}
 {{- $interval := include "dump-ingest.milliseconds" $values.interval | int64 -}}
 {{- if lt $interval 1000 -}}
 {{- fail (printf "monitoring.%s.interval: %s is less than a second; write at least 1s" $name $values.interval) -}}
+{{- end -}}
+{{- if and $values.enabled $.Values.monitoring.prometheusRule.enabled (gt $interval (int64 120000)) -}}
+{{- fail (printf "monitoring.%s.interval: %s is too long for the alerts, which look at times as short as five minutes; write at most 2m" $name $values.interval) -}}
 {{- end -}}
 {{- if gt (include "dump-ingest.milliseconds" $values.scrapeTimeout | int64) $interval -}}
 {{- fail (printf "monitoring.%s.scrapeTimeout: %s is longer than monitoring.%s.interval, %s: prometheus-operator would silently ignore the monitor; lower it, or raise the interval" $name $values.scrapeTimeout $name $values.interval) -}}

@@ -59,7 +59,9 @@ def test_sidecar_is_scraped_and_the_ports_of_the_job_stay_open() -> None:
     spans = [(port["port"], port["endPort"]) for port in job["ports"] if port["protocol"] == "TCP"]
     assert spans == [(1, 8799), (8803, 9107), (9109, 65535)]
     isolated = objects(changed(quick("sidecar"), networkPolicy__trainingPods="isolated"))
-    assert len(find(isolated, "NetworkPolicy", "-watcher")["spec"]["ingress"]) == 2
+    assert (
+        len(find(isolated, "NetworkPolicy", "-watcher")["spec"]["ingress"]) == 3
+    )  # Dask, metrics, and the consolidator
     none = objects(changed(quick("sidecar"), networkPolicy__trainingPods="none"))
     assert not [manifest for manifest in none if manifest["metadata"]["name"] == "run1-dump-ingest-watcher"]
 

@@ -121,6 +121,20 @@ HOSTILE: list[tuple[str, dict[str, Any], str, str]] = [
     ),
     (
         "monitoring",
+        {"monitoring__podMonitor__interval": "5m"},
+        "monitoring.podMonitor.interval",
+        "at most 2m",
+    ),
+    *(
+        ("daemonset", MONITORED | {"monitoring__prometheusRule__ruleLabels": labels}, path, remedy)
+        for labels, path, remedy in (
+            ({"severity": "page"}, "ruleLabels.severity", "monitoring.prometheusRule.overrides"),
+            ({"run": "mine"}, "ruleLabels.run", "choose another label"),
+            ({"my-team": "ml"}, "ruleLabels.my-team", "letters, digits and _"),
+        )
+    ),
+    (
+        "monitoring",
         {"monitoring__podMonitor__interval": "0s"},
         "monitoring.podMonitor.interval",
         "at least 1s",

@@ -273,3 +273,39 @@ def test_notes_say_what_to_do_next() -> None:
     assert "get configmap run1-dump-ingest-sidecar" in notes["sidecar"]
     assert "user 0" in notes["sidecar"]
     assert "WARNING: dask.tls.enabled is false" in notes["tls-off"]
+
+
+@pytest.mark.parametrize(
+    ("enabled", "said", "not_said"),
+    [
+        (
+            [],
+            ["see monitoring.podMonitor and monitoring.serviceMonitor", "see monitoring.prometheusRule"],
+            ["never fire", "ask Prometheus"],
+        ),
+        (
+            ["podMonitor", "prometheusRule"],
+            ["see monitoring.serviceMonitor", "never fire", 'up{namespace="train",run="run1"}'],
+            ["see monitoring.podMonitor", "Nobody is told"],
+        ),
+        (
+            ["podMonitor", "serviceMonitor", "prometheusRule"],
+            ['dump_ingest:targets:count{namespace="train",run="run1"}'],
+            ["see monitoring", "never fire"],
+        ),
+    ],
+    ids=["nothing", "no monitor of the scheduler", "everything"],
+)
+def test_notes_say_what_nobody_watches(enabled: list[str], said: list[str], not_said: list[str]) -> None:
+    switches = {f"monitoring__{name}__enabled": True for name in enabled}
+    notes = render(changed(quick("daemonset"), **switches))["NOTES.txt"]
+    assert [words for words in said if words not in notes] == []
+    assert [words for words in not_said if words in notes] == []
+
+
+def test_the_command_of_an_alert_reaches_watchers_from_the_consolidator() -> None:
+    values = changed(quick("daemonset"), networkPolicy__monitoringFrom=[{"namespaceSelector": {}}])
+    policy = find(objects(values), "NetworkPolicy", "-watcher")["spec"]
+    consolidator = find(objects(values), "Deployment", "-consolidator")["spec"]["selector"]
+    ports = [{"protocol": "TCP", "port": "metrics"}]
+    assert {"from": [{"podSelector": consolidator}], "ports": ports} in policy["ingress"]
