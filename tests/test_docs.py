@@ -22,8 +22,6 @@ from tests.pools import PooledRun, replicas, small_pools
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-#: Its examples about the store `torch.zarr` build on one another; the first of them needs PyTorch.
-PYTORCH = ROOT / "docs" / "pytorch.md"
 _TRAINING = "# train.py\n"
 #: Its examples build on one another, as in a notebook; below each stands what it prints.
 GUIDE = ROOT / "docs" / "python.md"

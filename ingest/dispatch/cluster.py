@@ -89,7 +89,7 @@ class Cluster:
         """
         client = self.reach()
         if self._own_cluster is None:
-            self._check_versions(client)
+            _check_versions(client)
             self._warn_of_open_scheduler(address_of(client))
         self._wait_for_resources(client)
         client.register_plugin(IngestPlugin(self._cpu_part))
@@ -178,16 +178,6 @@ class Cluster:
                 )
             time.sleep(_RESOURCES_PAUSE_S)
 
-    def _check_versions(self, client: Client) -> None:
-        try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                client.get_versions(check=True)
-        except ValueError as exc:
-            raise ClusterError(f"versions differ: {exc}", hint="Use one image for all roles.") from exc
-        for warning in caught:
-            _log.warning("versions of client, scheduler and workers differ: %s", warning.message)
-
     def _warn_of_open_scheduler(self, address: str) -> None:
         """Warn, once, of a scheduler that anybody on the network can use."""
         if is_open(address) and not self._warned:
@@ -203,6 +193,17 @@ class Cluster:
         reason = " ".join(f"{type(exc).__name__} {exc}".split())[:200]
         timeout_s = self._settings.scheduler_timeout_s
         return f"no Dask scheduler with workers at {where} within {timeout_s:g} s ({reason})"
+
+
+def _check_versions(client: Client) -> None:
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            client.get_versions(check=True)
+    except ValueError as exc:
+        raise ClusterError(f"versions differ: {exc}", hint="Use one image for all roles.") from exc
+    for warning in caught:
+        _log.warning("versions of client, scheduler and workers differ: %s", warning.message)
 
 
 def address_of(client: Client) -> str:

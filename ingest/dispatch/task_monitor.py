@@ -178,7 +178,7 @@ class TaskMonitor:
         self._replaced_at = {name: at for name, at in self._replaced_at.items() if now - at < RESTART_S}
         if worker not in self._replaced_at:  # for another task that it had
             self._replaced_at[worker] = now
-            self._replace(client, worker)
+            _replace_in_thread(client, worker)
             self.notify(WorkerReplaced(worker, task.name, for_s))
         return WorkerDied(
             f"{task.name}: a task did not come to an end on {worker} for {for_s:.0f} s; "
@@ -208,7 +208,8 @@ class TaskMonitor:
         elif self._silent_since is None:
             self._silent_since = asked_at
 
-    def _replace(self, client: TaskClient, worker: str) -> None:
-        threading.Thread(
-            target=replace_worker, args=(client, worker), name="dump-ingest-replace", daemon=True
-        ).start()
+
+def _replace_in_thread(client: TaskClient, worker: str) -> None:
+    threading.Thread(
+        target=replace_worker, args=(client, worker), name="dump-ingest-replace", daemon=True
+    ).start()

@@ -8,16 +8,15 @@ from typing import Any
 
 from ingest.doctor.check import Check
 from ingest.dump_configs.checking.check import check_dump_config, worst_first
+from ingest.reader.context.configuration import COPIES
 from workers.errors import UsageError
 
-#: Where MindSpore copies it, below the directory of a rank.
-_COPY = "rank_*/.dump_metadata/data_dump.json"
 _NAMED = 3
 
 
 def check_configuration(root: Path) -> list[Check]:
     """Say what is wrong in the configuration that a dump has of itself; nothing without one."""
-    copies = sorted(root.glob(_COPY))
+    copies = sorted(root.glob(COPIES))
     if not copies:
         return []
     path = copies[0]

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from prometheus_client.parser import text_string_to_metric_families
 
 from ingest.doctor.check import Check
+from ingest.doctor.store_checks import MAX_LAG_S
 from ingest.reader.text import counted
 from ingest.service.process_address import FROM_HINT, process_address
 
 _ANSWER_S = 5.0
 #: How long a process may do nothing before it hangs, by its heartbeat, in seconds.
 _HANGS_S = 120.0
-#: How long a step may wait, in seconds; as for the alert on the lag.
-_MAX_LAG_S = 900.0
 #: A process that is younger may have been restarted again and again, in seconds.
 _YOUNG_S = 120.0
 _READY = "/ready"
@@ -147,7 +146,7 @@ def _work(name: str, metrics: _Metrics, *, is_view_kept: bool) -> Check | None:
         return _failure(name, f"has seen no dump since it started {metrics.age_s:.0f} s ago", hint)
     lag_s = metrics.one("time_seconds") - metrics.one("watcher_oldest_pending_timestamp_seconds")
     waiting = int(metrics.total("watcher_pending_steps"))
-    if waiting and lag_s > _MAX_LAG_S:
+    if waiting and lag_s > MAX_LAG_S:
         steps = f"{counted(waiting, 'step')} wait{'s' if waiting == 1 else ''}"
         hint = f"Ask why: dump-ingest watch --explain --from {name.rpartition(' ')[2]}"
         return _failure(name, f"{steps} for a commit, the oldest for {lag_s:.0f} s", hint)

@@ -21,7 +21,7 @@ from workers.store.objects import ObjectStore
 #: How far the clocks of this host and of the store may be apart, in seconds.
 _MAX_CLOCK_ERROR_S = 120.0
 #: How long a step may be unchanged and not be in the store, in seconds; as for the alert on the lag.
-_MAX_LAG_S = 900.0
+MAX_LAG_S = 900.0
 #: How the check of the view begins if somebody holds its lease.
 KEPT = "kept by process"
 #: How many steps of a dump are looked up in the store, the oldest ones.
@@ -89,7 +89,7 @@ def check_backlog(objects: ObjectStore, listings: Sequence[Listing]) -> Check:
         f"{counted_steps([listing.key for listing in left])} ({human_bytes(nbytes)}) not in the store; "
         f"{oldest.key} has not changed for {max(time.time() - oldest.newest_change, 0):.0f} s"
     )
-    if time.time() - oldest.newest_change <= _MAX_LAG_S:
+    if time.time() - oldest.newest_change <= MAX_LAG_S:
         return Check("backlog", ok=True, detail=detail)
     hint = (
         "If no watcher runs, start it, or run `dump-ingest ingest DUMP --store STORE`. Otherwise "

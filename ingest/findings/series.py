@@ -15,14 +15,13 @@ from ingest.findings.conditions import conditions_of
 from ingest.findings.history import History, StepWindow
 from ingest.findings.replicas import ComparedReplicas, chooses
 from ingest.findings.series_kinds import KINDS
+from ingest.questions.divergence.expectations import AGREED_BEFORE
 from ingest.reader.catalog import Catalog
 from workers.errors import DamagedStore, UsageError
 from workers.rules.values import Rule, RuleSet, Scope, evaluated
 from workers.store.consolidated.blocks import TensorKey
 from workers.store.model import Evaluated, Finding
 
-#: Steps before that tell whether a tensor usually agrees between replicas.
-_AGREED_BEFORE = 3
 #: Characters of the reason why a rule could not be evaluated.
 _REASON = 500
 
@@ -102,7 +101,7 @@ class SeriesRules:
         left_out: tuple[str, ...] = ()
         if self._over_ranks:
             conditions = conditions_of(self._over_ranks)
-            compared = ComparedReplicas.of(catalog, step, sorted(before)[-_AGREED_BEFORE:], conditions)
+            compared = ComparedReplicas.of(catalog, step, sorted(before)[-AGREED_BEFORE:], conditions)
             left_out = compared.left_out
             self._compare(tally, compared, step)
         result = evaluated(self.rules, tally.findings, tally.totals, tally.failed)

@@ -25,10 +25,10 @@ from workers.rules.values import RuleSet
 from workers.store import metadata
 from workers.store.model import SEVERITIES, Finding
 from workers.store.objects import ObjectStore
+from workers.store.record import LEAF
 from workers.store.strict_json import finite_or_none
 
 SERIES = "findings"
-_LEAF = "zarr.json"
 _AT_ONCE = 256
 
 #: Step, generation and rule set.
@@ -102,13 +102,13 @@ def write_series(
         "findings": [finite_or_none(finding.to_dict()) for finding in result.findings],
     }
     name = f"{SERIES}/{step.step}.{generation_of(fingerprints)}.{rules.digest}"
-    objects.put(f"{name}/{_LEAF}", metadata.encode(metadata.group({metadata.ATTRIBUTE: document})))
+    objects.put(f"{name}/{LEAF}", metadata.encode(metadata.group({metadata.ATTRIBUTE: document})))
 
 
 def ensure_group(objects: ObjectStore) -> None:
     """Create the group that the documents are in, if it does not exist."""
-    if objects.get(f"{SERIES}/{_LEAF}") is None:
-        objects.put(f"{SERIES}/{_LEAF}", metadata.encode(metadata.group()))
+    if objects.get(f"{SERIES}/{LEAF}") is None:
+        objects.put(f"{SERIES}/{LEAF}", metadata.encode(metadata.group()))
 
 
 def read_series(
@@ -137,7 +137,7 @@ def _documents(objects: ObjectStore, names: Sequence[_Name], damages: list[str])
     """Read documents by name, many with one request; name those that are damaged."""
     for start in range(0, len(names), _AT_ONCE):
         keys = {
-            f"{SERIES}/{'.'.join(map(str, name))}/{_LEAF}": name for name in names[start : start + _AT_ONCE]
+            f"{SERIES}/{'.'.join(map(str, name))}/{LEAF}": name for name in names[start : start + _AT_ONCE]
         }
         for key, data in objects.get_many(list(keys)).items():
             try:

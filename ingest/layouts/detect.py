@@ -282,7 +282,7 @@ class _DumpSearch:
         """Return whether what is below a directory, at a level of a pattern, shows that it is in a dump."""
         if level == pattern.proof:
             evidence = self._evidence.get(pattern)
-            return evidence is None or any(map(evidence.fullmatch, self._entries(directory)))
+            return evidence is None or any(map(evidence.fullmatch, _entries_of(directory)))
         if level == pattern.directories:
             content = self._contents.get(pattern)
             return any(
@@ -298,12 +298,6 @@ class _DumpSearch:
             pattern.match(level, name) is not None and self._is_proven(pattern, level + 1, directory / name)
             for name in names
         )
-
-    def _entries(self, directory: Path) -> list[str]:
-        try:
-            return os.listdir(directory)  # noqa: PTH208  (names are all that is needed)
-        except OSError:
-            return []
 
     def _files_in(self, directory: Path) -> list[str]:
         """Return the names of the first files in a directory; none if it cannot be listed."""
@@ -328,6 +322,13 @@ class _DumpSearch:
                     entry.name for entry in entries if entry.is_dir(follow_symlinks=False)
                 )
         return self._names[directory]
+
+
+def _entries_of(directory: Path) -> list[str]:
+    try:
+        return os.listdir(directory)  # noqa: PTH208  (names are all that is needed)
+    except OSError:
+        return []
 
 
 def _without_levels(pattern: Pattern, count: int) -> str:

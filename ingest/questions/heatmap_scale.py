@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 #: The ratio of the greatest to the least value above which a scale is logarithmic.
-_LOGARITHMIC = 1000
+LOGARITHMIC = 1000
 #: How many levels there are between zero and all, or without these.
 _LEVELS, _LEVELS_OF_COUNTS = 4, 3
 #: In place of a level: the value is unknown; it is zero; it is the number of all elements.
@@ -83,7 +83,7 @@ def is_logarithmic(values: npt.NDArray[np.float64]) -> bool:
     known = values[np.isfinite(values)]
     if not known.size or np.min(known) <= 0:
         return False
-    return math.log(np.max(known)) - math.log(np.min(known)) > math.log(_LOGARITHMIC)
+    return math.log(np.max(known)) - math.log(np.min(known)) > math.log(LOGARITHMIC)
 
 
 def _counts_some(statistic: str) -> bool:

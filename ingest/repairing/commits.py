@@ -17,21 +17,19 @@ from workers.store.leaf_checksum import without_checksum
 from workers.store.model import CommitSummary, Finding, Origin, RowKind
 from workers.store.objects import ObjectStore
 from workers.store.packed import pool
-from workers.store.packed.pool import PooledArray
-from workers.store.record import StepContents, WithoutTensors, decode_record, new_record
+from workers.store.packed.pool import GENERATION, PooledArray
+from workers.store.record import LEAF, StepContents, WithoutTensors, decode_record, new_record
 from workers.store.table_checksums import checksums_of
 from workers.store.tables import Tables
 from workers.tasks.publish import count_rows
 
-_GENERATION = re.compile(r"[0-9a-f]{32}(-[0-9a-f]{16})?")
-_NODE = "zarr.json"
 _FINGERPRINT_IN_TEXT = re.compile(rb'"fingerprint": ?"([0-9a-f]{32}(?:-[0-9a-f]{16})?)"')
 _NOT_KNOWN = "the commit was damaged and made again from its objects: files that were skipped are not known"
 
 
 def list_generations(objects: ObjectStore, key: StepKey) -> list[str]:
     """Return the generations of which a step has any object."""
-    return [name for name in objects.children(key.path) if _GENERATION.fullmatch(name)]
+    return [name for name in objects.children(key.path) if GENERATION.fullmatch(name)]
 
 
 def name_in(leaf: bytes) -> str:
@@ -60,7 +58,7 @@ def commit_from_objects(
     """
     prefix = f"{key.path}/{fingerprint}"
     sizes = objects.sizes(prefix)
-    nodes = _read_nodes(objects, prefix, [name for name in sizes if name.rpartition("/")[2] == _NODE])
+    nodes = _read_nodes(objects, prefix, [name for name in sizes if name.rpartition("/")[2] == LEAF])
     stored = _shards(sizes)
     without = _without_tensors(leaf, key)
     chunks = _read_tables(objects, prefix, sizes.keys() - stored.keys())
@@ -167,7 +165,7 @@ def _read_pooled(objects: ObjectStore, key: StepKey, decoded: Tables) -> dict[st
     paths = sorted(path for path in set(decoded.label("array")) if pool.is_pooled(path))
     for path in paths:
         pool.refuse_foreign(key, path)
-    nodes = _read_nodes(objects, "", [f"{path}/{_NODE}" for path in paths], ())
+    nodes = _read_nodes(objects, "", [f"{path}/{LEAF}" for path in paths], ())
     sizes = {path: objects.sizes(path).get(pool.SHARD, 0) for path in paths}
     return {path: PooledArray(sizes[path], nodes[path]) for path in paths}
 

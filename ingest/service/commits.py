@@ -50,7 +50,7 @@ class CommitChecks:
             self.dependencies.report(exc)
             return list(outcomes)
         return [
-            self._as_seen(outcome, commits) if isinstance(outcome, StepCommitted) else outcome
+            _as_seen(outcome, commits) if isinstance(outcome, StepCommitted) else outcome
             for outcome in outcomes
         ]
 
@@ -68,10 +68,11 @@ class CommitChecks:
             self.dependencies.report(exc)
             return []
 
-    def _as_seen(self, outcome: StepCommitted, commits: Mapping[StepKey, Commit]) -> Outcome:
-        plan = outcome.plan
-        commit = commits.get(plan.key)
-        if commit is not None and plan.fingerprint in commit.record.generations:
-            return outcome
-        message = f"{plan.key}: the workers committed it, but it is not in {plan.store.url} as seen from here"
-        return StepFailed(plan, StoreError(message, hint=_ELSEWHERE_HINT))
+
+def _as_seen(outcome: StepCommitted, commits: Mapping[StepKey, Commit]) -> Outcome:
+    plan = outcome.plan
+    commit = commits.get(plan.key)
+    if commit is not None and plan.fingerprint in commit.record.generations:
+        return outcome
+    message = f"{plan.key}: the workers committed it, but it is not in {plan.store.url} as seen from here"
+    return StepFailed(plan, StoreError(message, hint=_ELSEWHERE_HINT))

@@ -27,8 +27,6 @@ _RANKS_AT_ONCE = 4
 _COMMITS_AT_ONCE = 256
 #: What a writer into a directory leaves behind when it is killed.
 _TEMPORARY = re.compile(r"(?:.*/)?\.[^/]+\.[0-9a-f]{32}\.tmp")
-#: Names of generations. Objects below a step under any other name are not ours, and are never touched.
-_GENERATION = re.compile(r"[0-9a-f]{32}(-[0-9a-f]{16})?")
 _RANK = re.compile(r"rank_(0|[1-9][0-9]*)")
 _STEP = re.compile(r"step_(0|[1-9][0-9]*)")
 
@@ -209,7 +207,7 @@ def generations_in(listed: Mapping[str, StoredObject]) -> dict[str, list[str]]:
     keys_by_generation: dict[str, list[str]] = {}
     for key in listed:
         name, slash, _ = key.partition("/")
-        if slash and _GENERATION.fullmatch(name):
+        if slash and pool.GENERATION.fullmatch(name):  # any other name is not ours: it is never touched
             keys_by_generation.setdefault(name, []).append(key)
     return keys_by_generation
 

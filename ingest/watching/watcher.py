@@ -166,7 +166,7 @@ class Watcher:
         if not state.fingerprint:
             name = fingerprint(listing.files, listing.layout, self.grid)
             state.fingerprint = rewritten(name, state.rewrites)
-            self._learn_rewrites(state)
+            _learn_rewrites(state)
         phase = held_as(state, policy, lambda name: stored.was_removed(state.key, name))
         if phase is not None:
             state.hold(phase)
@@ -174,13 +174,6 @@ class Watcher:
         waits = listing.key.step is None or waits_for_time(listing, state.quiet_for_s, policy.completeness)
         state.await_turn(is_quiet=not waits)
         return False
-
-    def _learn_rewrites(self, state: StepState) -> None:
-        """Take over that an earlier process found the files rewritten with the same sizes and times."""
-        if state.committed not in (None, state.fingerprint):
-            times = times_rewritten(state.fingerprint, state.committed or "")
-            if times:
-                state.record_rewrites(times)
 
     def _examine(self, state: StepState, policy: StepPolicy, now: float) -> Wait | None:
         """Read the headers of a step if it is time to; return why it is not complete, None if it is."""
@@ -209,6 +202,14 @@ class Watcher:
         problems = [*scan.problems, *(p for listing in scan.listings for p in listing.problems)]
         problems += [problem for state in self.table for problem in state.denied]
         return tuple(dict.fromkeys(problems))
+
+
+def _learn_rewrites(state: StepState) -> None:
+    """Take over that an earlier process found the files rewritten with the same sizes and times."""
+    if state.committed not in (None, state.fingerprint):
+        times = times_rewritten(state.fingerprint, state.committed or "")
+        if times:
+            state.record_rewrites(times)
 
 
 def _denied(problems: Collection[Problem]) -> bool:

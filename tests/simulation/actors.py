@@ -225,7 +225,7 @@ class Watcher:
         service = build_service(view, objects, lambda: client, options, observers=[self._observe])
         service.dependencies.probe = SimulatedProbe(process)  # type: ignore[assignment]
         service.dependencies.ask = lambda: None  # the answers of a simulated store are not late
-        service.submitter._finished = FinishedTasks(process, self._idle)  # type: ignore[assignment]
+        service.submitter._finished = FinishedTasks(self._idle)  # type: ignore[assignment]
         if service.retention is not None:
             service.retention._threads = DeletingThread(process, self.dump, self.faults)  # type: ignore[assignment]
         self.service = service

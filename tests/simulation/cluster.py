@@ -86,8 +86,8 @@ class Future:
 class FinishedTasks:
     """The queue of tasks that have ended, in which a watcher waits in virtual time."""
 
-    def __init__(self, process: Process, idle: Callable[[float], None]) -> None:
-        self._process, self._idle = process, idle
+    def __init__(self, idle: Callable[[float], None]) -> None:
+        self._idle = idle
         self._tasks: deque[Any] = deque()
 
     def put(self, task: Any) -> None:

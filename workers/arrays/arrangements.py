@@ -16,6 +16,8 @@ from workers.model import ceil_div
 
 Array: TypeAlias = npt.NDArray[Any]
 Shape: TypeAlias = tuple[int, ...]
+#: The sizes of the integers of numpy, in bytes.
+INTEGER_SIZES = (1, 2, 4, 8)
 Box: TypeAlias = tuple[tuple[int, int], ...]
 """The first place and the one after the last, for each axis."""
 Dim: TypeAlias = tuple[int, int, int]
@@ -231,3 +233,8 @@ def nested_strides(shape: Shape) -> Shape:
     for length in reversed(shape[1:]):
         strides.append(strides[-1] * length)
     return tuple(reversed(strides))
+
+
+def cell_type(itemsize: int) -> np.dtype[Any]:
+    """Return a type for elements of this size whose bits are only moved: an integer if there is one."""
+    return np.dtype(f"u{itemsize}" if itemsize in INTEGER_SIZES else f"V{itemsize}")

@@ -17,12 +17,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from workers.arrays.arrangements import (
+    INTEGER_SIZES,
     Arrangement,
     Array,
     Box,
     GroupedArrangement,
     Shape,
     byte_ranges,
+    cell_type,
     contiguous_run,
 )
 from workers.arrays.device_formulas import FORMATS, PERMUTED, find_arrangement
@@ -46,8 +48,6 @@ Payload: TypeAlias = bytes | bytearray | memoryview | Array
 
 #: A slab of 16 MiB that needs more reads than this is not worth it.
 _MAX_RANGES = 10_000
-#: Item sizes for which there are unsigned integers.
-_COUNTABLE = (1, 2, 4, 8)
 
 
 def is_known(name: str) -> bool:
@@ -76,7 +76,7 @@ def to_host(
         ValueError: the tensor is not `convertible`, or the payload or `out` has another size.
     """
     arrangement = _arrangement(layout, shape)
-    cell = _cell(element.itemsize)
+    cell = cell_type(element.itemsize)
     device = _cells(payload, cell)
     if element.is_packed or device.size != math.prod(layout.shape):
         message = f"{device.size} elements of {element.name} do not make a tensor of shape {layout.shape}"
@@ -96,7 +96,7 @@ def to_device(host: Array, layout: DeviceLayout) -> Array:
         ValueError: the tensor is not `convertible`.
     """
     arrangement = _arrangement(layout, host.shape)
-    cell = _cell(host.itemsize)
+    cell = cell_type(host.itemsize)
     device = np.zeros(math.prod(layout.shape), cell)
     arrangement.to_device(_cells(host, cell), device)
     return device.view(host.dtype).reshape(layout.shape)
@@ -108,7 +108,7 @@ def padding_is_zero(payload: Payload, host: Array) -> bool:
     Each host element is one device element, and the others are padding. All padding is zero if both sides
     have the same number of elements with any bit set.
     """
-    cell = _cell(host.itemsize) if host.itemsize in _COUNTABLE else np.dtype(np.uint8)
+    cell = cell_type(host.itemsize) if host.itemsize in INTEGER_SIZES else np.dtype(np.uint8)
     device, elements = _cells(payload, cell), _cells(host, cell)
     return device.size == elements.size or np.count_nonzero(device) == np.count_nonzero(elements)
 
@@ -136,7 +136,7 @@ class Slab:
     def to_host(self, pieces: Payload, element: ElementType) -> Array:
         """Return the next `size` elements of the host array, 1-D, from the joined pieces."""
         host = np.empty(self.size, element.to_numpy())
-        cell = _cell(element.itemsize)
+        cell = cell_type(element.itemsize)
         self.arrangement.to_host(_cells(pieces, cell), host.view(cell))
         return host
 
@@ -189,11 +189,6 @@ def _arrangement(layout: DeviceLayout, shape: Shape) -> Arrangement | GroupedArr
         message = f"{layout.format} of shape {layout.shape} is not known as a layout of shape {shape}"
         raise ValueError(message)
     return arrangement
-
-
-def _cell(itemsize: int) -> np.dtype[Any]:
-    """Return a type for elements of this size whose bits are only moved."""
-    return np.dtype(f"u{itemsize}" if itemsize in _COUNTABLE else f"V{itemsize}")
 
 
 def _cells(data: Payload, cell: np.dtype[Any]) -> Array:

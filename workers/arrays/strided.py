@@ -10,15 +10,12 @@ import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from workers.arrays.arrangements import Array, Shape
+from workers.arrays.arrangements import Array, Shape, cell_type
 from workers.arrays.dtypes import COMPLEX32, ElementType
 from workers.model import Positional
-
-_COUNTABLE = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +57,7 @@ def gather(span: bytes | bytearray, view: StridedView, shape: Shape, element: El
     Raises:
         ValueError: the bytes are too few.
     """
-    cell: np.dtype[Any] = np.dtype(
-        f"u{element.itemsize}" if element.itemsize in _COUNTABLE else f"V{element.itemsize}"
-    )
+    cell = cell_type(element.itemsize)
     if 0 in shape:
         return np.zeros(shape, element.to_numpy())
     strided: Array = np.ndarray(shape, cell, span, strides=view.strides)

@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.arrays.aggregate import of_all_tensors
+from workers.arrays.statistics import NON_FINITE_FIELDS
 from workers.errors import DamagedStore
 from workers.model import StepKey
 from workers.store import commit, tables
 from workers.store.commit import Commit
 from workers.store.consolidated.blocks import Block, TensorAxis, TensorKey, block_of
 from workers.store.consolidated.cubes import (
-    ANOMALY_FIELDS,
     CUBES_VERSION,
     GROUP,
     TOTALS,
@@ -82,7 +82,7 @@ class Consolidated:
     totals: dict[int, tuple[int, ...]]
     """By rank, in the order of the tables of the cubes."""
     anomalies: npt.NDArray[np.int64]
-    """(ANOMALY_FIELDS, rank of the chunk, tensor); -1 for tensors that a rank does not have."""
+    """(NON_FINITE_FIELDS, rank of the chunk, tensor); -1 for tensors that a rank does not have."""
     damaged: dict[int, str]
     """By rank: what is damaged."""
     aggregates: dict[int, npt.NDArray[np.float64]]
@@ -194,8 +194,8 @@ def _write_cubes(
             part = whole[:, :, start : start + job.grid.tensors]
             written[f"{GROUP}/{layout.key(index)}"] = layout.encode(part)
     objects.put_many(written)
-    anomalies = np.full((len(ANOMALY_FIELDS), ranks, width), -1, np.int64)
-    for number, name in enumerate(ANOMALY_FIELDS):
+    anomalies = np.full((len(NON_FINITE_FIELDS), ranks, width), -1, np.int64)
+    for number, name in enumerate(NON_FINITE_FIELDS):
         anomalies[number, into] = _as_counts(block.statistic(name))
     return anomalies
 

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from ingest.page.drawing.svg import picture, tag, text
 from ingest.page.words import number, whole
+from ingest.questions.heatmap_scale import LOGARITHMIC
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,8 +22,6 @@ _LINES_HEIGHT = 230.0
 _STEP_WIDTH, _STEPS_WIDTH = 100.0, (200.0, 960.0)
 #: The most points of a line that are marked, from its beginning on.
 _POINTS = 200
-#: The ratio of the greatest to the least value above which an axis is logarithmic.
-_LOGARITHMIC = 1000
 
 
 def bars(
@@ -38,7 +37,7 @@ def bars(
     """
     most = max(counts, default=0)
     least = min((count for count in counts if count), default=1)
-    is_logarithmic = most > _LOGARITHMIC * least
+    is_logarithmic = most > LOGARITHMIC * least
     plot_height = _HEIGHT - _BOTTOM - _TOP
     width = (_WIDTH - _LEFT) / max(len(counts), 1)
     drawn = []
@@ -136,7 +135,7 @@ class _Plane:
         low, high = self.low, self.high
         if low == high:
             share = 0.5
-        elif low > 0 and high / low > _LOGARITHMIC:
+        elif low > 0 and high / low > LOGARITHMIC:
             share = (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
         else:
             share = (value / 2 - low / 2) / (high / 2 - low / 2)

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from ingest.page.drawing.svg import picture, tag, text
 from ingest.page.words import power_of_two, whole
+from ingest.questions.heatmap_scale import LOGARITHMIC
 from workers.arrays.compiled.histogram_loops import LOWEST_EXPONENT
 from workers.arrays.sketches.histogram import Histogram
 
@@ -22,8 +23,6 @@ _SIDE = 110.0
 _BARS = 48
 #: The least exponents that are shown, so that a few bars are not blocks.
 _LEAST = 12
-#: The ratio of the greatest to the least count above which heights are logarithmic.
-_LOGARITHMIC = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,7 @@ class _Heights:
     @classmethod
     def of(cls, counts: Sequence[int]) -> _Heights:
         held = [count for count in counts if count]
-        return cls(max(held), max(held) > _LOGARITHMIC * min(held))
+        return cls(max(held), max(held) > LOGARITHMIC * min(held))
 
     def of_count(self, count: int) -> float:
         """Return the height of a count above zero."""

@@ -10,13 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.page.words import number, whole
+from ingest.questions.heatmap_scale import LOGARITHMIC
 
 #: Colours between the least and the greatest value.
 LEVELS = 7
 #: The level of values that are all equal.
 ONLY_LEVEL = 5
-#: The ratio of the greatest to the least value above which levels are logarithmic.
-_LOGARITHMIC = 1000
 
 
 def css_of(level: int) -> str:
@@ -45,7 +44,7 @@ class Scale:
             return None
         low, high = float(shown.min()), float(shown.max())
         ratio = math.log(high) - math.log(low) if low > 0 else 0
-        return cls(low, high, low > 0 and (is_count or ratio > math.log(_LOGARITHMIC)))
+        return cls(low, high, low > 0 and (is_count or ratio > math.log(LOGARITHMIC)))
 
     def levels(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         """Return the level of each value, 1 to `LEVELS`; 0 for zero; -1 for what is not known."""

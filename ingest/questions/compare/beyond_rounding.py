@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from ingest.questions.compare.compared_tensor import ComparedTensor
 from ingest.questions.compare.tolerance import (
@@ -25,9 +25,7 @@ from ingest.questions.compare.tolerance import (
 )
 from ingest.reader.flow.operator_kinds import is_input
 from workers.arrays.comparison import Metrics
-from workers.store.consolidated.blocks import TensorKey
-
-_Operator: TypeAlias = tuple[str, str, str, str, int]
+from workers.store.consolidated.blocks import OperatorKey, TensorKey
 
 
 class MeasuredTensor(NamedTuple):
@@ -139,7 +137,7 @@ def _with_explanations(
     return bounds
 
 
-def _read_by(key: TensorKey, inputs: Mapping[_Operator, float]) -> tuple[float, ...]:
+def _read_by(key: TensorKey, inputs: Mapping[OperatorKey, float]) -> tuple[float, ...]:
     """Return how far the inputs of the operator of an output are apart at most; nothing for an input."""
     if is_input(key.io) or (difference := inputs.get(key.operator)) is None:
         return ()
@@ -148,7 +146,7 @@ def _read_by(key: TensorKey, inputs: Mapping[_Operator, float]) -> tuple[float, 
 
 def _input_differences(
     tensors: Iterable[MeasuredTensor], keys: Sequence[TensorKey], equal: Iterable[int]
-) -> dict[_Operator, float]:
+) -> dict[OperatorKey, float]:
     """Return by operator how far its inputs are apart at most."""
     differences = {key.operator: 0.0 for number in equal if is_input((key := keys[number]).io)}
     for tensor in tensors:

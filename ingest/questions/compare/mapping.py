@@ -25,7 +25,7 @@ from workers.errors import UsageError
 from workers.host.yaml_file import load_model
 
 _HINT = "A mapping file holds `pairs:`, a list of {a: GLOB, b: GLOB} or {regex: REGEX, b: TEMPLATE}."
-_WILD = re.compile(r"[*?]")
+WILD = re.compile(r"[*?]")
 
 
 class NamePair(BaseModel):
@@ -125,7 +125,7 @@ def _compile_regex(text: str, template: str) -> NameRule:
 
 
 def _compile_glob(a: str, b: str) -> NameRule:
-    wild_a, wild_b = _WILD.findall(a), _WILD.findall(b)
+    wild_a, wild_b = WILD.findall(a), WILD.findall(b)
     if wild_b and len(wild_a) != len(wild_b):
         message = f"{a!r} has {counted(len(wild_a), 'wildcard')}, {b!r} has {len(wild_b)}"
         raise ValueError(message)
@@ -134,7 +134,7 @@ def _compile_glob(a: str, b: str) -> NameRule:
         f"\\g<{next(numbers)}>" if part in ("*", "?") else part.replace("\\", r"\\")
         for part in re.split(r"([*?])", b)
     )
-    return NameRule(re.compile(_linear(a), re.DOTALL), template, _WILD.split(a, maxsplit=1)[0])
+    return NameRule(re.compile(_linear(a), re.DOTALL), template, WILD.split(a, maxsplit=1)[0])
 
 
 def _linear(glob: str) -> str:

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
 from ingest.questions.compare.matching import TensorPair
-from ingest.questions.compare.operator_origins import OperatorKey
 from ingest.questions.compare.step_tensors import StepTensors
 from workers.model import StepKey
-from workers.store.consolidated.blocks import TensorKey
+from workers.store.consolidated.blocks import OperatorKey, TensorKey
 
 
 def one_sided_row(

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.reader.context.match import flatten
-
-#: `TensorKey.operator`: network, graph, type, name, occurrence.
-OperatorKey: TypeAlias = tuple[str, str, str, str, int]
+from workers.store.consolidated.blocks import OperatorKey
 
 _NUMBER = re.compile(r"-op\d+$")
 #: MindSpore 2.0 writes `gradMatMul-expand` and `gradMaxPool-meta` for what later versions call `Grad_MatMul`.

@@ -19,7 +19,6 @@ from ingest.questions.compare.first_difference import first_difference
 from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.matching import Form, MatchedBy, TensorPair, match_tensors
 from ingest.questions.compare.one_sided import counterparts, one_sided_row
-from ingest.questions.compare.operator_origins import OperatorKey
 from ingest.questions.compare.own_spread import OwnSpread
 from ingest.questions.compare.result import FirstDifference, Limits
 from ingest.questions.compare.runner import PairRunner, batched
@@ -34,6 +33,7 @@ from ingest.reader.tensor_filter import FilterFields
 from ingest.reader.text import shape_text
 from workers.arrays.comparison import Metrics
 from workers.arrays.digest import DIGEST_BYTES
+from workers.store.consolidated.blocks import OperatorKey
 from workers.tasks.compare import Pair, PairComparison
 
 

@@ -6,12 +6,12 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 
+from ingest.questions.compare.mapping import WILD
 from ingest.questions.compare.matching import MatchedBy, TensorPair
-from ingest.questions.compare.operator_origins import OperatorKey
 from ingest.questions.compare.result import GuessedName
 from ingest.questions.compare.step_tensors import StepTensors
+from workers.store.consolidated.blocks import OperatorKey
 
-_WILD = re.compile(r"[*?]")
 _HEADER = """\
 # Names of A, and the names of B that they were guessed to be. Every line is a guess: read it before you rely
 # on it. scope, line: of the program; content: equal bytes; sequence: type, size and order of execution.
@@ -55,7 +55,7 @@ def _patterns(a: OperatorKey, b: OperatorKey) -> tuple[str, str] | None:
     *_, type_b, name_b, occurrence_b = b
     tensors_a, tensors_b = f"{type_a}.{name_a}.", f"{type_b}.{name_b}."
     is_ambiguous = type_a != type_b or occurrence_a or occurrence_b
-    if is_ambiguous or _WILD.search(tensors_a) or _WILD.search(tensors_b):
+    if is_ambiguous or WILD.search(tensors_a) or WILD.search(tensors_b):
         return None
     return f"{tensors_a}*", f"{tensors_b}*"
 
@@ -88,7 +88,7 @@ def mapping_text(names: Iterable[GuessedName], labels: Mapping[str, str]) -> str
 def _pair(name: GuessedName) -> str:
     is_glob = name.name_a.endswith(".*") and name.name_b.endswith(".*")
     plain_a, plain_b = (text.removesuffix(".*") if is_glob else text for text in (name.name_a, name.name_b))
-    if _WILD.search(plain_a) or _WILD.search(plain_b):
+    if WILD.search(plain_a) or WILD.search(plain_b):
         template = name.name_b.replace("\\", r"\\")
         return f"{{regex: {json.dumps(re.escape(name.name_a))}, b: {json.dumps(template)}}}"
     return f"{{a: {json.dumps(name.name_a)}, b: {json.dumps(name.name_b)}}}"

@@ -24,9 +24,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ingest.questions.compare.matching import MatchedBy, Matching, TensorPair
-from ingest.questions.compare.operator_origins import OperatorKey, OperatorOrigin, origins_of
+from ingest.questions.compare.operator_origins import OperatorOrigin, origins_of
 from ingest.questions.compare.step_tensors import StepTensors
 from workers.arrays.statistics import FIELDS
+from workers.store.consolidated.blocks import OperatorKey
 
 _SPELLING = re.compile(r"[._/]+")
 _PARAMETER = "Parameter"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +15,10 @@ from ingest.questions.divergence.result import Missing
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import Snapshot
 from workers.model import StepKey
-from workers.store.consolidated.blocks import TensorKey
+from workers.store.consolidated.blocks import OperatorKey, TensorKey
 
 #: The share of the tensors of a group that all its ranks must have by name; with less, nothing is missed.
 _COMMON = 0.5
-
-Operator: TypeAlias = tuple[str, str, str, str, int]
-"""`TensorKey.operator`."""
 
 
 def absent_ranks(groups: Iterable[Sequence[int]], snapshot: Snapshot) -> list[Missing]:
@@ -176,10 +173,10 @@ def _rows(
     steps_of: dict[int, list[int]],
     *,
     keys: Sequence[TensorKey],
-    whole: Counter[Operator],
+    whole: Counter[OperatorKey],
 ) -> list[Missing]:
     """Return a row for each operator that is absent with all its tensors, and for each other tensor."""
-    by_operator: dict[tuple[Operator, tuple[int, ...]], list[int]] = {}
+    by_operator: dict[tuple[OperatorKey, tuple[int, ...]], list[int]] = {}
     for tensor, steps in steps_of.items():
         by_operator.setdefault((keys[tensor].operator, tuple(steps)), []).append(tensor)
     rows = []

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from ingest.questions.divergence.partitions import BlockVerdict, Partition, judge, partition_of, within
 from ingest.questions.divergence.patterns import Labels
 from ingest.questions.placement.slot_kinds import SlotKind
-
-Operator: TypeAlias = tuple[str, str, str, str, int]
-"""`TensorKey.operator`."""
+from workers.store.consolidated.blocks import OperatorKey
 
 #: Steps in which a tensor must have agreed before a difference counts, if nothing else tells that it should.
 AGREED_BEFORE = 3
@@ -55,7 +53,7 @@ class Expectations:
         """By universe: partitions that tensors showed, and how often."""
         self._usual: dict[tuple[int, ...], Counter[Partition]] = {}
         """By universe: partitions of what optimizers read, and of how many tensors."""
-        self._by_operator: dict[Operator, Counter[Partition]] = {}
+        self._by_operator: dict[OperatorKey, Counter[Partition]] = {}
         """The same by operator."""
 
     def verdicts(self, pattern: int, partition: Partition) -> tuple[BlockVerdict, ...]:
@@ -77,7 +75,7 @@ class Expectations:
                 counts[partition] += count * tensors
 
     def record(
-        self, history: TensorHistory, partition: Partition | None, operators: Iterable[Operator]
+        self, history: TensorHistory, partition: Partition | None, operators: Iterable[OperatorKey]
     ) -> None:
         """Record what was decided of tensors, one for each of the operators: others should be like them."""
         if history.kind is not SlotKind.OPTIMIZER or partition is None or not history.ever_tells:
@@ -98,7 +96,7 @@ class Expectations:
                 return partition
         return None
 
-    def decide_by_others(self, history: TensorHistory, operator: Operator) -> Partition | None:
+    def decide_by_others(self, history: TensorHistory, operator: OperatorKey) -> Partition | None:
         """Return how a tensor must agree that does not show it itself, judged by what optimizers read.
 
         Ranks that step with the same gradient must have the same weight and the same learning rate: what one

@@ -18,9 +18,9 @@ import numpy.typing as npt
 from ingest.questions.compare.stored_steps import load_step
 from ingest.questions.divergence.observation import Observation
 from ingest.questions.divergence.patterns import Labels
-from ingest.questions.placement.agree import is_parameter_gradient, kind_of
+from ingest.questions.placement.agree import MANY, is_parameter_gradient, kind_of
 from ingest.questions.placement.equal_holders import tells_nothing
-from ingest.questions.placement.misplaced import MANY, parameters_of
+from ingest.questions.placement.misplaced import parameters_of
 from ingest.questions.placement.optimizer_states import (
     is_counter,
     is_state,

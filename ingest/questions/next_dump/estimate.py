@@ -143,7 +143,7 @@ class Sizes:
         kinds = tables.label("kind")
         is_tensor = np.isin(kinds.astype(str), (RowKind.TENSOR.value, RowKind.STATISTICS.value))
         rows = np.flatnonzero(is_tensor)
-        nbytes = self._nbytes(step, rows)
+        nbytes = _nbytes_of_rows(step, rows)
         labels = (tables.label(name)[rows].tolist() for name in ("graph", "op_type", "op_name", "io"))
         sources, sizes = tables.label("source")[rows].tolist(), tables.number("source_size")[rows].tolist()
         dumped = (kinds[rows] == RowKind.TENSOR.value).tolist()
@@ -159,15 +159,16 @@ class Sizes:
             amounts[key] = amounts.get(key, Amount()) + amount
         return amounts
 
-    def _nbytes(self, step: Step, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the bytes of the elements of tensors by their shapes and types, (row,)."""
-        tables = step.tables
-        shape = tables.shape[rows]
-        sizes = np.where(shape >= 0, shape, 1).prod(axis=1)
-        names = tables.label("dtype")[rows]
-        return np.array(
-            [_nbytes_of(str(name), int(size)) for name, size in zip(names, sizes, strict=True)], np.int64
-        )
+
+def _nbytes_of_rows(step: Step, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the bytes of the elements of tensors by their shapes and types, (row,)."""
+    tables = step.tables
+    shape = tables.shape[rows]
+    sizes = np.where(shape >= 0, shape, 1).prod(axis=1)
+    names = tables.label("dtype")[rows]
+    return np.array(
+        [_nbytes_of(str(name), int(size)) for name, size in zip(names, sizes, strict=True)], np.int64
+    )
 
 
 def _nbytes_of(dtype: str, size: int) -> int:

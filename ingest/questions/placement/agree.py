@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])|-op\d+")
 PARAMETER, GRADIENT = "Parameter", "Gradient"
 _PARAMETER = re.compile(r"param|weight|bias")
 #: How many tensors of a kind must be held in one way for another way to be odd.
-_MANY = 2
+MANY = 2
 
 
 def kind_of(key: TensorKey, ndim: int) -> Kind:
@@ -74,7 +74,7 @@ class Agreements:
             return ""
         (most, number), (_, next_number) = counts.most_common(2)
         own = _shown(decision.way)
-        if own == most or number < _MANY or number < 2 * next_number:
+        if own == most or number < MANY or number < 2 * next_number:
             return ""
         return " | ".join(dict.fromkeys(most))
 

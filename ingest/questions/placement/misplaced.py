@@ -7,15 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from ingest.questions.compare.held_tensors import HeldTensors
-from ingest.questions.placement.agree import PARAMETER, Kind, is_parameter_gradient, kind_of
+from ingest.questions.placement.agree import MANY, PARAMETER, Kind, is_parameter_gradient, kind_of
 from ingest.questions.placement.equal_holders import EqualHolders, is_constant
 from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.questions.placement.slot_kinds import SlotKind, slot_kind_of
 from ingest.reader.ranges import format_ranges, named_ranges
 from workers.store.consolidated.blocks import TensorKey
 
-#: At least this many tensors of a kind must be held alike for another one to be odd.
-MANY = 2
 _WHY = ": a reduction is missing, or was not finished when it was dumped"
 
 

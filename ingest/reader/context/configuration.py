@@ -16,8 +16,8 @@ from ingest.reader.indexed_step import StepSource
 from workers.model import MIB
 
 _MINDSPORE = re.compile(r"data_dump\.json")
-#: Where MindSpore keeps it.
-_COPIES = "rank_*/.dump_metadata/data_dump.json"
+#: Where MindSpore copies it, below the directory of a rank.
+COPIES = "rank_*/.dump_metadata/data_dump.json"
 _ABOUT = re.compile(r"config\.json")
 _ACL = re.compile(r"(?:acl_dump_\d+|acl|kernel_config_.+)\.json")
 
@@ -58,7 +58,7 @@ def sample_of(store: StepSource, rank: int) -> int:
 
 def sample_of_dump(root: Path) -> int:
     """Return the same for a dump that is read where it lies."""
-    for path in sorted(root.glob(_COPIES))[:1]:
+    for path in sorted(root.glob(COPIES))[:1]:
         try:
             content = json.loads(path.read_bytes())
         except (OSError, ValueError, RecursionError):

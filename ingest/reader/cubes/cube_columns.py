@@ -20,10 +20,11 @@ import numpy.typing as npt
 from ingest.reader.cubes.cube_reader import CubeReader, with_nan
 from workers.arrays.aggregate import STATISTICS, aggregated, default_aggregate, joined, parts_of
 from workers.arrays.digest import DIGEST_BYTES
+from workers.arrays.statistics import NON_FINITE_FIELDS
 from workers.model import MIB, ceil_div
 from workers.store.backends.deadline import supervised
 from workers.store.consolidated.blocks import Block
-from workers.store.consolidated.cubes import ANOMALY_FIELDS, GROUP
+from workers.store.consolidated.cubes import GROUP
 from workers.store.consolidated.nd_arrays import ArrayLayout
 from workers.store.objects import REQUESTS_AT_ONCE, ObjectStore
 
@@ -168,7 +169,7 @@ def _cut(cubes: CubeReader, name: str, places: Sequence[int], tensors: Array) ->
     """Return where these tensors of some steps are read: in which block, and at which place in it."""
     grid = cubes.state.grid
     steps = grid.steps
-    if name in ANOMALY_FIELDS:
+    if name in NON_FINITE_FIELDS:
         layout = cubes.layouts.anomalies[name]
         return [(_Block(layout, place // steps), place % steps) for place in places]
     of_step, by_tensor = cubes.layouts.per_step[name], cubes.layouts.by_tensor.get(name)

@@ -14,9 +14,9 @@ from ingest.reader.cubes.cube_reader import CubeReader, with_nan
 from ingest.reader.cubes.cube_sketches import places_of_sketches, sketches_of_step
 from ingest.reader.ranges import format_ranges
 from workers.arrays.filter import Filter
-from workers.arrays.statistics import FIELDS
+from workers.arrays.statistics import FIELDS, NON_FINITE_FIELDS
 from workers.errors import UsageError
-from workers.store.consolidated.cubes import ANOMALY_FIELDS, KEY_FIELDS
+from workers.store.consolidated.cubes import KEY_FIELDS
 from workers.store.sketches.sketch_names import ColumnsWithSketches
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _read(
     `one_by_one`, each step comes by itself.
     """
     wanted = _readable(cubes, steps)
-    in_blocks = [name for name in statistics if name in ANOMALY_FIELDS]
+    in_blocks = [name for name in statistics if name in NON_FINITE_FIELDS]
     per_block = cubes.state.grid.steps
     for first in range(0, cubes.state.steps, per_block):
         places = np.flatnonzero(wanted[first : first + per_block]) + first

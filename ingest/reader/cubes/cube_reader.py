@@ -18,12 +18,12 @@ from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import counted
 from workers.arrays.aggregate import STATISTICS
 from workers.arrays.digest import DIGEST_BYTES
-from workers.arrays.statistics import FIELDS
+from workers.arrays.statistics import FIELDS, NON_FINITE_FIELDS
 from workers.errors import DamagedStore
 from workers.model import StepKey, ceil_div
 from workers.store.consolidated.blocks import Block, TensorAxis
 from workers.store.consolidated.cube_state import CubeState, parse_state
-from workers.store.consolidated.cubes import ANOMALY_FIELDS, CUBE, GROUP, REBUILD_HINT, CubeLayouts
+from workers.store.consolidated.cubes import CUBE, GROUP, REBUILD_HINT, CubeLayouts
 from workers.store.consolidated.nd_arrays import ArrayLayout
 from workers.store.consolidated.tensor_axis import read_axis
 from workers.store.model import StoreAddress
@@ -104,7 +104,7 @@ class CubeReader:
         for batch in batches({name: self._part(name, place) for name in names}):
             objects = self._objects_of(batch.values())
             for name, part in batch.items():
-                if name not in ANOMALY_FIELDS:
+                if name not in NON_FINITE_FIELDS:
                     yield part.decode(objects)[0]
                     continue
                 block, within = divmod(place, self.state.grid.steps)
@@ -117,7 +117,7 @@ class CubeReader:
 
     def _part(self, name: str, place: int) -> ArrayPart:
         """Return the part of a cube that one step takes; without objects if its block is kept."""
-        if name in ANOMALY_FIELDS:
+        if name in NON_FINITE_FIELDS:
             layout, block = self.layouts.anomalies[name], place // self.state.grid.steps
             kept = self._kept_counts(name, block)
             if kept is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,10 @@ from workers.store.tables import Tables
 
 #: Kinds of rows that are tensors.
 TENSOR_KINDS = (RowKind.TENSOR.value, RowKind.STATISTICS.value)
+
+
+OperatorKey: TypeAlias = tuple[str, str, str, str, int]
+"""Net, graph, type, name and occurrence of a call of an operator: `TensorKey.operator`."""
 
 
 class TensorKey(NamedTuple):
@@ -46,7 +50,7 @@ class TensorKey(NamedTuple):
         return tensor_name(self.op_type, self.op_name, self.io, self.slot, self.occurrence)
 
     @property
-    def operator(self) -> tuple[str, str, str, str, int]:
+    def operator(self) -> OperatorKey:
         """The part of the key that all tensors of one call of an operator share."""
         return self.net, self.graph, self.op_type, self.op_name, self.occurrence
 

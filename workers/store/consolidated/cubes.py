@@ -42,7 +42,7 @@ import numpy as np
 
 from workers.arrays.aggregate import STATISTICS
 from workers.arrays.digest import DIGEST_BYTES
-from workers.arrays.statistics import COUNT_FIELDS, FIELDS
+from workers.arrays.statistics import COUNT_FIELDS, FIELDS, NON_FINITE_FIELDS
 from workers.model import MIB
 from workers.store import metadata
 from workers.store.consolidated.blocks import TensorKey
@@ -60,8 +60,6 @@ _WITH_INNER_CHUNKS = _WITH_AGGREGATE = 2
 WITH_CUBES_BY_TENSOR = _WITH_SKETCHES = 3
 _WITH_COMMITS = 4
 
-#: The counts that are cut into blocks of steps.
-ANOMALY_FIELDS = ("nan_count", "pos_inf_count", "neg_inf_count")
 #: Text and numbers of `TensorKey`, in its order.
 KEY_FIELDS = TensorKey._fields
 #: Totals of a step of a rank, from its commit.
@@ -145,7 +143,7 @@ class CubeLayouts:
         """Cubes with objects of their own for each step."""
         grid = self.grid
         chunk = (1, grid.ranks, grid.tensors)
-        layouts = {name: self._statistic(name, chunk) for name in FIELDS if name not in ANOMALY_FIELDS}
+        layouts = {name: self._statistic(name, chunk) for name in FIELDS if name not in NON_FINITE_FIELDS}
         layouts["row"] = ArrayLayout("row", "int32", CUBE, chunk, -1, grid.inner_tensors, _TENSOR_AXIS)
         layouts["digest"] = ArrayLayout(
             "digest",
@@ -172,7 +170,7 @@ class CubeLayouts:
         axis = _TENSOR_AXIS if inner else 0
         return {
             name: ArrayLayout(name, "int64", CUBE, chunk, -1, inner, axis, attributes=_missing(-1))
-            for name in ANOMALY_FIELDS
+            for name in NON_FINITE_FIELDS
         }
 
     @cached_property

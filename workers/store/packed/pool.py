@@ -30,6 +30,8 @@ GRACE_S = 6 * 3600.0
 #: How far the clocks of a host and of the store may be apart, in seconds: otherwise gc refuses, and no array
 #: counts as young.
 MAX_SKEW_S = 600.0
+#: The names of generations, see `without_pool`.
+GENERATION = re.compile(r"[0-9a-f]{32}(-[0-9a-f]{16})?")
 _PATH = re.compile(r"pool/step_(0|[1-9][0-9]{0,18})/[0-9a-f]{64}/[a-z0-9_]+")
 
 

@@ -19,11 +19,11 @@ from ingest.questions.compare.matching import (
     TensorPair,
     without_numbers,
 )
-from ingest.questions.compare.operator_origins import OperatorKey
 from ingest.questions.compare.programs import OperatorGap, Why
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.reader.flow.operator_kinds import is_input
+from workers.store.consolidated.blocks import OperatorKey
 from workers.tasks.compare import Pair
 from workers.tasks.contents import are_turned
 

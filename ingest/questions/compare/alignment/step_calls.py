@@ -9,12 +9,13 @@ from dataclasses import replace
 import numpy as np
 
 from ingest.questions.compare.alignment.calls import MARKS, OperatorCall, Value
-from ingest.questions.compare.operator_origins import OperatorKey, origins_of
+from ingest.questions.compare.operator_origins import origins_of
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.reader.flow.operator_kinds import is_input, is_output
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS
+from workers.store.consolidated.blocks import OperatorKey
 from workers.tasks.contents import read_contents
 
 _L1 = "l1:"

@@ -160,7 +160,7 @@ class TestBrokenStates:
         results = by_name(run_checks(load(store=str(store)), made.root))
         assert results["backlog"].ok  # it was written a moment ago
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(store_checks, "_MAX_LAG_S", -1.0)
+            patch.setattr(store_checks, "MAX_LAG_S", -1.0)
             failed = self.failing(made, store)
         assert failed.check == "backlog"
         assert failed.detail.startswith("1 step (")

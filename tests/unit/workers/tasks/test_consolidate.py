@@ -8,9 +8,10 @@ import pytest
 from ingest.consolidating.consolidator import Consolidator
 from tests.cube_stores import Job, Result
 from tests.replicas import Replicas
+from workers.arrays.statistics import NON_FINITE_FIELDS
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.consolidated.cubes import ANOMALY_FIELDS, GROUP, TOTALS, CubeGrid
+from workers.store.consolidated.cubes import GROUP, TOTALS, CubeGrid
 from workers.tasks.consolidate import (
     Consolidated,
     ConsolidateJob,
@@ -83,7 +84,7 @@ def test_ranks_are_reported_with_their_generation_and_totals(replicas: Replicas)
 def test_counts_of_a_tensor_that_a_rank_does_not_have_are_unknown(replicas: Replicas) -> None:
     *_, result = results(replicas)
     assert isinstance(result, Consolidated)
-    counts = result.anomalies[ANOMALY_FIELDS.index("nan_count")]
+    counts = result.anomalies[NON_FINITE_FIELDS.index("nan_count")]
     places = [place for _, place in result.job.members]
     assert counts[places].tolist() == [[0, 0, 0], [0, 0, 0], [0, 0, -1]]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.api import DumpStore, open_store
+from ingest.api import open_store
 from ingest.reader.context import Context, context_of
 from ingest.reader.context.frames import Frame
 from ingest.reader.tensor import Tensor
@@ -35,11 +35,6 @@ def _add(made: MadeDump, path: str, text: str) -> None:
     file = made.root / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
-
-
-def _tensor(store: DumpStore, rank: int, step: int, name: str) -> Tensor:
-    (tensor,) = store.tensors(name, rank=rank, step=step)
-    return tensor
 
 
 @pytest.fixture

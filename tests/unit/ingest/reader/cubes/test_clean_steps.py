@@ -13,10 +13,10 @@ from ingest.api import open_store
 from ingest.reader.cubes.clean_steps import CleanSteps
 from ingest.reader.snapshot import take_snapshot
 from tests.cube_stores import NAMES, once
-from workers.arrays.statistics import FIELDS
+from workers.arrays.statistics import FIELDS, NON_FINITE_FIELDS
 from workers.model import StepKey
 from workers.store import commit, tables
-from workers.store.consolidated.cubes import ANOMALY_FIELDS, CubeGrid
+from workers.store.consolidated.cubes import CubeGrid
 from workers.store.model import RowKind
 from workers.store.opening import open_objects, resolve
 from workers.store.step import StoredStep
@@ -81,10 +81,10 @@ def _clean(store: Path, *counts: str, rank: int | None = None) -> list[int]:
 
 
 def test_only_steps_of_which_every_count_is_known_are_clean(store: Path) -> None:
-    assert _clean(store, *ANOMALY_FIELDS) == [0, 1, 2, 4, 7]
+    assert _clean(store, *NON_FINITE_FIELDS) == [0, 1, 2, 4, 7]
     assert _clean(store, "nan_count") == [0, 1, 2, 4, 6, 7]
-    assert _clean(store, *ANOMALY_FIELDS[1:]) == [0, 1, 2, 4, 5, 7]
-    assert _clean(store, *ANOMALY_FIELDS, rank=0) == [0, 1, 2, 4, 5, 7]
+    assert _clean(store, *NON_FINITE_FIELDS[1:]) == [0, 1, 2, 4, 5, 7]
+    assert _clean(store, *NON_FINITE_FIELDS, rank=0) == [0, 1, 2, 4, 5, 7]
 
 
 ANSWERS: dict[str, Callable[[ingest.DumpStore], object]] = {
@@ -119,10 +119,10 @@ def test_indexes_of_clean_steps_are_not_read(
 
 def test_a_step_that_was_committed_again_is_read(without_cubes: Path, store: Path) -> None:
     shutil.copytree(store / "consolidated", without_cubes / "consolidated")
-    assert _clean(without_cubes, *ANOMALY_FIELDS) == [0, 1, 2, 4, 7]
+    assert _clean(without_cubes, *NON_FINITE_FIELDS) == [0, 1, 2, 4, 7]
     made = make_tables(StepKey(1, 2), NAMES, [1], seed=7)
     commit_tables(open_objects(resolve(without_cubes)), StepKey(1, 2), made)
-    assert _clean(without_cubes, *ANOMALY_FIELDS) == [0, 1, 4, 7]
+    assert _clean(without_cubes, *NON_FINITE_FIELDS) == [0, 1, 4, 7]
 
 
 def test_damaged_cubes_know_nothing(without_cubes: Path, store: Path) -> None:
@@ -130,4 +130,4 @@ def test_damaged_cubes_know_nothing(without_cubes: Path, store: Path) -> None:
     for path in (without_cubes / "consolidated/nan_count").rglob("*"):
         if path.is_file():
             path.write_bytes(b"damaged")
-    assert _clean(without_cubes, *ANOMALY_FIELDS) == []
+    assert _clean(without_cubes, *NON_FINITE_FIELDS) == []
