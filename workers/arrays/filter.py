@@ -56,7 +56,7 @@ _MAX_LENGTH = 20_000
 _FOREIGN = {"=": "==", "&&": "and", "||": "or", "<>": "!=", "!": "not"}
 _IS_FOREIGN = re.compile(r"(?<![=<>!])=(?!=)|&&|\|\||<>|!(?!=)")
 _WITH_UNIT = re.compile(r"(?<![\w.])\d[\d.]*[a-zA-Z]\w*")
-_TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
+_TEXT = re.compile(r"'(?:[^'\\]|\\.)*'" r'|"(?:[^"\\]|\\.)*"', re.DOTALL)
 #: The columns that a hint lists, of fifty.
 _USUAL = (
     *("rank", "step", "name", "op_type", "io", "dtype", "nan_count", "pos_inf_count", "neg_inf_count"),

@@ -66,6 +66,7 @@ def _matches(patterns: tuple[str, ...], text: str) -> bool:
     return False
 
 
+@lru_cache(maxsize=512)
 def fits(pattern: str) -> Callable[[str], bool]:
     """Return a function that tells whether a name matches a glob or equals it, as names may hold `[*?`."""
     match = re.compile(fnmatch.translate(pattern)).match

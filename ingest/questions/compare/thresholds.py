@@ -27,6 +27,7 @@ from workers.arrays.comparison import Metrics
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS
 from workers.host.yaml_file import load_model
+from workers.rules.names import fits
 
 _HINT = 'docs/command-line.md, "Thresholds", shows one.'
 #: The limit of types that are not floats: they must be equal.
@@ -166,7 +167,7 @@ class ThresholdRule(NamePattern, ThresholdLimits):
         """
         pattern = self._pattern
         return (
-            (self.name is None or any(fnmatch.fnmatchcase(name, self.name) for name in names))
+            (self.name is None or any(map(fits(self.name), names)))
             and (pattern is None or any(pattern.search(name) for name in names))
             and (self.dtype is None or any(fnmatch.fnmatchcase(dtype, self.dtype) for dtype in dtypes))
         )

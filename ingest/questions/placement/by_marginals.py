@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 from ingest.questions.named_steps import name_of, named_steps
@@ -16,6 +15,7 @@ from workers.arrays.sharded.marginal_placement import FIT, MarginalWay, held_as,
 from workers.arrays.sharded.placement import Held
 from workers.arrays.sketches.marginals import Marginal
 from workers.errors import UsageError
+from workers.rules.names import fits
 from workers.store.consolidated.blocks import TensorKey, tensors_of
 
 _NO_MARGINALS = "no marginals of the same axes"
@@ -145,6 +145,7 @@ def _piece(step: Step, row: int, marginals: Mapping[int, Mapping[int, Marginal]]
 def _pieces(store: Catalog, number: int | None, pattern: str) -> dict[TensorKey, dict[int, _Piece]]:
     """Return by tensor and rank what is known of those whose names match."""
     pieces: dict[TensorKey, dict[int, _Piece]] = {}
+    is_wanted = fits(pattern)
     ranks = [key.rank for key in store.keys if key.step == number]
     if not ranks:
         raise UsageError(f"{store.url}: no rank has step {number}", hint="`ls` lists the steps.")
@@ -152,7 +153,7 @@ def _pieces(store: Catalog, number: int | None, pattern: str) -> dict[TensorKey,
         step = store.step(rank, number)
         marginals = marginals_of(step)
         for key, row, name in _tensors(step):
-            if fnmatchcase(name, pattern):
+            if is_wanted(name):
                 pieces.setdefault(key, {})[rank] = _piece(step, row, marginals)
         step.forget_tables()
     return pieces

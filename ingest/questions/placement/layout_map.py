@@ -11,7 +11,6 @@ that fits a name counts.
 
 from __future__ import annotations
 
-import fnmatch
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -22,6 +21,7 @@ from ingest.questions.name_pattern import NamePattern
 from ingest.questions.placement.decide import Certainty, Decision, simplicity
 from workers.arrays.sharded.placement import Held
 from workers.host.yaml_file import load_model
+from workers.rules.names import fits
 
 _HINT = "A layout map holds `placements:`, a list of {name: GLOB, a: PLACEMENT, b: PLACEMENT}."
 _WITH_AXIS = frozenset(held.value for held in (Held.SHARD, Held.STRIDED, Held.BLOCKS, Held.ZIGZAG))
@@ -58,7 +58,7 @@ class MappedPlacement(NamePattern):
         """
         pattern = self._pattern
         if pattern is None:
-            return fnmatch.fnmatchcase(name, self.name or "")
+            return fits(self.name or "")(name)
         return bool(pattern.search(name))
 
 

@@ -29,6 +29,12 @@ def load(path: Path, text: str) -> Thresholds:
     return load_thresholds(path)
 
 
+def test_a_whole_name_fits_although_it_has_brackets() -> None:
+    rule = ThresholdRule(name="dump.layers[0]?.output.0", max_abs=1)
+    assert rule.fits(("dump.layers[0]?.output.0", "z"), FLOAT)
+    assert not rule.fits(("dump.layers[0].output.0", "z"), FLOAT)
+
+
 @pytest.mark.parametrize(
     ("dtype", "limit"),
     [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ingest.questions.placement.decide import Certainty, decide
-from ingest.questions.placement.layout_map import load_layout_map
+from ingest.questions.placement.layout_map import MappedPlacement, load_layout_map
 from tests.in_memory import search_in
 from workers.errors import UsageError
 
@@ -52,3 +52,9 @@ def test_mistakes_are_named_with_their_line(tmp_path: Path, text: str, message: 
     path.write_text(text)
     with pytest.raises(UsageError, match=message):
         load_layout_map(path)
+
+
+def test_a_whole_name_fits_although_it_has_brackets() -> None:
+    mapped = MappedPlacement(name="dump.layers[0].output.0", a="replicated")
+    assert mapped.fits("dump.layers[0].output.0")
+    assert not mapped.fits("dump.layers[1].output.0")
