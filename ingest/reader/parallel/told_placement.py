@@ -82,7 +82,7 @@ def _of_axis(axis: int, text: str) -> Iterator[tuple[str, str]]:
         if "partial" in modifier.qualifiers:
             yield modifier.name, Held.PARTIAL_SUM.value
         elif "zigzag" in modifier.qualifiers:
-            lengths = (0,) if match["name"] == _TOKENS else ()
+            lengths = (0,) if match["name"] == _TOKENS else ()  # how long sequences are is not told
             yield modifier.name, Dimension(Held.ZIGZAG, 0, axis, lengths=lengths).kind
         else:
             yield modifier.name, Dimension(Held.SHARD, 0, axis).kind

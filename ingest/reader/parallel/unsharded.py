@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -161,18 +161,19 @@ def unshard(
         return UnshardedTensor(tuple(pieces), whole, "a single rank has it")
     told = told_placement(pieces[0].attributes)
     known = grid_of(places, told)
-    candidates = [way for grid in _grids(known, len(pieces)) for way in _ways(grid, shapes)]
+    on_grids = _grids(known, len(pieces))
     choice = _choice(pieces, wanted, told if known else {})
-    chosen = [way for way in candidates if choice is not None and choice.fits(way)]
-    if not wanted and chosen and not _is_same_everywhere(pieces, chosen[0]):
+    fitting = (way for way in _ways(on_grids, shapes) if choice is not None and choice.fits(way))
+    chosen = next(fitting, None) if choice else None
+    if not wanted and chosen and not _is_same_everywhere(pieces, chosen):
         raise UsageError(
             f"{pieces[0].name}: the dump tells {told_text(told)}, and ranks hold different bytes",
             hint='`dump-ingest layout` tells more; placement "replicated" takes the piece of the first rank.',
         )
-    if choice is None or not chosen:
-        problem = _problem(wanted, told, candidates, is_placed=known is not None)
+    if choice is None or chosen is None:
+        problem = _problem(wanted, told, _ways(on_grids, shapes), is_placed=known is not None)
         raise UsageError(f"{pieces[0].name}: {problem}", hint=_HINT)
-    return UnshardedTensor(tuple(pieces), chosen[0], choice.why)
+    return UnshardedTensor(tuple(pieces), chosen, choice.why)
 
 
 class _ChosenWay(NamedTuple):
@@ -208,14 +209,16 @@ def _grids(known: MeshGrid | None, pieces: int) -> Sequence[MeshGrid]:
     return [known] if known else grids(pieces)
 
 
-def _ways(grid: MeshGrid, shapes: Sequence[tuple[int, ...]]) -> list[Placement]:
-    """Return every way that the shapes allow, those in blocks included."""
-    plain = placements(grid, shapes, None)
-    cut = {way.assembly.shape for way in plain}
-    return [*plain, *(way for whole in sorted(cut) for way in block_placements(grid, shapes, whole))]
+def _ways(on_grids: Sequence[MeshGrid], shapes: Sequence[tuple[int, ...]]) -> Iterator[Placement]:
+    """Yield every way that the shapes allow; on each grid, those in blocks come last."""
+    for grid in on_grids:
+        plain = placements(grid, shapes, None)
+        yield from plain
+        for whole in sorted({way.assembly.shape for way in plain}):
+            yield from block_placements(grid, shapes, whole)
 
 
-def _problem(wanted: str, told: Told, candidates: Sequence[Placement], *, is_placed: bool) -> str:
+def _problem(wanted: str, told: Told, candidates: Iterable[Placement], *, is_placed: bool) -> str:
     possible = ", ".join(sorted({way.kind for way in candidates})) or "none"
     if wanted:
         return f"its pieces cannot be held as {wanted!r}; by their shapes: {possible}"
