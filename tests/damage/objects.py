@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 
 from tests.damage.whole_store import NAN_STEP, WholeStore
-from workers.arrays.statistics import FIELDS
-from workers.store.consolidated.cubes import ANOMALY_FIELDS, KEY_FIELDS, TOTALS
+from workers.arrays.statistics import FIELDS, NON_FINITE_FIELDS
+from workers.store.consolidated.cubes import KEY_FIELDS, TOTALS
 
 _NAMES = (
     (re.compile(r"[0-9a-f]{16,}(-[0-9a-f]{16})?"), "{name}"),
@@ -23,7 +23,7 @@ _NAMES = (
 #: Arrays of the view that have the same form.
 _ALIKE = {
     **{f"consolidated/{name}/c": "consolidated/{statistic}/c" for name in FIELDS},
-    **{f"consolidated/{name}/c": "consolidated/{count}/c" for name in ANOMALY_FIELDS},
+    **{f"consolidated/{name}/c": "consolidated/{count}/c" for name in NON_FINITE_FIELDS},
     **{f"consolidated/by_tensor/{name}/c": "consolidated/by_tensor/{statistic}/c" for name in FIELDS},
     **{f"consolidated/{name}/c": "consolidated/{total}/c" for name in TOTALS},
     **{f"consolidated/{name}/c": "consolidated/{field}/c" for name in KEY_FIELDS},
