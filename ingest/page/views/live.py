@@ -72,22 +72,22 @@ def _ranks(moment: Moment, steps: Sequence[Step], last_step: int) -> list[dict[s
 def _findings(asked: Asked) -> list[dict[str, Any]]:
     """Return what rules found in the newest steps: a row for each step and rule, with all of its ranks."""
     newest = set(asked.moment.numbers[-_NEWEST:])
-    ranks: dict[_Fired, list[int]] = {}
-    counts: Counter[_Fired] = Counter()
+    ranks: dict[_RuleInStep, list[int]] = {}
+    counts: Counter[_RuleInStep] = Counter()
     for opened in asked.moment.steps:
         step, summary = opened.key.step, opened.commit.summary
         if step is None or step not in newest:
             continue
         for rule, count in summary.findings.items():
             if count:
-                fired = _Fired(step, SEVERITIES.index(summary.severities.get(rule, "info")), rule)
+                fired = _RuleInStep(step, SEVERITIES.index(summary.severities.get(rule, "info")), rule)
                 ranks.setdefault(fired, []).append(opened.key.rank)
                 counts[fired] += count
     worst_first = sorted(ranks, key=lambda fired: (-fired.step, -fired.severity, -counts[fired]))
     return [_fired_row(asked, fired, ranks[fired], counts[fired]) for fired in worst_first[:_FINDINGS]]
 
 
-class _Fired(NamedTuple):
+class _RuleInStep(NamedTuple):
     """A rule that fired in a step."""
 
     step: int
@@ -95,7 +95,7 @@ class _Fired(NamedTuple):
     rule: str
 
 
-def _fired_row(asked: Asked, fired: _Fired, ranks: Sequence[int], count: int) -> dict[str, Any]:
+def _fired_row(asked: Asked, fired: _RuleInStep, ranks: Sequence[int], count: int) -> dict[str, Any]:
     where = asked.links.view("incidents", step=fired.step)
     if len(ranks) == 1:
         where = asked.links.view("cell", rank=ranks[0], step=fired.step)
