@@ -276,10 +276,14 @@ def _wait_for_dump(
 
     log = structlog.get_logger("dump_ingest")
     reminders = Reminders()
+    # A job may write checkpoints before it dumps, and whoever has found a root does not look for others.
+    find = partial(
+        find_dump, directory, rank_map=settings.rank_map, layout=settings.layout, with_checkpoints=False
+    )
     while not stop.is_set():
         beat()
         try:
-            tree = find_dump(directory, rank_map=settings.rank_map, layout=settings.layout)
+            tree = find()
         except StoreNamedAsDump:
             raise
         except DumpIngestError as exc:
@@ -293,5 +297,5 @@ def _wait_for_dump(
         stop.wait(settings.poll_s)
     if settings.finish:
         with suppress(DumpIngestError):
-            return find_dump(directory, rank_map=settings.rank_map, layout=settings.layout)
+            return find()
     return None

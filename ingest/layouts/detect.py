@@ -100,7 +100,13 @@ class StoreNamedAsDump(UsageError):
     """A store was named where a dump is needed: waiting does not help."""
 
 
-def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None, layout: str = "") -> Dump:
+def find_dump(
+    directory: Path,
+    *,
+    rank_map: Mapping[int, int] | None = None,
+    layout: str = "",
+    with_checkpoints: bool = True,
+) -> Dump:
     """Return the dump at, or a few levels below, a directory.
 
     The directory may also be one within a dump, such as that of one rank: then only that part is read.
@@ -109,9 +115,11 @@ def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None, lay
         directory: the directory that the user names.
         rank_map: ranks by device id, if the user gives them.
         layout: a pattern, or several, for a tree that no layout covers; see `ingest.layouts.declared`.
+        with_checkpoints: whether checkpoints of trainers are taken where there is no dump.
 
     Raises:
-        UsageError: the directory does not exist, has no known layout, or contains more than one dump.
+        UsageError: the directory does not exist, has no known layout, or contains more than one dump; or it
+            has only checkpoints, and they are not wanted.
         StoreNamedAsDump: it is a store.
         AccessDenied: it may not be read.
         DumpError: it cannot be listed.
@@ -125,6 +133,11 @@ def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None, lay
     is_dump = any(search.roots(directory, dumps_only))
     layouts = (*declared, *(_OF_DUMPS if is_dump else LAYOUTS))
     dumps, root = search.roots(directory, layouts)
+    if not is_dump and not with_checkpoints and (root or dumps):
+        raise UsageError(
+            f"{directory}: only checkpoints of a trainer, and no dump",
+            hint="`dump-ingest ingest` takes checkpoints; `watch` waits for the dump of a job.",
+        )
     if root:
         return DumpTree(root, layouts, below=str(directory.relative_to(root)), rank_map=rank_map)
     if not dumps:

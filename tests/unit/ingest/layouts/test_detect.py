@@ -104,3 +104,17 @@ def test_file_is_not_a_dump(tmp_path: Path) -> None:
         find_dump(tmp_path / "file")
     with pytest.raises(UsageError, match="gone does not exist"):
         find_dump(tmp_path / "gone")
+
+
+def test_a_dump_that_begins_beside_checkpoints_is_found(made: MadeDump) -> None:
+    """Whoever waits for a dump passes over the checkpoints that a job writes before it."""
+    directory = made.root.parent
+    checkpoint = directory / "output" / "checkpoint-8"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "trainer_state.json").write_text("{}")
+    assert find_dump(directory).root == directory / "output"
+    with pytest.raises(UsageError, match="only checkpoints of a trainer") as refused:
+        find_dump(directory, with_checkpoints=False)
+    assert "`watch` waits" in refused.value.hint
+    made.add(b"", rank=0)
+    assert find_dump(directory, with_checkpoints=False).root == made.root
