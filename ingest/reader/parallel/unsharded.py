@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -17,10 +19,21 @@ from ingest.reader.parallel.told_placement import Told, is_told, told_placement,
 from ingest.reader.ranges import format_ranges
 from ingest.reader.text import shape_text
 from workers.arrays.sharded.assembly import Elements, replicas
-from workers.arrays.sharded.placement import MeshGrid, Placement, block_placements, grids, placements
+from workers.arrays.sharded.placement import (
+    Dimension,
+    Held,
+    MeshGrid,
+    Placement,
+    assembled,
+    block_placements,
+    grids,
+    placements,
+)
 from workers.errors import UsageError
 from workers.model import MIB
 
+#: What may be told of a dimension of a mesh, whatever the others are.
+_PLAIN = re.compile(r"(?P<held>replicated|partial sum|mean|shard|zigzag)(?: (?P<axis>\d{1,9}))?")
 #: Elements that are put together at a time.
 _PIECE_NBYTES = 4 * MIB
 _HINT = 'For example: unsharded("shard 0"), "replicated", "partial sum", "replicated, shard 1".'
@@ -163,7 +176,8 @@ def unshard(
     known = grid_of(places, told)
     on_grids = _grids(known, len(pieces))
     choice = _choice(pieces, wanted, told if known else {})
-    fitting = (way for way in _ways(on_grids, shapes) if choice is not None and choice.fits(way))
+    possible = chain(_as_told(known, shapes, told), _ways(on_grids, shapes))
+    fitting = (way for way in possible if choice is not None and choice.fits(way))
     chosen = next(fitting, None) if choice else None
     if not wanted and chosen and not _is_same_everywhere(pieces, chosen):
         raise UsageError(
@@ -216,6 +230,29 @@ def _ways(on_grids: Sequence[MeshGrid], shapes: Sequence[tuple[int, ...]]) -> It
         yield from plain
         for whole in sorted({way.assembly.shape for way in plain}):
             yield from block_placements(grid, shapes, whole)
+
+
+def _as_told(grid: MeshGrid | None, shapes: Sequence[tuple[int, ...]], told: Told) -> Iterator[Placement]:
+    """Yield the way that is told of every dimension of a mesh: on large ones, not all ways are tried."""
+    kinds = [] if grid is None else [_PLAIN.fullmatch(told.get(name, "")) for name in grid.names]
+    if grid is None or len(set(shapes)) > 1 or not all(kinds):
+        return
+    dimensions = tuple(
+        Dimension(Held(kind["held"]), size, int(kind["axis"]) if kind["axis"] else None, name)
+        for kind, size, name in zip(filter(None, kinds), grid.numbers.shape, grid.names, strict=True)
+    )
+    cut = [dimension for dimension in dimensions if dimension.axis is not None]
+    if not all(_may_be_cut(shapes[0], dimension) for dimension in cut):
+        return
+    assembly = assembled(grid.numbers, shapes, dimensions)
+    if assembly is not None:
+        yield Placement(dimensions, assembly)
+
+
+def _may_be_cut(shape: tuple[int, ...], dimension: Dimension) -> bool:
+    """Return whether a piece has the axis that a dimension cuts, and in zigzag two equal chunks of it."""
+    axis = dimension.axis
+    return axis is not None and axis < len(shape) and (dimension.held is Held.SHARD or shape[axis] % 2 == 0)
 
 
 def _problem(wanted: str, told: Told, candidates: Iterable[Placement], *, is_placed: bool) -> str:

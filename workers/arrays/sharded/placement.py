@@ -357,7 +357,7 @@ def _in_blocks(dimensions: Sequence[Dimension], shape: Shape) -> Iterator[tuple[
         choices.append([dimension])
         if dimension.held is Held.SHARD and axis is not None:
             inner = [other.size for other in dimensions[number + 1 :] if other.axis == axis]
-            choices[-1] += _forms(dimension, shape[axis] * math.prod(inner))
+            choices[-1] += _forms(dimension, shape[axis], inner)
     for chosen in product(*choices):
         others = [dimension.held for dimension in chosen if dimension.held in {Held.BLOCKS, Held.ZIGZAG}]
         if others and len(set(others)) == len(others) and not any(map(_is_one, pairwise(chosen))):
@@ -370,12 +370,19 @@ def _is_one(neighbours: tuple[Dimension, Dimension]) -> bool:
     return not first.name and first.held is second.held and first.axis == second.axis
 
 
-def _forms(dimension: Dimension, length: int) -> Iterator[Dimension]:
-    """Yield how several blocks, or chunks in zigzag, may lie in what is cut plainly, of this length."""
-    for blocks in _BLOCKS:
+def _forms(dimension: Dimension, length: int, inner: Sequence[int]) -> Iterator[Dimension]:
+    """Yield how several blocks, or chunks in zigzag, may lie in what is cut plainly.
+
+    Args:
+        dimension: how it is cut plainly.
+        length: of a piece along the axis.
+        inner: how many ranks each inner dimension has that cuts the axis, too. Blocks of what these cut are
+            strided shards.
+    """
+    for blocks in () if inner else _BLOCKS:
         if length % blocks == 0:
             yield replace(dimension, held=Held.BLOCKS, lengths=(length // blocks,) * blocks)
-    if length % 2 == 0:
+    if length * math.prod(inner) % 2 == 0:
         yield replace(dimension, held=Held.ZIGZAG)
 
 

@@ -1,11 +1,16 @@
 """Whole tensors from the pieces of the ranks of a store."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import ingest
+from ingest.reader.parallel.mesh import Mesh
+from ingest.reader.parallel.unsharded import unshard
 from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT, held_in_four_ways, write
 from workers.errors import UsageError
@@ -55,3 +60,54 @@ def test_what_all_ranks_or_one_rank_has_needs_no_word(store: str) -> None:
 def test_what_is_not_known_is_asked_for(store: str, name: str, placement: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         tensor(store, name).unsharded(placement)
+
+
+@dataclass(frozen=True)
+class OnePiece:
+    """The tensor of one rank, in memory."""
+
+    values: npt.NDArray[np.float32]
+    rank: int
+    dims: str
+    name: str = "x"
+    dtype: str = "float32"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    @property
+    def digest(self) -> str:
+        return self.values.tobytes().hex()
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return {"meta": {"dims": self.dims}}
+
+    def elements(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        return self.values.reshape(-1)[start:stop]
+
+
+def test_what_is_told_of_three_axes_of_a_mesh() -> None:
+    """Of four axes of a tensor, more ways are possible than are tried."""
+    mesh = Mesh.parse("cp=2,ep=2,tp=2")
+    places = [mesh.coordinates(rank) for rank in range(8)]
+    whole = np.random.default_rng(0).normal(size=(2, 8, 4, 2)).astype(np.float32)
+    chunks = [np.concatenate([whole[:, :2], whole[:, 6:]], axis=1), whole[:, 2:6]]
+    parts = [np.split(chunk, 2, axis=2)[place] for chunk in chunks for _ in range(2) for place in range(2)]
+    pieces = [
+        OnePiece(part, rank, "b s[cp:zigzag] h[tp] d # ep:replicated") for rank, part in enumerate(parts)
+    ]
+    assert np.array_equal(unshard(pieces, places).read(), whole)
+    for dims, message in {
+        "b s[cp:zigzag] h d[tp:partial] # ep:replicated": "",
+        "b t[cp:zigzag] h[tp] d # ep:replicated": "zigzag 1 of each sequence",
+        "b s[cp:zigzag] h d e[tp] # ep:replicated": "not among what its pieces allow",
+        "b s[cp:zigzag] h[ep] d # tp:replicated": "ranks hold different bytes",
+    }.items():
+        told = [OnePiece(piece.values, piece.rank, dims) for piece in pieces]
+        if not message:
+            assert unshard(told, places).shape == (2, 8, 2, 2)
+            continue
+        with pytest.raises(UsageError, match=message):
+            unshard(told, places)
