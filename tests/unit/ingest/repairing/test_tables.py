@@ -1,6 +1,5 @@
 """A damaged index is made again from the payloads or the dump."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -11,9 +10,8 @@ from ingest.reader.damage import Damage
 from ingest.reader.verifying.verify import STATISTICS_DO, WRONG_DIGEST, WRONG_STATISTICS
 from ingest.repairing.tables import DIGEST_CHUNK, STATISTICS_CHUNK, doubtful_tables
 from tests import checker
-from tests.damages import DAMAGES, only
+from tests.damages import DAMAGES, forget_checksums, only
 from workers.model import StepKey
-from workers.store.leaf_checksum import without_checksum
 
 
 @pytest.mark.parametrize(
@@ -34,20 +32,13 @@ def test_a_table_is_doubted_if_it_contradicts_a_payload_and_is_not_listed(
     assert doubtful_tables(damages, {DIGEST_CHUNK: 1, STATISTICS_CHUNK: 2}) == {}
 
 
-def _forget_checksums(leaf: Path) -> None:
-    """Make a commit what an earlier version wrote."""
-    document = json.loads(without_checksum(leaf.read_bytes()))
-    del document["attributes"]["dump_ingest"]["checksums"]
-    leaf.write_text(json.dumps(document, separators=(",", ":")))
-
-
 @pytest.mark.parametrize("array", ["files", "tensors/float32"])
 @pytest.mark.parametrize("is_listed", [True, False])
 def test_the_payloads_of_another_step_do_not_become_right(
     array: str, is_listed: bool, lone_store: Path
 ) -> None:
     if not is_listed:
-        _forget_checksums(lone_store / "rank_0/step_1/zarr.json")
+        forget_checksums(lone_store / "rank_0/step_1/zarr.json")
     shards = [only(lone_store, f"rank_0/step_{step}/*/{array}/c/0") for step in (1, 2)]
     shutil.copy(shards[1], shards[0])
     before = checker.objects(lone_store)
