@@ -26,7 +26,7 @@ def only(store: Path, pattern: str) -> Path:
 
 
 def forget_checksums(leaf: Path) -> None:
-    """Make a commit what an earlier version wrote: without checksums of its own, and of its tables."""
+    """Make a commit what earlier versions wrote: without checksums of its own, and of its tables."""
     document = json.loads(without_checksum(leaf.read_bytes()))
     document["attributes"]["dump_ingest"].pop("checksums", None)
     leaf.write_text(json.dumps(document, separators=(",", ":")))

@@ -23,7 +23,7 @@ def explain_steps(dump: str | Path, settings: Settings) -> list[StepRow]:
         UsageError: the directory is not a dump, or the store would lie in it.
         StoreError: the store cannot be used.
     """
-    tree = find_dump(Path(dump), rank_map=settings.rank_map, layout=settings.layout)
+    tree = find_dump(Path(dump), rank_map=settings.rank_map, layout=settings.layout, with_checkpoints=False)
     objects = open_objects(place_of_store(settings, tree))
     commit.read_root(objects)
     return explain_dump(tree, objects, options_of(settings, retry_forever=True))

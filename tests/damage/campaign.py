@@ -31,6 +31,12 @@ _HINT = re.compile(
 
 #: Texts in an answer that are about damage.
 _OF_DAMAGE = re.compile(r'"[^"]*damaged: [^"]*"')
+#: Objects of which nobody but `verify` notices that they were replaced as a whole, and the questions that are
+#: wrong then: those that read the view, or parts of tensors. See docs/reliability.md.
+_UNNOTICED = (
+    (r"consolidated/", "find cubes|trend|serve matrix"),
+    (r"rank_.*/tensors/.*/c/", "origin|anomalies|serve incidents"),
+)
 #: Without it, a step does not exist.
 _COMMIT = re.compile(r"rank_\d+/(step_\d+|run)/zarr\.json")
 
@@ -41,6 +47,7 @@ class Outcome(StrEnum):
     UNREAD = "not asked: it does not look at the object"
     SAME = "that of the undamaged store"
     UNCOMMITTED = "as if the step, which has lost its commit, had never been committed"
+    UNNOTICED = "wrong, as documented, because an object was replaced by another whole one"
     NAMED = "names the damage"
     WITHOUT_HINT = "names the damage, but not what to do"
     WRONG = "WRONG"
@@ -229,6 +236,10 @@ def _judge(known: _Known, answer: Answer, stored: StoredObject, damage: Damage) 
     more = (answer.rows or set()) - (known.answer.rows or set()) if known.question.is_list else set()
     if damage.is_removal and _COMMIT.fullmatch(stored.key) and not more:
         return Outcome.UNCOMMITTED, ""
+    if damage.is_replacement and any(
+        re.match(kind, stored.key) and re.match(names, known.question.name) for kind, names in _UNNOTICED
+    ):
+        return Outcome.UNNOTICED, ""
     if more or not _names(said, stored):
         is_silent = answer.code and not answer.text
         return Outcome.SILENT if is_silent else Outcome.WRONG, f"{transcript}\nmore: {sorted(more)[:2]}"

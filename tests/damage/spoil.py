@@ -22,6 +22,8 @@ class Damage:
     """Whether nobody notices who does not read the object."""
     is_removal: bool = False
     """Whether the object does not exist any more."""
+    is_replacement: bool = False
+    """Whether it is another whole object of the same kind."""
 
 
 def damages_of(stored: StoredObject, store: Path, flips: int, seed: int) -> Iterator[Damage]:
@@ -44,9 +46,9 @@ def damages_of(stored: StoredObject, store: Path, flips: int, seed: int) -> Iter
             flipped[at // 8] ^= 1 << at % 8
             yield Damage(f"bit {at} flipped", _content(bytes(flipped)), keeps_size=True)
     for other in stored.of_others:
-        yield Damage(f"that of {other}", _content((store / other).read_bytes()))
+        yield Damage(f"that of {other}", _content((store / other).read_bytes()), is_replacement=True)
     if stored.older is not None:
-        yield Damage("an older version", _content(stored.older.read_bytes()))
+        yield Damage("an older version", _content(stored.older.read_bytes()), is_replacement=True)
 
 
 def _content(data: bytes) -> Callable[[Path], None]:
