@@ -14,7 +14,7 @@ _SUFFIXES = frozenset(CONTAINERS)
 
 
 def tensors_beside(directory: Path, root: Path) -> tuple[Path, ...]:
-    """Return directories that hold tensor files and are no part of the dump, or of a store, in order.
+    """Return directories that hold tensor files outside of the dump and of stores, in order.
 
     Looks at the first entries of each directory beside those from `directory` down to the dump.
 

@@ -259,7 +259,7 @@ def test_places_of_ranks_are_known_from_what_the_dump_tells(stores: Mapping[str,
     assert [step.to_dict()["coordinates"]["dp"] for step in store.select(rank=1)] == [[1, 2]] * 3
     with pytest.raises(UsageError, match="no rank at tp=5") as raised:
         store.select(rank="tp=5")
-    assert raised.value.hint == "The store has tp 0; pp 0; dp 0-1; cp 0; ep 0."
+    assert raised.value.hint == "The store has tp 0; pp 0; dp 0-1; cp 0; ep 0; etp 0; edp 0-1."
     by_name = stores["forward-hook-passes"].coordinates(rank=1)
     assert {axis: place.rank for axis, place in by_name[1].items()} == {"tp": 1, "pp": 0}
     assert stores["tensorrt-llm-like"].coordinates() == {0: {}}
