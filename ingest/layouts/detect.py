@@ -115,7 +115,7 @@ def find_dump(
         directory: the directory that the user names.
         rank_map: ranks by device id, if the user gives them.
         layout: a pattern, or several, for a tree that no layout covers; see `ingest.layouts.declared`.
-        with_checkpoints: whether checkpoints of trainers are taken where there is no dump.
+        with_checkpoints: whether to take the checkpoints of a trainer if there is no dump.
 
     Raises:
         UsageError: the directory does not exist, has no known layout, or contains more than one dump; or it
@@ -133,6 +133,8 @@ def find_dump(
     is_dump = any(search.roots(directory, dumps_only))
     layouts = (*declared, *(_OF_DUMPS if is_dump else LAYOUTS))
     dumps, root = search.roots(directory, layouts)
+    if search.denied and not (dumps and (is_dump or with_checkpoints)):
+        raise search.denied[0]
     if not is_dump and not with_checkpoints and (root or dumps):
         raise UsageError(
             f"{directory}: only checkpoints of a trainer, and no dump",
@@ -207,13 +209,10 @@ class _DumpSearch:
             layouts: the layouts of these dumps.
 
         Raises:
-            AccessDenied: there is none, and some directories may not be read.
             DumpError: one cannot be listed.
         """
         self._look_for([layout for layout in layouts if layout.proves_dump])
         dumps = self.below(directory, MAX_DEPTH)
-        if not dumps and self.denied:
-            raise self.denied[0]
         return dumps, self.above(directory) if dumps in ([], [directory]) else None
 
     def _look_for(self, layouts: Sequence[Layout]) -> None:

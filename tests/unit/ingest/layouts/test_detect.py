@@ -118,3 +118,23 @@ def test_a_dump_that_begins_beside_checkpoints_is_found(made: MadeDump) -> None:
     assert "`watch` waits" in refused.value.hint
     made.add(b"", rank=0)
     assert find_dump(directory, with_checkpoints=False).root == made.root
+
+
+def test_checkpoints_are_found_beside_a_directory_that_may_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as `lost+found`. Whoever waits for a dump is told of it: the dump may be in there."""
+    (tmp_path / "checkpoint-8").mkdir()
+    (tmp_path / "checkpoint-8" / "trainer_state.json").write_text("{}")
+    (tmp_path / "lost+found").mkdir()
+    scandir = os.scandir
+
+    def refuse(path: str | Path) -> object:
+        if str(path).endswith("lost+found"):
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr("os.scandir", refuse)
+    assert find_dump(tmp_path).root == tmp_path
+    with pytest.raises(AccessDenied):
+        find_dump(tmp_path, with_checkpoints=False)
