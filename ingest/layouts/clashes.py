@@ -16,7 +16,7 @@ _RUNS_HINT = (
 
 
 def find_clashes(places: Iterable[LayoutPlace], ranks: Ranks) -> dict[int, tuple[Problem, ...]]:
-    """Return the problems of ranks that several devices or runs claim, by rank."""
+    """Return the problems of ranks that several devices or runs claim, by rank; no other rank is in it."""
     devices: dict[int, dict[int, str]] = {}
     runs: dict[int, dict[str, str]] = {}
     for located in places:
@@ -27,7 +27,8 @@ def find_clashes(places: Iterable[LayoutPlace], ranks: Ranks) -> dict[int, tuple
             devices.setdefault(rank, {}).setdefault(path_rank.number, place.directory)
         if located.layout.run_field in place.fields:
             runs.setdefault(rank, {}).setdefault(place.fields[located.layout.run_field], place.directory)
-    return {rank: (*_of_devices(rank, devices), *_of_runs(rank, runs)) for rank in {*devices, *runs}}
+    claimed = {rank: (*_of_devices(rank, devices), *_of_runs(rank, runs)) for rank in {*devices, *runs}}
+    return {rank: problems for rank, problems in claimed.items() if problems}
 
 
 def _of_devices(rank: int, devices: Mapping[int, Mapping[int, str]]) -> Iterable[Problem]:

@@ -123,8 +123,9 @@ class DumpTree:
                 break
         clashes = find_clashes(discovery.places, ranks)
         for key, listing in listings.items():
-            problems = dict.fromkeys((*listing.problems, *clashes.get(key.rank, ())))
-            listings[key] = replace(listing, problems=tuple(problems))
+            if key.rank in clashes:
+                problems = dict.fromkeys((*listing.problems, *clashes[key.rank]))
+                listings[key] = replace(listing, problems=tuple(problems))
         run_listings = _run_listings(discovery, ranks, steps)
         _merge_into(listings, run_listings)
         return DumpScan(

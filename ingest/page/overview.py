@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from ingest.findings.stored import SeriesDocument, read_series
+from ingest.page.fired_rules import FiredRule, rules_fired_in
 from ingest.reader.damage import Damage
 from ingest.reader.dump_store import DumpStore
 from ingest.reader.step import Step
@@ -18,17 +19,6 @@ from workers.store.model import SEVERITIES
 MAX_COMMITS = 256
 #: What stands in the place of rules in a step of which no rule was evaluated.
 NOT_FINITE = "NaN or Inf"
-
-
-class _Fired(NamedTuple):
-    """A rule that found something in a step."""
-
-    severity: int
-    rule: str
-    findings: int
-    step: int
-    rank: int | None
-    """None for a rule over several ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,22 +108,22 @@ def _newest(listed: Sequence[StepKey]) -> list[StepKey]:
     return [key for key in listed if key.step in wanted]
 
 
-def _of_steps(steps: Sequence[Step]) -> Iterator[_Fired]:
+def _of_steps(steps: Sequence[Step]) -> Iterator[FiredRule]:
+    critical = SEVERITIES.index("critical")
     for opened in steps:
-        summary, (rank, step) = opened.commit.summary, (opened.key.rank, opened.key.step or 0)
-        for rule, count in summary.findings.items():
-            yield _Fired(SEVERITIES.index(summary.severities.get(rule, "info")), rule, count, step, rank)
+        yield from rules_fired_in(opened)
+        summary, key = opened.commit.summary, opened.key
         if not summary.rules and summary.anomalous_tensors:
-            yield _Fired(SEVERITIES.index("critical"), NOT_FINITE, summary.anomalous_tensors, step, rank)
+            yield FiredRule(critical, NOT_FINITE, summary.anomalous_tensors, key.step or 0, key.rank)
 
 
-def _of_series(documents: Iterable[SeriesDocument]) -> Iterator[_Fired]:
+def _of_series(documents: Iterable[SeriesDocument]) -> Iterator[FiredRule]:
     for document in documents:
         for finding in document.findings:
-            yield _Fired(SEVERITIES.index(finding.severity), finding.rule, 1, finding.step, finding.rank)
+            yield FiredRule(SEVERITIES.index(finding.severity), finding.rule, 1, finding.step, finding.rank)
 
 
-def _worst(fired: Sequence[_Fired]) -> Worst | None:
+def _worst(fired: Sequence[FiredRule]) -> Worst | None:
     severity = max((each.severity for each in fired), default=None)
     if severity is None:
         return None

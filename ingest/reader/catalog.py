@@ -86,7 +86,7 @@ class Catalog:
         Reads the commit of every step, so the time grows with their number.
         """
         damages: list[Damage] = []
-        steps = self._open(self._list(self.listed_ranks), damages)
+        steps = self.committed(self._list(self.listed_ranks), damages)
         keys = [step.key for step in steps] + [damage.key for damage in damages]
         return sorted(keys, key=lambda key: key.order)
 
@@ -96,7 +96,7 @@ class Catalog:
         self._list(self.listed_ranks)
         first_keys = [keys[0] for keys in self._listings.values() if keys]
         damages: list[Damage] = []
-        self._open(first_keys, damages)
+        self.committed(first_keys, damages)
         known = {key.rank for key in self._steps} | {damage.key.rank for damage in damages}
         # The first step of these ranks is not committed, or not yet: try their other steps.
         later = [rank for rank in self.listed_ranks if rank not in known and self._has_commit(rank)]
@@ -170,7 +170,7 @@ class Catalog:
         """
         ranks, steps = self._ranks_of(rank), as_set(step)
         damaged: list[Damage] = []
-        opened = self._open(self._possible_keys(ranks, steps), damaged)
+        opened = self.committed(self._possible_keys(ranks, steps), damaged)
         present = {step.key for step in opened} | {damage.key for damage in damaged}
         self._check_present(ranks, steps, present)
         if damages is None:
@@ -189,11 +189,16 @@ class Catalog:
         return [key for key in keys if key.step is not None and (steps is None or key.step in steps)]
 
     def committed(self, keys: Sequence[StepKey], damages: list[Damage]) -> list[Step]:
-        """Return those of these steps that are committed, and add damaged ones to `damages`.
+        """Return the committed ones of these steps, and add damaged ones to `damages`.
 
-        Unlike `select`, it does not mind a step that is only listed, such as one that is being written.
+        Unlike `select`, it does not mind a step that is only listed, such as one that is being written. Reads
+        each commit once.
         """
-        return self._open(keys, damages)
+        unread = [key for key in keys if key not in self._steps]
+        commits, damaged = self._commits_of(unread)
+        self._steps.update((key, self._opened(committed)) for key, committed in commits.items())
+        damages += [Damage(key, "", reason) for key, reason in damaged.items()]
+        return [self._steps[key] for key in keys if key in self._steps]
 
     def _ranks_of(self, choice: Choice) -> set[int] | None:
         """Return the chosen ranks; None for all.
@@ -225,11 +230,11 @@ class Catalog:
         """Return by rank its first committed step, of ranks of which no step has been read."""
         self._list(ranks)
         keys_of = {rank: [key for key in self._listings[rank] if key.step is not None] for rank in ranks}
-        first = self._open([keys[0] for keys in keys_of.values() if keys], [])
+        first = self.committed([keys[0] for keys in keys_of.values() if keys], [])
         steps = {step.key.rank: step for step in first}
         for rank, keys in keys_of.items():
             if rank not in steps:  # its first step is not committed, or not yet
-                steps |= {step.key.rank: step for step in self._open(keys, [])[:1]}
+                steps |= {step.key.rank: step for step in self.committed(keys, [])[:1]}
         return steps
 
     @cached_property
@@ -255,17 +260,6 @@ class Catalog:
                 listings = threads.map(lambda rank: commit.list_keys(self.objects, [rank]), unlisted)
                 self._listings.update(zip(unlisted, listings, strict=True))
         return sorted((key for rank in ranks for key in self._listings[rank]), key=lambda key: key.order)
-
-    def _open(self, keys: Sequence[StepKey], damages: list[Damage]) -> list[Step]:
-        """Return the committed ones of these steps, and add damaged ones to `damages`.
-
-        Reads each commit once.
-        """
-        unread = [key for key in keys if key not in self._steps]
-        commits, damaged = self._commits_of(unread)
-        self._steps.update((key, self._opened(committed)) for key, committed in commits.items())
-        damages += [Damage(key, "", reason) for key, reason in damaged.items()]
-        return [self._steps[key] for key in keys if key in self._steps]
 
     def _commits_of(self, keys: Sequence[StepKey]) -> tuple[dict[StepKey, Commit], dict[StepKey, str]]:
         """Return the commits of these steps, and why others are damaged. Here: reads each of them."""
@@ -302,7 +296,7 @@ class Catalog:
         keys = self._listings[rank]
         for start in range(0, len(keys), _COMMITS_AT_ONCE):
             damages: list[Damage] = []
-            if self._open(keys[start : start + _COMMITS_AT_ONCE], damages) or damages:
+            if self.committed(keys[start : start + _COMMITS_AT_ONCE], damages) or damages:
                 return True
         return False
 

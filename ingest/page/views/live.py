@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ingest.findings.stored import read_series
+from ingest.page.fired_rules import FiredRule, rules_fired_in
 from ingest.page.moment import Moment
 from ingest.page.screen import AnswerLine, Asked, Screen, lines
 from ingest.page.views.layout_check import layout_check
@@ -72,39 +73,34 @@ def _ranks(moment: Moment, steps: Sequence[Step], last_step: int) -> list[dict[s
 def _findings(asked: Asked) -> list[dict[str, Any]]:
     """Return what rules found in the newest steps: a row for each step and rule, with all of its ranks."""
     newest = set(asked.moment.numbers[-_NEWEST:])
-    ranks: dict[_RuleInStep, list[int]] = {}
-    counts: Counter[_RuleInStep] = Counter()
+    by_rule: dict[tuple[int, int, str], list[FiredRule]] = {}
     for opened in asked.moment.steps:
-        step, summary = opened.key.step, opened.commit.summary
-        if step is None or step not in newest:
-            continue
-        for rule, count in summary.findings.items():
-            if count:
-                fired = _RuleInStep(step, SEVERITIES.index(summary.severities.get(rule, "info")), rule)
-                ranks.setdefault(fired, []).append(opened.key.rank)
-                counts[fired] += count
-    worst_first = sorted(ranks, key=lambda fired: (-fired.step, -fired.severity, -counts[fired]))
-    return [_fired_row(asked, fired, ranks[fired], counts[fired]) for fired in worst_first[:_FINDINGS]]
+        if opened.key.step in newest:
+            for fired in rules_fired_in(opened):
+                by_rule.setdefault((fired.step, fired.severity, fired.rule), []).append(fired)
+    worst_first = sorted(
+        by_rule.values(),
+        key=lambda together: (-together[0].step, -together[0].severity, -_count(together)),
+    )
+    return [_fired_row(asked, together) for together in worst_first[:_FINDINGS]]
 
 
-class _RuleInStep(NamedTuple):
-    """A rule that fired in a step."""
-
-    step: int
-    severity: int
-    rule: str
+def _count(together: Sequence[FiredRule]) -> int:
+    return sum(fired.findings for fired in together)
 
 
-def _fired_row(asked: Asked, fired: _RuleInStep, ranks: Sequence[int], count: int) -> dict[str, Any]:
-    where = asked.links.view("incidents", step=fired.step)
-    if len(ranks) == 1:
-        where = asked.links.view("cell", rank=ranks[0], step=fired.step)
+def _fired_row(asked: Asked, together: Sequence[FiredRule]) -> dict[str, Any]:
+    """Return the row of a rule in a step, given what it found on each rank."""
+    first = together[0]
+    where = asked.links.view("incidents", step=first.step)
+    if len(together) == 1:
+        where = asked.links.view("cell", rank=first.rank, step=first.step)
     return {
-        "step": fired.step,
-        "rule": fired.rule,
-        "severity": SEVERITIES[fired.severity],
-        "ranks": ranks,
-        "count": count,
+        "step": first.step,
+        "rule": first.rule,
+        "severity": SEVERITIES[first.severity],
+        "ranks": [fired.rank for fired in together],
+        "count": _count(together),
         "url": where,
     }
 

@@ -67,9 +67,10 @@ def place_by_content(
             orders = _orders(_Pieces(grid, shapes, elements), way, _WholeTensor(whole, shape))
             if orders is None:
                 continue
-            unknown = [order for dimension, order in orders.items() if _form(way, dimension, order) is None]
+            forms = {number: _form(way, number, order) for number, order in orders.items()}
+            unknown = [orders[number] for number, form in forms.items() if form is None]
             if not unknown:
-                placement = _placed(grid, shapes, way, orders)
+                placement = _placed(grid, shapes, way, forms)
                 if placement is not None and placement.assembly.shape == shape:
                     return FoundPlacement(next(iter(orders.values())), placement)
             elif found.order is None:
@@ -155,10 +156,9 @@ def _parts_along(pieces: _Pieces, dimensions: Sequence[Dimension], number: int) 
 
 
 def _placed(
-    grid: MeshGrid, shapes: Sequence[Shape], way: Placement, orders: dict[int, MatchedOrder]
+    grid: MeshGrid, shapes: Sequence[Shape], way: Placement, forms: Mapping[int, Dimension | None]
 ) -> Placement | None:
-    """Return the placement with the forms that were found."""
-    forms = {number: _form(way, number, order) for number, order in orders.items()}
+    """Return the placement with the forms that were found, by dimension of the mesh."""
     dimensions = tuple(forms.get(number) or dimension for number, dimension in enumerate(way.dimensions))
     if dimensions == way.dimensions:
         return None  # that one does not fit

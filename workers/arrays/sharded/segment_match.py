@@ -31,7 +31,7 @@ _MAX_STRETCHES = 16
 _LENGTH = 8
 #: The share of the positions of a piece that have to be found.
 _SHARE = 0.9
-#: Of equal positions, so many are tried as the beginning of a stretch, by so many positions at first.
+#: How many of several equal positions are tried as the beginning of a stretch, and how far each at first.
 _CANDIDATES, _WINDOW = 16, 256
 
 
