@@ -6,7 +6,6 @@ from workers.errors import DamagedStore
 from workers.store import findings
 from workers.store.model import Finding
 from workers.store.step import StoredStep
-from workers.store.table_checksums import refuse_foreign
 
 
 def findings_of(step: StoredStep) -> list[Finding] | None:
@@ -32,6 +31,4 @@ def _read_findings(step: StoredStep) -> list[Finding] | None:
     prefix = step.commit.prefix
     objects = step.objects.get_many([f"{prefix}/{key}" for key in keys])
     chunks = {key.removeprefix(f"{prefix}/"): data for key, data in objects.items()}
-    found = findings.decode(rules, step.key, nodes, chunks)
-    refuse_foreign(chunks, step.commit.record.checksums, str(step.key))
-    return found
+    return findings.decode(rules, step.key, nodes, chunks, step.commit.record.checksums)

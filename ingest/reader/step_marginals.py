@@ -8,7 +8,6 @@ from workers.store.sketches import marginals, sketch_tables
 from workers.store.sketches.marginals import StepMarginals
 from workers.store.sketches.step_sketches import StepSketches
 from workers.store.step import StoredStep
-from workers.store.table_checksums import refuse_foreign
 
 
 def marginals_of(step: StoredStep) -> dict[int, dict[int, Marginal]]:
@@ -35,9 +34,7 @@ def read_marginals(step: StoredStep) -> StepMarginals:
     keys = marginals.chunk_keys(nodes, where)
     objects = step.objects.get_many([f"{prefix}/{key}" for key in keys]) if keys else {}
     chunks = {key.removeprefix(f"{prefix}/"): data for key, data in objects.items()}
-    stored = marginals.decode(nodes, chunks, where)
-    refuse_foreign(chunks, step.commit.record.checksums, where)
-    return stored
+    return marginals.decode(nodes, chunks, where, step.commit.record.checksums)
 
 
 def read_sketches(step: StoredStep) -> StepSketches:

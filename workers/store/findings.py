@@ -20,6 +20,7 @@ from workers.errors import DamagedStore
 from workers.model import StepKey
 from workers.store import metadata, table_codec
 from workers.store.model import SEVERITIES, Evaluated, Finding
+from workers.store.table_checksums import NO_CHECKSUMS, refuse_foreign
 
 GROUP = "findings"
 LABELS = ("rule", "severity", "graph", "name", "reason")
@@ -56,12 +57,23 @@ def chunk_keys(rules: str, documents: Mapping[str, metadata.Document]) -> list[s
 
 
 def decode(
-    rules: str, key: StepKey, documents: Mapping[str, metadata.Document], chunks: Mapping[str, bytes]
+    rules: str,
+    key: StepKey,
+    documents: Mapping[str, metadata.Document],
+    chunks: Mapping[str, bytes],
+    checksums: Mapping[str, int] = NO_CHECKSUMS,
 ) -> list[Finding]:
     """Return the findings, the worst first.
 
+    Args:
+        rules: the digest of the rule set.
+        key: the step.
+        documents: the metadata, by path in the generation.
+        chunks: those of `chunk_keys`, by path in the generation.
+        checksums: what the commit lists of the chunks.
+
     Raises:
-        DamagedStore: a chunk is missing, or not what its metadata says.
+        DamagedStore: a chunk is missing, not what its metadata says, or not that of the commit.
     """
     columns: dict[str, Sequence[object]] = {}
     for name, data_type, known in (("labels", "string", LABELS), ("numbers", "float64", NUMBERS)):
@@ -72,9 +84,11 @@ def decode(
         columns |= _decode_columns(chunk, data_type, documents[path], known, f"{key}: {path}")
     try:
         rows = zip(*columns.values(), strict=True)
-        return [_finding(key, dict(zip(columns, row, strict=True))) for row in rows]
+        findings = [_finding(key, dict(zip(columns, row, strict=True))) for row in rows]
     except (ValueError, TypeError, OverflowError) as exc:
         raise DamagedStore(f"{key}: {GROUP}/{rules} is damaged: {exc}") from exc
+    refuse_foreign(chunks, checksums, str(key))
+    return findings
 
 
 def _decode_columns(

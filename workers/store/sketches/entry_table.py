@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from workers.errors import DamagedStore
 from workers.store import metadata, table_codec
+from workers.store.table_checksums import NO_CHECKSUMS, refuse_foreign
 
 ROW = "row"
 
@@ -70,20 +71,33 @@ class EntryTable:
         """Return the metadata of a table with this number of entries."""
         return metadata.table_array((entries, len(self.fields)), "int64", ("entry", "field"), self.fields)
 
-    def decode(self, document: metadata.Document, chunk: bytes | None, where: str) -> npt.NDArray[np.int64]:
+    def decode(
+        self,
+        document: metadata.Document,
+        chunk: bytes | None,
+        where: str,
+        checksums: Mapping[str, int] = NO_CHECKSUMS,
+    ) -> npt.NDArray[np.int64]:
         """Return the entries, (entry, len(fields)).
 
+        Args:
+            document: the metadata.
+            chunk: the chunk; None if it does not exist.
+            where: names the step.
+            checksums: what the commit lists of the chunks of the step.
+
         Raises:
-            DamagedStore: the table is missing or damaged; `where` names the step.
+            DamagedStore: the table is missing or damaged, or not that of the commit.
         """
-        where = f"{where}: {self.path}"
+        of_table = f"{where}: {self.path}"
         if chunk is None:
-            raise DamagedStore(f"{where} is missing")
-        shape = table_codec.shape_of(document, where)
-        stored = table_codec.fields_of(document, shape[1], where)
+            raise DamagedStore(f"{of_table} is missing")
+        shape = table_codec.shape_of(document, of_table)
+        stored = table_codec.fields_of(document, shape[1], of_table)
         if not set(self.fields) <= set(stored):
-            raise DamagedStore(f"{where} does not have the columns {', '.join(self.fields)}")
-        table = table_codec.decode(chunk, "int64", shape, where)
+            raise DamagedStore(f"{of_table} does not have the columns {', '.join(self.fields)}")
+        table = table_codec.decode(chunk, "int64", shape, of_table)
+        refuse_foreign({self.chunk: chunk}, checksums, where)
         return np.ascontiguousarray(table[:, [stored.index(field) for field in self.fields]])
 
     def own(self, entries: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.int64]]:

@@ -27,6 +27,7 @@ from workers.store import metadata, untrusted
 from workers.store.consolidated.nd_arrays import ArrayLayout
 from workers.store.sketches import histograms
 from workers.store.sketches.entry_table import EntryTable, is_of_rows, rows_of
+from workers.store.table_checksums import NO_CHECKSUMS, refuse_foreign
 from workers.store.tables import Tables
 
 AXES = EntryTable("marginal_axes", ("axis", "begin", "length"))
@@ -184,11 +185,22 @@ def chunk_keys(nodes: Mapping[str, metadata.Document], where: str) -> list[str]:
     return [AXES.chunk, *_layout(places).keys((_FIELDS, places)).values()]
 
 
-def decode(nodes: Mapping[str, metadata.Document], chunks: Mapping[str, bytes], where: str) -> StepMarginals:
+def decode(
+    nodes: Mapping[str, metadata.Document],
+    chunks: Mapping[str, bytes],
+    where: str,
+    checksums: Mapping[str, int] = NO_CHECKSUMS,
+) -> StepMarginals:
     """Return the marginals of a step from its nodes and chunks, each by its path in the generation.
 
+    Args:
+        nodes: the metadata.
+        chunks: those of `chunk_keys`.
+        where: names the step.
+        checksums: what the commit lists of the chunks.
+
     Raises:
-        DamagedStore: something of them is missing or damaged; `where` names the step.
+        DamagedStore: something of them is missing or damaged, or not that of the commit.
     """
     if VALUES not in nodes or AXES.path not in nodes:
         return StepMarginals.none()
@@ -203,6 +215,7 @@ def decode(nodes: Mapping[str, metadata.Document], chunks: Mapping[str, bytes], 
             raise DamagedStore(f"{where}: {key} is missing")
         whole = layout.decode(chunks[key], f"{where}: {key}")
         parts.append(whole[:, : places - number * layout.chunk[1]])
+    refuse_foreign(chunks, checksums, where)
     return StepMarginals(entries, np.concatenate(parts, axis=1))
 
 
