@@ -58,7 +58,7 @@ SLOW_STARTS = " ".join(f"{NOW + 660 * n}+0x10" for n in range(LEFT // 11))
 
 
 def restarting(minutes: int, times: int = LEFT) -> str:
-    """Return the start times of a process that lives for so many minutes, so many times."""
+    """Return the start times of a process that is killed every so many minutes, again and again."""
     lives = range(min(times, LEFT // minutes))
     return f"1+0x{BREAK - 1} " + " ".join(f"{NOW + 60 * minutes * n}+0x{minutes - 1}" for n in lives)
 
