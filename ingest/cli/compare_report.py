@@ -149,11 +149,12 @@ def say_summary(comparison: Comparison, *, top: int | None) -> None:
     _say_missing("B", comparison.only_b)
     for note in comparison.notes:
         say(note, label="note")
-    unequal = sum(_is_worth_a_line(comparison, tensor) for tensor in comparison.tensors)
-    if top is not None and unequal > top:
-        are = "is" if unequal == 1 else "are"
+    listed = [tensor for tensor in comparison.tensors if _is_worth_a_line(comparison, tensor)]
+    if top is not None and len(listed) > top:
+        are = "is" if len(listed) == 1 else "are"
+        how = "on one side only" if all(tensor.verdict in UNMATCHED for tensor in listed) else "not equal"
         shown = f"the worst {top} shown (--top N, --all, --html FILE)"
-        say(f"{counted(unequal, 'tensor')} {are} not equal, {shown}")
+        say(f"{counted(len(listed), 'tensor')} {are} {how}, {shown}")
     if comparison.first:
         first = comparison.first
         where = f"step {first.tensor.key_a.step}, rank {first.tensor.key_a.rank}: {first.tensor.name}"
@@ -163,7 +164,19 @@ def say_summary(comparison: Comparison, *, top: int | None) -> None:
         say(f"{where}: {reason}", label="first difference", style="bold")
         for other in first.others:
             say(f"  also {other.name}: {other.says}")
-    say(comparison.verdict, label="verdict", style="bold green" if comparison.is_within else "bold red")
+    verdict = comparison.verdict + _of_both_sides(comparison)
+    say(verdict, label="verdict", style="bold green" if comparison.is_within else "bold red")
+
+
+def _of_both_sides(comparison: Comparison) -> str:
+    """Return what holds for the tensors that both sides have, if nothing else makes the sides different."""
+    counts = {verdict: count for verdict, count in comparison.counts.items() if verdict not in UNMATCHED}
+    if comparison.is_within or not counts or not GOOD.issuperset(counts):
+        return ""
+    common = sum(counts.values())
+    are = "is" if common == 1 else "are"
+    how = "equal" if set(counts) == {Verdict.EQUAL} else "within the limits"
+    return f"; the {counted(common, 'tensor')} that both sides have {are} {how}"
 
 
 def _say_missing(side: str, keys: Sequence[StepKey]) -> None:

@@ -96,6 +96,33 @@ def test_a_summary_names_the_first_difference_and_the_verdict(capsys: pytest.Cap
     ]
 
 
+def test_a_verdict_says_that_all_that_both_sides_have_is_equal(capsys: pytest.CaptureFixture[str]) -> None:
+    say_summary(comparison(EQUAL, EQUAL, ONLY, ONLY), top=1)
+    assert capsys.readouterr().err.splitlines() == [
+        "2 tensors are on one side only, the worst 1 shown (--top N, --all, --html FILE)",
+        "verdict: different; the 2 tensors that both sides have are equal",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "verdict"),
+    [
+        (
+            (EQUAL, replace(EQUAL, verdict=Verdict.CLOSE), ONLY),
+            "2 tensors that both sides have are within the limits",
+        ),
+        ((EQUAL, ONLY), "1 tensor that both sides have is equal"),
+        ((EQUAL, FAR, ONLY), ""),
+        ((ONLY,), ""),
+    ],
+)
+def test_a_verdict_says_it_only_where_it_holds(
+    tensors: tuple[ComparedTensor, ...], verdict: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    say_summary(comparison(*tensors), top=None)
+    assert capsys.readouterr().err == f"verdict: different{verdict and '; the '}{verdict}\n"
+
+
 def test_of_many_steps_those_with_differences_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     steps = tuple(
         ComparedStep(StepKey(0, step), StepKey(1, step), {Verdict.EQUAL: 1, Verdict.DIFFERENT: step // 29})
