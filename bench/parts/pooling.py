@@ -19,6 +19,7 @@ from bench.costs import copy_cost
 from bench.load import Load, build_step, read_profile, read_replicated
 from bench.measure import Measure, Ratio, in_turns
 from bench.parts.reading import read_back
+from bench.parts.whole import ingest_cost
 from bench.setting import PROFILE, Setting
 from bench.stages import as_a_command
 from ingest.api import open_store
@@ -47,11 +48,62 @@ def measure(setting: Setting) -> Iterator[Measure]:
     counts = (2,) if setting.quick else (2, 8)
     for ranks in counts:
         yield from _measure_ranks(setting, ranks)
+    if not setting.quick:
+        yield from _measure_commands(setting)
+
+
+def _measure_commands(setting: Setting) -> Iterator[Measure]:
+    """Yield what `dump-ingest ingest` of three steps of a replica takes, as a process, against `cp -r`."""
+    rows, shared = read_profile(PROFILE), _shared_contents()
+    for place, parent in _places(setting).items():
+        with setting.target() as dump, setting.target(parent) as before, setting.target(parent) as store:
+            for rank in range(2):
+                build_step(rows, dump, rank, 0, shared)
+            ingest_cost(dump, before)
+            with Consolidator(open_objects(resolve(str(before)))) as consolidator:
+                consolidator.once()  # what ranks share follows from the view
+            shutil.rmtree(dump)
+            for rank in range(2):
+                for step in range(1, 4):
+                    build_step(rows, dump, rank, step, shared)
+                if rank == 0:
+                    ingest_cost(dump, before)
+                    shutil.rmtree(dump)
+            costs = in_turns(
+                setting.rounds,
+                {
+                    "copy": lambda store=store, dump=dump: _copied(dump, store),  # type: ignore[misc]
+                    "ingest": lambda store=store, dump=dump, before=before: _ingested(dump, before, store),  # type: ignore[misc]
+                },
+            )
+        yield Measure(
+            "processor time of `dump-ingest ingest`, a replica, 2.2 GB in 3 steps",
+            f"cp -r of its dump to {place}",
+            "s",
+            costs["ingest"],
+            costs["copy"],
+            Ratio.SHARE,
+            floor=1.0,
+        )
+
+
+def _copied(dump: Path, target: Path) -> float:
+    processor_s = copy_cost(dump, target).processor
+    shutil.rmtree(target)
+    return processor_s
+
+
+def _ingested(dump: Path, before: Path, store: Path) -> float:
+    """Ingest into a copy of a store; return the processor time in seconds."""
+    shutil.copytree(before, store)
+    processor_s = ingest_cost(dump, store).processor
+    shutil.rmtree(store)
+    return processor_s
 
 
 def _measure_ranks(setting: Setting, ranks: int) -> Iterator[Measure]:
     with setting.target() as plain_path, setting.target() as pooled_path, setting.target() as dump:
-        places = {"disk": setting.disk} | ({"tmpfs": setting.memory} if setting.memory else {})
+        places = _places(setting)
         plain, pooled = _Run(plain_path, dump, {}), _Run(pooled_path, dump, places)
         compared = min(ranks, 2)
         for rank in range(ranks):
@@ -98,6 +150,16 @@ def _measure_ranks(setting: Setting, ranks: int) -> Iterator[Measure]:
                 )
             _remove_step(pooled, 0)
             yield from _reading(setting, pooled, plain)
+
+
+def _places(setting: Setting) -> dict[str, Path]:
+    return {"disk": setting.disk} | ({"tmpfs": setting.memory} if setting.memory else {})
+
+
+def _shared_contents() -> frozenset[int]:
+    """Return the contents of the profile that all replicas have."""
+    names = read_replicated(REPLICATED)
+    return frozenset(row.content for row in read_profile(PROFILE) if row.name in names)
 
 
 def _requests(pooled: _Run, plain: _Run, ranks: int, which: str, rank: int) -> Measure:
@@ -164,8 +226,7 @@ class _Run:
         self._shared = SharedTensors(self.objects)
         self._dump = dump
         self._rows = read_profile(PROFILE)
-        names = read_replicated(REPLICATED)
-        self._replicated = frozenset(row.content for row in self._rows if row.name in names)
+        self._replicated = _shared_contents()
 
     def consolidate(self) -> None:
         """Make the view, and open it as a watcher does once: later steps take a request or two."""
