@@ -339,7 +339,7 @@ def _spread_lines(answer: OriginAnswer) -> Iterator[str]:
     if spread.operators:
         yield f"{counted(spread.operators, 'operator')} in step {answer.step}, on {_ranks_text(spread.ranks)}"
     elif answer.how in ("born", "came in"):
-        yield "to no other operator in this step"
+        yield f"not to any other dumped operator in step {answer.step}"
     yield from _first(_FEW, map(_collective_text, spread.collectives))
     if spread.ends:
         yield f"in the end: {'; '.join(_first(_FEW, spread.ends))}"
