@@ -97,6 +97,7 @@ class Podman:
         """Run a command of Podman, whatever it ends with."""
         return subprocess.run(
             ["podman", *map(str, words)],
+            cwd=self.root,  # conmon leaves a file there when the kernel ends a container: `oom`
             env=self.environment,
             capture_output=True,
             text=True,
