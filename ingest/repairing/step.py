@@ -87,6 +87,9 @@ def _mend_sketches(work: StepWork, step: Step, damages: Sequence[Damage]) -> Ste
     names, record = [step.commit.fingerprint], step.commit.record
     mended = mend_sketches(step, damages, lambda: work.dumps.remake(work.key, names, record, sketches=True))
     work.repair.lost += mended.lost
-    for path, data in mended.chunks.items():
-        work.put(f"{step.commit.prefix}/{path}", data, mended.origin)
+    chunks = {f"{step.commit.prefix}/{path}": data for path, data in mended.chunks.items()}
+    stored = work.objects.get_many(list(chunks))
+    for name, data in chunks.items():
+        if stored.get(name) != data:  # one table of several may be whole
+            work.put(name, data, mended.origin)
     return Step(work.objects, with_tables(step.commit, mended.chunks), step.tables)

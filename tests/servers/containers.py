@@ -69,8 +69,9 @@ class Podman:
             names = self(kind, "ls", "--quiet", "--filter", f"label={self.label}", *every).split()
             if names:
                 self(kind, "rm", *options, *names)
-        self("image", "prune", "--force")
-        self("image", "prune", "--all", "--force", "--filter", "until=48h")
+        # Podman refuses to remove what a build of another process is based on: the next engine removes it.
+        self.run("image", "prune", "--force")
+        self.run("image", "prune", "--all", "--force", "--filter", "until=48h")
         self._directory.cleanup()
 
     @property

@@ -8,7 +8,9 @@ import pytest
 from ingest.api import open_store, repair
 from tests import checker
 from tests.damages import flip, only
-from workers.store.sketches import histograms
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import ingest_directly
+from workers.store.sketches import histograms, marginals
 
 CHUNK = f"rank_1/step_2/*/{histograms.TABLE.chunk}"
 
@@ -55,3 +57,17 @@ def test_without_tensors_they_come_from_the_dump_or_are_lost(store: Path, lone_s
     done = repair(lone_store, apply=True)
     assert not done.is_clean
     assert any("neither its payloads nor a dump" in lost.reason for lost in done.repairs[0].lost)
+
+
+@pytest.mark.parametrize("damaged", [marginals.AXES.chunk, f"{marginals.VALUES}/c/0/0"])
+def test_of_the_two_tables_of_marginals_only_the_damaged_one_is_written(tmp_path: Path, damaged: str) -> None:
+    dump, store = MadeDump(tmp_path / "dump"), tmp_path / "run.zarr"
+    values = np.random.default_rng(0).normal(size=(32, 512)).astype("<f4")
+    dump.add(values, tensor_name(slot=0, time=1), step=2, rank=1)
+    ingest_directly(dump.root, store, sketches=True)
+    before = checker.objects(store)
+    path = only(store, f"rank_1/step_2/*/{damaged}")
+    flip(path)
+    (repaired,) = repair(store, apply=True).repairs
+    assert [mended.path for mended in repaired.mended] == [str(path.relative_to(store))]
+    assert checker.objects(store) == before
