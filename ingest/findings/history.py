@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -23,6 +22,8 @@ from workers.errors import DamagedStore, UsageError
 from workers.store.consolidated.blocks import Block, TensorAxis, TensorKey
 
 Values: TypeAlias = npt.NDArray[np.float64]
+#: A step, and what tells one generation of it from another.
+_Generation: TypeAlias = tuple[int, str]
 
 #: The history takes no more memory; beyond it, fewer steps are kept.
 MAX_HISTORY_NBYTES = 512 * 1024 * 1024
@@ -61,6 +62,8 @@ class StepWindow:
     before: Sequence[StepValues]
     width: int
     """Of the axis."""
+    is_cut: bool = False
+    """Whether steps before are left out because they take too much memory."""
 
     @property
     def row(self) -> npt.NDArray[np.int32]:
@@ -114,7 +117,8 @@ class StepWindow:
 class History:
     """Reads steps, and keeps what rules need of them as long as later steps are compared with them.
 
-    Memory: `MAX_HISTORY_NBYTES`, and one step of all ranks as `StepStatistics` has it.
+    Memory: `MAX_HISTORY_NBYTES`, or two steps if these take more; and one step of all ranks as
+    `StepStatistics` has it.
     """
 
     chooses: Callable[[TensorKey], bool]
@@ -129,8 +133,10 @@ class History:
     needs_histograms: bool = False
     axis: TensorAxis = field(default_factory=TensorAxis)
     """The chosen tensors."""
-    _kept: dict[tuple[int, str], StepValues | None] = field(default_factory=dict)
-    """By step and generation; None for a step that could not be read."""
+    _kept: dict[_Generation, StepValues | None] = field(default_factory=dict)
+    """By step and generation; None for a step that could not be read, or takes too much memory."""
+    _cut: set[_Generation] = field(default_factory=set)
+    """Those that take too much memory."""
     _chosen: dict[TensorKey, bool] = field(default_factory=dict)
 
     def window(self, catalog: Catalog, step: int, before: Mapping[int, str], generation: str) -> StepWindow:
@@ -152,33 +158,39 @@ class History:
         steps = [values for key in wanted if (values := self._kept[key]) is not None]
         if self._kept[wanted[-1]] is None:
             raise DamagedStore(f"step {step} could not be read")
-        while len(steps) > 2 and sum(values.nbytes for values in steps) > MAX_HISTORY_NBYTES:
-            steps.pop(0)
-        return StepWindow(steps[-1], steps[:-1], len(self.axis))
+        return StepWindow(steps[-1], steps[:-1], len(self.axis), is_cut=bool(self._cut))
 
-    def _keep(self, catalog: Catalog, wanted: Sequence[tuple[int, str]]) -> None:
-        """Read what is not known of these steps, and forget all others."""
-        if unread := dict(key for key in wanted if key not in self._kept):
-            read = self._read(catalog, unread)
-            self._kept.update(((number, name), read.get(number)) for number, name in unread.items())
-        self._kept = {key: values for key, values in self._kept.items() if key in wanted}
+    def _keep(self, catalog: Catalog, wanted: Sequence[_Generation]) -> None:
+        """Read what is not known of these steps, as far as there is memory for it, and forget all others."""
+        kept = {key: self._kept[key] for key in wanted if key in self._kept}
+        cut = self._cut.intersection(kept)
+        unread = dict(key for key in wanted if key not in kept)
+        for number, values in self._read(catalog, unread) if unread else ():
+            kept[number, unread[number]] = values
+            if oldest := _beyond_memory(kept):
+                kept |= dict.fromkeys(oldest)
+                cut.update(oldest)
+                if (number, unread[number]) in oldest:
+                    cut.update(key for key in unread.items() if key not in kept)
+                    break  # the others are older still
+        self._kept, self._cut = {key: kept.get(key) for key in wanted}, cut
 
-    def _read(self, catalog: Catalog, unread: Mapping[int, str]) -> dict[int, StepValues]:
-        """Read these steps as the history keeps them, without those that are gone or damaged."""
-        values: dict[int, StepValues] = {}
+    def _read(self, catalog: Catalog, unread: Mapping[int, str]) -> Iterator[tuple[int, StepValues]]:
+        """Read these steps, the newest first, without those that are gone or damaged."""
         try:
             statistics = StepStatistics(take_snapshot(catalog, step=list(unread), include_partial=True))
         except UsageError:
             # Some of them are gone, or all are.
-            for step, generation in unread.items() if len(unread) > 1 else ():
-                values |= self._read(catalog, {step: generation})
-            return values
-        for step in statistics.snapshot.steps:
-            # A damaged step must not hide findings in the steps after it.
-            with suppress(DamagedStore):
-                steps = statistics.snapshot.of_step(step) if self.needs_histograms else {}
-                values[step] = self._reduced(statistics.block(step), statistics.axis, steps)
-        return values
+            for step in sorted(unread, reverse=True) if len(unread) > 1 else ():
+                yield from self._read(catalog, {step: unread[step]})
+            return
+        for step in reversed(statistics.snapshot.steps):
+            steps = statistics.snapshot.of_step(step) if self.needs_histograms else {}
+            try:
+                values = self._reduced(statistics.block(step), statistics.axis, steps)
+            except DamagedStore:
+                continue  # it must not hide findings in the steps after it
+            yield step, values
 
     def _reduced(self, block: Block, axis: TensorAxis, steps: Mapping[int, Step]) -> StepValues:
         """Reduce a step to the columns that rules need."""
@@ -210,6 +222,18 @@ class History:
         if key not in self._chosen:
             self._chosen[key] = self.chooses(key)
         return self._chosen[key]
+
+
+def _beyond_memory(kept: Mapping[_Generation, StepValues | None]) -> list[_Generation]:
+    """Return the oldest of these steps, without which the others take no more memory than they may."""
+    sizes = {key: values.nbytes for key, values in sorted(kept.items()) if values is not None}
+    total, oldest = sum(sizes.values()), []
+    for key in list(sizes)[:-2]:  # a step is compared with the one before, whatever they take
+        if total <= MAX_HISTORY_NBYTES:
+            break
+        total -= sizes[key]
+        oldest.append(key)
+    return oldest
 
 
 def _cumulative(

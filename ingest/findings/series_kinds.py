@@ -16,7 +16,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ingest.findings.history import StepWindow, Values
+from ingest.findings.history import MAX_HISTORY_NBYTES, StepWindow, Values
+from ingest.units import human_bytes
 from workers.errors import UsageError
 from workers.rules.values import Rule
 from workers.store.sketches.sketch_columns import HINT
@@ -79,6 +80,7 @@ def _evaluates(
 @_evaluates("unchanged", steps_before=lambda rule: int(rule["steps"]) - 1, needs_digests=True)
 def _unchanged(rule: Rule, window: StepWindow) -> TensorHits:
     steps = int(rule["steps"])
+    _refuse_if_cut(window, steps - 1)
     elements = window.value("count")
     if len(window.before) < steps - 1:
         mask = np.zeros(elements.shape, bool)
@@ -136,6 +138,7 @@ def _drift(rule: Rule, window: StepWindow) -> TensorHits:
 @_evaluates("outlier", steps_before=lambda rule: int(rule["history"]), reads_statistic=True)
 def _outlier(rule: Rule, window: StepWindow) -> TensorHits:
     name, above = rule["statistic"], rule["direction"] == "above"
+    _refuse_if_cut(window, int(rule["least"]))
     now = window.value(name)
     past = window.values_before(name, int(rule["history"]))
     known = np.isfinite(past).sum(axis=0)
@@ -152,6 +155,15 @@ def _outlier(rule: Rule, window: StepWindow) -> TensorHits:
         )
 
     return TensorHits(mask, ratio, rule["ratio_gt"], describe)
+
+
+def _refuse_if_cut(window: StepWindow, needed: int) -> None:
+    """Raise `UsageError` if fewer steps before are known than a rule needs, for want of memory."""
+    if window.is_cut and len(window.before) < needed:
+        raise UsageError(
+            f"it needs {needed} steps before, of which {len(window.before)} fit into "
+            f"{human_bytes(MAX_HISTORY_NBYTES)}; rules over several steps must choose fewer tensors"
+        )
 
 
 def _median_and_z(now: Values, past: Values, comparable: npt.NDArray[np.bool_]) -> tuple[Values, Values]:
