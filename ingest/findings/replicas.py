@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from ingest.findings.conditions import Tensor, fulfilled, names_of
 from ingest.reader.catalog import Catalog
+from ingest.reader.damage import Damage
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import take_snapshot
 from ingest.reader.step_statistics import StepStatistics
-from workers.errors import DamagedStore, StoreError, UsageError
+from workers.errors import DamagedStore, StepRemoved, StoreError, UsageError
 from workers.rules.names import is_chosen
 from workers.rules.values import Rule, Selector
 from workers.store.consolidated.blocks import TensorKey
@@ -31,9 +32,13 @@ _REASON = 500
 
 def chooses(selector: Selector, key: TensorKey) -> bool:
     """Return whether a rule with this selector is about a tensor, on a rank that it is about."""
+    return is_chosen(selector.include, selector.exclude, key.name) and _has_place(selector, key)
+
+
+def _has_place(selector: Selector, key: TensorKey) -> bool:
+    """Return whether a tensor is where a rule looks, whatever its name."""
     return (
-        is_chosen(selector.include, selector.exclude, key.name)
-        and is_chosen(selector.op_type, selector.exclude_op_type, key.op_type)
+        is_chosen(selector.op_type, selector.exclude_op_type, key.op_type)
         and is_chosen(selector.io, (), key.io)
         and is_chosen(selector.graph, (), key.graph)
     )
@@ -76,16 +81,20 @@ class ComparedReplicas:
         try:
             answer = divergence(catalog, step=[*before, step], layout=False)
             fulfil = _fulfilling(catalog, step, conditions) if conditions else {}
-        except UsageError:
-            return cls()  # no complete step, or only one rank has one: nothing to compare
-        except DamagedStore as exc:
+        except (DamagedStore, StepRemoved) as exc:
             return cls(failed=exc.message)
+        except UsageError:
+            # A step before is gone, or no two ranks have a complete step, so there is nothing to compare.
+            left = _committed(catalog, before)
+            if len(left) == len(before):
+                return cls(left_out=_left_out_of(catalog, step))
+            return cls.of(catalog, step, left, conditions)
         except StoreError:
             raise
         except Exception as exc:  # noqa: BLE001  (the cubes must not wait for it)
             return cls(failed=f"{type(exc).__name__}: {exc}"[:_REASON])
-        left_out = [str(damage) for damage in answer.left_out if damage.key.step == step]
-        return cls(answer, tuple(left_out), fulfil=fulfil)
+        left_out = tuple(str(left) for left in answer.left_out if left.key.step == step)
+        return cls(answer, left_out, fulfil=fulfil)
 
     def findings(self, rule: Rule, step: int) -> Iterator[Finding]:
         """Yield the findings of a rule in the comparison, in order of execution.
@@ -103,6 +112,24 @@ class ComparedReplicas:
         for finding in KINDS[rule.kind](rule, self.answer, step):
             if fulfil is None or (finding.graph, finding.name) in fulfil:
                 yield finding
+
+
+def _committed(catalog: Catalog, steps: Sequence[int]) -> list[int]:
+    """Return the steps that any rank still has."""
+    fresh, damages = catalog.reopened(), list[Damage]()
+    opened = fresh.committed(fresh.listed(step=steps), damages)
+    keys = [step.key for step in opened] + [damage.key for damage in damages]
+    return sorted({key.step for key in keys if key.step is not None})
+
+
+def _left_out_of(catalog: Catalog, step: int) -> tuple[str, ...]:
+    """Return which ranks of a step cannot be compared, and why."""
+    try:
+        return tuple(map(str, take_snapshot(catalog, step=step, allow_empty=True).left_out))
+    except DamagedStore as exc:
+        return (exc.message,)
+    except UsageError:
+        return ()  # the step is gone
 
 
 def _fulfilling(
@@ -126,10 +153,28 @@ def _divergence(rule: Rule, answer: Divergence, step: int) -> Iterator[Finding]:
 
 def _missing(rule: Rule, answer: Divergence, step: int) -> Iterator[Finding]:
     for missing in answer.missing:
-        is_named = is_chosen(rule.selector.include, rule.selector.exclude, missing.name)
-        if missing.last_step == step and missing.what in rule["of"] and is_named:
+        is_asked = missing.last_step == step and missing.what in rule["of"]
+        if is_asked and _chooses_missing(rule.selector, missing):
             tensor = missing.graph, missing.name
             yield from _finding(rule, step, missing.ranks, tensor, _describe_missing(missing))
+
+
+def _chooses_missing(selector: Selector, missing: Missing) -> bool:
+    """Return whether a rule is about what is missing: an operator by its name, or by any of its tensors.
+
+    A step has no tensors: only a rule that names none to include is about it.
+    """
+    if not missing.keys:
+        return not (selector.include or selector.op_type or selector.io or selector.graph)
+    if not is_chosen((), selector.exclude, missing.name):
+        return False
+    is_named = is_chosen(selector.include, (), missing.name)
+    return any(
+        _has_place(selector, key)
+        and is_chosen((), selector.exclude, key.name)
+        and (is_named or is_chosen(selector.include, (), key.name))
+        for key in missing.keys
+    )
 
 
 KINDS: Mapping[str, Callable[[Rule, Divergence, int], Iterator[Finding]]] = {

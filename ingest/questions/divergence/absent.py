@@ -185,7 +185,9 @@ def _rows(
         _, graph, op_type, op_name, occurrence = operator
         if len(members) == whole[operator]:
             name = f"{op_type}.{op_name}" + (f"#{occurrence}" if occurrence else "")
-            rows.append(Missing("operator", *split, name, graph, len(members), *span))
+            of_operator = tuple(keys[tensor] for tensor in members)
+            rows.append(Missing("operator", *split, name, graph, len(members), *span, of_operator))
             continue
-        rows += [Missing("tensor", *split, keys[tensor].name, graph, 1, *span) for tensor in members]
+        tensors = [keys[tensor] for tensor in members]
+        rows += [Missing("tensor", *split, key.name, graph, 1, *span, (key,)) for key in tensors]
     return rows

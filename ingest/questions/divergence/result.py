@@ -125,10 +125,12 @@ class Missing:
     last_step: int | None = None
     steps: int = 0
     """In how many steps; 0 for ranks."""
+    keys: tuple[TensorKey, ...] = field(default=(), repr=False)
+    """The tensors; empty for steps and ranks."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return a flat dictionary of plain values and lists of ranks."""
-        return _listed(asdict(self))
+        return _listed({name: getattr(self, name) for name in self.__dataclass_fields__ if name != "keys"})
 
 
 @dataclass(frozen=True, slots=True)
