@@ -165,6 +165,10 @@ class _CollectedFindings:
         else:
             chosen = of_ranks(document.findings, ranks)
             self._add(chosen, Counter(finding.rule for finding in chosen))
+            failures += [
+                f"step {document.step}: rule {rule}: {describe_unknown_ranks(count)}"
+                for rule, count in beyond_limits(document.findings, document.totals).items()
+            ]
         failures += [f"step {document.step}: rule {name}: {why}" for name, why in document.failed.items()]
         failures += [f"{step}; not compared" for step in document.not_evaluated]
 
@@ -207,6 +211,16 @@ def of_ranks(findings: Iterable[Finding], ranks: Iterable[int]) -> tuple[Finding
     """Return the findings about one of these ranks, and those about several ranks together."""
     chosen = set(ranks)
     return tuple(finding for finding in findings if finding.rank is None or finding.rank in chosen)
+
+
+def beyond_limits(findings: Iterable[Finding], totals: Mapping[str, int]) -> dict[str, int]:
+    """Return by rule how much it found that its limit kept from being stored; only rules with any."""
+    return dict(Counter(totals) - Counter(finding.rule for finding in findings))
+
+
+def describe_unknown_ranks(count: int) -> str:
+    """Say that findings beyond a limit cannot be told by rank."""
+    return f"{counted(count, 'further finding')} on any rank, of which only the number is known"
 
 
 def _describe_not_evaluated(without_rules: Sequence[StepKey], without_series: Sequence[int]) -> list[str]:

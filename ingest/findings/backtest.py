@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ingest.findings.anomalies import of_ranks
+from ingest.findings.anomalies import beyond_limits, describe_unknown_ranks, of_ranks
 from ingest.findings.necessary_conditions import necessary_condition
 from ingest.findings.series import SeriesRules
 from ingest.findings.stored import generation_of
@@ -229,7 +229,9 @@ def _evaluate_series(rules: RuleSet, snapshot: Snapshot, tallies: Mapping[str, _
         findings = of_ranks(result.findings, snapshot.ranks)
         if len(findings) < len(result.findings):
             totals = Counter(finding.rule for finding in findings)
-            result = replace(result, findings=findings, totals=totals)
+            beyond = beyond_limits(result.findings, result.totals)
+            failed = {rule: describe_unknown_ranks(count) for rule, count in beyond.items()}
+            result = replace(result, findings=findings, totals=totals, failed={**result.failed, **failed})
         _count(tallies, result, f"step {number}", None, number)
         before[number] = generation
 

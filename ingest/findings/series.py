@@ -141,9 +141,9 @@ class SeriesRules:
         if rule.where:
             mask &= window.fulfils(rule.where)
         places = np.argwhere(mask)
-        order = np.lexsort((row[mask], places[:, 0]))
+        places = places[np.lexsort((row[mask], places[:, 0]))]
         findings = []
-        for rank, tensor in places[order][: rule.limit].tolist():
+        for rank, tensor in places[_shared_out(places[:, 0], rule.limit)].tolist():
             key = self._history.axis[tensor]
             findings.append(
                 Finding(
@@ -168,3 +168,14 @@ class SeriesRules:
         mask = self._masks.setdefault(rule.name, [])
         mask += [chooses(rule.selector, key) for key in self._history.axis.keys[len(mask) :]]
         return np.array(mask, bool)
+
+
+def _shared_out(ranks: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int64]:
+    """Return the places of at most `limit` findings, in order: the first of each rank, then the second, ...
+
+    Args:
+        ranks: the rank of each finding, ascending.
+        limit: how many to choose.
+    """
+    turn = np.arange(len(ranks)) - np.searchsorted(ranks, ranks)
+    return np.sort(np.lexsort((ranks, turn))[:limit])
