@@ -39,13 +39,29 @@ class Sighting:
 
 
 @dataclass(slots=True)
+class _Failure:
+    """Where a rule could not be evaluated."""
+
+    where: str
+    """The first step, and its rank if it is about one alone."""
+    reason: str
+    steps: set[int] = field(default_factory=set)
+
+    def __str__(self) -> str:
+        return f"{named_ranges('step', self.steps)}; at first in {self.where}: {self.reason}"
+
+
+@dataclass(slots=True)
 class Sightings:
     """All sightings of a snapshot. Memory: one for each rule and step."""
 
     by_rule: dict[str, dict[int, Sighting]] = field(default_factory=dict)
     facts: dict[str, RuleFacts] = field(default_factory=dict)
     without_rules: list[str] = field(default_factory=list)
+    """What rules tell nothing about, and why."""
     damaged: list[str] = field(default_factory=list)
+    _failures: dict[str, _Failure] = field(default_factory=dict)
+    """By rule, or by what else was not evaluated."""
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Sightings:
@@ -65,6 +81,7 @@ class Sightings:
                 f"{named_ranges('step', without_series)}: rules over several steps or ranks were not "
                 "evaluated; `consolidate` does that"
             )
+        sightings.without_rules += [f"{what}: {failure}" for what, failure in sightings._failures.items()]
         return sightings
 
     def first_finding(self, snapshot: Snapshot, rule: str, step: int) -> Finding | None:
@@ -98,6 +115,8 @@ class Sightings:
             sighting = self._sighting(rule, summary.key.step or 0)
             sighting.ranks.add(summary.key.rank)
             sighting.count += count
+        for rule, reason in summary.failed_rules.items():
+            self._add_failure(f"rule {rule}", summary.key.step or 0, str(summary.key), reason)
         return True
 
     def _add_documents(self, snapshot: Snapshot) -> list[int]:
@@ -123,6 +142,14 @@ class Sightings:
         for rule, count in document.totals.items():
             if rule in severities:
                 self._sighting(rule, document.step).count += count
+        step, where = document.step, f"step {document.step}"
+        for rule, reason in document.failed.items():
+            self._add_failure(f"rule {rule}", step, where, reason)
+        for left_out in document.not_evaluated:
+            self._add_failure("replicas not compared", step, where, left_out)
+
+    def _add_failure(self, what: str, step: int, where: str, reason: str) -> None:
+        self._failures.setdefault(what, _Failure(where, reason)).steps.add(step)
 
     def _sighting(self, rule: str, step: int) -> Sighting:
         self.facts.setdefault(rule, RuleFacts("", "warning"))

@@ -1,23 +1,30 @@
 """The incidents of real dumps with NaN, and of runs made by hand."""
 
 import json
+import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import ingest
+from tests import rule_sets
 from tests.damages import flip, only
 from tests.dumps import DumpLibrary, unpack
 from tests.made_runs import MadeRun
 from tests.npy_files import MadeDump
 from tests.origin_runs import BAD, CLEAN, GOOD, INF
 from tests.pipeline import ingest_directly
+from tests.replicas import Replicas
 from workers.errors import UsageError
 from workers.model import StepKey
 from workers.rules.load import load_rules
+from workers.rules.values import RuleSet
+from workers.store.opening import open_objects, resolve
 
 RULES = load_rules().enabled
+DRIFT = rule_sets.only(kind="drift", distance_gt=1)
 POSITIVE = "logarithm of a number that is not positive (2 of 24 elements)"
 
 
@@ -178,3 +185,25 @@ def test_damage_that_hides_an_origin_is_named(nan: Path, tmp_path: Path) -> None
     (incident,) = (incident for incident in answer.incidents if incident.kind == "nan")
     assert "where it began is not known: rank 1 step 2: damaged: " in incident.summary
     assert [left.key for left in answer.left_out] == [StepKey(1, 2), StepKey(1, 3)]
+
+
+def test_a_rule_that_could_not_be_evaluated_is_named_once(dumps: DumpLibrary, tmp_path: Path) -> None:
+    (cast,), (drift,) = rule_sets.only(kind="cast", format="e4m3", overflow_gt=0).rules, DRIFT.rules
+    rules = RuleSet((replace(cast, name="cast"), drift), "0")
+    store = tmp_path / "run.zarr"
+    ingest_directly(dumps["nan-log-2rank"] / "dump", store, rules=rules)
+    rule_sets.consolidated(open_objects(resolve(store, {})), rules)
+    first, second = ingest.incidents(ingest.open_store(store)).not_evaluated
+    assert re.fullmatch(r"rule cast: steps 1-3; at first in rank 0 step 1: .* no histogram", first)
+    assert second == "rule mine: steps 1-3; at first in step 1: no tensor has a histogram"
+
+
+def test_replicas_that_were_not_compared_are_named_once() -> None:
+    replicas = Replicas()
+    for step in range(3):
+        replicas.put(0, step, {"Adam.w.input.0": step})
+        replicas.put(1, step, {"Adam.w.input.0": step}, status="partial" if step else "complete")
+    rule_sets.consolidated(replicas.objects, rule_sets.only(kind="divergence"))
+    assert ingest.incidents(replicas.store).not_evaluated[-1] == (
+        "replicas not compared: steps 1-2; at first in step 1: rank 1 step 1: partial"
+    )
