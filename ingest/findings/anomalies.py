@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ingest.findings.severities import at_least
 from ingest.findings.stored import SeriesDocument, read_series
 from ingest.reader import notebook
 from ingest.reader.catalog import Catalog
@@ -16,7 +17,7 @@ from ingest.reader.ranges import named_ranges
 from ingest.reader.step import Step
 from ingest.reader.step_findings import findings_of
 from ingest.reader.text import counted
-from workers.errors import DamagedStore, UsageError
+from workers.errors import DamagedStore
 from workers.model import StepKey
 from workers.rules.load import load_rules, rules_like
 from workers.store.model import SEVERITIES, Finding
@@ -101,11 +102,10 @@ def anomalies(
     Raises:
         UsageError: a rank, a step or a rule does not exist, or the severity is not one of these.
     """
-    if severity is not None and severity not in SEVERITIES:
-        raise UsageError(f"{severity!r} is not a severity", hint=f"It is one of {', '.join(SEVERITIES)}.")
+    severe = at_least(severity)
     listing = _CollectedFindings()
     listing.collect(store.reopened(), rank, step)
-    return listing.chosen(store.url, rule, severity)
+    return listing.chosen(store.url, rule, severe)
 
 
 class _CollectedFindings:
@@ -178,24 +178,21 @@ class _CollectedFindings:
             self._findings.append(finding)
         self._totals.update({name: count for name, count in totals.items() if name in self._severities})
 
-    def _names(self, rule: str | Sequence[str] | None, severity: str | None) -> set[str]:
-        """Return the names of some rules, those that found something or are built in."""
+    def _names(self, rule: str | Sequence[str] | None, severe: Container[str]) -> set[str]:
+        """Return the names of some rules of some severities that found something."""
         names = set(self._totals)
         if rule is not None:
             known = sorted({*self._totals, *(known.name for known in load_rules().rules)})
             names = rules_like(as_names(rule), known)
-        if severity is not None:
-            severe = SEVERITIES[SEVERITIES.index(severity) :]
-            names = {name for name in names if self._severities.get(name) in severe}
-        return names
+        return {name for name in names if self._severities.get(name) in severe}
 
-    def chosen(self, store: str, rule: str | Sequence[str] | None, severity: str | None) -> Anomalies:
-        """Return the findings of some rules.
+    def chosen(self, store: str, rule: str | Sequence[str] | None, severe: Container[str]) -> Anomalies:
+        """Return the findings of some rules of some severities.
 
         Raises:
             UsageError: a rule does not exist.
         """
-        names = self._names(rule, severity)
+        names = self._names(rule, severe)
         findings = [finding for finding in self._findings if finding.rule in names]
         return Anomalies(
             store,

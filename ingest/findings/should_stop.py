@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from ingest.findings.evidence import CommittedEvidence, CommittedStep
+from ingest.findings.severities import at_least
 from workers.errors import DumpIngestError, StoreMissing, UsageError
 
 _TIMEOUT_S = 5.0
@@ -55,8 +56,9 @@ def should_stop(
         token: the token of the page, if it demands one.
 
     Raises:
-        UsageError: the URL is that of a page, but not of a run on it.
+        UsageError: the URL is that of a page, but not of a run on it; or the severity is not one of these.
     """
+    at_least(severity)
     with _LOCK:
         key = (url, severity, since)
         question = _QUESTIONS.setdefault(key, _Question(url, severity, since, _page_of(url), token))

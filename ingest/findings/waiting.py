@@ -10,6 +10,7 @@ from enum import StrEnum
 from ingest.findings.evidence import CommittedEvidence, CommittedStep
 from ingest.findings.incidents.find import incidents
 from ingest.findings.incidents.incident import Incident
+from ingest.findings.severities import at_least
 from ingest.reader import dump_store
 from ingest.reader.catalog import Catalog
 from workers.errors import StoreMissing, UsageError
@@ -70,7 +71,8 @@ def wait(
         poll_s: how long to pause between two looks, in seconds; longer if the store is large.
 
     Raises:
-        UsageError: the event is unknown, its step has no number, or the URL is not that of a store.
+        UsageError: the event or the severity is unknown, its step has no number, or the URL is not that of a
+            store.
         StoreError: the store cannot be reached.
     """
     return wait_with(
@@ -105,6 +107,7 @@ def wait_with(
         raise UsageError(
             "--until step needs the number of a step", hint="dump-ingest wait STORE --until step 8"
         )
+    at_least(severity)  # a mistake must not wait for the store
     looks = _Looks(Until(until), step or 0, severity, since, idle_s, clock)
     deadline = None if timeout_s is None else clock() + timeout_s
     store: Catalog | None = None

@@ -18,6 +18,7 @@ from itertools import takewhile
 from ingest.findings.incidents.incident import Incident, IncidentKind, Incidents, incident_id
 from ingest.findings.incidents.sightings import Sighting, Sightings, runs
 from ingest.findings.incidents.wording import summary_of_origin, summary_of_rule
+from ingest.findings.severities import at_least
 from ingest.questions.origin import OriginAnswer
 from ingest.questions.origin import origin as find_origin
 from ingest.questions.origin.episodes import Episode, episodes_of
@@ -55,9 +56,9 @@ def incidents(
         UsageError: a rank, a step or the incident does not exist, or the severity is not one of these.
         DamagedStore: no step can be read.
     """
-    _check_severity(severity)
+    at_least(severity)  # a mistake is refused before the search
     snapshot = take_snapshot(store, include_partial=True, allow_empty=True)
-    snapshot.store.select(rank, step, damages=[])  # what does not exist is refused before the search
+    snapshot.store.select(rank, step, damages=[])  # and so is what does not exist
     return FoundIncidents.of(snapshot).chosen(rank, step, severity=severity, incident=incident)
 
 
@@ -97,11 +98,8 @@ class FoundIncidents:
         Raises:
             UsageError: a rank, a step or the incident does not exist, or the severity is not one.
         """
-        _check_severity(severity)
-        listed = self._seen(rank, step)
-        if severity is not None:
-            severe = SEVERITIES[SEVERITIES.index(severity) :]
-            listed = [known for known in listed if known.severity in severe]
+        severe = at_least(severity)
+        listed = [known for known in self._seen(rank, step) if known.severity in severe]
         if incident:
             listed = [known for known in listed if known.id == incident]
             if not listed:
@@ -130,11 +128,6 @@ class FoundIncidents:
     def _steps_of(self, incident: Incident) -> list[int]:
         """Return the steps of the snapshot from the first to the last of an incident."""
         return [step for step in self.snapshot.steps if incident.first_step <= step <= incident.last_step]
-
-
-def _check_severity(severity: str | None) -> None:
-    if severity is not None and severity not in SEVERITIES:
-        raise UsageError(f"{severity!r} is not a severity", hint=f"It is one of {', '.join(SEVERITIES)}.")
 
 
 @dataclass

@@ -1,0 +1,32 @@
+"""A severity that nothing has is refused at once, wherever somebody chooses by it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import ingest
+from ingest.findings.severities import at_least
+from tests.replicas import Replicas
+from workers.errors import UsageError
+
+
+def test_worse_ones_are_included() -> None:
+    assert at_least("warning") == ("warning", "critical")
+    assert at_least(None) == ("info", "warning", "critical")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda url: ingest.wait(url, severity="crit"),
+        lambda url: ingest.should_stop(url, severity="crit"),
+        lambda _: ingest.anomalies(Replicas().store, severity="crit"),
+        lambda _: ingest.incidents(Replicas().store, severity=""),
+    ],
+)
+def test_a_mistake_is_told_at_once(ask: Callable[[str], object], tmp_path: Path) -> None:
+    """Also if there is no store yet: a job would go on for ever."""
+    with pytest.raises(UsageError, match="is not a severity") as told:
+        ask(str(tmp_path / "later.zarr"))
+    assert "info, warning, critical" in told.value.hint
