@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 import ingest
-from ingest.cli.exits import EXIT_DIFFERENT
+from ingest.cli.exits import EXIT_DIFFERENT, report_left_out
 from ingest.cli.opening import open_store
 from ingest.cli.options import (
     ConfigOption,
@@ -43,6 +43,7 @@ def command(
         print_json(list(answer.rows()))
     else:
         _print(answer)
+    report_left_out(answer.left_out)
     if answer:
         raise typer.Exit(EXIT_DIFFERENT)
 

@@ -16,6 +16,7 @@ from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice, as_names
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
+from ingest.reader.step import Step
 from ingest.reader.step_marginals import read_sketches
 from ingest.reader.tensor_filter import FilterFields
 from workers.errors import DamagedStore
@@ -184,18 +185,22 @@ class _RuleTally:
 
 
 def _evaluate_steps(rules: RuleSet, snapshot: Snapshot, tallies: Mapping[str, _RuleTally]) -> Snapshot:
-    """Evaluate the rules that look at one step of one rank; return the steps whose index can be read.
+    """Evaluate the rules that look at one step of one rank; return the steps that can be read.
 
     Steps in which the consolidated view excludes that any of these rules fires are not read.
     """
     if not rules.step_rules:
-        return snapshot.without_damaged_indexes()
+        return snapshot.without_damaged()
+    asks = needs_sketches(rules)
+
+    def read(step: Step) -> object:
+        return step.tables, read_sketches(step) if asks else None
+
     possible = _possible(rules, snapshot)
     try:
-        readable = possible.without_damaged_indexes()
+        readable = possible.without_damaged(read)
     except DamagedStore:  # all of these are damaged; others may be left
-        possible, readable = snapshot, snapshot.without_damaged_indexes()
-    asks = needs_sketches(rules)
+        possible, readable = snapshot, snapshot.without_damaged(read)
     for key in readable.keys:
         step = readable.chosen[key]
         sketches = read_sketches(step) if asks else None

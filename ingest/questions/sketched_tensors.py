@@ -107,7 +107,9 @@ def ask_of_sketches(
         DamagedStore: no step can be read.
     """
     snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
-    return ask_of_undamaged(snapshot, lambda readable: ask(SketchedTensors(readable, chosen)))
+    return ask_of_undamaged(
+        snapshot, lambda readable: ask(SketchedTensors(readable, chosen)), read=histograms_of
+    )
 
 
 def _sketched(step: Step, condition: TensorFilter) -> tuple[list[SketchedTensor], int]:

@@ -11,7 +11,7 @@ saves before and after each kernel: see `trampled_buffers`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -27,7 +27,7 @@ from ingest.reader.compare_bits import compare_bits
 from ingest.reader.context.configuration import configuration_of
 from ingest.reader.flow.operator_kinds import is_input, is_output, is_parameter
 from ingest.reader.listing import TableList
-from ingest.reader.snapshot import take_snapshot
+from ingest.reader.snapshot import LeftOut, Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
 from workers.errors import DamagedStore
@@ -77,6 +77,12 @@ class TrampledTensors(TableList[Trampled]):
     shown = ("rank", "step", "name", "kind", "between")
     noun = "trampled tensor"
 
+    def __init__(self, tensors: Iterable[Trampled] = (), left_out: Iterable[LeftOut] = ()) -> None:
+        """Make a list of tensors; `left_out` are the steps that the answer is not about."""
+        super().__init__(tensors)
+        self.left_out: tuple[LeftOut, ...] = tuple(left_out)
+        """Steps that the answer is not about, and why."""
+
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield `Trampled.to_dict` of each tensor."""
         return (tensor.to_dict() for tensor in self)
@@ -107,9 +113,13 @@ def trampled(
 
     Raises:
         UsageError: a rank or step is not in the store, or no step is complete.
+        DamagedStore: no step can be read.
     """
-    snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
-    answer = TrampledTensors()
+    return ask_of_undamaged(take_snapshot(store, rank, step, include_partial=include_partial), _trampled_in)
+
+
+def _trampled_in(snapshot: Snapshot) -> TrampledTensors:
+    answer = TrampledTensors(left_out=snapshot.left_out)
     is_watched = configuration_of(snapshot.store, snapshot.ranks[0]).asked.only == WATCHER
     for opened in snapshot.chosen.values():
         for change in (*_of_step(opened, is_watched=is_watched), *changed_buffers(opened)):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from os import PathLike, fspath
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
@@ -27,6 +27,11 @@ _DAMAGED = "damaged: "
 _INDEXES_AT_ONCE = 4
 
 _Answer = TypeVar("_Answer")
+_Read: TypeAlias = Callable[[Step], object]
+
+
+def _read_index(step: Step) -> object:
+    return step.tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +123,11 @@ class Snapshot:
         """Return the totals of one of its steps."""
         return self.chosen[key].commit.summary
 
-    def without_damaged_indexes(self) -> Snapshot:
-        """Return the steps whose index can be read; the others are left out. Reads every index.
+    def without_damaged(self, read: _Read = _read_index) -> Snapshot:
+        """Return the steps of which something can be read; the others are left out. Reads all of it.
+
+        Args:
+            read: reads what is needed of a step; its index if nothing else is said.
 
         Raises:
             DamagedStore: no step is left.
@@ -127,7 +135,7 @@ class Snapshot:
 
         def problem_of(step: Step) -> str:
             try:
-                _ = step.tables
+                read(step)
             except DamagedStore as exc:
                 return exc.message
             step.forget_tables()
@@ -143,10 +151,17 @@ class Snapshot:
         return Snapshot(self.store, chosen, tuple(left_out))
 
 
-def ask_of_undamaged(snapshot: Snapshot, ask: Callable[[Snapshot], _Answer]) -> _Answer:
+def ask_of_undamaged(
+    snapshot: Snapshot, ask: Callable[[Snapshot], _Answer], read: _Read = _read_index
+) -> _Answer:
     """Ask a question about a snapshot, or about the part of it that can be read.
 
-    The question is asked again, without the steps whose index is damaged, if it comes upon one.
+    The question is asked again, without the steps that are damaged, if it comes upon one.
+
+    Args:
+        snapshot: the snapshot.
+        ask: answers the question.
+        read: reads what the question needs of a step; its index if nothing else is said.
 
     Raises:
         DamagedStore: no step is left.
@@ -154,7 +169,7 @@ def ask_of_undamaged(snapshot: Snapshot, ask: Callable[[Snapshot], _Answer]) -> 
     try:
         return ask(snapshot)
     except DamagedStore:
-        rest = snapshot.without_damaged_indexes()
+        rest = snapshot.without_damaged(read)
         if len(rest.chosen) == len(snapshot.chosen):
             raise  # something else is damaged
         return ask(rest)

@@ -101,7 +101,9 @@ def outliers(
     wanted = _checked(by, factor, as_names(kinds or KINDS))
     condition = TensorFilter(with_pattern(pattern, conditions), COLUMNS)
     snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
-    return ask_of_undamaged(snapshot, lambda readable: _ask(readable, condition, by, factor, wanted))
+    return ask_of_undamaged(
+        snapshot, lambda readable: _ask(readable, condition, by, factor, wanted), read=marginals_of
+    )
 
 
 def _checked(by: str, factor: float, kinds: Sequence[str]) -> Sequence[str]:

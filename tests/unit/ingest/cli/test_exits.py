@@ -93,6 +93,7 @@ ASKING = {
     "divergence": ("divergence", "STORE", "--group", "0-1"),
     "trend": ("trend", "STORE", "*"),
     "heatmap": ("heatmap", "STORE", "*"),
+    "trampled": ("trampled", "STORE"),
     "export": ("export", "STORE", "OUT"),
     "rules test": ("rules", "test", "STORE"),
     "compare": ("compare", "STORE", "STORE"),
@@ -127,7 +128,7 @@ def test_one_damaged_step_stops_no_answer_about_others(
 
     assert "rank 0 step 1" in done.stderr + done.stdout
     if command not in ("verify", "repair", "consolidate", "compare"):
-        assert done.stdout or command in ("export", "anomalies", "divergence", "ls --problems")
+        assert done.stdout or command in ("export", "anomalies", "divergence", "ls --problems", "trampled")
     if command == "export":
         assert len([path for path in (tmp_path / "out").rglob("*") if path.is_file()]) == 5
 

@@ -1,5 +1,6 @@
 """The histograms that a question gets, and the errors for a choice without any."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 import ingest
 from ingest.questions.sketched_tensors import SketchedTensors
 from ingest.reader.snapshot import take_snapshot
+from tests.rule_sets import only
 from workers.errors import UsageError
 
 
@@ -21,3 +23,17 @@ def test_a_choice_of_nothing_is_an_error(sketched_store: Path) -> None:
     tensors = SketchedTensors(take_snapshot(ingest.open_store(sketched_store)), {"op_type": "Lgo"})
     with pytest.raises(UsageError, match="no tensor has the op_type 'Lgo'"):
         list(tensors)
+
+
+def test_damaged_histograms_are_left_out_and_named(sketched_store: Path, store: Path) -> None:
+    shutil.copytree(sketched_store, store)
+    (path,) = (store / "rank_0/step_2").glob("*/histograms/c/0/0")
+    path.write_bytes(b"damaged")
+    opened = ingest.open_store(store)
+    quantiles = ingest.quantiles(opened, "Log.*output*")
+    precision = ingest.precision(opened, "Log.*output*", "float16")
+    tested = ingest.test_rules(opened, only(kind="percentile", percent=50, gt=1e30))
+    for (left_out,) in (quantiles.left_out, precision.left_out, tested.left_out):
+        assert left_out.is_damaged
+        assert str(left_out).startswith("rank 0 step 2: damaged: ")
+    assert (len(quantiles.tensors), len(precision.rows), tested.steps) == (5, 5, 5)

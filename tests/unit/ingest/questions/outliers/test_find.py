@@ -50,6 +50,16 @@ def test_the_worst_comes_first_with_its_time_and_ranks(odd: Path) -> None:
     assert (answer.looked_at, answer.too_small, answer.without) == (6, 6, 0)
 
 
+def test_damaged_marginals_are_left_out_and_named(odd: Path) -> None:
+    (path,) = (odd / "rank_1/step_2").glob("*/marginals/c/0/0")
+    path.write_bytes(b"damaged")
+    answer = outliers(ingest.open_store(odd))
+    assert (answer.positions[0].step, answer.looked_at) == (1, 5)
+    (left_out,) = answer.left_out
+    assert left_out.is_damaged
+    assert str(left_out).startswith("rank 1 step 2: damaged: ")
+
+
 @pytest.mark.parametrize("by", ["abs_max", "l2_norm"])
 def test_the_answer_is_the_same_when_gc_has_removed_the_tensors(odd: Path, by: str) -> None:
     before = outliers(ingest.open_store(odd), by=by)
