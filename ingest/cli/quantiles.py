@@ -96,8 +96,10 @@ def command(
 
 def columns_of(tensors: Sequence[TensorQuantiles]) -> tuple[str, ...]:
     """Return the headings for the percentiles of some tensors."""
+    from ingest.questions.quantiles import percentile_name  # deferred: --help needs none of it
+
     percents = tensors[0].percentiles if tensors else ()
-    return ("rank", "step", "name", *(f"p{percent:g}" for percent in percents))
+    return ("rank", "step", "name", *map(percentile_name, percents))
 
 
 def row_of(tensor: TensorQuantiles) -> tuple[str, ...]:
@@ -113,8 +115,9 @@ def row_of(tensor: TensorQuantiles) -> tuple[str, ...]:
 
 def spare_columns(percents: Iterable[float]) -> list[str]:
     """Return the headings of percentiles that may be left out: last those next to extremes and the median."""
+    from ingest.questions.quantiles import percentile_name  # deferred: --help needs none of it
 
     def remoteness(percent: float) -> float:
         return min(percent, abs(percent - 50), 100 - percent)
 
-    return [f"p{percent:g}" for percent in sorted(percents, key=remoteness, reverse=True)]
+    return list(map(percentile_name, sorted(percents, key=remoteness, reverse=True)))

@@ -172,7 +172,7 @@ def localize(
     keys, others = _dumped(first), _dumped(second)
     if not keys:
         raise UsageError(
-            f"{name_of(first)} has statistics of its tensors, and no elements to locate",
+            f"{name_of(first)}: no tensor was dumped with its elements, so there is nothing to locate",
             hint="`dump-ingest compare` compares statistics.",
         )
     chosen = set(first.rows(condition))

@@ -88,13 +88,18 @@ class QuantilesAnswer(TableAnswer):
             {
                 **{name: getattr(tensor, name) for name in _COLUMNS},
                 **{
-                    f"p{percent:g}_{side}": getattr(bounds, side)
+                    f"{percentile_name(percent)}_{side}": getattr(bounds, side)
                     for percent, bounds in tensor.percentiles.items()
                     for side in ("low", "high")
                 },
             }
             for tensor in self.tensors
         ]
+
+
+def percentile_name(percent: float) -> str:
+    """Return the name of a percentile, such as `p99.9`; another percentage has another name."""
+    return f"p{float(percent)!r}".removesuffix(".0")
 
 
 def quantiles(

@@ -135,11 +135,11 @@ def suspicion_of_divergence(store: Catalog, answer: Divergence) -> Suspicion:
     """Choose the operators that gave other outputs for equal inputs, and the first tensors that differ.
 
     Raises:
-        UsageError: all replicas agree.
+        UsageError: no tensor differs between replicas.
     """
     if not answer.broken and not answer.odd:
         raise UsageError(
-            f"{store.url}: all replicas agree, so nothing is suspected",
+            f"{store.url}: no tensor differs between replicas, so nothing is suspected",
             hint="Ask for what you want to see: --for tensor NAME, or --for origin.",
         )
     culprits: list[BrokenOperator | Odd] = [*answer.broken, *answer.odd]

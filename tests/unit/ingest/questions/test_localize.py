@@ -115,6 +115,6 @@ def test_a_step_of_statistics_alone_has_nothing_to_locate(tmp_path: Path, store:
     log.parent.mkdir(parents=True)
     log.write_text("2026-11-22 00:32:33,556 - INFO - fc1_activation_max \t iteration=000000 \t value=2.9\n")
     ingest_directly(tmp_path / "logs", store)
-    with pytest.raises(UsageError, match="has statistics of its tensors, and no elements to locate") as told:
+    with pytest.raises(UsageError, match="no tensor was dumped with its elements") as told:
         localize(f"{store}@0,0", f"{store}@0,0")
     assert "dump-ingest compare" in told.value.hint

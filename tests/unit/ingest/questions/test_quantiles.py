@@ -57,3 +57,9 @@ def test_the_answer_is_the_same_when_gc_has_removed_the_tensors(sketched_store: 
 def test_percentages_are_checked(sketched_store: Path) -> None:
     with pytest.raises(UsageError, match="101 is not a percentage"):
         quantiles(ingest.open_store(sketched_store), percents=[50, 101])
+
+
+def test_percentages_that_are_nearly_equal_have_columns_of_their_own(sketched_store: Path) -> None:
+    answer = quantiles(ingest.open_store(sketched_store), "Log.*", [99.99999, 99.999999, 100, 0.00001])
+    columns = [name for name in answer.to_pandas() if name.endswith("_low")]
+    assert columns == ["p99.99999_low", "p99.999999_low", "p100_low", "p1e-05_low"]

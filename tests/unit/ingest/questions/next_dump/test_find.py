@@ -105,7 +105,7 @@ def test_an_answer_is_text_and_plain_values(whole: ingest.DumpStore) -> None:
         ({"purpose": "tensor", "names": ["Nothing.*"]}, "no tensor is called"),
         ({"names": ["Log.*"]}, "takes no names"),
         ({"purpose": "tensor", "names": ["Parameter.*"]}, "is a parameter"),
-        ({"purpose": "divergence"}, "all replicas agree"),
+        ({"purpose": "divergence"}, "no tensor differs"),
         ({"step": 1}, "nothing went wrong"),
         ({"system": "caffe"}, "no system 'caffe'"),
         ({"directory": "/my dump"}, "refuses this directory"),
