@@ -13,7 +13,7 @@ from ingest.reader.damage import Damage
 from ingest.reader.step import Step
 from ingest.repairing.shards import PlaceInArray, elements_of_shard, encode_shard
 from ingest.repairing.sources import Copies, DumpedPayload, Payload, StoredPayload, first_same
-from workers.errors import DamagedStore
+from ingest.repairing.work import Unmendable
 from workers.store.packed import pool
 from workers.store.step import StoredStep
 
@@ -65,7 +65,11 @@ class Payloads:
         return [self._shard(array, number) for array, number in sorted(wanted)]
 
     def find_sources(self) -> None:
-        """Find what each damaged payload can be taken from: dump files first, then copies in the store."""
+        """Find what each damaged payload can be taken from: dump files first, then copies in the store.
+
+        Raises:
+            Unmendable: rows that share a damaged place do not agree what lies there.
+        """
         missing: dict[bytes, list[PlaceInArray]] = {}
         table = self.step.tables
         for place in self._places_to_find():
@@ -152,13 +156,17 @@ class Payloads:
         """Return digest and length of a payload.
 
         Raises:
-            DamagedStore: rows that share a place do not agree.
+            Unmendable: rows that share a place do not agree.
         """
         table = self.step.tables
         digests = {table.digest[row].tobytes() for row in place.rows}
         if len(digests) > 1:
             source = table.label("source")[place.rows[0]]
-            raise DamagedStore(f"{self.step.key}: {source}: rows with the same place have different digests")
+            raise Unmendable(
+                f"{self.step.commit.prefix}/index/digest",
+                f"{source} shares its place with rows of other digests, and nothing tells which of them is "
+                "right: name the dump with --dump",
+            )
         return digests.pop(), int(table.number("nbytes")[place.rows[0]])
 
     def _in_dumps(self, place: PlaceInArray) -> Iterable[Payload]:

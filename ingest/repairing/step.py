@@ -21,7 +21,7 @@ from ingest.repairing.step_payloads import mend_payloads
 from ingest.repairing.step_tables import mend_nodes, tables_of
 from ingest.repairing.tables import doubtful_tables
 from ingest.repairing.work import RepairPolicy, StepWork, Unmendable
-from workers.errors import SourceChanged, StepRemoved, TensorsRemoved
+from workers.errors import DamagedStore, SourceChanged, StepRemoved, TensorsRemoved
 from workers.model import StepKey
 
 
@@ -46,6 +46,8 @@ def mend_step(catalog: Catalog, key: StepKey, dumps: Dumps, policy: RepairPolicy
         work.repair.lost.append(Lost(str(key), f"{exc.message}; run it again"))
     except (StepRemoved, TensorsRemoved):
         return None
+    except DamagedStore as exc:  # other steps must not wait for what is wrong with this one
+        work.repair.lost.append(Lost(key.path, exc.message))
     if policy.apply:
         work.repair.remains = tuple(map(str, verify(catalog.reopened(), [key])))
     return work.repair
