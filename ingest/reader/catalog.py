@@ -21,7 +21,7 @@ from ingest.reader.require import require_store
 from ingest.reader.step import Step, Steps
 from ingest.reader.tensor import Tensor
 from ingest.reader.tensor_filter import FilterFields, TensorFilter
-from workers.errors import StoreDenied, UsageError
+from workers.errors import DamagedStore, StoreDenied, UsageError
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.commit import Commit
@@ -329,8 +329,8 @@ class Catalog:
             where: a condition on columns and statistics, such as `"nan_count > 0 and max > 10"`. What it asks
                 of sketches may be known between bounds only: the tensors that are returned fulfil it
                 certainly, and `Tensors.undecided` has those that may.
-            damages: receives the steps whose commit or index is damaged. Without it, they are named in a
-                `DamagedStepWarning`.
+            damages: receives the steps of which the commit, the index, or sketches that `where` asks for are
+                damaged. Without it, they are named in a `DamagedStepWarning`.
 
         Raises:
             UsageError: a rank or step is not in the store, `where` is not a valid condition, or the role is
@@ -351,9 +351,12 @@ class Catalog:
         unread = len(damaged)
         fitting, undecided = list[Tensor](), list[Tensor]()
         for opened in with_tables(self.possible_steps(chosen, [fields]), damaged):
-            tensors, may_fit = (
-                [Tensor(opened, row) for row in rows] for rows in opened.decided_rows(condition)
-            )
+            try:
+                decided = opened.decided_rows(condition)
+            except DamagedStore as exc:  # sketches that the condition asks for
+                damaged.append(Damage(opened.key, "", exc.message))
+                continue
+            tensors, may_fit = ([Tensor(opened, row) for row in rows] for rows in decided)
             fitting += tensors
             undecided += may_fit
             if not tensors and not may_fit and len(chosen) > _TABLES_KEPT:

@@ -61,5 +61,5 @@ def test_percentages_are_checked(sketched_store: Path) -> None:
 
 def test_percentages_that_are_nearly_equal_have_columns_of_their_own(sketched_store: Path) -> None:
     answer = quantiles(ingest.open_store(sketched_store), "Log.*", [99.99999, 99.999999, 100, 0.00001])
-    columns = [name for name in answer.to_pandas() if name.endswith("_low")]
+    columns = [name for name in answer.rows_of_table()[0] if name.endswith("_low")]
     assert columns == ["p99.99999_low", "p99.999999_low", "p100_low", "p1e-05_low"]

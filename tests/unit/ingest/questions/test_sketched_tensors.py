@@ -7,6 +7,7 @@ import pytest
 
 import ingest
 from ingest.questions.sketched_tensors import SketchedTensors
+from ingest.reader.damage import Damage
 from ingest.reader.snapshot import take_snapshot
 from tests.rule_sets import only
 from workers.errors import UsageError
@@ -37,3 +38,7 @@ def test_damaged_histograms_are_left_out_and_named(sketched_store: Path, store: 
         assert left_out.is_damaged
         assert str(left_out).startswith("rank 0 step 2: damaged: ")
     assert (len(quantiles.tensors), len(precision.rows), tested.steps) == (5, 5, 5)
+    damages: list[Damage] = []
+    found = opened.tensors("Log.*output*", where="p50 < 1e30", damages=damages)
+    assert {(tensor.rank, tensor.step) for tensor in found} == {(0, 1), (0, 3), (1, 1), (1, 2), (1, 3)}
+    assert [str(damage.key) for damage in damages] == ["rank 0 step 2"]
