@@ -56,16 +56,18 @@ class StepColumns:
         """Return a statistic of each row; NaN if it is unknown, or if the row is not a tensor.
 
         Args:
-            name: a field of `workers.arrays.statistics`, `abs_max` (the largest magnitude), `rms` (the root
-                mean square) or `spread` (maximum minus minimum).
+            name: a field of `workers.arrays.statistics`, `abs_max` (the largest magnitude),
+                `abs_max_at_least` (the same, also if only the minimum or the maximum is known), `rms` (the
+                root mean square) or `spread` (maximum minus minimum).
         """
         if name not in self._statistics:
             self._statistics[name] = self._derived(name)
         return self._statistics[name]
 
     def _derived(self, name: str) -> Values:
-        if name == "abs_max":
-            return np.maximum(np.abs(self.statistic("min")), np.abs(self.statistic("max")))
+        if name in ("abs_max", "abs_max_at_least"):
+            larger = np.maximum if name == "abs_max" else np.fmax
+            return larger(np.abs(self.statistic("min")), np.abs(self.statistic("max")))
         if name == "rms":
             finite = self.statistic("count")
             for count in ("nan_count", "pos_inf_count", "neg_inf_count"):

@@ -89,7 +89,7 @@ def _headroom(rule: Rule, columns: StepColumns) -> Iterator[RowHits]:
 def _headroom_of_type(
     rule: Rule, columns: StepColumns, dtype: str, has_type: npt.NDArray[np.bool_]
 ) -> Iterator[RowHits]:
-    limit, largest = LIMITS[dtype], columns.statistic("abs_max")
+    limit, largest = LIMITS[dtype], columns.statistic("abs_max_at_least")
     share = np.where(has_type, largest / limit, np.nan)
 
     def describe(row: int, value: float) -> str:
@@ -117,7 +117,8 @@ def _bounds(rule: Rule, columns: StepColumns) -> Iterator[RowHits]:
         statistic, _, ending = name.rpartition("_")
         if not isinstance(threshold, float) or statistic not in _STATISTICS or ending not in ("gt", "lt"):
             continue
-        values, what, above = columns.statistic(statistic), _STATISTICS[statistic], ending == "gt"
+        values = columns.statistic("abs_max_at_least" if name == "abs_max_gt" else statistic)
+        what, above = _STATISTICS[statistic], ending == "gt"
         yield _beyond(values, threshold, above=above, what=what, relation=">" if above else "<")
 
 

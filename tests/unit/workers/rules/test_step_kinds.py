@@ -8,6 +8,7 @@ import pytest
 
 from tests.rule_sets import evaluated, numbers, rows, tables_of
 from workers.arrays.dtypes import LIMITS
+from workers.arrays.statistics import FIELDS
 from workers.rules.schema import MODELS
 from workers.rules.step_kinds import EVALUATORS
 from workers.rules.values import Scope
@@ -54,6 +55,15 @@ def test_too_large_and_too_small_compare_what_they_are_given() -> None:
     assert rows(made, kind="too_large", l2_norm_gt=4.99, mean_gt=1e9) == [0, 1]
     assert rows(made, kind="too_small", rms_lt=1e-7) == [2]
     assert rows(made, kind="too_small", mean_lt=-1) == [0]
+
+
+def test_the_largest_magnitude_is_no_less_than_what_is_known_of_it() -> None:
+    """A table of statistics may have the maximum alone."""
+    made = tables_of(numbers(-100, 1), numbers(-1, 6e4, dtype="f2"), numbers(1e-9, -1e-9))
+    made.statistics[:, FIELDS.index("min")] = np.nan
+    assert rows(made, kind="too_large", abs_max_gt=50) == [1]
+    assert rows(made, kind="headroom", share_gt=0.5) == [1]
+    assert rows(made, kind="too_small", abs_max_lt=10) == []
 
 
 def test_zeros_by_share_of_tensors_that_are_large_enough() -> None:
