@@ -36,7 +36,7 @@ class Anomalies:
     totals: Mapping[str, int]
     """By rule: how much was found, including what its limit kept from being stored."""
     severities: Mapping[str, str]
-    """By the same rules."""
+    """By the same rules; the worst of a rule whose severity was changed."""
     not_evaluated: tuple[str, ...]
     """Steps and rules about which nothing is known, and why: having no findings there means nothing."""
     damaged: tuple[str, ...] = ()
@@ -113,8 +113,8 @@ class _CollectedFindings:
 
     def __init__(self) -> None:
         self._findings: list[Finding] = []
-        self._totals: Counter[str] = Counter()
-        self._severities: dict[str, str] = {}
+        self._totals: Counter[tuple[str, str]] = Counter()
+        """By rule and severity, which may be another one in later steps."""
         self._not_evaluated: list[str] = []
         self._damaged: list[str] = []
 
@@ -172,33 +172,39 @@ class _CollectedFindings:
         failures += [f"step {document.step}: rule {name}: {why}" for name, why in document.failed.items()]
         failures += [f"{step}; not compared" for step in document.not_evaluated]
 
-    def _add(self, findings: Iterable[Finding], totals: Mapping[str, int]) -> None:
-        for finding in findings:
-            self._severities[finding.rule] = finding.severity
-            self._findings.append(finding)
-        self._totals.update({name: count for name, count in totals.items() if name in self._severities})
+    def _add(self, findings: Sequence[Finding], totals: Mapping[str, int]) -> None:
+        """Add what one evaluation of a rule set found."""
+        severities = {finding.rule: finding.severity for finding in findings}
+        self._findings += findings
+        self._totals.update(
+            {(rule, severities[rule]): count for rule, count in totals.items() if rule in severities}
+        )
 
-    def _names(self, rule: str | Sequence[str] | None, severe: Container[str]) -> set[str]:
-        """Return the names of some rules of some severities that found something."""
-        names = set(self._totals)
-        if rule is not None:
-            known = sorted({*self._totals, *(known.name for known in load_rules().rules)})
-            names = rules_like(as_names(rule), known)
-        return {name for name in names if self._severities.get(name) in severe}
+    def _names(self, rule: str | Sequence[str] | None) -> set[str]:
+        """Return the names of some rules, those that found something or are built in."""
+        names = {name for name, _ in self._totals}
+        if rule is None:
+            return names
+        return rules_like(as_names(rule), sorted({*names, *(known.name for known in load_rules().rules)}))
 
     def chosen(self, store: str, rule: str | Sequence[str] | None, severe: Container[str]) -> Anomalies:
-        """Return the findings of some rules of some severities.
+        """Return the findings of some rules, of some severities.
 
         Raises:
             UsageError: a rule does not exist.
         """
-        names = self._names(rule, severe)
-        findings = [finding for finding in self._findings if finding.rule in names]
+        names = self._names(rule)
+        findings = [known for known in self._findings if known.rule in names and known.severity in severe]
+        totals, severities = Counter[str](), dict[str, str]()
+        for name, severity in sorted(self._totals, key=lambda pair: SEVERITIES.index(pair[1])):
+            if name in names and severity in severe:
+                totals[name] += self._totals[name, severity]
+                severities[name] = severity
         return Anomalies(
             store,
             tuple(sorted(findings, key=lambda finding: finding.order)),
-            {name: count for name, count in self._totals.most_common() if name in names},
-            {name: self._severities[name] for name in self._totals if name in names},
+            dict(totals.most_common()),
+            severities,
             (*self._not_evaluated, *self._damaged),
             tuple(self._damaged),
         )

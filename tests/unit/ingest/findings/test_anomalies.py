@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 import ingest
+from ingest.api import DumpStore
 from ingest.reader.step_findings import findings_of
 from tests.cli import run
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly, plan_all
 from tests.pipeline import run as publish
-from tests.rule_sets import only
+from tests.replicas import Replicas
+from tests.rule_sets import consolidated, only, put
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
 from workers.rules.load import load_rules
@@ -119,3 +121,17 @@ def test_the_command_lists_says_what_it_cannot_know_and_names_mistakes(nan: Path
         "gradient_not_finite",
         "parameter_not_finite",
     ]
+
+
+def test_a_rule_that_became_milder_hides_nothing_that_it_found_before() -> None:
+    """New rules apply to later steps: what they found before keeps its severity."""
+    objects = Replicas().objects
+    put(objects, [[1], [1]])
+    consolidated(objects, only(kind="unchanged", steps=2, include="*Grad*", severity="critical"))
+    put(objects, [[1], [1], [1], [1]])
+    consolidated(objects, only(kind="unchanged", steps=2, include="*Grad*", severity="info"))
+    store = DumpStore(objects)
+    assert ingest.anomalies(store).totals == {"mine": 3}
+    critical = ingest.anomalies(store, severity="critical")
+    assert ([finding.step for finding in critical.findings], critical.totals) == ([1], {"mine": 1})
+    assert critical.severities == {"mine": "critical"}
