@@ -18,16 +18,13 @@ from ingest.reader.snapshot import take_snapshot
 from ingest.reader.step_statistics import StepStatistics
 from workers.errors import DamagedStore, StepRemoved, StoreError, UsageError
 from workers.rules.names import is_chosen
-from workers.rules.values import Rule, Selector
+from workers.rules.values import Rule, Selector, why_failed
 from workers.store.consolidated.blocks import TensorKey
 from workers.store.model import Finding
 
 if TYPE_CHECKING:
     from ingest.questions.divergence import Divergence
     from ingest.questions.divergence.result import Difference, Missing
-
-#: Characters of the reason why replicas could not be compared.
-_REASON = 500
 
 
 def chooses(selector: Selector, key: TensorKey) -> bool:
@@ -92,7 +89,7 @@ class ComparedReplicas:
         except StoreError:
             raise
         except Exception as exc:  # noqa: BLE001  (the cubes must not wait for it)
-            return cls(failed=f"{type(exc).__name__}: {exc}"[:_REASON])
+            return cls(failed=why_failed(exc))
         left_out = tuple(str(left) for left in answer.left_out if left.key.step == step)
         return cls(answer, left_out, fulfil=fulfil)
 

@@ -18,12 +18,9 @@ from ingest.findings.series_kinds import KINDS
 from ingest.questions.divergence.expectations import AGREED_BEFORE
 from ingest.reader.catalog import Catalog
 from workers.errors import DamagedStore, UsageError
-from workers.rules.values import Rule, RuleSet, Scope, evaluated
+from workers.rules.values import Rule, RuleSet, Scope, evaluated, why_failed
 from workers.store.consolidated.blocks import TensorKey
 from workers.store.model import Evaluated, Finding
-
-#: Characters of the reason why a rule could not be evaluated.
-_REASON = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +120,8 @@ class SeriesRules:
     def _try(self, tally: _StepTally, rule: Rule, step: int, window: StepWindow) -> None:
         try:
             findings, total = self._findings(rule, step, window)
-        except UsageError as exc:
-            tally.failed[rule.name] = exc.message
         except Exception as exc:  # noqa: BLE001  (the cubes must not wait for what a rule stumbles over)
-            tally.failed[rule.name] = f"{type(exc).__name__}: {exc}"[:_REASON]
+            tally.failed[rule.name] = why_failed(exc)
         else:
             tally.add(rule, findings, total)
 

@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from workers.errors import DumpIngestError
 from workers.model import StepKey
 from workers.rules.step_columns import StepColumns, asks_sketches
 from workers.rules.step_kinds import EVALUATORS, OF_HISTOGRAMS, RowHits
-from workers.rules.values import Rule, RuleSet, evaluated
+from workers.rules.values import Rule, RuleSet, evaluated, why_failed
 from workers.store.model import Evaluated, Finding
 from workers.store.sketches.step_sketches import StepSketches
 from workers.store.tables import Tables
-
-#: Characters of the reason why a rule could not be evaluated.
-_REASON = 500
 
 
 def evaluate(rules: RuleSet, tables: Tables, key: StepKey, sketches: StepSketches | None = None) -> Evaluated:
@@ -39,8 +35,7 @@ def evaluate(rules: RuleSet, tables: Tables, key: StepKey, sketches: StepSketche
         try:
             of_rule, total = _evaluate(rule, columns)
         except Exception as exc:  # noqa: BLE001  (a rule must not stop a commit, whatever is wrong with it)
-            reason = exc.message if isinstance(exc, DumpIngestError) else f"{type(exc).__name__}: {exc}"
-            failed[rule.name] = reason[:_REASON]
+            failed[rule.name] = why_failed(exc)
             continue
         if total:
             findings.append(of_rule)

@@ -11,8 +11,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
 
+from workers.errors import DumpIngestError
 from workers.model import Positional
 from workers.store.model import Evaluated, Finding
+
+#: Characters of the reason why a rule could not be evaluated.
+_REASON = 500
 
 Parameter: TypeAlias = float | str | bool | tuple[str, ...] | None
 
@@ -108,6 +112,12 @@ class RuleSet(Positional):
     def series_rules(self) -> tuple[Rule, ...]:
         """Those that look at several steps or ranks."""
         return tuple(rule for rule in self.rules if rule.scope is not Scope.STEP)
+
+
+def why_failed(error: Exception) -> str:
+    """Return why a rule could not be evaluated, as commits and documents keep it."""
+    reason = error.message if isinstance(error, DumpIngestError) else f"{type(error).__name__}: {error}"
+    return reason[:_REASON]
 
 
 def evaluated(

@@ -3,8 +3,9 @@
 import pickle
 
 from tests.rule_sets import only
+from workers.errors import UsageError
 from workers.rules.load import load_rules
-from workers.rules.values import Rule, Scope, Selector, evaluated
+from workers.rules.values import Rule, Scope, Selector, evaluated, why_failed
 from workers.store.model import Finding
 
 
@@ -51,3 +52,9 @@ def test_findings_of_several_rules_come_worst_first() -> None:
 def test_a_parameter_is_read_by_its_name() -> None:
     rule = Rule("mine", "zeros", "info", Selector(), (("share_ge", 0.5), ("elements_ge", 2.0)))
     assert (rule["share_ge"], rule["elements_ge"]) == (0.5, 2.0)
+
+
+def test_a_failure_is_told_by_its_message_and_not_at_length() -> None:
+    assert why_failed(UsageError("no histogram", hint="Add one.")) == "no histogram"
+    assert why_failed(KeyError("x")) == "KeyError: 'x'"
+    assert len(why_failed(ValueError("x" * 9999))) == 500
