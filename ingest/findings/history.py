@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -182,7 +183,8 @@ class History:
         except UsageError:
             # Some of them are gone, or all are.
             for step in sorted(unread, reverse=True) if len(unread) > 1 else ():
-                yield from self._read(catalog, {step: unread[step]})
+                with suppress(DamagedStore):
+                    yield from self._read(catalog, {step: unread[step]})
             return
         for step in reversed(statistics.snapshot.steps):
             steps = statistics.snapshot.of_step(step) if self.needs_histograms else {}
