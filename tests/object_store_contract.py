@@ -96,6 +96,15 @@ class ObjectStoreContract:
         assert objects.sizes("gone") == {}
         assert objects.listed("gone") == {}
 
+    def test_nothing_is_below_an_object(self, objects: ObjectStore) -> None:
+        objects.put("here", b"")
+        assert objects.get("here/below") is None
+        assert objects.get_many(["here/below"]) == {}
+        assert objects.get_range("here/below", -4) is None
+        assert objects.children("here/below") == []
+        objects.delete("here/below")
+        assert objects.get("here") == b""
+
     @pytest.mark.parametrize(
         ("start", "stop", "expected"),
         [(2, 5, b"234"), (0, 1, b"0"), (4, None, b"456789"), (-3, None, b"789"), (-30, None, b"0123456789")],

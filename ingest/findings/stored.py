@@ -30,6 +30,8 @@ from workers.store.strict_json import finite_or_none
 
 SERIES = "findings"
 _AT_ONCE = 256
+#: What a document raises that is not one of these.
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 #: Step, generation and rule set.
 _Name: TypeAlias = tuple[int, str, str]
@@ -142,7 +144,7 @@ def _documents(objects: ObjectStore, names: Sequence[_Name], damages: list[str])
         for key, data in objects.get_many(list(keys)).items():
             try:
                 yield _parsed(data, *keys[key])
-            except (ValueError, KeyError, TypeError, AttributeError) as exc:
+            except _DAMAGE as exc:
                 damages.append(f"{key}: damaged ({exc!r:.100})")
 
 

@@ -128,7 +128,8 @@ def _parse(data: bytes) -> list[tuple[int, int]]:
     """Return device ids and their ranks; nothing if the file is not a rank table, although named like one."""
     try:
         devices = [
-            (int(device["device_id"]), int(device["rank_id"]))
+            # As text, because `int` takes half a device for a whole one, and fails for infinity.
+            (int(str(device["device_id"])), int(str(device["rank_id"])))
             for server in json.loads(data)["server_list"]
             for device in server["device"]
         ]

@@ -48,7 +48,7 @@ class _StepLines:
         else:
             self.ranges.append((begin, end))
         self.digest.update(lines)
-        self.time = time
+        self.time = time or self.time
 
     def section(self) -> Section:
         """Return them as they are now."""
@@ -66,8 +66,8 @@ class _Read:
     seam: bytes = b""
     """The bytes before that."""
     steps: dict[int, _StepLines] = field(default_factory=dict)
-    last: int = -1
-    """The step of the last line."""
+    last: bytes = b""
+    """The step of the last line, as it is written; empty before the first."""
     runs: int = 0
 
     def continues(self, fd: int, status: os.stat_result) -> bool:
@@ -114,8 +114,9 @@ class LogSections:
         finally:
             os.close(fd)
         sections = {step: lines.section() for step, lines in self._read.steps.items()}
-        if self._read.last in sections:
-            sections[self._read.last] = replace(sections[self._read.last], is_last=True)
+        if self._read.last:
+            last = int(self._read.last)
+            sections[last] = replace(sections[last], is_last=True)
         return sections
 
     def _read_to(self, fd: int, size: int) -> None:
@@ -134,27 +135,34 @@ class LogSections:
 
     def _add(self, piece: bytes) -> None:
         read = self._read
-        for step, begin, end, time in runs(piece, self._expression):
-            lines = read.steps.setdefault(step, _StepLines())
+        for text, begin, end, time in runs(piece, self._expression, read.last):
+            lines = read.steps.setdefault(int(text), _StepLines())
             lines.add(read.end + begin, memoryview(piece)[begin:end], time)
-            read.last = step
+            read.last = text
             read.runs += 1
 
 
-def runs(piece: bytes, expression: re.Pattern[bytes]) -> Iterator[tuple[int, int, int, bytes]]:
-    """Yield step, begin, end and last time stamp of each run of lines of one step.
+def runs(
+    piece: bytes, expression: re.Pattern[bytes], before: bytes = b""
+) -> Iterator[tuple[bytes, int, int, bytes]]:
+    """Yield the step, as it is written, begin, end and last time stamp of each run of lines of one step.
 
-    Lines that tell no step belong to the step of the line before.
+    Lines that tell no step belong to the step of the line before; their time stamp is empty.
+
+    Args:
+        piece: whole lines.
+        expression: see `Layout.step_of_line`.
+        before: the step of the line before the piece, as it is written; empty for the first line.
     """
-    begin, text, time = 0, b"", b""
+    begin, text, time = 0, before, b""
     for match in expression.finditer(piece):
         if match["step"] != text:
-            if text:
-                yield int(text), begin, match.start(), time
-            begin, text = match.start(), match["step"]
+            if text and match.start() > begin:
+                yield text, begin, match.start(), time
+            begin, text, time = match.start(), match["step"], b""
         time = match["time"]
-    if text:
-        yield int(text), begin, len(piece), time
+    if text and begin < len(piece):
+        yield text, begin, len(piece), time
 
 
 def _time_ns(time: bytes) -> int:

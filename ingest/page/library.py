@@ -211,7 +211,8 @@ class Library:
             StoreError: the place cannot be read, or is a store whose root is missing.
         """
         if self.is_single:
-            return [PurePosixPath(self.url.rstrip("/")).name or "run"]
+            name = PurePosixPath(self.url.rstrip("/")).name
+            return [name if name not in ("", "..") else "run"]  # browsers take `..` for the directory above
         if self._names and self.clock() - self._listed_at < self.refresh_s:
             return self._names
         objects = open_objects(resolve(self.url, dict(self.options)))

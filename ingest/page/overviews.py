@@ -78,9 +78,11 @@ class Overviews:
 
     def _read_all(self, names: Sequence[str], done: threading.Event) -> None:
         begun = self.clock()
-        with ThreadPool(min(_THREADS, len(names))) as pool:
-            for name, overview in pool.imap_unordered(lambda name: (name, self.read(name)), names):
-                self._known[name] = overview
-        self._read_at, ended = time.time(), self.clock()
-        self._due_at = ended + max(self.refresh_s, _REST * (ended - begun))
-        done.set()
+        try:
+            with ThreadPool(min(_THREADS, len(names))) as pool:
+                for name, overview in pool.imap_unordered(lambda name: (name, self.read(name)), names):
+                    self._known[name] = overview
+        finally:  # whatever happens, the next viewer has them read again
+            self._read_at, ended = time.time(), self.clock()
+            self._due_at = ended + max(self.refresh_s, _REST * (ended - begun))
+            done.set()

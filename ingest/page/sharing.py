@@ -12,11 +12,13 @@ from workers.model import MIB
 
 #: What a server keeps by default, in bytes of ready answers.
 DEFAULT_NBYTES = 64 * MIB
+#: What it takes to keep an answer, besides its bytes and those of its question, about.
+_KEEPING_NBYTES = 512
 
 
 @dataclass(eq=False)
 class SharedAnswers:
-    """Ready answers by question, of at most `limit` bytes; the least recently asked one goes first.
+    """Ready answers by question, which take at most `limit` bytes; the least recently asked one goes first.
 
     It belongs to one event loop. Answers are made in the threads of `pool`, and slow ones in those of
     `slow_pool`: the others do not wait for them.
@@ -28,7 +30,7 @@ class SharedAnswers:
     hits: int = 0
     made: int = 0
     nbytes: int = 0
-    """Of the kept answers."""
+    """Of the kept answers and their questions."""
     _kept: OrderedDict[Hashable, bytes] = field(default_factory=OrderedDict)
     _under_way: dict[Hashable, asyncio.Future[bytes]] = field(default_factory=dict)
 
@@ -53,9 +55,14 @@ class SharedAnswers:
         if done.cancelled() or done.exception() is not None:
             return
         answer = done.result()
-        if len(answer) > self.limit:
+        if _nbytes_of(question, answer) > self.limit:
             return
         self._kept[question] = answer
-        self.nbytes += len(answer)
+        self.nbytes += _nbytes_of(question, answer)
         while self.nbytes > self.limit:
-            self.nbytes -= len(self._kept.popitem(last=False)[1])
+            self.nbytes -= _nbytes_of(*self._kept.popitem(last=False))
+
+
+def _nbytes_of(question: Hashable, answer: bytes) -> int:
+    """Return about how many bytes an answer takes: viewers may ask long questions with short answers."""
+    return _KEEPING_NBYTES + len(repr(question)) + len(answer)

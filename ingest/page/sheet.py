@@ -17,6 +17,8 @@ from workers.errors import UsageError
 
 #: The most values of one window.
 MAX_VALUES = 20_000
+#: Elements of neighbouring rows that are read at once, at most.
+_READ_AT_ONCE = 1 << 22
 #: The window that is shown by default: it fits on a screen.
 SHOWN_ROWS, SHOWN_COLUMNS = 20, 10
 #: `20:40`, `20:`, `:40`, `:`, or `20` alone.
@@ -47,8 +49,9 @@ def window(
 ) -> dict[str, Any]:
     """Return a window on the values of a tensor, seen as a table: its last axis across, the others down.
 
-    Reads what is in its rows alone. The values are texts of eight significant digits, in `values` by row and
-    column; `rows` and `columns` are the names of these, `row` and `column` the numbers of the first ones.
+    Reads what is in its rows alone; of rows with millions of elements, its columns alone. The values are
+    texts of eight significant digits, in `values` by row and column; `rows` and `columns` are the names of
+    these, `row` and `column` the numbers of the first ones.
 
     Args:
         tensor: the tensor.
@@ -66,7 +69,11 @@ def window(
         raise UsageError(f"{rows} x {columns} values at once", hint=f"At most {MAX_VALUES}.")
     if row >= max(sheet.rows, 1) or column >= max(sheet.columns, 1):
         raise UsageError(f"{tensor.name} does not have row {row}, column {column}")
-    values = _rows(tensor, row, min(row + rows, sheet.rows))[:, column : column + columns]
+    values = _block(
+        tensor,
+        range(row, min(row + rows, sheet.rows)),
+        range(column, min(column + columns, sheet.columns)),
+    )
     return {
         "row": row,
         "column": column,
@@ -103,15 +110,24 @@ def _extent(match: re.Match[str], length: int) -> tuple[int, int]:
     return begin, max(end - begin, 1)
 
 
-def _rows(tensor: Tensor, begin: int, end: int) -> npt.NDArray[Any]:
-    """Return rows of the table, (row, column)."""
-    lengths = tensor.shape
-    if not lengths:
-        return np.asarray(tensor.read()).reshape(1, 1)
-    inner = math.prod(lengths[1:-1]) if len(lengths) > 1 else 1
-    first, last = begin // max(inner, 1), -(-end // max(inner, 1))
-    block = np.asarray(tensor[first:last]).reshape(-1, lengths[-1] if len(lengths) > 1 else 1)
-    return block[begin - first * inner : end - first * inner]
+def _block(tensor: Tensor, rows: range, columns: range) -> npt.NDArray[Any]:
+    """Return a part of the table, (row, column)."""
+    sheet = Sheet.of(tensor.shape)
+    if not tensor.has_ranges:
+        block = tensor[..., columns.start : columns.stop] if len(tensor.shape) > 1 else tensor.read()
+        return np.reshape(block, (sheet.rows, len(columns)))[rows.start : rows.stop]
+    at_once = max(_READ_AT_ONCE // max(sheet.columns, 1), 1)
+    groups = [rows[first : first + at_once] for first in range(0, len(rows), at_once)] or [rows]
+    return np.concatenate([_part_of_rows(tensor, sheet.columns, group, columns) for group in groups])
+
+
+def _part_of_rows(tensor: Tensor, width: int, rows: range, columns: range) -> npt.NDArray[Any]:
+    """Return a part of neighbouring rows of this width; of a single row, only that part is read."""
+    if len(rows) == 1:
+        begin = rows.start * width
+        return tensor.elements(begin + columns.start, begin + columns.stop).reshape(1, len(columns))
+    flat = tensor.elements(rows.start * width, rows.stop * width)
+    return flat.reshape(len(rows), width)[:, columns.start : columns.stop]
 
 
 def text_of(value: Any) -> str:

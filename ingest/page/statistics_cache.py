@@ -14,9 +14,12 @@ from ingest.questions.rank_values import rank_values_of
 from ingest.reader.cubes.rank_statistics import RankValues
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged
 from workers.errors import UsageError
+from workers.model import MIB
 
-#: The most numbers that are kept, of all statistics together; each takes 8 bytes.
-_MOST = 4_000_000
+#: What is kept takes about this many bytes at most, of all statistics together.
+_MOST_NBYTES = 32 * MIB
+#: What a statistic, and each of its steps, takes besides its name and its arrays.
+_ENTRY_NBYTES = 512
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,6 +29,11 @@ class CachedStatistic:
     generation: str
     """Names what the ranks had committed."""
     of_ranks: RankValues
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes it takes."""
+        return _ENTRY_NBYTES + self.of_ranks.ranks.nbytes + self.of_ranks.values.nbytes
 
 
 @dataclass(eq=False)
@@ -71,7 +79,7 @@ class StatisticsCache:
         with self._lock:
             self._by_key[pattern, statistic] = by_step
             self._by_key.move_to_end((pattern, statistic))
-            while len(self._by_key) > 1 and self._size() > _MOST:
+            while len(self._by_key) > 1 and self._nbytes() > _MOST_NBYTES:
                 self._by_key.popitem(last=False)
         return by_step
 
@@ -79,7 +87,8 @@ class StatisticsCache:
     def _is_current(known: Mapping[int, CachedStatistic], step: int, generations: Mapping[int, str]) -> bool:
         return step in known and known[step].generation == generations[step]
 
-    def _size(self) -> int:
+    def _nbytes(self) -> int:
         return sum(
-            kept.of_ranks.values.size for by_step in self._by_key.values() for kept in by_step.values()
+            _ENTRY_NBYTES + len(pattern) + sum(kept.nbytes for kept in by_step.values())
+            for (pattern, _), by_step in self._by_key.items()
         )

@@ -5,7 +5,7 @@ Which tensors are a pair is known of two kinds of dumps:
 - a reference in the vendor's comparison format: the same output of an operator as `.pb` or `.npy`, and as
   `.quant` (graph `quantized`);
 - an operator that quantises (`AscendQuant`, `QuantizeV2`, ...): its first input, and the integers that it
-  writes.
+  writes. One that writes other numbers, such as `QuantBatchMatmulV3`, calculates with quantised ones.
 
 Integers q stand for scale * q + offset. Neither is in the dump: both are fitted, by least squares over the
 elements that are not saturated. Of a pair of floating-point numbers, the scale is the least difference
@@ -54,7 +54,8 @@ class QuantizationError:
     after: str
     after_graph: str
     sqnr_db: float
-    """The ratio of signal to quantisation noise, in decibels; infinite if nothing changed."""
+    """The ratio of signal to quantisation noise, in decibels; infinite if nothing changed; NaN if it is not
+    known: of equal integers, nobody can tell what they stand for."""
     largest_error: float
     """Of an element, in units of the scale; NaN if that is not known."""
     scale: float
@@ -71,7 +72,8 @@ class QuantizationError:
         largest = "" if math.isnan(self.largest_error) else f", largest error {self.largest_error:.3g} scales"
         scale = "" if math.isnan(self.scale) else f", scale {self.scale:.6g}"
         saturated = f", {self.saturated} of {self.elements} elements saturated" if self.saturated else ""
-        return f"{self.before} -> {self.after}: SQNR {self.sqnr_db:.1f} dB{largest}{scale}{saturated}"
+        sqnr = "unknown" if math.isnan(self.sqnr_db) else f"{self.sqnr_db:.1f} dB"
+        return f"{self.before} -> {self.after}: SQNR {sqnr}{largest}{scale}{saturated}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; None for what is not known or infinite."""
@@ -86,7 +88,8 @@ def quantized_pair(tensor: Tensor, tables: Tables) -> tuple[Tensor, Tensor] | No
         tensor: one of the two.
         tables: the index of its step.
     """
-    if tensor.op_type == _REFERENCE:
+    is_reference = tensor.op_type == _REFERENCE
+    if is_reference:
         before, after = _references(tensor, tables)
     elif _QUANTIZES.fullmatch(tensor.op_type):
         before, after = _first_operand(tensor, is_input), _first_operand(tensor, is_output)
@@ -94,8 +97,14 @@ def quantized_pair(tensor: Tensor, tables: Tables) -> tuple[Tensor, Tensor] | No
         return None
     if before is None or after is None or before.shape != after.shape:
         return None
+    if "float" not in before.dtype or not (_is_integer(after) or (is_reference and "float" in after.dtype)):
+        return None
     is_pair = all(part.is_dumped and not part.removed for part in (before, after))
     return (before, after) if is_pair and tensor.row in (before.row, after.row) else None
+
+
+def _is_integer(tensor: Tensor) -> bool:
+    return "int" in tensor.dtype
 
 
 def _first_operand(tensor: Tensor, is_side: Callable[[str], bool]) -> Tensor | None:
@@ -124,7 +133,7 @@ def quantization_error(before: Tensor, after: Tensor) -> QuantizationError:
     is_finite = np.isfinite(x)
     x, q = x[is_finite], stored.astype(np.float64).ravel()[is_finite]
     saturated, offset = 0, 0.0
-    if stored.dtype.kind in "iu" or "int" in after.dtype:
+    if _is_integer(after):
         inner = (q > q.min(initial=math.inf)) & (q < q.max(initial=-math.inf))
         lowest, highest = _limits(after.dtype)
         saturated = int(np.count_nonzero((q <= lowest) | (q >= highest)))
@@ -140,15 +149,21 @@ def quantization_error(before: Tensor, after: Tensor) -> QuantizationError:
         before_graph=before.graph,
         after=after.name,
         after_graph=after.graph,
-        sqnr_db=10 * math.log10(signal / noise)
-        if signal and noise
-        else (math.inf if not noise else -math.inf),
+        sqnr_db=_decibels(signal, noise),
         largest_error=largest / scale if scale > 0 else math.nan,
         scale=scale,
         offset=offset,
         saturated=saturated,
         elements=len(x),
     )
+
+
+def _decibels(signal: float, noise: float) -> float:
+    if math.isnan(noise):
+        return math.nan
+    if not noise:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal and math.isfinite(noise) else -math.inf
 
 
 def _limits(dtype: str) -> tuple[int, int]:

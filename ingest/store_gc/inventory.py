@@ -17,6 +17,7 @@ from workers.store import commit, metadata
 from workers.store.announcements import unfinished
 from workers.store.commit import Commit
 from workers.store.model import WORSE_THAN_INFO
+from workers.store.names import rank_named, step_named
 from workers.store.objects import ObjectStore, StoredObject, UnfinishedUpload
 from workers.store.packed import pool
 from workers.store.record import LEAF
@@ -27,8 +28,6 @@ _RANKS_AT_ONCE = 4
 _COMMITS_AT_ONCE = 256
 #: What a writer into a directory leaves behind when it is killed.
 _TEMPORARY = re.compile(r"(?:.*/)?\.[^/]+\.[0-9a-f]{32}\.tmp")
-_RANK = re.compile(r"rank_(0|[1-9][0-9]*)")
-_STEP = re.compile(r"step_(0|[1-9][0-9]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,13 +234,13 @@ def _list_uploads(objects: ObjectStore) -> tuple[tuple[UnfinishedUpload, ...], s
 def _list_store(objects: ObjectStore) -> _Listing:
     """List the directories of all ranks, and everything else below the root."""
     names = objects.children()
-    ranks = [name for name in names if _RANK.fullmatch(name)]
+    ranks = {name: rank for name in names if (rank := rank_named(name)) is not None}
     others = sorted({*names} - {*ranks, pool.POOL})
     pools = objects.children(pool.POOL) if pool.POOL in names else []
     whole = _Listing()
     with ThreadPoolExecutor(_RANKS_AT_ONCE, thread_name_prefix="dump-ingest-list") as threads:
         for listing in itertools.chain(
-            threads.map(lambda name: _list_rank(objects, name), ranks),
+            threads.map(lambda rank: _list_rank(objects, rank), ranks.values()),
             threads.map(lambda name: _list_other(objects, name), others),
             threads.map(lambda name: _list_pool(objects, f"{pool.POOL}/{name}"), pools),
         ):
@@ -249,10 +248,10 @@ def _list_store(objects: ObjectStore) -> _Listing:
     return whole
 
 
-def _list_rank(objects: ObjectStore, name: str) -> _Listing:
+def _list_rank(objects: ObjectStore, rank: int) -> _Listing:
+    name = f"rank_{rank}"
     listed = objects.listed(name)
     listing = _Listing(Extent.of(listed.values()), temporaries=_temporaries_in(name, listed))
-    rank = int(name.removeprefix("rank_"))
     if objects.is_local:
         # A directory that a killed writer, or a killed gc, left empty is in no listing of objects.
         keys = commit.list_keys(objects, [rank]) if listed else []
@@ -322,8 +321,8 @@ def _by_step(rank: int, listed: Mapping[str, StoredObject]) -> dict[StepKey, dic
             continue
         if name == "run":
             below.setdefault(StepKey(rank, None), {})[key] = stored
-        elif match := _STEP.fullmatch(name):
-            below.setdefault(StepKey(rank, int(match[1])), {})[key] = stored
+        elif (step := step_named(name)) is not None:
+            below.setdefault(StepKey(rank, step), {})[key] = stored
     return below
 
 

@@ -118,23 +118,32 @@ class _Planner:
         """Return the steps that were chosen by rank and number, and nothing else.
 
         Raises:
-            UsageError: a chosen rank or step has no step in the store.
+            UsageError: a chosen rank or step is not in the store, or none of the chosen steps is of it.
         """
-        keys = (step.key for step in self.inventory.steps)
-        chosen = {key for key in keys if key.step is not None and self.policy.chooses(key.rank, key.step)}
-        self._refuse_absent("rank", self.policy.ranks, {key.rank for key in chosen})
-        self._refuse_absent("step", self.policy.steps, {key.step for key in chosen})
+        policy = self.policy
+        stored = [step for step in self.inventory.steps if step.key.step is not None]
+        self._refuse_absent("no rank {}", policy.ranks, {step.key.rank for step in stored})
+        self._refuse_absent("no step {}", policy.steps, {step.key.step for step in stored})
+        chosen = {step.key: step for step in stored if policy.chooses(step.key.rank, step.key.step or 0)}
+        self._refuse_absent("rank {} has none of these steps", policy.ranks, {key.rank for key in chosen})
+        self._refuse_absent("none of these ranks has step {}", policy.steps, {key.step for key in chosen})
+        if bare := [key for key, step in chosen.items() if step.commit is None and not step.damage]:
+            self.notes.append(
+                f"{_name_some(bare)}: not committed; `gc` without --rank and --step removes what is there"
+            )
         return [
             step.removal("chosen by rank and step")
             for step in self.steps
             if step.key in chosen and step.key not in self.busy
         ]
 
-    def _refuse_absent(self, what: str, wanted: Collection[int] | None, known: Container[int | None]) -> None:
+    def _refuse_absent(
+        self, problem: str, wanted: Collection[int] | None, known: Container[int | None]
+    ) -> None:
         absent = [number for number in wanted or () if number not in known]
         if absent:
             raise UsageError(
-                f"{self.inventory.url}: no {what} {min(absent)} among the chosen steps",
+                f"{self.inventory.url}: {problem.format(min(absent))}",
                 hint="`dump-ingest ls` lists the steps of each rank.",
             )
 

@@ -22,6 +22,7 @@ from workers.store.announcements import announce, changing
 from workers.store.compact_leaf import CompactLeaf, Nodes
 from workers.store.leaf_checksum import with_checksum
 from workers.store.model import CommitSummary, Origin
+from workers.store.names import rank_named, step_named
 from workers.store.objects import ObjectStore
 from workers.store.packed import pool
 from workers.store.record import (
@@ -364,14 +365,14 @@ def _leaves(objects: ObjectStore, keys: Sequence[StepKey]) -> Iterator[tuple[Ste
 
 def list_ranks(objects: ObjectStore) -> list[int]:
     """Return the ranks of which the store has anything at all, in order."""
-    names = objects.children()
-    return sorted(int(name[5:]) for name in names if name.startswith("rank_") and name[5:].isdecimal())
+    ranks = map(rank_named, objects.children())
+    return sorted(rank for rank in ranks if rank is not None)
 
 
 def list_steps(objects: ObjectStore, rank: int) -> set[int]:
     """Return the steps of a rank of which the store has anything at all, committed or not."""
-    names = objects.children(f"rank_{rank}")
-    return {int(name[5:]) for name in names if name.startswith("step_") and name[5:].isdecimal()}
+    steps = map(step_named, objects.children(f"rank_{rank}"))
+    return {step for step in steps if step is not None}
 
 
 def list_keys(objects: ObjectStore, ranks: Iterable[int] | None = None) -> list[StepKey]:
@@ -379,10 +380,9 @@ def list_keys(objects: ObjectStore, ranks: Iterable[int] | None = None) -> list[
     keys = []
     for rank in list_ranks(objects) if ranks is None else ranks:
         for name in objects.children(f"rank_{rank}"):
-            if name == "run":
-                keys.append(StepKey(rank, None))
-            elif name.startswith("step_") and name[5:].isdecimal():
-                keys.append(StepKey(rank, int(name[5:])))
+            step = step_named(name)
+            if step is not None or name == "run":
+                keys.append(StepKey(rank, step))
     return sorted(keys, key=lambda key: key.order)
 
 

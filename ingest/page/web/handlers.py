@@ -100,9 +100,9 @@ class Handler(RequestHandler):
                 for value in values
                 if name != "token"
             ]
-            # Browsers take `//name` for another site.
-            path = "/" + self.request.path.lstrip("/\\")
-            self.redirect(url_concat(f"{self.site.base}{path}", rest))
+            # A proxy may leave the base path on; and browsers take `//name` for another site.
+            path = self.request.path.removeprefix(f"{self.site.base}/").lstrip("/\\")
+            self.redirect(url_concat(f"{self.site.base}/{path}", rest))
             return
         if not access.admits(self.request.headers, self.get_cookie(COOKIE, "") or ""):
             hint = (

@@ -45,12 +45,18 @@ def are_numbers(dtype: np.dtype[Any]) -> bool:
 
 
 def widened(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return numbers in a type that has keys and holds them all: native float32, float64, int64 or uint64."""
+    """Return numbers in a type that has keys and holds them all: native float32, float64, int64 or uint64.
+
+    Those of more bits are rounded to float64, and a finite one stays finite.
+    """
     dtype = values.dtype.newbyteorder("=")
     if dtype.kind in "iub":
         return values.astype(np.uint64 if dtype == np.uint64 else np.int64)
     if dtype == np.float64:
         return values.astype(dtype, copy=False)
+    if dtype.kind == "f" and dtype.itemsize > np.dtype(np.float64).itemsize:
+        greatest = np.finfo(np.float64).max
+        return np.where(np.isfinite(values), values.clip(-greatest, greatest), values).astype(np.float64)
     return values.astype(np.float32) if _holds(dtype) else values.astype(np.int64)
 
 

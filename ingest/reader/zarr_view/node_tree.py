@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
 from ingest.reader.zarr_view import attributes
 from ingest.reader.zarr_view.arrays import ViewArray
-from ingest.reader.zarr_view.shown_steps import RANK_NAME, ShownSteps, StepNodes
+from ingest.reader.zarr_view.shown_steps import ShownSteps, StepNodes
 from workers.model import StepKey
 from workers.store import metadata
+from workers.store.names import rank_named, step_named
 
 _METADATA = "zarr.json"
-_STEP_NAME = re.compile(r"step_(0|[1-9][0-9]{0,17})")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,7 +96,7 @@ class NodeTree:
         yield _METADATA
         if not node:
             yield from (f"rank_{rank}" for rank in self._steps.ranks)
-        elif (rank := _number(RANK_NAME, node)) is not None:
+        elif (rank := rank_named(node)) is not None:
             yield from (step.key.path.partition("/")[2] for step in self._steps.of_rank(rank))
         else:
             yield from self._children_in_step(node)
@@ -151,7 +150,7 @@ class NodeTree:
         """Return the metadata of a node; None if it does not exist."""
         if not node:
             return metadata.group({"dump_store": self._steps.store.url})
-        rank = _number(RANK_NAME, node)
+        rank = rank_named(node)
         if rank is not None:
             return metadata.group({"rank": rank}) if rank in self._steps.ranks else None
         key, path = _split(node)
@@ -173,12 +172,7 @@ def _split(path: str) -> tuple[StepKey | None, str]:
     """Return the step that a path leads to, and the rest of the path; None if it does not lead to a step."""
     rank_name, _, rest = path.partition("/")
     step_name, _, below = rest.partition("/")
-    rank, step = _number(RANK_NAME, rank_name), _number(_STEP_NAME, step_name)
+    rank, step = rank_named(rank_name), step_named(step_name)
     if rank is None or (step is None and step_name != "run"):
         return None, ""
     return StepKey(rank, step), below
-
-
-def _number(pattern: re.Pattern[str], name: str) -> int | None:
-    match = pattern.fullmatch(name)
-    return int(match[1]) if match else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -22,7 +21,6 @@ from workers.model import StepKey
 from workers.store import commit, metadata
 from workers.store.commit import Commit
 
-RANK_NAME = re.compile(r"rank_(0|[1-9][0-9]{0,17})")
 #: Steps whose index is kept.
 _INDEXES_KEPT = 16
 
@@ -80,8 +78,7 @@ class ShownSteps:
     @cached_property
     def ranks(self) -> list[int]:
         """The ranks of which the store has any object, in order."""
-        names = map(RANK_NAME.fullmatch, self.store.objects.children())
-        return sorted(int(name[1]) for name in names if name)
+        return commit.list_ranks(self.store.objects)
 
     def of_rank(self, rank: int) -> list[Step]:
         """Return the steps of a rank that are shown, in order. Reads their commits."""

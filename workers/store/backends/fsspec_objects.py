@@ -22,6 +22,9 @@ from workers.store.pieces import Gathered, NewObject
 #: The names under which file systems of fsspec report when an object was written.
 _TIMES = ("LastModified", "mtime", "updated", "last_modified", "modified", "created")
 
+#: What a file system raises for a miss; the latter if a part of the key is an object itself.
+_MISSING = (FileNotFoundError, NotADirectoryError)
+
 
 class FsspecObjects:
     """Objects in a file system of fsspec, which must write each as a whole or not at all.
@@ -72,7 +75,7 @@ class FsspecObjects:
 
     def get(self, key: str) -> bytes | None:
         """Return an object."""
-        with self._errors("read", key), suppress(FileNotFoundError):
+        with self._errors("read", key), suppress(*_MISSING):
             return bytes(self._fs.cat_file(self._path(key), **self._read_options))
         return None
 
@@ -92,7 +95,7 @@ class FsspecObjects:
             )
             contents = {}
             for key, answer in zip(keys, answers, strict=True):
-                if isinstance(answer, FileNotFoundError):
+                if isinstance(answer, _MISSING):
                     continue
                 if isinstance(answer, Exception):
                     raise answer
@@ -101,13 +104,13 @@ class FsspecObjects:
 
     def get_range(self, key: str, start: int, stop: int | None = None) -> bytes | None:
         """Return bytes `start` to `stop`."""
-        with self._errors("read", key), suppress(FileNotFoundError):
+        with self._errors("read", key), suppress(*_MISSING):
             return bytes(self._fs.cat_file(self._path(key), start=start, end=stop))
         return None
 
     def delete(self, key: str) -> None:
         """Remove one object."""
-        with self._errors("delete", key), suppress(FileNotFoundError):
+        with self._errors("delete", key), suppress(*_MISSING):
             self._fs.rm_file(self._path(key))
 
     def delete_many(self, keys: Sequence[str]) -> None:
@@ -121,7 +124,7 @@ class FsspecObjects:
 
     def children(self, prefix: str = "") -> list[str]:
         """Return the names one level below `prefix`."""
-        with self._errors("list", prefix), suppress(FileNotFoundError, NotADirectoryError):
+        with self._errors("list", prefix), suppress(*_MISSING):
             paths = self._fs.ls(self._path(prefix), detail=False, refresh=True)
             return sorted({str(path).rstrip("/").rsplit("/", 1)[-1] for path in paths} - {""})
         return []
@@ -164,7 +167,7 @@ class FsspecObjects:
         return Translated(verb, self.address, key)
 
     def _delete_path(self, path: str) -> None:
-        with suppress(FileNotFoundError):
+        with suppress(*_MISSING):
             self._fs.rm_file(path)
 
 

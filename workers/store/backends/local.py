@@ -71,7 +71,7 @@ class LocalObjects:
 
     def delete(self, key: str) -> None:
         """Remove one object."""
-        with self._errors("delete", key), suppress(FileNotFoundError):
+        with self._errors("delete", key), suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(self._path(key))  # noqa: PTH108  (paths are text, see `NewFile`)
 
     def delete_many(self, keys: Sequence[str]) -> None:
@@ -143,7 +143,7 @@ class LocalObjects:
                     start = max(file.seek(0, os.SEEK_END) + start, 0)
                 file.seek(start)
                 return file.read() if stop is None else file.read(max(stop - start, 0))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # a file may have the name of a group
             return None
 
     def _is_behind_link(self, key: str) -> bool:

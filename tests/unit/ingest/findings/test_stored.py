@@ -1,5 +1,6 @@
 """What rules find stands in the store next to the step."""
 
+import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -88,12 +89,25 @@ def test_totals_are_in_the_commit_record_and_first_findings_are_not(nan: Path) -
     assert read.summary.rules == RULES.digest
 
 
-def test_a_damaged_document_is_named_and_the_rest_is_listed() -> None:
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b'{"attributes": {"dump_ingest": {"findings": 3}}}',
+        b"[" * 100_000,
+        b"\xff",
+        b"",
+        None,
+    ],
+)
+def test_a_damaged_document_is_named_and_the_rest_is_listed(damaged: bytes | None) -> None:
     objects = Replicas().objects
     put(objects, [[1], [1], [1], [1]])
     consolidated(objects, only(kind="unchanged", include="*Grad*"))
     (name,) = [name for name in objects.sizes("findings") if name.startswith("2.")]
-    objects.put(f"findings/{name}", b'{"attributes": {"dump_ingest": {"findings": 3}}}')
+    written = objects.get(f"findings/{name}") or b""
+    endless = re.sub(rb'("totals":\s*\{"[^"]+":\s*)\d+', rb"\g<1>1e999", written)
+    assert endless != written
+    objects.put(f"findings/{name}", endless if damaged is None else damaged)
     listed = ingest.anomalies(DumpStore(objects))
     assert [finding.step for finding in listed.findings] == [3]
     assert any(name in line for line in listed.not_evaluated)

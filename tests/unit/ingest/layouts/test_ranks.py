@@ -98,6 +98,12 @@ def test_tables_are_recognised_by_name(path: str) -> None:
     assert not is_rank_table(f"{path}.bak")
 
 
+@pytest.mark.parametrize("number", [0.5, float("inf"), float("nan"), True, None, [1], "one", "9" * 5000])
+def test_what_is_not_a_whole_number_makes_no_table(number: object) -> None:
+    assert Ranks([], {}, [table((number, 0))]).expected is None
+    assert Ranks([], {}, [table((0, number))]).expected is None
+
+
 @given(
     st.binary(max_size=60) | st.builds(table, st.tuples(st.integers() | st.text(), st.integers() | st.text()))
 )

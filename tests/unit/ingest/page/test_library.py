@@ -105,6 +105,11 @@ def test_runs_are_listed_again_after_a_while(nan_log: Path, tmp_path: Path) -> N
     assert library.names() == ["a.zarr", "b.zarr"]
 
 
+@pytest.mark.parametrize(("place", "name"), [("/rank_0/..", "run"), ("/", None), ("/rank_0/../", "run")])
+def test_a_single_run_has_a_name_that_browsers_keep(nan_log: Path, place: str, name: str | None) -> None:
+    assert Library(f"{nan_log}{place}").names() == [name or nan_log.name]
+
+
 def test_a_single_run_is_read_before_anybody_asks(nan_log: Path) -> None:
     library = Library(str(nan_log))
     library.begin()

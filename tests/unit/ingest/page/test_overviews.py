@@ -3,6 +3,8 @@
 import threading
 import time
 
+import pytest
+
 from ingest.page.overview import Overview
 from ingest.page.overviews import Overviews
 
@@ -39,6 +41,21 @@ def test_nobody_waits_long_for_runs_that_are_read_for_the_first_time() -> None:
     runs.gate.set()
     runs.wait()
     assert runs.overviews.moment(["a", "b"], 60).is_complete
+
+
+def test_a_reading_that_breaks_off_does_not_end_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    raised = threading.Event()
+    monkeypatch.setattr(threading, "excepthook", lambda _: raised.set())
+    runs = Runs()
+
+    def fail(_: str) -> Overview:
+        raise MemoryError
+
+    runs.overviews.read = fail
+    assert not runs.overviews.moment(["a"], 60).is_complete
+    assert raised.wait(60)
+    runs.overviews.read = runs.look
+    assert runs.overviews.moment(["a"], 60).is_complete
 
 
 def test_many_viewers_read_the_runs_once_and_new_runs_at_once() -> None:

@@ -34,15 +34,28 @@ def test_many_viewers_cost_one_answer() -> None:
 def test_what_is_kept_is_bounded_and_the_oldest_goes_first() -> None:
     async def look() -> tuple[int, int, int]:
         with ThreadPoolExecutor(1) as pool:
-            answers = SharedAnswers(pool, pool, limit=10)
+            answers = SharedAnswers(pool, pool, limit=10_000)
             for question in ("a", "b", "a", "c", "a"):
-                await answers.answer(question, lambda: b"1234")
+                await answers.answer(question, lambda: bytes(4000))
             made = answers.made
-            await answers.answer("b", lambda: b"1234")
-            await answers.answer("large", lambda: b"x" * 100)
+            await answers.answer("b", lambda: bytes(4000))
+            await answers.answer("large", lambda: bytes(10_000))
             return made, answers.made, answers.nbytes
 
-    assert asyncio.run(look()) == (3, 5, 8)
+    made, made_at_last, nbytes = asyncio.run(look())
+    assert (made, made_at_last) == (3, 5)
+    assert 8000 < nbytes <= 10_000
+
+
+def test_long_questions_with_short_answers_are_bounded_too() -> None:
+    async def look() -> int:
+        with ThreadPoolExecutor(1) as pool:
+            answers = SharedAnswers(pool, pool, limit=100_000)
+            for number in range(100):
+                await answers.answer(("run", f"{number:08d}" * 1000), lambda: b"[]")
+            return sum(len(str(question)) for question in answers._kept)
+
+    assert asyncio.run(look()) <= 100_000
 
 
 def test_an_error_is_not_kept() -> None:

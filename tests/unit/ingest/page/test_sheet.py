@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ingest.page import sheet as module
 from ingest.page.sheet import Sheet, parse_window, window
 from ingest.reader.dump_store import open_store
 from ingest.reader.tensor import Tensor
@@ -53,6 +54,43 @@ def test_values_that_are_no_numbers_have_a_text(
     made: MadeDump, store: Path, values: np.ndarray[Any, Any], texts: list[str]
 ) -> None:
     assert window(stored(made, store, values))["values"] == [[text] for text in texts]
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (2, 3, 0), (2, 0, 3), (0, 3), (0,)])
+def test_a_tensor_without_elements_has_a_window_without_values(
+    made: MadeDump, store: Path, shape: tuple[int, ...]
+) -> None:
+    shown = window(stored(made, store, np.zeros(shape, np.float32)))
+    sheet = Sheet.of(shape)
+    assert shown["values"] == [[]] * sheet.rows
+    assert (len(shown["rows"]), len(shown["columns"])) == (sheet.rows, sheet.columns)
+
+
+@pytest.mark.parametrize(
+    ("at_once", "most"),
+    [
+        (10**6, 20),  # neighbouring rows together, and not all of the first axis
+        (12, 10),  # a few rows at once
+        (4, 2),  # of long rows, the columns alone
+    ],
+)
+def test_no_more_is_read_than_what_is_shown(
+    made: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch, at_once: int, most: int
+) -> None:
+    values = np.arange(300, dtype=np.float32).reshape(1, 60, 5)
+    tensor = stored(made, store, values)
+    asked = []
+    elements = Tensor.elements
+
+    def counted(self: Tensor, start: int, stop: int) -> np.ndarray[Any, Any]:
+        asked.append(stop - start)
+        return elements(self, start, stop)
+
+    monkeypatch.setattr(Tensor, "elements", counted)
+    monkeypatch.setattr(module, "_READ_AT_ONCE", at_once)
+    shown = window(tensor, 7, 1, 4, 2)
+    assert [[float(word) for word in line] for line in shown["values"]] == values[0, 7:11, 1:3].tolist()
+    assert max(asked) == most
 
 
 def test_too_much_and_too_far_are_refused(made: MadeDump, store: Path) -> None:

@@ -47,11 +47,20 @@ def test_only_new_steps_are_read(store: Path) -> None:
 def test_what_was_not_asked_for_the_longest_is_dropped(
     nan_log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_MOST", 13)  # two ranks and three steps twice, and one more
     fields, moment = StatisticsCache(), Moment.of(ingest.open_store(nan_log))
-    for name in ("max", "min", "max", "mean"):
+    fields.of(moment.snapshot, moment.generations, "Log.*", "max")
+    monkeypatch.setattr(module, "_MOST_NBYTES", 2 * fields._nbytes() + 1)
+    for name in ("min", "max", "mean"):
         fields.of(moment.snapshot, moment.generations, "Log.*", name)
     assert [name for _, name in fields._by_key] == ["max", "mean"]
+
+
+def test_many_long_patterns_are_bounded_too(nan_log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_NBYTES", 20_000)
+    fields, moment = StatisticsCache(), Moment.of(ingest.open_store(nan_log))
+    for number in range(10):
+        fields.of(moment.snapshot, moment.generations, "*" * (4000 + number), "max")
+    assert 1 <= len(fields._by_key) <= 4
 
 
 def test_names_that_nothing_has_are_an_error(nan_log: Path) -> None:

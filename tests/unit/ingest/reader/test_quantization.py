@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,14 +64,18 @@ def test_saturation_shows_in_the_largest_error(made: MadeDump, store: Path) -> N
     assert f"{error.saturated} of 3000 elements saturated" in str(error)
 
 
-def test_a_reference_before_and_after_quantisation(tmp_path: Path) -> None:
-    after = (np.round(X / SCALE) * SCALE).astype(np.float32)
-    root = tmp_path / "reference"
+def store_of_reference(directory: Path, after: np.ndarray[Any, Any]) -> ingest.DumpStore:
+    """Return a store of a reference that holds X, and this after quantisation."""
+    root = directory / "reference"
     root.mkdir()
     for name, values in (("conv.0.1610000000000000.pb", X), ("conv.0.1610000000000000.quant", after)):
         (root / name).write_bytes(dump_data([], [Tensor(values.tobytes(), 1, values.shape)], op_name=b"conv"))
-    ingest_directly(root, tmp_path / "run.zarr")
-    store = ingest.open_store(tmp_path / "run.zarr")
+    ingest_directly(root, directory / "run.zarr")
+    return ingest.open_store(directory / "run.zarr")
+
+
+def test_a_reference_before_and_after_quantisation(tmp_path: Path) -> None:
+    store = store_of_reference(tmp_path, (np.round(X / SCALE) * SCALE).astype(np.float32))
     (tensor,) = (tensor for tensor in store.tensors() if tensor.graph == "quantized")
     row = shown_tensor(store, tensor)["quantization"]
     assert (row["before_graph"], row["after_graph"]) == ("", "quantized")
@@ -78,3 +83,40 @@ def test_a_reference_before_and_after_quantisation(tmp_path: Path) -> None:
     assert row["largest_error"] == pytest.approx(0.5, abs=0.06)
     assert row["sqnr_db"] == pytest.approx(SQNR_DB, abs=0.1)
     json.dumps(row, allow_nan=False)
+
+
+@pytest.mark.parametrize("level", [0, 2.5])
+def test_nobody_can_tell_what_equal_integers_stand_for(made: MadeDump, store: Path, level: float) -> None:
+    MadeRun(made).op("AscendQuant.q", [np.full(8, level, np.float32)], [np.full(8, round(level), np.int8)])
+    ingest_directly(made.root, store)
+    opened = ingest.open_store(store)
+    error = quantization_of(opened, opened.tensors("*.output.0")[0])
+    assert error is not None
+    assert math.isnan(error.sqnr_db)
+    assert "SQNR unknown" in str(error)
+    assert error.to_dict()["sqnr_db"] is None
+
+
+@pytest.mark.parametrize(
+    ("values", "written"),
+    [
+        (Q[:30, :30], X[:30, :30].astype(np.float16)),  # calculates with integers
+        (X, X),
+        (X.astype(np.complex64), Q),
+        (np.array(["a", "b"]), np.array(["a", "b"])),
+    ],
+)
+def test_what_does_not_turn_numbers_into_integers_has_no_pair(
+    made: MadeDump, store: Path, values: np.ndarray[Any, Any], written: np.ndarray[Any, Any]
+) -> None:
+    MadeRun(made).op("QuantBatchMatmulV3.m", [values], [written])
+    ingest_directly(made.root, store)
+    opened = ingest.open_store(store)
+    assert [quantization_of(opened, tensor) for tensor in opened.tensors()] == [None, None]
+
+
+def test_a_reference_that_became_infinite_has_lost_everything(tmp_path: Path) -> None:
+    store = store_of_reference(tmp_path, np.where(X > 1, np.inf, X).astype(np.float32))
+    error = quantization_of(store, store.tensors()[0])
+    assert error is not None
+    assert error.sqnr_db == -math.inf

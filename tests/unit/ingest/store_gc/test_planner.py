@@ -11,6 +11,7 @@ from ingest.store_gc.planner import make_plan
 from ingest.store_gc.policy import GcPolicy
 from tests.gc_inventories import DAY_S, NOW, POLICIES, inventories, one_rank
 from workers.errors import UsageError
+from workers.model import StepKey
 from workers.store.objects import UnfinishedUpload
 
 
@@ -147,6 +148,27 @@ def test_chosen_steps_go_and_nothing_else() -> None:
         make_plan(steps, GcPolicy(steps=(1, 9)), NOW)
     with pytest.raises(UsageError, match="no rank 7"):
         make_plan(steps, GcPolicy(ranks=(7,)), NOW)
+
+
+def test_what_is_wrong_with_a_choice_is_named() -> None:
+    first = one_rank(1, 2).steps
+    second = tuple(replace(step, key=StepKey(1, step.key.step)) for step in one_rank(3).steps)
+    inventory = replace(one_rank(1), steps=(*first, *second))
+    with pytest.raises(UsageError, match="no step 9"):
+        make_plan(inventory, GcPolicy(ranks=(0,), steps=(9,)), NOW)
+    with pytest.raises(UsageError, match="rank 1 has none of these steps"):
+        make_plan(inventory, GcPolicy(ranks=(0, 1), steps=(1,)), NOW)
+    with pytest.raises(UsageError, match="none of these ranks has step 3"):
+        make_plan(inventory, GcPolicy(ranks=(0,), steps=(1, 3)), NOW)
+
+
+def test_a_chosen_step_that_is_not_committed_is_named() -> None:
+    (step,) = one_rank(1).steps
+    plan = make_plan(
+        replace(one_rank(1), steps=(replace(step, commit=None, record=Extent()),)), GcPolicy(steps=(1,)), NOW
+    )
+    assert plan.actions == ()
+    assert plan.notes[0].startswith("rank 0 step 1: not committed")
 
 
 def test_changes_that_were_never_finished_end_after_the_grace_period() -> None:

@@ -263,6 +263,11 @@ def test_steps_are_listed_in_order_and_odd_names_ignored(made: MadeDump, store: 
     (store / "rank_x" / "step_1").mkdir(parents=True)
     (store / "rank_0" / "step_y").mkdir()
     (store / "rank_0" / "step_77").mkdir()
+    # Others than those that a rank and a step have: they would be these twice, or numbers that no cube holds.
+    (store / "rank_00" / "step_9").mkdir(parents=True)
+    (store / "rank_0" / "step_09").mkdir()
+    (store / "rank_0" / f"step_{2**63}").mkdir()
+    (store / "rank_0" / "step_78").touch()
     keys = open_store(str(store)).keys
     assert [(key.step, key.rank) for key in keys] == [
         (None, 0),

@@ -186,6 +186,16 @@ def test_a_token_is_asked_for_once(nan_log: Path) -> None:
         assert own.get("/healthz").status == 200
 
 
+@pytest.mark.parametrize("kept", ["", "/dumps"])
+def test_a_token_leads_to_the_same_page_whether_or_not_a_proxy_keeps_the_base_path(
+    nan_log: Path, kept: str
+) -> None:
+    with RunningPage(nan_log, access=Access(token=TOKEN), base="/dumps") as own:
+        for path in ("/", f"{RUN}/cell?rank=1&step=2"):
+            given = f"{kept}{path}{'&' if '?' in path else '?'}token={TOKEN}"
+            assert own.get(given).headers["Location"] == f"/dumps{path}"
+
+
 def test_a_proxy_names_the_user(nan_log: Path) -> None:
     with RunningPage(nan_log, access=Access(header="X-Forwarded-User")) as own:
         assert own.get(f"{RUN}/live").status == 401

@@ -61,3 +61,12 @@ def test_big_endian_numbers_keep_their_values(dtype: str) -> None:
     limits = np.finfo(dtype) if dtype.startswith("f") else np.iinfo(dtype)
     values = np.array([limits.min, 1, limits.max], dtype)
     assert widened(values.astype(f">{dtype}")).tobytes() == widened(values).tobytes()
+
+
+def test_a_finite_number_of_more_bits_stays_finite() -> None:
+    values = np.array([1e300, -1e-300, 0, np.nan, np.inf, -np.inf], np.longdouble)
+    values[2] = np.finfo(np.longdouble).max
+    wide = widened(values)
+    assert wide.dtype == np.float64
+    assert wide[:3].tolist() == [1e300, -1e-300, np.finfo(np.float64).max]
+    np.testing.assert_array_equal(np.isfinite(wide), np.isfinite(values))
