@@ -1,6 +1,7 @@
 {{/*
 The user that a pod runs as. Pods that read the dump, or write a store in a directory, run as the user of the dump.
-`account` is the service account, if it is not the one of the release. Takes (dict "root" $ "role" .Values.watcher "dump" bool "store" bool).
+`account` is the service account, if it is not the one of the release. Takes (dict "root" $ "role" .Values.watcher "dump" bool "store" bool
+"deletes" bool).
 */}}
 {{- define "dump-ingest.identity" -}}
 {{- $dump := dict -}}
@@ -18,8 +19,13 @@ The user that a pod runs as. Pods that read the dump, or write a store in a dire
 {{- if .store -}}
 {{- $values := .root.Values.storage -}}
 {{- if and $values.existingClaim (not (kindIs "invalid" $values.fsGroup)) -}}
+{{- if and .deletes .root.Values.dump.existingClaim -}}
+{{- /* Kubernetes would give the files of the dump, which is writable here, to the group, too. */ -}}
+{{- $_ := set $dump "supplementalGroups" (append (default list $dump.supplementalGroups) (int64 $values.fsGroup) | uniq) -}}
+{{- else -}}
 {{- $_ := set $dump "fsGroup" (int64 $values.fsGroup) -}}
 {{- $_ := set $dump "fsGroupChangePolicy" "OnRootMismatch" -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- $base := .root.Values.podSecurityContext -}}
