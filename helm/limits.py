@@ -104,6 +104,7 @@ LIMITS: Mapping[str, Mapping[str, Any]] = {
     "keda.serverAddress": {"pattern": r"^$|^https?://"},
     "labels": _STRINGS,
     "lifetime": {"pattern": r"^$|^[0-9]+ ?[a-z]+$"},
+    "lifetimeStagger": {"pattern": r"^[0-9]+ ?[a-z]+$"},
     "maxAllowed": _QUANTITIES,
     "maxReplicas": {"minimum": 1},
     "maxUnavailable": {"type": ["integer", "string"], "minimum": 0, "pattern": "^[0-9]+%$"},

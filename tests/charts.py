@@ -42,20 +42,22 @@ def changed(values: Mapping[str, Any], **paths: Any) -> dict[str, Any]:
     return copy
 
 
-def render(values: Mapping[str, Any], *, release: str = RELEASE) -> dict[str, str]:
+def render(
+    values: Mapping[str, Any], *, release: str = RELEASE, namespace: str = NAMESPACE
+) -> dict[str, str]:
     """Return the rendered text of each template by its path below `templates/`.
 
     Raises:
         helm_python.HelmError: Helm rejects the values.
     """
     with helm_python.Chart.load(CHART) as chart:
-        rendered = chart.render(dict(values), name=release, namespace=NAMESPACE)
+        rendered = chart.render(dict(values), name=release, namespace=namespace)
     return {path.partition("/templates/")[2]: text for path, text in rendered.items()}
 
 
-def objects(values: Mapping[str, Any], *, release: str = RELEASE) -> list[Object]:
+def objects(values: Mapping[str, Any], *, release: str = RELEASE, namespace: str = NAMESPACE) -> list[Object]:
     """Return the objects that Helm would send to Kubernetes."""
-    texts = render(values, release=release)
+    texts = render(values, release=release, namespace=namespace)
     manifests = (text for path, text in texts.items() if path.endswith(".yaml"))
     # The C parser if PyYAML has it: there are hundreds of documents to parse.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

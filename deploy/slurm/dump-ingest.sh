@@ -198,7 +198,8 @@ dump_ingest_start() {
                 --nanny-port "$((port + 64 + i))" &
         done
         wait
-        wait' - "${INGEST_SCRATCH:-/tmp}" "$_dump_ingest_port" "${INGEST_CPUS:-2}" \
+        wait
+        rm -rf "$scratch"' - "${INGEST_SCRATCH:-/tmp}" "$_dump_ingest_port" "${INGEST_CPUS:-2}" \
         "$_dump_ingest_bin/dask" worker --scheduler-file "$_dump_ingest_file" --preload workers.plugin \
         --nthreads 1 --memory-limit 2GiB --death-timeout 60 \
         --lifetime "${INGEST_LIFETIME:-24h}" "${network[@]}"

@@ -23,8 +23,8 @@ from workers.arrays.statistics import RunningStatistics, has_statistics
 
 #: Of host memory, for a snapshot without its elements: name, shape, statistics, line.
 ROW_NBYTES = 1024
-#: Types of torch with the names of other types here.
-_NAMES = {"uint1": "uint8", "uint2": "uint8", "uint4": "uint8", "float4_e2m1fn_x2": "uint8"}
+#: Types of which torch only knows that an element is a byte: what it holds is up to whoever made it.
+_BYTES = frozenset(("float4_e2m1fn_x2", *(f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8))))
 
 Array: TypeAlias = npt.NDArray[Any]
 Row: TypeAlias = tuple[float, ...]
@@ -84,6 +84,9 @@ class Camera:
 
         A plain tensor is its only part. A DTensor is its local part; a sparse or another composite tensor has
         several parts. A tensor without memory, as on the device `meta`, has none.
+
+        Raises:
+            ValueError: it is in a layout that only some operators know, such as that of MKL-DNN.
         """
         torch = self._torch
         if hasattr(tensor, "to_local"):
@@ -102,7 +105,9 @@ class Camera:
             for name in tensor.__tensor_flatten__()[0]:
                 for way, part in self.parts(getattr(tensor, name)):
                     yield (name, *way), part
-        elif tensor.layout == torch.strided and tensor.device.type != "meta":
+        elif tensor.layout != torch.strided:
+            raise ValueError(f"tensors of the layout {tensor.layout} cannot be recorded")
+        elif tensor.device.type != "meta":
             yield (), tensor
 
     def is_capturing(self, tensor: TorchTensor) -> bool:
@@ -121,7 +126,9 @@ class Camera:
         torch = self._torch
         with torch.no_grad():
             plain = tensor.detach().resolve_conj().resolve_neg()
-            name, shape = _name_of(plain), tuple(plain.shape)
+            name, shape = str(plain.dtype).removeprefix("torch."), tuple(plain.shape)
+            if name in _BYTES:
+                name, plain = "uint8", plain.view(torch.uint8)
             if plain.device.type == "cpu":
                 if elements:
                     # Always a copy: the optimizer, or the next operator, may write into the tensor.
@@ -178,11 +185,6 @@ class Camera:
             flat = flat.view(torch.uint8)
         array: Array = flat.numpy().view(dtype)
         return array
-
-
-def _name_of(tensor: TorchTensor) -> str:
-    name = str(tensor.dtype).removeprefix("torch.")
-    return _NAMES.get(name, name)
 
 
 def _row_of(elements: Array) -> Row | None:

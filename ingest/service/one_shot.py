@@ -50,10 +50,16 @@ def finish(service: Service, until: float) -> None:
     report = Report()
     service.observers.append(report.observe)
     service.schedule.outdate()
+    before = service.dump_state
     service.scan()
-    wanted = frozenset() if service.dump_state is None else service.dump_state.there
+    wanted: frozenset[StepKey] | None = None
     pause = threading.Event()
-    while service.clock() < until and not _is_done(service, report, wanted):
+    while service.clock() < until:
+        # While the store is away, scans fail: the first that does not fail says what the dump has.
+        if wanted is None and service.dump_state is not None and service.dump_state is not before:
+            wanted = service.dump_state.there
+        if wanted is not None and _is_done(service, report, wanted):
+            break
         service.tick(wake=pause.wait)
     service.observers.remove(report.observe)
 

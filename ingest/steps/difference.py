@@ -118,8 +118,9 @@ def _contents_by_path(entries: Iterable[Entry]) -> dict[str, list[Content]]:
         if entry.kind is RowKind.STATISTICS:
             continue  # a table, which has an entry of its own, tells of tensors that it does not hold
         path, name = paths.to_text(entry.source.path), entry.name
-        labels = [name.net, name.graph, name.op_type, name.op_name, name.io, name.slot, name.occurrence]
-        contents.setdefault(path, []).append(_content(path, labels))
+        # As an index has them.
+        labels = map(paths.to_text, (name.net, name.graph, name.op_type, name.op_name, name.io))
+        contents.setdefault(path, []).append(_content(path, [*labels, name.slot, name.occurrence]))
     return contents
 
 

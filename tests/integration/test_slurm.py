@@ -109,9 +109,9 @@ def test_a_job_leaves_its_whole_dump_in_the_store(
     job: dict[str, str], dumps: DumpLibrary, tmp_path: Path
 ) -> None:
     """Its last step is written just before it ends, and nothing runs on afterwards."""
-    dump, kept, targets = tmp_path / "dump", tmp_path / "kept", tmp_path / "targets"
-    kept.mkdir()
-    targets.mkdir()
+    dump, kept, targets, scratch = (tmp_path / name for name in ("dump", "kept", "targets", "scratch"))
+    for directory in (kept, targets, scratch):
+        directory.mkdir()
     (tmp_path / "train.sh").write_text(TRAIN)
     first = int(job["INGEST_PORT"])
     ports = [
@@ -129,6 +129,7 @@ def test_a_job_leaves_its_whole_dump_in_the_store(
                 "RECORDED": str(dumps["nan-log-2rank"] / "dump"),
                 "KEEP": str(kept),
                 "INGEST_TARGETS": str(targets),
+                "INGEST_SCRATCH": str(scratch),
             },
             cwd=tmp_path,
             capture_output=True,
@@ -142,7 +143,7 @@ def test_a_job_leaves_its_whole_dump_in_the_store(
     assert (store / "consolidated").is_dir()
     # Nothing is left behind: no key, no address of a scheduler, and no targets that would be missed.
     assert list(tmp_path.glob("dump-ingest-17*")) == []
-    assert list(targets.iterdir()) == []
+    assert [*targets.iterdir(), *scratch.iterdir()] == []
     assert json.loads((kept / "scheduler.json").read_text())["address"] == f"tls://127.0.0.1:{first}"
     assert (kept / "modes").read_text().split() == ["700"]
     assert (kept / "certificates").read_text().split() == ["ca.pem", "tls.key", "tls.pem"]

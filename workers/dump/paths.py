@@ -1,4 +1,4 @@
-"""Paths of dump files: how they become text in the store, and that they stay inside the dump."""
+"""Paths of dump files, and names in files: how they become text, and that no path leaves the dump."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ _ESCAPED = re.compile(r"%([0-9A-F]{2})")
 
 
 def to_text(path: str) -> str:
-    """Return a path as valid Unicode: bytes that are not UTF-8, and `%`, become `%XX`.
+    """Return a path, or a name, as valid Unicode: bytes that are not UTF-8, and `%`, become `%XX`.
 
-    The inverse is `from_text`. Nearly every path stays as it is.
+    The inverse is `from_text`. Nearly every path stays as it is. Names may have halves of surrogate pairs,
+    which no path has: they become the bytes that UTF-8 would have for them.
     """
     if "%" not in path and path.isprintable():
         return path
@@ -25,6 +26,8 @@ def to_text(path: str) -> str:
 def _escape(char: str) -> str:
     if "\udc80" <= char <= "\udcff":  # surrogateescape: a byte that is not UTF-8
         return f"%{ord(char) - 0xDC00:02X}"
+    if "\ud800" <= char <= "\udfff":
+        return "".join(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogatepass"))
     return char
 
 

@@ -70,12 +70,17 @@ class OpenFile:
         """Raise `SourceChanged` if the file is not what the listing saw any more."""
         now = os.fstat(self._fd)
         if not stat.S_ISREG(now.st_mode):
-            raise SourceChanged(f"{self._where}: {self._source.path} is not a regular file any more")
-        if now.st_size != self._source.size or now.st_mtime_ns != self._source.mtime_ns:
-            raise SourceChanged(
-                f"{self._where}: {self._source.path} changed while it was ingested "
-                f"({self._source.size} bytes planned, {now.st_size} now)"
-            )
+            raise SourceChanged(f"{self.name} is not a regular file any more")
+        if now.st_size != self._source.size:
+            sizes = f"{self._source.size} bytes planned, {now.st_size} now"
+            raise SourceChanged(f"{self.name} changed while it was ingested ({sizes})")
+        if now.st_mtime_ns != self._source.mtime_ns:
+            raise SourceChanged(f"{self.name} changed while it was ingested (its size is the same)")
+
+    @property
+    def name(self) -> str:
+        """Rank, step and path, for error messages."""
+        return f"{self._where}: {self._source.path}"
 
     @property
     def changed_ns(self) -> int:
@@ -121,7 +126,7 @@ class OpenFile:
         # Header and payload of a small file arrive in one system call.
         self._read([lead_now, piece], offset - len(lead), len(lead) + len(piece))
         if lead_now != lead:
-            raise SourceChanged(f"{self._where}: {self._source.path} has a different header now")
+            raise SourceChanged(f"{self.name} has a different header now")
         return piece
 
     def envelope(
@@ -140,7 +145,7 @@ class OpenFile:
         else:
             self._read([lead, payload, tail], 0, self._source.size)
         if envelope_digest(envelope) != expected:
-            raise SourceChanged(f"{self._where}: {self._source.path} has a different header now")
+            raise SourceChanged(f"{self.name} has a different header now")
         return envelope
 
     def _read(self, buffers: Sequence[bytearray | memoryview], position: int, nbytes: int) -> None:
@@ -153,6 +158,6 @@ class OpenFile:
             while view:
                 count = os.preadv(self._fd, [view], position)
                 if count == 0:
-                    raise SourceChanged(f"{self._where}: {self._source.path} ended at byte {position}")
+                    raise SourceChanged(f"{self.name} ended at byte {position}")
                 position += count
                 view = view[count:]

@@ -76,10 +76,13 @@ def _run(message: bytearray) -> bytes:
     except Exception as exc:  # noqa: BLE001  (whatever it is, the parent raises it)
         answer = False, exc
     try:
-        return pickle.dumps(answer, protocol=5)
+        pickled = pickle.dumps(answer, protocol=5)
+        if not answer[0]:
+            pickle.loads(pickled)  # noqa: S301  (just made: the parent must be able to do the same)
     except Exception as exc:  # noqa: BLE001  (a result or an error of a library that cannot be pickled)
         text = f"{type(answer[1]).__name__}: {answer[1]} ({exc})"[:500]
-        return pickle.dumps((False, RuntimeError(text)), protocol=5)
+        pickled = pickle.dumps((False, RuntimeError(text)), protocol=5)
+    return pickled
 
 
 def _keep_freed_memory() -> None:

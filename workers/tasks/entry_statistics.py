@@ -216,4 +216,4 @@ def elements_in(
     try:
         return elements_of(read, view, shape, element)
     except ValueError as exc:
-        raise SourceChanged(f"the elements of a view are not what they were: {exc}") from exc
+        raise SourceChanged(f"{file.name}: the elements of a view are not what they were: {exc}") from exc

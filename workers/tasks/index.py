@@ -151,8 +151,13 @@ def _labels(entries: EntryColumns, headers: Headers) -> dict[str, _Column]:
         "device_shape": headers.column(_from_device(lambda device: ",".join(map(str, device.shape)), "")),
         "source": list(map(paths.to_text, entries.column("source.path"))),
         "record": entries.column("record"),
-        "problem": entries.column("problem"),
+        "problem": [_encodable(problem) if problem else "" for problem in entries.column("problem")],
     }
+
+
+def _encodable(text: str) -> str:
+    """Return a text without halves of surrogate pairs, which names in a dump that it quotes may have."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _numbers(entries: EntryColumns, headers: Headers) -> dict[str, _Column]:
@@ -184,7 +189,7 @@ def _merge_reported(
     statistics_from, problems = built.label("statistics_from"), built.label("problem")
     for row, report in reported.items():
         if kinds[row] == RowKind.STATISTICS:
-            dtypes[row], declared[row] = canonical(report.dtype), report.dtype
+            dtypes[row], declared[row] = map(paths.to_text, (canonical(report.dtype), report.dtype))
         if not statistics_from[row]:
             built.statistics[row] = report.statistics.as_row()
             statistics_from[row] = paths.to_text(report.source)

@@ -131,10 +131,10 @@ def _prove_poison(job: ShardJob, memory_nbytes: int, died: str) -> None:
 
 
 def _only(job: ShardJob, path: str) -> ShardJob:
-    """Return the part of a job that reads one file."""
+    """Return the part of a job that reads one file, and packs nothing into the pool: a dry run has none."""
     entries = {row: entry for row, entry in job.entries.items() if entry.source.path == path}
     segments = tuple(
-        replace(segment, rows=rows)
+        replace(segment, rows=rows, pooled=False)
         for segment in job.segments
         if (rows := tuple(row for row in segment.rows if row in entries))
     )

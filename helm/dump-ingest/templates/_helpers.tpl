@@ -24,8 +24,8 @@
 
 {{/* Labels that select pods. They are immutable, so nothing that may change belongs here. Takes (dict "root" $ "component" ...). */}}
 {{- define "dump-ingest.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "dump-ingest.name" .root }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/name: {{ include "dump-ingest.name" .root | quote }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 

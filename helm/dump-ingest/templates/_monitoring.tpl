@@ -1,7 +1,7 @@
 {{/* Metadata of a monitoring object. Takes (dict "root" $ "name" ... "component" ... "values" ...). */}}
 {{- define "dump-ingest.monitoringMetadata" -}}
-name: {{ .name }}
-namespace: {{ default .root.Release.Namespace .values.namespace }}
+name: {{ .name | quote }}
+namespace: {{ default .root.Release.Namespace .values.namespace | quote }}
 labels:
   {{- include "dump-ingest.merged" (list (include "dump-ingest.labels" . | fromYaml) .values.labels) | nindent 2 }}
 {{- end -}}

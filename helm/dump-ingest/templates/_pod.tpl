@@ -1,6 +1,7 @@
 {{/*
 The user that a pod runs as. Pods that read the dump, or write a store in a directory, run as the user of the dump.
-`account` is the service account, if it is not the one of the release. Takes (dict "root" $ "role" .Values.watcher "dump" bool "store" bool).
+`account` is the service account, if it is not the one of the release. Takes (dict "root" $ "role" .Values.watcher "dump" bool "store" bool
+"deletes" bool).
 */}}
 {{- define "dump-ingest.identity" -}}
 {{- $dump := dict -}}
@@ -18,8 +19,13 @@ The user that a pod runs as. Pods that read the dump, or write a store in a dire
 {{- if .store -}}
 {{- $values := .root.Values.storage -}}
 {{- if and $values.existingClaim (not (kindIs "invalid" $values.fsGroup)) -}}
+{{- if and .deletes .root.Values.dump.existingClaim -}}
+{{- /* Kubernetes would give the files of the dump, which is writable here, to the group, too. */ -}}
+{{- $_ := set $dump "supplementalGroups" (append (default list $dump.supplementalGroups) (int64 $values.fsGroup) | uniq) -}}
+{{- else -}}
 {{- $_ := set $dump "fsGroup" (int64 $values.fsGroup) -}}
 {{- $_ := set $dump "fsGroupChangePolicy" "OnRootMismatch" -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- $base := .root.Values.podSecurityContext -}}
@@ -29,7 +35,7 @@ The user that a pod runs as. Pods that read the dump, or write a store in a dire
 
 {{/* The part that all pods share. Takes the same arguments. */}}
 {{- define "dump-ingest.pod" -}}
-serviceAccountName: {{ default (include "dump-ingest.serviceAccountName" .root) .account }}
+serviceAccountName: {{ default (include "dump-ingest.serviceAccountName" .root) .account | quote }}
 automountServiceAccountToken: false
 # Service links would set variables that begin with DUMP_INGEST_ and look like settings.
 enableServiceLinks: false
@@ -129,7 +135,7 @@ resources:
 - name: {{ $variable }}
   valueFrom:
     secretKeyRef:
-      name: {{ $.root.Values.storage.existingSecret }}
+      name: {{ $.root.Values.storage.existingSecret | quote }}
       key: {{ $key | quote }}
 {{- end }}
 {{- end }}
@@ -170,7 +176,7 @@ resources:
 - name: DUMP_INGEST_WEBHOOK_TOKEN
   valueFrom:
     secretKeyRef:
-      name: {{ . }}
+      name: {{ . | quote }}
       key: {{ $.Values.webhook.tokenKey | quote }}
 {{- end }}
 {{- end -}}
@@ -214,7 +220,7 @@ Mounts. Takes (dict "root" $ "role" ... "config" bool "store" bool "reads" bool 
 {{- end }}
 {{- end }}
 {{- if .dump }}
-- name: {{ include "dump-ingest.dumpVolume" .root }}
+- name: {{ include "dump-ingest.dumpVolume" .root | quote }}
   mountPath: {{ .root.Values.dump.mountPath | quote }}
   readOnly: {{ not .deletes }}
   {{- if .root.Values.dump.hostPath }}
@@ -241,7 +247,7 @@ Mounts. Takes (dict "root" $ "role" ... "config" bool "store" bool "reads" bool 
 {{- if .config }}
 - name: dump-ingest-config
   configMap:
-    name: {{ default (printf "%s-config" $fullname) .root.Values.existingConfigMap }}
+    name: {{ default (printf "%s-config" $fullname) .root.Values.existingConfigMap | quote }}
 {{- end }}
 {{- if .dask }}
 - name: dump-ingest-dask
@@ -250,7 +256,7 @@ Mounts. Takes (dict "root" $ "role" ... "config" bool "store" bool "reads" bool 
 {{- if include "dump-ingest.usesTls" .root }}
 - name: dump-ingest-dask-tls
   secret:
-    secretName: {{ include "dump-ingest.tlsSecretName" .root }}
+    secretName: {{ include "dump-ingest.tlsSecretName" .root | quote }}
 {{- end }}
 {{- end }}
 {{- if .store }}
@@ -258,21 +264,21 @@ Mounts. Takes (dict "root" $ "role" ... "config" bool "store" bool "reads" bool 
 {{- if .existingConfigMap }}
 - name: dump-ingest-store-ca
   configMap:
-    name: {{ .existingConfigMap }}
+    name: {{ .existingConfigMap | quote }}
 {{- else if .existingSecret }}
 - name: dump-ingest-store-ca
   secret:
-    secretName: {{ .existingSecret }}
+    secretName: {{ .existingSecret | quote }}
 {{- end }}
 {{- end }}
 {{- with .root.Values.storage.existingClaim }}
 - name: dump-ingest-store
   persistentVolumeClaim:
-    claimName: {{ . }}
+    claimName: {{ . | quote }}
 {{- end }}
 {{- end }}
 {{- if and .dump (not (include "dump-ingest.givenVolume" .root)) }}
-- name: {{ include "dump-ingest.dumpVolume" .root }}
+- name: {{ include "dump-ingest.dumpVolume" .root | quote }}
   {{- $deletes := .deletes }}
   {{- with .root.Values.dump }}
   {{- if .hostPath }}
@@ -282,7 +288,7 @@ Mounts. Takes (dict "root" $ "role" ... "config" bool "store" bool "reads" bool 
     type: Directory
   {{- else if .existingClaim }}
   persistentVolumeClaim:
-    claimName: {{ .existingClaim }}
+    claimName: {{ .existingClaim | quote }}
     readOnly: {{ not $deletes }}
   {{- else }}
   {{- default (dict "emptyDir" dict) .volume | toYaml | nindent 2 }}
@@ -292,7 +298,7 @@ Mounts. Takes (dict "root" $ "role" ... "config" bool "store" bool "reads" bool 
 {{- if .token }}
 - name: dump-ingest-page-token
   secret:
-    secretName: {{ .root.Values.page.existingSecret }}
+    secretName: {{ .root.Values.page.existingSecret | quote }}
     items:
       - {key: {{ .root.Values.page.tokenKey | quote }}, path: token}
 {{- end }}

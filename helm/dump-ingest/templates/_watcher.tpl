@@ -210,7 +210,7 @@ volumeMounts:
 metadata:
   {{- include "dump-ingest.podMetadata" (include "dump-ingest.watcherHolds" . | fromYaml | merge (dict "root" . "role" .Values.watcher "component" "watcher")) | nindent 2 }}
 spec:
-  {{- include "dump-ingest.pod" (dict "root" . "role" .Values.watcher "dump" true) | nindent 2 }}
+  {{- include "dump-ingest.pod" (include "dump-ingest.watcherHolds" . | fromYaml | merge (dict "root" . "role" .Values.watcher)) | nindent 2 }}
   terminationGracePeriodSeconds: {{ include "dump-ingest.watcherGrace" . }}
   {{- include "dump-ingest.watcherContainers" . | trim | nindent 2 }}
   volumes:

@@ -89,14 +89,38 @@ def test_dask_ends_a_worker_before_the_kernel_ends_its_container(monkeypatch: py
     assert parsed == int(0.85 * 2 * 2**30)
 
 
-def test_claim_of_the_store_becomes_writable_by_its_group() -> None:
-    rendered = objects(changed(quick("deployment"), storage__fsGroup=3000))
-    groups = {
-        where.partition("/")[2]: pod["spec"]["securityContext"].get("fsGroup")
-        for where, pod in pods(rendered)
-    }
-    assert groups["run1-dump-ingest-consolidator"] == groups["run1-dump-ingest-worker"] == 3000
-    assert groups["run1-dump-ingest-scheduler"] is None
+STORE_OF_GROUP = {
+    "storage__existingClaim": "store",
+    "config__store": "/store/run.zarr",
+    "storage__fsGroup": 3000,
+}
+
+
+@pytest.mark.parametrize("example", ["deployment", "daemonset", "standalone"])
+def test_claim_of_the_store_becomes_writable_by_its_group(example: str) -> None:
+    rendered = objects(changed(quick(example), **STORE_OF_GROUP))
+    for where, pod in pods(rendered):
+        mounts = {mount["name"] for own in containers(pod) for mount in own["volumeMounts"]}
+        group = pod["spec"]["securityContext"].get("fsGroup")
+        assert group == (3000 if "dump-ingest-store" in mounts else None), where
+
+
+def test_group_of_the_store_does_not_get_the_dump() -> None:
+    """A watcher that deletes mounts the dump writable, and `fsGroup` applies to all claims of a pod."""
+    values = changed(quick("deployment"), **STORE_OF_GROUP, config__after_commit="delete")
+    watcher = find(objects(values), "Deployment", "-watcher")
+    context = watcher["spec"]["template"]["spec"]["securityContext"]
+    assert "fsGroup" not in context
+    assert context["supplementalGroups"] == [2000, 3000]
+
+
+def test_sidecar_says_which_group_the_training_pod_needs() -> None:
+    text = find(objects(changed(quick("sidecar"), **STORE_OF_GROUP)), "ConfigMap", "-sidecar")["data"][
+        "pod.yaml"
+    ]
+    assert (
+        "# The claim of the store is given to a group: add 3000 to securityContext.supplementalGroups" in text
+    )
 
 
 def test_gc_is_bounded() -> None:

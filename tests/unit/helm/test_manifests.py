@@ -292,6 +292,31 @@ def test_any_release_gives_names_that_a_service_may_have(release: str) -> None:
     assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", service["metadata"]["name"])
 
 
+@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("text", ["20260101", "1e3", "true"])
+def test_names_that_yaml_takes_for_something_else_stay_text(text: str, name: str) -> None:
+    """Job ids, for instance."""
+    paths = ("nameOverride", "storage__existingSecret", "serviceAccount__name", "webhook__existingSecret")
+    values = changed(quick(name), **dict.fromkeys(paths, text))
+    for manifest in objects(values, release=text, namespace=text):
+        assert set(map(type, _names_in(manifest))) <= {str}
+        if manifest["kind"] != "PrometheusRule":
+            check_schema(manifest, VERSIONS[1])
+
+
+def _names_in(value: Any, key: str = "") -> Iterator[Any]:
+    """Yield what stands under keys that hold names in an object, or are labels."""
+    if isinstance(value, dict):
+        for name, below in value.items():
+            is_label = key in ("labels", "matchLabels", "annotations")
+            yield from _names_in(below, "name" if is_label else name)
+    elif isinstance(value, list):
+        for below in value:
+            yield from _names_in(below, key)
+    elif key in ("name", "namespace", "serviceAccountName", "secretName", "claimName", "matchNames"):
+        yield value
+
+
 def test_a_release_named_like_the_chart_does_not_say_it_twice() -> None:
     names = {manifest["metadata"]["name"] for manifest in objects(quick("daemonset"), release="dump-ingest")}
     assert "dump-ingest-watcher" in names

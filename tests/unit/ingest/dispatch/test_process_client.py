@@ -53,6 +53,24 @@ def test_results_and_errors_come_back(client: ProcessClient) -> None:
     assert "ZeroDivisionError" in str(result_of(failed, "rank 0 step 1"))
 
 
+class _OfLibrary(Exception):
+    """Can be pickled, but not unpickled: its constructor takes more than its text."""
+
+    def __init__(self, text: str, *, code: int) -> None:
+        super().__init__(f"{text}, code {code}")
+
+
+def _fail_like_a_library() -> None:
+    raise _OfLibrary("refused", code=7)
+
+
+def test_error_that_cannot_be_unpickled_comes_back_as_text(client: ProcessClient) -> None:
+    failed = submit(client, _fail_like_a_library)
+    with pytest.raises(RuntimeError, match="_OfLibrary: refused, code 7"):
+        failed.result(20)
+    assert submit(client, divmod, 7, 2).result(60) == (3, 1)
+
+
 def _note(names: list[str], name: str, _: ProcessFuture) -> None:
     names.append(name)
 

@@ -106,3 +106,27 @@ def test_a_snapshot_does_not_follow_later_changes(torch: Any) -> None:
     snapshots = [Camera(torch).take(tensor, elements=elements) for elements in (True, False)]
     tensor.fill_(7)
     assert [(row := snapshot.statistics()) and row[FIELDS.index("max")] for snapshot in snapshots] == [0, 0]
+
+
+@pytest.mark.parametrize("elements", [False, True])
+@pytest.mark.parametrize("name", ["float4_e2m1fn_x2", "uint4", "int4", "uint1"])
+def test_bytes_that_several_elements_share_are_recorded_as_bytes(
+    name: str, elements: bool, torch: Any
+) -> None:
+    stored = torch.arange(6, dtype=torch.uint8).reshape(2, 3)
+    (part,) = (part for _, part in Camera(torch).parts(stored.view(getattr(torch, name)).t()))
+    snapshot = Camera(torch).take(part, elements=elements)
+    assert (snapshot.dtype, snapshot.shape) == ("uint8", (3, 2))
+    assert snapshot.statistics() == summarise(np.arange(6, dtype=np.uint8)).as_row()
+    assert snapshot.elements().tolist() == ([0, 3, 1, 4, 2, 5] if elements else [])
+
+
+def test_tensor_in_a_layout_of_its_own_is_named(torch: Any, nets: ModuleType, tmp_path: Path) -> None:
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("torch was built without MKL-DNN")
+    opaque = torch.ones(2, 2).to_mkldnn()
+    with (
+        pytest.warns(RuntimeWarning, match=r"output: ValueError: tensors of the layout torch\._mkldnn"),
+        ingest.record(nets.Returns(lambda _: opaque), tmp_path / "dump", of="outputs") as recorder,
+    ):
+        recorder._model(None)

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from ingest.api import open_store
-from ingest.service.one_shot import ingest_once
+from ingest.service.one_shot import finish, ingest_once
 from tests.npy_files import MadeDump
-from tests.services import ingest, observed_service
+from tests.services import ingest, make_service, observed_service
+from tests.wrapped_objects import WrappedObjects
 from workers.errors import (
     DumpIngestError,
     StoreDenied,
@@ -21,6 +22,7 @@ from workers.errors import (
 )
 from workers.model import StepKey
 from workers.store.backends.observed import ObservedObjects
+from workers.store.opening import open_objects, resolve
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -123,3 +125,38 @@ def test_stopped_service_leaves_whole_steps_only(filled: MadeDump, store: Path) 
     running.watch(stop, drain_s=1)
     assert not store.exists()
     assert not running.submitter.busy
+
+
+class Away(WrappedObjects):
+    """A store that cannot be listed a few times."""
+
+    times = 2
+
+    def children(self, prefix: str = "") -> list[str]:
+        self.times -= 1
+        if self.times >= 0:
+            raise StoreUnavailable("away")
+        return super().children(prefix)
+
+
+def test_what_a_job_has_left_is_taken_although_the_store_is_away_when_the_job_ends(
+    filled: MadeDump, store: Path
+) -> None:
+    objects = Away(open_objects(resolve(str(store))))
+    service = make_service(filled.root, objects, retry_forever=True)
+    finish(service, service.clock() + 20)
+    assert objects.times < 0
+    assert len(open_store(str(store)).keys) == 5
+
+
+def test_what_a_job_writes_while_the_store_is_away_is_taken_when_the_job_ends(
+    filled: MadeDump, store: Path
+) -> None:
+    objects = Away(open_objects(resolve(str(store))))
+    objects.times = 0
+    service = make_service(filled.root, objects, retry_forever=True)
+    service.tick()
+    objects.times = 2
+    filled.add(np.zeros(1), rank=2, step=1)
+    finish(service, service.clock() + 20)
+    assert StepKey(2, 1) in open_store(str(store)).keys

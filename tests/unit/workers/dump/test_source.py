@@ -71,7 +71,7 @@ def test_grown_file_has_changed(file: Path) -> None:
     source = listed(file)
     with file.open("ab") as more:
         more.write(b"x")
-    with pytest.raises(SourceChanged):
+    with pytest.raises(SourceChanged, match=r"\(100 bytes planned, 101 now\)"):
         read(file, source)
 
 
@@ -79,7 +79,7 @@ def test_rewritten_file_of_the_same_size_has_changed(file: Path) -> None:
     source = listed(file)
     file.write_bytes(bytes(100))
     os.utime(file, ns=(0, source.mtime_ns + 1))
-    with pytest.raises(SourceChanged):
+    with pytest.raises(SourceChanged, match=r"\(its size is the same\)"):
         read(file, source)
 
 

@@ -77,5 +77,7 @@ def test_elements_of_a_view_are_picked_from_its_file(tmp_path: Path) -> None:
     with OpenFile(tmp_path, source, "rank 0 step 0") as file:
         transposed = elements_in(file, 4, StridedView((4, 12)), (3, 2), FLOAT)
         assert bytes(transposed) == VALUES.T.tobytes()
-        with pytest.raises(SourceChanged, match="elements of a view are not what they were"):
+        with pytest.raises(
+            SourceChanged, match=r"rank 0 step 0: a\.pt: the elements of a view are not what they were"
+        ):
             elements_in(file, 4, StridedView(deflated=10), (2, 3), FLOAT)

@@ -14,6 +14,7 @@ from tests.pt_files import forget_pt_files, sglang_file
 from workers.arrays.statistics import Statistics, summarise
 from workers.dump.model import ReportedStatistics, TensorName
 from workers.errors import DumpIngestError
+from workers.store import tables
 from workers.store.model import Grid, RowKind
 from workers.store.tables import Tables
 from workers.tasks.columns import EntryColumns
@@ -62,6 +63,17 @@ def test_rows_have_computed_statistics(plan: StepPlan) -> None:
     assert set(built.label("statistics_from")[is_tensor]) == {"computed"}
     assert built.statistics[is_tensor].tolist() == [list(summarise(VALUES.reshape(-1)).as_row())] * 2
     assert built.label("statistics_from")[~is_tensor].tolist() == [""]
+
+
+def test_names_and_problems_with_half_a_surrogate_pair_can_be_stored(plan: StepPlan) -> None:
+    """One odd name in a file must not keep its step out of the store."""
+    row, entry = next((row, entry) for row, entry in enumerate(plan.entries) if entry.kind is RowKind.TENSOR)
+    odd = entry._replace(name=entry.name._replace(op_name="a\ud800"), problem="b\udfff is 5 % too long")
+    entries = (*plan.entries[:row], odd, *plan.entries[row + 1 :])
+    built = build(replace(plan, entries=entries))
+    assert built.label("op_name")[row] == "a%ED%A0%80"
+    assert built.label("problem")[row] == "b\\udfff is 5 % too long"
+    assert tables.encode(built)
 
 
 def test_without_receipts_nothing_is_known_but_the_entries(plan: StepPlan) -> None:

@@ -15,6 +15,7 @@ from tests.hanging import HangingFiles
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import plan_all
 from tests.poison.sitecustomize import EATS_MEMORY, KILLS_DECODER, KILLS_ONCE, KILLS_READER
+from tests.pools import SIZE, PooledRun, replicas, small_pools
 from tests.services import observed_service
 from workers.errors import ClusterError, PoisonedFile, SourceChanged, WorkerDied
 from workers.model import MIB
@@ -55,6 +56,12 @@ def job_with(made: MadeDump, store: Path, payload: bytes, *, name: str | None = 
     return job
 
 
+def sources_in_pool(job: ShardJob) -> set[str]:
+    """Return the files whose payloads a job packs into the pool."""
+    rows = [row for segment in job.segments if segment.pooled for row in segment.rows]
+    return {job.entries[row].source.path for row in rows}
+
+
 def test_job_that_kills_nobody_is_done_as_ever(made: MadeDump, store: Path, processes: list[str]) -> None:
     job = job_with(made, store, b"harmless")
     apart, here = convert(job, convert_in_subprocess), convert(job)
@@ -86,6 +93,25 @@ def test_file_that_kills_although_it_is_not_decoded_is_named(
     with pytest.raises(PoisonedFile) as caught:
         convert_in_subprocess(job)
     assert caught.value.path.endswith("notes.txt")
+
+
+def test_file_whose_payload_belongs_into_the_pool_is_named(
+    tmp_path: Path, processes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that only reads does not write into the pool either."""
+    monkeypatch.setattr(isolate, "DEATHS_ALONE", 1)
+    small_pools(monkeypatch)
+    run = PooledRun(tmp_path)
+    run.begin(2, replicas(0))
+    run.add(0, 1, replicas(1)(0))
+    source = next(run.dump.root.glob("rank_0/*/*/1/*weight0*"))
+    source.write_bytes(npy_header("<f4", (SIZE,)) + KILLS_DECODER.ljust(4 * SIZE))
+    path = source.relative_to(run.dump.root).as_posix()
+    job = next(job for job in run.plan(0, 1).jobs if path in sources_in_pool(job))
+    with pytest.raises(PoisonedFile) as caught:
+        convert_in_subprocess(job)
+    assert caught.value.path == path
+    assert processes == ["write", "read", "control"]
 
 
 def test_file_during_which_a_process_happened_to_die_is_not_blamed(
