@@ -131,6 +131,9 @@ def _print_watchers(watchers: Sequence[ingest.LiveWatcher], *, json: bool) -> No
     if json:
         print_json([watcher.to_dict() for watcher in watchers])
         return
+    if not watchers:
+        say("the watchers that answer write to other stores")
+        return
     numbers = ("ranks", "settled", "pending", "bytes", "lag", "disk, free")
     print_table(("watcher", "state", *numbers), map(_watcher_cells, watchers), right=numbers)
     if steps := [row for watcher in watchers for row in watcher.steps]:
