@@ -44,6 +44,7 @@ def say_missing(report: Report, settings: Settings) -> None:
 def _say_items(items: Sequence[MissingItem]) -> None:
     for item in items[:_MAX_ITEMS]:
         rank = "" if item.rank is None else f" on rank {item.rank}"
-        say(f"  {item.what} {item.name}{rank}" + (f": {item.reason}" if item.reason else ""))
+        what = "steps" if item.what == "step" and not item.name.isdecimal() else item.what
+        say(f"  {what} {item.name}{rank}" + (f": {item.reason}" if item.reason else ""))
     if items[_MAX_ITEMS:]:
         say(f"  and {len(items) - _MAX_ITEMS} more")
