@@ -142,8 +142,8 @@ def command(
     [bold]dump-ingest compare run.zarr@0,2 run.zarr@1,2[/]      two ranks, in step 2
     [bold]dump-ingest compare new.zarr s3://b/old.zarr[/]       all ranks and steps
     [bold]dump-ingest compare new.zarr@0 old.zarr@0 --over-steps[/]
-    [bold]dump-ingest compare run.zarr /data/dump[/]            a store, and the dump that it came from
-    [bold]dump-ingest compare tp4.zarr tp1.zarr[/]              four ranks against one that has all
+    [bold]dump-ingest compare run.zarr /data/dump[/]              a store and its dump
+    [bold]dump-ingest compare tp4.zarr tp1.zarr[/]                four ranks against one
     """
     # deferred: numba, numpy and zarr take 0.6 s to import; `ingest.compare` imports Dask, too, in 1.4 s
     from ingest.cli.compare_growth import growth_between, print_growth
