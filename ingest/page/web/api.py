@@ -88,7 +88,7 @@ class WatchersNow(Handler):
         await self.guarded(Links(self.site.base), show)
 
 
-class Unknown(Handler):
+class UnknownPath(Handler):
     """Any other path below `/api/`."""
 
     is_api = True

@@ -99,7 +99,7 @@ def application(
             (rf"{runs}/{_RUN}/{question.name}", api.Answer, {**shared, "question": question})
             for question in QUESTIONS
         ),
-        (r"/api/.*", api.Unknown, shared),
+        (r"/api/.*", api.UnknownPath, shared),
     ]
     # A proxy may take the base path off, or leave it on.
     prefixes = ["", re.escape(settings.base)] if settings.base else [""]
