@@ -16,7 +16,7 @@ from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.listing import Tensors
 from ingest.reader.parallel.mesh import Coordinates, Mesh, describe_places, is_at, parse_place
 from ingest.reader.parallel.told_coordinates import coordinates_of_steps
-from ingest.reader.ranges import format_ranges
+from ingest.reader.ranges import named_ranges
 from ingest.reader.require import require_store
 from ingest.reader.step import Step, Steps
 from ingest.reader.tensor import Tensor
@@ -400,13 +400,12 @@ class Catalog:
         """
         keys = self._list(self.listed_ranks if ranks is None else sorted(ranks))
         steps = {key.step for key in keys if key.step is not None} - absent_steps
-        all_ranks = format_ranges(self.listed_ranks)
+        all_ranks = named_ranges("rank", self.listed_ranks)
         if ranks is None:
-            return f"The store has ranks {all_ranks} and steps {format_ranges(steps)}."
-        subject = "rank {} has" if len(ranks) == 1 else "ranks {} have"
+            return f"The store has {all_ranks} and {named_ranges('step', steps)}."
+        verb = "has" if len(ranks) == 1 else "have"
         return (
-            f"The store has ranks {all_ranks}; {subject.format(format_ranges(ranks))} steps"
-            f" {format_ranges(steps)}."
+            f"The store has {all_ranks}; {named_ranges('rank', ranks)} {verb} {named_ranges('step', steps)}."
         )
 
 
