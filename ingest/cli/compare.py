@@ -157,7 +157,7 @@ def command(
         say(f"A and B are both {a}", label="note")
     shown = None if all_tensors else top
     if over_steps:
-        growth = growth_between(a, b, chosen, settings.store_options, stat)
+        growth = growth_between(a, b, chosen, settings.store_arguments, stat)
         print_growth(growth, top=shown, as_json=json)
         raise typer.Exit(EXIT_DIFFERENT if growth.by_onset() else 0)
     if stat is not None:
@@ -181,7 +181,7 @@ def command(
             layout=settings.layout,
             across_layouts=across_layouts,
             layout_map=placements,
-            storage_options=settings.store_options,
+            storage_options=settings.store_arguments,
             **chosen,
         )
     if html is not None:

@@ -28,7 +28,7 @@ def say_missing(report: Report, settings: Settings) -> None:
         return
     url = settings.store or ""
     try:
-        store = ingest.open_store(url, **settings.store_options)
+        store = ingest.open_store(url, **settings.store_arguments)
         items = ingest.missing(store, most_ranks=_MAX_RANKS)
     except DumpIngestError as exc:
         say(f"cannot tell what the dump lacks: {exc.message}", label="note")

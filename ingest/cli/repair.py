@@ -86,7 +86,7 @@ def command(
             rank_map=settings.rank_map,
             layout=settings.layout,
             progress=lambda key: status.update(f"checking {key}"),
-            **settings.store_options,
+            **settings.store_arguments,
         )
     if json:
         print_json(report.to_dict())

@@ -36,11 +36,15 @@ _TABLES_KEPT = 64
 _LISTINGS_AT_ONCE = 16
 
 
-def open_catalog(url: str | PathLike[str], **storage_options: Any) -> Catalog:
+def open_catalog(
+    url: str | PathLike[str], *, timeout_s: float | None = None, **storage_options: Any
+) -> Catalog:
     """Open a store for reading. Takes one request.
 
     Args:
         url: a directory or any fsspec URL.
+        timeout_s: how long a request may go on without progress, in seconds; default: what the variable
+            `DUMP_INGEST_STORE_TIMEOUT_S` says, else a minute.
         storage_options: passed to fsspec. Credentials are refused here: they come from the environment.
 
     Raises:
@@ -49,7 +53,7 @@ def open_catalog(url: str | PathLike[str], **storage_options: Any) -> Catalog:
         DamagedStore: its root is damaged, or missing although it holds ranks.
         StoreError: it cannot be reached.
     """
-    objects = open_objects(resolve(url, storage_options))
+    objects = open_objects(resolve(url, storage_options, timeout_s=timeout_s))
     require_store(objects, str(url))
     return Catalog(objects)
 
