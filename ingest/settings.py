@@ -161,6 +161,11 @@ class Settings(BaseModel):
         _as_mistake(refuse_in_url, value or "")
         return value
 
+    @property
+    def store_arguments(self) -> dict[str, Any]:
+        """What `open_store` takes besides the URL."""
+        return {**self.store_options, "timeout_s": self.store_timeout_s}
+
     @field_validator("store_options")
     @classmethod
     def _no_credentials_in_options(cls, value: dict[str, Any]) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def made_state(key: StepKey, *versions: int, quiet_s: float = 60.0, **more: Any)
     state = StepState(key, is_expected=True)
     listing = made_listing(key, *versions, **more)
     state.record_listing(listing, now=0.0, reached=quiet_s)
-    state.fingerprint = fingerprint(listing.files, listing.layout, Grid())
+    state.fingerprint = fingerprint(listing.files, listing.naming, Grid())
     return state
 
 

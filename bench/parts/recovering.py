@@ -164,7 +164,7 @@ def _commit_all(dump: Path, store: str) -> None:
 
 def _leaf_of(listing: Listing, leaf: bytes, fingerprint_of_leaf: str) -> bytes:
     """Return the commit of a step, made from the commit of another step."""
-    own = fingerprint(listing.files, listing.layout, Grid())
+    own = fingerprint(listing.files, listing.naming, Grid())
     document = json.loads(leaf.replace(fingerprint_of_leaf.encode(), own.encode()))
     document["attributes"]["dump_ingest"]["step"] = listing.key.step
     return json.dumps(document).encode()

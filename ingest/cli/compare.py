@@ -142,8 +142,8 @@ def command(
     [bold]dump-ingest compare run.zarr@0,2 run.zarr@1,2[/]      two ranks, in step 2
     [bold]dump-ingest compare new.zarr s3://b/old.zarr[/]       all ranks and steps
     [bold]dump-ingest compare new.zarr@0 old.zarr@0 --over-steps[/]
-    [bold]dump-ingest compare run.zarr /data/dump[/]            a store, and the dump that it came from
-    [bold]dump-ingest compare tp4.zarr tp1.zarr[/]              four ranks against one that has all
+    [bold]dump-ingest compare run.zarr /data/dump[/]              a store and its dump
+    [bold]dump-ingest compare tp4.zarr tp1.zarr[/]                four ranks against one
     """
     # deferred: numba, numpy and zarr take 0.6 s to import; `ingest.compare` imports Dask, too, in 1.4 s
     from ingest.cli.compare_growth import growth_between, print_growth
@@ -157,7 +157,7 @@ def command(
         say(f"A and B are both {a}", label="note")
     shown = None if all_tensors else top
     if over_steps:
-        growth = growth_between(a, b, chosen, settings.store_options, stat)
+        growth = growth_between(a, b, chosen, settings.store_arguments, stat)
         print_growth(growth, top=shown, as_json=json)
         raise typer.Exit(EXIT_DIFFERENT if growth.by_onset() else 0)
     if stat is not None:
@@ -181,7 +181,7 @@ def command(
             layout=settings.layout,
             across_layouts=across_layouts,
             layout_map=placements,
-            storage_options=settings.store_options,
+            storage_options=settings.store_arguments,
             **chosen,
         )
     if html is not None:

@@ -25,7 +25,7 @@ def growth_between(
         a: a store, or `STORE@RANK`.
         b: the reference, in the same form.
         conditions: which tensors; a name alone.
-        options: for fsspec.
+        options: what `open_store` takes besides the URL.
         stat: the statistic; None for `l2_norm`.
 
     Raises:

@@ -19,6 +19,7 @@ app = typer.Typer(help="Show, check and explain the settings.", no_args_is_help=
 def show(config: ConfigOption = None, json: JsonOption = False) -> None:
     """Print the settings in effect, and where each comes from."""
     loaded = load_settings(config)
+    warn_of_unknown_variables(loaded)
     values = masked_values(loaded.settings.model_dump(mode="json"))
     rows = [
         {

@@ -86,7 +86,7 @@ def command(
 
     [bold]dump-ingest divergence run.zarr[/]
     [bold]dump-ingest divergence run.zarr --group 0-3 --group 4-7[/]
-    [bold]dump-ingest divergence run.zarr --links[/]   also between the operators of one rank
+    [bold]dump-ingest divergence run.zarr --links[/]   also between operators of one rank
     """
     from ingest.questions.divergence import parse_groups  # deferred: numpy and zarr take 0.4 s to import
 

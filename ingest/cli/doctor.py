@@ -31,7 +31,7 @@ def command(
         list[str] | None,
         typer.Option(
             "--from",
-            metavar="URL",
+            metavar="HOST:PORT",
             help="Also check the watcher or consolidator that serves its metrics there; may be repeated.",
             show_default=False,
         ),
@@ -45,7 +45,7 @@ def command(
     consolidated view, how the last gc ended, and how far the clock is off. With --from, it asks watchers and
     consolidators whether they run, get on with their work, and have the same store.
 
-    [bold]dump-ingest doctor /data/dump --store s3://bucket/run.zarr --from http://host:9108[/]
+    [bold]dump-ingest doctor /data/dump --store s3://bucket/run.zarr --from host:9108[/]
 
     Writes one small object to the store and removes it. Exits with 1 if a check fails.
     """

@@ -9,7 +9,7 @@ from ingest.cli.tensor_options import Conditions
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.indexed_step import COLUMNS
-from ingest.reader.ranges import format_ranges
+from ingest.reader.ranges import named_ranges
 from ingest.reader.tensor_filter import checked_role
 from workers.arrays.filter import Filter
 from workers.errors import DamagedStore
@@ -63,7 +63,7 @@ def _of_condition(store: Catalog, where: str, types: Sequence[str]) -> Iterator[
     for text in texts:
         yield _of_text(text, types, is_role="role" in used)
     if used & {"rank", "step"}:
-        yield f"The store has ranks {format_ranges(store.ranks)} and steps {format_ranges(store.steps)}."
+        yield f"The store has {named_ranges('rank', store.ranks)} and {named_ranges('step', store.steps)}."
 
 
 def _of_text(text: str, types: Sequence[str], *, is_role: bool) -> str:

@@ -85,12 +85,12 @@ def command(
 
     Exits with 4 if something in the plan was left alone.
 
-    [bold]dump-ingest gc run.zarr --older-than 30d --keep-anomalous[/]             print what would go
-    [bold]dump-ingest gc run.zarr --older-than 30d --keep-anomalous --apply[/]     remove it
-    [bold]dump-ingest gc run.zarr --rank 3 --step 40 --step 41 --apply[/]          take back two steps
-    [bold]dump-ingest gc run.zarr --tensors-around-anomalies 2 --plan plan.json[/] write a plan to review
-    [bold]dump-ingest gc run.zarr --plan plan.json --apply[/]                      carry out exactly that plan
-    [bold]dump-ingest gc run.zarr --recompress 7d --apply[/]                       make old steps smaller
+    [bold]dump-ingest gc run.zarr --older-than 30d --keep-anomalous[/]          what goes
+    [bold]dump-ingest gc run.zarr --older-than 30d --keep-anomalous --apply[/]  remove it
+    [bold]dump-ingest gc run.zarr --rank 3 --step 40 --step 41 --apply[/]       two steps
+    [bold]dump-ingest gc run.zarr --tensors-around-anomalies 2 --plan p.json[/] to review
+    [bold]dump-ingest gc run.zarr --plan p.json --apply[/]                      that plan
+    [bold]dump-ingest gc run.zarr --recompress 7d --apply[/]                    smaller
     """
     from ingest.cli import gc_recompress, gc_run  # deferred: numba, numpy and zarr take 0.5 s to import
     from ingest.store_gc.policy import GcPolicy  # deferred: the same

@@ -35,7 +35,7 @@ def run(
         Exit: the command was interrupted, or a step is damaged.
     """
     older_than_s = parse_duration(age)
-    catalog = open_catalog(settings.store or "", **settings.store_options)
+    catalog = open_catalog(settings.store or "", **settings.store_arguments)
     with err.status("reading commits"):
         plan = plan_recompress(catalog, older_than_s=older_than_s, ranks=ranks or None, steps=steps or None)
     if not apply:

@@ -28,7 +28,7 @@ def say_missing(report: Report, settings: Settings) -> None:
         return
     url = settings.store or ""
     try:
-        store = ingest.open_store(url, **settings.store_options)
+        store = ingest.open_store(url, **settings.store_arguments)
         items = ingest.missing(store, most_ranks=_MAX_RANKS)
     except DumpIngestError as exc:
         say(f"cannot tell what the dump lacks: {exc.message}", label="note")
@@ -44,6 +44,7 @@ def say_missing(report: Report, settings: Settings) -> None:
 def _say_items(items: Sequence[MissingItem]) -> None:
     for item in items[:_MAX_ITEMS]:
         rank = "" if item.rank is None else f" on rank {item.rank}"
-        say(f"  {item.what} {item.name}{rank}" + (f": {item.reason}" if item.reason else ""))
+        what = "steps" if item.what == "step" and not item.name.isdecimal() else item.what
+        say(f"  {what} {item.name}{rank}" + (f": {item.reason}" if item.reason else ""))
     if items[_MAX_ITEMS:]:
         say(f"  and {len(items) - _MAX_ITEMS} more")

@@ -95,7 +95,7 @@ def _say_skipped(report: Report) -> None:
     if report.unchanged:
         damaged = {damage.key for damage in report.damaged}
         steps = {key for key in report.unchanged if key.step is not None and key not in damaged}
-        say(f"{counted_steps(steps)} unchanged: already in the store.")
+        say(f"{counted_steps(steps) if steps else 'run files'} unchanged: already in the store.")
     if report.removed:
         say(f"{counted_steps(report.removed)} removed by gc earlier; --replace restores them.")
 

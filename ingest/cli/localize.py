@@ -58,10 +58,8 @@ def command(
             print_table(_COLUMNS, rows, right=("blocks", "differ"))
         say_rest(len(answer.tensors), len(shown), "tensors")
         if any(tensor.exactness == "bounded" for tensor in shown):
-            say(
-                "bounded: all that differs is among the elements, and the positions certainly differ",
-                label="note",
-            )
+            positions = ", and the positions certainly differ" if any(row[-1] for row in rows) else ""
+            say(f"all that differs is among the elements{positions}", label="note")
         verb = "is" if answer.equal == 1 else "are"
         say(f"{counted(answer.equal, 'tensor')} {verb} equal, {answer.only_in_a} in A alone", label="note")
     if answer.tensors:

@@ -71,7 +71,7 @@ def command(
     If a step is damaged, it is named, the others are listed, and the exit code is 3.
 
     [bold]dump-ingest ls s3://bucket/run.zarr[/]             every step
-    [bold]dump-ingest ls run.zarr -r 1 -n 8 --tensors[/]     the tensors of rank 1, step 8, as executed
+    [bold]dump-ingest ls run.zarr -r 1 -n 8 --tensors[/]     the tensors of rank 1, step 8
     [bold]dump-ingest ls run.zarr --watchers node1:9108[/]   what is still to come
     """
     from ingest.reader.rows import file_rows, overflow_rows, step_row  # deferred: numba, zarr: 0.5 s
@@ -130,6 +130,9 @@ def _print_watchers(watchers: Sequence[ingest.LiveWatcher], *, json: bool) -> No
     """Print a row for each watcher, and one for each step that is not settled."""
     if json:
         print_json([watcher.to_dict() for watcher in watchers])
+        return
+    if not watchers:
+        say("the watchers that answer write to other stores")
         return
     numbers = ("ranks", "settled", "pending", "bytes", "lag", "disk, free")
     print_table(("watcher", "state", *numbers), map(_watcher_cells, watchers), right=numbers)

@@ -73,7 +73,7 @@ def _opened(store: str | None, config: Path | None, mesh: str | None) -> ingest.
             "no store is named",
             hint="Name it as STORE, with DUMP_INGEST_STORE, or as `store` in the settings file.",
         )
-    return ingest.open_store(settings.store, mesh=settings.mesh, **settings.store_options)
+    return ingest.open_store(settings.store, mesh=settings.mesh, **settings.store_arguments)
 
 
 def page_url(config: Path | None) -> str | None:

@@ -59,7 +59,7 @@ def command(
     """Name the first operator that produced NaN or Inf from clean inputs, and how it spread.
 
     [bold]dump-ingest origin run.zarr[/]
-    [bold]dump-ingest origin run.zarr --where "abs(max) > 6e4"[/]   the first output outside a limit
+    [bold]dump-ingest origin run.zarr --where "abs(max) > 6e4"[/]   the first such output
     """
     if graph not in (None, "text", "dot"):
         raise UsageError(

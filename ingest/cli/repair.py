@@ -62,9 +62,9 @@ def command(
 
     Exits with 0 if nothing is damaged or everything was repaired, and with 3 if damage remains.
 
-    [bold]dump-ingest repair run.zarr[/]                            what is damaged, and what could be mended
+    [bold]dump-ingest repair run.zarr[/]                            what is damaged
     [bold]dump-ingest repair run.zarr --apply[/]                    mend it
-    [bold]dump-ingest repair run.zarr --dump /mnt/backup --apply[/] the same, with a copy of the dump
+    [bold]dump-ingest repair run.zarr --dump /mnt/backup --apply[/] with a copy of the dump
     """
     # deferred: numba, numpy and zarr take 0.5 s to import
     from ingest.repairing import repair
@@ -86,7 +86,7 @@ def command(
             rank_map=settings.rank_map,
             layout=settings.layout,
             progress=lambda key: status.update(f"checking {key}"),
-            **settings.store_options,
+            **settings.store_arguments,
         )
     if json:
         print_json(report.to_dict())

@@ -97,7 +97,7 @@ def command(
     except ValueError as exc:
         raise UsageError(f"--cache: {exc}") from exc
     urls = parse_addresses(watchers)
-    library = Library(settings.store, settings.store_options, refresh)
+    library = Library(settings.store, settings.store_arguments, refresh)
     library.begin()  # a wrong URL is reported before anything listens
     server = PageServer(
         library,

@@ -104,7 +104,7 @@ def command(
         str | None,
         typer.Option(
             "--from",
-            metavar="URL",
+            metavar="HOST:PORT",
             help="With --explain: ask the running watcher that serves its metrics there.",
             show_default=False,
         ),
@@ -125,7 +125,7 @@ def command(
     With --explain, it scans the dump once, writes nothing, and says for each step what it waits for and why.
     With --from, a running watcher answers. --rank, --step and --json belong to --explain.
 
-    [bold]dump-ingest watch --explain --from http://host:9108 --rank 3 --step 40[/]
+    [bold]dump-ingest watch --explain --from host:9108 --rank 3 --step 40[/]
     """
     flags: dict[str, Any] = {
         "store": store,

@@ -93,7 +93,7 @@ def check_backlog(objects: ObjectStore, listings: Sequence[Listing]) -> Check:
         return Check("backlog", ok=True, detail=detail)
     hint = (
         "If no watcher runs, start it, or run `dump-ingest ingest DUMP --store STORE`. Otherwise "
-        "`dump-ingest watch --explain --from http://HOST:9108` says what each step waits for."
+        "`dump-ingest watch --explain --from HOST:9108` says what each step waits for."
     )
     return Check("backlog", ok=False, detail=detail, hint=hint)
 

@@ -193,6 +193,8 @@ class Layout(ABC):
     """Whether it covers checkpoints. A job restarts from them, so their files are never deleted."""
     tensor_suffixes: ClassVar[frozenset[str]] = frozenset()
     """If the user described the whole tree: directories that hold such files and fit no pattern are told."""
+    declared: ClassVar[str] = ""
+    """If the user described the whole tree: how."""
     own_file: ClassVar[re.Pattern[str] | None] = None
     """If the user described the whole tree: the name of a file by which a directory belongs to this layout,
     even if other layouts cover directories of such names."""
@@ -258,6 +260,12 @@ class Listing:
     def nbytes(self) -> int:
         """Total bytes of the files."""
         return sum(file.size for file in self.files)
+
+    @property
+    def naming(self) -> str:
+        """What makes names of tensors from paths: its layouts, and the patterns that the user declared."""
+        declared = {located.layout.declared for located in self.places} - {""}
+        return "\n".join((self.layout, *sorted(declared)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ def _declared(text: str) -> _Declared:
         raise UsageError(f"--layout {text}: {exc}", hint=_EXAMPLE) from exc
     fields = {name for level in whole.levels for name in level.groupindex}
     told_by_file = bool(of_file.levels[-1].groupindex.keys() & FIELDS.keys())
-    return _Declared(of_file, whole if told_by_file or above is None else None, above, fields)
+    return _Declared(text, of_file, whole if told_by_file or above is None else None, above, fields)
 
 
 class _Declared(Layout):
@@ -81,13 +81,15 @@ class _Declared(Layout):
     file_patterns: Sequence[Pattern] = ()  # type: ignore[misc]
     implied: Mapping[str, str] = {}  # type: ignore[misc]
     proves_dump: bool = True  # type: ignore[misc]
+    declared: str = ""  # type: ignore[misc]
     tensor_suffixes = frozenset(CONTAINERS)
     own_file: re.Pattern[str]  # type: ignore[misc]
     systems = ()
 
     def __init__(
-        self, of_file: Pattern, whole: Pattern | None, above: Pattern | None, fields: set[str]
+        self, text: str, of_file: Pattern, whole: Pattern | None, above: Pattern | None, fields: set[str]
     ) -> None:
+        self.declared = text
         self._of_file = of_file
         self.own_file = of_file.levels[-1]
         if whole is not None:

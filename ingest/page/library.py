@@ -19,6 +19,7 @@ from ingest.reader.dump_store import open_store
 from ingest.reader.require import require_store
 from workers.errors import DumpIngestError, StoreError, StoreMissing, UsageError
 from workers.store import commit
+from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 
 #: The most runs of a list.
@@ -42,6 +43,7 @@ class Run:
     name: str
     url: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    """What `open_store` takes besides the URL."""
     refresh_s: float = 5.0
     clock: Callable[[], float] = time.monotonic
     _moment: Moment | None = None
@@ -153,6 +155,7 @@ class Library:
 
     url: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    """What `open_store` takes besides the URL."""
     refresh_s: float = 5.0
     clock: Callable[[], float] = time.monotonic
     _names: list[str] = field(default_factory=list)
@@ -170,7 +173,7 @@ class Library:
             StoreError: the place cannot be read.
         """
         if self._is_single is None:
-            objects = open_objects(resolve(self.url, dict(self.options)))
+            objects = self._objects(self.url)
             try:
                 self._is_single = commit.read_root(objects) is not None
             except UsageError:
@@ -215,7 +218,7 @@ class Library:
             return [name if name not in ("", "..") else "run"]  # browsers take `..` for the directory above
         if self._names and self.clock() - self._listed_at < self.refresh_s:
             return self._names
-        objects = open_objects(resolve(self.url, dict(self.options)))
+        objects = self._objects(self.url)
         with self._lock:
             known = set(self._runs) | set(self._names)
         stores = (name for name in objects.children() if name in known or self._is_store(name))
@@ -259,11 +262,16 @@ class Library:
     def _url_of(self, name: str) -> str:
         return self.url if self.is_single else f"{self.url.rstrip('/')}/{name}"
 
+    def _objects(self, url: str) -> ObjectStore:
+        options = dict(self.options)
+        timeout_s = options.pop("timeout_s", None)
+        return open_objects(resolve(url, options, timeout_s=timeout_s))
+
     def _is_store(self, name: str) -> bool:
         if name.startswith("."):
             return False
         try:
-            objects = open_objects(resolve(self._url_of(name), dict(self.options)))
+            objects = self._objects(self._url_of(name))
             return commit.read_root(objects) is not None
         except DumpIngestError:
             return False

@@ -28,18 +28,18 @@ from workers.tasks.model import CONVERTER_VERSION, Entry, Segment, ShardJob, Ste
 
 def fingerprint(
     files: Iterable[SourceFile],
-    layout: str,
+    naming: str,
     grid: Grid,
     unreadable: Iterable[str] = (),
     undecoded: Iterable[str] = (),
 ) -> str:
     """Return the name of the generation that is made from these source files: 32 hexadecimal digits.
 
-    XXH3-128 over converter version, layout, grid, and path, size and modification time of each file; then the
-    paths of files that the disk does not return, and of those that are not decoded because they kill the
-    process. These count because without them all other files are stored in different places.
+    XXH3-128 over converter version, `Listing.naming`, grid, and path, size and modification time of each
+    file; then the paths of files that the disk does not return, and of those that are not decoded because
+    they kill the process. These count because without them all other files are stored in different places.
     """
-    running = xxhash.xxh3_128(f"{CONVERTER_VERSION}\n{layout}\n{grid}\n".encode())
+    running = xxhash.xxh3_128(f"{CONVERTER_VERSION}\n{naming}\n{grid}\n".encode())
     lines = "".join([f"{file.path}\0{file.size}\0{file.mtime_ns}\n" for file in files])
     running.update(lines.encode("utf-8", "surrogateescape"))
     for path in unreadable:
@@ -128,7 +128,7 @@ def plan_step(
     in_pool = {row for group in pooled for row in group.rows}
     payloads = _payloads(entries)
     arrays = _arrays([payload for row, payload in enumerate(payloads) if row not in in_pool], grid)
-    name = fingerprint(listing.files, origin.layout, grid, inspected.unreadable, inspected.undecoded)
+    name = fingerprint(listing.files, listing.naming, grid, inspected.unreadable, inspected.undecoded)
     name = rewritten(name, rewrites)
     if leave_out_tensors:
         name = without_tensors(name)

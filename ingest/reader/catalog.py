@@ -16,7 +16,7 @@ from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.listing import Tensors
 from ingest.reader.parallel.mesh import Coordinates, Mesh, describe_places, is_at, parse_place
 from ingest.reader.parallel.told_coordinates import coordinates_of_steps
-from ingest.reader.ranges import format_ranges
+from ingest.reader.ranges import named_ranges
 from ingest.reader.require import require_store
 from ingest.reader.step import Step, Steps
 from ingest.reader.tensor import Tensor
@@ -36,11 +36,15 @@ _TABLES_KEPT = 64
 _LISTINGS_AT_ONCE = 16
 
 
-def open_catalog(url: str | PathLike[str], **storage_options: Any) -> Catalog:
+def open_catalog(
+    url: str | PathLike[str], *, timeout_s: float | None = None, **storage_options: Any
+) -> Catalog:
     """Open a store for reading. Takes one request.
 
     Args:
         url: a directory or any fsspec URL.
+        timeout_s: how long a request may go on without progress, in seconds; default: what the variable
+            `DUMP_INGEST_STORE_TIMEOUT_S` says, else a minute.
         storage_options: passed to fsspec. Credentials are refused here: they come from the environment.
 
     Raises:
@@ -49,7 +53,7 @@ def open_catalog(url: str | PathLike[str], **storage_options: Any) -> Catalog:
         DamagedStore: its root is damaged, or missing although it holds ranks.
         StoreError: it cannot be reached.
     """
-    objects = open_objects(resolve(url, storage_options))
+    objects = open_objects(resolve(url, storage_options, timeout_s=timeout_s))
     require_store(objects, str(url))
     return Catalog(objects)
 
@@ -403,13 +407,12 @@ class Catalog:
         """
         keys = self._list(self.listed_ranks if ranks is None else sorted(ranks))
         steps = {key.step for key in keys if key.step is not None} - absent_steps
-        all_ranks = format_ranges(self.listed_ranks)
+        all_ranks = named_ranges("rank", self.listed_ranks)
         if ranks is None:
-            return f"The store has ranks {all_ranks} and steps {format_ranges(steps)}."
-        subject = "rank {} has" if len(ranks) == 1 else "ranks {} have"
+            return f"The store has {all_ranks} and {named_ranges('step', steps)}."
+        verb = "has" if len(ranks) == 1 else "have"
         return (
-            f"The store has ranks {all_ranks}; {subject.format(format_ranges(ranks))} steps"
-            f" {format_ranges(steps)}."
+            f"The store has {all_ranks}; {named_ranges('rank', ranks)} {verb} {named_ranges('step', steps)}."
         )
 
 

@@ -122,13 +122,17 @@ class DumpStore(Catalog):
         return verify(self, [*(opened.key for opened in chosen), *(damage.key for damage in damages)])
 
 
-def open_store(url: str | PathLike[str], *, mesh: str = "", **storage_options: Any) -> DumpStore:
+def open_store(
+    url: str | PathLike[str], *, mesh: str = "", timeout_s: float | None = None, **storage_options: Any
+) -> DumpStore:
     """Open a store for reading. Takes one request.
 
     Args:
         url: a directory or any fsspec URL.
         mesh: how the ranks of the job are laid out, `tp=2,dp=4`, the last axis varies fastest; default: as
             the dump tells. See `Catalog.coordinates`.
+        timeout_s: how long a request may go on without progress, in seconds; default: what the variable
+            `DUMP_INGEST_STORE_TIMEOUT_S` says, else a minute.
         storage_options: passed to fsspec. Credentials are refused here: they come from the environment.
 
     Raises:
@@ -137,4 +141,4 @@ def open_store(url: str | PathLike[str], *, mesh: str = "", **storage_options: A
         StoreError: it cannot be reached.
     """
     told = Mesh.parse(mesh) if mesh else None
-    return DumpStore(open_catalog(url, **storage_options).objects, mesh=told)
+    return DumpStore(open_catalog(url, timeout_s=timeout_s, **storage_options).objects, mesh=told)

@@ -39,6 +39,7 @@ def repair(
     rank_map: Mapping[int, int] | None = None,
     layout: str = "",
     progress: Callable[[StepKey], None] = lambda _: None,
+    timeout_s: float | None = None,
     **storage_options: Any,
 ) -> RepairReport:
     """Make what is damaged in a store again, as `dump-ingest repair` does.
@@ -61,6 +62,8 @@ def repair(
         rank_map: ranks by device id, for dumps whose paths name only devices, as for `ingest`.
         layout: patterns for dumps that no layout covers, as for `ingest`.
         progress: called with each step before it is read.
+        timeout_s: how long a request may go on without progress, in seconds; default: what the variable
+            `DUMP_INGEST_STORE_TIMEOUT_S` says, else a minute.
         storage_options: passed to fsspec.
 
     Raises:
@@ -69,7 +72,7 @@ def repair(
         StoreError: the store refused. What was repaired stays repaired.
     """
     reading = DumpReading(layout, rank_map)
-    objects = open_objects(resolve(store, storage_options))
+    objects = open_objects(resolve(store, storage_options, timeout_s=timeout_s))
     catalog = Catalog(objects)
     if damage_of_root(objects) is None:
         require_store(objects, objects.address.url)

@@ -131,7 +131,7 @@ class ForeignDumpCheck:
         )
 
     def _is_same_step(self, made: Commit, listing: Listing) -> bool:
-        if without_pool(made.fingerprint) == fingerprint(listing.files, listing.layout, self.grid):
+        if without_pool(made.fingerprint) == fingerprint(listing.files, listing.naming, self.grid):
             return True
         try:
             committed = CommittedFiles.of(StoredStep(self.objects, made).tables)

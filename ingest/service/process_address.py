@@ -6,19 +6,23 @@ from urllib.parse import urlsplit
 
 from workers.errors import UsageError
 
-FROM_HINT = "Name where it serves its metrics (the setting metrics, or consolidator_metrics): --from http://HOST:PORT."
+FROM_HINT = (
+    "Name where it serves its metrics (the setting metrics, or consolidator_metrics): --from HOST:PORT."
+)
 
 
 def process_address(url: str) -> str:
-    """Return scheme, host and port of a URL: `http://host:9108`.
+    """Return scheme, host and port of a URL, or of `host:9108`: `http://host:9108`.
 
     Raises:
-        UsageError: the URL is not one of a web server.
+        UsageError: it is neither the URL of a web server nor a host with a port.
     """
+    has_scheme = "://" in url
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(url if has_scheme else f"http://{url}")
+        port = parts.port
     except ValueError:
-        parts = urlsplit("")
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+        parts, port = urlsplit(""), None
+    if parts.scheme not in ("http", "https") or not parts.hostname or not (has_scheme or port):
         raise UsageError(f"{url!r} is not the address of a watcher or consolidator", hint=FROM_HINT)
     return f"{parts.scheme}://{parts.netloc}"

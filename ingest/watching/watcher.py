@@ -164,7 +164,7 @@ class Watcher:
             state.held = None
             return False
         if not state.fingerprint:
-            name = fingerprint(listing.files, listing.layout, self.grid)
+            name = fingerprint(listing.files, listing.naming, self.grid)
             state.fingerprint = rewritten(name, state.rewrites)
             _learn_rewrites(state)
         phase = held_as(state, policy, lambda name: stored.was_removed(state.key, name))

@@ -46,7 +46,9 @@ class WithoutTensors:
     """For people."""
 
     def __str__(self) -> str:
-        done = "were never stored" if self.by == "policy" else f"were removed on {self.at[:16]} by {self.by}"
+        done = (
+            "were never stored" if self.by == "policy" else f"were removed on {self.at[:16]} UTC by {self.by}"
+        )
         return f"the tensors {done}: {self.reason}"
 
 

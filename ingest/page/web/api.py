@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from http import HTTPStatus
 
 from ingest.page.answers import BESIDE, Question
 from ingest.page.arguments import Arguments
@@ -85,6 +86,16 @@ class WatchersNow(Handler):
             self.send_json(strict_json.dumps(rows).encode())
 
         await self.guarded(Links(self.site.base), show)
+
+
+class UnknownPath(Handler):
+    """Any other path below `/api/`."""
+
+    is_api = True
+
+    async def get(self) -> None:
+        """Answer."""
+        self.refuse(HTTPStatus.NOT_FOUND, "no such path", "/openapi.json has all paths.")
 
 
 class Runs(Handler):

@@ -292,6 +292,14 @@ class Home(Handler):
         await self.guarded(links, show)
 
 
+class RunHome(Handler):
+    """`/runs/RUN`: its incidents."""
+
+    async def get(self, run_name: str) -> None:
+        """Answer."""
+        self.redirect(Links(self.site.base, run_name).view("incidents"))
+
+
 class View(Handler):
     """`/runs/RUN/VIEW`: a screen."""
 

@@ -85,6 +85,7 @@ def application(
     runs = r"/api/v1/runs"
     paths: list[tuple[str, type[handlers.Handler], dict[str, Any]]] = [
         (r"/", handlers.Home, shared),
+        (rf"/runs/{_RUN}/?", handlers.RunHome, shared),
         (rf"/runs/{_RUN}/([a-z]+)", handlers.View, shared),
         (r"/static/([a-z.]+)", handlers.Asset, shared),
         (r"/healthz", handlers.Health, shared),
@@ -98,6 +99,7 @@ def application(
             (rf"{runs}/{_RUN}/{question.name}", api.Answer, {**shared, "question": question})
             for question in QUESTIONS
         ),
+        (r"/api/.*", api.UnknownPath, shared),
     ]
     # A proxy may take the base path off, or leave it on.
     prefixes = ["", re.escape(settings.base)] if settings.base else [""]

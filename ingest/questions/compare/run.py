@@ -82,7 +82,7 @@ def compare(
         across_layouts: put tensors together from the pieces of all ranks, and compare them whole; False: rank
             by rank; None: put them together if one side has several times as many ranks as the other.
         layout_map: how ranks hold tensors, where that is open, from `load_layout_map`.
-        storage_options: for fsspec, of stores that are named by URL; no credentials.
+        storage_options: what `open_store` takes besides the URL, for stores that are named; no credentials.
         conditions: what a compared tensor fulfils in A, or in B if only that has it: `role="weight"`, `name`,
             `op_type`, `io`, `graph`, `where`; see `FilterFields`.
 

@@ -38,6 +38,15 @@ def test_a_summary_is_the_first_line_of_the_docstring(listed: Any) -> None:
     assert listed.summary == help_text.splitlines()[0]
 
 
+@pytest.mark.parametrize("listed", COMMANDS, ids=NAMES)
+def test_words_behind_an_example_stand_on_its_line(listed: Any) -> None:
+    """On a terminal of 80 columns; a command that is longer by itself is wrapped."""
+    command_of = getattr(import_module(f"ingest.cli.{listed.name}"), "command", None)
+    document = cleandoc(getattr(command_of, "__doc__", None) or "")
+    for command, words in re.findall(r"^\[bold\](dump-ingest [^\[]*)\[/\]( .*)$", document, re.MULTILINE):
+        assert len(command + words) <= 78
+
+
 def test_every_command_is_in_the_table() -> None:
     modules = Path(__file__).parents[4].joinpath("ingest", "cli").glob("*.py")
     commands = {

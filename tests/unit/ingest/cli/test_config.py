@@ -50,7 +50,8 @@ def test_validate_reads_the_rules(answer: Answer, tmp_path: Path) -> None:
 def test_a_variable_that_sets_nothing_is_pointed_out(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A typing error in a unit file must not go unseen."""
     monkeypatch.setenv("DUMP_INGEST_QUITE_S", "3")
-    assert "warning: DUMP_INGEST_QUITE_S" in answer("config", "validate").stderr
+    for command in ("validate", "show"):
+        assert "warning: DUMP_INGEST_QUITE_S" in answer("config", command).stderr
 
 
 def test_the_schema_describes_every_setting(answer: Answer) -> None:

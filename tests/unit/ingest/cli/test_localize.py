@@ -11,6 +11,7 @@ def test_tensors_that_differ_are_listed_with_their_place(sketched_store: Path, a
     heading, *lines = done.stdout.splitlines()
     assert heading.split() == ["name", "shape", "blocks", "differ", "elements", "positions"]
     assert [line.split()[-1] for line in lines] == ["3]", "3]"]
+    assert "all that differs is among the elements\n" in done.stderr  # and no positions are known
     made = answer("localize", *sides, "--op-type", "Log", "--json", code=5).json
     assert [(tensor["blocks"], tensor["ranges"][0]["last"]) for tensor in made["tensors"]] == [
         (1, [5, 3])

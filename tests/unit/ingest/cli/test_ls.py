@@ -11,6 +11,7 @@ from tests.cli import Answer
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
+from tests.served_watcher import served_watcher
 
 
 def test_steps_are_listed_with_their_totals(nan_store: Path, answer: Answer) -> None:
@@ -110,6 +111,17 @@ def test_a_token_changes_with_what_is_committed(nan_store: Path, tmp_path: Path,
     assert answer("ls", store, "--token", "--json").json["token"] == before
     shutil.rmtree(store / "rank_1" / "step_3")
     assert answer("ls", store, "--token").stdout.strip() != before
+
+
+def test_watchers_of_other_stores_are_not_shown(
+    nan_store: Path, made: MadeDump, tmp_path: Path, answer: Answer
+) -> None:
+    made.add(np.ones(3))
+    with served_watcher(made.root, tmp_path / "other.zarr") as (url, service):
+        service.tick()
+        done = answer("ls", nan_store, "--watchers", url)
+        assert answer("ls", nan_store, "--watchers", url, "--json").json == []
+    assert (done.stdout, done.stderr) == ("", "the watchers that answer write to other stores\n")
 
 
 def test_watchers_that_do_not_answer_are_named(nan_store: Path, answer: Answer) -> None:

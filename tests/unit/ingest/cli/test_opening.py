@@ -1,5 +1,7 @@
 """The settings of a command, and the store that they name."""
 
+import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,38 @@ def test_a_store_is_opened_by_name_or_by_the_settings(nan_store: Path, tmp_path:
     config.write_text(f"store: {nan_store}\n")
     assert open_store(str(nan_store), None).ranks == [0, 1]
     assert open_store(None, config).ranks == [0, 1]
+
+
+def test_a_file_of_settings_says_how_long_readers_wait_for_the_store(nan_store: Path, tmp_path: Path) -> None:
+    config = tmp_path / "settings.yaml"
+    config.write_text("store_timeout_s: 0.5\n")
+    assert open_store(str(nan_store), config).objects.address.timeout_s == 0.5
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ls", "{}"),
+        ("compare", "{}@0,1", "{}@0,2"),
+        ("compare", "{}@0", "{}@0", "--over-steps"),
+        ("gc", "{}", "--keep-last", "1"),
+        ("gc", "{}", "--recompress", "1d"),
+        ("repair", "{}"),
+        ("serve", "{}", "--listen", "127.0.0.1:0"),
+    ],
+)
+def test_a_store_that_accepts_and_says_nothing_is_given_up(
+    words: tuple[str, ...], tmp_path: Path, answer: Answer
+) -> None:
+    config = tmp_path / "settings.yaml"
+    config.write_text("store_timeout_s: 0.05\n")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/run.zarr"
+        asked = [word.format(url) for word in words]
+        begun = time.monotonic()
+        told = answer(*asked, "--config", config, code=1).stderr
+    assert "no answer" in told
+    assert time.monotonic() - begun < 20  # and not a minute
 
 
 def test_a_mesh_of_more_ranks_than_the_store_has_is_mentioned(

@@ -166,12 +166,12 @@ def test_what_is_none_of_ours(process: Process) -> None:
     process.serve()
     check = checked(process)
     assert "is not a watcher or consolidator" in check.detail
-    assert "--from http://HOST:PORT" in check.hint
+    assert "--from HOST:PORT" in check.hint
 
 
 def test_what_is_no_address() -> None:
     with pytest.raises(UsageError, match="is not the address"):
-        check_process("n1:9108", STORE, is_view_kept=False)
+        check_process("n1", STORE, is_view_kept=False)
 
 
 def test_processes_are_checked_with_the_rest(made: MadeDump, process: Process, tmp_path: Path) -> None:

@@ -99,6 +99,14 @@ def layouts_of(root: Path, layout: str) -> dict[StepKey, str]:
     return {listing.key: listing.layout for listing in find_dump(root, layout=layout).scan({}).listings}
 
 
+def test_naming_of_a_step_tells_its_pattern_and_no_other(tmp_path: Path) -> None:
+    make(tmp_path, "rank0/step1/fc.input.npy", "reference/golden.npy")
+    first, corrected = "rank{rank}/step{step}/{module}.npy", "rank{rank}/step{step}/{module}.{io}.npy"
+    layouts = [first, corrected, f"{first}; {{net}}/3/{{module}}.npy"]
+    namings = [find_dump(tmp_path, layout=layout).scan({}).listings[0].naming for layout in layouts]
+    assert namings == [f"declared\n{first}", f"declared\n{corrected}", f"declared\n{first}"]
+
+
 def test_pattern_comes_before_layouts_whose_directories_have_the_same_names(tmp_path: Path) -> None:
     """`step1/rank0` is how msProbe names a step: it would keep the tensors as files."""
     make(tmp_path, "step1/rank0/fc.output.npy", "step1/rank0/odd.npy")

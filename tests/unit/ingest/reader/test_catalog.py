@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ingest.api import DumpStore, open_store
@@ -12,6 +13,7 @@ from ingest.reader import catalog
 from ingest.reader.damage import Damage, DamagedStepWarning
 from tests.counted_requests import CountedRequests
 from tests.dumps import DumpLibrary
+from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
@@ -58,6 +60,14 @@ def test_a_step_that_is_not_there_reads_no_commit(many: Path, requests: CountedR
         assert found.value.hint == "The store has ranks 0-3; rank 3 has steps 0-49."
 
     assert requests.of(ask) == 1 + 1 + 1 + 1
+
+
+def test_a_hint_names_a_single_rank_and_step_in_the_singular(made: MadeDump, tmp_path: Path) -> None:
+    made.add(np.ones(3), rank=2, step=5)
+    ingest_directly(made.root, tmp_path / "run.zarr")
+    with pytest.raises(UsageError, match="no step 6") as found:
+        open_store(tmp_path / "run.zarr").select(step=6)
+    assert found.value.hint == "The store has rank 2 and step 5."
 
 
 def test_hints_name_steps_that_are_there_of_the_ranks_that_were_asked_for(many: Path) -> None:

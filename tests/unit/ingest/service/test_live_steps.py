@@ -68,4 +68,4 @@ def test_nobody_and_somebody_else_are_told_apart() -> None:
         fetch_steps(f"http://127.0.0.1:{port}")
     stop()
     with pytest.raises(UsageError, match="is not the address of a watcher"):
-        fetch_steps("host:9108")
+        fetch_steps("host")

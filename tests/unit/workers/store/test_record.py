@@ -285,5 +285,5 @@ def test_the_record_of_another_step_is_damage(key: StepKey) -> None:
 
 
 def test_why_there_are_no_tensors_is_told() -> None:
-    assert str(RECORD.without_tensors) == "the tensors were removed on 2026-01-02T03:04 by gc: old"
+    assert str(RECORD.without_tensors) == "the tensors were removed on 2026-01-02T03:04 UTC by gc: old"
     assert str(WithoutTensors("", "policy", "full")) == "the tensors were never stored: full"

@@ -96,7 +96,7 @@ def remove_tensors(step: StoredStep) -> None:
     ("change", "kind", "text"),
     [
         (remove, StepRemoved, "was removed since it was opened"),
-        (remove_tensors, TensorsRemoved, "the tensors were removed on 2026-01-02T03:04 by gc: old"),
+        (remove_tensors, TensorsRemoved, "the tensors were removed on 2026-01-02T03:04 UTC by gc: old"),
     ],
 )
 def test_what_was_removed_meanwhile_is_not_damage(

@@ -39,6 +39,12 @@ def test_a_single_store_leads_to_its_incidents(page: RunningPage) -> None:
     assert "NaN born in Log" in page.get(f"{RUN}/incidents").text
 
 
+@pytest.mark.parametrize("path", [RUN, f"{RUN}/"])
+def test_a_run_without_a_view_leads_to_its_incidents(page: RunningPage, path: str) -> None:
+    got = page.get(path)
+    assert (got.status, got.headers["Location"]) == (302, f"{RUN}/incidents")
+
+
 @pytest.mark.parametrize(
     ("view", "words"),
     [
@@ -105,6 +111,8 @@ def test_errors_of_the_api_are_json(page: RunningPage) -> None:
     error = page.get(f"{API}/tensors?rank=9&step=9").json["error"]
     assert "not in the store" in error["message"]
     assert error["hint"]
+    unknown = page.get(f"{API}/nonsense")
+    assert (unknown.status, unknown.json["error"]["message"]) == (404, "no such path")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])

@@ -98,6 +98,7 @@ def test_tensors_without_histograms_are_counted(growing: ingest.DumpStore, made:
     with pytest.raises(UsageError, match="none of the chosen tensors has a histogram") as raised:
         precision(growing, step=9)
     assert "dump-ingest sketch" in (raised.value.hint or "")
+    assert "if their elements were dumped" in (raised.value.hint or "")
 
 
 def test_mistakes_are_explained(growing: ingest.DumpStore) -> None:
