@@ -54,8 +54,8 @@ class BaseRule(BaseModel):
     enabled: bool = True
     """`false` switches the rule off."""
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 1000
-    """How many findings of one step and rank are stored; over several steps or ranks, how many of one step,
-    of each rank the first ones. Further ones are only counted."""
+    """How many findings of a step and rank are stored; if the rule looks at several steps or ranks, of a
+    step, equally many of each rank. Further ones are only counted."""
     include: Patterns = ()
     """Patterns over `Tensor.name`: globs, or `re:` and a regular expression that is searched. None: all."""
     exclude: Patterns = ()

@@ -90,7 +90,7 @@ def _value(value: object) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|x|", "magnitudes").replace("|", "\\|")
+    return " ".join(text.split()).replace("|x|", "magnitudes").replace("|", "\\|")
 
 
 def main(arguments: list[str]) -> None:
