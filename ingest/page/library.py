@@ -21,7 +21,7 @@ from workers.errors import DumpIngestError, StoreError, StoreMissing, UsageError
 from workers.store import commit
 from workers.store.opening import open_objects, resolve
 
-#: The most runs of a list.
+#: The most runs of a list. Others are opened by their names.
 MAX_RUNS = 500
 #: How long somebody who comes after a while waits for the store, in seconds.
 _PATIENCE_S = 2.0
@@ -157,6 +157,8 @@ class Library:
     clock: Callable[[], float] = time.monotonic
     _names: list[str] = field(default_factory=list)
     """The runs that were listed last; listed again after `refresh_s`."""
+    unlisted: int = 0
+    """How many names behind these were not looked at, because there are `MAX_RUNS` runs before them."""
     _listed_at: float = 0.0
     _runs: dict[str, Run] = field(default_factory=dict)
     _is_single: bool | None = None
@@ -218,7 +220,8 @@ class Library:
         objects = open_objects(resolve(self.url, dict(self.options)))
         with self._lock:
             known = set(self._runs) | set(self._names)
-        stores = (name for name in objects.children() if name in known or self._is_store(name))
+        children = objects.children()
+        stores = (name for name in children if name in known or self._is_store(name))
         names = list(islice(stores, MAX_RUNS))
         if not names:
             try:
@@ -226,6 +229,7 @@ class Library:
             except StoreMissing as exc:
                 message = f"{self.url}: no dump-ingest store there, nor directly below"
                 raise UsageError(message, hint=exc.hint) from exc
+        self.unlisted = len(children) - children.index(names[-1]) - 1 if len(names) == MAX_RUNS else 0
         self._names, self._listed_at = names, self.clock()
         return names
 
@@ -233,12 +237,12 @@ class Library:
         """Return a run by its name.
 
         Raises:
-            UsageError: the run does not exist. A name cannot lead out of the URL: only listed ones are known.
+            UsageError: the run does not exist. A name cannot lead out of the URL: a listing must have it.
         """
         with self._lock:
             if name in self._runs:
                 return self._runs[name]
-        if name not in self.names():
+        if name not in self.names() and not self._is_unlisted_run(name):
             raise UsageError(
                 f"{self.url}: no run {name!r}", hint="The first page lists all runs." if self.is_list else ""
             )
@@ -258,6 +262,12 @@ class Library:
 
     def _url_of(self, name: str) -> str:
         return self.url if self.is_single else f"{self.url.rstrip('/')}/{name}"
+
+    def _is_unlisted_run(self, name: str) -> bool:
+        if not self.unlisted:
+            return False
+        objects = open_objects(resolve(self.url, dict(self.options)))
+        return name in objects.children() and self._is_store(name)
 
     def _is_store(self, name: str) -> bool:
         if name.startswith("."):

@@ -287,7 +287,11 @@ class Home(Handler):
                 poll_ms=_poll_ms(library.refresh_s),
                 comes_back=not listed.is_complete,
             )
-            self.finish(rendering.render("runs.html.j2", title="Runs", runs=listed.runs, **context))
+            self.finish(
+                rendering.render(
+                    "runs.html.j2", title="Runs", runs=listed.runs, unlisted=library.unlisted, **context
+                )
+            )
 
         await self.guarded(links, show)
 

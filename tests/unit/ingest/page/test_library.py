@@ -11,6 +11,7 @@ import ingest
 from ingest.page import library as module
 from ingest.page.library import Library, Run
 from ingest.page.moment import Moment
+from tests.page_server import RunningPage
 from tests.wrapped_objects import WrappedObjects
 from workers.errors import DamagedStore, UsageError
 from workers.store.objects import ObjectStore
@@ -103,6 +104,26 @@ def test_runs_are_listed_again_after_a_while(nan_log: Path, tmp_path: Path) -> N
     assert library.names() == ["a.zarr"]
     now[0] += 5
     assert library.names() == ["a.zarr", "b.zarr"]
+
+
+def test_runs_beyond_the_longest_list_are_counted_and_open_by_name(
+    nan_log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.zarr", "b.zarr", "c.zarr"):
+        (tmp_path / name).symlink_to(nan_log)
+    (tmp_path / "d").mkdir()
+    library = Library(str(tmp_path))
+    assert (len(library.names()), library.unlisted) == (3, 0)
+    monkeypatch.setattr(module, "MAX_RUNS", 2)
+    library = Library(str(tmp_path))
+    assert (library.names(), library.unlisted) == (["a.zarr", "b.zarr"], 2)
+    assert library.run("c.zarr").moment().numbers == [1, 2, 3]
+    for absent in ("d", "..", f"../{tmp_path.name}/c.zarr", "a.zarr/../c.zarr", ""):
+        with pytest.raises(UsageError, match="no run"):
+            library.run(absent)
+    with RunningPage(tmp_path) as page:
+        text = page.get("/").text
+    assert "2 names after the last of these were not looked at" in text
 
 
 @pytest.mark.parametrize(("place", "name"), [("/rank_0/..", "run"), ("/", None), ("/rank_0/../", "run")])
