@@ -87,6 +87,11 @@ class Run:
         if self._moment is None:
             self._begin()
 
+    def first_moment(self) -> Future[Moment] | None:
+        """Return the moment to come of a run that has none yet, so that nobody waits in a thread."""
+        known, begun = self._begin()
+        return begun if known is None else None
+
     def is_ready(self, patience_s: float) -> bool:
         """Return whether `moment` returns or raises at once; wait for that a little."""
         known, begun = self._begin()
@@ -162,6 +167,8 @@ class Library:
     _listed_at: float = 0.0
     _runs: dict[str, Run] = field(default_factory=dict)
     _is_single: bool | None = None
+    _listing: threading.Lock = field(default_factory=threading.Lock)
+    """Held by who lists the runs."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -217,6 +224,15 @@ class Library:
             return [name if name not in ("", "..") else "run"]  # browsers take `..` for the directory above
         if self._names and self.clock() - self._listed_at < self.refresh_s:
             return self._names
+        if not self._listing.acquire(blocking=not self._names):
+            return self._names  # a place that hangs keeps one viewer waiting, and not all
+        try:
+            self._list()
+        finally:
+            self._listing.release()
+        return self._names
+
+    def _list(self) -> None:
         objects = open_objects(resolve(self.url, dict(self.options)))
         with self._lock:
             known = set(self._runs) | set(self._names)
@@ -231,7 +247,6 @@ class Library:
                 raise UsageError(message, hint=exc.hint) from exc
         self.unlisted = len(children) - children.index(names[-1]) - 1 if len(names) == MAX_RUNS else 0
         self._names, self._listed_at = names, self.clock()
-        return names
 
     def run(self, name: str) -> Run:
         """Return a run by its name.

@@ -3,6 +3,7 @@
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from ingest.page.moment import Moment
 from tests.page_server import RunningPage
 from tests.wrapped_objects import WrappedObjects
 from workers.errors import DamagedStore, UsageError
+from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 
@@ -63,6 +65,57 @@ def test_a_store_that_hangs_keeps_nobody_waiting_and_is_named(gate: Gate) -> Non
     wait_until_read(run)
     assert run.away == ""
     assert gate.roots == 1
+
+
+def test_a_store_that_hangs_keeps_no_other_run_waiting(
+    nan_log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many ask for it: API clients wait for its first answer."""
+    for name in ("a.zarr", "b.zarr"):
+        (tmp_path / name).symlink_to(nan_log)
+    go = threading.Event()
+
+    def opened(url: str) -> ingest.DumpStore:
+        if url.endswith("a.zarr"):
+            go.wait(60)
+        return ingest.open_store(url)
+
+    monkeypatch.setattr(module, "open_store", opened)
+    with RunningPage(tmp_path) as page, ThreadPoolExecutor(50) as clients:
+        answers = [clients.submit(page.get, "/api/v1/runs/a.zarr/steps") for _ in range(50)]
+        deadline = time.monotonic() + 60
+        while "a.zarr" not in page.library._runs:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        assert page.get("/api/v1/runs/b.zarr/steps").status == 200
+        assert not any(answer.done() for answer in answers)
+        go.set()
+        assert {answer.result().status for answer in answers} == {200}
+
+
+def test_a_place_that_hangs_keeps_one_viewer_of_the_list_waiting(
+    nan_log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.zarr").symlink_to(nan_log)
+    now = [100.0]
+    library = Library(str(tmp_path), refresh_s=5, clock=lambda: now[0])
+    assert library.names() == ["a.zarr"]
+    now[0] += 6
+    asked, go = threading.Event(), threading.Event()
+    opened = open_objects
+
+    def hang(address: StoreAddress) -> ObjectStore:
+        asked.set()
+        go.wait(60)
+        return opened(address)
+
+    monkeypatch.setattr(module, "open_objects", hang)
+    with ThreadPoolExecutor(1) as first:
+        waiting = first.submit(library.names)
+        assert asked.wait(60)
+        assert library.names() == ["a.zarr"]
+        assert not waiting.done()
+        go.set()
 
 
 def test_many_viewers_ask_the_store_once(gate: Gate) -> None:
