@@ -22,7 +22,7 @@ from workers.store import commit
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 
-#: The most runs of a list.
+#: The most runs of a list. Others are opened by their names.
 MAX_RUNS = 500
 #: How long somebody who comes after a while waits for the store, in seconds.
 _PATIENCE_S = 2.0
@@ -88,6 +88,11 @@ class Run:
         """Begin to read the store, unless that has been done."""
         if self._moment is None:
             self._begin()
+
+    def first_moment(self) -> Future[Moment] | None:
+        """Return the moment to come of a run that has none yet, so that nobody waits in a thread."""
+        known, begun = self._begin()
+        return begun if known is None else None
 
     def is_ready(self, patience_s: float) -> bool:
         """Return whether `moment` returns or raises at once; wait for that a little."""
@@ -160,9 +165,13 @@ class Library:
     clock: Callable[[], float] = time.monotonic
     _names: list[str] = field(default_factory=list)
     """The runs that were listed last; listed again after `refresh_s`."""
+    unlisted: int = 0
+    """How many names behind these were not looked at, because there are `MAX_RUNS` runs before them."""
     _listed_at: float = 0.0
     _runs: dict[str, Run] = field(default_factory=dict)
     _is_single: bool | None = None
+    _listing: threading.Lock = field(default_factory=threading.Lock)
+    """Held by who lists the runs."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -218,10 +227,20 @@ class Library:
             return [name if name not in ("", "..") else "run"]  # browsers take `..` for the directory above
         if self._names and self.clock() - self._listed_at < self.refresh_s:
             return self._names
+        if not self._listing.acquire(blocking=not self._names):
+            return self._names  # a place that hangs keeps one viewer waiting, and not all
+        try:
+            self._list()
+        finally:
+            self._listing.release()
+        return self._names
+
+    def _list(self) -> None:
         objects = self._objects(self.url)
         with self._lock:
             known = set(self._runs) | set(self._names)
-        stores = (name for name in objects.children() if name in known or self._is_store(name))
+        children = objects.children()
+        stores = (name for name in children if name in known or self._is_store(name))
         names = list(islice(stores, MAX_RUNS))
         if not names:
             try:
@@ -229,19 +248,19 @@ class Library:
             except StoreMissing as exc:
                 message = f"{self.url}: no dump-ingest store there, nor directly below"
                 raise UsageError(message, hint=exc.hint) from exc
+        self.unlisted = len(children) - children.index(names[-1]) - 1 if len(names) == MAX_RUNS else 0
         self._names, self._listed_at = names, self.clock()
-        return names
 
     def run(self, name: str) -> Run:
         """Return a run by its name.
 
         Raises:
-            UsageError: the run does not exist. A name cannot lead out of the URL: only listed ones are known.
+            UsageError: the run does not exist. A name cannot lead out of the URL: a listing must have it.
         """
         with self._lock:
             if name in self._runs:
                 return self._runs[name]
-        if name not in self.names():
+        if name not in self.names() and not self._is_unlisted_run(name):
             raise UsageError(
                 f"{self.url}: no run {name!r}", hint="The first page lists all runs." if self.is_list else ""
             )
@@ -266,6 +285,11 @@ class Library:
         options = dict(self.options)
         timeout_s = options.pop("timeout_s", None)
         return open_objects(resolve(url, options, timeout_s=timeout_s))
+
+    def _is_unlisted_run(self, name: str) -> bool:
+        if not self.unlisted:
+            return False
+        return name in self._objects(self.url).children() and self._is_store(name)
 
     def _is_store(self, name: str) -> bool:
         if name.startswith("."):

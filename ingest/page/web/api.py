@@ -12,7 +12,7 @@ from ingest.page.links import Links
 from ingest.page.overview import Overview
 from ingest.page.overviews import ListMoment
 from ingest.page.screen import Asked
-from ingest.page.web.handlers import Handler, Site
+from ingest.page.web.handlers import Handler, Site, moment_of
 from ingest.page.words import clock
 from workers.errors import UsageError
 from workers.store import strict_json
@@ -60,7 +60,7 @@ class Now(Handler):
 
         async def show() -> None:
             run = await asyncio.to_thread(self.site.library.run, run_name)
-            moment = await asyncio.to_thread(run.moment)
+            moment = await moment_of(run)
             watched = await self.watched(run) if self.get_query_argument("watchers", "") else None
             token = moment.token + (watched.token if watched is not None else "")
             now = {"token": token, "clock": clock(moment.read_at), "away": run.away}

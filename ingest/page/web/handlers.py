@@ -173,14 +173,14 @@ class Handler(RequestHandler):
             is_slow: whether it takes seconds to make.
         """
         site = self.site
-        moment = await asyncio.to_thread(run.moment)
+        moment = await moment_of(run)
         token = moment.token
         if moment.damages:
             named = [str(damage.key) for damage in moment.damages[:_DAMAGES_NAMED]]
             self.set_header("Damaged-Steps", ", ".join(named))
         if beside:
             other = await asyncio.to_thread(site.library.run, beside)
-            token += (await asyncio.to_thread(other.moment)).token
+            token += (await moment_of(other)).token
         token += watched.token if watched is not None else ""
         question = (run.name, token, name, self.request.query, bool(run.away))
 
@@ -230,6 +230,19 @@ class Handler(RequestHandler):
             # Tabs of a run that does not exist would lead nowhere.
             has_views = self.site.library.has_opened(links.run)
             self.refuse(status_of(exc), exc.message, exc.hint, links if has_views else Links(links.base))
+
+
+async def moment_of(run: Run) -> Moment:
+    """Return a run as it is now. Stores that hang take no threads from requests for others.
+
+    Raises:
+        UsageError: the URL does not hold a store.
+        StoreError: the store cannot be read and has not been read before.
+    """
+    first = run.first_moment()
+    if first is not None:
+        return await asyncio.shield(asyncio.wrap_future(first))
+    return await asyncio.to_thread(run.moment)
 
 
 def _takes_gzip(accepted: str) -> bool:
@@ -287,7 +300,11 @@ class Home(Handler):
                 poll_ms=_poll_ms(library.refresh_s),
                 comes_back=not listed.is_complete,
             )
-            self.finish(rendering.render("runs.html.j2", title="Runs", runs=listed.runs, **context))
+            self.finish(
+                rendering.render(
+                    "runs.html.j2", title="Runs", runs=listed.runs, unlisted=library.unlisted, **context
+                )
+            )
 
         await self.guarded(links, show)
 

@@ -3,6 +3,7 @@
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ import ingest
 from ingest.page import library as module
 from ingest.page.library import Library, Run
 from ingest.page.moment import Moment
+from tests.page_server import RunningPage
 from tests.wrapped_objects import WrappedObjects
 from workers.errors import DamagedStore, UsageError
+from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 
@@ -64,6 +67,57 @@ def test_a_store_that_hangs_keeps_nobody_waiting_and_is_named(gate: Gate) -> Non
     assert gate.roots == 1
 
 
+def test_a_store_that_hangs_keeps_no_other_run_waiting(
+    nan_log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many ask for it: API clients wait for its first answer."""
+    for name in ("a.zarr", "b.zarr"):
+        (tmp_path / name).symlink_to(nan_log)
+    go = threading.Event()
+
+    def opened(url: str) -> ingest.DumpStore:
+        if url.endswith("a.zarr"):
+            go.wait(60)
+        return ingest.open_store(url)
+
+    monkeypatch.setattr(module, "open_store", opened)
+    with RunningPage(tmp_path) as page, ThreadPoolExecutor(50) as clients:
+        answers = [clients.submit(page.get, "/api/v1/runs/a.zarr/steps") for _ in range(50)]
+        deadline = time.monotonic() + 60
+        while "a.zarr" not in page.library._runs:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        assert page.get("/api/v1/runs/b.zarr/steps").status == 200
+        assert not any(answer.done() for answer in answers)
+        go.set()
+        assert {answer.result().status for answer in answers} == {200}
+
+
+def test_a_place_that_hangs_keeps_one_viewer_of_the_list_waiting(
+    nan_log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.zarr").symlink_to(nan_log)
+    now = [100.0]
+    library = Library(str(tmp_path), refresh_s=5, clock=lambda: now[0])
+    assert library.names() == ["a.zarr"]
+    now[0] += 6
+    asked, go = threading.Event(), threading.Event()
+    opened = open_objects
+
+    def hang(address: StoreAddress) -> ObjectStore:
+        asked.set()
+        go.wait(60)
+        return opened(address)
+
+    monkeypatch.setattr(module, "open_objects", hang)
+    with ThreadPoolExecutor(1) as first:
+        waiting = first.submit(library.names)
+        assert asked.wait(60)
+        assert library.names() == ["a.zarr"]
+        assert not waiting.done()
+        go.set()
+
+
 def test_many_viewers_ask_the_store_once(gate: Gate) -> None:
     now = [100.0]
     run = Run("run", "store", refresh_s=5, clock=lambda: now[0])
@@ -103,6 +157,26 @@ def test_runs_are_listed_again_after_a_while(nan_log: Path, tmp_path: Path) -> N
     assert library.names() == ["a.zarr"]
     now[0] += 5
     assert library.names() == ["a.zarr", "b.zarr"]
+
+
+def test_runs_beyond_the_longest_list_are_counted_and_open_by_name(
+    nan_log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.zarr", "b.zarr", "c.zarr"):
+        (tmp_path / name).symlink_to(nan_log)
+    (tmp_path / "d").mkdir()
+    library = Library(str(tmp_path))
+    assert (len(library.names()), library.unlisted) == (3, 0)
+    monkeypatch.setattr(module, "MAX_RUNS", 2)
+    library = Library(str(tmp_path))
+    assert (library.names(), library.unlisted) == (["a.zarr", "b.zarr"], 2)
+    assert library.run("c.zarr").moment().numbers == [1, 2, 3]
+    for absent in ("d", "..", f"../{tmp_path.name}/c.zarr", "a.zarr/../c.zarr", ""):
+        with pytest.raises(UsageError, match="no run"):
+            library.run(absent)
+    with RunningPage(tmp_path) as page:
+        text = page.get("/").text
+    assert "2 names after the last of these were not looked at" in text
 
 
 @pytest.mark.parametrize(("place", "name"), [("/rank_0/..", "run"), ("/", None), ("/rank_0/../", "run")])
