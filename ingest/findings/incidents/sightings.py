@@ -51,7 +51,8 @@ class _Failure:
     steps: set[int] = field(default_factory=set)
 
     def __str__(self) -> str:
-        return f"{named_ranges('step', self.steps)}; at first in {self.where}: {self.reason}"
+        reason = self.reason.removeprefix(f"{self.where}: ")
+        return f"{named_ranges('step', self.steps)}; at first in {self.where}: {reason}"
 
 
 @dataclass(slots=True)
