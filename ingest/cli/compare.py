@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from ingest.cli.exits import EXIT_DAMAGE, EXIT_DIFFERENT
+from ingest.cli.exits import EXIT_DAMAGE, EXIT_DIFFERENT, report_left_out
 from ingest.cli.files import check_writable, write_file
 from ingest.cli.opening import load_settings
 from ingest.cli.options import ConfigOption, JsonOption, LayoutOption, PartialOption, SchedulerOption
@@ -159,6 +159,7 @@ def command(
     if over_steps:
         growth = growth_between(a, b, chosen, settings.store_arguments, stat)
         print_growth(growth, top=shown, as_json=json)
+        report_left_out(growth.left_out)
         raise typer.Exit(EXIT_DIFFERENT if growth.by_onset() else 0)
     if stat is not None:
         raise UsageError("--stat is about the error over the steps", hint="Add --over-steps.")

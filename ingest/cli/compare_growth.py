@@ -73,15 +73,13 @@ def print_growth(growth: ErrorGrowth, *, top: int | None, as_json: bool) -> None
             ),
             right=tuple(f"step {step}" for step in steps),
         )
-    else:
-        print_line("all bytes are equal in all steps")
+    elif not order:
+        print_line("no tensor differs in any step")
     rest = f", of which {len(shown)} are shown" if len(shown) < len(order) else ""
     say(
         f"rank {growth.rank}, {counted(len(growth.steps), 'step')}: {len(order)} of "
         f"{counted(len(growth.tensors), 'tensor')} differ{rest}; relative error of {growth.statistic}"
     )
-    for left in growth.left_out:
-        say(f"left out: {left}", label="warning")
 
 
 def _spread(length: int) -> list[int]:

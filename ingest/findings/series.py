@@ -166,11 +166,14 @@ class SeriesRules:
 
 
 def _shared_out(ranks: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int64]:
-    """Return the places of at most `limit` findings, in order: the first of each rank, then the second, ...
+    """Choose findings: the first of each rank, then the second of each, and so on up to the limit.
 
     Args:
         ranks: the rank of each finding, ascending.
-        limit: how many to choose.
+        limit: how many to choose, at most.
+
+    Returns:
+        The places of the chosen ones, ascending.
     """
     turn = np.arange(len(ranks)) - np.searchsorted(ranks, ranks)
     return np.sort(np.lexsort((ranks, turn))[:limit])

@@ -98,9 +98,9 @@ def _levels(values: npt.NDArray[np.float64], levels: int, *, is_count: bool) -> 
     low, high = float(values.min()), float(values.max())
     shares = [part / levels for part in range(1, levels)] if low < high else []
     if (is_count and low > 0) or is_logarithmic(values):
-        span = math.log(high) - math.log(low)
+        begin, span = math.log(low), math.log(high) - math.log(low)
         # A share that is a whole number but for rounding must not be taken for more.
-        lows = [low, *(low * math.exp(span * share) * (1 - 1e-12) for share in shares)]
+        lows = [low, *(math.exp(begin + span * share) * (1 - 1e-12) for share in shares)]
     else:
         # Halved first: the difference of two large numbers is infinite.
         lows = [low, *(2 * (low / 2 + (high / 2 - low / 2) * share) for share in shares)]

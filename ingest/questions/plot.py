@@ -192,7 +192,13 @@ def _saved(figure: Figure, kind: str, **options: Any) -> bytes:
     with warnings.catch_warnings(), rc_context({"svg.hashsalt": "dump-ingest", "svg.fonttype": "none"}):
         # The font may lack letters of names, and labels may be longer than the figure.
         warnings.simplefilter("ignore")
-        figure.savefig(buffer, format=kind, bbox_inches="tight", **options)
+        try:
+            figure.savefig(buffer, format=kind, bbox_inches="tight", **options)
+        except (ValueError, OverflowError) as exc:  # it places its ticks by differences and ratios
+            raise UsageError(
+                f"matplotlib cannot draw numbers that are so large or so far apart: {exc}",
+                hint="Without a plot, the same command prints them.",
+            ) from exc
     return buffer.getvalue()
 
 

@@ -30,7 +30,6 @@ from ingest.reader.listing import TableList
 from ingest.reader.snapshot import LeftOut, Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
-from workers.errors import DamagedStore
 from workers.store.model import RowKind
 
 #: Tensors of which elements are read.
@@ -171,12 +170,6 @@ def _dumps_of(step: Step) -> tuple[dict[tuple[str, ...], list[_Dumped]], Counter
 def _with_bits(step: Step, first: int, second: int, kind: str, *, read: bool) -> Trampled:
     earlier, later = Tensor(step, first), Tensor(step, second)
     between = _between(step, first, second) if kind not in (NOT_REPEATABLE, IN_PLACE) else []
-    difference = None
-    if read and not earlier.removed and (earlier.dtype, earlier.shape) == (later.dtype, later.shape):
-        try:
-            difference = compare_bits(earlier, later)
-        except DamagedStore:
-            difference = None  # `verify` names the damage
     return Trampled(
         rank=step.key.rank,
         step=step.key.step or 0,
@@ -185,7 +178,7 @@ def _with_bits(step: Step, first: int, second: int, kind: str, *, read: bool) ->
         kind=kind,
         between=tuple(between[:_BETWEEN]),
         others=len(between[_BETWEEN:]),
-        difference=difference,
+        difference=compare_bits(earlier, later) if read else None,
     )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from ingest.findings.incidents.incident import Incident, IncidentKind, Incidents, incident_id
-from ingest.findings.incidents.sightings import Sighting, Sightings, runs
+from ingest.findings.incidents.sightings import Sighting, Sightings, runs, worst_of
 from ingest.findings.incidents.wording import summary_of_origin, summary_of_rule
 from ingest.findings.severities import at_least
 from ingest.questions.origin import OriginAnswer
@@ -207,12 +207,11 @@ class _IncidentSearch:
     ) -> Incident:
         store = self.snapshot.store.url
         where = (answer.graph or "", answer.op_type or "", answer.op_name or "", answer.occurrence or 0)
-        severities = [self.sightings.facts[rule].severity for rule in rules]
         tensor = next((operand.name for operand in (*answer.outputs, *answer.inputs) if operand.is_bad), "")
         return Incident(
             id=incident_id(store, kind, steps[0], *where),
             kind=kind,
-            severity=max([_CRITICAL, *severities], key=SEVERITIES.index),
+            severity=_CRITICAL,
             store=store,
             host=self._host(answer.rank, steps[0]),
             rank=answer.rank,
@@ -233,8 +232,7 @@ class _IncidentSearch:
         )
 
     def _of_rule(self, rule: str, kind: str, sightings: Sequence[Sighting]) -> Incident:
-        store, facts = self.snapshot.store.url, self.sightings.facts[rule]
-        first, last = sightings[0], sightings[-1]
+        store, first, last = self.snapshot.store.url, sightings[0], sightings[-1]
         finding = None
         try:
             finding = self.sightings.first_finding(self.snapshot, rule, first.step)
@@ -246,7 +244,7 @@ class _IncidentSearch:
         return Incident(
             id=incident_id(store, incident_kind, first.step, rule),
             kind=incident_kind,
-            severity=facts.severity,
+            severity=worst_of(sightings),
             store=store,
             host=self._host(rank, first.step),
             rank=rank,
@@ -275,7 +273,9 @@ class _IncidentSearch:
         kind = IncidentKind.NAN if has_nan else IncidentKind.INF
         left_out = [left for left in self.left_out if left.key.step in run]
         if has_nan or left_out:
-            severity = max((self.sightings.facts[rule].severity for rule in rules), key=SEVERITIES.index)
+            severity = worst_of(
+                by_rule[rule][step] for rule in rules for step in run if step in by_rule[rule]
+            )
             why = ": ".join(["where it began is not known", *map(str, left_out[:1])])
         else:
             severity = SEVERITIES[0]

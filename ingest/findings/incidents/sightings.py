@@ -11,7 +11,7 @@ from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step
 from ingest.reader.step_findings import findings_of
 from workers.store import findings
-from workers.store.model import Finding
+from workers.store.model import SEVERITIES, Finding
 
 #: Documents of findings over steps and ranks that are read at once; this bounds the memory.
 _DOCUMENTS_AT_ONCE = 64
@@ -23,6 +23,7 @@ class RuleFacts:
 
     kind: str
     severity: str
+    """By its first definition: commits of earlier versions do not have the severity with which it fired."""
 
 
 @dataclass(slots=True)
@@ -34,6 +35,8 @@ class Sighting:
     """Empty if it is about several ranks together."""
     count: int = 0
     """How often, including what its limit kept from being stored."""
+    severity: str = SEVERITIES[0]
+    """The worst that it had."""
     first: Finding | None = None
     """For rules over several steps or ranks: the first finding."""
 
@@ -48,7 +51,8 @@ class _Failure:
     steps: set[int] = field(default_factory=set)
 
     def __str__(self) -> str:
-        return f"{named_ranges('step', self.steps)}; at first in {self.where}: {self.reason}"
+        reason = self.reason.removeprefix(f"{self.where}: ")
+        return f"{named_ranges('step', self.steps)}; at first in {self.where}: {reason}"
 
 
 @dataclass(slots=True)
@@ -112,7 +116,7 @@ class Sightings:
             for rule, definition in definitions.items():
                 self.facts.setdefault(rule, _facts(definition))
         for rule, count in summary.findings.items():
-            sighting = self._sighting(rule, summary.key.step or 0)
+            sighting = self._sighting(rule, summary.key.step or 0, summary.severities.get(rule))
             sighting.ranks.add(summary.key.rank)
             sighting.count += count
         for rule, reason in summary.failed_rules.items():
@@ -135,13 +139,13 @@ class Sightings:
         for rule, severity in severities.items():
             self.facts.setdefault(rule, RuleFacts(document.kinds.get(rule, ""), severity))
         for finding in sorted(document.findings, key=lambda finding: finding.order):
-            sighting = self._sighting(finding.rule, document.step)
+            sighting = self._sighting(finding.rule, document.step, finding.severity)
             sighting.first = sighting.first or finding
             if finding.rank is not None:
                 sighting.ranks.add(finding.rank)
         for rule, count in document.totals.items():
             if rule in severities:
-                self._sighting(rule, document.step).count += count
+                self._sighting(rule, document.step, severities[rule]).count += count
         step, where = document.step, f"step {document.step}"
         for rule, reason in document.failed.items():
             self._add_failure(f"rule {rule}", step, where, reason)
@@ -151,13 +155,20 @@ class Sightings:
     def _add_failure(self, what: str, step: int, where: str, reason: str) -> None:
         self._failures.setdefault(what, _Failure(where, reason)).steps.add(step)
 
-    def _sighting(self, rule: str, step: int) -> Sighting:
-        self.facts.setdefault(rule, RuleFacts("", "warning"))
-        return self.by_rule.setdefault(rule, {}).setdefault(step, Sighting(step))
+    def _sighting(self, rule: str, step: int, severity: str | None) -> Sighting:
+        facts = self.facts.setdefault(rule, RuleFacts("", "warning"))
+        sighting = self.by_rule.setdefault(rule, {}).setdefault(step, Sighting(step))
+        sighting.severity = max(sighting.severity, severity or facts.severity, key=SEVERITIES.index)
+        return sighting
 
 
 def _facts(definition: Mapping[str, object]) -> RuleFacts:
     return RuleFacts(str(definition.get("kind", "")), str(definition.get("severity", "warning")))
+
+
+def worst_of(sightings: Iterable[Sighting]) -> str:
+    """Return the worst severity of some sightings."""
+    return max((sighting.severity for sighting in sightings), key=SEVERITIES.index)
 
 
 def runs(steps: Iterable[int], all_steps: Iterable[int]) -> Iterator[list[int]]:

@@ -47,9 +47,10 @@ class ErrorGrowth:
     """The steps of both runs, ascending."""
     errors: npt.NDArray[np.float64]
     """(tensor, step): |a - b| / max(|a|, |b|) of the statistic. 0 if all bytes are equal; `LEAST` if they are
-    known not to be and the statistic is; infinite if only one of the two has NaN or Inf; NaN if unknown."""
+    known not to be and the statistic does not show it; infinite if only one of the two has NaN or Inf; NaN if
+    unknown."""
     left_out: tuple[LeftOut, ...] = ()
-    """Steps whose index is damaged in one of the runs."""
+    """Steps of the rank that cannot be read in one of the runs, and in which."""
 
     def by_onset(self) -> list[tuple[int, int]]:
         """Return the places of the tensors that differ, each with that of the first such step, in that order.
@@ -110,15 +111,18 @@ def error_growth(a: Catalog, b: Catalog, rank: int, stat: str = "l2_norm", *, na
         raise UsageError(f"{a.url} and {b.url} have no step of rank {rank} in common")
     is_wanted, column = fits(name), FIELDS.index(statistic)
     growth = _Growing(lambda key: is_wanted(key.name))
-    left_out: list[LeftOut] = []
+    left_out = [_in_run(left, side) for side in sides for left in side.left_out]
     read: list[int] = []
 
     def load(step: int) -> tuple[_Side, _Side] | LeftOut:
-        try:
-            first, second = (_Side.of(_of(side, rank, step), column) for side in sides)
-        except DamagedStore as exc:
-            return LeftOut.damaged(_of(sides[0], rank, step).key, exc.message)
-        return first, second
+        loaded: list[_Side] = []
+        for side in sides:
+            opened = _of(side, rank, step)
+            try:
+                loaded.append(_Side.of(opened, column))
+            except DamagedStore as exc:
+                return _in_run(LeftOut.damaged(opened.key, exc.message), side)
+        return loaded[0], loaded[1]
 
     for step, loaded in zip(
         steps, prefetch(steps, load, ahead=_AHEAD, threads=2, name="dump-ingest-growth"), strict=True
@@ -142,6 +146,11 @@ def error_growth(a: Catalog, b: Catalog, rank: int, stat: str = "l2_norm", *, na
         errors=growth.errors(),
         left_out=tuple(left_out),
     )
+
+
+def _in_run(left: LeftOut, side: Snapshot) -> LeftOut:
+    """Return a step that is left out with the run that it is of."""
+    return LeftOut(left.key, f"{left.reason} ({side.store.url})")
 
 
 def _of(side: Snapshot, rank: int, step: int) -> Step:
@@ -211,7 +220,7 @@ def _errors(
     errors[np.isnan(first) | np.isnan(second)] = np.nan
     digests, others = a.digests[of_a], b.digests[of_b]
     is_known = digests.any(axis=1) & others.any(axis=1)
-    errors[is_known] = np.maximum(errors[is_known], LEAST)
+    errors[is_known] = np.fmax(errors[is_known], LEAST)
     errors[(a.non_finite[of_a] > 0) != (b.non_finite[of_b] > 0)] = np.inf
     errors[is_known & (digests == others).all(axis=1)] = 0.0
     return errors

@@ -119,7 +119,7 @@ def test_over_steps_the_tensors_that_differ_first_come_first(tmp_path: Path, ans
     of_max = answer("compare", *sides, "--over-steps", "--stat", "max", "--json", code=5).json
     assert [row["error"] for row in of_max] != [row["error"] for row in rows]
     assert "Add --over-steps" in answer("compare", *sides, "--stat", "max", code=2).stderr
-    assert "all bytes are equal" in answer("compare", sides[0], sides[0], "--over-steps").stdout
+    assert "no tensor differs" in answer("compare", sides[0], sides[0], "--over-steps").stdout
     for words, problem in (
         ((tmp_path / "a.zarr@0,1", sides[1]), "about all steps"),
         ((*sides, "--op-type", "MatMul"), "by --name alone"),

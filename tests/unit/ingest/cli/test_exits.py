@@ -97,6 +97,7 @@ ASKING = {
     "export": ("export", "STORE", "OUT"),
     "rules test": ("rules", "test", "STORE"),
     "compare": ("compare", "STORE", "STORE"),
+    "compare --over-steps": ("compare", "STORE@0", "STORE@0", "--over-steps"),
     "verify": ("verify", "STORE"),
     "repair": ("repair", "STORE"),
     "consolidate": ("consolidate", "STORE", "--check"),
@@ -122,7 +123,7 @@ def test_one_damaged_step_stops_no_answer_about_others(
     ingest_directly(dump.root, store)
     (path,) = (store / "rank_0/step_1").glob(damaged)
     path.write_text("{}")
-    places = {"STORE": store, "OUT": tmp_path / "out"}
+    places = {"STORE": store, "STORE@0": f"{store}@0", "OUT": tmp_path / "out"}
 
     done = answer(*(places.get(word, word) for word in ASKING[command]), code=3)
 

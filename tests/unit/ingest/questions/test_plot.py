@@ -83,3 +83,9 @@ def test_zero_stays_on_a_logarithmic_axis_and_no_room_is_spent_below_it() -> Non
     low, high = axes.get_ylim()
     assert -1 < low < 0
     assert high >= 1e20
+
+
+def test_numbers_that_matplotlib_cannot_place_are_refused_in_words() -> None:
+    line = Line("0  a", np.array([1e308, 1.7e308]), np.ones(2, bool), np.zeros(2, bool))
+    with pytest.raises(UsageError, match="cannot draw numbers that are so large"):
+        plot.png(plot.trend_figure("a", [0, 1], [line], "max"))

@@ -23,6 +23,7 @@ def commit_run(store: Path, *, drift: float, steps: int = 3) -> ingest.DumpStore
     for step in range(steps):
         made = make_tables(StepKey(0, 0), NAMES)
         made.statistics[:, NORM] = 10.0
+        made.statistics[:, FIELDS.index("mean")] = np.nan
         if drift and step:
             made.statistics[2, NORM] *= 1 - drift * step
             made.digest[2:, 0] += 1
@@ -69,4 +70,19 @@ def test_a_damaged_step_is_left_out(tmp_path: Path) -> None:
     growth = error_growth(a, b, rank=0)
     assert growth.steps == (1,)
     assert [left.key.step for left in growth.left_out] == [0]
+    assert str(growth.left_out[0]).endswith(f"({b.url})")
     assert growth.by_onset() == []
+
+
+def test_a_step_with_a_damaged_commit_is_left_out_and_named(tmp_path: Path) -> None:
+    a, b = (commit_run(tmp_path / f"{name}.zarr", drift=0) for name in "ab")
+    (tmp_path / "a.zarr/rank_0/step_1/zarr.json").write_text("{}")
+    growth = error_growth(a, b, rank=0)
+    (left,) = growth.left_out
+    assert (growth.steps, left.key.step, left.is_damaged) == ((0, 2), 1, True)
+
+
+def test_other_bytes_are_a_difference_even_if_the_statistic_is_unknown(tmp_path: Path) -> None:
+    a, b = (commit_run(tmp_path / f"{drift}.zarr", drift=drift) for drift in (0.0, 0.25))
+    growth = error_growth(a, b, rank=0, stat="mean")
+    assert growth.errors[2].tolist() == [0, LEAST, LEAST]
