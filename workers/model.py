@@ -13,6 +13,14 @@ def ceil_div(dividend: int, divisor: int) -> int:
     return -(-dividend // divisor)
 
 
+def bounded_ns(time_ns: int) -> int:
+    """Return a time in nanoseconds since the epoch; if 64 bits do not hold it, the nearest that they do.
+
+    They hold 1677 to 2262. File systems hold more, and clocks may be wrong.
+    """
+    return min(max(time_ns, -(2**63)), 2**63 - 1)
+
+
 class Positional:
     """Pickles its fields by position, in half the time that slotted dataclasses take to do it by name."""
 
@@ -51,6 +59,7 @@ class SourceFile(Positional):
     path: str
     size: int
     mtime_ns: int
+    """See `bounded_ns`."""
     writable: bool = field(default=True, compare=False)
     """Whether its owner may write it. MindSpore removes that permission when it has closed the file."""
     version: int = field(default=0, compare=False, kw_only=True)

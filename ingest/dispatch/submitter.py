@@ -38,6 +38,7 @@ from ingest.steps.phases import Pause, Phase
 from ingest.steps.table import StepTable
 from workers.errors import (
     AccessDenied,
+    ClusterError,
     DamagedStore,
     DumpError,
     DumpIngestError,
@@ -160,8 +161,12 @@ class Submitter:
         for task in self._wait_for_finished(timeout_s):
             outcomes += self._settle(task)
         outcomes += self._give_up_stuck()
-        self._submit_waiting()
-        if not outcomes:  # none of them may be lost
+        try:
+            self._submit_waiting()
+        except ClusterError:
+            if not outcomes:  # none of them may be lost: the next call raises it
+                raise
+        if not outcomes:  # for the same reason
             self.monitor.require_answer()
         return outcomes
 

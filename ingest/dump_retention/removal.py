@@ -17,7 +17,7 @@ from threading import Event
 
 from workers.dump import paths
 from workers.errors import UsageError
-from workers.model import SourceFile
+from workers.model import SourceFile, bounded_ns
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: Errors that mean: a link or a file is where a directory was, or nothing is.
@@ -157,7 +157,7 @@ def is_as_proven(now: os.stat_result, member: Proven, unlinked: Collection[tuple
     """
     return (
         stat.S_ISREG(now.st_mode)
-        and (now.st_size, now.st_mtime_ns) == (member.file.size, member.file.mtime_ns)
+        and (now.st_size, bounded_ns(now.st_mtime_ns)) == (member.file.size, member.file.mtime_ns)
         and (now.st_ctime_ns == member.changed_ns or (now.st_dev, now.st_ino) in unlinked)
     )
 

@@ -30,6 +30,8 @@ _MAX_LINE_NBYTES = 64 * 1024
 _SEAM_NBYTES = 256
 _NS = 1_000_000
 _MS = 1_000_000_000 // _NS
+#: The last millisecond of which 64 bits hold every nanosecond, in 2262.
+_LAST_MS = 2**63 // _NS - 1
 
 
 @dataclass(slots=True)
@@ -171,7 +173,7 @@ def _time_ns(time: bytes) -> int:
         parsed = datetime.strptime(time.decode(), "%Y-%m-%d %H:%M:%S,%f").replace(tzinfo=UTC)
     except ValueError:
         return 0
-    return max(int(parsed.timestamp() * _MS), 0) * _NS
+    return min(max(int(parsed.timestamp() * _MS), 0), _LAST_MS) * _NS
 
 
 class SectionedLogs:

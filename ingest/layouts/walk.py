@@ -12,7 +12,7 @@ from pathlib import Path
 from ingest.heartbeat import beat
 from ingest.layouts.base import Problem, Section
 from workers.errors import AccessDenied
-from workers.model import MIB, SourceFile
+from workers.model import MIB, SourceFile, bounded_ns
 
 #: The largest configuration or name table that is read, in bytes.
 MAX_SMALL_FILE_NBYTES = 64 * MIB
@@ -153,7 +153,7 @@ class Walk:
             SourceFile(
                 path,
                 status.st_size,
-                status.st_mtime_ns,
+                bounded_ns(status.st_mtime_ns),
                 bool(status.st_mode & stat.S_IWUSR),
                 version=hash((status.st_ctime_ns, status.st_ino)),
             )

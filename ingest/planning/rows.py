@@ -11,6 +11,7 @@ from ingest.planning.inspection import OVERFLOW_OP_TYPE, Inspected, Inspection
 from workers.dump.formats.header import TensorHeader
 from workers.dump.formats.overflow import OverflowRecord
 from workers.dump.model import ReportedStatistics, TensorName
+from workers.dump.paths import to_text
 from workers.model import SourceFile
 from workers.store.model import RowKind
 from workers.tasks.model import Entry
@@ -231,8 +232,9 @@ def _with_operators(row: PlannedRow, operators: dict[tuple[str, int, int], Tenso
                 "unit": failure.unit,
                 "stream": failure.stream_id,
                 "task": failure.task_id,
-                "op_type": operator.op_type if operator else "",
-                "op_name": operator.op_name if operator else "",
+                # As the index names it: file names may have any bytes.
+                "op_type": to_text(operator.op_type) if operator else "",
+                "op_name": to_text(operator.op_name) if operator else "",
             }
         )
     record = json.dumps({"failed": failed, "record": row.overflow.to_json()}, sort_keys=True)

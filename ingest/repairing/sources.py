@@ -21,7 +21,7 @@ from workers.arrays.strided import elements_of
 from workers.dump import paths
 from workers.dump.source import OpenFile
 from workers.errors import DumpIngestError
-from workers.model import MIB, SourceFile, StepKey
+from workers.model import MIB, SourceFile, StepKey, bounded_ns
 from workers.store.restore import is_view, view_of
 from workers.store.step import StoredStep
 
@@ -110,7 +110,7 @@ class DumpedPayload:
         path = paths.from_text(str(table.label("source")[self.row]))
         begin = int(table.number("source_offset")[self.row])
         status = os.lstat(self.root / paths.relative(path))
-        source = SourceFile(path, status.st_size, status.st_mtime_ns)
+        source = SourceFile(path, status.st_size, bounded_ns(status.st_mtime_ns))
         with OpenFile(self.root, source, str(self.step.key)) as file:
             return file.read_at(begin + start, stop - start)
 

@@ -21,7 +21,7 @@ from ingest.dispatch.window import TaskWindow
 from ingest.steps.events import ContentReplaced
 from ingest.steps.state import StepState
 from ingest.steps.table import StepTable
-from workers.errors import DumpIngestError, SourceChanged
+from workers.errors import ClusterError, DumpIngestError, SourceChanged
 from workers.model import MIB, SourceFile
 from workers.store.model import StoreAddress
 from workers.tasks import run as tasks
@@ -96,7 +96,13 @@ class Rechecks:
             job = self._next_job()
             if job is None:
                 break
-            self._submit(job)
+            try:
+                self._submit(job)
+            except ClusterError:
+                self._jobs.appendleft(job)
+                if not events:  # none of them may be lost: the next call raises it
+                    raise
+                break
         return events
 
     def _submit(self, job: RecheckJob) -> None:
@@ -157,7 +163,9 @@ class Rechecks:
             if not isinstance(result, SourceChanged):
                 self._next_at = self.clock() + _PAUSE_S
             return None
-        state.doubtful -= {file.path for file in job.files}
+        # Not of a file whose inode has changed since it was to be read: it may have been read before.
+        now = {file.path: file.version for file in _files(state)}
+        state.doubtful -= {file.path for file in job.files if now.get(file.path) == file.version}
         if not result:
             return None
         state.record_rewrites(1)

@@ -14,7 +14,7 @@ import xxhash
 from workers.dump import paths
 from workers.errors import AccessDenied, SourceChanged
 from workers.host.cpu import throttle
-from workers.model import SourceFile
+from workers.model import SourceFile, bounded_ns
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # NONBLOCK: never hang on a FIFO
 
@@ -74,7 +74,7 @@ class OpenFile:
         if now.st_size != self._source.size:
             sizes = f"{self._source.size} bytes planned, {now.st_size} now"
             raise SourceChanged(f"{self.name} changed while it was ingested ({sizes})")
-        if now.st_mtime_ns != self._source.mtime_ns:
+        if bounded_ns(now.st_mtime_ns) != self._source.mtime_ns:
             raise SourceChanged(f"{self.name} changed while it was ingested (its size is the same)")
 
     @property

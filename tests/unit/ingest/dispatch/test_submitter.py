@@ -1,7 +1,7 @@
 """The submitter against a client whose tasks finish when the test says so."""
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
@@ -20,6 +20,7 @@ from ingest.dispatch.outcomes import (
     StepStale,
     TaskRetried,
 )
+from ingest.dispatch.parts import InflightTask
 from ingest.dispatch.submitter import DispatchLimits, Submitter
 from ingest.steps.table import StepTable
 from tests.fake_client import FakeClient
@@ -252,6 +253,30 @@ def test_client_that_is_lost_while_tasks_are_submitted(dies_after: int, refused:
     assert sorted(jobs) == [job.number for job in plan.jobs]
     assert kinds(bench.finish())[-1] is StepCommitted
     assert bench.submitter._inflight_nbytes == 0
+
+
+def test_commit_is_reported_although_the_client_is_lost_before_more_is_submitted(
+    small_plans: list[StepPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody hears of an outcome again: metrics and logs would lack it."""
+    bench = Bench(window=1)  # one task at a time
+    for plan in small_plans[:2]:
+        bench.submitter.offer(plan)
+    assert bench.poll() == []
+    bench.client.pending[0].run()
+    finished = bench.submitter._wait_for_finished
+
+    def losing_the_client(timeout_s: float) -> Iterator[InflightTask]:
+        yield from finished(timeout_s)
+        bench.client.status, bench.refused = "closed", 2
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Submitter, "_wait_for_finished", lambda _, timeout_s: losing_the_client(timeout_s))
+        (committed,) = (outcome for outcome in bench.poll() if isinstance(outcome, StepCommitted))
+    assert committed.plan is small_plans[0]
+    with pytest.raises(ClusterError):
+        bench.poll()
+    assert kinds(bench.finish()) == [JobConverted, StepCommitted]
 
 
 def test_cancelled_work_leaves_nothing_behind(plan: StepPlan) -> None:

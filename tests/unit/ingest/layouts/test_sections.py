@@ -80,6 +80,14 @@ def test_time_is_that_of_the_last_line(tmp_path: Path) -> None:
     assert section.changed_ns // 1_000_000 == 1767225607000
 
 
+def test_time_of_a_far_future_fits_into_64_bits(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"".join(line(step).replace(b"2026", b"9999") for step in range(2)))
+    times = {section.changed_ns for section in LogSections(LINE).update(path).values()}
+    assert len(times) == 2  # other lines, so another time
+    assert max(times) < 2**63
+
+
 def test_what_cannot_be_read_has_no_sections(tmp_path: Path) -> None:
     log = LogSections(LINE)
     assert log.update(tmp_path / "none") == {}

@@ -1,6 +1,7 @@
 """Rows of the index: what each file is, in order of execution."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,8 @@ from ingest.layouts.detect import find_dump
 from ingest.planning.inspection import inspect
 from ingest.planning.rows import PlannedRow, plan_rows
 from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import plan_all
+from tests.pipeline import ingest_directly, plan_all
+from workers.rules.load import load_rules
 from workers.store.model import RowKind
 
 
@@ -65,3 +67,14 @@ def test_overflow_record_names_the_operator_with_its_stream_and_task(made: MadeD
     (row,) = [row for row in rows_of(made) if row.entry.kind is RowKind.OVERFLOW]
     (failed,) = json.loads(row.entry.record)["failed"]
     assert (failed["op_type"], failed["op_name"], failed["task"]) == ("Mul", "b", 3)
+
+
+def test_step_is_committed_although_an_operator_that_overflowed_is_not_named_in_utf_8(
+    made: MadeDump, store: Path
+) -> None:
+    made.add(np.zeros(2), os.fsdecode(b"Mul.b\xff.3.2.17.output.0.DefaultFormat.npy"))
+    record = {"AI Core": {"model_id": 1, "stream_id": 2, "task_id": 3, "status": 8}}
+    made.add(json.dumps(record).encode(), "Opdebug.Node_OpDebug.9.9.18.output.0.json")
+    (summary,) = ingest_directly(made.root, store, rules=load_rules(None).enabled)
+    (finding,) = (finding for finding in summary.first_findings if finding.rule == "overflow_record")
+    assert finding.reason.endswith("in Mul.b%FF")

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from ingest.api import open_store
+from ingest.dispatch.clients import TaskClient
 from ingest.dispatch.outcomes import StepCommitted
 from ingest.service.service import Service
 from ingest.steps.events import ContentReplaced
 from tests.npy_files import MadeDump, npy_bytes, tensor_name
 from tests.services import Heard, ingest, observed_service
+from workers.errors import ClusterError
 from workers.model import StepKey
 
 pytestmark = pytest.mark.timeout(60)
@@ -84,6 +86,47 @@ def test_another_time_is_enough(filled: MadeDump, store: Path, target: Path) -> 
         running.table[KEY].quiet_since -= 60
         look(running)
     assert maximum(store) == 8.0
+
+
+def test_replaced_content_is_reported_although_the_scheduler_is_lost_meanwhile(
+    filled: MadeDump, store: Path, target: Path
+) -> None:
+    running, _ = watching(filled, store)
+    rechecks = running.rechecks
+    rechecks._next_at = math.inf
+    look(running)
+    rechecks._jobs.clear()
+    replace_content(target, 8.0)
+    until(running, lambda: bool(running.table[KEY].doubtful))
+    rechecks._next_at = 0.0
+    assert rechecks.poll(is_idle=True) == []  # reads the file
+    connect, rechecks.connect = rechecks.connect, refusing
+    rechecks._next_at = 0.0
+    assert [event.key for event in rechecks.poll(is_idle=True)] == [KEY]
+    with pytest.raises(ClusterError):
+        rechecks.poll(is_idle=True)
+    rechecks.connect = connect
+    assert rechecks.poll(is_idle=True) == []
+
+
+def test_file_that_is_replaced_after_it_was_read_again_stays_in_doubt(
+    filled: MadeDump, store: Path, target: Path
+) -> None:
+    running, _ = watching(filled, store)
+    rechecks, state = running.rechecks, running.table[KEY]
+    rechecks._next_at = math.inf
+    look(running)
+    assert state.listing is not None
+    (job,) = rechecks._jobs_of(state, list(state.listing.files))
+    rechecks._submit(job)  # reads the files at once
+    replace_content(target, 8.0)
+    running.scan()
+    assert rechecks.poll(is_idle=False) == []
+    assert state.doubtful == {str(target.relative_to(filled.root))}
+
+
+def refusing() -> TaskClient:
+    raise ClusterError("nobody there")
 
 
 def test_content_under_its_old_time_is_noticed_by_the_inode(
