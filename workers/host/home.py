@@ -1,4 +1,4 @@
-"""Home directories in paths, as users type them."""
+"""From paths as users type them to absolute ones."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ def absolute(path: Path) -> Path:
     """Return an absolute path, with `~` and `~user` replaced by home directories.
 
     Raises:
-        UsageError: there is no such user, or no home directory.
+        UsageError: the user has no home directory, or the current directory was deleted.
     """
     try:
         return path.expanduser().absolute()
     except RuntimeError as exc:
         user = path.parts[0]
         raise UsageError(
-            f"{path}: {user} is no home directory",
+            f"{path}: the home directory {user} does not exist",
             hint=f"If a directory has that name, write its absolute path, such as $PWD/{user}.",
+        ) from exc
+    except FileNotFoundError as exc:
+        raise UsageError(
+            f"{path}: the current directory was deleted", hint="Change to it again: cd $PWD."
         ) from exc

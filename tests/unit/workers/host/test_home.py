@@ -1,4 +1,4 @@
-"""Home directories in paths."""
+"""Home directories and the current directory in paths."""
 
 from pathlib import Path
 
@@ -16,6 +16,17 @@ def test_a_home_directory_is_filled_in(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_user_who_does_not_exist_is_a_mistake() -> None:
-    with pytest.raises(UsageError, match="~nobody-of-that-name is no home directory") as raised:
+    with pytest.raises(UsageError, match="the home directory ~nobody-of-that-name does not exist") as raised:
         absolute(Path("~nobody-of-that-name/run.zarr"))
     assert "$PWD/~nobody-of-that-name" in raised.value.hint
+
+
+def test_a_current_directory_that_was_deleted_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path / "run")
+    (tmp_path / "run").rmdir()
+    with pytest.raises(UsageError, match=r"run\.zarr: the current directory was deleted"):
+        absolute(Path("run.zarr"))
+    assert absolute(tmp_path / "run.zarr") == tmp_path / "run.zarr"
