@@ -160,7 +160,10 @@ class StoreUnavailable(StoreError):
     """The store did not answer, or answered with a passing error."""
 
     reason = "store_unavailable"
-    hint = "Nothing half done is visible; run the same command again when the store is back."
+    hint = (
+        "Nothing half done is visible; run the same command again when the store is back. If it is up: "
+        "`dump-ingest doctor --store URL` checks the URL and the way to it."
+    )
 
 
 class StoreSilent(StoreUnavailable):

@@ -29,7 +29,7 @@ def say_missing(report: Report, settings: Settings) -> None:
     url = settings.store or ""
     try:
         store = ingest.open_store(url, **settings.store_arguments)
-        items = ingest.missing(store, most_ranks=_MAX_RANKS)
+        items = ingest.missing(store, most_ranks=_MAX_RANKS, damages=[])
     except DumpIngestError as exc:
         say(f"cannot tell what the dump lacks: {exc.message}", label="note")
         return

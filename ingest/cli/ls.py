@@ -110,7 +110,10 @@ def _print_of_store(
     elif token:
         _print_token(store, json=json)
     else:
-        _print_missing(ingest.missing(store, rank), json=json)
+        damages: list[Damage] = []
+        _print_missing(ingest.missing(store, rank, damages=damages), json=json)
+        say_damaged(damages)
+        exit_if_damaged(damages)
 
 
 def _print_missing(items: ingest.MissingItems, *, json: bool) -> None:

@@ -9,6 +9,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from workers.host.home import from_here
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -85,8 +87,11 @@ def first_barrier(path: Path) -> Barrier | None:
     """Return the first file or directory that keeps this process from reading a path; None if none does.
 
     Links are followed. A path that does not exist has no barrier.
+
+    Raises:
+        UsageError: the path is relative, and the current directory was deleted.
     """
-    path = Path(os.path.realpath(path))
+    path = Path(os.path.realpath(from_here(path)))
     for ancestor in (*reversed(path.parents), path):
         try:
             status = ancestor.stat()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ingest.layouts.declared import CONTAINERS
 from ingest.layouts.places import holds_tensors
+from workers.host.home import absolute
 
 _SUFFIXES = frozenset(CONTAINERS)
 
@@ -22,7 +23,7 @@ def tensors_beside(directory: Path, root: Path) -> tuple[Path, ...]:
         directory: what the user named.
         root: the dump that was found there, perhaps some levels below.
     """
-    directory = directory.expanduser().absolute()
+    directory = absolute(directory)
     if root == directory or not root.is_relative_to(directory):
         return ()
     way_down = [root, *(above for above in root.parents if above.is_relative_to(directory))]

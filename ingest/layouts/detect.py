@@ -51,6 +51,7 @@ from ingest.layouts.trainers import (
 from ingest.layouts.tree import DumpTree
 from ingest.layouts.walk import begins_like
 from workers.errors import AccessDenied, DumpError, UsageError
+from workers.host.home import absolute
 
 _OF_DUMPS: tuple[Layout, ...] = (
     MindSpore(),
@@ -124,7 +125,7 @@ def find_dump(
         AccessDenied: it may not be read.
         DumpError: it cannot be listed.
     """
-    directory = directory.expanduser().absolute()
+    directory = absolute(directory)
     _check_directory(directory)
     # What the user declares comes before what names resemble.
     declared = declare(layout) if layout else ()

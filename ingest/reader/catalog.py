@@ -273,7 +273,7 @@ class Catalog:
         """Read commits as `commit.read_many` does; in a directory, one that may not be read is damaged.
 
         Raises:
-            StoreDenied: none of them may be read.
+            StoreDenied: none of them may be read, and no other was.
         """
         try:
             return commit.read_many(self.objects, keys)
@@ -292,7 +292,7 @@ class Catalog:
             else:
                 commits.update(own_commits)
                 damaged.update(own_damaged)
-        if len(denied) == len(keys):
+        if len(denied) == len(keys) and not self._steps:
             raise denied[0]
         return commits, damaged
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from workers.errors import DumpIngestError, StoreFormatError, StoreMissing, UsageError
+from workers.host.home import from_here
 from workers.store import commit
 from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore
@@ -76,7 +77,7 @@ def refuse_in_store(path: Path) -> None:
     Raises:
         UsageError: the path is inside a store.
     """
-    if (store := store_above(StoreAddress(str(path.resolve())))) is not None:
+    if (store := store_above(StoreAddress(str(from_here(path).resolve())))) is not None:
         raise UsageError(
             f"{path} would lie in the store {store}",
             hint="Name a place outside the store: gc would delete it.",

@@ -68,3 +68,10 @@ def test_a_step_that_may_not_be_read_stops_no_answer(
     assert [row["step"] for row in listed.json] == [0, 2]
     assert "Permission denied" in listed.stderr
     assert "AWS" not in listed.stderr
+
+
+def test_a_commit_that_may_not_be_read_stops_no_question_that_asks_twice(
+    store: Path, unprivileged: tuple[str, ...]
+) -> None:
+    only(store, "rank_0/step_1/zarr.json").chmod(0)
+    assert "Permission denied" in run("anomalies", store, code=3, prefix=unprivileged).stderr

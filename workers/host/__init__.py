@@ -5,7 +5,7 @@ cpu.py
 interpreter.py             the environment of a new interpreter
 steady_clock.py            a clock for Dask that does not jump
 heartbeat.py, watchdog.py  notifications of systemd
-credentials.py,            credentials, and YAML files of users
-yaml_file.py
+credentials.py,            credentials, YAML files and home directories of users
+yaml_file.py, home.py
 wording.py                 counts with their nouns, for messages
 """

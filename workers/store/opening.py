@@ -12,6 +12,7 @@ from typing import Any
 
 from workers.errors import UsageError
 from workers.host.credentials import refuse_in_options, refuse_in_url
+from workers.host.home import absolute
 from workers.store.backends.bounded import BoundedObjects
 from workers.store.backends.local import LocalObjects
 from workers.store.backends.observed import ObservedObjects
@@ -50,7 +51,7 @@ def resolve(
     elif is_url or "::" in url:
         return StoreAddress(url.rstrip("/"), _frozen(options), timeout_s)
     # Absolute: a relative one means a directory of this process, not of each worker.
-    return StoreAddress(str(Path(url).expanduser().absolute()), _frozen(options), timeout_s)
+    return StoreAddress(str(absolute(Path(url))), _frozen(options), timeout_s)
 
 
 def _default_timeout() -> float:

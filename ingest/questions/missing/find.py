@@ -15,6 +15,7 @@ from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.context import context_of
 from ingest.reader.context.configuration import DumpConfiguration, configuration_of
+from ingest.reader.damage import Damage
 from ingest.reader.ranges import format_ranges
 from ingest.reader.step import Step
 from workers.arrays.statistics import FIELDS
@@ -38,7 +39,13 @@ _ALL_DEVICES = frozenset(range(8))
 _TYPE = re.compile(r"(?P<type>[A-Za-z]\w*?)(?:-op\d+|_\d+)?$")
 
 
-def missing(store: Catalog, rank: Choice = None, *, most_ranks: int | None = None) -> MissingItems:
+def missing(
+    store: Catalog,
+    rank: Choice = None,
+    *,
+    most_ranks: int | None = None,
+    damages: list[Damage] | None = None,
+) -> MissingItems:
     """List what the configuration of the dump asked for and the store does not have.
 
     Known are the `data_dump.json` that MindSpore keeps in the dump, and the JSON of ACL. Without one, nothing
@@ -48,11 +55,12 @@ def missing(store: Catalog, rank: Choice = None, *, most_ranks: int | None = Non
         store: the store.
         rank: only this rank, or these.
         most_ranks: how many of them to look at, from the first on; None for all.
+        damages: damaged steps are added to it; by default, a `DamagedStepWarning` names them.
 
     Raises:
         UsageError: a rank is not in the store.
     """
-    chosen = sorted({step.key.rank for step in store.select(rank)})[:most_ranks]
+    chosen = sorted({step.key.rank for step in store.select(rank, damages=damages)})[:most_ranks]
     items = MissingItems()
     told = configuration_of(store, chosen[0]) if chosen else DumpConfiguration("")
     if not told.source:

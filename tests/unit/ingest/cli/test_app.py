@@ -138,6 +138,21 @@ def test_an_error_becomes_a_message_and_an_exit_code(answer: Answer, tmp_path: P
     assert done.stderr.startswith("error: ")
 
 
+def test_a_current_directory_that_was_deleted_is_told(
+    nan_store: Path, tmp_path: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path / "run")
+    (tmp_path / "run").rmdir()
+    told = [
+        answer("ls", "run.zarr", code=2).stderr,
+        answer("ingest", "dump", "--store", nan_store, code=2).stderr,
+        answer("export", nan_store, "out", "--rank", 0, "--step", 1, code=2).stderr,
+        answer("doctor", "dump", code=1).stdout,
+    ]
+    assert all("the current directory was deleted" in text for text in told)
+
+
 _PRESSED_EARLY = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -64,3 +64,9 @@ def test_an_endpoint_that_no_attempt_reaches_is_to_be_corrected() -> None:
     with pytest.raises(StoreUnavailable) as caught, Translated("read", ADDRESS, "a"):
         raise ValueError("Invalid endpoint: 127.0.0.1:9000")
     assert "AWS_ENDPOINT_URL" in caught.value.hint
+
+
+def test_a_store_that_is_out_of_reach_may_be_named_wrongly() -> None:
+    with pytest.raises(StoreUnavailable) as caught, Translated("read", ADDRESS, "a"):
+        raise OSError("Cannot connect to host 127.0.0.1:1")
+    assert "`dump-ingest doctor --store URL` checks the URL" in caught.value.hint
