@@ -95,12 +95,15 @@ def quantized_pair(tensor: Tensor, tables: Tables) -> tuple[Tensor, Tensor] | No
         before, after = _first_operand(tensor, is_input), _first_operand(tensor, is_output)
     else:
         return None
-    if before is None or after is None or before.shape != after.shape:
+    if before is None or after is None or tensor.row not in (before.row, after.row):
         return None
-    if "float" not in before.dtype or not (_is_integer(after) or (is_reference and "float" in after.dtype)):
-        return None
-    is_pair = all(part.is_dumped and not part.removed for part in (before, after))
-    return (before, after) if is_pair and tensor.row in (before.row, after.row) else None
+    is_quantised = _is_float(before) and (_is_integer(after) or (is_reference and _is_float(after)))
+    is_readable = all(part.is_dumped and not part.removed for part in (before, after))
+    return (before, after) if is_quantised and is_readable and before.shape == after.shape else None
+
+
+def _is_float(tensor: Tensor) -> bool:
+    return "float" in tensor.dtype
 
 
 def _is_integer(tensor: Tensor) -> bool:

@@ -91,8 +91,17 @@ class Rechecks:
             for job, result in self._window.ended(self._client)
             if (event := self._collect(job, result)) is not None
         ]
+        try:
+            if is_idle:
+                self._submit_what_is_due()
+        except ClusterError:
+            if not events:  # none of them may be lost: the next call raises it
+                raise
+        return events
+
+    def _submit_what_is_due(self) -> None:
         at_once = _AT_ONCE if self.is_once else 1
-        while is_idle and self.clock() >= self._next_at and len(self._window.jobs) < at_once:
+        while self.clock() >= self._next_at and len(self._window.jobs) < at_once:
             job = self._next_job()
             if job is None:
                 break
@@ -100,10 +109,7 @@ class Rechecks:
                 self._submit(job)
             except ClusterError:
                 self._jobs.appendleft(job)
-                if not events:  # none of them may be lost: the next call raises it
-                    raise
-                break
-        return events
+                raise
 
     def _submit(self, job: RecheckJob) -> None:
         client = self.connect()

@@ -120,13 +120,7 @@ class _Planner:
         Raises:
             UsageError: a chosen rank or step is not in the store, or none of the chosen steps is of it.
         """
-        policy = self.policy
-        stored = [step for step in self.inventory.steps if step.key.step is not None]
-        self._refuse_absent("no rank {}", policy.ranks, {step.key.rank for step in stored})
-        self._refuse_absent("no step {}", policy.steps, {step.key.step for step in stored})
-        chosen = {step.key: step for step in stored if policy.chooses(step.key.rank, step.key.step or 0)}
-        self._refuse_absent("rank {} has none of these steps", policy.ranks, {key.rank for key in chosen})
-        self._refuse_absent("none of these ranks has step {}", policy.steps, {key.step for key in chosen})
+        chosen = self._named_steps()
         if bare := [key for key, step in chosen.items() if step.commit is None and not step.damage]:
             self.notes.append(
                 f"{_name_some(bare)}: not committed; `gc` without --rank and --step removes what is there"
@@ -136,6 +130,17 @@ class _Planner:
             for step in self.steps
             if step.key in chosen and step.key not in self.busy
         ]
+
+    def _named_steps(self) -> dict[StepKey, StepInventory]:
+        """Return what the store has of the chosen ranks and steps, committed or not."""
+        policy = self.policy
+        stored = [step for step in self.inventory.steps if step.key.step is not None]
+        self._refuse_absent("no rank {}", policy.ranks, {step.key.rank for step in stored})
+        self._refuse_absent("no step {}", policy.steps, {step.key.step for step in stored})
+        named = {step.key: step for step in stored if policy.chooses(step.key.rank, step.key.step or 0)}
+        self._refuse_absent("rank {} has none of these steps", policy.ranks, {key.rank for key in named})
+        self._refuse_absent("none of these ranks has step {}", policy.steps, {key.step for key in named})
+        return named
 
     def _refuse_absent(
         self, problem: str, wanted: Collection[int] | None, known: Container[int | None]
