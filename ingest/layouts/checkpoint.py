@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import ClassVar
 
@@ -66,9 +66,27 @@ class DistributedCheckpoint(Layout):
             )
             return Description(_named(files, {}), problems=(problem,), unfinished=metadata)
         try:
-            return Description(_named(files, _parsed(data)))
+            chunks = _parsed(data)
         except UnreadableTensor as exc:
             return Description(_named(files, {}), problems=(Problem(metadata, exc.message),))
+        cut_off = tuple(_cut_off(files, chunks))
+        return Description(
+            _named(files, chunks), problems=cut_off, unfinished=cut_off[0].path if cut_off else ""
+        )
+
+
+def _cut_off(files: Sequence[SourceFile], chunks: Mapping[str, Mapping[int, Chunk]]) -> Iterator[Problem]:
+    """Yield a problem for each file that ends before parts of it begin: it may end with a whole archive."""
+    for file in files:
+        of_file = chunks.get(file.path.rpartition("/")[2], {})
+        if behind := sorted(begin for begin in of_file if begin >= file.size):
+            count = f"{len(behind)} part{'s' * (len(behind) != 1)}"
+            first = of_file[behind[0]].name
+            yield Problem(
+                file.path,
+                f"ends at byte {file.size}, before {count} that {_METADATA} names; the first is {first:.200}",
+                "It was cut off, or is still being copied. Copy all of it, and run the same command again.",
+            )
 
 
 def _named(files: Sequence[SourceFile], chunks: Mapping[str, Mapping[int, Chunk]]) -> dict[str, TensorFile]:

@@ -104,13 +104,14 @@ class DebugMode(Layout):
 
     name = "debug_mode"
     patterns = ()
+    # Users choose these names: ranks may have zeros in front.
     file_patterns = tuple(
         parse(f"{above}{name}.json", of_files=True)
         for above in ("", "debug_mode/")
         for name in (
-            r"{a:(?:.*[._-])?}rank{b:[._-]?}{rank}{c:(?:[._-].*)?}step{d:[._-]?}{step}{e:(?:[._-].*)?}",
-            r"{a:(?:.*[._-])?}step{b:[._-]?}{step}{c:(?:[._-].*)?}rank{d:[._-]?}{rank}{e:(?:[._-].*)?}",
-            r"{a:(?:.*[._-])?}rank{b:[._-]?}{rank}{c:(?:[._-].*)?}",
+            r"{a:(?:.*[._-])?}rank{b:[._-]?}{rank:[0-9]{1,9}}{c:(?:[._-].*)?}step{d:[._-]?}{step}{e:(?:[._-].*)?}",
+            r"{a:(?:.*[._-])?}step{b:[._-]?}{step}{c:(?:[._-].*)?}rank{d:[._-]?}{rank:[0-9]{1,9}}{e:(?:[._-].*)?}",
+            r"{a:(?:.*[._-])?}rank{b:[._-]?}{rank:[0-9]{1,9}}{c:(?:[._-].*)?}",
             r"{a:(?:.*[._-])?}step{b:[._-]?}{step}{c:(?:[._-].*)?}",
             r"{log}",
         )

@@ -250,12 +250,12 @@ class PlaceSearch:
 
     def _matches(self, directory: _Directory, name: str, path: str) -> list[_Match]:
         entered = [entered for match in directory.matches if (entered := match.enter(name)) is not None]
-        return [
-            match
-            for match in entered
-            if self._has_files(match, path)
-            and (not match.is_complete or self._has_entry(match.layout.evidence, path))
-        ]
+        return _with_siblings([match for match in entered if self._is_likely(match, path)], entered)
+
+    def _is_likely(self, match: _Match, path: str) -> bool:
+        """Return whether the first entries of a directory agree with what a pattern expects in it."""
+        is_evident = not match.is_complete or self._has_entry(match.layout.evidence, path)
+        return is_evident and self._has_files(match, path)
 
     def _has_files(self, match: _Match, directory: str) -> bool:
         """Return whether a directory has a file of a pattern, if files are the next level of it."""
@@ -304,6 +304,15 @@ class PlaceSearch:
             problem = Problem(top if is_number else path, what, hint, left_out=is_number, misnamed=True)
             if problem not in discovery.unowned.problems:
                 discovery.unowned.problems.append(problem)
+
+
+def _with_siblings(likely: Sequence[_Match], entered: Sequence[_Match]) -> list[_Match]:
+    """Return the likely matches, and those of other names of files that their layouts have in the directory.
+
+    Only the first entries were looked at: among thousands of files, those of another pattern may come later.
+    """
+    there = {match.layout for match in likely if match.is_complete or match.is_at_files}
+    return [match for match in entered if match in likely or (match.is_at_files and match.layout in there)]
 
 
 def _resembles_step(directory: _Directory, path: str) -> bool:

@@ -12,8 +12,10 @@ import msgspec
 
 from workers.model import MIB, Positional, StepKey
 
-#: What a counter of 64 bits holds, checked when it is decoded.
-Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+#: The largest number that a counter of 64 bits holds.
+LARGEST_COUNT = 2**63 - 1
+#: What such a counter holds, checked when it is decoded.
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_COUNT)]
 #: From the mildest to the worst.
 SEVERITIES = ("info", "warning", "critical")
 WORSE_THAN_INFO = frozenset(SEVERITIES[1:])

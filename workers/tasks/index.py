@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from workers.arrays.device_format import DeviceLayout
 from workers.arrays.dtype_names import canonical
-from workers.arrays.statistics import Statistics
+from workers.arrays.statistics import COUNT_FIELDS, FIELDS, Statistics
 from workers.dump import paths
 from workers.dump.formats.header import TensorHeader
 from workers.dump.model import ReportedStatistics
@@ -26,6 +26,10 @@ from workers.tasks.model import Receipt, array_of, payload_nbytes
 from workers.tasks.reported_vs_computed import disagreements
 
 _Column: TypeAlias = Sequence[Any] | npt.NDArray[Any]
+#: The columns of the statistics that are counts.
+_COUNTS = [FIELDS.index(name) for name in COUNT_FIELDS]
+#: The largest count that float64 holds exactly.
+_LARGEST_COUNT = 2.0**53
 
 
 def build_tables(
@@ -187,15 +191,24 @@ def _merge_reported(
     """Add the statistics that the dump reports to rows without computed ones; compare them in other rows."""
     kinds, dtypes, declared = (built.label(name) for name in ("kind", "dtype", "declared_dtype"))
     statistics_from, problems = built.label("statistics_from"), built.label("problem")
+    taken = []
     for row, report in reported.items():
         if kinds[row] == RowKind.STATISTICS:
             dtypes[row], declared[row] = map(paths.to_text, (canonical(report.dtype), report.dtype))
         if not statistics_from[row]:
             built.statistics[row] = report.statistics.as_row()
             statistics_from[row] = paths.to_text(report.source)
+            taken.append(row)
             continue
         computed = Statistics(*built.statistics[row].tolist())
         differences = disagreements(report, computed, dtypes[row])
         if differences:
             problems[row] = with_disagreement(problems[row], paths.to_text(report.source), differences)
             disagreeing[row] = True
+    counts = np.ix_(taken, _COUNTS)
+    built.statistics[counts] = _possible_counts(built.statistics[counts])
+
+
+def _possible_counts(counts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return counts with NaN in the place of those that no tensor has, such as -1 printed without a sign."""
+    return np.where((counts >= 0) & (counts <= _LARGEST_COUNT), counts, np.nan)

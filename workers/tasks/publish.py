@@ -20,7 +20,7 @@ from workers.model import SourceFile, StepKey
 from workers.rules.step import evaluate
 from workers.store import commit, findings, metadata, tables
 from workers.store.backends.deadline import supervised
-from workers.store.model import CommitSummary, Evaluated, RowKind
+from workers.store.model import LARGEST_COUNT, CommitSummary, Evaluated, RowKind
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects
 from workers.store.record import PoisonedSource, StepContents, WithoutTensors
@@ -276,7 +276,7 @@ def count_rows(built: Tables) -> dict[str, Any]:
     }
     sums = {"nan_count": nan, "pos_inf_count": pos_inf, "neg_inf_count": neg_inf}
     return {name: int(np.count_nonzero(mask)) for name, mask in masks.items()} | {
-        name: int(counts.sum()) for name, counts in sums.items()
+        name: min(int(counts.sum()), LARGEST_COUNT) for name, counts in sums.items()
     }
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -43,7 +43,7 @@ class ExportedWhole:
 
     step: int
     name: str
-    """In the file; tensors of one name are numbered from the second on: `name#2`."""
+    """In the file. Tensors of one name are numbered from the second on: `name#2`, or the next free number."""
     path: Path
     """The file of the step."""
     ranks: tuple[int, ...]
@@ -184,16 +184,30 @@ def _put_together(store: DumpStore, tensors: _StepTensors, placement_of: Placeme
         for row, key in zip(rows.tolist(), known, strict=True):
             if tensors.keys is None or key in tensors.keys:
                 pieces.setdefault(key, []).append(Tensor(opened, row))
-    copies: Counter[str] = Counter()
-    for key, own in pieces.items():
-        copies[key.name] += 1
-        name = f"{key.name}#{copies[key.name]}" if copies[key.name] > 1 else key.name
+    for (key, own), name in zip(pieces.items(), _names_in_file(pieces), strict=True):
         candidate = _Whole(name, own)
         try:
             whole = unshard(own, [places.get(tensor.rank, {}) for tensor in own], placement_of(key.name))
             yield replace(candidate, whole=whole, dtype=_type_in_file(whole))
         except (UsageError, DamagedStore) as exc:
             yield candidate.failed(exc)
+
+
+def _names_in_file(keys: Collection[TensorKey]) -> Iterator[str]:
+    """Yield a name for each tensor; no two are the same.
+
+    A number that is added to a name must not make it that of a slot that was dumped several times.
+    """
+    taken = {key.name for key in keys}
+    numbers: dict[str, Iterator[int]] = {}
+    for key in keys:
+        name = key.name
+        if name not in numbers:
+            numbers[name] = count(2)
+        else:
+            numbered = (f"{name}#{number}" for number in numbers[name])
+            name = next(candidate for candidate in numbered if candidate not in taken)
+        yield name
 
 
 def _type_in_file(whole: UnshardedTensor) -> np.dtype[Any]:

@@ -59,7 +59,7 @@ class TargetDirectory:
         """Return whether there is a file of this name already.
 
         Raises:
-            UsageError: the file, or a directory on the way to it, is a symbolic link.
+            UsageError: it is a directory; or it, or a directory on the way to it, is a symbolic link.
         """
         try:
             directory = self._directory(parts, create=False)
@@ -73,6 +73,11 @@ class TargetDirectory:
             return False
         if stat.S_ISLNK(status.st_mode):
             raise _link(self._path.joinpath(*parts, name))
+        if stat.S_ISDIR(status.st_mode):
+            raise UsageError(
+                f"{self._path.joinpath(*parts, name)} is a directory, where a file is to be written",
+                hint="Export into an empty directory, or remove this one.",
+            )
         return True
 
     def open(self, parts: Parts, name: str) -> BinaryIO:

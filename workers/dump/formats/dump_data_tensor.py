@@ -12,7 +12,7 @@ from workers.arrays import device_format
 from workers.arrays.device_format import DeviceLayout
 from workers.arrays.dtypes import ElementType, from_name
 from workers.dump.formats.dump_data_pb2 import DataType, Format, OpBuffer, OpInput, OpOutput, Workspace
-from workers.dump.formats.header import MAX_NDIM
+from workers.dump.formats.header import MAX_NDIM, is_addressable
 from workers.errors import UnreadableTensor
 
 #: Bytes after the elements of a tensor that are accepted as padding, at most.
@@ -156,8 +156,7 @@ def _with_device_shape(
     element: ElementType,
     device_shape: tuple[int, ...],
 ) -> Meaning:
-    # Even for zero elements: numpy could not make an array of that shape.
-    if math.prod(n for n in device_shape if n) * element.itemsize >= 2**63:
+    if not is_addressable(device_shape, element.itemsize):
         raise UnreadableTensor(f"{place[0]} {place[1]} has a shape of more bytes than there are addresses")
     nbytes = element.nbytes(math.prod(device_shape))
     if nbytes <= size <= nbytes + MAX_PADDING_BYTES:
@@ -179,7 +178,7 @@ def _host_shape(
     """Return the shape to present, the layout that the payload has if it differs, and what is wrong."""
     if not item.HasField("original_shape"):
         return device_shape, None, ""
-    host_shape = _lengths(item.original_shape.dim)
+    host_shape = _original_shape(item, element)
     if not host_shape:
         return _shape_of_unknown(host_shape, device_shape), None, ""
     name = format_name(item)
@@ -192,6 +191,12 @@ def _host_shape(
     if host_shape == device_shape or (is_plain and math.prod(host_shape) == math.prod(device_shape)):
         return host_shape, None, ""
     return device_shape, None, f"kept in device shape: {name} does not convert it to {host_shape}"
+
+
+def _original_shape(item: Described, element: ElementType) -> tuple[int, ...] | None:
+    """Return the shape as the framework sees it; None if it is not known, or cannot be that of an array."""
+    shape = _lengths(item.original_shape.dim)
+    return shape if shape is not None and is_addressable(shape, element.itemsize) else None
 
 
 def _shape_of_unknown(host_shape: tuple[int, ...] | None, device_shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -209,7 +214,7 @@ def _groups(item: Described, format_of_item: str) -> int:
 def _shape_by_size(item: Described, element: ElementType, size: int) -> tuple[tuple[int, ...], str]:
     """Return the shape of a tensor whose device shape is empty or unknown, and what is wrong."""
     problem = f"its shape {_signed(item.shape.dim)} is not known" if item.shape.dim else ""
-    host_shape = _lengths(item.original_shape.dim)
+    host_shape = _original_shape(item, element)
     if host_shape and format_name(item) in _PLAIN and element.nbytes(math.prod(host_shape)) == size:
         return host_shape, problem
     if size == element.itemsize and not problem:

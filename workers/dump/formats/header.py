@@ -12,7 +12,7 @@ so that the file can be restored, byte for byte, from its tensors alone. Tensors
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
@@ -133,6 +133,11 @@ class FileParts(NamedTuple):
         (header,) = self.headers
         lead, tail = self.envelope[: header.offset], self.envelope[header.offset :]
         return (header._replace(lead=lead, tail=tail, record=self.record),)
+
+
+def is_addressable(shape: Iterable[int], itemsize: int) -> bool:
+    """Return whether numpy could make an array of a shape: its other axes count even if one of them is 0."""
+    return math.prod(n for n in shape if n) * itemsize < 2**63
 
 
 def read_exactly(read: ReadAt, offset: int, nbytes: int) -> bytes:

@@ -13,7 +13,14 @@ from functools import lru_cache
 from typing import TypeGuard
 
 from workers.arrays.dtypes import ElementType, from_npy_descr
-from workers.dump.formats.header import MAX_NDIM, HoldsNoTensor, ReadAt, TensorHeader, Truncated
+from workers.dump.formats.header import (
+    MAX_NDIM,
+    HoldsNoTensor,
+    ReadAt,
+    TensorHeader,
+    Truncated,
+    is_addressable,
+)
 from workers.errors import UnreadableTensor
 
 MAGIC = b"\x93NUMPY"
@@ -96,8 +103,7 @@ def _parse_header_text(header: bytes) -> TensorHeader:
         # Not shown: an integer of thousands of digits cannot even be made text.
         raise UnreadableTensor("its npy header has an impossible shape or order")
     element = _element(fields["descr"])
-    # Even if another axis is 0: numpy could not make an array of that shape.
-    if math.prod(n for n in shape if n) * element.itemsize >= 2**63:
+    if not is_addressable(shape, element.itemsize):
         raise UnreadableTensor("its npy header has a shape of more bytes than there are addresses")
     return TensorHeader(
         element=element,

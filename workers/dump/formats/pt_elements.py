@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 from workers.arrays.dtypes import ElementType, from_name, from_npy_descr
-from workers.dump.formats.header import MAX_NDIM
+from workers.dump.formats.header import MAX_NDIM, is_addressable
 from workers.dump.formats.pt_pickle import RebuiltTensor
 from workers.errors import UnreadableTensor
 
@@ -106,8 +104,7 @@ def check_size(tensor: RebuiltTensor, itemsize: int) -> None:
     size = tensor.size
     if len(size) != len(tensor.stride) or len(size) > MAX_NDIM or not all(0 <= n < 2**62 for n in size):
         raise UnreadableTensor("its pickle has an impossible shape or strides")
-    # Even if another axis is 0: numpy could not make an array of that shape.
-    if math.prod(n for n in size if n) * itemsize >= 2**63:
+    if not is_addressable(size, itemsize):
         raise UnreadableTensor("its pickle has a shape of more bytes than there are addresses")
 
 

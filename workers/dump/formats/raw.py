@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from workers.arrays.dtypes import from_name
-from workers.dump.formats.header import TensorHeader, Truncated
+from workers.dump.formats.header import MAX_NDIM, TensorHeader, Truncated, is_addressable
 from workers.errors import UnreadableTensor
 
 
@@ -19,7 +19,7 @@ def header(dtype: str, shape: tuple[int, ...] | None, file_size: int) -> TensorH
 
     Raises:
         Truncated: the file is shorter than its type and shape require.
-        UnreadableTensor: it is longer, or the type is not known.
+        UnreadableTensor: it is longer, the type is not known, or no array has such a shape.
     """
     try:
         element = from_name(dtype)
@@ -30,6 +30,8 @@ def header(dtype: str, shape: tuple[int, ...] | None, file_size: int) -> TensorH
         if element.nbytes(size) != file_size:
             raise Truncated(f"has {file_size} bytes, which is not a whole number of {dtype} elements")
         shape = (size,)
+    elif len(shape) > MAX_NDIM or not is_addressable(shape, element.itemsize):
+        raise UnreadableTensor(f"its name announces {len(shape)} axes, of which no array can be made")
     wanted = element.nbytes(math.prod(shape))
     if wanted != file_size:
         error = Truncated if file_size < wanted else UnreadableTensor

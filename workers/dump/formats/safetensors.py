@@ -22,6 +22,7 @@ from workers.dump.formats.header import (
     ReadAt,
     TensorHeader,
     Truncated,
+    is_addressable,
     read_exactly,
 )
 from workers.errors import UnreadableTensor
@@ -123,7 +124,7 @@ def _placed(name: str, fields: Any, begin: int) -> PlacedTensor:
         raise UnreadableTensor(f"its tensor {name:.80} has an impossible shape")
     element, declared_dtype = _element(dtype, name)
     nbytes = math.prod(shape) * element.itemsize
-    if math.prod(n for n in shape if n) * element.itemsize >= 2**63:
+    if not is_addressable(shape, element.itemsize):
         raise UnreadableTensor(f"its tensor {name:.80} has a shape of more bytes than there are addresses")
     if declared_dtype:
         shape, nbytes = [last - first], last - first

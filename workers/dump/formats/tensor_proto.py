@@ -21,6 +21,7 @@ from workers.dump.formats.header import (
     ReadAt,
     TensorHeader,
     Truncated,
+    is_addressable,
     read_exactly,
 )
 from workers.dump.formats.wire import LENGTH_DELIMITED, FieldWalk, WireField, read_varint
@@ -139,7 +140,7 @@ def _element(code: int) -> ElementType:
 def _shape(dims: list[int]) -> tuple[int, ...]:
     if len(dims) > MAX_NDIM or not all(0 <= n < 2**62 for n in dims):
         raise UnreadableTensor("has an impossible shape")
-    if math.prod(n for n in dims if n) * 16 >= 2**63:
+    if not is_addressable(dims, 16):
         raise UnreadableTensor("has a shape of more bytes than there are addresses")
     return tuple(dims)
 

@@ -11,6 +11,7 @@ from ingest.layouts.detect import find_dump
 from ingest.reader.dump_store import open_store
 from tests.dumps import unpack
 from tests.pipeline import ingest_directly
+from workers.dump.formats.distcp import read_metadata
 from workers.model import StepKey
 
 
@@ -50,6 +51,27 @@ def test_checkpoint_without_metadata_is_unfinished(dump: Path, tmp_path: Path) -
     description = tree.describe(listings[StepKey(1, 7)])
     assert description.unfinished == "iter_0000007/.metadata"
     assert "names of the tensors are not known" in description.problems[0].reason
+
+
+def test_parts_that_a_file_lacks_are_named_although_it_ends_with_a_whole_archive(
+    dump: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(dump, tmp_path / "dump")
+    directory = tmp_path / "dump" / "step_2"
+    chunks = read_metadata((directory / ".metadata").read_bytes())["__0_0.distcp"]
+    *_, size, _ = sorted(chunks)
+    with (directory / "__0_0.distcp").open("r+b") as file:
+        file.truncate(size)
+    tree = find_dump(tmp_path / "dump")
+    listings = {listing.key: listing for listing in tree.scan({}).listings}
+    assert tree.describe(listings[StepKey(0, 2)]).unfinished == "step_2/__0_0.distcp"
+    assert not tree.describe(listings[StepKey(1, 2)]).problems
+    ingest_directly(tmp_path / "dump", tmp_path / "store")
+    commit = open_store(tmp_path / "store").step(0, 2).commit
+    assert commit.record.summary.status == "partial"
+    record = str(commit.record)
+    assert f"ends at byte {size}, before 2 parts that .metadata names" in record
+    assert chunks[size].name in record
 
 
 def test_damaged_metadata_is_named_and_the_parts_are_read(dump: Path, tmp_path: Path) -> None:

@@ -106,6 +106,18 @@ def test_reported_statistics_fill_rows_without_computed_ones(plan: StepPlan) -> 
     assert built.shape[row, :2].tolist() == [2, 3]
 
 
+@pytest.mark.parametrize("count", [-1, 2**64 - 1, 1e300, np.inf])
+def test_reported_count_that_no_tensor_has_is_unknown(count: float, plan: StepPlan) -> None:
+    row = next(row for row, entry in enumerate(plan.entries) if entry.kind is RowKind.TENSOR)
+    entries = list(plan.entries)
+    entries[row] = entries[row]._replace(kind=RowKind.STATISTICS, header=None)
+    told = Statistics(count=6, nan_count=count, min=-count)
+    built = build_tables(EntryColumns.of(entries), {row: report(told)}, [])
+    assert built.statistics[row].tolist() == pytest.approx(
+        Statistics(count=6, min=-count).as_row(), nan_ok=True
+    )
+
+
 @pytest.fixture
 def alike(tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[StepPlan, dict[str, bytes]]:
     """A step of many files that differ in values beside their tensor, and the content of each by its path."""

@@ -46,6 +46,16 @@ def test_existing_files_are_replaced_on_request_only(filled: DumpStore, tmp_path
     assert last.read_bytes() == whole
 
 
+def test_a_directory_is_never_replaced_by_a_file(filled: DumpStore, tmp_path: Path) -> None:
+    step = filled.step(0, 8)
+    path = step.export(tmp_path / "first")[-1].path.relative_to(tmp_path / "first")
+    (tmp_path / "out" / path).mkdir(parents=True)
+    with pytest.raises(UsageError, match="is a directory, where a file is to be written") as raised:
+        step.export(tmp_path / "out", overwrite=True)
+    assert str(path) in raised.value.message
+    assert not [file for file in (tmp_path / "out").rglob("*") if file.is_file()]
+
+
 def test_damaged_files_do_not_appear(filled: DumpStore, store: Path, tmp_path: Path) -> None:
     shards = sorted(store.glob("rank_0/step_8/*/tensors/float32/c/*"))
     content = shards[0].read_bytes()

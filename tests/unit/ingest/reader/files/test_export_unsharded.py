@@ -132,3 +132,22 @@ def test_bytes_that_differ_are_not_a_replica_whatever_the_dump_tells(store: Path
     (piece,) = ingest.open_store(store).tensors("*cut*", rank=0, step=0)
     whole = piece.unsharded("replicated")
     assert (str(whole.placement), whole.why) == ("replicated", "given")
+
+
+def test_no_two_tensors_have_one_name_in_the_file(tmp_path: Path) -> None:
+    """The number of a slot that a graph dumps in a loop is not that of the same name in another graph."""
+    for value, (graph, time) in enumerate([("0", 1), ("0", 2), ("0", 3), ("1", 9), ("2", 9)]):
+        directory = tmp_path / "dump" / "rank_0" / "Net" / graph / "0"
+        directory.mkdir(parents=True, exist_ok=True)
+        np.save(directory / f"Add.op.0.0.{time}.output.0.DefaultFormat.npy", np.full(2, value, np.float32))
+    ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
+    exported = ingest.export_unsharded(ingest.open_store(tmp_path / "run.zarr"), tmp_path)
+    written = load(tmp_path / "step0.safetensors")
+    assert {name: values[0] for name, values in written.items()} == {
+        "Add.op": 0,
+        "Add.op.output.0#1": 1,
+        "Add.op.output.0#2": 2,
+        "Add.op.output.0#3": 3,
+        "Add.op.output.0#4": 4,
+    }
+    assert [short(whole.name) for whole in exported] == list(written)

@@ -33,12 +33,14 @@ from workers.errors import UnreadableTensor
         ((0, 4), None, 0, (0, 4)),
         ((6,), (2, 3), 24, (2, 3)),
         ((2, 3), (-1, 3), 24, (2, 3)),
+        ((0,), (0, 2**61, 2**61), 0, (0,)),
+        ((), (0, 2**61, 2**61), 0, (0,)),
     ],
 )
 def test_shape(
     shape: tuple[int, ...], original: tuple[int, ...] | None, nbytes: int, expected: tuple[int, ...]
 ) -> None:
-    """Of float32 in ND; the original shape may be missing, empty or not known."""
+    """Of float32 in ND; the original shape may be missing, empty, not known or impossible."""
     found = only(Tensor(bytes(nbytes), shape=shape, original_shape=original))
     assert (found.shape, found.problem, found.device) == (expected, "", None)
 

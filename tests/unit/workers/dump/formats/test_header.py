@@ -2,9 +2,17 @@
 
 import pickle
 
+import numpy as np
+
 from workers.arrays.device_format import DeviceLayout
 from workers.arrays.dtypes import from_name
-from workers.dump.formats.header import Container, HoldsNoTensor, TensorHeader, Truncated
+from workers.dump.formats.header import (
+    Container,
+    HoldsNoTensor,
+    TensorHeader,
+    Truncated,
+    is_addressable,
+)
 from workers.errors import DumpError, UnreadableTensor
 
 
@@ -14,6 +22,16 @@ def test_size_counts_the_elements_of_the_host_shape() -> None:
     header = TensorHeader(from_name("float16"), (2, 5, 3, 4), offset=128, nbytes=768, device=layout)
     assert header.size == 2 * 5 * 3 * 4
     assert TensorHeader(from_name("float32"), (), offset=0, nbytes=4).size == 1
+
+
+def test_shapes_of_no_elements_are_those_that_numpy_can_make() -> None:
+    for shape in ((0, 2**60), (0, 2**59, 2), (2**60 - 1, 0), (0,), ()):
+        try:
+            np.empty(shape, np.float64)
+        except ValueError:
+            assert not is_addressable(shape, 8)
+        else:
+            assert is_addressable(shape, 8)
 
 
 def test_header_survives_the_way_to_a_worker() -> None:

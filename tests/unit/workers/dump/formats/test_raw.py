@@ -51,3 +51,9 @@ def test_part_of_an_element_is_still_being_written() -> None:
 def test_unknown_type_is_refused() -> None:
     with pytest.raises(UnreadableTensor, match="unknown element type nonsense"):
         raw.header("nonsense", None, 8)
+
+
+@pytest.mark.parametrize("shape", [(0, 2**61, 2**61), (0, 2**60), (1,) * 65])
+def test_shape_that_no_array_has_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(UnreadableTensor, match=f"announces {len(shape)} axes, of which no array can be made"):
+        raw.header("float64", shape, 8 * math.prod(shape))
