@@ -234,7 +234,7 @@ def full(dumps: DumpLibrary, cluster: DaskCluster, tmp_path_factory: pytest.Temp
 
 NONSENSE = (
     (("ls", "--step", "77"), ["no step 77", "steps 0-1"]),
-    (("find", "--rank", "3"), ["no rank 3", "ranks 0"]),
+    (("find", "--rank", "3"), ["no rank 3", "has rank 0"]),
     (("verify", "--step", "77"), ["no step 77"]),
     (("find", "--where", "nan_count >"), ["is not a condition", "For example"]),
     (("find", "--where", "nan_cuont > 0"), ["'nan_cuont', which is not a column", "nan_count"]),
