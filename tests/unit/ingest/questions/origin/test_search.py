@@ -191,3 +191,10 @@ def test_damage_that_hides_why_is_named(dumps: DumpLibrary, store: Path) -> None
     (note,) = (note for note in answer.notes if "elements are damaged" in note)
     assert "rank_1/step_2/" in note
     assert "dump-ingest repair" in note
+
+
+def test_what_was_searched_for_is_what_is_named(run: MadeRun, ask: Ask) -> None:
+    """A tensor that holds infinity may hold NaN, too."""
+    run.op("Mul.both", [CLEAN], [numbers(np.nan, INF, 1)])
+    found = {cause: (answer.cause, answer.what) for cause in ("nan", "inf") for answer in [ask(cause=cause)]}
+    assert found == {"nan": ("nan", "NaN"), "inf": ("inf", "Inf")}
