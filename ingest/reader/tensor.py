@@ -167,7 +167,7 @@ class Tensor(IndexedTensor, ArrayLike):
         from ingest.reader.anatomy import examine  # deferred: 0.02 s, which listings do not need
 
         return examine(
-            lambda: self.pieces() if kept is None else kept,
+            lambda: map(self._as_values, self.pieces() if kept is None else kept),
             self.shape,
             order=order,
             percents=percents,
@@ -314,6 +314,10 @@ class Tensor(IndexedTensor, ArrayLike):
         if not self._is_plain:
             return self.read().reshape(-1)
         return np.frombuffer(self._payload(verify=True), self._element().to_numpy())
+
+    def _as_values(self, piece: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return elements; those of an opaque type, whose values nobody knows, as raw bytes."""
+        return piece.view("V1") if self._element().is_opaque else piece
 
     def _check_dumped(self) -> None:
         if not self.is_dumped:

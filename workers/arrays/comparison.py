@@ -103,6 +103,11 @@ def is_numeric(element: ElementType) -> bool:
     return has_statistics(element) or (not element.is_opaque and element.values.kind in "fc")
 
 
+def is_real(element: ElementType) -> bool:
+    """Return whether elements of a type are real numbers, which float64 holds, or nearly."""
+    return is_numeric(element) and element.values.kind != "c" and element.values != _COMPLEX32
+
+
 class RunningComparison:
     """The comparison of two tensors that arrive in pieces, each piece with the same elements of both.
 

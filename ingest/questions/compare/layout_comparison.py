@@ -18,7 +18,7 @@ from ingest.questions.compare.one_sided import one_sided_row
 from ingest.questions.compare.result import FirstDifference
 from ingest.questions.compare.runner import PairRunner, answer_each
 from ingest.questions.compare.step_comparison import Choices
-from ingest.questions.compare.thresholds import default_limit
+from ingest.questions.compare.thresholds import default_limit, is_ignored
 from ingest.questions.placement.agree import Agreements, is_parameter_gradient, kinds_of, placement_text
 from ingest.questions.placement.decide import Certainty, Decision, decide
 from ingest.questions.placement.layout_map import LayoutMap
@@ -320,7 +320,10 @@ class LayoutComparison:
         for number in numbers:
             form = side.dtype(number), side.shapes(number)[0]
             where = StepKey(side.holders[number][0].rank, side.step)
-            verdict = Verdict.ONLY_A if is_a else Verdict.ONLY_B
+            name, dtype = side.keys[number].name, form[0]
+            limits = self._choices.thresholds.limits((name, name), (dtype, dtype))
+            only = Verdict.ONLY_A if is_a else Verdict.ONLY_B
+            verdict = Verdict.IGNORED if is_ignored(limits) else only
             yield one_sided_row((where, where), number, side.keys[number], form, verdict, is_a=is_a)
 
 

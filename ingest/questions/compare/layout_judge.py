@@ -10,7 +10,7 @@ from itertools import islice
 
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
 from ingest.questions.compare.result import ComparedInput, FirstDifference
-from ingest.questions.compare.thresholds import ThresholdRule, Thresholds
+from ingest.questions.compare.thresholds import Thresholds, is_ignored
 from ingest.questions.compare.tolerance import (
     Judgement,
     Measured,
@@ -96,15 +96,15 @@ class LayoutJudge:
         fixed: bool,
     ) -> _Judged:
         row, outcome = tensor.row, tensor.outcome
+        names, dtypes = (row.name_a, row.name_b), (row.dtype_a, row.dtype_b)
+        limits = thresholds.limits(names, dtypes)
+        if is_ignored(limits):
+            return _Judged(replace(row, verdict=Verdict.IGNORED))
         if outcome is None or outcome.metrics is None:
             problem, damaged = tensor.problem if outcome is None else (outcome.problem, outcome.damaged)
             reason = problem or (tensor.decision.explanation if tensor.decision else "")
             return _Judged(replace(row, verdict=Verdict.UNKNOWN, reason=reason, damaged=damaged))
         metrics = outcome.metrics
-        names, dtypes = (row.name_a, row.name_b), (row.dtype_a, row.dtype_b)
-        limits = thresholds.limits(names, dtypes)
-        if isinstance(limits, ThresholdRule) and limits.ignore:
-            return _Judged(replace(row, verdict=Verdict.IGNORED))
         measured = Measured(
             dtypes,
             metrics,

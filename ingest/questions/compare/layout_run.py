@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
 from ingest.questions.compare.held_tensors import HeldTensors, hold_together
 from ingest.questions.compare.layout_comparison import LayoutComparison, LayoutState
-from ingest.questions.compare.listed_tensors import MAX_LISTED
+from ingest.questions.compare.listed_tensors import ListedTensors
 from ingest.questions.compare.local_numbers import LocalNumbers
 from ingest.questions.compare.result import ComparedStep, Comparison, FirstDifference, NameCounts
 from ingest.questions.compare.runner import PairRunner
@@ -46,10 +46,8 @@ def are_cut_differently(a: SideSteps, b: SideSteps, wanted: bool | None) -> bool
 class _Outcome:
     """What the steps compared so far came to."""
 
-    keep_equal: bool
+    kept: ListedTensors
     steps: list[ComparedStep] = field(default_factory=list)
-    tensors: list[ComparedTensor] = field(default_factory=list)
-    """The worst ones, at most `2 * MAX_LISTED` of them."""
     first: FirstDifference | None = None
     layout: Counter[tuple[str, str]] = field(default_factory=Counter)
     names: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
@@ -70,9 +68,7 @@ class _Outcome:
         keys = StepKey(min(a.ranks), a.step), StepKey(min(b.ranks), b.step)
         self.steps.append(ComparedStep(*keys, dict(comparison.counts)))
         self.first = self.first or comparison.first(rows)
-        self.tensors += [row for row in rows if self.keep_equal or row.verdict is not Verdict.EQUAL]
-        if len(self.tensors) > 2 * MAX_LISTED:
-            self.tensors = sorted(self.tensors, key=lambda row: row.badness)[:MAX_LISTED]
+        self.kept.add(rows)
 
 
 @dataclass(slots=True)
@@ -102,7 +98,7 @@ class LayoutRun:
         state = LayoutState(self.layout_map)
         numbers = LocalNumbers()
         left_out = [*(("A", left) for left in self.a.left_out), *(("B", left) for left in self.b.left_out)]
-        outcome = _Outcome(keep_equal=self.choices.keep_equal)
+        outcome = _Outcome(ListedTensors(self.choices.keep_equal))
         for step_a, step_b in pairs:
             ranks_a = self._load(self.a, steps_a, step_a, "A", left_out)
             ranks_b = self._load(self.b, steps_b, step_b, "B", left_out)
@@ -115,19 +111,25 @@ class LayoutRun:
             rows = comparison.compare(runner)
             outcome.add(a, b, comparison, rows)
         self._check(outcome, left_out)
+        tensors = outcome.kept.listed()
         compared_a, compared_b = {a for a, _ in pairs}, {b for _, b in pairs}
         return Comparison(
             a=self.a.label,
             b=self.b.label,
             steps=tuple(outcome.steps),
-            tensors=tuple(outcome.tensors),
+            tensors=tensors,
             first=outcome.first,
             left_out=tuple(left_out),
             only_a=_missing(steps_a, compared_a, steps_b),
             only_b=_missing(steps_b, compared_b, steps_a),
-            notes=(*_notes(steps_a, steps_b, outcome), *numbers.notes),
+            notes=(
+                *_notes(steps_a, steps_b, outcome),
+                *_flat_parameters(tensors),
+                *numbers.notes,
+                *outcome.kept.notes,
+            ),
             unmatched_matter=unmatched_matter,
-            damaged=sum(row.damaged for row in outcome.tensors),
+            damaged=outcome.kept.damaged,
             names=NameCounts.of(*outcome.names),
             guessed=dict(outcome.guessed),
             limits=self.choices.limits,
@@ -194,13 +196,13 @@ def _notes(steps_a: SideSteps, steps_b: SideSteps, outcome: _Outcome) -> list[st
         )
     if outcome.guessed:
         notes.append(f"paired by values, because names differ: {counted(outcome.guessed.total(), 'tensor')}")
-    return [*notes, *_flat_parameters(outcome)]
+    return notes
 
 
-def _flat_parameters(outcome: _Outcome) -> Iterator[str]:
+def _flat_parameters(tensors: Sequence[ComparedTensor]) -> Iterator[str]:
     """Yield why flat parameters are not compared, for each side that has some."""
     for side, verdict in (("A", Verdict.ONLY_A), ("B", Verdict.ONLY_B)):
-        own = {row.name for row in outcome.tensors if row.verdict is verdict and _FLAT.search(row.name)}
+        own = {row.name for row in tensors if row.verdict is verdict and _FLAT.search(row.name)}
         if own:
             yield (
                 f"{counted(len(own), 'tensor')} of {side} not compared: flat parameters of FSDP1 and their "

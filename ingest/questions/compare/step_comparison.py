@@ -25,7 +25,7 @@ from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.suggested_map import guessed_names
 from ingest.questions.compare.tensor_choice import only_chosen
-from ingest.questions.compare.thresholds import ThresholdLimits, ThresholdRule, Thresholds
+from ingest.questions.compare.thresholds import ThresholdLimits, Thresholds, is_ignored
 from ingest.questions.compare.tolerance import RoundingBound
 from ingest.questions.compare.version_matching import KnownPairs, are_of_versions, with_guesses
 from ingest.reader.flow.operator_kinds import is_input, is_parameter
@@ -269,7 +269,7 @@ class StepComparison:
 
     def _undecidable(self, pair: TensorPair, limits: ThresholdLimits) -> ComparedTensor | None:
         """Return the row of a pair that is not to be compared, or cannot be; None if it can."""
-        if _is_ignored(limits):
+        if is_ignored(limits):
             return self._row(pair, Verdict.IGNORED)
         shape_a, shape_b = self._a.shapes[pair.a], self._b.shapes[pair.b]
         if shape_a != shape_b and pair.form is Form.AS_IS:
@@ -352,7 +352,7 @@ class StepComparison:
             for number in numbers:
                 name, dtype = side.names[number], side.dtypes[number]
                 limits = self._choices.thresholds.limits((name, name), (dtype, dtype))
-                row = self._unmatched_row(side, number, Verdict.IGNORED if _is_ignored(limits) else verdict)
+                row = self._unmatched_row(side, number, Verdict.IGNORED if is_ignored(limits) else verdict)
                 operator = side.keys[number].operator
                 reason = why.get(operator_name(operator)) or self._not_in_partner(operator, row)
                 yield replace(row, reason=reason)
@@ -419,7 +419,3 @@ def _told(side: StepTensors, number: int) -> str:
     if "value" in attributes:  # of a row that is a single number
         numbers[side.keys[number].io.rpartition(".")[2]] = attributes["value"]
     return ", ".join(f"{name} {value}" for name, value in numbers.items())
-
-
-def _is_ignored(limits: ThresholdLimits) -> bool:
-    return isinstance(limits, ThresholdRule) and limits.ignore

@@ -173,6 +173,11 @@ class ThresholdRule(NamePattern, ThresholdLimits):
         )
 
 
+def is_ignored(limits: ThresholdLimits) -> bool:
+    """Return whether a rule of the user says not to compare the tensors that have these limits."""
+    return isinstance(limits, ThresholdRule) and limits.ignore
+
+
 class Thresholds(BaseModel):
     """All limits: rules by name, and limits by type for what no rule fits."""
 

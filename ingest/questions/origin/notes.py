@@ -120,7 +120,7 @@ def _on_left_out(root: Root, suspects: Suspects) -> Iterator[str]:
     if steps and steps[0] < own_step:
         earlier = format_ranges(step for step in steps if step < own_step)
         yield f"Step {earlier} was left out, on one rank at least: it may have begun there."
-    elif steps and steps[0] == own_step:
+    if own_step in steps:
         ranks = format_ranges({left.key.rank for left in left_out if left.key.step == own_step})
         yield f"Rank {ranks} was left out of this step: it may have begun there."
 

@@ -209,7 +209,7 @@ class OriginSearch:
         answer = OriginAnswer(
             cause=self._cause_of(root),
             how=root.how,
-            what=self.condition_text or root.holds or "NaN or Inf",
+            what=self.condition_text or self._held_by(root),
             rank=call.rank,
             step=call.step,
             graph=call.key.graph,
@@ -243,18 +243,21 @@ class OriginSearch:
             return None
 
     def _cause_of(self, root: Root) -> str:
-        if self.condition is not None:
-            return "where"
+        if self.cause != "auto":
+            return self.cause
         return "nan" if root.holds in ("NaN", "") else "inf"
+
+    def _held_by(self, root: Root) -> str:
+        """Return what was found, as far as it was searched for: what holds infinity may hold NaN, too."""
+        holds = root.holds or "NaN or Inf"
+        return "Inf" if self.cause == "inf" and holds == "NaN" else holds
 
     def _nothing(self) -> OriginAnswer:
         """Return the first overflow record, for `auto`; else an answer without an operator."""
-        has_overflows = any(step.commit.summary.overflows for step in self.snapshot.chosen.values())
-        if self.cause == "auto" and has_overflows:
-            overflow = first_overflow(self.snapshot)
-            if overflow.found:
-                return overflow
-        return OriginAnswer(None, notes=tuple(self._notes_on_search()), left_out=self.left_out)
+        answer = first_overflow(self.snapshot) if self.cause == "auto" else OriginAnswer(None)
+        left_out = {left.key: left for left in (*answer.left_out, *self.left_out)}
+        notes = (*answer.notes, *self._notes_on_search())
+        return replace(answer, notes=notes, left_out=tuple(left_out.values()))
 
     def _notes_on_search(self) -> list[str]:
         unknown = self._unknown if self.condition is None else 0

@@ -160,10 +160,12 @@ def _pieces(store: Catalog, number: int | None, pattern: str) -> dict[TensorKey,
 
 
 def _held(name: str, pieces_name: str, by_rank: Mapping[int, _Piece], whole: _Piece) -> HeldTensor:
-    groups: dict[tuple[bytes, tuple[int, ...]], list[int]] = {}
+    groups: dict[object, list[int]] = {}
     for rank in sorted(by_rank):
         piece = by_rank[rank]
-        groups.setdefault((piece.digest, piece.shape), []).append(rank)
+        # Without a digest, as where only statistics were dumped, no two ranks are known to hold the same.
+        content = (piece.digest, piece.shape) if any(piece.digest) else rank
+        groups.setdefault(content, []).append(rank)
     distinct = [by_rank[ranks[0]] for ranks in groups.values()]
     placement, exactness, error, why = _placement(distinct, whole)
     return HeldTensor(

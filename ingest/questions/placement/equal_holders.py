@@ -18,14 +18,23 @@ class EqualHolders:
 
     groups: tuple[tuple[int, ...], ...]
     """Ranks with equal bytes, in order."""
+    is_known: bool = True
+    """Whether the bytes of all ranks are known; those of a tensor with statistics alone are not."""
 
     @classmethod
     def of(cls, held: HeldTensors, number: int) -> Self:
         """Return the holders of a tensor. If its bytes are unknown, no two ranks hold the same."""
         groups: dict[object, list[int]] = {}
-        for holder, digest in zip(held.holders[number], held.digests(number), strict=True):
+        digests = held.digests(number)
+        for holder, digest in zip(held.holders[number], digests, strict=True):
             groups.setdefault(digest if any(digest[0]) else holder, []).append(holder.rank)
-        return cls(tuple(tuple(group) for group in groups.values()))
+        is_known = all(any(digest) for digest, _ in digests)
+        return cls(tuple(tuple(group) for group in groups.values()), is_known)
+
+    @property
+    def can_be_compared(self) -> bool:
+        """Whether several ranks have it, and the bytes of all of them are known."""
+        return self.is_known and len(self.pattern) > 1
 
     @property
     def is_replicated(self) -> bool:
@@ -35,7 +44,7 @@ class EqualHolders:
     @property
     def is_distinct(self) -> bool:
         """Whether no two ranks hold the same bytes, and there are several."""
-        return len(self.groups) > 1 and all(len(group) == 1 for group in self.groups)
+        return self.is_known and len(self.groups) > 1 and all(len(group) == 1 for group in self.groups)
 
     @property
     def odd(self) -> tuple[int, ...]:

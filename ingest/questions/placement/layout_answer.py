@@ -20,7 +20,7 @@ class PlacedKind:
     ranks: tuple[int, ...]
     """The ranks that have a piece."""
     placement: str
-    """`replicated`, `shard 0`, `partial sum`, ...; `replicated in 0-1; 2-3`; or `each rank its own`."""
+    """`replicated`, `shard 0`, `partial sum`, ...; `replicated in 0-1; 2-3`; `each rank its own`; or `?`."""
     why: str
     """`told` by the dump, `equal bytes`, or which tensor it is put together in."""
     tensors: int

@@ -30,7 +30,7 @@ def find_misplaced(
     usual = _usual(held, holders_of)
     findings: list[LayoutFinding] = []
     for number, holders in holders_of.items():
-        if len(held.holders[number]) > 1 and not is_constant(held, number):
+        if holders.can_be_compared and not is_constant(held, number):
             findings += _told_otherwise(held, number, holders) or _unlike_its_kind(
                 held, number, holders, usual
             )
@@ -105,7 +105,7 @@ def gradients_of(held: HeldTensors, holders_of: Mapping[int, EqualHolders]) -> G
     numbers = {key: number for number, key in enumerate(held.keys)}
     for number, holders in holders_of.items():
         key = held.keys[number]
-        if not is_parameter_gradient(key) or len(_ranks(held, number)) < 2:
+        if not is_parameter_gradient(key) or not holders.can_be_compared:
             continue
         parameter = next((numbers[other] for other in parameters_of(key) if other in numbers), None)
         if parameter is None or not holders_of[parameter].is_replicated or is_constant(held, number):
@@ -140,13 +140,9 @@ def _usual(held: HeldTensors, holders_of: Mapping[int, EqualHolders]) -> dict[Ki
     for number, holders in holders_of.items():
         kind = kind_of(held.keys[number], len(held.shapes(number)[0]))
         counts = usual.setdefault(kind, Counter())
-        if len(holders.pattern) > 1 and not is_constant(held, number):
+        if holders.can_be_compared and not is_constant(held, number):
             counts[holders.pattern] += 1
     return usual
-
-
-def _ranks(held: HeldTensors, number: int) -> tuple[int, ...]:
-    return tuple(holder.rank for holder in held.holders[number])
 
 
 def _differing(holders: EqualHolders) -> str:

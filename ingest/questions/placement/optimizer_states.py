@@ -41,7 +41,7 @@ class OptimizerStates:
         findings = []
         for number, holders in holders_of.items():
             key = held.keys[number]
-            if len(holders.groups) > 1 and not is_constant_everywhere(held, number):
+            if holders.is_known and len(holders.groups) > 1 and not is_constant_everywhere(held, number):
                 findings += list(
                     self._finding(held, number, holders, parameter_of_state(key, parameters), holders_of)
                 )

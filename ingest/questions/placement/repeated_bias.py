@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +12,12 @@ from ingest.questions.compare.held_tensors import HeldTensors
 from ingest.questions.placement.equal_holders import EqualHolders
 from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.reader.parallel.told_placement import Told
+from workers.arrays.comparison import is_real
+from workers.arrays.dtypes import from_name
 from workers.arrays.sharded.assembly import widened
 from workers.errors import DamagedStore
 from workers.store.consolidated.blocks import TensorKey
+from workers.tasks.operands import Operand
 from workers.tasks.piece_elements import elements_of
 
 #: The most elements of an output that is looked at.
@@ -38,11 +41,12 @@ def find_repeated_biases(
         if (
             not holders.is_distinct
             or not is_partial(held.keys[number], held.told(number))
-            or held.is_removed(number)
+            or len(set(held.shapes(number))) > 1
         ):
             continue
         for output in range(number + 1, min(number + 1 + AHEAD, len(held.keys))):
-            if holders_of[output].is_replicated and held.shapes(output)[0] == held.shapes(number)[0]:
+            is_like = held.shapes(output)[0] == held.shapes(number)[0]
+            if is_like and holders_of[output].is_replicated:
                 if text := _repeated(held, number, output, holders_of):
                     ranks = tuple(holder.rank for holder in held.holders[output])
                     name = held.keys[output].name
@@ -64,19 +68,17 @@ def is_bias(key: TensorKey) -> bool:
 def _repeated(held: HeldTensors, number: int, output: int, holders_of: Mapping[int, EqualHolders]) -> str:
     """Describe the repeated bias in an output; "" if there is none, or if the output cannot be read."""
     shape = held.shapes(output)[0]
-    if not shape or math.prod(shape) > _MAX_SIZE:
+    if not shape or not 0 < math.prod(shape) <= _MAX_SIZE or not _have_real_elements(held, number, output):
         return ""
-    try:
-        read = elements_of([*held.operands(number), held.operands(output)[0]])
-    except (DamagedStore, ValueError):
-        return ""  # whoever compares or verifies it names the damage
-    parts = [widened(elements.read(0, math.prod(shape))) for elements in read]
+    parts = _read([*held.operands(number), held.operands(output)[0]], math.prod(shape))
+    if not parts:
+        return ""
     rest = (parts[-1] - sum(parts[:-1])).reshape(-1, shape[-1])
     if not np.abs(rest - rest[0]).max() <= _CLOSE * max(np.abs(rest).max(), 1e-30):
         return ""
     for bias in _biases(held, shape[-1], holders_of):
-        values = widened(elements_of(held.operands(bias)[:1])[0].read(0, shape[-1]))
-        times = _times(rest[0], values)
+        values = _read(held.operands(bias)[:1], shape[-1])
+        times = _times(rest[0], values[0]) if values else 0
         if times > 1:
             return (
                 f"it is the sum of {held.keys[number].name} over ranks and {times} times "
@@ -88,8 +90,25 @@ def _repeated(held: HeldTensors, number: int, output: int, holders_of: Mapping[i
 def _biases(held: HeldTensors, length: int, holders_of: Mapping[int, EqualHolders]) -> Iterator[int]:
     for number, key in enumerate(held.keys):
         is_fitting = is_bias(key) and held.shapes(number)[0] == (length,)
-        if is_fitting and holders_of[number].is_replicated and held.is_dumped(number):
+        if is_fitting and holders_of[number].is_replicated and _have_real_elements(held, number):
             yield number
+
+
+def _have_real_elements(held: HeldTensors, *numbers: int) -> bool:
+    """Return whether elements of these tensors are in the store, and are real numbers, on all ranks."""
+    return not any(map(held.is_removed, numbers)) and all(
+        side.dumped[number] and is_real(from_name(side.dtypes[number]))
+        for tensor in numbers
+        for side, number in ((held.ranks[holder.rank], holder.number) for holder in held.holders[tensor])
+    )
+
+
+def _read(operands: Sequence[Operand], size: int) -> list[_Values]:
+    """Return the elements of operands; none if one cannot be read: whoever verifies it names the damage."""
+    try:
+        return [widened(elements.read(0, size)) for elements in elements_of(operands)]
+    except (DamagedStore, ValueError):
+        return []
 
 
 def _times(rest: _Values, bias: _Values) -> int:

@@ -28,7 +28,7 @@ from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut
 from workers.errors import DamagedStore, UsageError
 
-_OWN = "each rank its own"
+_OWN, _OPEN = "each rank its own", "?"
 
 
 def layout(store: Catalog, step: int | None = None, *, include_partial: bool = False) -> RunLayout:
@@ -137,6 +137,12 @@ class _LayoutSearch:
         if len(by_digests.groups) < len(held.holders[number]):
             texts = [format_ranges(group) for group in by_digests.groups if len(group) > 1]
             return f"replicated in {'; '.join(texts)}", "equal bytes"
+        return self._unplaced(held, number, by_digests)
+
+    def _unplaced(self, held: HeldTensors, number: int, by_digests: EqualHolders) -> tuple[str, str]:
+        """Return what is known of a tensor that no two ranks are known to hold alike."""
+        if not by_digests.is_known:
+            return _OPEN, "bytes are not known: only statistics were dumped"
         removed = held.is_removed(number)
         self.removed += removed
         return _OWN, "bytes differ; its elements were removed" if removed else "bytes differ"

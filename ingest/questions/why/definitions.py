@@ -169,18 +169,18 @@ def plain_name(op_type: str) -> str:
 
 
 def reasons_of(
-    definition: Definition, operands: Sequence[Numbers], result: Numbers, dtype: np.dtype[Any]
+    definition: Definition, operands: Sequence[Numbers | None], result: Numbers, dtype: np.dtype[Any]
 ) -> list[str]:
     """Return the reason for each bad element; "" where the definition tells none.
 
     Args:
         definition: of the operator.
-        operands: by input, the elements that the bad ones were computed from.
+        operands: by input, the elements that the bad ones were computed from; None if they are not known.
         result: the bad elements.
         dtype: the type of the output.
     """
     reasons = np.full(len(result), "", object)
-    used = list(operands[: definition.operands])
+    used = [operand for operand in operands[: definition.operands] if operand is not None]
     if len(used) < definition.operands:
         return list(reasons)
     with np.errstate(all="ignore"):

@@ -26,6 +26,8 @@ from ingest.questions.why.definitions import (
     reasons_of_rows,
 )
 from ingest.reader.tensor import Tensor
+from workers.arrays.comparison import is_real
+from workers.arrays.dtypes import from_name
 from workers.errors import UsageError
 from workers.model import MIB
 
@@ -70,7 +72,7 @@ class _Reader:
 
     def why(self) -> WhyAnswer | None:
         size = math.prod(self.output.shape)
-        if not size or not _is_readable(self.output) or not _is_real(self.output):
+        if not size or not _is_readable(self.output):
             return None
         examined = min(size, _EXAMINED)
         has_nan = self.output.statistics.nan_count > 0
@@ -119,13 +121,12 @@ class _Reader:
         name = plain_name(self.op_type)
         if name in SOFTMAX and self.inputs:
             return self._reasons_of_rows(places)
-        if name in SUMS and np.isinf(values).all() and not any(map(_has_bad, self.inputs)):
+        if name in SUMS and self.inputs and np.isinf(values).all() and all(map(_is_finite, self.inputs)):
             return [beyond(SUMS[name], dtype)] * len(places)
         definition = ELEMENTWISE.get(name)
-        known = [operand for operand in operands if operand is not None]
-        if definition is None or len(known) < min(definition.operands, len(operands)):
+        if definition is None:
             return [""] * len(places)
-        return reasons_of(definition, known, values, dtype)
+        return reasons_of(definition, operands, values, dtype)
 
     def _reasons_of_rows(self, places: npt.NDArray[np.int64]) -> list[str]:
         """Return the reason of the row of each place: rows along the last axis."""
@@ -143,7 +144,7 @@ class _Reader:
         """Yield the row of each input whose trailing axes the output lacks, or has with length 1."""
         for number, tensor in enumerate(self.inputs):
             leading = _reduced_after(self.output.shape, tensor.shape)
-            if leading is None or not _is_readable(tensor) or not _is_real(tensor):
+            if leading is None or not _is_readable(tensor):
                 continue
             length = math.prod(tensor.shape[leading:])
             if length > _RANGE:
@@ -157,7 +158,7 @@ class _Reader:
 
     def _operand(self, tensor: Tensor, places: npt.NDArray[np.int64]) -> Numbers | None:
         """Return the elements of an input at these places of the output; None if it is not computed so."""
-        if not _is_readable(tensor) or not _is_real(tensor):
+        if not _is_readable(tensor):
             return None
         sources = _sources(places, self.output.shape, tensor.shape)
         if sources is None:
@@ -203,13 +204,12 @@ def _flat(index: tuple[int, ...], shape: tuple[int, ...]) -> int:
 
 
 def _is_readable(tensor: Tensor) -> bool:
-    return tensor.is_dumped and (tensor.has_ranges or tensor.nbytes <= _WHOLE_NBYTES)
+    """Return whether elements of a tensor can be read, in ranges or at once, and are real numbers."""
+    is_in_reach = tensor.is_dumped and (tensor.has_ranges or tensor.nbytes <= _WHOLE_NBYTES)
+    return is_in_reach and is_real(from_name(tensor.dtype))
 
 
-def _is_real(tensor: Tensor) -> bool:
-    return "complex" not in tensor.dtype
-
-
-def _has_bad(tensor: Tensor) -> bool:
+def _is_finite(tensor: Tensor) -> bool:
+    """Return whether a tensor is known to have neither NaN nor infinity."""
     statistics = tensor.statistics
-    return statistics.nan_count + statistics.pos_inf_count + statistics.neg_inf_count > 0
+    return statistics.nan_count == statistics.pos_inf_count == statistics.neg_inf_count == 0

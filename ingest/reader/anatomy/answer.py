@@ -52,7 +52,7 @@ class Anatomy:
     percentiles: dict[float, float]
     """By percentage: the percentile of the finite elements, as `numpy.percentile` defines it, exactly.
 
-    Empty for complex numbers, and without a finite element.
+    Empty for complex numbers, text, types that nothing decodes, and without a finite element.
     """
     edges: tuple[float, ...]
     """The limits of the bins of the histogram, one more than bins; empty as `percentiles`."""

@@ -209,7 +209,9 @@ def _choice(pieces: Sequence[PieceTensor], wanted: str, told: Told) -> _ChosenWa
 
 
 def _are_equal(pieces: Sequence[PieceTensor]) -> bool:
-    return len({(piece.digest, piece.shape) for piece in pieces}) == 1
+    """Return whether all pieces have the same bytes, type and shape; False if bytes are not known."""
+    contents = {(piece.digest, piece.dtype, piece.shape) for piece in pieces}
+    return len(contents) == 1 and bool(pieces[0].digest)
 
 
 def _is_same_everywhere(pieces: Sequence[PieceTensor], way: Placement) -> bool:

@@ -15,6 +15,8 @@ from ingest.api import DumpStore, open_store
 from ingest.reader.damage import DamagedStepWarning
 from tests.counted_requests import CountedRequests
 from tests.damages import only
+from tests.dump_data_writer import DATA_TYPES, dump_data
+from tests.dump_data_writer import Tensor as DumpedTensor
 from tests.npy_files import MadeDump
 from tests.pipeline import SMALL_GRID, ingest_directly
 from workers.errors import DamagedStore
@@ -150,3 +152,16 @@ def test_the_payload_of_another_step_is_not_examined(order: Any, made: MadeDump,
     shutil.copy(*(only(store, f"rank_0/step_{step}/*/tensors/float32/c/0") for step in (1, 0)))
     with pytest.raises(DamagedStore, match="the digest does not match"):
         open_store(store).tensors(step=0)[0].examine()
+
+
+def test_bytes_of_a_type_that_nothing_decodes_are_not_examined_as_numbers(
+    made: MadeDump, store: Path
+) -> None:
+    directory = made.root / "20260101000000/3/net/0/0"
+    directory.mkdir(parents=True)
+    outputs = [DumpedTensor(bytes([1, 2, 200]), DATA_TYPES[name], (3,)) for name in ("hifloat8", "uint8")]
+    (directory / "Op.two.5.2.1700000000000000").write_bytes(dump_data([], outputs))
+    ingest_directly(made.root, store)
+    opaque, plain = (tensor.examine((100,)) for tensor in open_store(store).tensors())
+    assert (opaque.elements, opaque.percentiles, opaque.counts) == (3, {}, ())
+    assert (plain.elements, plain.percentiles) == (3, {100: 200.0})

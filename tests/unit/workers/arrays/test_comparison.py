@@ -19,8 +19,10 @@ from workers.arrays.comparison import (
     METRICS,
     Metrics,
     RunningComparison,
+    is_real,
     no_difference,
 )
+from workers.arrays.dtypes import from_name
 
 Array = npt.NDArray[Any]
 
@@ -321,3 +323,17 @@ def test_elements_that_are_no_numbers_are_compared_by_their_bytes() -> None:
     found = running.result()
     assert (found.count, found.unequal, found.bit_equal) == (3, 3, False)
     assert math.isnan(found.max_abs)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "real"),
+    [
+        *(
+            (dtype, True)
+            for dtype in ("float32", "bool", "uint64", "bfloat16", "float8_e5m2", "int4", "<f16")
+        ),
+        *((dtype, False) for dtype in ("complex64", "complex32", "hifloat8", "<U3", "<M8[D]")),
+    ],
+)
+def test_text_and_times_and_complex_numbers_are_not_real(dtype: str, *, real: bool) -> None:
+    assert is_real(from_name(dtype)) is real

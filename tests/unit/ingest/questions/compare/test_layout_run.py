@@ -10,7 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.questions.compare import Comparison, LayoutMap, Verdict, compare
+from ingest.questions.compare import (
+    Comparison,
+    LayoutMap,
+    ThresholdRule,
+    Thresholds,
+    Verdict,
+    compare,
+    listed_tensors,
+)
 from ingest.questions.compare.html import to_html
 from tests.dumps import unpack
 from tests.sharded_cases import BUGS, HARMLESS, short
@@ -270,3 +278,31 @@ def test_conditions_and_steps_that_fit_nothing_are_errors(against_one: Compare, 
     later = write(tmp_path / "c", [[{}], [{"x": np.ones(2)}] * 2])
     with pytest.raises(UsageError, match="no step in common"):
         compare(f"{later}@step=1", tmp_path / "a", layout=LAYOUT, across_layouts=True)
+
+
+def test_rules_that_ignore_tensors_count_for_those_that_cannot_be_compared(tmp_path: Path) -> None:
+    """One that only a side has, and text, of which nothing can be put together."""
+    whole, text = np.arange(8, dtype=np.float32).reshape(4, 2), np.array(["a", "b"])
+    ranks: list[Dump] = [
+        {"x": half, "label": text[rank:], "own": whole} for rank, half in enumerate((whole[:2], whole[2:]))
+    ]
+    one = write(tmp_path / "one", [[{"x": whole, "label": np.array(["c"]), "other": whole}]])
+    two = write(tmp_path / "two", [ranks])
+    rules = [ThresholdRule(name=f"*{name}*", ignore=True) for name in ("label", "own", "other")]
+    plain = compare(two, one, layout=LAYOUT)
+    assert {plain.counts[verdict] for verdict in (Verdict.UNKNOWN, Verdict.ONLY_A, Verdict.ONLY_B)} == {1}
+    ruled = compare(two, one, layout=LAYOUT, thresholds=Thresholds(rules=rules))
+    assert ruled.counts == {Verdict.IGNORED: 3, Verdict.EQUAL: 1}
+    assert ruled.is_within
+
+
+def test_the_worst_of_many_tensors_are_listed_in_order(
+    against_one: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = against_one(2, 1)
+    monkeypatch.setattr(listed_tensors, "MAX_LISTED", 3)
+    few = against_one(2, 1)
+    assert few.counts == whole.counts
+    worst = {row.name for row in whole.worst(3)}
+    assert [row.name for row in few.tensors] == [row.name for row in whole.tensors if row.name in worst]
+    assert any("only the 3 worst tensors are listed" in note for note in few.notes)

@@ -37,3 +37,11 @@ def test_without_inputs_the_elements_stay_unexplained(run: MadeRun, ask: Ask) ->
     run.op("Log.log", [], [numbers(0, NAN, 1)])
     why = ask().why
     assert why is None or not any(element.reason for element in why.elements)
+
+
+def test_infinity_that_came_in_is_not_explained_by_the_operator_that_read_it(run: MadeRun, ask: Ask) -> None:
+    run.op("MatMul.product", [numbers(1, INF), numbers(1, 1)], [numbers(INF)])
+    answer = ask()
+    assert (answer.how, answer.came_in) == ("came in", "MatMul.product.input.0")
+    assert answer.why is not None
+    assert answer.why.summary == ""

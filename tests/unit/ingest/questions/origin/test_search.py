@@ -183,6 +183,17 @@ def test_partial_steps_are_left_out_and_named(run: MadeRun, made: MadeDump, ask:
     assert operator(ask(include_partial=True)) == (0, 0, "a")
 
 
+def test_a_rank_that_is_left_out_of_the_step_is_named_beside_earlier_steps(
+    run: MadeRun, made: MadeDump, ask: Ask
+) -> None:
+    made.add(b"no npy")
+    run.op("Log.a", [CLEAN], [BAD], step=1)
+    made.add(b"no npy", step=1, rank=2)
+    notes = ask().notes
+    assert any("Step 0 was left out" in note for note in notes)
+    assert any("Rank 2 was left out of this step" in note for note in notes)
+
+
 def test_damage_that_hides_why_is_named(dumps: DumpLibrary, store: Path) -> None:
     ingest_directly(dumps["nan-log-2rank"] / "dump", store)
     flip(only(store, "rank_1/step_2/*/tensors/float32/c/0"), 5)
@@ -191,3 +202,10 @@ def test_damage_that_hides_why_is_named(dumps: DumpLibrary, store: Path) -> None
     (note,) = (note for note in answer.notes if "elements are damaged" in note)
     assert "rank_1/step_2/" in note
     assert "dump-ingest repair" in note
+
+
+def test_what_was_searched_for_is_what_is_named(run: MadeRun, ask: Ask) -> None:
+    """A tensor that holds infinity may hold NaN, too."""
+    run.op("Mul.both", [CLEAN], [numbers(np.nan, INF, 1)])
+    found = {cause: (answer.cause, answer.what) for cause in ("nan", "inf") for answer in [ask(cause=cause)]}
+    assert found == {"nan": ("nan", "NaN"), "inf": ("inf", "Inf")}

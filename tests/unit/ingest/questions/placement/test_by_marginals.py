@@ -12,6 +12,7 @@ from ingest.store_gc.policy import GcPolicy
 from tests.gc_stores import age
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
+from tests.statistics_runs import ingest_statistics
 from workers.errors import UsageError
 
 RNG = np.random.default_rng(8)
@@ -77,3 +78,9 @@ def test_pieces_of_another_name(stores: Path) -> None:
     for mistake in mistakes:
         with pytest.raises(UsageError):
             mistake()
+
+
+def test_pieces_without_digests_are_not_taken_for_equal(tmp_path: Path) -> None:
+    store = ingest_statistics(tmp_path, [{"Parameter.weight": 3.0}, {"Parameter.weight": 4.0}])
+    (held,) = layout_by_marginals(ingest.open_store(store), f"{store}@0,0").tensors
+    assert (held.groups, held.placement) == (((0,), (1,)), "")

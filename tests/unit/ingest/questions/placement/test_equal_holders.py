@@ -21,6 +21,7 @@ def test_ranks_hold_the_same_or_a_part_each(
 ) -> None:
     held = EqualHolders(groups)
     assert (held.is_replicated, held.is_distinct, held.pattern) == (is_replicated, is_distinct, pattern)
+    assert not EqualHolders(groups, is_known=False).is_distinct
 
 
 @pytest.mark.parametrize(

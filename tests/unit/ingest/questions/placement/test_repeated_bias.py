@@ -1,10 +1,13 @@
 """A bias that every rank adds before a reduction."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from ingest.questions.placement.repeated_bias import _times
-from tests.laid_out import Lay
+from tests.laid_out import Lay, layout_of
+from tests.made_runs import Values
 from tests.sharded_net import Dump
 
 
@@ -27,3 +30,27 @@ def test_the_rest_is_a_whole_multiple_of_the_bias_or_none(rest: list[float], tim
     assert _times(np.array(rest, float), bias) == times
     assert _times(np.array(rest, float), bias * 0) == 0
     assert _times(np.array(rest, float) + bias / 2, bias) == 0
+
+
+_NUMBERS = [("real", "<f4"), ("whole", "<i4")]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "output"),
+    [
+        ((np.zeros((0, 4), "f4"), np.zeros((0, 5), "f4")), np.zeros((0, 4), "f4")),
+        ((np.full((2, 4), 2, "f4"), np.full((1, 4), 3, "f4")), np.ones((2, 4), "f4")),
+        ((np.array(["a", "b"]), np.array(["c", "d"])), np.array(["e", "f"])),
+        ((np.array([1j, 2]), np.array([1j, 4])), np.array([1j, 9])),
+        ((np.zeros(2, _NUMBERS), np.ones(2, _NUMBERS)), np.ones(2, _NUMBERS)),
+    ],
+    ids=["empty", "uneven", "text", "complex", "structure"],
+)
+def test_what_cannot_be_summed_has_no_repeated_bias(
+    tmp_path: Path, pieces: tuple[Values, Values], output: Values
+) -> None:
+    bias = np.arange(1, 1 + output.shape[-1]).astype("c16" if output.dtype.kind == "c" else "f4")
+    ranks: list[Dump] = [{"x.partial": piece, "y": output, "y.bias": bias} for piece in pieces]
+    layout = layout_of(tmp_path, [ranks])
+    assert layout.findings == ()
+    assert [kind.placement for kind in layout.kinds][1:] == ["replicated", "replicated"]

@@ -12,6 +12,7 @@ from tests.gc_stores import age
 from tests.laid_out import Lay, layout_of
 from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT, Dump, write
+from tests.statistics_runs import ingest_statistics
 from workers.errors import UsageError
 
 
@@ -52,6 +53,16 @@ def test_mistakes_are_found_without_a_reference(
 def test_a_single_rank_has_no_layout(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="a layout takes several ranks"):
         layout_of(tmp_path, [[{"x": np.ones(3, np.float32)}]])
+
+
+def test_statistics_alone_tell_neither_a_layout_nor_a_mistake(tmp_path: Path) -> None:
+    """A counter, which must be the same on all ranks, and tensors that may or may not be."""
+    names = ("Parameter.weight", "Gradient.weight", "Parameter.global_step")
+    store = ingest_statistics(tmp_path, [dict.fromkeys(names, 3.0), dict.fromkeys(names, 4.0)])
+    layout = ingest.layout(ingest.open_store(store))
+    known = {(kind.placement, kind.why) for kind in layout.kinds}
+    assert known == {("?", "bytes are not known: only statistics were dumped")}
+    assert (len(layout.kinds), layout.findings, layout.replicas) == (3, (), ())
 
 
 def test_marginals_tell_it_when_gc_has_removed_the_elements(tmp_path: Path) -> None:

@@ -108,6 +108,35 @@ def test_a_sum_of_products_that_does_not_fit_is_named(made: MadeDump, store: Pat
     assert answer.summary.startswith("sum of products beyond the largest float32")
 
 
+@pytest.mark.parametrize(
+    "parameter",
+    [
+        np.array(["ab", "cd"]),
+        np.array(["2026-01-01", "2026-01-02"], "M8[D]"),
+        np.zeros(2, [("low", "<f4"), ("high", "<i4")]),
+    ],
+    ids=["text", "time", "structure"],
+)
+def test_inputs_that_are_no_numbers_explain_nothing(made: MadeDump, store: Path, parameter: Values) -> None:
+    answer = why(made, store, "Module.parse", [parameter, numbers(1, 2)], numbers(1, NAN))
+    assert answer.elements[0].inputs == (None, 2.0)
+
+
+def test_an_operand_that_cannot_be_read_is_not_replaced_by_the_next_input(
+    made: MadeDump, store: Path
+) -> None:
+    answer = why(made, store, "Log", [np.ones(2, np.complex64), numbers(1, -1)], numbers(1, NAN))
+    assert [reason.reason for reason in answer.reasons] == [""]
+
+
+@pytest.mark.parametrize("inputs", [[], [numbers(1, INF), numbers(1, 1)]], ids=["unknown", "infinite"])
+def test_a_sum_overflows_only_if_its_inputs_are_known_to_be_finite(
+    made: MadeDump, store: Path, inputs: list[Values]
+) -> None:
+    answer = why(made, store, "MatMul", inputs, numbers(1, INF))
+    assert [reason.reason for reason in answer.reasons] == [""]
+
+
 def test_without_a_definition_the_elements_are_shown(made: MadeDump, store: Path) -> None:
     answer = why(made, store, "FancyOp", [numbers(1, 2)], numbers(1, NAN))
     assert answer.summary == ""

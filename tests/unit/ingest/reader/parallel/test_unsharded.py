@@ -13,6 +13,7 @@ from ingest.reader.parallel.mesh import Mesh
 from ingest.reader.parallel.unsharded import unshard
 from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT, held_in_four_ways, write
+from tests.statistics_runs import ingest_statistics
 from workers.errors import UsageError
 
 WHOLE = np.random.default_rng(8).normal(size=(6, 4)).astype(np.float32)
@@ -111,3 +112,10 @@ def test_what_is_told_of_three_axes_of_a_mesh() -> None:
             continue
         with pytest.raises(UsageError, match=message):
             unshard(told, places)
+
+
+def test_pieces_of_which_only_statistics_were_dumped_are_not_taken_for_equal(tmp_path: Path) -> None:
+    store = ingest_statistics(tmp_path, [{"Parameter.weight": 3.0}, {"Parameter.weight": 4.0}])
+    (piece, _) = ingest.open_store(store).tensors("Parameter.weight*")
+    with pytest.raises(UsageError, match="how the ranks hold it is not known"):
+        piece.unsharded()
