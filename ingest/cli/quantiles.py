@@ -29,7 +29,7 @@ from ingest.cli.printing import (
     short_name,
 )
 from ingest.cli.tensor_options import Conditions, takes_tensor_options
-from ingest.reader.text import number_text
+from ingest.reader.text import number_text, percentile_name
 
 if TYPE_CHECKING:  # it imports numpy, and --help needs none of it
     from ingest.questions.quantiles import TensorQuantiles
@@ -96,8 +96,6 @@ def command(
 
 def columns_of(tensors: Sequence[TensorQuantiles]) -> tuple[str, ...]:
     """Return the headings for the percentiles of some tensors."""
-    from ingest.questions.quantiles import percentile_name  # deferred: --help needs none of it
-
     percents = tensors[0].percentiles if tensors else ()
     return ("rank", "step", "name", *map(percentile_name, percents))
 
@@ -115,7 +113,6 @@ def row_of(tensor: TensorQuantiles) -> tuple[str, ...]:
 
 def spare_columns(percents: Iterable[float]) -> list[str]:
     """Return the headings of percentiles that may be left out: last those next to extremes and the median."""
-    from ingest.questions.quantiles import percentile_name  # deferred: --help needs none of it
 
     def remoteness(percent: float) -> float:
         return min(percent, abs(percent - 50), 100 - percent)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ingest.findings.conditions import Tensor, fulfilled, names_of
 from ingest.reader.catalog import Catalog
 from ingest.reader.damage import Damage
-from ingest.reader.ranges import format_ranges
+from ingest.reader.ranges import named_ranges
 from ingest.reader.snapshot import take_snapshot
 from ingest.reader.step_statistics import StepStatistics
 from workers.errors import DamagedStore, StepRemoved, StoreError, UsageError
@@ -190,18 +190,16 @@ def _finding(
 
 
 def _describe_difference(difference: Difference) -> str:
+    ranks, others = named_ranges("rank", difference.ranks), named_ranges("rank", difference.others)
     verb = "differs" if len(difference.ranks) == 1 else "differ"
-    others = f" from {_ranks(difference.others)}" if difference.has_majority else ", no majority"
+    majority = f" from {others}" if difference.has_majority else ", no majority"
     since = f" since step {difference.first_step}" if difference.first_step < difference.last_step else ""
-    return f"{difference.why}: {_ranks(difference.ranks)} {verb}{others}{since}, by {difference.by}"
+    return f"{difference.why}: {ranks} {verb}{majority}{since}, by {difference.by}"
 
 
 def _describe_missing(missing: Missing) -> str:
-    others = _ranks(missing.others) if missing.others else "the others"
+    ranks = named_ranges("rank", missing.ranks)
+    others = named_ranges("rank", missing.others) if missing.others else "the others"
     if missing.state == "missing":
-        return f"{missing.what} missing on {_ranks(missing.ranks)}, present on {others}"
-    return f"{missing.what} only on {_ranks(missing.ranks)}, missing on {others}"
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' * (len(ranks) != 1)} {format_ranges(ranks)}"
+        return f"{missing.what} missing on {ranks}, present on {others}"
+    return f"{missing.what} only on {ranks}, missing on {others}"

@@ -27,6 +27,7 @@ from workers.dump.formats.distcp import MAX_METADATA_NBYTES, Chunk, read_metadat
 from workers.dump.formats.header import Container
 from workers.dump.model import TensorName
 from workers.errors import UnreadableTensor
+from workers.host.wording import counted
 from workers.model import SourceFile
 
 _METADATA = ".metadata"
@@ -80,11 +81,10 @@ def _cut_off(files: Sequence[SourceFile], chunks: Mapping[str, Mapping[int, Chun
     for file in files:
         of_file = chunks.get(file.path.rpartition("/")[2], {})
         if behind := sorted(begin for begin in of_file if begin >= file.size):
-            count = f"{len(behind)} part{'s' * (len(behind) != 1)}"
-            first = of_file[behind[0]].name
+            parts, first = counted(len(behind), "part"), of_file[behind[0]].name
             yield Problem(
                 file.path,
-                f"ends at byte {file.size}, before {count} that {_METADATA} names; the first is {first:.200}",
+                f"ends at byte {file.size}, before {parts} that {_METADATA} names; the first is {first:.200}",
                 "It was cut off, or is still being copied. Copy all of it, and run the same command again.",
             )
 

@@ -27,6 +27,7 @@ from ingest.layouts.msprobe_names import parse_tensor_name
 from ingest.layouts.pattern import parse
 from workers.dump.formats.header import Container
 from workers.dump.model import ReportedStatistics
+from workers.host.wording import counted
 from workers.model import SourceFile
 
 _JSON = ("dump.json", "debug.json")
@@ -166,8 +167,7 @@ def _check_complete(
         content.problems.append(
             Problem(
                 json_file,
-                f"names {len(missing)} file{'s' * (len(missing) != 1)} not to be found; "
-                f"the first is {missing[0]:.200}",
+                f"names {counted(len(missing), 'file')} not to be found; the first is {missing[0]:.200}",
                 "msProbe writes no file for a tensor in the NZ format, or if its path is too long.",
             )
         )

@@ -19,6 +19,7 @@ from ingest.reader.snapshot import LeftOut, Snapshot
 from ingest.reader.table_answer import TableAnswer
 from ingest.reader.tensor import SMALL_NBYTES, Tensor
 from ingest.reader.tensor_filter import FilterFields, with_pattern
+from ingest.reader.text import percentile_name
 from workers.arrays.sketches.histogram import Bounds
 from workers.errors import UsageError
 
@@ -95,11 +96,6 @@ class QuantilesAnswer(TableAnswer):
             }
             for tensor in self.tensors
         ]
-
-
-def percentile_name(percent: float) -> str:
-    """Return the name of a percentile, such as `p99.9`; another percentage has another name."""
-    return f"p{float(percent)!r}".removesuffix(".0")
 
 
 def quantiles(

@@ -17,12 +17,18 @@ __all__ = [
     "counted_steps",
     "files_with_problems",
     "number_text",
+    "percentile_name",
     "printable",
     "shape_text",
     "shortened",
     "table_lines",
     "value_text",
 ]
+
+
+def percentile_name(percent: float) -> str:
+    """Return the name of a percentile, such as `p99.9`; another percentage has another name."""
+    return f"p{float(percent)!r}".removesuffix(".0")
 
 
 def printable(text: str) -> str:

@@ -12,7 +12,7 @@ import xxhash
 
 from ingest.questions.origin import OriginAnswer
 from ingest.reader import notebook
-from ingest.reader.ranges import format_ranges
+from ingest.reader.ranges import named_ranges
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import counted, printable
 from workers.store.model import SEVERITIES
@@ -200,8 +200,6 @@ def _extent(incident: Incident) -> str:
     steps = f"step {first}" if first == last else f"steps {first}-{last}"
     if 1 < incident.steps < last - first + 1:
         steps += f" ({incident.steps} of them)"
-    ranks = (
-        f"rank{'s' * (len(incident.ranks) != 1)} {format_ranges(incident.ranks)}, " if incident.ranks else ""
-    )
+    ranks = f"{named_ranges('rank', incident.ranks)}, " if incident.ranks else ""
     host = f", host {incident.host}" if incident.host else ""
     return f"{ranks}{steps}, {counted(incident.tensors, 'tensor')}{host}"

@@ -9,7 +9,7 @@ from typing import Any
 from ingest.dump_configs.model import WrittenConfig
 from ingest.questions.next_dump.suspicion import Suspect
 from ingest.reader import notebook
-from ingest.reader.ranges import format_ranges
+from ingest.reader.ranges import named_ranges
 from ingest.reader.text import counted, printable
 from ingest.units import human_bytes
 
@@ -90,8 +90,7 @@ def _suspect_dict(suspect: Suspect) -> dict[str, Any]:
 def _lines(answer: NextDump) -> Iterator[str]:
     config, estimate = answer.config, answer.estimate
     yield f"Next dump ({config.system}): {answer.about}"
-    steps = f"step{'s' * (len(config.steps) != 1)} {format_ranges(config.steps)}"
-    ranks = f"rank{'s' * (len(config.ranks) != 1)} {format_ranges(config.ranks)}"
+    steps, ranks = named_ranges("step", config.steps), named_ranges("rank", config.ranks)
     yield f"  {counted(len(answer.suspects), 'operator')}, {steps}, {ranks}"
     for suspect in answer.suspects[:_NAMED]:
         yield f"    {suspect.operator.op_type} ({suspect.operator.op_name}): {suspect.why}"

@@ -12,6 +12,8 @@ from workers.errors import ClockSkewed, DumpIngestError, StoreDenied, StoreError
 from workers.store.backends.s3_session import seconds_ahead
 from workers.store.model import StoreAddress
 
+#: What reading or listing raises for a miss; the latter if a part of the key is an object itself.
+MISSING = (FileNotFoundError, NotADirectoryError)
 _MISSING_HINT = "Create the bucket, or correct the URL."
 _OWNER_HINT = "Check owner and mode of the file and of the directories above it."
 _SPACE_HINT = (
@@ -62,7 +64,7 @@ class Translated:
 
 
 def _translate(exc: Exception, action: str) -> StoreError:
-    if isinstance(exc, FileNotFoundError | NotADirectoryError):
+    if isinstance(exc, MISSING):
         return StoreUnavailable(f"cannot {action}: no such bucket or directory", hint=_MISSING_HINT)
     if (skewed := _as_skewed(exc, action)) is not None:
         return skewed

@@ -14,16 +14,13 @@ import fsspec
 
 from workers.errors import StoreUnavailable, UsageError
 from workers.host.wording import counted
-from workers.store.backends.failures import Translated, reason_of
+from workers.store.backends.failures import MISSING, Translated, reason_of
 from workers.store.model import PROTOCOL_HINT, StoreAddress
 from workers.store.objects import REQUESTS_AT_ONCE, StoredObject, UnfinishedUpload
 from workers.store.pieces import Gathered, NewObject
 
 #: The names under which file systems of fsspec report when an object was written.
 _TIMES = ("LastModified", "mtime", "updated", "last_modified", "modified", "created")
-
-#: What a file system raises for a miss; the latter if a part of the key is an object itself.
-_MISSING = (FileNotFoundError, NotADirectoryError)
 
 
 class FsspecObjects:
@@ -75,7 +72,7 @@ class FsspecObjects:
 
     def get(self, key: str) -> bytes | None:
         """Return an object."""
-        with self._errors("read", key), suppress(*_MISSING):
+        with self._errors("read", key), suppress(*MISSING):
             return bytes(self._fs.cat_file(self._path(key), **self._read_options))
         return None
 
@@ -95,7 +92,7 @@ class FsspecObjects:
             )
             contents = {}
             for key, answer in zip(keys, answers, strict=True):
-                if isinstance(answer, _MISSING):
+                if isinstance(answer, MISSING):
                     continue
                 if isinstance(answer, Exception):
                     raise answer
@@ -104,13 +101,13 @@ class FsspecObjects:
 
     def get_range(self, key: str, start: int, stop: int | None = None) -> bytes | None:
         """Return bytes `start` to `stop`."""
-        with self._errors("read", key), suppress(*_MISSING):
+        with self._errors("read", key), suppress(*MISSING):
             return bytes(self._fs.cat_file(self._path(key), start=start, end=stop))
         return None
 
     def delete(self, key: str) -> None:
         """Remove one object."""
-        with self._errors("delete", key), suppress(*_MISSING):
+        with self._errors("delete", key), suppress(*MISSING):
             self._fs.rm_file(self._path(key))
 
     def delete_many(self, keys: Sequence[str]) -> None:
@@ -124,7 +121,7 @@ class FsspecObjects:
 
     def children(self, prefix: str = "") -> list[str]:
         """Return the names one level below `prefix`."""
-        with self._errors("list", prefix), suppress(*_MISSING):
+        with self._errors("list", prefix), suppress(*MISSING):
             paths = self._fs.ls(self._path(prefix), detail=False, refresh=True)
             return sorted({str(path).rstrip("/").rsplit("/", 1)[-1] for path in paths} - {""})
         return []
@@ -167,7 +164,7 @@ class FsspecObjects:
         return Translated(verb, self.address, key)
 
     def _delete_path(self, path: str) -> None:
-        with suppress(*_MISSING):
+        with suppress(*MISSING):
             self._fs.rm_file(path)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from workers.store.backends.deadline import made_progress
-from workers.store.backends.failures import Translated
+from workers.store.backends.failures import MISSING, Translated
 from workers.store.backends.new_file import NewFile
 from workers.store.model import StoreAddress
 from workers.store.objects import StoredObject, UnfinishedUpload
@@ -71,7 +71,7 @@ class LocalObjects:
 
     def delete(self, key: str) -> None:
         """Remove one object."""
-        with self._errors("delete", key), suppress(FileNotFoundError, NotADirectoryError):
+        with self._errors("delete", key), suppress(*MISSING):
             os.unlink(self._path(key))  # noqa: PTH108  (paths are text, see `NewFile`)
 
     def delete_many(self, keys: Sequence[str]) -> None:
@@ -82,7 +82,7 @@ class LocalObjects:
 
     def children(self, prefix: str = "") -> list[str]:
         """Return the names in a directory; fsspec looks at each file, which takes ten times as long."""
-        with self._errors("list", prefix), suppress(FileNotFoundError, NotADirectoryError):
+        with self._errors("list", prefix), suppress(*MISSING):
             return sorted(os.listdir(self._path(prefix)))  # noqa: PTH208  (paths are text, see `NewFile`)
         return []
 
@@ -143,7 +143,7 @@ class LocalObjects:
                     start = max(file.seek(0, os.SEEK_END) + start, 0)
                 file.seek(start)
                 return file.read() if stop is None else file.read(max(stop - start, 0))
-        except (FileNotFoundError, NotADirectoryError):  # a file may have the name of a group
+        except MISSING:  # a file may have the name of a group
             return None
 
     def _is_behind_link(self, key: str) -> bool:

@@ -26,7 +26,7 @@ def test_worse_ones_are_included() -> None:
     ],
 )
 def test_a_mistake_is_told_at_once(ask: Callable[[str], object], tmp_path: Path) -> None:
-    """Also if there is no store yet: a job would go on for ever."""
+    """Even before the store exists; otherwise a job would never be told to stop."""
     with pytest.raises(UsageError, match="is not a severity") as told:
         ask(str(tmp_path / "later.zarr"))
     assert "info, warning, critical" in told.value.hint
