@@ -18,6 +18,7 @@ from ingest.layouts.detect import find_dump
 from ingest.planning.inspection import inspect
 from ingest.planning.plan import plan_step
 from workers.arrays.digest import digest
+from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.arrays.statistics import has_statistics, summarise
 from workers.dump.source import OpenFile
 from workers.rules.values import RuleSet
@@ -70,14 +71,14 @@ def ingest_here(
     *,
     rules: RuleSet | None = None,
     sketches: bool = False,
-    marginals: bool = True,
+    marginals: MarginalScope = MarginalScope.ALL,
 ) -> list[CommitSummary]:
     """List, inspect, plan, convert and publish every step of a dump, one after another."""
     summaries = []
     for without in plans(dump, store, stages):
         plan = replace(without, rules=rules)
         if sketches:
-            plan = plan.with_sketches(marginals=marginals)
+            plan = plan.with_sketches(marginals)
         receipts = [stages.time("convert", lambda job=job: convert(job)) for job in plan.jobs]  # type: ignore[misc]
         summaries.append(stages.time("publish", lambda p=plan, r=receipts: publish(p, r)))  # type: ignore[misc]
     return summaries

@@ -89,8 +89,8 @@ class Settings(BaseModel):
     """Whether tensors stay in the accelerator's memory layout. Part of every fingerprint."""
     sketches: bool = True
     """Whether histograms of tensors and digests of blocks are stored: answers after the tensors are gone."""
-    marginals: bool = False
-    """Whether marginals are, too, if `sketches` is set. `dump-ingest sketch` adds them later."""
+    marginals: Literal["none", "large", "all"] = "large"
+    """Of which tensors marginals are, too, if `sketches` is set. `dump-ingest sketch` adds all later."""
     pool: bool = True
     """Whether tensors that several ranks share are stored once. Needs a running `consolidate --follow`."""
     replace: bool = False

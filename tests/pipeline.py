@@ -7,6 +7,7 @@ from ingest.layouts.base import Listing
 from ingest.layouts.detect import find_dump
 from ingest.planning.inspection import inspect
 from ingest.planning.plan import plan_step
+from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.model import StepKey
 from workers.rules.values import RuleSet
 from workers.store.model import CommitSummary, Grid, Origin
@@ -34,6 +35,7 @@ def plan_all(
     layout: str = "",
     rank_map: Mapping[int, int] | None = None,
     sketches: bool = False,
+    marginals: MarginalScope = MarginalScope.ALL,
 ) -> list[StepPlan]:
     """Plan every step of a dump as if it were complete."""
     tree = find_dump(dump, layout=layout, rank_map=rank_map)
@@ -47,6 +49,7 @@ def plan_all(
             rules,
             leave_out_tensors=leave_out_tensors,
             sketches=sketches,
+            marginals=marginals,
         )
         for listing in tree.scan({}).listings
         if listing.files
@@ -67,9 +70,10 @@ def ingest_directly(
     layout: str = "",
     rank_map: Mapping[int, int] | None = None,
     sketches: bool = False,
+    marginals: MarginalScope = MarginalScope.ALL,
 ) -> list[CommitSummary]:
     """Ingest every step of a dump into a store, complete or not."""
-    return [
-        run(plan)
-        for plan in plan_all(dump, store, grid, rules, layout=layout, rank_map=rank_map, sketches=sketches)
-    ]
+    plans = plan_all(
+        dump, store, grid, rules, layout=layout, rank_map=rank_map, sketches=sketches, marginals=marginals
+    )
+    return [run(plan) for plan in plans]

@@ -64,7 +64,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(unpack("nan-log-2rank", directory) / "dump", directory / "dump")
     shutil.copytree(unpack("cann-bin-synthetic", directory) / "torchair", directory / "ascend")
     ingest_directly(directory / "ascend", directory / "ascend.zarr")
-    run("ingest", "dump", "--store", "run.zarr", cwd=directory, env={"DUMP_INGEST_MARGINALS": "true"})
+    run("ingest", "dump", "--store", "run.zarr", cwd=directory, env={"DUMP_INGEST_MARGINALS": "all"})
     with pytest.MonkeyPatch.context() as monkeypatch:
         small_pools(monkeypatch)
         pooled = PooledRun(directory / "pooled", store=str(directory / "pooled.zarr"))

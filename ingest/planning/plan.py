@@ -18,6 +18,7 @@ from ingest.planning.inspection import Inspected
 from ingest.planning.pooling import PoolGroup, Shared, packing_digest, pool_groups
 from ingest.planning.rows import PlannedRow, plan_rows
 from workers.arrays.dtypes import ElementType
+from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.model import SourceFile
 from workers.rules.values import RuleSet
 from workers.store.model import ArraySpec, Grid, Origin, RowKind, StoreAddress
@@ -103,7 +104,7 @@ def plan_step(
     leave_out_tensors: str = "",
     rewrites: int = 0,
     sketches: bool = False,
-    marginals: bool = True,
+    marginals: MarginalScope = MarginalScope.ALL,
     shared: Shared | None = None,
 ) -> StepPlan:
     """Return the plan for converting one step. The same listing gives the same plan, everywhere.
@@ -117,7 +118,7 @@ def plan_step(
         leave_out_tensors: why the payloads of tensors are not stored; "" if they are.
         rewrites: how often the files were rewritten with the same sizes and times since their first commit.
         sketches: whether histograms of tensors are stored; what is stored besides does not depend on it.
-        marginals: whether marginals are, too, if `sketches` is set.
+        marginals: of which tensors marginals are, too, if `sketches` is set.
         shared: what other ranks are expected to have, too; None for nothing.
     """
     listing = inspected.listing

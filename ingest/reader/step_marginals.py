@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from ingest.reader.step_histograms import read_entries
+from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.arrays.sketches.marginals import Marginal
-from workers.store.sketches import marginals, sketch_tables
-from workers.store.sketches.marginals import StepMarginals
+from workers.store.sketches import marginals
+from workers.store.sketches.marginals import MarginalArrays, StepMarginals
+from workers.store.sketches.sketch_tables import marginals_in
 from workers.store.sketches.step_sketches import StepSketches
 from workers.store.step import StoredStep
 
@@ -24,17 +26,24 @@ def marginals_of(step: StoredStep) -> dict[int, dict[int, Marginal]]:
         return read_marginals(step).by_row(step.tables)
 
 
-def read_marginals(step: StoredStep) -> StepMarginals:
+def read_marginals(step: StoredStep, arrays: MarginalArrays | None = None) -> StepMarginals:
     """Return the marginals of a step as they are stored; none if it was committed without them.
+
+    Args:
+        step: the step.
+        arrays: which arrays to read; default: the first of those that it has.
 
     Raises:
         DamagedStore: they are missing or damaged.
     """
     nodes, prefix, where = step.commit.nodes, step.commit.prefix, str(step.key)
-    keys = marginals.chunk_keys(nodes, where)
+    arrays = arrays or marginals.arrays_of(nodes)
+    if arrays is None:
+        return StepMarginals.none()
+    keys = arrays.chunk_keys(nodes, where)
     objects = step.objects.get_many([f"{prefix}/{key}" for key in keys]) if keys else {}
     chunks = {key.removeprefix(f"{prefix}/"): data for key, data in objects.items()}
-    return marginals.decode(nodes, chunks, where, step.commit.record.checksums)
+    return arrays.decode(nodes, chunks, where, step.commit.record.checksums)
 
 
 def read_sketches(step: StoredStep) -> StepSketches:
@@ -43,5 +52,5 @@ def read_sketches(step: StoredStep) -> StepSketches:
     Raises:
         DamagedStore: something of them is missing or damaged.
     """
-    has_all = sketch_tables.has_all_sketches(step.commit.nodes)
-    return StepSketches(read_entries(step), read_marginals(step), has_marginals=has_all)
+    scope = marginals_in(step.commit.nodes) or MarginalScope.NONE
+    return StepSketches(read_entries(step), read_marginals(step), scope)

@@ -6,7 +6,7 @@ from ingest.reader.cubes.commit_copies import copies_of
 from ingest.reader.step import Step
 from ingest.reader.verifying.verify import Verified, verify_step
 from ingest.repairing.commits import commit_from_objects, list_generations, name_in
-from ingest.repairing.sketches import has_sketches
+from ingest.repairing.sketches import stored_marginals
 from ingest.repairing.work import StepWork, Unmendable
 from workers.errors import DamagedStore, SourceChanged
 from workers.store import commit
@@ -63,8 +63,12 @@ def _commit_from_view(work: StepWork, leaf: bytes) -> Commit | None:
 def _commit_from_dump(work: StepWork, leaf: bytes) -> Commit | None:
     names = list_generations(work.objects, work.key)
     named = name_in(leaf)
-    sketched = [name for name in names if has_sketches(work.objects, work.key, name)]
-    remade = work.dumps.remake(work.key, [named] if named else names or None, None, sketches=sketched)
+    remade = work.dumps.remake(
+        work.key,
+        [named] if named else names or None,
+        None,
+        sketches=lambda name: stored_marginals(work.objects, work.key, name),
+    )
     if remade is None:
         return None
     work.remember(remade)

@@ -6,7 +6,7 @@ same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from ingest.layouts.base import Dump, Listing
 from ingest.layouts.detect import find_dump
 from ingest.planning.inspection import Inspected, inspect
 from ingest.planning.plan import plan_step
+from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.dump.paths import from_text
 from workers.errors import DumpIngestError
 from workers.model import SourceFile, StepKey
@@ -107,7 +108,7 @@ class Dumps:
         names: Collection[str] | None,
         record: CommitRecord | None,
         *,
-        sketches: bool | Collection[str] = False,
+        sketches: Callable[[str], MarginalScope | None] = lambda _: None,
     ) -> Remade | None:
         """Return a generation as a dump gives it; None if no dump gives one of these names.
 
@@ -117,14 +118,14 @@ class Dumps:
             key: the step.
             names: of generations; None for whatever the dump gives with the first grid.
             record: the commit, if it is known.
-            sketches: whether with histograms, or the names of the generations that have them.
+            sketches: returns of which tensors a generation of this name has marginals; None if it has no
+                sketches at all.
         """
         for dump in self.of(record):
             try:
                 for planned in self._plans(dump, key, record, names):
-                    name = planned.fingerprint
-                    is_sketched = sketches if isinstance(sketches, bool) else name in sketches
-                    plan = planned.with_sketches() if is_sketched else planned
+                    scope = sketches(planned.fingerprint)
+                    plan = planned if scope is None else planned.with_sketches(scope)
                     receipts = tuple(dry_run(job) for job in plan.jobs)
                     return Remade(plan, receipts, assemble(plan, receipts))
             except (DumpIngestError, OSError):

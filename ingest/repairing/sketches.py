@@ -12,6 +12,7 @@ from ingest.reader.verifying.verify import WRONG_SKETCHES
 from ingest.repairing.remaking import Remade
 from ingest.repairing.result import Lost
 from ingest.repairing.tables import RECOMPUTED_FROM
+from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.errors import DamagedStore, TensorsRemoved
 from workers.model import StepKey
 from workers.store import metadata
@@ -31,10 +32,10 @@ def sketches_for_rules(step: Step) -> StepSketches | None:
         return None
 
 
-def has_sketches(objects: ObjectStore, key: StepKey, generation: str) -> bool:
-    """Return whether a generation has sketches, whatever the commit says."""
-    prefix = f"{key.path}/{generation}"
-    return bool(objects.get_many([f"{prefix}/{path}/{LEAF}" for path in sorted(sketch_tables.PATHS)]))
+def stored_marginals(objects: ObjectStore, key: StepKey, generation: str) -> MarginalScope | None:
+    """Return of which tensors a generation has marginals; None if it has no sketches. Asks no commit."""
+    leaves = {f"{key.path}/{generation}/{path}/{LEAF}": path for path in sorted(sketch_tables.PATHS)}
+    return sketch_tables.marginals_in({leaves[leaf] for leaf in objects.get_many(list(leaves))})
 
 
 def damaged_kinds(step: Step, damages: Sequence[Damage]) -> list[SketchKind]:
@@ -63,27 +64,31 @@ class MendedSketches:
 
 
 def mend_sketches(
-    step: Step, damages: Sequence[Damage], remake: Callable[[], Remade | None]
+    step: Step, damages: Sequence[Damage], remake: Callable[[MarginalScope], Remade | None]
 ) -> MendedSketches:
     """Return the damaged tables of sketches of a step, made from its payloads or from the dump.
 
     Args:
         step: the step, whose index is whole.
         damages: what is damaged of it.
-        remake: returns the same generation with sketches as the dump gives it; called if it is needed.
+        remake: returns the same generation as the dump gives it, with sketches, and marginals of these
+            tensors; called if it is needed.
     """
     damaged = damaged_kinds(step, damages)
     if not damaged:
         return MendedSketches()
-    documents: Mapping[str, metadata.Document] = {}
-    chunks: Mapping[str, bytes] = {}
+    documents: dict[str, metadata.Document] = {}
+    chunks: dict[str, bytes] = {}
     origin = RECOMPUTED_FROM
     try:
         sketches = sketches_of(step)
         documents, chunks = sketches.documents, sketches.chunks
     except (DamagedStore, TensorsRemoved):
-        if (remade := remake()) is not None:
-            documents, chunks, origin = remade.assembled.nodes, remade.assembled.chunks, remade.origin
+        for scope in _scopes_of(damaged):
+            if (remade := remake(scope)) is not None:
+                documents |= remade.assembled.nodes
+                chunks |= remade.assembled.chunks
+                origin = remade.origin
     nodes = step.commit.nodes
     same = [
         kind for kind in damaged if all(documents.get(array) == nodes.get(array) for array in kind.arrays)
@@ -95,3 +100,9 @@ def mend_sketches(
     )
     keys = [key for kind in same for key in kind.chunk_keys(nodes, str(step.key))]
     return MendedSketches({key: chunks[key] for key in keys}, origin, lost)
+
+
+def _scopes_of(kinds: Sequence[SketchKind]) -> list[MarginalScope]:
+    """Return of which tensors marginals have to be made for these kinds: a plan makes them of one scope."""
+    arrays = sketch_tables.ARRAYS_OF_MARGINALS
+    return [arrays[kind].scope for kind in kinds if kind in arrays] or [MarginalScope.NONE]

@@ -87,7 +87,11 @@ def _damages_of(step: Step) -> list[Damage]:
 def _mend_sketches(work: StepWork, step: Step, damages: Sequence[Damage]) -> Step:
     """Write the damaged sketches again, and return the step with a commit that lists them."""
     names, record = [step.commit.fingerprint], step.commit.record
-    mended = mend_sketches(step, damages, lambda: work.dumps.remake(work.key, names, record, sketches=True))
+    mended = mend_sketches(
+        step,
+        damages,
+        lambda scope: work.dumps.remake(work.key, names, record, sketches=lambda _: scope),
+    )
     work.repair.lost += mended.lost
     chunks = {f"{step.commit.prefix}/{path}": data for path, data in mended.chunks.items()}
     stored = work.objects.get_many(list(chunks))

@@ -68,8 +68,8 @@ def tables_of(work: StepWork, committed: Commit, suspects: Mapping[str, bool] = 
 
 def _commit_new_generation(work: StepWork, committed: Commit) -> bool:
     """Commit what the dump has of the step, if it is as much as the commit says; return whether it is."""
-    sketches = sketch_tables.has_sketches(committed.nodes)
-    remade = work.dumps.remake(work.key, None, committed.record, sketches=sketches)
+    scope = sketch_tables.marginals_in(committed.nodes)
+    remade = work.dumps.remake(work.key, None, committed.record, sketches=lambda _: scope)
     if remade is None or not _is_as_much(remade, committed):
         return False
     work.repair.generation = remade.plan.fingerprint

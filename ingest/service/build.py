@@ -32,6 +32,7 @@ from ingest.steps.policy import StepPolicy
 from ingest.steps.table import StepTable
 from ingest.watching.quiet_clock import QuietClock
 from ingest.watching.watcher import Watcher
+from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.events import Observer
 from workers.model import MIB
 from workers.rules.values import RuleSet
@@ -80,8 +81,8 @@ class ServiceOptions:
     """How long a task may run on one worker, besides a second for each MiB that it reads."""
     sketches: bool = False
     """Whether histograms of tensors and digests of their blocks are stored."""
-    marginals: bool = False
-    """Whether marginals are, too, if `sketches` is set."""
+    marginals: MarginalScope = MarginalScope.NONE
+    """Of which tensors marginals are, too, if `sketches` is set."""
     pool: bool = False
     """Whether what ranks share is stored once, in the pool of a step."""
     quiet_clock: QuietClock = field(default_factory=QuietClock)

@@ -9,6 +9,7 @@ from pathlib import Path
 from ingest.planning.inspection import Inspected
 from ingest.planning.plan import plan_step
 from ingest.service.shared_tensors import SharedTensors
+from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.rules.values import RuleSet
 from workers.store.model import Grid, Origin, StoreAddress
 from workers.tasks.model import StepPlan
@@ -30,8 +31,8 @@ class Planner:
     """Whether histograms of tensors are stored."""
     shared: SharedTensors | None = None
     """Tells what goes into the pool; None if nothing does."""
-    marginals: bool = False
-    """Whether marginals of tensors are stored, if `sketches` is set."""
+    marginals: MarginalScope = MarginalScope.NONE
+    """The tensors of which marginals are stored, if `sketches` is set."""
 
     def plan(self, inspected: Inspected, leave_out_tensors: str = "", rewrites: int = 0) -> StepPlan:
         """Plan the conversion of one step; see `plan_step`."""

@@ -13,6 +13,7 @@ from ingest.settings import Settings
 from ingest.steps.completeness import CompletenessPolicy
 from ingest.steps.policy import StepPolicy
 from ingest.wiring.stores import grid_of
+from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.rules.ready import rules_of
 
 #: How long the loop of a watcher waits for the store, in seconds. What takes longer is left to the workers.
@@ -47,7 +48,7 @@ def options_of(settings: Settings, *, retry_forever: bool = False, dry_run: bool
         task_timeout_s=settings.task_timeout_s,
         pool=settings.pool,
         sketches=settings.sketches,
-        marginals=settings.marginals,
+        marginals=MarginalScope(settings.marginals),
     )
 
 

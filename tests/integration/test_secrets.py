@@ -50,7 +50,7 @@ def url(
 _TALKATIVE = {
     "DUMP_INGEST_LOG_LEVEL": "debug",
     "DUMP_INGEST_WEBHOOK_TOKEN": CANARY,
-    "DUMP_INGEST_MARGINALS": "true",
+    "DUMP_INGEST_MARGINALS": "all",
     "COLUMNS": "300",
 }
 

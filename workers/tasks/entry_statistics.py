@@ -12,6 +12,7 @@ from workers.arrays import device_format, statistics
 from workers.arrays.dtypes import ElementType, unpack
 from workers.arrays.sketches.block_digests import SMALL_NBYTES, RunningBlockDigests
 from workers.arrays.sketches.histogram import has_histogram
+from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.arrays.sketches.marginals import NO_MARGINALS, MarginalTable, running_marginals
 from workers.arrays.statistics import RunningStatistics, has_statistics
 from workers.arrays.strided import StridedView, elements_of
@@ -112,12 +113,17 @@ class EntryStatistics:
     """The running statistics of an entry; unknown unless it is a tensor of numbers."""
 
     def __init__(
-        self, entry: Entry, limit_nbytes: int, *, sketches: bool = False, marginals: bool = True
+        self,
+        entry: Entry,
+        limit_nbytes: int,
+        *,
+        sketches: bool = False,
+        marginals: MarginalScope = MarginalScope.ALL,
     ) -> None:
         """Prepare for an entry. If it is in device layout, each slab takes up to `limit_nbytes`.
 
-        With `sketches`, its histogram and the digests of its blocks are computed in the same pass, and with
-        `marginals` these, too.
+        With `sketches`, its histogram and the digests of its blocks are computed in the same pass, and
+        marginals of the tensors that `marginals` says.
         """
         self._header = header = entry.header
         self._left = 0
@@ -133,9 +139,11 @@ class EntryStatistics:
                 countable = self._slabs is not None
             if countable:
                 with_histogram, summed = sketches and has_histogram(header.element), None
-                if with_histogram and marginals and self._slabs is None:
+                if with_histogram and self._slabs is None:
                     order = header.fortran_order
-                    summed = running_marginals(header.element, header.shape, fortran_order=order)
+                    summed = running_marginals(
+                        header.element, header.shape, fortran_order=order, scope=marginals
+                    )
                 self._running = RunningStatistics(with_histogram=with_histogram, marginals=summed)
         has_blocks = sketches and entry.kind is RowKind.TENSOR and entry.nbytes > SMALL_NBYTES
         self._blocks = RunningBlockDigests() if has_blocks else None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.arrays.strided import StridedView
 from workers.dump.formats.header import TensorHeader
 from workers.dump.model import ReportedStatistics, TensorName
@@ -121,8 +122,8 @@ class ShardJob:
     """Whether payloads of tensors are read for their digests and statistics only, and not stored."""
     sketches: bool = False
     """Whether histograms of tensors are computed, and digests of their blocks."""
-    marginals: bool = True
-    """Whether marginals are, too, if `sketches` is set."""
+    marginals: MarginalScope = MarginalScope.ALL
+    """Of which tensors marginals are, too, if `sketches` is set."""
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -165,11 +166,11 @@ class StepPlan:
     sketches: bool = False
     """Whether histograms of its tensors are stored, and digests of their blocks. They are not part of the
     fingerprint: they add to a generation."""
-    marginals: bool = True
-    """Whether marginals are, too, if `sketches` is set."""
+    marginals: MarginalScope = MarginalScope.ALL
+    """Of which tensors marginals are, too, if `sketches` is set."""
 
-    def with_sketches(self, *, marginals: bool = True) -> StepPlan:
-        """Return the plan that also stores sketches, with marginals or without."""
+    def with_sketches(self, marginals: MarginalScope = MarginalScope.ALL) -> StepPlan:
+        """Return the plan that also stores sketches, with marginals of these tensors."""
         jobs = tuple(replace(job, sketches=True, marginals=marginals) for job in self.jobs)
         return replace(self, sketches=True, marginals=marginals, jobs=jobs)
 

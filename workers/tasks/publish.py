@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from workers import events
+from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.dump import paths
 from workers.errors import DamagedStore, DumpIngestError, SourceChanged
 from workers.model import SourceFile, StepKey
@@ -130,7 +131,7 @@ def _sketches(plan: StepPlan, receipts: Sequence[Receipt], built: Tables) -> Ste
     summed = StepMarginals.joined(receipt.marginals for receipt in receipts if receipt.marginals is not None)
     if built.has_views:
         entries, summed = histograms.without_copies(entries, built), summed.without_copies(built)
-    return StepSketches(entries, summed, has_marginals=plan.sketches and plan.marginals)
+    return StepSketches(entries, summed, scope=plan.marginals if plan.sketches else MarginalScope.NONE)
 
 
 def _evaluate(plan: StepPlan, built: Tables, sketches: StepSketches) -> Evaluated | None:
@@ -160,8 +161,8 @@ def _encode(
             histograms.TABLE.encode(sketches.histograms),
             block_digests.TABLE.encode(blocks),
         ]
-        if plan.marginals:
-            encoded.append(marginals.encode(sketches.marginals))
+        if (arrays := marginals.OF_SCOPE.get(plan.marginals)) is not None:
+            encoded.append(arrays.encode(sketches.marginals))
     documents: dict[str, metadata.Document] = {}
     chunks: dict[str, bytes] = {}
     for own_documents, own_chunks in encoded:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.arrays.sketches.block_digests import SMALL_NBYTES, RunningBlockDigests
+from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.arrays.sketches.marginals import MarginalTable
 from workers.errors import DamagedStore, StepRemoved, TensorsRemoved
 from workers.model import MIB, StepKey
@@ -66,7 +67,8 @@ def sketch(job: SketchJob) -> Sketched:
         sketches = sketches_of(StoredStep(objects, present))
     except (DamagedStore, StepRemoved, TensorsRemoved) as exc:
         return Sketched(job.key, left=exc.message)
-    documents = {path: node for path, node in sketches.documents.items() if path not in present.nodes}
+    there = {*present.nodes, *marginals.LARGE.paths}  # marginals of all tensors include those of large ones
+    documents = {path: node for path, node in sketches.documents.items() if path not in there}
     chunks = {key: data for key, data in sketches.chunks.items() if key.partition("/c/")[0] in documents}
     if not extend(objects, present, documents, chunks):
         return Sketched(job.key, left="it was committed again, or removed, meanwhile")
@@ -82,7 +84,7 @@ def _why_left(present: Commit) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sketches:
-    """The tables of the sketches of a step, encoded."""
+    """The tables of the sketches of a step, encoded; with marginals of all tensors, and of large ones."""
 
     tensors: int
     """How many tensors have a histogram."""
@@ -103,7 +105,7 @@ def sketches_of(step: StoredStep) -> Sketches:
     counted = set(histograms.distinct(histograms.counted_rows(table), table))
     large = _large_payloads(step)
     is_stored = (table.number("size") > 0) & (table.number("offset") >= 0)
-    summed = set(marginals.rows_with_marginals(table))
+    summed = counted & set(marginals.rows_with_marginals(table))
     rows = [row for row in sorted(counted | large) if is_stored[row]]
     of_axes: dict[int, MarginalTable] = {}
     bins: dict[int, npt.NDArray[np.int64]] = {}
@@ -127,7 +129,10 @@ def sketches_of(step: StoredStep) -> Sketches:
         entry_table.encode(entry_table.joined([entry_table.gathered(all_rows, of_places)]))
         for entry_table, of_places in ((histograms.TABLE, bins), (block_digests.TABLE, blocks))
     ]
-    for documents, chunks in [*encoded, marginals.encode(StepMarginals.of_places(all_rows, of_axes))]:
+    summed_up = StepMarginals.of_places(all_rows, of_axes)
+    of_large = summed_up.of_rows(marginals.rows_with_marginals(table, MarginalScope.LARGE))
+    encoded += [marginals.ALL.encode(summed_up), marginals.LARGE.encode(of_large)]
+    for documents, chunks in encoded:
         made.documents.update(documents)
         made.chunks.update(chunks)
     return made

@@ -104,7 +104,7 @@ class OutliersAnswer(TableAnswer):
     too_small: int
     """How many others are too small to have marginals, are of another type, or hold only zeros."""
     without: int
-    """How many others are in steps that were committed without marginals."""
+    """How many others lack marginals, because their steps were committed without them."""
     left_out: tuple[LeftOut, ...] = ()
     """Steps that the answer is not about, and why."""
 

@@ -25,11 +25,13 @@ from workers.arrays.sketches.channels import (
     channels_of,
     relative_error,
 )
+from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.errors import UsageError
 from workers.store.consolidated.blocks import TensorKey, tensors_of
 from workers.store.prefetch import prefetch
+from workers.store.sketches.marginals import rows_without_marginals
 from workers.store.sketches.sketch_columns import MARGINALS_HINT
-from workers.store.sketches.sketch_tables import has_all_sketches
+from workers.store.sketches.sketch_tables import marginals_in
 
 #: Steps that are read ahead of need.
 _STEPS_AHEAD = 4
@@ -220,16 +222,21 @@ def _look_at(step: Step, condition: TensorFilter, by: str, factor: float) -> _St
     key_of = dict(zip(rows.tolist(), keys, strict=True))
     answer = _StepChannels()
     chosen = step.rows(condition)
-    if not has_all_sketches(step.commit.nodes):
+    scope = marginals_in(step.commit.nodes) or MarginalScope.NONE
+    if scope is MarginalScope.NONE:
         answer.counts.without = len(chosen)
         if not was_read:  # somebody else uses it
             step.forget_tables()
         return answer
     known = marginals_of(step) if chosen else {}
+    lacking = set(rows_without_marginals(step.tables, scope)) if chosen else set()
     dtypes = step.tables.label("dtype")
     for row in chosen:
         if row not in known:
-            answer.counts.too_small += 1
+            if row in lacking:
+                answer.counts.without += 1
+            else:
+                answer.counts.too_small += 1
             continue
         answer.counts.looked_at += 1
         shape = step.shape(row)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +39,7 @@ WRONG_SKETCHES = {
     sketch_tables.HISTOGRAMS: "the histogram does not match",
     sketch_tables.BLOCK_DIGESTS: "the digests of its blocks do not match",
     sketch_tables.MARGINALS: "the marginals do not match",
+    sketch_tables.MARGINALS_OF_LARGE: "the marginals of large tensors do not match",
 }
 #: What is said besides of a payload whose statistics are right: then the digest itself is wrong.
 STATISTICS_DO = ", although the statistics do"
@@ -186,7 +188,7 @@ class _RowSketches:
 
     histogram: npt.NDArray[np.int64] | None = None
     blocks: npt.NDArray[np.int64] | None = None
-    marginals: dict[int, Marginal] | None = None
+    marginals: dict[SketchKind, dict[int, Marginal]] = field(default_factory=dict)
 
 
 def _verify_sketches(step: Step) -> tuple[dict[int, _RowSketches], list[Damage]]:
@@ -207,16 +209,17 @@ def _verify_sketches(step: Step) -> tuple[dict[int, _RowSketches], list[Damage]]
         for row, own in block_digests.TABLE.own(read_entries(step, block_digests.TABLE)).items():
             by_row[row].blocks = own
 
-    def add_marginals() -> None:
-        stored = read_marginals(step)
+    def add_marginals(kind: SketchKind) -> None:
+        stored = read_marginals(step, sketch_tables.ARRAYS_OF_MARGINALS[kind])
         for row in rows_of(stored.entries):
-            by_row[row].marginals = stored.of_row(row)
+            by_row[row].marginals[kind] = stored.of_row(row)
 
-    for kind, add in (
+    readers: list[tuple[SketchKind, Callable[[], None]]] = [
         (sketch_tables.HISTOGRAMS, add_histograms),
         (sketch_tables.BLOCK_DIGESTS, add_blocks),
-        (sketch_tables.MARGINALS, add_marginals),
-    ):
+        *((kind, partial(add_marginals, kind)) for kind in sketch_tables.ARRAYS_OF_MARGINALS),
+    ]
+    for kind, add in readers:
         try:
             add()
         except DamagedStore as exc:
@@ -241,7 +244,7 @@ def _payload_damage(
         step,
         row,
         with_histogram=sketches.histogram is not None,
-        with_marginals=sketches.marginals is not None,
+        with_marginals=bool(sketches.marginals),
     )
     blocks = RunningBlockDigests() if sketches.blocks is not None else None
     try:
@@ -270,17 +273,18 @@ def _wrong_sketches(
         yield sketch_tables.HISTOGRAMS
     if blocks is not None and stored.blocks is not None and _differ(stored.blocks, blocks.result()):
         yield sketch_tables.BLOCK_DIGESTS
-    if stored.marginals is not None and not _same_marginals(stored.marginals, recomputed):
-        yield sketch_tables.MARGINALS
+    made = recomputed.marginals().by_axis() if stored.marginals else {}
+    for kind, of_axes in stored.marginals.items():
+        if not _same_marginals(of_axes, made):
+            yield kind
 
 
 def _differ(stored: npt.NDArray[np.int64], made: npt.NDArray[np.int64]) -> bool:
     return not np.array_equal(stored.ravel(), made.ravel())
 
 
-def _same_marginals(stored: dict[int, Marginal], recomputed: RecomputedStatistics) -> bool:
+def _same_marginals(stored: dict[int, Marginal], made: dict[int, Marginal]) -> bool:
     """Return whether marginals agree but for the order of summation, which depends on the machine."""
-    made = recomputed.marginals().by_axis()
     if stored.keys() != made.keys() or any(stored[axis].sum.size != made[axis].sum.size for axis in made):
         return False
     return all(stored[axis].agrees_with(made[axis]) for axis in made)

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from workers.arrays.compiled import marginal_loops as loops
 from workers.arrays.compiled.marginal_kernels import LoopPlan, Sums
 from workers.arrays.dtypes import ElementType
+from workers.arrays.sketches.marginal_scope import LEAST_ELEMENTS, MarginalScope
 
 Values: TypeAlias = npt.NDArray[np.float32]
 Shape: TypeAlias = tuple[int, ...]
@@ -30,8 +31,6 @@ Shape: TypeAlias = tuple[int, ...]
 FIELDS: Final = ("sum", "l2_norm", "abs_max")
 #: The most bytes that the marginals of a tensor take before compression, in parts of its payload and at all.
 SHARE, MAX_NBYTES = 50, 1024 * 1024
-#: Tensors of fewer elements have none: what is done once for each tensor would take longer than the pass.
-LEAST_ELEMENTS: Final = 4096
 #: The last axes are joined into columns until there are this many, so that a loop over a row pays off. Fewer
 #: are joined if adding up the columns along these axes would cost more than that saves.
 _LEAST_WIDTH, _GOOD_WIDTH, _LEAST_ROWS = 16, 128, 8
@@ -244,13 +243,17 @@ class RunningMarginals:
 
 
 def running_marginals(
-    element: ElementType, shape: Shape, *, fortran_order: bool = False
+    element: ElementType,
+    shape: Shape,
+    *,
+    fortran_order: bool = False,
+    scope: MarginalScope = MarginalScope.ALL,
 ) -> RunningMarginals | None:
     """Return an accumulator for the marginals of a tensor; None if none are kept of it.
 
     Its pieces come as `RunningStatistics` widens them, in the order of the payload.
     """
-    if math.prod(shape) < LEAST_ELEMENTS:  # most tensors: asked before anything that is looked up
+    if not scope.includes(math.prod(shape)):  # most tensors: asked before anything that is looked up
         return None
     plan = _kept_plan(element, shape[::-1] if fortran_order else shape)
     if plan is None:

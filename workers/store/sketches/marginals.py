@@ -4,14 +4,17 @@
     marginals       (field, place) float32, sharded along the places: sum, l2_norm, abs_max
 
 An entry is one axis of one tensor; its positions are `length` places of `marginals` from `begin` on. Of
-tensors with equal elements, one row has entries, and `by_row` finds it. A step with sketches has
+tensors with equal elements, one row has entries, and `by_row` finds it. A step with marginals has
 `marginal_axes`, even if it has no entries.
+
+A step with marginals of large tensors alone has `large_marginal_axes` and `large_marginals` instead. They
+stay if the others are added later: a committed array never changes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -20,6 +23,7 @@ import numpy.typing as npt
 
 from workers.arrays.dtypes import from_name
 from workers.arrays.sketches import marginals
+from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.arrays.sketches.marginals import Marginal, MarginalTable
 from workers.errors import DamagedStore
 from workers.model import ceil_div
@@ -30,11 +34,10 @@ from workers.store.sketches.entry_table import EntryTable, is_of_rows, rows_of
 from workers.store.table_checksums import NO_CHECKSUMS, refuse_foreign
 from workers.store.tables import Tables
 
-AXES = EntryTable("marginal_axes", ("axis", "begin", "length"))
-VALUES: str = "marginals"
 #: Places of an inner chunk, and inner chunks of a shard.
 _CHUNK, _CHUNKS_PER_SHARD = 16 * 1024, 64
 _FIELDS = len(marginals.FIELDS)
+_AXIS_FIELDS = ("axis", "begin", "length")
 Values: TypeAlias = npt.NDArray[np.float32]
 
 
@@ -43,14 +46,14 @@ class StepMarginals:
     """The marginals of several tensors."""
 
     entries: npt.NDArray[np.int64]
-    """Those of `AXES`, by row and axis."""
+    """(entry, field): row, axis, begin, length; by row and axis."""
     values: Values
     """(field, place)."""
 
     @classmethod
     def none(cls) -> StepMarginals:
         """Return the marginals of no tensors."""
-        return cls(AXES.empty(), np.zeros((_FIELDS, 0), np.float32))
+        return cls(np.zeros((0, 1 + len(_AXIS_FIELDS)), np.int64), np.zeros((_FIELDS, 0), np.float32))
 
     @classmethod
     def of_places(cls, rows: Sequence[int], of_places: Mapping[int, MarginalTable]) -> StepMarginals:
@@ -96,10 +99,13 @@ class StepMarginals:
             return StepMarginals(entries, self.values[:, places])
         return StepMarginals(entries, self.values[:, : lengths.sum()])
 
+    def of_rows(self, rows: Sequence[int]) -> StepMarginals:
+        """Return the marginals of some rows."""
+        return self.of_entries(np.flatnonzero(is_of_rows(self.entries, rows)))
+
     def without_copies(self, index: Tables) -> StepMarginals:
         """Return the marginals, except of tensors that are equal to a tensor of an earlier row."""
-        kept = histograms.distinct(rows_of(self.entries), index)
-        return self.of_entries(np.flatnonzero(is_of_rows(self.entries, kept)))
+        return self.of_rows(histograms.distinct(rows_of(self.entries), index))
 
     def of_row(self, row: int) -> dict[int, Marginal]:
         """Return by axis the marginals that a row has itself."""
@@ -144,11 +150,20 @@ def _strides(index: Tables, row: int) -> list[int]:
     return [math.prod(lengths[axis + 1 :]) for axis in range(len(lengths))]
 
 
-def rows_with_marginals(index: Tables) -> list[int]:
-    """Return the rows of tensors that have marginals, of equal tensors one, unless they hold only zeros."""
-    rows = histograms.distinct(histograms.counted_rows(index), index)
-    sizes = index.number("size")
-    return [row for row in rows if sizes[row] >= marginals.LEAST_ELEMENTS and _has_marginals(index, row)]
+def rows_with_marginals(index: Tables, scope: MarginalScope = MarginalScope.ALL) -> list[int]:
+    """Return the rows of tensors that have marginals in a scope, unless they hold only zeros."""
+    elements = index.statistic("count")
+    counted = histograms.counted_rows(index)
+    return [row for row in counted if scope.includes(elements[row]) and _has_marginals(index, row)]
+
+
+def rows_without_marginals(index: Tables, scope: MarginalScope) -> list[int]:
+    """Return the rows of tensors that lack marginals because they are not in the scope, unless all zeros."""
+    if scope is MarginalScope.ALL:
+        return []
+    known = set(rows_with_marginals(index, scope))
+    zeros = index.statistic("zero_count") == index.statistic("count")
+    return [row for row in rows_with_marginals(index) if row not in known and not zeros[row]]
 
 
 def _has_marginals(index: Tables, row: int) -> bool:
@@ -159,88 +174,112 @@ def _has_marginals(index: Tables, row: int) -> bool:
     return marginals.has_marginals(element) and bool(marginals.kept_axes(lengths, element.itemsize))
 
 
-def encode(made: StepMarginals) -> tuple[dict[str, metadata.Document], dict[str, bytes]]:
-    """Return the metadata and the chunks, by path in the generation."""
-    documents, chunks = AXES.encode(made.entries)
-    if not documents:
-        return {AXES.path: AXES.document(0)}, {}
-    places = made.values.shape[1]
-    layout = _layout(places)
-    shard = layout.chunk[1]
-    for number in range(ceil_div(places, shard)):
-        part = made.values[:, number * shard : (number + 1) * shard]
-        chunks[layout.key((0, number))] = layout.encode(part)
-    return documents | {VALUES: layout.document((_FIELDS, places))}, chunks
+@dataclass(frozen=True, slots=True)
+class MarginalArrays:
+    """The two arrays that hold the marginals of a step, of all tensors or of large ones."""
+
+    scope: MarginalScope
+    axes: EntryTable
+    values: str
+    """The path of the array of values in the generation."""
+
+    @property
+    def paths(self) -> tuple[str, str]:
+        """The paths of both."""
+        return self.axes.path, self.values
+
+    def encode(self, made: StepMarginals) -> tuple[dict[str, metadata.Document], dict[str, bytes]]:
+        """Return the metadata and the chunks, by path in the generation."""
+        documents, chunks = self.axes.encode(made.entries)
+        if not documents:
+            return {self.axes.path: self.axes.document(0)}, {}
+        places = made.values.shape[1]
+        layout = self._layout(places)
+        shard = layout.chunk[1]
+        for number in range(ceil_div(places, shard)):
+            part = made.values[:, number * shard : (number + 1) * shard]
+            chunks[layout.key((0, number))] = layout.encode(part)
+        return documents | {self.values: layout.document((_FIELDS, places))}, chunks
+
+    def chunk_keys(self, nodes: Mapping[str, metadata.Document], where: str) -> list[str]:
+        """Return the keys of all chunks in the generation, from the metadata of its nodes.
+
+        Raises:
+            DamagedStore: the metadata is damaged; `where` names the step.
+        """
+        if self.values not in nodes:
+            return []
+        places = self._places(nodes[self.values], where)
+        return [self.axes.chunk, *self._layout(places).keys((_FIELDS, places)).values()]
+
+    def decode(
+        self,
+        nodes: Mapping[str, metadata.Document],
+        chunks: Mapping[str, bytes],
+        where: str,
+        checksums: Mapping[str, int] = NO_CHECKSUMS,
+    ) -> StepMarginals:
+        """Return the marginals of a step from its nodes and chunks, each by its path in the generation.
+
+        Args:
+            nodes: the metadata.
+            chunks: those of `chunk_keys`.
+            where: names the step.
+            checksums: what the commit lists of the chunks.
+
+        Raises:
+            DamagedStore: something of them is missing or damaged, or not that of the commit.
+        """
+        if self.values not in nodes or self.axes.path not in nodes:
+            return StepMarginals.none()
+        entries = self.axes.decode(nodes[self.axes.path], chunks.get(self.axes.chunk), where)
+        places = self._places(nodes[self.values], where)
+        _, axis, begin, length = entries.T
+        if (axis < 0).any() or (begin < 0).any() or (length < 1).any() or (begin > places - length).any():
+            raise DamagedStore(f"{where}: {self.axes.path} has an impossible entry")
+        layout, parts = self._layout(places), []
+        for (_, number), key in layout.keys((_FIELDS, places)).items():
+            if key not in chunks:
+                raise DamagedStore(f"{where}: {key} is missing")
+            whole = layout.decode(chunks[key], f"{where}: {key}")
+            parts.append(whole[:, : places - number * layout.chunk[1]])
+        refuse_foreign(chunks, checksums, where)
+        return StepMarginals(entries, np.concatenate(parts, axis=1))
+
+    def _layout(self, places: int) -> ArrayLayout:
+        """Return how this many places are stored. It follows from their number alone: readers derive it."""
+        inner = min(places, _CHUNK)
+        shard = inner * min(ceil_div(places, inner), _CHUNKS_PER_SHARD)
+        return ArrayLayout(
+            self.values,
+            "float32",
+            ("field", "place"),
+            (_FIELDS, shard),
+            0.0,
+            inner,
+            1,
+            {"fields": list(marginals.FIELDS)},
+        )
+
+    def _places(self, document: metadata.Document, where: str) -> int:
+        """Return how many places there are, if the metadata is what this version writes."""
+        shape = document.get("shape")
+        places = shape[1] if isinstance(shape, list) and len(shape) == 2 else None
+        if type(places) is not int or not 0 < places < untrusted.MAX_TABLE_NBYTES // (4 * _FIELDS):
+            raise DamagedStore(f"{where}: {self.values} has an impossible shape")
+        if document != self._layout(places).document((_FIELDS, places)):
+            raise DamagedStore(f"{where}: {self.values} has other metadata than this version writes")
+        return places
 
 
-def chunk_keys(nodes: Mapping[str, metadata.Document], where: str) -> list[str]:
-    """Return the keys of all chunks in the generation, from the metadata of its nodes.
-
-    Raises:
-        DamagedStore: the metadata is damaged; `where` names the step.
-    """
-    if VALUES not in nodes:
-        return []
-    places = _places(nodes[VALUES], where)
-    return [AXES.chunk, *_layout(places).keys((_FIELDS, places)).values()]
+ALL = MarginalArrays(MarginalScope.ALL, EntryTable("marginal_axes", _AXIS_FIELDS), "marginals")
+LARGE = MarginalArrays(
+    MarginalScope.LARGE, EntryTable("large_marginal_axes", _AXIS_FIELDS), "large_marginals"
+)
+#: The arrays of each scope; `MarginalScope.NONE` has none.
+OF_SCOPE = {arrays.scope: arrays for arrays in (ALL, LARGE)}
 
 
-def decode(
-    nodes: Mapping[str, metadata.Document],
-    chunks: Mapping[str, bytes],
-    where: str,
-    checksums: Mapping[str, int] = NO_CHECKSUMS,
-) -> StepMarginals:
-    """Return the marginals of a step from its nodes and chunks, each by its path in the generation.
-
-    Args:
-        nodes: the metadata.
-        chunks: those of `chunk_keys`.
-        where: names the step.
-        checksums: what the commit lists of the chunks.
-
-    Raises:
-        DamagedStore: something of them is missing or damaged, or not that of the commit.
-    """
-    if VALUES not in nodes or AXES.path not in nodes:
-        return StepMarginals.none()
-    entries = AXES.decode(nodes[AXES.path], chunks.get(AXES.chunk), where)
-    places = _places(nodes[VALUES], where)
-    _, axis, begin, length = entries.T
-    if (axis < 0).any() or (begin < 0).any() or (length < 1).any() or (begin > places - length).any():
-        raise DamagedStore(f"{where}: {AXES.path} has an impossible entry")
-    layout, parts = _layout(places), []
-    for (_, number), key in layout.keys((_FIELDS, places)).items():
-        if key not in chunks:
-            raise DamagedStore(f"{where}: {key} is missing")
-        whole = layout.decode(chunks[key], f"{where}: {key}")
-        parts.append(whole[:, : places - number * layout.chunk[1]])
-    refuse_foreign(chunks, checksums, where)
-    return StepMarginals(entries, np.concatenate(parts, axis=1))
-
-
-def _layout(places: int) -> ArrayLayout:
-    """Return how this many places are stored. It follows from their number alone, so readers derive it."""
-    inner = min(places, _CHUNK)
-    shard = inner * min(ceil_div(places, inner), _CHUNKS_PER_SHARD)
-    return ArrayLayout(
-        VALUES,
-        "float32",
-        ("field", "place"),
-        (_FIELDS, shard),
-        0.0,
-        inner,
-        1,
-        {"fields": list(marginals.FIELDS)},
-    )
-
-
-def _places(document: metadata.Document, where: str) -> int:
-    """Return how many places there are, if the metadata is what this version writes."""
-    shape = document.get("shape")
-    places = shape[1] if isinstance(shape, list) and len(shape) == 2 else None
-    if type(places) is not int or not 0 < places < untrusted.MAX_TABLE_NBYTES // (4 * _FIELDS):
-        raise DamagedStore(f"{where}: {VALUES} has an impossible shape")
-    if document != _layout(places).document((_FIELDS, places)):
-        raise DamagedStore(f"{where}: {VALUES} has other metadata than this version writes")
-    return places
+def arrays_of(nodes: Container[str]) -> MarginalArrays | None:
+    """Return the arrays that have the marginals of a generation with these nodes; `ALL` if it has both."""
+    return next((arrays for arrays in OF_SCOPE.values() if arrays.axes.path in nodes), None)

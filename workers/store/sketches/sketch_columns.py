@@ -18,15 +18,17 @@ from workers.arrays.bounds import BoundedColumn
 from workers.arrays.number_formats import format_named
 from workers.arrays.sketches.channels import channels_of
 from workers.arrays.sketches.histogram import Bounds, Histogram
+from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.arrays.sketches.rounding import losses
 from workers.errors import UsageError
 from workers.store.sketches import histograms
+from workers.store.sketches.marginals import rows_without_marginals
 from workers.store.sketches.sketch_names import COUNTS, LOSS, PERCENTILE, percent_of
 from workers.store.sketches.step_sketches import StepSketches
 from workers.store.tables import Tables
 
 HINT = "The setting `sketches` adds them to new steps, `dump-ingest sketch` to old ones."
-MARGINALS_HINT = "The setting `marginals` adds them to new steps, `dump-ingest sketch` to old ones."
+MARGINALS_HINT = "With `marginals: all`, new steps have them; `dump-ingest sketch` adds them to old ones."
 
 
 @dataclass
@@ -80,14 +82,17 @@ class SketchColumns:
         return BoundedColumn(low, high)
 
     def _counts(self, name: str) -> BoundedColumn:
-        if not self._sketches.has_marginals:
+        if self._sketches.scope is MarginalScope.NONE:
             raise UsageError(f"{self.where}: it has no marginals", hint=MARGINALS_HINT)
         counts: npt.NDArray[np.float64] = np.full(len(self.index.labels), math.nan)
+        most = counts.copy()
+        unknown = rows_without_marginals(self.index, self._sketches.scope)
+        counts[unknown], most[unknown] = 0, math.inf
         for row, of_axis in self._sketches.marginals.by_row(self.index).items():
             size = int(np.prod(self.index.shape[row, : self.index.number("ndim")[row]]))
             odd = (channels_of(marginal, size // marginal.sum.size) for marginal in of_axis.values())
-            counts[row] = sum(len(getattr(channels, COUNTS[name])) for channels in odd)
-        return BoundedColumn(counts, counts)
+            counts[row] = most[row] = sum(len(getattr(channels, COUNTS[name])) for channels in odd)
+        return BoundedColumn(counts, most)
 
 
 def _question(name: str) -> Callable[[Histogram, float], Bounds]:

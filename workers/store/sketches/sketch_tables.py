@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
+from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.errors import DamagedStore
 from workers.store import metadata
 from workers.store.sketches import block_digests, histograms, marginals
@@ -29,15 +30,17 @@ class SketchKind:
         Raises:
             DamagedStore: the metadata is damaged; `where` names the step.
         """
-        if self is MARGINALS:
-            return marginals.chunk_keys(nodes, where)
+        if self in ARRAYS_OF_MARGINALS:
+            return ARRAYS_OF_MARGINALS[self].chunk_keys(nodes, where)
         return [f"{array}/c/0/0" for array in self.arrays if array in nodes]
 
 
 HISTOGRAMS = SketchKind("histogram", (histograms.TABLE.path,))
 BLOCK_DIGESTS = SketchKind("digests of its blocks", (block_digests.TABLE.path,))
-MARGINALS = SketchKind("marginals", (marginals.AXES.path, marginals.VALUES))
-KINDS = (HISTOGRAMS, BLOCK_DIGESTS, MARGINALS)
+MARGINALS = SketchKind("marginals", marginals.ALL.paths)
+MARGINALS_OF_LARGE = SketchKind("marginals of large tensors", marginals.LARGE.paths)
+KINDS = (HISTOGRAMS, BLOCK_DIGESTS, MARGINALS, MARGINALS_OF_LARGE)
+ARRAYS_OF_MARGINALS = {MARGINALS: marginals.ALL, MARGINALS_OF_LARGE: marginals.LARGE}
 PATHS = frozenset(array for kind in KINDS for array in kind.arrays)
 
 
@@ -46,9 +49,17 @@ def has_sketches(nodes: Container[str]) -> bool:
     return any(path in nodes for path in PATHS)
 
 
+def marginals_in(nodes: Container[str]) -> MarginalScope | None:
+    """Return of which tensors a generation with these nodes has marginals; None if it has no sketches."""
+    if not has_sketches(nodes):
+        return None
+    arrays = marginals.arrays_of(nodes)
+    return MarginalScope.NONE if arrays is None else arrays.scope
+
+
 def has_all_sketches(nodes: Container[str]) -> bool:
-    """Return whether it has all that this version makes: one before marginals made histograms alone."""
-    return marginals.AXES.path in nodes
+    """Return whether it has all that `dump-ingest sketch` makes; by default, small tensors lack marginals."""
+    return marginals.ALL.axes.path in nodes
 
 
 def chunk_keys(nodes: Mapping[str, metadata.Document]) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.store.sketches import histograms
 from workers.store.sketches.marginals import StepMarginals
 
@@ -18,5 +19,5 @@ class StepSketches:
     histograms: npt.NDArray[np.int64] = field(default_factory=histograms.TABLE.empty)
     """Entries of `workers.store.sketches.histograms.TABLE`."""
     marginals: StepMarginals = field(default_factory=StepMarginals.none)
-    has_marginals: bool = False
-    """Whether the step was committed with marginals; small tensors have none even then."""
+    scope: MarginalScope = MarginalScope.NONE
+    """The tensors of which marginals were made."""

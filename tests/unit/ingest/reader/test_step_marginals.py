@@ -9,6 +9,7 @@ import ingest
 from ingest.reader.step_marginals import marginals_of, read_sketches
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
+from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.errors import DamagedStore
 from workers.store.sketches import marginals
 
@@ -31,19 +32,19 @@ def test_a_large_tensor_has_them_and_a_small_one_has_none(made: MadeDump, store:
         np.testing.assert_allclose(marginal.sum, LARGE.sum(axis=1 - axis, dtype=np.float64), rtol=1e-4)
         np.testing.assert_array_equal(marginal.abs_max, np.abs(LARGE).max(axis=1 - axis))
     sketches = read_sketches(step)
-    assert sketches.has_marginals
+    assert sketches.scope is MarginalScope.ALL
     assert set(sketches.histograms[:, 0].tolist()) == {0, 1}
 
 
 def test_a_step_that_was_committed_without_has_none(made: MadeDump, store: Path) -> None:
     step = opened(made, store, sketches=False).step(0, 0)
     assert marginals_of(step) == {}
-    assert not read_sketches(step).has_marginals
+    assert read_sketches(step).scope is MarginalScope.NONE
 
 
 def test_a_missing_object_is_damage(made: MadeDump, store: Path) -> None:
     step = opened(made, store).step(0, 0)
-    for key in marginals.chunk_keys(step.commit.nodes, "rank 0 step 0"):
+    for key in marginals.ALL.chunk_keys(step.commit.nodes, "rank 0 step 0"):
         (store / step.commit.prefix / key).unlink()
     with pytest.raises(DamagedStore, match="rank 0 step 0"):
         marginals_of(ingest.open_store(store).step(0, 0))

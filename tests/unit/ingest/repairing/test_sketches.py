@@ -59,7 +59,7 @@ def test_without_tensors_they_come_from_the_dump_or_are_lost(store: Path, lone_s
     assert any("neither its payloads nor a dump" in lost.reason for lost in done.repairs[0].lost)
 
 
-@pytest.mark.parametrize("damaged", [marginals.AXES.chunk, f"{marginals.VALUES}/c/0/0"])
+@pytest.mark.parametrize("damaged", [marginals.ALL.axes.chunk, f"{marginals.ALL.values}/c/0/0"])
 def test_of_the_two_tables_of_marginals_only_the_damaged_one_is_written(tmp_path: Path, damaged: str) -> None:
     dump, store = MadeDump(tmp_path / "dump"), tmp_path / "run.zarr"
     values = np.random.default_rng(0).normal(size=(32, 512)).astype("<f4")

@@ -6,6 +6,7 @@ from ingest.disk.pressure import Threshold
 from ingest.dump_retention.policy import RetentionPolicy
 from ingest.settings import Settings, load
 from ingest.wiring.options import options_of
+from workers.arrays.sketches.marginal_scope import MarginalScope
 
 
 def settings(**values: Any) -> Settings:
@@ -44,5 +45,5 @@ def test_settings_become_what_a_service_is_to_do() -> None:
 def test_sketches_are_kept_unless_a_setting_says_otherwise() -> None:
     assert options_of(settings()).sketches
     assert not options_of(settings(sketches=False)).sketches
-    assert not options_of(settings()).marginals
-    assert options_of(settings(marginals=True)).marginals
+    assert options_of(settings()).marginals is MarginalScope.LARGE
+    assert options_of(settings(marginals="all")).marginals is MarginalScope.ALL

@@ -11,6 +11,7 @@ from ingest.store_gc.policy import GcPolicy
 from tests.gc_stores import age
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly, plan_all, run
+from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.errors import UsageError
 from workers.store import strict_json
 
@@ -92,3 +93,16 @@ def test_mistakes_are_explained(odd: Path) -> None:
     for arguments in ({"by": "mean"}, {"factor": 1.0}, {"kinds": ["odd"]}, {"pattern": "Nothing*"}):
         with pytest.raises(UsageError):
             outliers(store, **arguments)
+
+
+def test_tensors_that_lack_marginals_by_their_size_are_counted(made: MadeDump, store: Path) -> None:
+    rng = np.random.default_rng(2)
+    shapes = {"looked at": (600, 500), "without": (300, 260), "too small": (5, 260)}
+    for slot, shape in enumerate(shapes.values()):
+        made.add(rng.standard_normal(shape).astype("<f4"), tensor_name(slot=slot, time=slot), step=0)
+    made.add(np.zeros((300, 260), "<f4"), tensor_name(slot=3, time=3), step=0)
+    ingest_directly(made.root, store, sketches=True, marginals=MarginalScope.LARGE)
+    answer = outliers(ingest.open_store(store))
+    assert (answer.looked_at, answer.too_small, answer.without) == (1, 2, 1)
+    with pytest.raises(UsageError, match="none of the chosen tensors has marginals"):
+        outliers(ingest.open_store(store), "*output.1")

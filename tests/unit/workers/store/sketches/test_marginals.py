@@ -9,9 +9,12 @@ import zarr
 
 import ingest
 from ingest.reader.step_marginals import marginals_of, read_marginals
+from tests import checker
+from tests.damages import flip, only
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.arrays.sketches import marginals as arrays
+from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.errors import DamagedStore
 from workers.store import commit
 from workers.store.objects import ObjectStore
@@ -97,7 +100,7 @@ def test_damage_is_named_and_repaired(summed: ingest.DumpStore) -> None:
     values = step_values(summed)
     values[1, 5] += 1
     path.write_bytes(
-        marginals.encode(StepMarginals(read_marginals(step).entries, values))[1]["marginals/c/0/0"]
+        marginals.ALL.encode(StepMarginals(read_marginals(step).entries, values))[1]["marginals/c/0/0"]
     )
     (damage,) = ingest.open_store(summed.url).verify()
     assert "the marginals do not match" in str(damage)
@@ -111,17 +114,90 @@ def test_many_places_are_cut_into_chunks_and_shards() -> None:
     rng = np.random.default_rng(0)
     values = rng.standard_normal((3, 1_100_000)).astype(np.float32)
     entries = np.array([[0, 1, 0, 1_000_000], [3, 0, 1_000_000, 100_000]])
-    documents, chunks = marginals.encode(StepMarginals(entries, values))
+    documents, chunks = marginals.ALL.encode(StepMarginals(entries, values))
     assert sorted(chunks) == ["marginal_axes/c/0/0", "marginals/c/0/0", "marginals/c/0/1"]
-    assert sorted(marginals.chunk_keys(documents, "")) == sorted(chunks)
-    decoded = marginals.decode(documents, chunks, "")
+    assert sorted(marginals.ALL.chunk_keys(documents, "")) == sorted(chunks)
+    decoded = marginals.ALL.decode(documents, chunks, "")
     np.testing.assert_array_equal(decoded.values, values)
     joined = StepMarginals.joined([decoded, StepMarginals.none(), decoded])
     assert joined.entries[:, 0].tolist() == [0, 0, 3, 3]
     np.testing.assert_array_equal(joined.of_row(3)[0].sum, values[0, 1_000_000:])
     chunks.pop("marginals/c/0/1")
     with pytest.raises(DamagedStore, match="missing"):
-        marginals.decode(documents, chunks, "")
+        marginals.ALL.decode(documents, chunks, "")
     documents["marginals"]["shape"] = [3, 2**60]
     with pytest.raises(DamagedStore, match="impossible shape"):
-        marginals.decode(documents, chunks, "")
+        marginals.ALL.decode(documents, chunks, "")
+
+
+LARGE = np.random.default_rng(5).standard_normal((600, 500)).astype("<f4")
+
+
+@pytest.fixture
+def of_large(made: MadeDump, store: Path) -> ingest.DumpStore:
+    """Marginals of large tensors alone, in a step that has a large matrix and in one that has none."""
+    made.add(LARGE, tensor_name(time=1), step=0)
+    made.add(VALUES, tensor_name(slot=1, time=2), step=0)
+    made.add(VALUES, tensor_name(time=1), step=1)
+    ingest_directly(made.root, store, sketches=True, marginals=MarginalScope.LARGE)
+    return ingest.open_store(store)
+
+
+def test_by_default_large_tensors_have_them_in_arrays_of_their_own(of_large: ingest.DumpStore) -> None:
+    step = of_large.step(0, 0)
+    known = marginals_of(step)
+    assert {row: sorted(axes) for row, axes in known.items()} == {0: [0, 1]}
+    assert known[0][1].agrees_with(arrays.marginals_of(LARGE, [1])[1])
+    assert {path for path in step.commit.nodes if "marginal" in path} == set(marginals.LARGE.paths)
+    small = of_large.step(0, 1)
+    assert marginals_of(small) == {}
+    assert {path for path in small.commit.nodes if "marginal" in path} == {marginals.LARGE.axes.path}
+    assert list(of_large.verify()) == []
+
+
+def test_those_of_other_tensors_are_added_and_nothing_is_replaced(of_large: ingest.DumpStore) -> None:
+    before = checker.objects(Path(of_large.url))
+    for number in range(2):
+        key = of_large.step(0, number).key
+        assert sketch(SketchJob(of_large.objects.address, key)).left == ""
+        assert sketch(SketchJob(of_large.objects.address, key)).left == HAS_SKETCHES
+    after = checker.objects(Path(of_large.url))
+    changed = {path for path in before if after[path] != before[path]}
+    assert changed == {"rank_0/step_0/zarr.json", "rank_0/step_1/zarr.json"}
+    reopened = ingest.open_store(of_large.url)
+    assert {row: sorted(axes) for row, axes in marginals_of(reopened.step(0, 0)).items()} == {
+        0: [0, 1],
+        1: [0, 1],
+    }
+    assert list(marginals_of(reopened.step(0, 1))) == [0]
+    assert list(reopened.verify()) == []
+
+
+@pytest.mark.parametrize("source", ["payloads", "dump", "dump, after `sketch`"])
+def test_damaged_ones_of_large_tensors_are_made_again(of_large: ingest.DumpStore, source: str) -> None:
+    store, step = Path(of_large.url), of_large.step(0, 0)
+    if "sketch" in source:
+        assert sketch(SketchJob(of_large.objects.address, step.key)).left == ""
+    before = checker.objects(store)
+    flip(only(store, f"rank_0/step_0/*/{marginals.LARGE.values}/c/0/0"))
+    if "sketch" in source:
+        flip(only(store, f"rank_0/step_0/*/{marginals.ALL.axes.chunk}"))
+    if "dump" in source:
+        flip(only(store, "rank_0/step_0/*/tensors/float32/c/0"))
+    damages = [str(damage) for damage in ingest.open_store(store).verify()]
+    assert any("large_marginals" in damage for damage in damages)
+    assert ingest.repair(store, apply=True).is_clean
+    assert checker.objects(store) == before
+
+
+def test_a_commit_that_is_lost_comes_back_with_them(of_large: ingest.DumpStore) -> None:
+    store = Path(of_large.url)
+    before = checker.objects(store)
+    (store / "rank_0/step_0/zarr.json").write_bytes(b"lost")
+    assert ingest.repair(store, apply=True).is_clean
+    nodes = ingest.open_store(store).step(0, 0).commit.nodes
+    assert set(marginals.LARGE.paths) <= set(nodes)
+    assert {path for path in checker.objects(store) if path != "rank_0/step_0/zarr.json"} >= set(before) - {
+        "rank_0/step_0/zarr.json"
+    }
+    assert list(ingest.open_store(store).verify()) == []

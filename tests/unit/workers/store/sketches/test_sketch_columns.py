@@ -13,6 +13,7 @@ from tests.gc_stores import age
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from tests.rule_sets import only
+from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.errors import UsageError
 from workers.store import strict_json
 
@@ -128,3 +129,13 @@ def test_only_what_can_be_asked_is_a_column(filled: ingest.DumpStore) -> None:
     for where in ("p101 > 1", "underflow_float9 > 0", "p99.9.9 > 1"):
         with pytest.raises(UsageError):
             filled.tensors(where=where)
+
+
+def test_channels_of_tensors_without_marginals_are_undecided(made: MadeDump, store: Path) -> None:
+    large = np.concatenate([matrix(), matrix(), matrix()])
+    for slot, values in enumerate((VALUES, matrix(), large)):
+        made.add(values, tensor_name(slot=slot, time=slot), step=0)
+    ingest_directly(made.root, store, sketches=True, marginals=MarginalScope.LARGE)
+    found = ingest.open_store(store).tensors(where="dead_channels > 0")
+    assert [tensor.slot for tensor in found] == [2]
+    assert [tensor.slot for tensor in found.undecided] == [1]
