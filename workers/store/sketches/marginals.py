@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,8 @@ from workers.store.tables import Tables
 
 #: Places of an inner chunk, and inner chunks of a shard.
 _CHUNK, _CHUNKS_PER_SHARD = 16 * 1024, 64
+#: The most places of a step, 384 MiB: whoever publishes it holds all of them.
+MAX_PLACES: Final = 32 * 1024 * 1024
 _FIELDS = len(marginals.FIELDS)
 _AXIS_FIELDS = ("axis", "begin", "length")
 Values: TypeAlias = npt.NDArray[np.float32]
@@ -72,7 +74,7 @@ class StepMarginals:
         if not entries:
             return cls.none()
         values = np.concatenate([of_places[place].values for place in ordered], axis=1)
-        return cls(np.array(entries, np.int64), values)
+        return cls(np.array(entries, np.int64), values).within_limit()
 
     @classmethod
     def joined(cls, parts: Iterable[StepMarginals]) -> StepMarginals:
@@ -85,7 +87,13 @@ class StepMarginals:
         entries[:, 2] += np.repeat(begins, [len(part.entries) for part in members])
         values = np.concatenate([part.values for part in members], axis=1)
         order = np.argsort(entries[:, 0], kind="stable")
-        return cls(entries, values).of_entries(order)
+        return cls(entries, values).of_entries(order).within_limit()
+
+    def within_limit(self) -> StepMarginals:
+        """Return the marginals of the first tensors that have at most `MAX_PLACES` together."""
+        _, _, begin, length = self.entries.T
+        beyond = self.entries[begin + length > MAX_PLACES, 0]
+        return self.of_entries(np.flatnonzero(self.entries[:, 0] < beyond[0])) if len(beyond) else self
 
     def of_entries(self, chosen: npt.NDArray[np.int64]) -> StepMarginals:
         """Return some of the entries, in this order, without the places of others."""
