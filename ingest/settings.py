@@ -90,7 +90,7 @@ class Settings(BaseModel):
     sketches: bool = True
     """Whether histograms of tensors and digests of blocks are stored: answers after the tensors are gone."""
     marginals: Literal["none", "large", "all"] = "large"
-    """Of which tensors marginals are, too, if `sketches` is set. `dump-ingest sketch` adds all later."""
+    """The tensors whose marginals are stored, too, if `sketches` is set. `dump-ingest sketch` adds all."""
     pool: bool = True
     """Whether tensors that several ranks share are stored once. Needs a running `consolidate --follow`."""
     replace: bool = False

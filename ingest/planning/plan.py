@@ -118,7 +118,7 @@ def plan_step(
         leave_out_tensors: why the payloads of tensors are not stored; "" if they are.
         rewrites: how often the files were rewritten with the same sizes and times since their first commit.
         sketches: whether histograms of tensors are stored; what is stored besides does not depend on it.
-        marginals: of which tensors marginals are, too, if `sketches` is set.
+        marginals: the tensors whose marginals are stored, too, if `sketches` is set.
         shared: what other ranks are expected to have, too; None for nothing.
     """
     listing = inspected.listing

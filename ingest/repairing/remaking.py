@@ -118,8 +118,8 @@ class Dumps:
             key: the step.
             names: of generations; None for whatever the dump gives with the first grid.
             record: the commit, if it is known.
-            sketches: returns of which tensors a generation of this name has marginals; None if it has no
-                sketches at all.
+            sketches: returns the tensors that have marginals in the generation of this name; None if it has
+                no sketches.
         """
         for dump in self.of(record):
             try:

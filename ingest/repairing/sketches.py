@@ -33,7 +33,7 @@ def sketches_for_rules(step: Step) -> StepSketches | None:
 
 
 def stored_marginals(objects: ObjectStore, key: StepKey, generation: str) -> MarginalScope | None:
-    """Return of which tensors a generation has marginals; None if it has no sketches. Asks no commit."""
+    """Return the tensors that have marginals in a generation, by its objects; None if it has no sketches."""
     leaves = {f"{key.path}/{generation}/{path}/{LEAF}": path for path in sorted(sketch_tables.PATHS)}
     return sketch_tables.marginals_in({leaves[leaf] for leaf in objects.get_many(list(leaves))})
 
@@ -71,8 +71,8 @@ def mend_sketches(
     Args:
         step: the step, whose index is whole.
         damages: what is damaged of it.
-        remake: returns the same generation as the dump gives it, with sketches, and marginals of these
-            tensors; called if it is needed.
+        remake: returns the same generation as the dump gives it, with sketches, and with marginals of the
+            given tensors; called if it is needed.
     """
     damaged = damaged_kinds(step, damages)
     if not damaged:
@@ -103,6 +103,6 @@ def mend_sketches(
 
 
 def _scopes_of(kinds: Sequence[SketchKind]) -> list[MarginalScope]:
-    """Return of which tensors marginals have to be made for these kinds: a plan makes them of one scope."""
+    """Return the scopes that plans must have to make these kinds of sketches."""
     arrays = sketch_tables.ARRAYS_OF_MARGINALS
     return [arrays[kind].scope for kind in kinds if kind in arrays] or [MarginalScope.NONE]

@@ -82,7 +82,7 @@ class ServiceOptions:
     sketches: bool = False
     """Whether histograms of tensors and digests of their blocks are stored."""
     marginals: MarginalScope = MarginalScope.NONE
-    """Of which tensors marginals are, too, if `sketches` is set."""
+    """The tensors whose marginals are stored, too, if `sketches` is set."""
     pool: bool = False
     """Whether what ranks share is stored once, in the pool of a step."""
     quiet_clock: QuietClock = field(default_factory=QuietClock)

@@ -32,7 +32,7 @@ class Planner:
     shared: SharedTensors | None = None
     """Tells what goes into the pool; None if nothing does."""
     marginals: MarginalScope = MarginalScope.NONE
-    """The tensors of which marginals are stored, if `sketches` is set."""
+    """The tensors whose marginals are stored, too, if `sketches` is set."""
 
     def plan(self, inspected: Inspected, leave_out_tensors: str = "", rewrites: int = 0) -> StepPlan:
         """Plan the conversion of one step; see `plan_step`."""

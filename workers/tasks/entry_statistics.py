@@ -123,7 +123,7 @@ class EntryStatistics:
         """Prepare for an entry. If it is in device layout, each slab takes up to `limit_nbytes`.
 
         With `sketches`, its histogram and the digests of its blocks are computed in the same pass, and
-        marginals of the tensors that `marginals` says.
+        its marginals if it is in the scope `marginals`.
         """
         self._header = header = entry.header
         self._left = 0

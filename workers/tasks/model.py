@@ -123,7 +123,7 @@ class ShardJob:
     sketches: bool = False
     """Whether histograms of tensors are computed, and digests of their blocks."""
     marginals: MarginalScope = MarginalScope.ALL
-    """Of which tensors marginals are, too, if `sketches` is set."""
+    """The tensors whose marginals are stored, too, if `sketches` is set."""
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -167,7 +167,7 @@ class StepPlan:
     """Whether histograms of its tensors are stored, and digests of their blocks. They are not part of the
     fingerprint: they add to a generation."""
     marginals: MarginalScope = MarginalScope.ALL
-    """Of which tensors marginals are, too, if `sketches` is set."""
+    """The tensors whose marginals are stored, too, if `sketches` is set."""
 
     def with_sketches(self, marginals: MarginalScope = MarginalScope.ALL) -> StepPlan:
         """Return the plan that also stores sketches, with marginals of these tensors."""

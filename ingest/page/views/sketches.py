@@ -17,7 +17,7 @@ from ingest.reader.ranges import format_ranges
 from ingest.reader.tensor import Tensor
 from workers.arrays.sketches.histogram import Histogram
 from workers.errors import DamagedStore, UsageError
-from workers.store.sketches.sketch_tables import has_sketches
+from workers.store.sketches.marginals import arrays_of
 
 #: Odd positions that are listed.
 _LISTED = 12
@@ -56,7 +56,7 @@ def sketches_of(asked: Asked, tensor: Tensor) -> ShownSketches:
     # Each of them reads the index and the names of all tensors, so neither is asked for nothing.
     losses = None if histogram is None else _answered(precision, asked, tensor)
     nodes = asked.moment.store.step(tensor.rank, tensor.step).commit.nodes
-    odd = _answered(outliers, asked, tensor) if has_sketches(nodes) else None
+    odd = _answered(outliers, asked, tensor) if arrays_of(nodes) else None
     positions = () if odd is None else odd.positions
     has_marginals = odd is not None and odd.looked_at > 0
     asked_too = [*["precision"] * bool(losses and losses.rows), *["outliers"] * has_marginals]

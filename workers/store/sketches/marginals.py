@@ -160,18 +160,21 @@ def _strides(index: Tables, row: int) -> list[int]:
 
 def rows_with_marginals(index: Tables, scope: MarginalScope = MarginalScope.ALL) -> list[int]:
     """Return the rows of tensors that have marginals in a scope, unless they hold only zeros."""
-    elements = index.statistic("count")
+    elements = index.statistic("count").tolist()
     counted = histograms.counted_rows(index)
     return [row for row in counted if scope.includes(elements[row]) and _has_marginals(index, row)]
 
 
 def rows_without_marginals(index: Tables, scope: MarginalScope) -> list[int]:
-    """Return the rows of tensors that lack marginals because they are not in the scope, unless all zeros."""
+    """Return the rows of tensors that would have marginals if they were in the scope."""
     if scope is MarginalScope.ALL:
         return []
-    known = set(rows_with_marginals(index, scope))
-    zeros = index.statistic("zero_count") == index.statistic("count")
-    return [row for row in rows_with_marginals(index) if row not in known and not zeros[row]]
+    elements, zeros = index.statistic("count"), index.statistic("zero_count")
+    return [
+        row
+        for row in rows_with_marginals(index)
+        if not scope.includes(elements[row]) and zeros[row] < elements[row]
+    ]
 
 
 def _has_marginals(index: Tables, row: int) -> bool:

@@ -50,7 +50,7 @@ def has_sketches(nodes: Container[str]) -> bool:
 
 
 def marginals_in(nodes: Container[str]) -> MarginalScope | None:
-    """Return of which tensors a generation with these nodes has marginals; None if it has no sketches."""
+    """Return the tensors that have marginals in a generation with these nodes; None if it has no sketches."""
     if not has_sketches(nodes):
         return None
     arrays = marginals.arrays_of(nodes)
