@@ -85,7 +85,7 @@ class StepHooks:
                 )
 
     def detach(self) -> None:
-        """Remove all hooks; those of tensors that still live do nothing from now on."""
+        """Remove all hooks."""
         for handle in self._handles:
             handle.remove()
         self._compiled_calls.unwrap()
@@ -120,7 +120,8 @@ class StepHooks:
         if "gradients" in self._of and self._torch.is_grad_enabled():
             for way, tensor in self._tensors_in(output, name or ROOT):
                 if tensor.requires_grad:
-                    tensor.register_hook(partial(self._gradient, name, way))
+                    # Some live on: a module may return one of its parameters.
+                    self._handles.append(tensor.register_hook(partial(self._gradient, name, way)))
 
     def _name_of(self, module: TorchModule) -> str | None:
         name = self.names.modules.get(module)
