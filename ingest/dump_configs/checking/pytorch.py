@@ -112,6 +112,12 @@ def _filter_names(variables: Mapping[str, str]) -> set[str] | None:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
+def _tensor_names(feature: Mapping[str, Any]) -> list[Any]:
+    """Return the names in `tensors`, which is a list of them, or one."""
+    names = feature.get("tensors") or []
+    return names if isinstance(names, list) else [names]
+
+
 _SGLANG_RULES: tuple[ConfigRule[Mapping[str, str]], ...] = (
     warn(
         "DUMPER_ENABLE",
@@ -174,7 +180,7 @@ _TE_RULES: tuple[ConfigRule[tuple[Mapping[str, Any], Mapping[str, Any]]], ...] =
         "DumpTensors.tensors",
         "{} is not a tensor of a layer",
         TE,
-        lambda pair: next((repr(name) for name in pair[1].get("tensors") or [] if name not in _TENSORS), ""),
+        lambda pair: next((repr(name) for name in _tensor_names(pair[1]) if name not in _TENSORS), ""),
     ),
 )
 _TENSOR_RULES: tuple[ConfigRule[Mapping[str, Any]], ...] = (

@@ -15,6 +15,12 @@ WRONG = [
     ("DUMPER_NON_INTRUSIVE_MODE=full DUMPER_ENABLE=1", R, "'full' is not one of off, core, all"),
     ("SGLANG_DUMPER_ENABLE=1", W, "SGLANG_DUMPER_ENABLE is not read"),
     (te("tensor: activation", "tensor: activations"), R, "'activations' is not one of"),
+    (
+        te("tensors_struct:", "tensors: wgrads\n            tensors_struct:"),
+        R,
+        "'wgrads' is not a tensor of a layer",
+    ),
+    (te("tensors_struct:", "tensors: 2\n            tensors_struct:"), R, "2 is not a tensor of a layer"),
     (te("freq: 100", "freq: 0"), R, "freq: must be at least 1"),
     (te("layer_name_regex_pattern", "names"), R, "layers: must have layer_types"),
     (
