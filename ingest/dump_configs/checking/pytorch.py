@@ -88,6 +88,8 @@ def check_transformer_engine(content: Mapping[str, Any]) -> Iterator[ConfigFindi
         if not isinstance(feature, dict):
             continue
         yield from check_rules((entry, feature), _TE_RULES)
+        if feature.get("tensors") and not feature.get("tensors_struct"):
+            yield from _check_tensor(feature, f"{name}.DumpTensors.")  # the same options for all
         tensors = feature.get("tensors_struct", [])
         for number, tensor in enumerate(tensors if isinstance(tensors, list) else []):
             prefix = f"{name}.DumpTensors.tensors_struct[{number}]."
