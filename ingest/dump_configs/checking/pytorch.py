@@ -63,7 +63,8 @@ def check_sglang(variables: Mapping[str, str]) -> Iterator[ConfigFinding]:
     """Yield the mistakes in the variables of SGLang's dumper."""
     own = {name: value for name, value in variables.items() if name.startswith(_PREFIX)}
     yield from check_fields(own, _VARIABLES, SGLANG)
-    yield from check_rules(variables, _SGLANG_RULES)
+    # A blank one counts as one that is not set.
+    yield from check_rules({name: value for name, value in variables.items() if value.strip()}, _SGLANG_RULES)
 
 
 def variables_of(text: str) -> dict[str, str]:

@@ -50,6 +50,14 @@ def test_options_for_all_tensors_together_pass() -> None:
     assert not check_text(TOGETHER.replace("OPTIONS", "quantized_tensor: True"), "config").findings
 
 
+def test_blank_variables_count_as_not_set() -> None:
+    text = "DUMPER_ENABLE=1 DUMPER_DIR= DUMPER_NON_INTRUSIVE_MODE= DUMPER_COLLECTIVE_TIMEOUT=' '"
+    checked = check_text(text, "config")
+    assert not checked.findings
+    assert checked.asked is not None
+    assert checked.asked.directory == "/tmp/dumper"  # noqa: S108  (SGLang's default)
+
+
 def test_variables_are_those_that_a_shell_would_set() -> None:
     text = "export A=1 B='x y' \\\n  C=\n# D=2\nunclosed='\nA=2 python -m server --x=1\n2E=3"
     assert variables_of(text) == {"A": "1", "B": "x y", "C": ""}
