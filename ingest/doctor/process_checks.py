@@ -73,7 +73,7 @@ class _Metrics:
 
 
 def check_process(url: str, store: str, *, is_view_kept: bool) -> Check:
-    """Say whether a process answers, gets on with its work, and has the same store.
+    """Say whether a process answers, makes progress, and has the same store.
 
     Args:
         url: where it serves its metrics, such as `http://host:9108`.
@@ -116,7 +116,7 @@ def _hang(name: str, metrics: _Metrics) -> Check | None:
     silent_s = metrics.one("time_seconds") - metrics.one("heartbeat_timestamp_seconds")
     if silent_s <= _HANGS_S:
         return None
-    return _failure(name, f"has not got on with its work for {silent_s:.0f} s", _HANGS_HINT)
+    return _failure(name, f"has made no progress for {silent_s:.0f} s", _HANGS_HINT)
 
 
 def _other_store(name: str, metrics: _Metrics, store: str) -> Check | None:
@@ -155,7 +155,7 @@ def _work(name: str, metrics: _Metrics, *, is_view_kept: bool) -> Check | None:
 
 def _success(name: str, metrics: _Metrics) -> Check:
     age_s = metrics.age_s
-    detail = f"{name}: gets on; started {age_s:.0f} s ago"
+    detail = f"{name}: makes progress; started {age_s:.0f} s ago"
     hint = (
         "If nobody restarted it, it restarts again and again: look at the end of its log before the last "
         "start. Exit code 137: raise its memory limit."

@@ -76,7 +76,7 @@ def test_a_watcher_that_gets_on(process: Process) -> None:
     process.serve()
     check = checked(process)
     assert (check.ok, check.hint) == (True, "")
-    assert check.detail == f"watcher at http://127.0.0.1:{process.port}: gets on; started 3600 s ago"
+    assert check.detail == f"watcher at http://127.0.0.1:{process.port}: makes progress; started 3600 s ago"
 
 
 def test_a_crash_loop_that_is_up_at_the_moment(process: Process) -> None:
@@ -112,7 +112,7 @@ def test_a_process_that_hangs_in_a_dead_file_system(
     process.watch()
     process.serve()
     check = checked(process)
-    assert "has not got on with its work for 300 s" in check.detail
+    assert "has made no progress for 300 s" in check.detail
     assert "Restart it" in check.hint
 
 
