@@ -95,6 +95,9 @@ class StepHooks:
         """Record what a module is called with."""
         if self._sink is None or self._torch.compiler.is_compiling():
             return
+        graph = self._graph()
+        if not graph:
+            self._backward_ends = False  # one that failed has called nobody
         name = self._name_of(module)
         if name is None:
             return
@@ -102,7 +105,6 @@ class StepHooks:
             self._functions.enter(name)
         self._lines.note(name, module)
         if "inputs" in self._of:
-            graph = self._graph()
             self._take_all(module, name, "input", args, graph)
             if kwargs:
                 self._take_all(module, name, "kwargs", kwargs, graph)

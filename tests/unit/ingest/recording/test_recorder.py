@@ -315,6 +315,24 @@ def test_a_recorder_that_was_used_is_refused_and_hooks_nothing(
     assert not net._forward_pre_hooks
 
 
+def test_after_a_backward_pass_that_failed_the_next_one_has_gradients_of_parameters(
+    net: Any, torch: Any, tmp_path: Path
+) -> None:
+    """For instance if a training catches that it has run out of memory, and tries a smaller batch."""
+
+    def fail(_: Any) -> None:
+        message = "out of memory"
+        raise MemoryError(message)
+
+    with ingest.record(net, tmp_path, of="gradients", advance="manual") as recorder:
+        output = net(torch.ones(1, 8))
+        with pytest.raises(MemoryError), net.first.fc.bias.register_hook(fail):
+            output.sum().backward()
+        net.zero_grad()
+        net(torch.ones(1, 8)).sum().backward()
+    assert "Gradient.first.fc.weight" in recordings.names(recorder.directory, 0)
+
+
 def test_a_parameter_that_a_module_returns_keeps_no_hooks(
     nets: ModuleType, torch: Any, tmp_path: Path
 ) -> None:
