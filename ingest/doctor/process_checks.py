@@ -20,7 +20,7 @@ _ANSWER_S = 5.0
 _HANGS_S = 120.0
 #: A process that is younger may have been restarted again and again, in seconds.
 _YOUNG_S = 120.0
-_READY = "/ready"
+_METRICS, _READY = "/metrics", "/ready"
 _GONE_HINT = (
     "Look why it ended or was never started: `systemctl status`, `kubectl get pods` (Pending, Evicted, "
     "CrashLoopBackOff), `squeue`; its last log lines say the rest. Exit code 137: raise its memory limit. "
@@ -85,7 +85,7 @@ def check_process(url: str, store: str, *, is_view_kept: bool) -> Check:
     """
     address = process_address(url)
     try:
-        status, page = _get(f"{address}/metrics")
+        status, page = _get(f"{address}{_METRICS}")
         metrics = _Metrics.parse(page if status == http.client.OK else "")
         ready, reason = _get(f"{address}{_READY}")
     except TimeoutError:
@@ -97,9 +97,9 @@ def check_process(url: str, store: str, *, is_view_kept: bool) -> Check:
     except ValueError:
         metrics = _Metrics({}, "")
     if not metrics.role:
-        return Check(
-            "process", ok=False, detail=f"{address} is not a watcher or consolidator", hint=FROM_HINT
-        )
+        refused = "" if status == http.client.OK else f": it answers {_METRICS} with status {status}"
+        detail = f"{address} is not a watcher or consolidator{refused}"
+        return Check("process", ok=False, detail=detail, hint=FROM_HINT)
     name = f"{metrics.role} at {address}"
     if ready != http.client.OK:
         hint = "Run `dump-ingest doctor DUMP` as its user: it says what to change."

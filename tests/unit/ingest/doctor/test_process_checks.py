@@ -70,7 +70,7 @@ def checked(process: Process, store: str = STORE, *, is_view_kept: bool = False)
     return check_process(process.url, store, is_view_kept=is_view_kept)
 
 
-def test_a_watcher_that_gets_on(process: Process) -> None:
+def test_a_watcher_that_makes_progress(process: Process) -> None:
     process.watch()
     process.set("watcher_last_look_timestamp_seconds", NOW)
     process.serve()
@@ -167,6 +167,16 @@ def test_what_is_none_of_ours(process: Process) -> None:
     check = checked(process)
     assert "is not a watcher or consolidator" in check.detail
     assert "--from HOST:PORT" in check.hint
+
+
+def test_what_refuses_to_show_metrics_is_told_with_its_status(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For instance a proxy that asks for a token."""
+    monkeypatch.setattr(process_checks, "_get", lambda _: (401, "Unauthorized"))
+    assert checked(process).detail.endswith(
+        "is not a watcher or consolidator: it answers /metrics with status 401"
+    )
 
 
 def test_what_is_no_address() -> None:
