@@ -1,4 +1,4 @@
-"""The heartbeat of this process: when its main loop last got on with its work.
+"""The heartbeat of this process: when its main loop last made progress.
 
 Work that takes long calls `beat` as it goes: a look at a large dump for each directory and each header, a
 round of the consolidator between listings and after each task. So the heart beats through a look of half an

@@ -146,6 +146,10 @@ class StoreError(DumpIngestError):
     """The store refused."""
 
 
+#: What to do about a file that may not be read or written.
+OWNER_HINT = "Check owner and mode of the file and of the directories above it."
+
+
 class StoreDenied(StoreError, PermissionError):
     """The store does not accept these credentials, or they may not do this."""
 

@@ -113,7 +113,7 @@ def _stale(metrics: str) -> str:
     for line in metrics.splitlines():
         name, _, value = line.rpartition(" ")
         if name == _HEARTBEAT and float(value) < time.time() - STALE_S:
-            return f"hangs: it has not got on with its work for {time.time() - float(value):.0f} s"
+            return f"hangs: it has made no progress for {time.time() - float(value):.0f} s"
     return ""
 
 

@@ -43,7 +43,7 @@ def command(
 
     With a dump and a store, it also says what of the dump is not in the store, whether somebody keeps the
     consolidated view, how the last gc ended, and how far the clock is off. With --from, it asks watchers and
-    consolidators whether they run, get on with their work, and have the same store.
+    consolidators whether they run, make progress, and have the same store.
 
     [bold]dump-ingest doctor /data/dump --store s3://bucket/run.zarr --from host:9108[/]
 

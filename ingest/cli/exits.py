@@ -18,7 +18,7 @@ import typer
 
 from ingest.cli.printing import say, say_left_out
 from ingest.service.stopping import StopRequest
-from workers.errors import DamagedStore, DumpIngestError, UsageError
+from workers.errors import OWNER_HINT, DamagedStore, DumpIngestError, UsageError
 
 if TYPE_CHECKING:
     from ingest.reader.snapshot import LeftOut
@@ -50,11 +50,15 @@ def exit_code_of(error: DumpIngestError) -> int:
 def exit_if_damaged(damaged: Collection[object]) -> None:
     """End a command that has answered about the rest, if any step was damaged.
 
+    Args:
+        damaged: what was said of each. Files that may not be read are not mended by `repair`.
+
     Raises:
         Exit: with `EXIT_DAMAGE`.
     """
     if damaged:
-        say(DamagedStore.hint, label="hint")
+        if not all(OWNER_HINT in str(damage) for damage in damaged):
+            say(DamagedStore.hint, label="hint")
         raise typer.Exit(EXIT_DAMAGE)
 
 

@@ -19,7 +19,7 @@ from ingest.cli.exits import (
 from ingest.cli.ingest_sources import say_sources, sources_row
 from ingest.cli.printing import print_json, print_table, say, step_text
 from ingest.reader.rows import summary_row
-from ingest.reader.text import counted, counted_steps, files_with_problems
+from ingest.reader.text import counted, counted_steps, files_with_problems, printable
 from ingest.service.report import Report
 from ingest.settings import Settings
 from ingest.steps.not_taken import FilesNotTaken
@@ -163,7 +163,7 @@ def _say_totals(commits: Sequence[CommitSummary], store: str, seconds: float) ->
 
 def _say_problems(report: Report) -> None:
     for problem in report.problems:
-        say(f"{problem}" + (f" ({problem.hint})" if problem.hint else ""), label="problem")
+        say(printable(str(problem)) + (f" ({problem.hint})" if problem.hint else ""), label="problem")
     for summary in report.commits:
         if summary.status != "complete" or summary.unparsed:
             files = files_with_problems(summary) or "not all files could be taken"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ingest.cli.printing import say
-from ingest.reader.text import counted
+from ingest.reader.text import counted, printable
 from ingest.service.report import Report
 from ingest.steps.events import SourceKept
 from ingest.units import human_bytes
@@ -47,7 +47,8 @@ def say_sources(report: Report, *, dry_run: bool) -> None:
     for kept in report.source_kept:
         by_reason.setdefault(kept.reason.value, []).append(kept)
     for reason, steps_kept in by_reason.items():
-        example = "" if reason in _WITHOUT_DETAIL else f"; {steps_kept[0].key}: {steps_kept[0].detail}"
+        first = steps_kept[0]
+        example = "" if reason in _WITHOUT_DETAIL else f"; {first.key}: {printable(first.detail)}"
         count = counted(sum(kept.files for kept in steps_kept), "file")
         where = counted(len(steps_kept), "step")
         say(f"{count} of {where}: {_REASONS[reason]}{example}", label="stays")

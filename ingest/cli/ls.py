@@ -98,7 +98,7 @@ def command(
         _print_steps(rows, json=json)
         _say_mixed(rows)
     say_damaged(f"{key}: {reason.removeprefix(f'{key}: ')}" for key, reason in damaged.items())
-    exit_if_damaged(damaged)
+    exit_if_damaged(damaged.values())
 
 
 def _print_of_store(
@@ -169,6 +169,8 @@ def _print_token(store: ingest.DumpStore, *, json: bool) -> None:
         print_json({"token": moment.token, "clock": clock(moment.read_at), "away": ""})
     else:
         print_line(moment.token)
+    say_damaged(moment.damages)
+    exit_if_damaged(moment.damages)
 
 
 def _rows(

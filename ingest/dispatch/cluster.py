@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ingest.dispatch.own_dask_cluster import OwnDaskCluster
 
 _log = logging.getLogger(__name__)
+SAME_VERSION_HINT = "Install the same version of dump-ingest for all roles, for instance from one image."
 #: How often the workers are asked for the resources that they offer, in seconds.
 _RESOURCES_PAUSE_S = 0.5
 #: Defaults that suit tasks which hold no results and may lose their worker.
@@ -92,7 +93,13 @@ class Cluster:
             _check_versions(client)
             self._warn_of_open_scheduler(address_of(client))
         self._wait_for_resources(client)
-        client.register_plugin(IngestPlugin(self._cpu_part))
+        try:
+            client.register_plugin(IngestPlugin(self._cpu_part))
+        except Exception as exc:  # what a worker says of a plugin that it cannot load has no other type
+            if "ModuleNotFoundError" not in str(exc):
+                raise
+            message = f"a Dask worker at {self._settings.scheduler} does not have dump-ingest ({exc})"
+            raise ClusterError(message, hint=SAME_VERSION_HINT) from exc
         return client
 
     def reach(self) -> Client:
@@ -201,7 +208,7 @@ def _check_versions(client: Client) -> None:
             warnings.simplefilter("always")
             client.get_versions(check=True)
     except ValueError as exc:
-        raise ClusterError(f"versions differ: {exc}", hint="Use one image for all roles.") from exc
+        raise ClusterError(f"versions differ: {exc}", hint=SAME_VERSION_HINT) from exc
     for warning in caught:
         _log.warning("versions of client, scheduler and workers differ: %s", warning.message)
 

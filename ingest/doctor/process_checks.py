@@ -20,7 +20,7 @@ _ANSWER_S = 5.0
 _HANGS_S = 120.0
 #: A process that is younger may have been restarted again and again, in seconds.
 _YOUNG_S = 120.0
-_READY = "/ready"
+_METRICS, _READY = "/metrics", "/ready"
 _GONE_HINT = (
     "Look why it ended or was never started: `systemctl status`, `kubectl get pods` (Pending, Evicted, "
     "CrashLoopBackOff), `squeue`; its last log lines say the rest. Exit code 137: raise its memory limit. "
@@ -73,7 +73,7 @@ class _Metrics:
 
 
 def check_process(url: str, store: str, *, is_view_kept: bool) -> Check:
-    """Say whether a process answers, gets on with its work, and has the same store.
+    """Say whether a process answers, makes progress, and has the same store.
 
     Args:
         url: where it serves its metrics, such as `http://host:9108`.
@@ -85,7 +85,7 @@ def check_process(url: str, store: str, *, is_view_kept: bool) -> Check:
     """
     address = process_address(url)
     try:
-        status, page = _get(f"{address}/metrics")
+        status, page = _get(f"{address}{_METRICS}")
         metrics = _Metrics.parse(page if status == http.client.OK else "")
         ready, reason = _get(f"{address}{_READY}")
     except TimeoutError:
@@ -97,9 +97,9 @@ def check_process(url: str, store: str, *, is_view_kept: bool) -> Check:
     except ValueError:
         metrics = _Metrics({}, "")
     if not metrics.role:
-        return Check(
-            "process", ok=False, detail=f"{address} is not a watcher or consolidator", hint=FROM_HINT
-        )
+        refused = "" if status == http.client.OK else f": it answers {_METRICS} with status {status}"
+        detail = f"{address} is not a watcher or consolidator{refused}"
+        return Check("process", ok=False, detail=detail, hint=FROM_HINT)
     name = f"{metrics.role} at {address}"
     if ready != http.client.OK:
         hint = "Run `dump-ingest doctor DUMP` as its user: it says what to change."
@@ -116,7 +116,7 @@ def _hang(name: str, metrics: _Metrics) -> Check | None:
     silent_s = metrics.one("time_seconds") - metrics.one("heartbeat_timestamp_seconds")
     if silent_s <= _HANGS_S:
         return None
-    return _failure(name, f"has not got on with its work for {silent_s:.0f} s", _HANGS_HINT)
+    return _failure(name, f"has made no progress for {silent_s:.0f} s", _HANGS_HINT)
 
 
 def _other_store(name: str, metrics: _Metrics, store: str) -> Check | None:
@@ -155,7 +155,7 @@ def _work(name: str, metrics: _Metrics, *, is_view_kept: bool) -> Check | None:
 
 def _success(name: str, metrics: _Metrics) -> Check:
     age_s = metrics.age_s
-    detail = f"{name}: gets on; started {age_s:.0f} s ago"
+    detail = f"{name}: makes progress; started {age_s:.0f} s ago"
     hint = (
         "If nobody restarted it, it restarts again and again: look at the end of its log before the last "
         "start. Exit code 137: raise its memory limit."

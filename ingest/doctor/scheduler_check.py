@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from ingest.dispatch.cluster import Cluster, address_of
+from typing import TYPE_CHECKING
+
+from ingest.dispatch.cluster import SAME_VERSION_HINT, Cluster, address_of
 from ingest.doctor.check import Check
 from ingest.reader.text import counted
 from ingest.settings import Settings
+from workers.errors import ClusterError
 from workers.scheduler import WORKER_TTL_S, silences
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 #: How long a worker may send no heartbeat, in seconds. With hundreds of workers, each sends one every five.
 _SILENT_S = 15.0
@@ -18,17 +24,13 @@ def check_scheduler(settings: Settings) -> Check:
     """Connect to the Dask scheduler, count its workers, and name those that it does not hear of.
 
     Raises:
-        ClusterError: the scheduler or its workers do not answer.
+        ClusterError: the scheduler or its workers do not answer, or lack dump-ingest.
     """
     with Cluster(settings) as cluster:
         client = cluster.reach()
         workers = client.scheduler_info(n_workers=-1)["workers"]
         encrypted = "encrypted" if address_of(client).startswith("tls://") else "not encrypted"
-        silent = {
-            address: silent_s
-            for address, silent_s in client.run_on_scheduler(silences).items()
-            if silent_s > _SILENT_S
-        }
+        silent = _silent_workers(settings, client)
         if not silent:  # one that hangs would be waited for
             cluster.connect()
     threads = sum(worker["nthreads"] for worker in workers.values())
@@ -45,3 +47,19 @@ def check_scheduler(settings: Settings) -> Check:
         f"heard of them for {1.5 * WORKER_TTL_S:.0f} s at most."
     )
     return Check("scheduler", ok=False, detail=f"{detail}; it does not hear of {named}{more}", hint=hint)
+
+
+def _silent_workers(settings: Settings, client: Client) -> dict[str, float]:
+    """Return the workers that the scheduler does not hear of, and for how long, in seconds.
+
+    Raises:
+        ClusterError: the scheduler does not have this version of dump-ingest. Then it runs no tasks, either.
+    """
+    try:
+        silent_s = client.run_on_scheduler(silences)
+    except (ImportError, AttributeError) as exc:
+        raise ClusterError(
+            f"{settings.scheduler}: the scheduler does not have this version of dump-ingest ({exc})",
+            hint=SAME_VERSION_HINT,
+        ) from exc
+    return {address: seconds for address, seconds in silent_s.items() if seconds > _SILENT_S}

@@ -15,6 +15,7 @@ from ingest.reader.cubes.consolidated import open_cubes
 from ingest.reader.text import counted_steps
 from ingest.store_gc.last_run import read_last_runs
 from ingest.units import human_bytes
+from workers.model import StepKey
 from workers.store import commit
 from workers.store.objects import ObjectStore
 
@@ -24,8 +25,8 @@ _MAX_CLOCK_ERROR_S = 120.0
 MAX_LAG_S = 900.0
 #: How the check of the view begins if somebody holds its lease.
 KEPT = "kept by process"
-#: How many steps of a dump are looked up in the store, the oldest ones.
-_LOOKED_UP = 1024
+#: How many commits of the steps of a dump are read, the newest ones.
+_READ = 1024
 
 
 def check_clock(store_time: float, host_time: float) -> Check:
@@ -78,10 +79,11 @@ def check_backlog(objects: ObjectStore, listings: Sequence[Listing]) -> Check:
         (listing for listing in listings if listing.key.step is not None),
         key=lambda listing: listing.key.order,
     )
-    records = commit.read_records(objects, [listing.key for listing in steps[:_LOOKED_UP]])
-    left = [listing for listing in steps[:_LOOKED_UP] if listing.key not in records]
+    keys = [listing.key for listing in steps]
+    missing = _not_committed(objects, keys)
+    left = [listing for listing in steps if listing.key in missing]
     if not left:
-        steps_are = "the only step is" if len(records) == 1 else f"all {counted_steps(records)} are"
+        steps_are = "the only step is" if len(keys) == 1 else f"all {counted_steps(keys)} are"
         return Check("backlog", ok=True, detail=f"{steps_are} in the store")
     nbytes = sum(listing.nbytes for listing in left)
     oldest = min(left, key=lambda listing: listing.newest_change)
@@ -96,6 +98,18 @@ def check_backlog(objects: ObjectStore, listings: Sequence[Listing]) -> Check:
         "`dump-ingest watch --explain --from HOST:9108` says what each step waits for."
     )
     return Check("backlog", ok=False, detail=detail, hint=hint)
+
+
+def _not_committed(objects: ObjectStore, keys: Sequence[StepKey]) -> set[StepKey]:
+    """Return which of these steps, the oldest first, are not committed.
+
+    That the store has anything of a step is taken for its commit, but for the newest: a writer may be at work
+    on them, or may have been killed.
+    """
+    begun = set(commit.list_keys(objects, {key.rank for key in keys}))
+    newest = [key for key in keys if key in begun][-_READ:]
+    uncommitted = set(newest) - commit.read_records(objects, newest).keys()
+    return {key for key in keys if key not in begun} | uncommitted
 
 
 def _lease(objects: ObjectStore) -> LeaseRecord | None:

@@ -33,15 +33,20 @@ def read_mindspore(content: Mapping[str, Any]) -> AskedDump:
         steps=parse_iterations(str(common.get("iteration", "all"))),
         operators=_kernels(common) if common.get("dump_mode") == 1 and mode == 0 else None,
         devices=_whole_numbers(common.get("support_device")),
-        io=_IO.get(common.get("input_output", 0), Io.BOTH),
+        io=_io(common.get("input_output")),
         tensors=saved in ("tensor", "full"),
         statistics=saved in ("statistic", "full"),
         categories=tuple(map(str, _list(common.get("statistic_category")))),
         sample=sample if isinstance(sample, int) else 0,
         directory=str(common.get("path", "")),
-        only={0: "", 4: _EXCEPTION}.get(mode, _OVERFLOW)
-        or ("operators marked by set_dump" if common.get("dump_mode") == 2 else ""),
+        only=_only(mode) or ("operators marked by set_dump" if common.get("dump_mode") == 2 else ""),
     )
+
+
+def _only(op_debug_mode: Any) -> str:
+    if op_debug_mode == 0:
+        return ""
+    return _EXCEPTION if op_debug_mode == 4 else _OVERFLOW
 
 
 def _kernels(common: Mapping[str, Any]) -> tuple[OperatorPattern, ...] | None:
@@ -63,7 +68,7 @@ def read_msprobe(content: Mapping[str, Any]) -> AskedDump:
     settings = section(content, str(task))
     names = [name for name in _list(settings.get("list")) if isinstance(name, str)]
     modes = settings.get("data_mode") or ["all"]
-    io = _IO.get(modes[0], Io.BOTH) if isinstance(modes, list) and len(modes) == 1 else Io.BOTH
+    io = _io(modes[0]) if isinstance(modes, list) and len(modes) == 1 else Io.BOTH
     scope = _list(settings.get("scope"))
     return AskedDump(
         steps=_ranges(content.get("step")),
@@ -85,7 +90,7 @@ def read_acl(content: Mapping[str, Any]) -> AskedDump:
     return AskedDump(
         steps=parse_iterations(str(dump.get("dump_step") or "all")),
         operators=_layers(dump, is_watcher=scene == "watcher"),
-        io=_IO.get(dump.get("dump_mode", "output"), Io.BOTH),
+        io=_io(dump.get("dump_mode", "output")),
         tensors=dump.get("dump_data", "tensor") != "stats",
         statistics=dump.get("dump_data") == "stats",
         categories=tuple(map(str, _list(dump.get("dump_stats")))),
@@ -115,7 +120,7 @@ def read_options(options: Mapping[str, Any], *, usual_mode: str) -> AskedDump:
     return AskedDump(
         steps=parse_iterations(str(options.get("dump_step") or "all")),
         operators=tuple(OperatorPattern(layer, Match.NAME) for layer in layers) or None,
-        io=_IO.get(options.get("dump_mode", usual_mode), Io.BOTH),
+        io=_io(options.get("dump_mode", usual_mode)),
         tensors=options.get("dump_data", "tensor") != "stats",
         statistics=options.get("dump_data") == "stats",
         directory=str(options.get("dump_path", "")),
@@ -130,6 +135,10 @@ def section(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+def _io(value: Any) -> Io:
+    return _IO.get(value, Io.BOTH) if isinstance(value, int | str) else Io.BOTH
 
 
 def _whole_numbers(value: Any) -> frozenset[int] | None:

@@ -1,4 +1,4 @@
-"""When the main loop of this process last got on with its work."""
+"""When the main loop of this process last made progress."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def register_heartbeat(registry: CollectorRegistry) -> None:
     """Register the gauge: it goes on through a scan of half an hour, and stands still if the scan hangs."""
     Gauge(
         "dump_ingest_heartbeat_timestamp_seconds",
-        "Unix time when the process last got on with its work.",
+        "Unix time when the process last made progress.",
         registry=registry,
     ).set_function(last_beat)
 
 
 def hang() -> str:
-    """Return that the process hangs, and for how long; "" if it gets on: the answer of `/live`."""
+    """Return that the process hangs, and for how long; "" if it makes progress: the answer of `/live`."""
     age_s = time.time() - last_beat()
-    return f"hangs: it has not got on with its work for {age_s:.0f} s" if age_s > STALE_S else ""
+    return f"hangs: it has made no progress for {age_s:.0f} s" if age_s > STALE_S else ""

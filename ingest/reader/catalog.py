@@ -288,7 +288,7 @@ class Catalog:
                 own_commits, own_damaged = commit.read_many(self.objects, [key])
             except StoreDenied as exc:
                 denied.append(exc)
-                damaged[key] = exc.message
+                damaged[key] = f"{exc.message}. {exc.hint}"
             else:
                 commits.update(own_commits)
                 damaged.update(own_damaged)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ingest.recording.torch_module import TorchModule
@@ -17,6 +18,19 @@ _ATTRIBUTE = "_compiled_call_impl"
 def is_compiled(module: TorchModule) -> bool:
     """Return whether a module is compiled, by either way."""
     return type(module).__name__ == "OptimizedModule" or getattr(module, _ATTRIBUTE, None) is not None
+
+
+def run_within(module: TorchModule, context: Callable[[], AbstractContextManager[Any]]) -> Callable[[], None]:
+    """Run the compiled code of a module within a context from now on; return what ends that."""
+    attribute = "forward" if type(module).__name__ == "OptimizedModule" else _ATTRIBUTE
+    call = getattr(module, attribute)
+
+    def within(*args: Any, **kwargs: Any) -> Any:
+        with context():
+            return call(*args, **kwargs)
+
+    object.__setattr__(module, attribute, within)
+    return lambda: object.__setattr__(module, attribute, call)
 
 
 class CompiledCalls:

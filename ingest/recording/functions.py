@@ -10,7 +10,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,7 @@ class FunctionCalls:
         self._numbers: Counter[str] = Counter()
         self._is_active = False
         self._paused = threading.local()
+        self._mode: Any = None
         # What optimizers and the scaling of losses call is not the code of the model.
         self._left_out = tuple(str(Path(torch.__file__).parent / name) for name in ("optim", "amp"))
 
@@ -100,7 +101,16 @@ class FunctionCalls:
                 del types
                 return calls.call(func, args, kwargs or {})
 
-        return _Mode()
+        self._mode = _Mode()
+        return self._mode
+
+    def mode_taken_away(self) -> AbstractContextManager[Any]:
+        """Return a context in which the mode is not there, for what this thread calls."""
+        overrides = self._torch.overrides
+        if self._mode is None or overrides._get_current_function_mode() is not self._mode:  # noqa: SLF001  (torch has no public one)
+            return nullcontext()
+        taken: AbstractContextManager[Any] = overrides._pop_mode_temporarily()  # noqa: SLF001  (the same)
+        return taken
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function of PyTorch, and record what it takes and returns."""

@@ -85,7 +85,7 @@ class StepHooks:
                 )
 
     def detach(self) -> None:
-        """Remove all hooks; those of tensors that still live do nothing from now on."""
+        """Remove all hooks."""
         for handle in self._handles:
             handle.remove()
         self._compiled_calls.unwrap()
@@ -95,6 +95,9 @@ class StepHooks:
         """Record what a module is called with."""
         if self._sink is None or self._torch.compiler.is_compiling():
             return
+        graph = self._graph()
+        if not graph:
+            self._backward_ends = False  # one that failed has called nobody
         name = self._name_of(module)
         if name is None:
             return
@@ -102,7 +105,6 @@ class StepHooks:
             self._functions.enter(name)
         self._lines.note(name, module)
         if "inputs" in self._of:
-            graph = self._graph()
             self._take_all(module, name, "input", args, graph)
             if kwargs:
                 self._take_all(module, name, "kwargs", kwargs, graph)
@@ -120,7 +122,8 @@ class StepHooks:
         if "gradients" in self._of and self._torch.is_grad_enabled():
             for way, tensor in self._tensors_in(output, name or ROOT):
                 if tensor.requires_grad:
-                    tensor.register_hook(partial(self._gradient, name, way))
+                    # Some live on: a module may return one of its parameters.
+                    self._handles.append(tensor.register_hook(partial(self._gradient, name, way)))
 
     def _name_of(self, module: TorchModule) -> str | None:
         name = self.names.modules.get(module)

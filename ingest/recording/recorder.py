@@ -6,7 +6,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Collection
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import count
@@ -16,9 +16,9 @@ from typing import Any, Literal, Self, TypeAlias
 
 from ingest.layouts.recorder import RecordedPlacement, RecordedStep
 from ingest.recording.call_lines import CallLines
-from ingest.recording.compiled import CompiledCalls
+from ingest.recording.compiled import CompiledCalls, run_within
 from ingest.recording.functions import FunctionCalls
-from ingest.recording.hooks import StepHooks
+from ingest.recording.hooks import Names, StepHooks
 from ingest.recording.nested import io_and_slot, tensors_in
 from ingest.recording.placements import placement_of
 from ingest.recording.snapshots import ROW_NBYTES, Camera
@@ -59,8 +59,12 @@ class Choice:
 
     @property
     def last(self) -> int | None:
-        """The last step that may be recorded; None if there is none."""
-        return max(self.steps, default=-1) if self.steps is not None else None
+        """The last step that may be recorded; None if there is none, -1 if no step may be."""
+        if self.steps is None:
+            return None
+        # Of a range, not each number: `range(100, 10**9)` means all from 100 on.
+        ends = (*self.steps[:1], *self.steps[-1:]) if isinstance(self.steps, range) else self.steps
+        return max(ends, default=-1)
 
 
 class Recorder:
@@ -74,6 +78,7 @@ class Recorder:
         self._torch = torch
         self._model = model
         self._choice = choice
+        self._last = choice.last
         self._rank = rank
         self._process = os.getpid()
         self.directory = directory
@@ -92,7 +97,7 @@ class Recorder:
         self._hooks: StepHooks | None = None
         self._functions: FunctionCalls | None = None
         self._sequence = count()
-        self._has_rows = False
+        self._was_used = self._has_rows = False
         self._left_out_before = self._problems_before = 0
         self._step_resources = ExitStack()
         self._watching = ExitStack()
@@ -103,14 +108,23 @@ class Recorder:
         """Begin to watch the model.
 
         Raises:
-            UsageError: the directory cannot be written, or has one of the steps already.
+            UsageError: the directory cannot be written, or has one of the steps already; or the recorder was
+                used before.
         """
+        if self._was_used:
+            raise UsageError(
+                f"the recorder of {self.directory} was used before",
+                hint="Call `ingest.record` again for another recording.",
+            )
         self._check_directory()
+        self._was_used = True
         self._process = os.getpid()
         kernels.warm_up()
         if "functions" in self._choice.of:
             self._functions = FunctionCalls(self._torch, self, self._lines)
             self._mode.enter_context(self._functions.mode())
+            for module in Names(self._model, inside_compiled=False).compiled:
+                self._mode.callback(run_within(module, self._around_compiled))
         self._watch()
         self._writer.start()
         _in_use.add(self.directory.resolve())
@@ -136,6 +150,13 @@ class Recorder:
         elif self.problems:
             warnings.warn(text, RuntimeWarning, stacklevel=2)
 
+    def _around_compiled(self) -> AbstractContextManager[Any]:
+        """Return the context of compiled code: the mode of functions would break its graph."""
+        runs_uncompiled = self._hooks is not None and self._choice.compiled == "eager"
+        if self._functions is None or runs_uncompiled:
+            return nullcontext()
+        return self._functions.mode_taken_away()
+
     @property
     def _is_copy(self) -> bool:
         """Whether a fork made this process: it has no writing thread, and must not touch the queue."""
@@ -156,7 +177,7 @@ class Recorder:
                 "no call of the model was seen; record the object that you call, such as what torch.compile "
                 "or DistributedDataParallel returned"
             )
-        elif not self.recorded and is_whole and self._choice.last != -1:
+        elif not self.recorded and is_whole and self._last != -1:
             self._add_problem(f"none of the steps that were asked for ran; the last one was {self.step}")
         if self.recorded and not self._has_rows:
             self._add_problem(f"modules={self._choice.modules!r} fits no name of a module or parameter")
@@ -314,8 +335,7 @@ class Recorder:
 
     def _begin(self, step: int) -> None:
         self.step = step
-        last = self._choice.last
-        if last is not None and step > last:
+        if self._last is not None and step > self._last:
             self._watching.close()
             return
         if not self._choice.has(step) or self._writer.failure is not None or self._is_copy:

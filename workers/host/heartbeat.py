@@ -29,7 +29,7 @@ class Heartbeat:
         self._interval_s = int(usec) / 1e6 / _BEATS_OF_AN_INTERVAL if is_asked else math.inf
 
     def beat(self) -> None:
-        """Record that work gets on. Takes a tenth of a microsecond."""
+        """Record that work makes progress. Takes a tenth of a microsecond."""
         self._last_at = now = time.monotonic()
         if now - self._notified_at >= self._interval_s:
             self._notified_at = now

@@ -70,7 +70,7 @@ class StoredStep:
             if not self.objects.is_local:
                 raise
             # In a directory, each file has an owner and a mode: the other steps may well be readable.
-            raise DamagedStore(f"{self.key}: {exc.message}", hint=exc.hint) from exc
+            raise DamagedStore(f"{self.key}: {exc.message}. {exc.hint}", hint=exc.hint) from exc
 
     @contextmanager
     def asking_again(self) -> Iterator[None]:

@@ -351,7 +351,7 @@ _RULES: tuple[ConfigRule[_AclSettings], ...] = (
     ),
     warn(
         "dump_path",
-        "is ignored: {} is set in this environment, and counts more",
+        "is ignored: {} is set in this environment and takes precedence",
         RUNTIME,
         lambda s: (
             next((name for name in _COUNTS_MORE if os.environ.get(name)), "")

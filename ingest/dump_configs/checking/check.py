@@ -125,7 +125,7 @@ def check_text(text: str, name: str, *, version: str = "", device: str = "") -> 
         return CheckedConfig(name, system, asked, tuple(check_tensorflow(values)))
     variables = variables_of(text)
     if any("DUMPER_" in variable for variable in variables):
-        asked = AskedDump(directory=variables.get("DUMPER_DIR", "/tmp/dumper"))  # noqa: S108  (SGLang's default)
+        asked = AskedDump(directory=variables.get("DUMPER_DIR") or "/tmp/dumper")  # noqa: S108  (SGLang's default)
         return CheckedConfig(name, "sglang", asked, tuple(check_sglang(variables)))
     content = _yaml(text)
     if any(isinstance(entry, dict) and "transformer_engine" in entry for entry in content.values()):

@@ -32,6 +32,9 @@ _TASKS = (
 )
 #: Tasks of older releases, whose sections are not checked here.
 _FORMER_TASKS = ("overflow_check", "free_benchmark", "run_ut", "grad_probe")
+_UNCHECKED_TASKS = (*_FORMER_TASKS, "acc_check")
+#: At these keys, null is refused; at all others, it means the default.
+_NOT_NULL = ("async_dump", "extra_info", "precision", "load", *_TASKS)
 _MODES = ("all", "input", "output", "forward", "backward")
 _SUMMARIES = (
     *("statistics", "md5", "xor", "max", "min", "mean", "l2norm", "count", "hash", "zero count", "nan count"),
@@ -74,6 +77,8 @@ _OF_SEVERAL_KINDS = ("summary_mode", "diff_nums")
 _API = re.compile(r".+\.\d+\.(?:forward|backward)")
 _MODULE = re.compile(r"(?:Cell|Module)\..+\.(?:forward|backward)\.\d+")
 _RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
+#: The highest rank or step.
+_MAX_NUMBER = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,8 @@ class _MsProbeSettings:
         return str(self.content.get("level") or "L1")
 
     def of_task(self, key: str, default: Any = None) -> Any:
-        value = section(self.content, self.task).get(key)
+        """Return a value of the section of the task; or the default, as for null."""
+        value = None if self.task in _UNCHECKED_TASKS else section(self.content, self.task).get(key)
         return default if value is None else value
 
     @property
@@ -101,11 +107,12 @@ class _MsProbeSettings:
 
 def check_msprobe(content: Mapping[str, Any]) -> Iterator[ConfigFinding]:
     """Yield what is wrong in a `config.json` of msProbe."""
-    findings = list(check_fields(content, _FIELDS, COMMON))
-    settings = _MsProbeSettings(content)
-    if settings.task not in _FORMER_TASKS and settings.task != "acc_check":
-        of_task = section(content, settings.task)
-        plain = {key: value for key, value in of_task.items() if key not in _OF_SEVERAL_KINDS}
+    given = {key: value for key, value in content.items() if value is not None or key in _NOT_NULL}
+    findings = list(check_fields(given, _FIELDS, COMMON))
+    settings = _MsProbeSettings(given)
+    if settings.task not in _UNCHECKED_TASKS:
+        of_task = section(given, settings.task).items()
+        plain = {key: value for key, value in of_task if value is not None and key not in _OF_SEVERAL_KINDS}
         findings += check_fields(plain, _OF_TASK, COMMON, prefix=f"{settings.task}.")
     yield from with_rules(findings, settings, _RULES)
 
@@ -113,12 +120,25 @@ def check_msprobe(content: Mapping[str, Any]) -> Iterator[ConfigFinding]:
 def _bad_number(items: list[Any]) -> str:
     """Return the first item that is neither a number nor a range."""
     for item in items:
-        if Kind.COUNT.fits(item):
-            continue
-        match = _RANGE.fullmatch(item) if isinstance(item, str) else None
-        if match is None or (match[2] is not None and int(match[2]) < int(match[1])):
+        match = _RANGE.fullmatch(str(item)) if Kind.COUNT.fits(item) or isinstance(item, str) else None
+        if match is None or not int(match[1]) <= int(match[2] or match[1]) <= _MAX_NUMBER:
             return repr(item)
     return ""
+
+
+def _bad_slice(items: list[Any]) -> str:
+    """Return the first item that is not an object of whole numbers, or has a negative `dim` or `size`."""
+    for item in items:
+        if not isinstance(item, dict) or not all(isinstance(value, int) for value in item.values()):
+            return repr(item)
+        if item.get("dim", 0) < 0 or item.get("size", 0) < 0:
+            return repr(item)
+    return ""
+
+
+def _is_bad_count(value: Any) -> bool:
+    """Return whether `diff_nums` is neither -1, for all, nor a number from 1."""
+    return not isinstance(value, int) or isinstance(value, bool) or (value < 1 and value != -1)
 
 
 def _bad_scope(settings: _MsProbeSettings) -> str:
@@ -142,16 +162,22 @@ _RULES: tuple[ConfigRule[_MsProbeSettings], ...] = (
         f"{_CODE}/core/common/const.py",
         lambda s: s.task if s.task in _FORMER_TASKS else "",
     ),
+    warn(
+        "task",
+        "is missing: msProbe 26.2 ends with an error, unless PrecisionDebugger is given a task",
+        f"{_CODE}/pytorch/dump/pt_config.py",
+        lambda s: not s.content.get("task"),
+    ),
     refuse("dump_path", "is empty", DEBUGGER, lambda s: not s.content.get("dump_path")),
     refuse(
         "rank",
-        "{} is neither a rank nor a range such as 4-6",
+        "{} is neither a rank up to 1000000 nor a range such as 4-6",
         UTILS,
         lambda s: _bad_number(s.content.get("rank") or []),
     ),
     refuse(
         "step",
-        "{} is neither a step nor a range such as 4-6",
+        "{} is neither a step up to 1000000 nor a range such as 4-6",
         UTILS,
         lambda s: _bad_number(s.content.get("step") or []),
     ),
@@ -174,11 +200,17 @@ _RULES: tuple[ConfigRule[_MsProbeSettings], ...] = (
         COMMON,
         lambda s: next((repr(mode) for mode in _summaries(s) if mode not in _SUMMARIES), ""),
     ),
+    warn(
+        "summary_mode",
+        "a list is for MindSpore: with PyTorch, msProbe ends with an error",
+        COMMON,
+        lambda s: isinstance(s.of_task("summary_mode"), list) and s.task in ("tensor", "statistics"),
+    ),
     refuse(
         "diff_nums",
         "must be -1 or at least 1",
         GUIDE,
-        lambda s: s.of_task("diff_nums") == 0 or not isinstance(s.of_task("diff_nums", 1), int),
+        lambda s: _is_bad_count(s.of_task("diff_nums", 1)),
     ),
     refuse(
         "list",
@@ -218,13 +250,13 @@ _RULES: tuple[ConfigRule[_MsProbeSettings], ...] = (
         "list",
         "must have exactly one name at level L2 with PyTorch; only MindSpore in static graphs takes others",
         DEBUGGER,
-        lambda s: s.level == "L2" and s.task == "tensor" and len(s.of_task("list", [])) != 1,
+        lambda s: s.level == "L2" and s.task in ("tensor", "diff_check") and len(s.of_task("list", [])) != 1,
     ),
     warn(
         "task",
         "must be tensor at level L2 with PyTorch; only MindSpore in static graphs takes others",
         DEBUGGER,
-        lambda s: s.level == "L2" and s.task == "statistics",
+        lambda s: s.level == "L2" and s.task in ("statistics", "diff_check"),
     ),
     warn(
         "level",
@@ -270,6 +302,12 @@ _RULES: tuple[ConfigRule[_MsProbeSettings], ...] = (
         "needs summary_mode md5, in this dump and in that one",
         GUIDE,
         lambda s: s.of_task("bench_path") and s.of_task("summary_mode") != "md5",
+    ),
+    refuse(
+        "slice",
+        "{} is not an object of whole numbers, or has a negative dim or size",
+        UTILS,
+        lambda s: _bad_slice(s.of_task("slice", [])),
     ),
     warn(
         "slice",

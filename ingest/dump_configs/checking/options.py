@@ -147,7 +147,7 @@ _TORCHAIR_RULES: tuple[ConfigRule[Mapping[str, Any]], ...] = (
     ),
     warn(
         "dump_config.dump_config_path",
-        "is of less rank than {}, which is set, too: set one of the two",
+        "is overridden by {}: set one of the two",
         TORCHAIR,
         lambda o: (
             next((name for name in ("dump_layer", "dump_step", "dump_mode", "dump_data") if name in o), "")

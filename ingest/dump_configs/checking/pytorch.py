@@ -63,7 +63,8 @@ def check_sglang(variables: Mapping[str, str]) -> Iterator[ConfigFinding]:
     """Yield the mistakes in the variables of SGLang's dumper."""
     own = {name: value for name, value in variables.items() if name.startswith(_PREFIX)}
     yield from check_fields(own, _VARIABLES, SGLANG)
-    yield from check_rules(variables, _SGLANG_RULES)
+    # A blank one counts as one that is not set.
+    yield from check_rules({name: value for name, value in variables.items() if value.strip()}, _SGLANG_RULES)
 
 
 def variables_of(text: str) -> dict[str, str]:
@@ -88,6 +89,8 @@ def check_transformer_engine(content: Mapping[str, Any]) -> Iterator[ConfigFindi
         if not isinstance(feature, dict):
             continue
         yield from check_rules((entry, feature), _TE_RULES)
+        if feature.get("tensors") and not feature.get("tensors_struct"):
+            yield from _check_tensor(feature, f"{name}.DumpTensors.")  # the same options for all
         tensors = feature.get("tensors_struct", [])
         for number, tensor in enumerate(tensors if isinstance(tensors, list) else []):
             prefix = f"{name}.DumpTensors.tensors_struct[{number}]."
@@ -110,6 +113,12 @@ def _filter_names(variables: Mapping[str, str]) -> set[str] | None:
     except (SyntaxError, ValueError, RecursionError):
         return None
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def _tensor_names(feature: Mapping[str, Any]) -> list[Any]:
+    """Return the names in `tensors`, which is a list of them, or one."""
+    names = feature.get("tensors") or []
+    return names if isinstance(names, list) else [names]
 
 
 _SGLANG_RULES: tuple[ConfigRule[Mapping[str, str]], ...] = (
@@ -174,7 +183,7 @@ _TE_RULES: tuple[ConfigRule[tuple[Mapping[str, Any], Mapping[str, Any]]], ...] =
         "DumpTensors.tensors",
         "{} is not a tensor of a layer",
         TE,
-        lambda pair: next((repr(name) for name in pair[1].get("tensors") or [] if name not in _TENSORS), ""),
+        lambda pair: next((repr(name) for name in _tensor_names(pair[1]) if name not in _TENSORS), ""),
     ),
 )
 _TENSOR_RULES: tuple[ConfigRule[Mapping[str, Any]], ...] = (

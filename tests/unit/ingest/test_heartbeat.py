@@ -1,4 +1,4 @@
-"""When this process last got on with its work."""
+"""When this process last made progress."""
 
 import time
 

@@ -8,14 +8,20 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 
-from workers.errors import ClockSkewed, DumpIngestError, StoreDenied, StoreError, StoreUnavailable
+from workers.errors import (
+    OWNER_HINT,
+    ClockSkewed,
+    DumpIngestError,
+    StoreDenied,
+    StoreError,
+    StoreUnavailable,
+)
 from workers.store.backends.s3_session import seconds_ahead
 from workers.store.model import StoreAddress
 
 #: What reading or listing raises for a miss; the latter if a part of the key is an object itself.
 MISSING = (FileNotFoundError, NotADirectoryError)
 _MISSING_HINT = "Create the bucket, or correct the URL."
-_OWNER_HINT = "Check owner and mode of the file and of the directories above it."
 _SPACE_HINT = (
     "Nothing half done is visible; make room (`dump-ingest gc` removes old steps), and run the same command "
     "again."
@@ -72,7 +78,7 @@ def _translate(exc: Exception, action: str) -> StoreError:
     kind = StoreDenied if is_denied else StoreUnavailable
     if isinstance(exc, OSError) and exc.errno is not None and exc.strerror == os.strerror(exc.errno):
         # The file that it names is a temporary one, and the object is named already.
-        hint = _OWNER_HINT if is_denied else _DISK_HINTS.get(exc.errno)
+        hint = OWNER_HINT if is_denied else _DISK_HINTS.get(exc.errno)
         return kind(f"cannot {action}: {exc.strerror}", hint=hint)
     reason = reason_of(exc)
     is_endpoint = any(words in reason for words in _ENDPOINT_WORDS)

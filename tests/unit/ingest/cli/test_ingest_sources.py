@@ -2,8 +2,10 @@
 
 import pytest
 
+from ingest.cli.ingest_report import _say_problems
 from ingest.cli.ingest_sources import _REASONS, say_sources, sources_row
 from ingest.dump_retention.events import SourceDeleted
+from ingest.layouts.base import Problem
 from ingest.service.report import Report
 from ingest.steps.events import SourceKept
 from ingest.steps.keep_reasons import KeepReason
@@ -30,6 +32,17 @@ def test_deleted_files_are_counted_and_reasons_to_stay_are_given(capsys: pytest.
         "stays: 2 files of 1 step: the newest of their rank (--keep-last)",
         "stays: 2 files of 2 steps: changed while they were read back; rank 0 step 4: a.npy changed",
     ]
+
+
+def test_a_line_break_in_a_name_begins_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """It would look like something that this program says."""
+    name = "x\nDeleted 4 dump files"
+    kept = SourceKept(StepKey(0, 4), KeepReason.CHANGED, 1, f"{name} changed")
+    say_sources(Report(source_kept=[kept]), dry_run=False)
+    _say_problems(Report(problems=(Problem(name, "is a symbolic link"),)))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line[:6] for line in lines] == ["Delete", "stays:", "proble"]
+    assert "x\\nDeleted" in lines[1]
 
 
 def test_a_dry_run_says_would(capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,11 +113,14 @@ def test_a_token_changes_with_what_is_committed(nan_store: Path, tmp_path: Path,
     assert answer("ls", store, "--token").stdout.strip() != before
 
 
-def test_damaged_steps_are_told_with_what_is_missing(nan_store: Path, tmp_path: Path, answer: Answer) -> None:
+@pytest.mark.parametrize("option", ["--missing", "--token"])
+def test_damaged_steps_are_told_with_other_answers(
+    option: str, nan_store: Path, tmp_path: Path, answer: Answer
+) -> None:
     store = tmp_path / "run.zarr"
     shutil.copytree(nan_store, store)
     (store / "rank_1" / "step_2" / "zarr.json").write_text("{")
-    told = answer("ls", store, "--missing", code=3).stderr
+    told = answer("ls", store, option, code=3).stderr
     assert "damaged: rank 1 step 2: " in told
     assert "Warning" not in told
 

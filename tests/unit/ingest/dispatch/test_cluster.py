@@ -7,7 +7,8 @@ import pytest
 from distributed import LocalCluster
 from distributed.utils import get_ip
 
-from ingest.dispatch.cluster import check_encryption, is_open
+from ingest.dispatch.cluster import Cluster, check_encryption, is_open
+from ingest.settings import load
 from tests.cli import run
 from tests.dumps import DumpLibrary
 from workers.errors import ClusterError
@@ -74,3 +75,26 @@ def test_an_address_that_does_not_go_with_the_configuration_is_refused_at_once(
     """Dask would wait for its timeout, and then print a traceback."""
     with dask.config.set(config), pytest.raises(ClusterError, match=said):
         check_encryption(address)
+
+
+@pytest.mark.parametrize(
+    ("told", "error"),
+    [
+        ("ModuleNotFoundError(\"No module named 'workers'\")", ClusterError),
+        ("MemoryError()", RuntimeError),
+    ],
+)
+def test_workers_without_dump_ingest_are_named_and_other_errors_are_kept(
+    told: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing:
+        scheduler = None
+
+        def get_versions(self, **_: object) -> None: ...
+
+        def register_plugin(self, _: object) -> None:
+            raise RuntimeError(told)
+
+    monkeypatch.setattr(Cluster, "reach", lambda _: Refusing())
+    with pytest.raises(error, match=told[:11]):
+        Cluster(load(scheduler="tcp://127.0.0.1:1").settings).connect()

@@ -167,6 +167,19 @@ class TestBrokenStates:
         assert "dump-ingest ingest DUMP" in failed.hint
         assert path.exists()
 
+    def test_the_newest_step_of_many_is_not_taken(
+        self, made: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """However many steps before it are in the store, it is one that nobody takes."""
+        monkeypatch.setattr(store_checks, "_READ", 1)
+        monkeypatch.setattr(store_checks, "MAX_LAG_S", -1.0)
+        complete = by_name(run_checks(load(store=str(store)), made.root))["backlog"]
+        assert (complete.ok, complete.detail) == (True, "all 2 steps of 2 ranks are in the store")
+        made.add(np.ones(3), tensor_name(), rank=1, step=4)
+        assert self.failing(made, store).detail.startswith("1 step (")
+        (store / "rank_1" / "step_4").mkdir()  # left by a writer that was killed
+        assert self.failing(made, store).detail.startswith("1 step (")
+
     def test_a_consolidator_that_has_died(self, made: MadeDump, store: Path) -> None:
         objects = open_objects(resolve(str(store)))
         view = by_name(run_checks(load(store=str(store)), made.root))["view"]

@@ -70,13 +70,13 @@ def checked(process: Process, store: str = STORE, *, is_view_kept: bool = False)
     return check_process(process.url, store, is_view_kept=is_view_kept)
 
 
-def test_a_watcher_that_gets_on(process: Process) -> None:
+def test_a_watcher_that_makes_progress(process: Process) -> None:
     process.watch()
     process.set("watcher_last_look_timestamp_seconds", NOW)
     process.serve()
     check = checked(process)
     assert (check.ok, check.hint) == (True, "")
-    assert check.detail == f"watcher at http://127.0.0.1:{process.port}: gets on; started 3600 s ago"
+    assert check.detail == f"watcher at http://127.0.0.1:{process.port}: makes progress; started 3600 s ago"
 
 
 def test_a_crash_loop_that_is_up_at_the_moment(process: Process) -> None:
@@ -112,7 +112,7 @@ def test_a_process_that_hangs_in_a_dead_file_system(
     process.watch()
     process.serve()
     check = checked(process)
-    assert "has not got on with its work for 300 s" in check.detail
+    assert "has made no progress for 300 s" in check.detail
     assert "Restart it" in check.hint
 
 
@@ -167,6 +167,16 @@ def test_what_is_none_of_ours(process: Process) -> None:
     check = checked(process)
     assert "is not a watcher or consolidator" in check.detail
     assert "--from HOST:PORT" in check.hint
+
+
+def test_what_refuses_to_show_metrics_is_told_with_its_status(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For instance a proxy that asks for a token."""
+    monkeypatch.setattr(process_checks, "_get", lambda _: (401, "Unauthorized"))
+    assert checked(process).detail.endswith(
+        "is not a watcher or consolidator: it answers /metrics with status 401"
+    )
 
 
 def test_what_is_no_address() -> None:

@@ -1,5 +1,8 @@
 """The scheduler and its workers; tests/integration/test_watchdog.py has a worker that hangs."""
 
+import sys
+from types import ModuleType
+
 import pytest
 
 from ingest.doctor import scheduler_check
@@ -27,3 +30,23 @@ def test_workers_are_counted_and_those_that_are_silent_named(
 def test_a_scheduler_that_is_gone_is_an_error() -> None:
     with pytest.raises(ClusterError, match="no Dask scheduler"):
         check_scheduler(load(scheduler="tcp://127.0.0.1:9", scheduler_timeout_s=0.2).settings)
+
+
+def test_a_scheduler_without_this_version_is_named(
+    cluster: DaskCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For instance one that others run, from an image of their own."""
+
+    def silences() -> None: ...
+
+    # It is sent by its name.
+    silences.__module__, silences.__qualname__ = "not_installed_there", "silences"
+    module = ModuleType(silences.__module__)
+    module.silences = silences  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(scheduler_check, "silences", silences)
+    with pytest.raises(
+        ClusterError, match="the scheduler does not have this version of dump-ingest"
+    ) as error:
+        check_scheduler(load(scheduler=cluster.address).settings)
+    assert "for all roles" in error.value.hint

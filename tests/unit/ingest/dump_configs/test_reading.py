@@ -56,3 +56,20 @@ def test_what_has_the_wrong_type_is_left_at_its_default() -> None:
     asked = read_mindspore({"common_dump_settings": {"support_device": "all", "kernels": 3, "dump_mode": 1}})
     assert (asked.devices, asked.operators) == (None, None)
     assert read_msprobe({"task": "tensor", "step": ["x", 2], "tensor": []}).steps == frozenset([2])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        mindspore(input_output=[0], op_debug_mode={}),
+        msprobe({"data_mode": [["all"]]}),
+        '{"dump": {"dump_path": "/d", "dump_mode": {}}}',
+        "config.dump_config.dump_mode = []",
+    ],
+    ids=["mindspore", "msprobe", "acl", "torchair"],
+)
+def test_a_value_of_another_kind_is_refused_and_read_as_if_it_were_not_there(text: str) -> None:
+    checked = check_text(text, "config")
+    assert checked.refused
+    assert checked.asked is not None
+    assert checked.asked.io is Io.BOTH

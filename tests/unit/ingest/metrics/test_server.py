@@ -52,7 +52,7 @@ def test_says_whether_the_process_hangs(registry: CollectorRegistry, monkeypatch
         monkeypatch.setattr(heartbeat, "last_beat", lambda: last)
         status, reason = http_get(port, "/live")
         assert status == 503
-        assert reason.startswith(b"hangs: it has not got on with its work for 66")
+        assert reason.startswith(b"hangs: it has made no progress for 66")
     finally:
         stop()
 

@@ -71,3 +71,30 @@ def test_a_model_that_is_not_the_one_that_is_called_is_said(
     names, problems = record(net, compile_all(net), torch, tmp_path)
     assert names == []
     assert problems[0].startswith("no call of the model was seen; record the object that you call")
+
+
+@pytest.mark.parametrize("way", ["function", "method", "part"])
+@pytest.mark.parametrize("steps", [range(9), []], ids=["recorded", "between"])
+def test_recording_functions_neither_breaks_nor_repeats_a_compilation(
+    steps: Any, way: str, nets: ModuleType, torch: Any, tmp_path: Path
+) -> None:
+    """In smaller graphs, the numbers may be other ones, and the training is slower."""
+    graphs = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    net = nets.Net()
+    called = torch.compile(net, backend=backend) if way == "function" else net
+    if way != "function":
+        (net if way == "method" else net.first).compile(backend=backend)
+    called(torch.ones(2, 8))
+    assert len(graphs) == 1
+    with ingest.record(called, tmp_path, of="functions", steps=steps) as recorder:
+        for _ in range(2):
+            called(torch.ones(2, 8))
+    assert len(graphs) == 1
+    assert bool(recorder.recorded) == bool(steps)
+    torch.compiler.reset()

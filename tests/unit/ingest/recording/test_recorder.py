@@ -93,6 +93,8 @@ def test_everything_stands_in_the_order_in_which_it_ran(net: Any, nets: ModuleTy
         ({"steps": range(1, 3)}, [1, 2]),
         ({"every": 2}, [0, 2, 4]),
         ({"steps": [4, 0]}, [0, 4]),
+        ({"steps": range(3, 10**12)}, [3, 4]),  # too many to look at each
+        ({"steps": range(4, 0, -2)}, [2, 4]),
         ({"first_step": 100, "steps": range(102, 200)}, [102, 103, 104]),
         ({"advance": "optimizer", "steps": range(1, 3)}, [1, 2]),
     ],
@@ -298,6 +300,50 @@ def test_two_recorders_do_not_share_a_directory(net: Any, tmp_path: Path) -> Non
         pytest.raises(ingest.UsageError, match="another recorder of this process writes to"),
     ):
         ingest.record(net, tmp_path).__enter__()
+
+
+def test_a_recorder_that_was_used_is_refused_and_hooks_nothing(
+    net: Any, nets: ModuleType, tmp_path: Path
+) -> None:
+    recorder = ingest.record(net, tmp_path, steps=[0])
+    with recorder:
+        nets.train(net, 1)
+    shutil.rmtree(recorder.directory)
+    with pytest.raises(ingest.UsageError, match="was used before") as error:
+        recorder.__enter__()
+    assert error.value.hint == "Call `ingest.record` again for another recording."
+    assert not net._forward_pre_hooks
+
+
+def test_after_a_backward_pass_that_failed_the_next_one_has_gradients_of_parameters(
+    net: Any, torch: Any, tmp_path: Path
+) -> None:
+    """For instance if a training catches that it has run out of memory, and tries a smaller batch."""
+
+    def fail(_: Any) -> None:
+        message = "out of memory"
+        raise MemoryError(message)
+
+    with ingest.record(net, tmp_path, of="gradients", advance="manual") as recorder:
+        output = net(torch.ones(1, 8))
+        with pytest.raises(MemoryError), net.first.fc.bias.register_hook(fail):
+            output.sum().backward()
+        net.zero_grad()
+        net(torch.ones(1, 8)).sum().backward()
+    assert "Gradient.first.fc.weight" in recordings.names(recorder.directory, 0)
+
+
+def test_a_parameter_that_a_module_returns_keeps_no_hooks(
+    nets: ModuleType, torch: Any, tmp_path: Path
+) -> None:
+    """Or each step would leave one, and with it all that it refers to."""
+    parameter = torch.nn.Parameter(torch.ones(3))
+    net = nets.Returns(lambda _: parameter)
+    with ingest.record(net, tmp_path, of="gradients") as recorder:
+        for _ in range(3):
+            net(torch.ones(3)).sum().backward()
+    assert recordings.names(recorder.directory, 2) == ["Gradient.model.output"]
+    assert not parameter._backward_hooks
 
 
 def test_a_directory_that_another_process_uses_is_said(net: Any, nets: ModuleType, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ WRONG = [
     (TORCHAIR.replace('"0|1"', '"1-"'), R, "dump_step: '1-' must be groups"),
     (TORCHAIR.replace("Add2", "Add|2"), R, "dump_layer: 'Add_1Mul_1 Add|2' must be names"),
     (TORCHAIR.replace('"stats"', '"statistics"'), R, "dump_data: 'statistics' is not one of"),
-    (TORCHAIR + "config.dump_config.dump_config_path = '/c.json'", W, "is of less rank than dump_layer"),
+    (TORCHAIR + "config.dump_config.dump_config_path = '/c.json'", W, "is overridden by dump_layer"),
     (TENSORFLOW + 'custom_op.parameter_map["enable_dump_debug"].b = True', R, "exclude each other"),
     ('custom_op.parameter_map["enable_dump"].b = True', R, "dump_path: is missing"),
     (TENSORFLOW + 'custom_op.parameter_map["enable_exception_dump"].i = 1', W, "nothing but exceptions"),
