@@ -148,7 +148,7 @@ class LayoutComparison:
         way = decision.way
         assert way is not None  # noqa: S101  (for mypy)
         operands = self._a.operands(pair.a), self._b.operands(pair.b)
-        return PlacedPair(*operands, way.worst or way.a.assembly, way.b.assembly)
+        return PlacedPair(*operands, *(way.worst or (way.a.assembly, way.b.assembly)))
 
     def _take(self, pair: TensorPair, answer: PlacementAnswer) -> None:
         if answer.problem:

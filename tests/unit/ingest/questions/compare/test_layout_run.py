@@ -356,3 +356,14 @@ def test_a_step_that_a_rank_lacks_is_compared_on_request(halves: tuple[MadeDump,
     shutil.rmtree(cut.directory(1, rank=1))
     found = compare(cut.root, whole, include_partial=True)
     assert (len(found.steps), found.left_out) == (3, ())
+
+
+def test_a_reference_whose_replicas_differ_is_not_equal(tmp_path: Path) -> None:
+    """Whichever of them is like A: as if A and B were exchanged."""
+    values = np.random.default_rng(4).normal(size=(6, 8)).astype(np.float32)
+    replicas: list[Dump] = [{"x": values}, {"x": values * np.float32(1.5)}]
+    one = write(tmp_path / "one", [[{"x": values}]])
+    for order in (1, -1):
+        two = write(tmp_path / f"two{order}", [replicas[::order]])
+        assert compare(one, two, layout=LAYOUT).verdict == "different"
+        assert compare(two, one, layout=LAYOUT).verdict == "different"
