@@ -225,6 +225,6 @@ def _as_numbers(values: Array, element: ElementType) -> Array:
     """
     if element.name == "complex32":
         return np.asarray(values.view("<f2").astype(np.float32).view(np.complex64))
-    if element.is_opaque:
+    if element.is_opaque or values.dtype.kind in "SU" or values.dtype.names:
         raise ValueError(f"elements of type {element.name} are not numbers")
     return values
