@@ -129,6 +129,7 @@ def _scales(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> npt.NDArr
     return np.asarray(scales)
 
 
+_NO_LIMITS = ThresholdLimits()
 _AT_MOST = ("max_abs", "relative_euclidean", "rmse", "mean_relative", "max_relative")
 _AT_LEAST = ("cosine", "within_1_per_mille", "within_5_per_mille")
 _KNOWN_COUNTS = FIELDS[1:4]
@@ -211,13 +212,16 @@ class Thresholds(BaseModel):
             if rule.fits(names, dtypes):
                 return rule
         if dtypes not in self._known:
-            both = [
-                self.defaults.get(dtype) or ThresholdLimits(relative_euclidean=default_limit(dtype))
-                for dtype in dtypes
-            ]
-            # The coarser type decides how close they can be.
-            self._known[dtypes] = max(both, key=lambda limits: limits.relative_euclidean or 0.0)
+            # The coarser type decides how close they can be; sorted, so that A and B may be exchanged.
+            coarser = max(sorted(dtypes), key=self._coarseness)
+            default = ThresholdLimits(relative_euclidean=default_limit(coarser))
+            self._known[dtypes] = self.defaults.get(coarser, default)
         return self._known[dtypes]
+
+    def _coarseness(self, dtype: str) -> float:
+        """Return the relative Euclidean distance that the user allows for a type, or else its default."""
+        given = self.defaults.get(dtype, _NO_LIMITS).relative_euclidean
+        return default_limit(dtype) if given is None else given
 
 
 @lru_cache(maxsize=256)

@@ -64,6 +64,20 @@ def test_the_coarser_type_counts() -> None:
 
 
 @pytest.mark.parametrize(
+    "defaults",
+    [
+        {"bfloat16": ThresholdLimits(cosine=0.99)},
+        {"bfloat16": ThresholdLimits(cosine=0.99), "float32": ThresholdLimits(max_abs=1e-6)},
+    ],
+    ids=["of the coarser type", "of both types"],
+)
+def test_a_limit_on_another_metric_is_as_coarse_as_its_type(defaults: dict[str, ThresholdLimits]) -> None:
+    thresholds = Thresholds(defaults=defaults)
+    for dtypes in (("bfloat16", "float32"), ("float32", "bfloat16")):
+        assert thresholds.limits(("a", "b"), dtypes) == ThresholdLimits(cosine=0.99)
+
+
+@pytest.mark.parametrize(
     ("limits", "broken"),
     [
         (ThresholdLimits(), ""),
