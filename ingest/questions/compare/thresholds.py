@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ingest.questions.name_pattern import NamePattern
 from workers.arrays.comparison import Metrics
-from workers.arrays.dtypes import from_name
+from workers.arrays.dtypes import from_name, from_npy_descr
 from workers.arrays.statistics import FIELDS
 from workers.host.yaml_file import load_model
 from workers.rules.names import fits
@@ -174,6 +174,16 @@ class ThresholdRule(NamePattern, ThresholdLimits):
         )
 
 
+def _is_type(name: str) -> bool:
+    """Return whether tensors may have a type of this name: `float32`, but not `float` or `f4`."""
+    try:
+        element = from_name(name)
+        is_of_numpy = element.values.kind in "biufc" and not element.is_packed and not element.is_opaque
+        return not is_of_numpy or from_npy_descr(name).name == name
+    except ValueError:
+        return False
+
+
 def is_ignored(limits: ThresholdLimits) -> bool:
     """Return whether a rule of the user says not to compare the tensors that have these limits."""
     return isinstance(limits, ThresholdRule) and limits.ignore
@@ -190,11 +200,9 @@ class Thresholds(BaseModel):
     @model_validator(mode="after")
     def _types_exist(self) -> Self:
         for name in self.defaults:
-            try:
-                from_name(name)
-            except ValueError as exc:
-                message = f"defaults: {name!r} is not a type of elements"
-                raise ValueError(message) from exc
+            if not _is_type(name):
+                message = f"defaults: {name!r} is not a type of elements, such as float32"
+                raise ValueError(message)
         return self
 
     @cached_property
