@@ -220,8 +220,16 @@ class LayoutComparison:
             if mapped.way is not decision.way:
                 self._outcomes.pop(number, None)  # it was measured in another way
             usual = agreements.odd(kinds[number][0], agreed) or self._unreduced(number, agreed)
-            if number not in self._odd and usual and agreed.certainty is not Certainty.MAPPED:
+            is_told_otherwise = number in self._odd or agreed.certainty is Certainty.MAPPED
+            if usual and not is_told_otherwise and not self._is_held_as_in_b(number, agreed):
                 self._odd[number] = f"others of its kind are {usual}"
+
+    def _is_held_as_in_b(self, number: int, decision: Decision) -> bool:
+        """Return whether the ranks of B hold a tensor in the same way, so that it is not a difference."""
+        way = decision.way
+        if way is None or len(self._b.holders[self._pairs[number].b]) == 1:
+            return False
+        return way.same_on_both or way.kinds[0] == way.kinds[1]
 
     def _is_awaited_sum(self, number: int, decision: Decision) -> bool:
         """Return whether ranks may hold a sum only because nobody waited for its reduction yet."""

@@ -367,3 +367,9 @@ def test_a_reference_whose_replicas_differ_is_not_equal(tmp_path: Path) -> None:
         two = write(tmp_path / f"two{order}", [replicas[::order]])
         assert compare(one, two, layout=LAYOUT).verdict == "different"
         assert compare(two, one, layout=LAYOUT).verdict == "different"
+
+
+def test_a_run_is_equal_to_itself(nan_log: str) -> None:
+    """Whatever of it is odd: each rank has a loss of its own, and some gradients are equal by chance."""
+    found = compare(nan_log, nan_log, across_layouts=True)
+    assert (found.verdict, found.counts) == ("equal", {Verdict.EQUAL: 729})

@@ -117,9 +117,11 @@ def test_both_sides_may_be_cut(parts_a: int, parts_b: int) -> None:
     assert found.ways[0].kinds == ("shard 0", "shard 0") or found.ways[0].same_on_both
 
 
-def test_what_is_cut_alike_is_compared_rank_by_rank() -> None:
-    found = search_in([WHOLE, NOISE], [WHOLE, NOISE])
+@pytest.mark.parametrize("ranks", [[WHOLE, NOISE], [np.float32(2), np.float32(3)]], ids=["2-D", "0-D"])
+def test_what_is_cut_alike_is_compared_rank_by_rank(ranks: list[Values]) -> None:
+    found = search_in([np.asarray(part) for part in ranks], [np.asarray(part) for part in ranks])
     assert found.ways[0].same_on_both
+    assert found.ways[0].error == 0.0
 
 
 def test_shards_of_shards_in_the_other_order() -> None:
