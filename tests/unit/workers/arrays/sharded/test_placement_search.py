@@ -67,6 +67,13 @@ def test_shares_of_replicas_are_not_added_up() -> None:
     assert best.factor == pytest.approx(0.5)
 
 
+def test_complex_pieces_that_do_not_fit_are_looked_for_by_their_real_parts() -> None:
+    whole = WHOLE + 1j * NOISE
+    swapped = search_in([whole[6:], whole[:6]], [whole])
+    assert swapped.order is not None
+    assert [part[0].whole for part in swapped.order.stretches] == [6, 0]
+
+
 def test_a_mean_is_not_a_sum() -> None:
     found = search_in([WHOLE - NOISE, WHOLE + NOISE], [WHOLE])
     assert str(found.ways[0].a) == "mean"
