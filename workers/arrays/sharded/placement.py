@@ -111,7 +111,9 @@ class Placement:
         text = ", ".join(map(str, shown)) or "whole"
         remarks = ["uneven"] * self.uneven
         if self.padding:
-            remarks.append(f"{abs(self.padding)} positions of padding{' in B' * (self.padding < 0)}")
+            count = abs(self.padding)
+            positions = f"{count} position{'s' * (count != 1)}"
+            remarks.append(f"{positions} of padding{' in B' * (self.padding < 0)}")
         return f"{text} ({', '.join(remarks)})" if remarks else text
 
 
