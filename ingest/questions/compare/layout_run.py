@@ -20,7 +20,7 @@ from ingest.questions.compare.step_pairing import SideSteps
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.placement.decide import Certainty
 from ingest.questions.placement.layout_map import LayoutMap
-from ingest.reader.ranges import format_ranges
+from ingest.reader.ranges import named_ranges
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import counted
 from workers.errors import DamagedStore, UsageError
@@ -197,8 +197,8 @@ def _refuse_ends(source: Source) -> None:
 
 
 def _notes(steps_a: SideSteps, steps_b: SideSteps, outcome: _Outcome) -> list[str]:
-    ranks = format_ranges(steps_a.ranks), format_ranges(steps_b.ranks)
-    notes = [f"tensors were put together from ranks {ranks[0]} of A and {ranks[1]} of B (see --rank-by-rank)"]
+    a, b = (named_ranges("rank", steps.ranks) for steps in (steps_a, steps_b))
+    notes = [f"tensors were put together from {a} of A and {b} of B (see --rank-by-rank)"]
     undecided = sum(count for (_, certainty), count in outcome.layout.items() if certainty == Certainty.OPEN)
     if undecided:
         notes.append(
