@@ -156,7 +156,11 @@ def command(
     if a.rstrip("/") == b.rstrip("/"):
         say(f"A and B are both {a}", label="note")
     shown = None if all_tensors else top
+    files = {"--html": html, "--suggest-map": suggest_map}
     if over_steps:
+        _refuse_with_over_steps(
+            files | {"--map": mapping, "--thresholds": thresholds, "--layout-map": layout_map}
+        )
         growth = growth_between(a, b, chosen, settings.store_arguments, stat)
         print_growth(growth, top=shown, as_json=json)
         report_left_out(growth.left_out)
@@ -166,7 +170,7 @@ def command(
     names = _loaded(mapping, load_mapping)
     limits = _loaded(thresholds, load_thresholds)
     placements = _loaded(layout_map, load_layout_map)
-    _check_files({"--html": html, "--suggest-map": suggest_map})
+    _check_files(files)
     with _client(settings, in_threads=scheduler is None and workers is None) as client:
         comparison = compare(
             a,
@@ -200,6 +204,17 @@ def command(
 def _loaded(path: Path | None, load: Callable[[Path], _Loaded]) -> _Loaded | None:
     """Load the file of an option; return None if the option is not given."""
     return load(path) if path else None
+
+
+def _refuse_with_over_steps(files: Mapping[str, Path | None]) -> None:
+    """Refuse the first option that names a file, because `--over-steps` neither reads nor writes any.
+
+    Raises:
+        UsageError: an option is given.
+    """
+    for option, path in files.items():
+        if path is not None:
+            raise UsageError(f"{option} has no effect with --over-steps", hint="Leave one of the two out.")
 
 
 def _check_files(files: Mapping[str, Path | None]) -> None:

@@ -76,9 +76,11 @@ def print_growth(growth: ErrorGrowth, *, top: int | None, as_json: bool) -> None
     elif not order:
         print_line("no tensor differs in any step")
     rest = f", of which {len(shown)} are shown" if len(shown) < len(order) else ""
+    error = f"relative error of {growth.statistic}"
+    error += f", which is not known of {growth.unknown}" if growth.unknown else ""
     say(
         f"rank {growth.rank}, {counted(len(growth.steps), 'step')}: {len(order)} of "
-        f"{counted(len(growth.tensors), 'tensor')} differ{rest}; relative error of {growth.statistic}"
+        f"{counted(len(growth.tensors), 'tensor')} differ{rest}; {error}"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ingest.cli.printing import print_line, print_table, say, short_name
-from ingest.questions.compare import ComparedTensor, Comparison, Verdict
+from ingest.questions.compare import ComparedStep, ComparedTensor, Comparison, Verdict
 from ingest.questions.compare.compared_tensor import GOOD, UNMATCHED
 from ingest.questions.placement.decide import Certainty
 from ingest.reader.ranges import format_ranges
@@ -52,21 +52,28 @@ def _is_worth_a_line(comparison: Comparison, tensor: ComparedTensor) -> bool:
 def _print_counts(comparison: Comparison) -> None:
     counts = comparison.counts
     verdicts = [verdict for verdict in Verdict if counts[verdict]]
-    steps = comparison.steps
-    if len(steps) > _MAX_STEPS:
-        steps = tuple(step for step in steps if _has_difference(step.counts))[:_MAX_STEPS]
+    steps = _listed_steps(comparison)
     rows = [
         [
             _both(step.key_a.rank, step.key_b.rank),
             _both(step.key_a.step, step.key_b.step),
             *(str(step.counts.get(verdict, 0)) for verdict in verdicts),
         ]
-        for step in steps
+        for step in steps[:_MAX_STEPS]
     ]
     if len(comparison.steps) > 1:
         rows.append(["all", str(len(comparison.steps)), *(str(counts[verdict]) for verdict in verdicts)])
     names = [verdict.value for verdict in verdicts]
     print_table(("rank", "step", *names), rows, right=names)
+    if len(steps) > _MAX_STEPS:
+        say(f"{len(steps)} steps differ, the first {_MAX_STEPS} shown (--json, --html FILE)")
+
+
+def _listed_steps(comparison: Comparison) -> Sequence[ComparedStep]:
+    """Return the steps that are worth a line: all of a few, and of many those that differ."""
+    if len(comparison.steps) <= _MAX_STEPS:
+        return comparison.steps
+    return [step for step in comparison.steps if _has_difference(step.counts)]
 
 
 def _print_layout(comparison: Comparison) -> None:

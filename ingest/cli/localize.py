@@ -61,7 +61,8 @@ def command(
             positions = ", and the positions certainly differ" if any(row[-1] for row in rows) else ""
             say(f"all that differs is among the elements{positions}", label="note")
         verb = "is" if answer.equal == 1 else "are"
-        say(f"{counted(answer.equal, 'tensor')} {verb} equal, {answer.only_in_a} in A alone", label="note")
+        alone = f"{answer.only_in_a} in A alone, {answer.only_in_b} in B alone"
+        say(f"{counted(answer.equal, 'tensor')} {verb} equal, {alone}", label="note")
     if answer.tensors:
         raise typer.Exit(EXIT_DIFFERENT)
 

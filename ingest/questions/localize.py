@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
+from ingest.questions.compare.stored_forms import StoredForms
 from ingest.questions.empty_choice import empty_choice_error
 from ingest.questions.named_steps import name_of, named_steps
 from ingest.reader.indexed_step import COLUMNS
@@ -32,7 +33,7 @@ from workers.store.sketches import block_digests
 
 #: Why it is not known where a tensor differs.
 _NO_DIGESTS = "no digests of its blocks"
-_OTHER_FORM = "another type or shape"
+_OTHER_FORM = "another type, shape or memory order"
 _IN_DEVICE_LAYOUT = "stored in device layout"
 
 
@@ -135,6 +136,8 @@ class Localized:
     """Those that differ, in order of execution in A."""
     only_in_a: int
     """How many of the chosen tensors B does not have."""
+    only_in_b: int
+    """How many of the chosen tensors A does not have."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -143,6 +146,7 @@ class Localized:
             "b": self.b,
             "equal": self.equal,
             "only_in_a": self.only_in_a,
+            "only_in_b": self.only_in_b,
             "tensors": [tensor.to_dict() for tensor in self.tensors],
         }
 
@@ -152,55 +156,79 @@ def localize(
 ) -> Localized:
     """Return where the tensors of two steps differ, without reading them: also after `gc`.
 
-    Tensors are compared with those of the same name, bit for bit, by digests: XXH3-128 of the whole, then
-    XXH3-64 of each block of 64 KiB. Marginals then say at which positions of an axis they differ by more
-    than rounding. Only what was dumped with its elements is compared.
+    Tensors are compared with those of the same name, bit for bit: by type, shape, memory order and digests.
+    These are XXH3-128 of the whole, then XXH3-64 of each block of 64 KiB. Marginals then say at which
+    positions of an axis they differ by more than rounding. Only what was dumped with its elements is
+    compared.
 
     Args:
         a: `run.zarr@RANK,STEP`, or an open step.
         b: the reference, in the same form.
         pattern: a glob for the names of tensors; all if None.
-        conditions: what else a tensor must fulfil in A; see `FilterFields`.
+        conditions: what else a tensor must fulfil in A, or in B if only that has it; see `FilterFields`.
 
     Raises:
-        UsageError: a step is not in the store, no tensor of A was dumped with its elements, or none fulfils
-            the conditions.
+        UsageError: a step is not in the store, no tensor of A was dumped with its elements, none fulfils the
+            conditions, or B has none of those that do.
         DamagedStore: an index or the digests of blocks are damaged.
     """
     first, second = named_steps(a, b)
     condition = TensorFilter(with_pattern(pattern, conditions), COLUMNS)
-    keys, others = _dumped(first), _dumped(second)
-    if not keys:
+    dumped, others = _dumped(first), _dumped(second)
+    if not dumped:
         raise UsageError(
             f"{name_of(first)}: no tensor was dumped with its elements, so there is nothing to locate",
             hint="`dump-ingest compare` compares statistics.",
         )
-    chosen = set(first.rows(condition))
-    rows = {key: row for key, row in keys.items() if row in chosen}
-    if not rows:
-        raise empty_choice_error(condition, list(keys))
-    shared = {key: (row, others[key]) for key, row in rows.items() if key in others}
+    wanted = _chosen(first, condition, dumped)
+    if not wanted:
+        raise empty_choice_error(condition, list(dumped))
+    shared = wanted.keys() & others.keys()
+    if not shared:
+        raise UsageError(
+            f"{name_of(second)}: none of the tensors of {name_of(first)} was dumped with its elements",
+            hint="`dump-ingest compare` also pairs tensors of different names.",
+        )
     differing = {
-        key: pair
-        for key, pair in shared.items()
-        if first.tables.digest[pair[0]].tobytes() != second.tables.digest[pair[1]].tobytes()
+        key: (tensor.row, others[key].row)
+        for key, tensor in wanted.items()
+        if key in shared and tensor.content != others[key].content
     }
     return Localized(
         name_of(first),
         name_of(second),
         len(shared) - len(differing),
         tuple(_localized(first, second, differing)),
-        len(rows) - len(shared),
+        len(wanted) - len(shared),
+        len(_chosen(second, condition, others).keys() - dumped.keys()),
     )
 
 
-def _dumped(step: Step) -> dict[TensorKey, int]:
-    """Return the rows of the tensors whose elements were dumped."""
-    rows, keys = tensors_of(step.tables)
-    kinds = step.tables.label("kind")
+class _DumpedTensor(NamedTuple):
+    """A tensor whose elements were dumped."""
+
+    row: int
+    content: tuple[object, ...]
+    """Equal for tensors that are equal bit for bit: digest, and what its bytes mean."""
+
+
+def _dumped(step: Step) -> dict[TensorKey, _DumpedTensor]:
+    """Return the tensors of a step whose elements were dumped."""
+    tables = step.tables
+    rows, keys = tensors_of(tables)
+    kinds, meanings = tables.label("kind"), StoredForms(tables, rows).meanings
     return {
-        key: row for row, key in zip(rows.tolist(), keys, strict=True) if kinds[row] == RowKind.TENSOR.value
+        key: _DumpedTensor(row, (tables.digest[row].tobytes(), *meaning))
+        for row, key, meaning in zip(rows.tolist(), keys, meanings, strict=True)
+        if kinds[row] == RowKind.TENSOR.value
     }
+
+
+def _chosen(
+    step: Step, condition: TensorFilter, dumped: dict[TensorKey, _DumpedTensor]
+) -> dict[TensorKey, _DumpedTensor]:
+    rows = set(step.rows(condition))
+    return {key: tensor for key, tensor in dumped.items() if tensor.row in rows}
 
 
 def _localized(

@@ -16,7 +16,7 @@ from tests.sharded_net import LAYOUT
 from tests.torch_parallel import NETS, run_ranks
 
 RANKS = (2, 4)
-_REMARKS = re.compile(r" \((?:uneven|\d+ positions of padding)\)")
+_REMARKS = re.compile(r" \((?:uneven|\d+ positions? of padding)\)")
 
 
 class Runs:

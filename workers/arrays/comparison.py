@@ -25,15 +25,15 @@ Complex elements: errors and norms are of the modulus, the product in the cosine
 times the conjugate of b. An element with NaN in either part is NaN, else with infinity in either part
 infinite; two of these are equal if both of their parts are.
 
-Two empty tensors are equal: no error; shares, cosine and ratio of 1. If no element is left to be compared,
-everything except the shares and counts is NaN.
+Two empty tensors have no error; shares, cosine and ratio are 1. They are equal if their types are. If no
+element is left to be compared, everything except the shares and counts is NaN.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -133,10 +133,9 @@ class RunningComparison:
             message = f"{a.size} elements against {b.size}"
             raise ValueError(message)
         self._update_bit_equal(a, b)
-        if (integer := _long_integer(a.dtype, b.dtype)) is not None:
+        if _are_long_integers(a.dtype, b.dtype):
             for left, right in _blocks(a, b):
-                distance = _distance(left.astype(integer), right.astype(integer))
-                self._add(_widened(left), _widened(right), distance)
+                self._add(_widened(left), _widened(right), _distance(left, right))
         elif self._can_be_compiled(a, b):
             self._update_compiled(a, b)
         else:
@@ -211,6 +210,8 @@ class RunningComparison:
         """Return the metrics of all pieces so far."""
         if self._bit_equal:
             return no_difference(self._count)
+        if not self._count:
+            return replace(no_difference(0), bit_equal=False)
         if not self._is_numeric:
             return Metrics(self._count, self._unequal, 0, 0, False, *[math.nan] * 9)  # noqa: FBT003
         compared = self._count - self._nan - self._inf
@@ -245,8 +246,7 @@ class RunningComparison:
         )
 
     def _update_bit_equal(self, a: Array, b: Array) -> None:
-        if a.dtype != b.dtype:
-            self._bit_equal &= not a.size
+        self._bit_equal &= a.dtype == b.dtype
         # Most tensors that differ do so from the beginning: this does not read the rest of them.
         for left, right in chain([(a[:_FIRST], b[:_FIRST])], _blocks(a[_FIRST:], b[_FIRST:])):
             if not self._bit_equal:
@@ -371,20 +371,21 @@ def _narrowly_widened(values: Array) -> Array:
         return values.astype(np.float32 if is_narrow else np.float64, order="C")
 
 
-def _long_integer(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any] | None:
-    """Return the 64-bit integer type that holds the numbers of both types; None if another type does."""
-    if a.kind not in "iu" or b.kind not in "iu":
-        return None
-    both = np.result_type(a, b)
-    return both if both.kind in "iu" and both.itemsize == 8 else None
+def _are_long_integers(a: np.dtype[Any], b: np.dtype[Any]) -> bool:
+    """Return whether two types are integers, of which at least one has 64 bits."""
+    return a.kind in "iu" and b.kind in "iu" and max(a.itemsize, b.itemsize) == 8
 
 
 def _distance(a: Array, b: Array) -> Array:
     """Return |a - b| of 64-bit integers. In float64, neighbours beyond 2**53 would be the same number."""
     above = a > b
-    unsigned_a, unsigned_b = a.view(np.uint64), b.view(np.uint64)
+    unsigned_a, unsigned_b = a.astype(np.uint64), b.astype(np.uint64)
     # Exact, because the absolute difference of 64-bit integers fits into 64 bits without a sign.
-    return np.where(above, unsigned_a - unsigned_b, unsigned_b - unsigned_a).astype(np.float64)
+    distance = np.where(above, unsigned_a - unsigned_b, unsigned_b - unsigned_a).astype(np.float64)
+    if a.dtype.kind == b.dtype.kind:
+        return distance
+    # It need not fit if one is negative and the other has no sign; but float64 tells these two apart.
+    return np.where((a < 0) | (b < 0), np.abs(_widened(a) - _widened(b)), distance)
 
 
 def _same(a: Array, b: Array) -> npt.NDArray[np.bool_]:

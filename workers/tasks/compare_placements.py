@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workers.arrays.comparison import RunningComparison, no_difference
+from workers.arrays.comparison import RunningComparison
 from workers.arrays.sharded.assembly import Assembly
 from workers.arrays.sharded.placement_search import Pieces, Search, search, trimmed
 from workers.errors import DamagedStore
@@ -107,14 +107,14 @@ def _compare(pair: PlacedPair) -> PairComparison:
         count = len(pair.a)
         a, b = trimmed(pair.assembly_a, pair.assembly_b), trimmed(pair.assembly_b, pair.assembly_a)
         size = math.prod(b.shape)
-        for start in range(0, size, _PIECE):
+        for start in range(0, max(size, 1), _PIECE):  # once without elements, for the types
             stop = min(start + _PIECE, size)
             running.update(a.read(elements[:count], start, stop), b.read(elements[count:], start, stop))
     except DamagedStore as exc:
         return PairComparison(None, problem=exc.message, damaged=True)
     except (ValueError, TypeError) as exc:
         return PairComparison(None, problem=str(exc))
-    return PairComparison(running.result() if size else no_difference(0))
+    return PairComparison(running.result())
 
 
 def pack(function: Callable[[Sequence[Any]], list[Any]], batch: Sequence[Any]) -> bytes:

@@ -218,13 +218,14 @@ def _read_range(operand: Operand, start: int, stop: int) -> Array:
 
 
 def _as_numbers(values: Array, element: ElementType) -> Array:
-    """Return elements of a type that numpy can add.
+    """Return elements of a type that numpy can add, in the byte order of this machine.
 
     Raises:
         ValueError: they are not numbers.
     """
     if element.name == "complex32":
         return np.asarray(values.view("<f2").astype(np.float32).view(np.complex64))
-    if element.is_opaque:
+    if element.is_opaque or values.dtype.kind in "SU" or values.dtype.names:
         raise ValueError(f"elements of type {element.name} are not numbers")
-    return values
+    # numpy joins arrays in this order, so that the number of pieces would decide whether types are equal.
+    return values.astype(values.dtype.newbyteorder("="), copy=False)

@@ -77,8 +77,7 @@ class ComparisonBuilder:
             (side, LeftOut(step.key, step.partial)) for side, step in (("A", a), ("B", b)) if step.partial
         ]
         if partial and not self.choices.include_partial:
-            self.left_out += partial
-            self.incomplete += len(partial) == 1
+            self._leave_out(partial)
             return
         comparison = StepComparison(a, b, self.choices, runner)
         tensors = sorted(comparison.compare(), key=lambda tensor: (not tensor.name_a, tensor.number))
@@ -97,7 +96,11 @@ class ComparisonBuilder:
 
     def leave_out(self, a: StepTensors | LeftOut, b: StepTensors | LeftOut) -> None:
         """Record a pair of steps that cannot be compared, because one of them, or both, are left out."""
-        self.left_out += [(side, step) for side, step in (("A", a), ("B", b)) if isinstance(step, LeftOut)]
+        self._leave_out([(side, step) for side, step in (("A", a), ("B", b)) if isinstance(step, LeftOut)])
+
+    def _leave_out(self, steps: Sequence[tuple[str, LeftOut]]) -> None:
+        self.left_out += steps
+        self.incomplete += len(steps) == 1
 
     def finish(
         self, a: Source, b: Source, pairing: StepPairing, *, unmatched_matter: bool = True

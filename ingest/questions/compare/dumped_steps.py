@@ -22,7 +22,7 @@ from ingest.questions.compare.step_tensors import LineAndName, StepTensors
 from ingest.reader.context.configuration import sample_of_dump
 from ingest.reader.context.ge_graph import ModelOutput
 from ingest.reader.parallel.mesh import Coordinates
-from ingest.reader.ranges import format_ranges
+from ingest.reader.ranges import named_ranges
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import counted
 from workers.arrays.digest import DIGEST_BYTES
@@ -56,11 +56,11 @@ class DumpSource:
             if listing.files and selection.includes(listing.key)
         }
         if not self._listings:
-            ranks = format_ranges({listing.key.rank for listing in listings})
-            steps = format_ranges({listing.key.step or 0 for listing in listings})
+            ranks = named_ranges("rank", {listing.key.rank for listing in listings})
+            steps = named_ranges("step", {listing.key.step or 0 for listing in listings})
             raise UsageError(
                 f"{selection}: the dump does not have this rank and step",
-                hint=f"It has ranks {ranks} and steps {steps}.",
+                hint=f"It has {ranks} and {steps}.",
             )
 
     @cached_property

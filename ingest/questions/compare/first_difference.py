@@ -6,6 +6,7 @@ that. So a changed learning rate changes the dumped weight, which comes before i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -98,13 +99,15 @@ def _only_element(side: StepTensors, number: int) -> str:
     """Return the only element of a tensor, with all digits of its type; "" if it has none or others."""
     if any(length != 1 for length in side.shapes[number]):
         return ""
-    if side.dumped[number]:
-        operand = side.operand(number)
-        (payload,) = read_whole([operand])
-        if not isinstance(payload, DamagedStore):
-            try:
+    try:
+        if side.dumped[number] and number not in side.removed:
+            operand = side.operand(number)
+            (payload,) = read_whole([operand])
+            if not isinstance(payload, DamagedStore):
                 return str(operand.values(payload)[0])
-            except ValueError:  # a layout that cannot be read
-                return ""
-    value = float(side.statistics[number][FIELDS.index("min")])
-    return "" if value != value else str(from_name(side.dtypes[number]).values.type(value))  # noqa: PLR0124
+        count, low = side.statistics[number][[FIELDS.index("count"), FIELDS.index("min")]].tolist()
+        # A log may tell statistics without a type, and without the shape.
+        is_known = count == 1 and not math.isnan(low)
+        return str(from_name(side.dtypes[number]).values.type(low)) if is_known else ""
+    except ValueError:  # a type or layout that cannot be read
+        return ""

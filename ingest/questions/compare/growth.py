@@ -62,6 +62,11 @@ class ErrorGrowth:
         order = np.lexsort((np.arange(begin.size), begin))
         return [(place, int(begin[place])) for place in order.tolist() if begin[place] < len(self.steps)]
 
+    @property
+    def unknown(self) -> int:
+        """How many tensors have no error that is known in any step."""
+        return int(np.isnan(self.errors).all(axis=1).sum())
+
     def rows(self) -> list[dict[str, Any]]:
         """Return a flat row of plain values for each tensor and step that both runs have."""
         return [
@@ -99,7 +104,8 @@ def error_growth(a: Catalog, b: Catalog, rank: int, stat: str = "l2_norm", *, na
         name: a glob for the names of tensors.
 
     Raises:
-        UsageError: they have no step or no tensor in common, or the statistic is unknown.
+        UsageError: they have no step or no tensor in common, the statistic does not exist, or it is not
+            known of any tensor.
         DamagedStore: no step can be read.
     """
     statistic = statistic_named(stat)
@@ -143,9 +149,18 @@ def error_growth(a: Catalog, b: Catalog, rank: int, stat: str = "l2_norm", *, na
         statistic=statistic,
         tensors=tuple(growth.places),
         steps=tuple(read),
-        errors=growth.errors(),
+        errors=_known(growth.errors(), statistic),
         left_out=tuple(left_out),
     )
+
+
+def _known(errors: npt.NDArray[np.float64], statistic: str) -> npt.NDArray[np.float64]:
+    if np.isnan(errors).all():
+        raise UsageError(
+            f"the {statistic} of no tensor is known on both sides",
+            hint=f"Name another statistic: one of {', '.join(FIELDS)}.",
+        )
+    return errors
 
 
 def _in_run(left: LeftOut, side: Snapshot) -> LeftOut:

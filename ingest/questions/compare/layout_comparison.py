@@ -107,12 +107,7 @@ class LayoutComparison:
 
     def _search(self, pairs: Iterable[TensorPair], runner: PairRunner) -> None:
         """Decide how the ranks of both sides hold each of these tensors, each by itself."""
-        open_pairs = []
-        for pair in pairs:
-            if decision := same_content(self._a, pair.a, self._b, pair.b):
-                self._decisions[pair.a] = decision
-            else:
-                open_pairs.append(pair)
+        open_pairs = [pair for pair in pairs if not self._have_same_content(pair)]
         if not self._state.layout_map.placements:
             open_pairs = self._without_confirmed(open_pairs, runner)
         questions = [self._question(pair.a, pair.b) for pair in open_pairs]
@@ -138,17 +133,27 @@ class LayoutComparison:
     def _decide_removed(self, pairs: Iterable[TensorPair]) -> None:
         """Decide about tensors that were removed from a store: by digests, or by marginals alone."""
         for pair in pairs:
-            if decision := same_content(self._a, pair.a, self._b, pair.b):
-                self._decisions[pair.a] = decision
-                self._outcomes[pair.a] = PairComparison(no_difference(math.prod(self._b.shapes(pair.b)[0])))
-            elif (proposal := propose(self._a, pair.a, self._b, pair.b)) and proposal.is_shown:
+            if self._have_same_content(pair):
+                continue
+            proposal = propose(self._a, pair.a, self._b, pair.b)
+            if proposal is not None and proposal.is_shown:
                 self._decisions[pair.a] = proposal.decision
+
+    def _have_same_content(self, pair: TensorPair) -> bool:
+        """Return whether digests show that all pieces of both sides are equal, and decide that they are."""
+        decision = same_content(self._a, pair.a, self._b, pair.b)
+        if decision is None:
+            return False
+        size = math.prod(self._b.shapes(pair.b)[0])
+        self._decisions[pair.a] = decision
+        self._outcomes[pair.a] = PairComparison(no_difference(size), "digest")
+        return True
 
     def _placed(self, pair: TensorPair, decision: Decision) -> PlacedPair:
         way = decision.way
         assert way is not None  # noqa: S101  (for mypy)
         operands = self._a.operands(pair.a), self._b.operands(pair.b)
-        return PlacedPair(*operands, way.worst or way.a.assembly, way.b.assembly)
+        return PlacedPair(*operands, *(way.worst or (way.a.assembly, way.b.assembly)))
 
     def _take(self, pair: TensorPair, answer: PlacementAnswer) -> None:
         if answer.problem:
@@ -211,10 +216,20 @@ class LayoutComparison:
                 self._learn_reduction(number, checked)
         for number, decision in self._decisions.items():
             agreed = agreements.settle(kinds[number], decision)
-            self._decisions[number] = self._state.layout_map.apply(self._a.keys[number].name, agreed)
+            mapped = self._decisions[number] = self._state.layout_map.apply(self._a.keys[number].name, agreed)
+            if mapped.way is not decision.way:
+                self._outcomes.pop(number, None)  # it was measured in another way
             usual = agreements.odd(kinds[number][0], agreed) or self._unreduced(number, agreed)
-            if number not in self._odd and usual and agreed.certainty is not Certainty.MAPPED:
+            is_told_otherwise = number in self._odd or agreed.certainty is Certainty.MAPPED
+            if usual and not is_told_otherwise and not self._is_held_as_in_b(number, agreed):
                 self._odd[number] = f"others of its kind are {usual}"
+
+    def _is_held_as_in_b(self, number: int, decision: Decision) -> bool:
+        """Return whether the ranks of B hold a tensor in the same way, so that it is not a difference."""
+        way = decision.way
+        if way is None or len(self._b.holders[self._pairs[number].b]) == 1:
+            return False
+        return way.same_on_both or way.kinds[0] == way.kinds[1]
 
     def _is_awaited_sum(self, number: int, decision: Decision) -> bool:
         """Return whether ranks may hold a sum only because nobody waited for its reduction yet."""

@@ -176,7 +176,8 @@ def _with_verdict(tensor: JudgedTensor, metrics: Metrics, judgement: Judgement) 
     if verdict is Verdict.CLOSE and tensor.note:
         reason = tensor.note
     held = row.held and replace(row.held, limit=judgement.limit, times=judgement.times)
-    return replace(row, verdict=verdict, reason=reason, metrics=metrics, basis="elements", held=held)
+    basis = tensor.outcome.basis if tensor.outcome else ""
+    return replace(row, verdict=verdict, reason=reason, metrics=metrics, basis=basis, held=held)
 
 
 def _why_odd(row: ComparedTensor, odd: str) -> str:

@@ -20,12 +20,13 @@ from ingest.questions.compare.step_pairing import SideSteps
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.placement.decide import Certainty
 from ingest.questions.placement.layout_map import LayoutMap
-from ingest.reader.ranges import format_ranges
+from ingest.reader.ranges import named_ranges
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import counted
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
 
+_MISSING = "missing, though other ranks have this step"
 #: What FSDP1 calls the parameters of a unit, joined and cut, without `use_orig_params`.
 _FLAT = re.compile(r"(?:^|[._/])_?flat_param(?:[._/]|$)")
 
@@ -55,6 +56,8 @@ class _Outcome:
     guessed: Counter[str] = field(default_factory=Counter)
     """How many pairs were guessed, by how."""
     matched: int = 0
+    incomplete: int = 0
+    """Steps that are complete on one side alone."""
 
     def add(
         self, a: HeldTensors, b: HeldTensors, comparison: LayoutComparison, rows: list[ComparedTensor]
@@ -103,6 +106,7 @@ class LayoutRun:
             ranks_a = self._load(self.a, steps_a, step_a, "A", left_out)
             ranks_b = self._load(self.b, steps_b, step_b, "B", left_out)
             if not ranks_a or not ranks_b:
+                outcome.incomplete += bool(ranks_a or ranks_b)
                 continue
             b = hold_together(step_b, ranks_b, self.b.coordinates())
             numbers.learn(ranks_a, b)
@@ -122,6 +126,7 @@ class LayoutRun:
             left_out=tuple(left_out),
             only_a=_missing(steps_a, compared_a, steps_b),
             only_b=_missing(steps_b, compared_b, steps_a),
+            incomplete=outcome.incomplete,
             notes=(
                 *_notes(steps_a, steps_b, outcome),
                 *_flat_parameters(tensors),
@@ -139,10 +144,16 @@ class LayoutRun:
     def _load(
         self, source: Source, steps: SideSteps, step: int, side: str, left_out: list[tuple[str, LeftOut]]
     ) -> dict[int, StepTensors]:
-        """Return one step of all ranks; nothing if one of them is damaged or partial."""
+        """Return one step of all ranks; nothing if it is damaged, partial or missing on one of them."""
+        if any(key.step == step for key in steps.left_out):
+            return {}  # what is missing of it was named when the side was opened
         ranks: dict[int, StepTensors] = {}
         problems = []
-        for key in (key for key in steps.keys if key.step == step):
+        there = set(steps.keys)
+        for key in (StepKey(rank, step) for rank in steps.ranks):
+            if key not in there:
+                problems += [LeftOut(key, _MISSING)] * (not self.choices.include_partial)
+                continue
             try:
                 loaded = source.load(key)
             except DamagedStore as exc:
@@ -186,8 +197,8 @@ def _refuse_ends(source: Source) -> None:
 
 
 def _notes(steps_a: SideSteps, steps_b: SideSteps, outcome: _Outcome) -> list[str]:
-    ranks = format_ranges(steps_a.ranks), format_ranges(steps_b.ranks)
-    notes = [f"tensors were put together from ranks {ranks[0]} of A and {ranks[1]} of B (see --rank-by-rank)"]
+    a, b = (named_ranges("rank", steps.ranks) for steps in (steps_a, steps_b))
+    notes = [f"tensors were put together from {a} of A and {b} of B (see --rank-by-rank)"]
     undecided = sum(count for (_, certainty), count in outcome.layout.items() if certainty == Certainty.OPEN)
     if undecided:
         notes.append(
@@ -217,7 +228,9 @@ def _paired_steps(a: SideSteps, b: SideSteps) -> list[tuple[int, int]]:
     Raises:
         UsageError: they have none in common.
     """
-    of_a, of_b = ({key.step for key in side.keys if key.step is not None} for side in (a, b))
+    of_a, of_b = (
+        {key.step for key in (*side.keys, *side.left_out) if key.step is not None} for side in (a, b)
+    )
     named = a.selection.step, b.selection.step
     if named[0] is not None and named[1] is not None:
         pairs = [(named[0], named[1])]

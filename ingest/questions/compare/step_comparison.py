@@ -27,8 +27,8 @@ from ingest.questions.compare.suggested_map import guessed_names
 from ingest.questions.compare.tensor_choice import only_chosen
 from ingest.questions.compare.thresholds import ThresholdLimits, Thresholds, is_ignored
 from ingest.questions.compare.tolerance import RoundingBound
+from ingest.questions.compare.updated_parameters import ignoring_updates
 from ingest.questions.compare.version_matching import KnownPairs, are_of_versions, with_guesses
-from ingest.reader.flow.operator_kinds import is_input, is_parameter
 from ingest.reader.tensor_filter import FilterFields
 from ingest.reader.text import shape_text
 from workers.arrays.comparison import Metrics
@@ -98,6 +98,7 @@ class StepComparison:
         """The operators that only one side has, if the two ran different ones."""
         self.operators = aligned.operators
         """How many operators A and B have, and in common; zeros if names tell all."""
+        self._contents = aligned.contents
         matching = aligned.matching
         self.guesses = guessed_names(a, b, matching.pairs)
         """What was guessed of two versions, by pattern over the names of A."""
@@ -156,29 +157,11 @@ class StepComparison:
                 measured, [self._pairs[number].a for number in np.flatnonzero(same).tolist()]
             )
         compared = [*decided, *(self._judge(known, bounds.get(known.pair.a)) for known in measured)]
-        for row in (*(self._with_updates(compared) if self.gaps else compared), *self._unmatched()):
+        if self.gaps:
+            compared = ignoring_updates(compared, self._pairs, self._a.keys, self._contents)
+        for row in (*compared, *self._unmatched()):
             self.counts[row.verdict] += 1
             yield row
-
-    def _with_updates(self, rows: Sequence[ComparedTensor]) -> list[ComparedTensor]:
-        """Return the rows of two programs: a parameter that one side dumped after its update is ignored.
-
-        It differs, and all that reads the parameter as A dumped it reads the same in B.
-        """
-        pairs = {pair.a: pair for pair in self._pairs}
-        by_content: dict[bytes, list[int]] = {}
-        for number, pair in pairs.items():
-            if is_input(self._a.keys[number].io) and pair.matched_by.is_guess:
-                by_content.setdefault(self._a.digests[number].tobytes(), []).append(number)
-        differ = {row.number for row in rows if row.name_a and row.verdict is Verdict.DIFFERENT}
-        judged = []
-        for row in rows:
-            content = self._a.digests[row.number].tobytes() if row.number in differ and row.name_b else b""
-            read = by_content.get(content, []) if any(content) and is_parameter(row.op_type) else []
-            if read and differ.isdisjoint(read):
-                row = replace(row, verdict=Verdict.IGNORED, reason=_UPDATED)  # noqa: PLW2901
-            judged.append(row)
-        return judged
 
     def first(self, tensors: Sequence[ComparedTensor]) -> FirstDifference | None:
         """Return the first of these tensors that differs, and what is known of the inputs of its operator.
@@ -409,7 +392,6 @@ class StepComparison:
 
 #: The digest of a payload that is not known.
 _UNKNOWN = bytes(DIGEST_BYTES)
-_UPDATED = "dumped before its update on one side, and after it on the other: operators read the same"
 
 
 def _told(side: StepTensors, number: int) -> str:

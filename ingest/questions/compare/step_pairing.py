@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ingest.questions.compare.selection import Selection
 from ingest.questions.compare.sources import Source
-from ingest.reader.ranges import format_ranges
+from ingest.reader.ranges import named_ranges
 from workers.errors import UsageError
 from workers.model import StepKey
 
@@ -39,7 +39,7 @@ class SideSteps:
 
     def __str__(self) -> str:
         steps = {key.step for key in self.keys if key.step is not None}
-        return f"ranks {format_ranges(self.ranks)} and steps {format_ranges(steps)}"
+        return f"{named_ranges('rank', self.ranks)} and {named_ranges('step', steps)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ingest.questions.name_pattern import NamePattern
 from workers.arrays.comparison import Metrics
-from workers.arrays.dtypes import from_name
+from workers.arrays.dtypes import from_name, from_npy_descr
 from workers.arrays.statistics import FIELDS
 from workers.host.yaml_file import load_model
 from workers.rules.names import fits
@@ -129,6 +129,7 @@ def _scales(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> npt.NDArr
     return np.asarray(scales)
 
 
+_NO_LIMITS = ThresholdLimits()
 _AT_MOST = ("max_abs", "relative_euclidean", "rmse", "mean_relative", "max_relative")
 _AT_LEAST = ("cosine", "within_1_per_mille", "within_5_per_mille")
 _KNOWN_COUNTS = FIELDS[1:4]
@@ -173,6 +174,16 @@ class ThresholdRule(NamePattern, ThresholdLimits):
         )
 
 
+def _is_type(name: str) -> bool:
+    """Return whether tensors may have a type of this name: `float32`, but not `float` or `f4`."""
+    try:
+        element = from_name(name)
+        is_of_numpy = element.values.kind in "biufc" and not element.is_packed and not element.is_opaque
+        return not is_of_numpy or from_npy_descr(name).name == name
+    except ValueError:
+        return False
+
+
 def is_ignored(limits: ThresholdLimits) -> bool:
     """Return whether a rule of the user says not to compare the tensors that have these limits."""
     return isinstance(limits, ThresholdRule) and limits.ignore
@@ -189,11 +200,9 @@ class Thresholds(BaseModel):
     @model_validator(mode="after")
     def _types_exist(self) -> Self:
         for name in self.defaults:
-            try:
-                from_name(name)
-            except ValueError as exc:
-                message = f"defaults: {name!r} is not a type of elements"
-                raise ValueError(message) from exc
+            if not _is_type(name):
+                message = f"defaults: {name!r} is not a type of elements, such as float32"
+                raise ValueError(message)
         return self
 
     @cached_property
@@ -211,13 +220,16 @@ class Thresholds(BaseModel):
             if rule.fits(names, dtypes):
                 return rule
         if dtypes not in self._known:
-            both = [
-                self.defaults.get(dtype) or ThresholdLimits(relative_euclidean=default_limit(dtype))
-                for dtype in dtypes
-            ]
-            # The coarser type decides how close they can be.
-            self._known[dtypes] = max(both, key=lambda limits: limits.relative_euclidean or 0.0)
+            # The coarser type decides how close they can be; sorted, so that A and B may be exchanged.
+            coarser = max(sorted(dtypes), key=self._coarseness)
+            default = ThresholdLimits(relative_euclidean=default_limit(coarser))
+            self._known[dtypes] = self.defaults.get(coarser, default)
         return self._known[dtypes]
+
+    def _coarseness(self, dtype: str) -> float:
+        """Return the relative Euclidean distance that the user allows for a type, or else its default."""
+        given = self.defaults.get(dtype, _NO_LIMITS).relative_euclidean
+        return default_limit(dtype) if given is None else given
 
 
 @lru_cache(maxsize=256)

@@ -70,15 +70,15 @@ def bit_difference(
 
     Args:
         first: the elements of the first tensor, in 1-D pieces.
-        second: the elements of the second tensor, of the same type, in pieces of the same lengths.
+        second: the elements of the second tensor, of the same type, in pieces of the same lengths. The byte
+            order may be another one.
         shape: the shape of both.
         order: `C` if the last axis is the fastest one in the pieces, or `F`.
     """
     elements = bits = done = 0
     listed: list[DifferingElement] = []
     for a, b in zip(first, second, strict=True):
-        raw = [np.ascontiguousarray(piece).view(np.uint8).reshape(len(piece), -1) for piece in (a, b)]
-        flipped = raw[0] ^ raw[1]
+        flipped = _bytes(a) ^ _bytes(b)
         places = np.flatnonzero(flipped.any(axis=1))
         elements += len(places)
         bits += int(np.bitwise_count(flipped[places]).sum()) if len(places) else 0
@@ -95,3 +95,9 @@ def bit_difference(
         message = f"{done} elements do not fill the shape {shape}"
         raise ValueError(message)
     return BitDifference(elements, bits, tuple(listed))
+
+
+def _bytes(elements: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Return the bytes of elements, the lowest one first, (element, byte)."""
+    little_endian = elements.astype(elements.dtype.newbyteorder("<"), order="C", copy=False)
+    return little_endian.view(np.uint8).reshape(len(elements), elements.dtype.itemsize)

@@ -111,7 +111,9 @@ class Placement:
         text = ", ".join(map(str, shown)) or "whole"
         remarks = ["uneven"] * self.uneven
         if self.padding:
-            remarks.append(f"{abs(self.padding)} positions of padding{' in B' * (self.padding < 0)}")
+            count = abs(self.padding)
+            positions = f"{count} position{'s' * (count != 1)}"
+            remarks.append(f"{positions} of padding{' in B' * (self.padding < 0)}")
         return f"{text} ({', '.join(remarks)})" if remarks else text
 
 
@@ -388,7 +390,8 @@ def _forms(dimension: Dimension, length: int, inner: Sequence[int]) -> Iterator[
 
 def same_on_both(shapes: Sequence[Shape]) -> Assembly | None:
     """Return pieces of one shape one behind the other: to compare rank by rank what lies alike in both."""
-    if len(set(shapes)) != 1 or not shapes[0]:
+    if len(set(shapes)) != 1:
         return None
-    parts: list[Any] = [Piece(number, shape) for number, shape in enumerate(shapes)]
+    pieces = [Piece(number, shape) for number, shape in enumerate(shapes)]
+    parts: list[Any] = pieces if shapes[0] else [Shaped((piece,), (1,)) for piece in pieces]
     return joined(parts, 0)

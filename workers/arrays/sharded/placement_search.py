@@ -86,9 +86,9 @@ class ScoredWay:
     error_besides_factor: float = math.inf
     """The part of a that is not a multiple of b, relative to a."""
     spread: float = 0.0
-    """By how much replicas differ in their distance from B."""
-    worst: Assembly | None = None
-    """How A is put together from the replicas that are farthest from B."""
+    """By how much replicas differ in their distance from the other side."""
+    worst: tuple[Assembly, Assembly] | None = None
+    """How both sides are put together from the replicas that are farthest apart."""
     same_on_both: bool = False
     """Whether both sides hold the tensor alike, in whatever way: they were compared rank by rank."""
 
@@ -155,9 +155,10 @@ class _Sides:
 
     def score(self, way_a: Placement, way_b: Placement) -> ScoredWay:
         """Return the error between the two sides if they are put together in these ways."""
-        assembly_b = _distinct(way_b.assembly, self.b)[0]
-        choices = _distinct(way_a.assembly, self.a)
-        agreements = [self._agreement(choice, assembly_b) for choice in choices]
+        choices_a, choices_b = _distinct(way_a.assembly, self.a), _distinct(way_b.assembly, self.b)
+        choices = [(choice, choices_b[0]) for choice in choices_a]
+        choices += [(choices_a[0], choice) for choice in choices_b[1:]]
+        agreements = [self._agreement(*choice) for choice in choices]
         errors = [agreement.error for agreement in agreements]
         place = errors.index(max(errors))
         worst = agreements[place]

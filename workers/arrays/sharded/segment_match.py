@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.sharded.assembly import AxisSegment, Elements, Shape
+from workers.arrays.sharded.assembly import AxisSegment, Elements, Shape, widened
 
 #: Places on the axes before and behind whose elements make a profile.
 _SAMPLES = 8
@@ -165,7 +165,10 @@ class _EqualPlaces:
 
 
 def _profile(elements: Elements, shape: Shape, axis: int, box: Shape) -> npt.NDArray[np.float64]:
-    """Return some elements at each position of an axis, (position, sample), float64; NaN and Inf as 0."""
+    """Return some elements at each position of an axis, (position, sample), float64.
+
+    Of complex elements, these are the real parts. NaN and Inf are 0.
+    """
     length, inner = shape[axis], math.prod(shape[axis + 1 :])
     if not math.prod(shape):
         return np.zeros((length, 1))
@@ -178,7 +181,7 @@ def _profile(elements: Elements, shape: Shape, axis: int, box: Shape) -> npt.NDA
             end = min(begin + step, length)
             base = place * length
             values = elements.read((base + begin) * inner, (base + end) * inner)
-            parts.append(values.reshape(end - begin, inner)[:, columns].astype(np.float64))
+            parts.append(widened(values.reshape(end - begin, inner)[:, columns]).real)
         rows.append(np.concatenate(parts))
     profile = np.concatenate(rows, axis=1)
     return np.where(np.isfinite(profile), profile, 0.0)

@@ -54,6 +54,8 @@ class AlignedPrograms:
     gaps: tuple[OperatorGap, ...] = ()
     operators: tuple[int, int, int] = (0, 0, 0)
     """Of A, of B, and in common."""
+    contents: tuple[Sequence[bytes], Sequence[bytes]] = ((), ())
+    """The digests of all tensors of A, and of B; zeros if not known, and none if nothing was aligned."""
 
 
 def align_programs(
@@ -89,6 +91,7 @@ def align_programs(
         _completed(matching, [*by_name, *programs.with_forms([*others, *pairs], runner)]),
         tuple(programs.named(alignment.gaps)),
         (len(programs.a.calls), len(programs.b.calls), len(alignment.pairs)),
+        (a.contents, b.contents),
     )
 
 

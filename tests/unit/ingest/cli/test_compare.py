@@ -124,5 +124,7 @@ def test_over_steps_the_tensors_that_differ_first_come_first(tmp_path: Path, ans
         ((tmp_path / "a.zarr@0,1", sides[1]), "about all steps"),
         ((*sides, "--op-type", "MatMul"), "by --name alone"),
         ((sides[0], tmp_path / "b.zarr@1"), "one rank"),
+        ((*sides, "--html", tmp_path / "page.html"), "--html has no effect"),
+        ((*sides, "--thresholds", tmp_path / "limits.yml"), "--thresholds has no effect"),
     ):
         assert problem in answer("compare", *words, "--over-steps", code=2).stderr

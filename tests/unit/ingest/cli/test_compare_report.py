@@ -131,3 +131,16 @@ def test_of_many_steps_those_with_differences_are_listed(capsys: pytest.CaptureF
     print_comparison(replace(comparison(), steps=steps), top=10)
     ((heading, only, total),) = tables(capsys.readouterr().out)
     assert (heading, only, total) == ("rank step equal different", "0 | 1 29 1 1", "all 30 30 1")
+
+
+def test_of_many_steps_those_that_differ_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    one = comparison(EQUAL, FAR)
+    for differing, told in ((2, ""), (30, "30 steps differ, the first 24 shown (--json, --html FILE)\n")):
+        steps = [
+            ComparedStep(key := StepKey(0, step), key, one.steps[0].counts if step < differing else {})
+            for step in range(40)
+        ]
+        print_comparison(replace(one, steps=tuple(steps)), top=0)
+        printed = capsys.readouterr()
+        assert len(printed.out.splitlines()) == 1 + min(differing, 24) + 1
+        assert printed.err == told

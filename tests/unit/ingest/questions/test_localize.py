@@ -10,6 +10,7 @@ import ingest
 from ingest.questions.localize import localize
 from ingest.store_gc.policy import GcPolicy
 from tests.gc_stores import age
+from tests.made_runs import Values
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.arrays.sketches.block_digests import BLOCK_NBYTES
@@ -46,7 +47,7 @@ def test_every_flipped_bit_is_in_a_block_that_is_named(flipped: tuple[ingest.Dum
     store, places = flipped
     answer = localize(store.step(1, 0), store.step(0, 0))
     large, small, other_type = answer.tensors
-    assert (answer.equal, answer.only_in_a) == (1, 0)
+    assert (answer.equal, answer.only_in_a, answer.only_in_b) == (1, 0, 0)
     assert (large.blocks, large.differing) == (18, 4)
     covered = {place for part in large.ranges for place in range(part.begin, part.end)}
     assert set(places) <= covered
@@ -55,7 +56,7 @@ def test_every_flipped_bit_is_in_a_block_that_is_named(flipped: tuple[ingest.Dum
     assert (first.first, last.last) == ((0, 0), (1399, 199))
     assert middle.first == tuple(map(int, np.unravel_index(2 * BLOCK, SHAPE)))
     assert (small.blocks, small.differing, small.ranges[0].end) == (1, 1, 600)
-    assert (other_type.reason, other_type.ranges) == ("another type or shape", ())
+    assert (other_type.reason, other_type.ranges) == ("another type, shape or memory order", ())
     assert [tensor.to_dict()["exactness"] for tensor in answer.tensors] == ["bounded", "bounded", ""]
 
 
@@ -118,3 +119,45 @@ def test_a_step_of_statistics_alone_has_nothing_to_locate(tmp_path: Path, store:
     with pytest.raises(UsageError, match="no tensor was dumped with its elements") as told:
         localize(f"{store}@0,0", f"{store}@0,0")
     assert "dump-ingest compare" in told.value.hint
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        np.zeros((2, 3), "<i4"),
+        np.zeros((3, 2), "<f4"),
+        np.zeros((2, 3), ">f4"),
+        np.zeros((2, 3), "<f4", order="F"),
+    ],
+    ids=["type", "shape", "order of bytes", "order of axes"],
+)
+def test_equal_bytes_that_mean_other_elements_are_a_difference(
+    made: MadeDump, store: Path, other: Values
+) -> None:
+    for rank, values in enumerate((np.zeros((2, 3), "<f4"), other)):
+        made.add(values, tensor_name(time=1), rank=rank)
+    ingest_directly(made.root, store)
+    for sides in ((0, 1), (1, 0)):
+        answer = localize(*(f"{store}@{rank},0" for rank in sides))
+        assert answer.equal == 0
+        assert [tensor.reason for tensor in answer.tensors] == ["another type, shape or memory order"]
+
+
+def test_tensors_of_one_side_are_counted(made: MadeDump, store: Path) -> None:
+    names = (("Add.a", "Mul.b", "Log.c"), ("Add.a", "Sub.d"), ("Log.c",))
+    for rank, ops in enumerate(names):
+        for op in ops:
+            made.add(np.ones(3), tensor_name(op, time=1), rank=rank)
+    ingest_directly(made.root, store)
+    assert localize(f"{store}@0,0", f"{store}@1,0").to_dict() == {
+        "a": f"{store}@0,0",
+        "b": f"{store}@1,0",
+        "equal": 1,
+        "only_in_a": 2,
+        "only_in_b": 1,
+        "tensors": [],
+    }
+    chosen = localize(f"{store}@0,0", f"{store}@1,0", "[AM]*")
+    assert (chosen.equal, chosen.only_in_a, chosen.only_in_b) == (1, 1, 0)
+    with pytest.raises(UsageError, match="none of the tensors"):
+        localize(f"{store}@1,0", f"{store}@2,0")

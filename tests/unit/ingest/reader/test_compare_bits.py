@@ -61,6 +61,12 @@ def test_what_lies_differently_has_no_bits_in_common(
     assert compare_bits(*ingested(made, store, other)) is None
 
 
+def test_equal_elements_in_another_order_of_bytes_do_not_differ(made: MadeDump, store: Path) -> None:
+    answer = compare_bits(*ingested(made, store, VALUES.astype(">f4")))
+    assert answer is not None
+    assert answer.elements == 0
+
+
 def test_damaged_elements_are_left_to_those_who_verify(made: MadeDump, store: Path) -> None:
     ingested(made, store, VALUES + 1)
     flip(only(store, "rank_1/step_0/*/tensors/float32/c/0"), 5)

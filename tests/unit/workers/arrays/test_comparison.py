@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -147,6 +148,20 @@ def test_neighbours_beyond_float64_differ_in_either_byte_order() -> None:
     assert (apart.unequal, apart.max_abs) == (1, 1.0)
 
 
+@pytest.mark.parametrize(
+    ("signed", "unsigned"),
+    [(2**53 + 1, 2**53), (2**63 - 1, 2**63), (-1, 2**64 - 1), (-(2**63), 2**64 - 1), (-5, 3)],
+)
+@pytest.mark.parametrize("order", "<>")
+def test_signed_and_unsigned_long_integers_are_not_rounded_to_equal(
+    signed: int, unsigned: int, order: str
+) -> None:
+    a, b = np.array([signed, 7], f"{order}i8"), np.array([unsigned, 7], "u8")
+    for found in (compare_arrays(a, b), compare_arrays(b, a)):
+        assert found.unequal == 1
+        assert found.max_abs == pytest.approx(abs(signed - unsigned), rel=1e-15)
+
+
 def test_many_blocks_are_one_tensor() -> None:
     rng = np.random.default_rng(0)
     b = rng.standard_normal(3 * BLOCK + 17).astype(np.float32)
@@ -226,8 +241,10 @@ def test_relative_error_to_zero_is_that_of_msprobe() -> None:
     assert found.max_relative == pytest.approx(1e-10 / np.finfo(np.float64).eps)
 
 
-def test_empty_tensors_are_equal() -> None:
-    assert compare_arrays(np.zeros((0, 3)), np.zeros((0, 3), np.float32)) == no_difference(0)
+def test_empty_tensors_have_no_error_and_are_equal_if_their_types_are() -> None:
+    empty = np.zeros((0, 3))
+    assert compare_arrays(empty, empty) == no_difference(0)
+    assert compare_arrays(empty, empty.astype(np.float32)) == replace(no_difference(0), bit_equal=False)
 
 
 def test_a_tensor_of_no_axes_is_one_element() -> None:

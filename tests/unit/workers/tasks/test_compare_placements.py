@@ -57,3 +57,32 @@ def test_damage_is_told_and_not_raised(tmp_path: Path) -> None:
     (answer,) = search_placements([question])
     assert answer.damaged
     assert answer.search.ways == ()
+
+
+def test_empty_tensors_are_equal_if_their_types_are(tmp_path: Path) -> None:
+    a = tuple(in_files(MadeDump(tmp_path / "a"), np.zeros((0, 3), np.float32)))
+    for dtype, equal in ((np.float32, True), (np.int32, False)):
+        b = tuple(in_files(MadeDump(tmp_path / np.dtype(dtype).name), np.zeros((0, 3), dtype)))
+        (outcome,) = compare_placed([PlacedPair(a, b, Piece(0, (0, 3)), Piece(0, (0, 3)))])
+        assert outcome.metrics is not None
+        assert (outcome.metrics.bit_equal, outcome.metrics.unequal) == (equal, 0)
+
+
+def test_text_is_not_taken_for_numbers(tmp_path: Path) -> None:
+    a, b = (tuple(in_files(MadeDump(tmp_path / text), np.array([text]))) for text in ("1", "01"))
+    (outcome,) = compare_placed([PlacedPair(a, b, Piece(0, (1,)), Piece(0, (1,)))])
+    assert outcome.problem == "elements of type <U1 are not numbers"
+
+
+def test_the_same_elements_are_equal_whether_they_are_read_whole_or_by_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(piece_elements, "WHOLE_NBYTES", 0)
+    monkeypatch.setattr(piece_elements, "_WINDOW", 8)
+    values = WHOLE.astype(">f8")
+    a, b = (
+        tuple(in_files(MadeDump(tmp_path / order), np.asarray(values, order=order))) for order in ("C", "F")
+    )
+    (outcome,) = compare_placed([PlacedPair(a, b, Piece(0, WHOLE.shape), Piece(0, WHOLE.shape))])
+    assert outcome.metrics is not None
+    assert outcome.metrics.bit_equal

@@ -94,6 +94,7 @@ def test_marginals_answer_where_tensors_are_gone(tmp_path: Path) -> None:
     assert placements(answer) == expected
     rows = {row.name_a.split(".")[2]: row for row in answer.tensors}
     assert (rows["rows"].verdict, rows["rows"].basis) == (Verdict.CLOSE, "marginals")
+    assert (rows["same"].verdict, rows["same"].basis) == (Verdict.EQUAL, "digest")
     assert "elements were removed from the store" in rows["sum"].reason
     alone = compare(f"{two}@0", f"{one}@0", ignore_unmatched=True)
     assert any(row.basis == "statistics" for row in alone.tensors)

@@ -11,6 +11,11 @@ from ingest.questions.compare.html import to_html
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from tests.two_ranks import ADD, TIME
+from workers.model import StepKey
+from workers.store import commit
+from workers.store.model import StoreAddress
+from workers.store.opening import open_objects
+from workers.store.record import WithoutTensors
 
 MOMENTUM = "ApplyMomentum.opt-Momentum_ApplyMomentum-op0"
 
@@ -76,3 +81,24 @@ def test_the_inputs_of_the_first_operator_that_differs_are_told(made: MadeDump, 
     assert first is not None
     assert (first.tensor.io, first.says) == ("output", "its inputs are equal")
     assert [(known.name, known.verdict) for known in first.inputs] == [("Add.net_Add-op0.input.0", "equal")]
+
+
+def test_a_value_whose_element_was_removed_is_told_by_its_statistics(two_rates: str) -> None:
+    objects = open_objects(StoreAddress(two_rates))
+    committed = commit.read(objects, StepKey(0, 0))
+    assert committed is not None
+    commit.drop_tensors(objects, committed, WithoutTensors("2026-01-02T03:04:05+00:00", "gc", "old"))
+    first = compare(f"{two_rates}@0", f"{two_rates}@1").first
+    assert first is not None
+    assert first.reason == "0.055 instead of 0.05"
+
+
+def test_statistics_without_type_and_shape_do_not_tell_an_element(tmp_path: Path) -> None:
+    for name, least in (("a", 1.5), ("b", 2.5)):
+        log = tmp_path / name / "nvdlfw_inspect_statistics_logs/nvdlfw_inspect_globalrank-0.log"
+        log.parent.mkdir(parents=True)
+        line = "2026-11-22 00:32:33,556 - INFO - fc1_activation_min \t iteration=000000 \t value="
+        log.write_text(f"{line}{least}\n")
+    first = compare(tmp_path / "a", tmp_path / "b").first
+    assert first is not None
+    assert first.reason == "min 1.5 and 2.5"

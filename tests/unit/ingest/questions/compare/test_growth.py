@@ -86,3 +86,21 @@ def test_other_bytes_are_a_difference_even_if_the_statistic_is_unknown(tmp_path:
     a, b = (commit_run(tmp_path / f"{drift}.zarr", drift=drift) for drift in (0.0, 0.25))
     growth = error_growth(a, b, rank=0, stat="mean")
     assert growth.errors[2].tolist() == [0, LEAST, LEAST]
+
+
+def test_a_statistic_that_is_not_known_is_no_agreement(tmp_path: Path) -> None:
+    """A log of statistics may have other ones, and no digests."""
+    stores = []
+    for number, norm in enumerate((math.nan, 1.0)):
+        made = make_tables(StepKey(0, 0), NAMES[:2])
+        made.digest[:] = 0
+        made.statistics[:, NORM] = [norm, math.nan]
+        made.statistics[:, FIELDS.index("min")] = number
+        objects = open_objects(resolve(str(tmp_path / f"{number}.zarr")))
+        commit_tables(objects, StepKey(0, 0), made)
+        stores.append(ingest.open_store(tmp_path / f"{number}.zarr"))
+    a, b = stores
+    with pytest.raises(ingest.UsageError, match="the l2_norm of no tensor is known on both sides"):
+        error_growth(a, b, rank=0)
+    assert error_growth(b, b, rank=0).unknown == 1
+    assert len(error_growth(a, b, rank=0, stat="min").by_onset()) == 2

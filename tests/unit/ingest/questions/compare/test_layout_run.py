@@ -4,6 +4,7 @@
 """
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,10 +21,14 @@ from ingest.questions.compare import (
     listed_tensors,
 )
 from ingest.questions.compare.html import to_html
+from tests.damages import flip, only
 from tests.dumps import unpack
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import ingest_directly
 from tests.sharded_cases import BUGS, HARMLESS, short
 from tests.sharded_net import LAYOUT, Config, Dump, simulate, write
-from workers.errors import UsageError
+from workers.errors import DamagedStore, UsageError
+from workers.model import StepKey
 
 Compare = Callable[..., Comparison]
 
@@ -306,3 +311,65 @@ def test_the_worst_of_many_tensors_are_listed_in_order(
     worst = {row.name for row in whole.worst(3)}
     assert [row.name for row in few.tensors] == [row.name for row in whole.tensors if row.name in worst]
     assert any("only the 3 worst tensors are listed" in note for note in few.notes)
+
+
+@pytest.fixture
+def halves(tmp_path: Path) -> tuple[MadeDump, Path, Path]:
+    """A dump of three steps whose two ranks have a half of a tensor each; its store; one of whole tensors."""
+    cut, whole = MadeDump(tmp_path / "cut"), MadeDump(tmp_path / "whole")
+    values = np.random.default_rng(3).normal(size=(6, 8)).astype(np.float32)
+    for step in range(3):
+        whole.add(values, tensor_name(time=step + 1), step=step)
+        for rank, half in enumerate(np.split(values, 2)):
+            cut.add(half, tensor_name(time=step + 1), step=step, rank=rank)
+    ingest_directly(whole.root, tmp_path / "whole.zarr")
+    return cut, tmp_path / "cut.zarr", tmp_path / "whole.zarr"
+
+
+@pytest.mark.parametrize("flaw", ["missing", "partial", "damaged"])
+def test_a_step_that_a_rank_lacks_is_left_out_and_a_difference(
+    halves: tuple[MadeDump, Path, Path], flaw: str
+) -> None:
+    """The other ranks alone would make up another tensor."""
+    cut, store, whole = halves
+    if flaw == "missing":
+        shutil.rmtree(cut.directory(1, rank=1))
+    if flaw == "partial":
+        cut.add(b"not npy", step=1, rank=1)
+    ingest_directly(cut.root, store)
+    if flaw == "damaged":
+        flip(only(store, "rank_1/step_1/*/statistics/c/0/0"))
+    for sides in ((store, whole), (whole, store), *([(cut.root, whole)] if flaw != "damaged" else [])):
+        found = compare(*sides)
+        assert [left.key for _, left in found.left_out] == [StepKey(1, 1)]
+        assert found.left_out[0][1].reason.startswith(flaw)
+        assert (found.counts, found.only_a, found.only_b) == ({Verdict.EQUAL: 2}, (), ())
+        assert (found.verdict, found.incomplete) == ("different", 1)
+        assert compare(*sides, ignore_unmatched=True).is_within
+    if flaw != "missing":  # the rank of which is not known if nothing else is asked for
+        with pytest.raises((UsageError, DamagedStore), match="rank 1 step 1"):
+            compare(f"{store}@step=1", f"{whole}@step=1", across_layouts=True)
+
+
+def test_a_step_that_a_rank_lacks_is_compared_on_request(halves: tuple[MadeDump, Path, Path]) -> None:
+    cut, _, whole = halves
+    shutil.rmtree(cut.directory(1, rank=1))
+    found = compare(cut.root, whole, include_partial=True)
+    assert (len(found.steps), found.left_out) == (3, ())
+
+
+def test_a_reference_whose_replicas_differ_is_not_equal(tmp_path: Path) -> None:
+    """Whichever of them is like A: as if A and B were exchanged."""
+    values = np.random.default_rng(4).normal(size=(6, 8)).astype(np.float32)
+    replicas: list[Dump] = [{"x": values}, {"x": values * np.float32(1.5)}]
+    one = write(tmp_path / "one", [[{"x": values}]])
+    for order in (1, -1):
+        two = write(tmp_path / f"two{order}", [replicas[::order]])
+        assert compare(one, two, layout=LAYOUT).verdict == "different"
+        assert compare(two, one, layout=LAYOUT).verdict == "different"
+
+
+def test_a_run_is_equal_to_itself(nan_log: str) -> None:
+    """Whatever of it is odd: each rank has a loss of its own, and some gradients are equal by chance."""
+    found = compare(nan_log, nan_log, across_layouts=True)
+    assert (found.verdict, found.counts) == ("equal", {Verdict.EQUAL: 729})

@@ -176,5 +176,6 @@ def test_a_step_whose_index_is_damaged_is_left_out(nan_log: str, tmp_path: Path)
         key for key in (StepKey(rank, step) for step in (1, 2, 3) for rank in (0, 1)) if key != left_out.key
     ]
     assert comparison.counts.keys() == {Verdict.EQUAL}
+    assert (comparison.verdict, comparison.incomplete) == ("different", 1)
     with pytest.raises(DamagedStore, match=r"no step of .* can be compared"):
         compare(f"{damaged}@0,2", f"{nan_log}@0,2")

@@ -77,7 +77,7 @@ def test_what_has_nothing_in_common_is_refused_with_what_there_is() -> None:
     with pytest.raises(UsageError, match=r"run\.zarr@step=1 and run\.zarr have no rank") as refusal:
         pair_steps(side([0, 1], [1], step=1), side([0, 1], [5, 6, 7]))
     assert refusal.value.hint == (
-        "A has ranks 0-1 and steps 1, B has ranks 0-1 and steps 5-7. Name what to compare: STORE@RANK,STEP."
+        "A has ranks 0-1 and step 1, B has ranks 0-1 and steps 5-7. Name what to compare: STORE@RANK,STEP."
     )
 
 

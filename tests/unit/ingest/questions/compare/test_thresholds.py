@@ -64,6 +64,20 @@ def test_the_coarser_type_counts() -> None:
 
 
 @pytest.mark.parametrize(
+    "defaults",
+    [
+        {"bfloat16": ThresholdLimits(cosine=0.99)},
+        {"bfloat16": ThresholdLimits(cosine=0.99), "float32": ThresholdLimits(max_abs=1e-6)},
+    ],
+    ids=["of the coarser type", "of both types"],
+)
+def test_a_limit_on_another_metric_is_as_coarse_as_its_type(defaults: dict[str, ThresholdLimits]) -> None:
+    thresholds = Thresholds(defaults=defaults)
+    for dtypes in (("bfloat16", "float32"), ("float32", "bfloat16")):
+        assert thresholds.limits(("a", "b"), dtypes) == ThresholdLimits(cosine=0.99)
+
+
+@pytest.mark.parametrize(
     ("limits", "broken"),
     [
         (ThresholdLimits(), ""),
@@ -133,6 +147,9 @@ rules:
         ("rules: [{max_abs: 1}]", "needs `name`"),
         ("rules: [{regex: '['}]", "regex"),
         ("defaults: {float33: {max_abs: 1}}", "is not a type of elements"),
+        # numpy knows these two; no tensor has a type of this name.
+        ("defaults: {half: {max_abs: 1}}", "'half' is not a type of elements, such as float32"),
+        ("defaults: {f4: {max_abs: 1}}", "'f4' is not a type of elements"),
         ("default: {}", ":1: default: is not known"),
         ("rules: [{name: x, max_abs: -1}]", "greater than or equal"),
         ("rules: [{name: x, max_abs: .nan}]", "max_abs"),
@@ -142,6 +159,12 @@ rules:
 def test_a_wrong_file_is_refused_with_its_line(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         load(tmp_path / "t.yaml", text)
+
+
+@pytest.mark.parametrize("name", ["bool", "bfloat16", "complex32", "int4", "hifloat8", "<U3", "<f16"])
+def test_any_type_that_tensors_have_may_have_limits(name: str) -> None:
+    limits = ThresholdLimits(max_abs=1)
+    assert Thresholds(defaults={name: limits}).limits(("a", "a"), (name, name)) == limits
 
 
 def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:

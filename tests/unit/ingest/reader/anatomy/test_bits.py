@@ -25,3 +25,11 @@ def test_zeros_of_both_signs_differ_and_equal_nan_do_not() -> None:
 def test_pieces_that_do_not_fill_the_shape_are_refused() -> None:
     with pytest.raises(ValueError, match="do not fill"):
         bit_difference([np.ones(2)], [np.ones(2)], (3,))
+
+
+@pytest.mark.parametrize("orders", ["<>", "><", ">>"])
+def test_bits_are_those_of_the_number_whatever_the_order_of_its_bytes(orders: str) -> None:
+    first = np.array([1, 2], f"{orders[0]}i4")
+    second = np.array([1, 2 + (1 << 20)], f"{orders[1]}i4")
+    answer = bit_difference([first], [second], (2,))
+    assert [(element.index, element.bits) for element in answer.first] == [((1,), (20,))]

@@ -15,7 +15,7 @@ Shape = tuple[int, ...]
         (2, (3, 8), (6, 8), {"shard 0"}),
         (2, (6, 4), (6, 8), {"shard 1"}),
         (4, (4, 8), (13, 8), {"shard 0 (3 positions of padding)"}),
-        (2, (3, 8), (7, 8), {"shard 0 (1 positions of padding in B)"}),
+        (2, (3, 8), (7, 8), {"shard 0 (1 position of padding in B)"}),
         (2, (3, 8), (20, 8), set()),
         (2, (3, 7), (6, 8), set()),
         (2, (3, 8, 1), (6, 8), set()),

@@ -67,6 +67,13 @@ def test_shares_of_replicas_are_not_added_up() -> None:
     assert best.factor == pytest.approx(0.5)
 
 
+def test_complex_pieces_that_do_not_fit_are_looked_for_by_their_real_parts() -> None:
+    whole = WHOLE + 1j * NOISE
+    swapped = search_in([whole[6:], whole[:6]], [whole])
+    assert swapped.order is not None
+    assert [part[0].whole for part in swapped.order.stretches] == [6, 0]
+
+
 def test_a_mean_is_not_a_sum() -> None:
     found = search_in([WHOLE - NOISE, WHOLE + NOISE], [WHOLE])
     assert str(found.ways[0].a) == "mean"
@@ -117,9 +124,11 @@ def test_both_sides_may_be_cut(parts_a: int, parts_b: int) -> None:
     assert found.ways[0].kinds == ("shard 0", "shard 0") or found.ways[0].same_on_both
 
 
-def test_what_is_cut_alike_is_compared_rank_by_rank() -> None:
-    found = search_in([WHOLE, NOISE], [WHOLE, NOISE])
+@pytest.mark.parametrize("ranks", [[WHOLE, NOISE], [np.float32(2), np.float32(3)]], ids=["2-D", "0-D"])
+def test_what_is_cut_alike_is_compared_rank_by_rank(ranks: list[Values]) -> None:
+    found = search_in([np.asarray(part) for part in ranks], [np.asarray(part) for part in ranks])
     assert found.ways[0].same_on_both
+    assert found.ways[0].error == 0.0
 
 
 def test_shards_of_shards_in_the_other_order() -> None:
@@ -138,13 +147,15 @@ def test_swapped_and_repeated_shards_are_found_where_they_are() -> None:
     assert [part[0].whole for part in twice.order.stretches] == [0, 0]
 
 
-def test_of_replicas_the_worst_counts() -> None:
-    found = search_in([WHOLE, WHOLE + np.float32(0.5)], [WHOLE])
-    replicated = next(way for way in found.ways if way.a.kind == "replicated")
+@pytest.mark.parametrize("side", [0, 1])
+def test_of_replicas_the_worst_counts_on_either_side(side: int) -> None:
+    sides = [[WHOLE], [WHOLE, WHOLE + np.float32(0.5)]]
+    found = search_in(sides[1 - side], sides[side])
+    replicated = next(way for way in found.ways if "replicated" in way.kinds)
     assert replicated.error > 0.1
     assert replicated.spread == pytest.approx(replicated.error)
     assert replicated.worst is not None
-    assert replicated.worst.numbers == (1,)
+    assert replicated.worst[side].numbers == (1,)
 
 
 def test_ranges_of_a_large_tensor_are_read() -> None:
