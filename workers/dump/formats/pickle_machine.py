@@ -29,7 +29,7 @@ from workers.host.wording import counted
 #: text, so that no arithmetic with it can take long.
 _MAX_INT_NBYTES = 24  # 128 bits and a sign, as in the state of a random generator of numpy
 _STOP = ord(".")
-#: The most instructions of a pickle. 100,000 parameters take some 5 million. Each may make a value of 80 bytes.
+#: The most instructions of a pickle: 100,000 parameters take some 5 million. One may make 80 bytes.
 _MAX_INSTRUCTIONS = 10_000_000
 #: The longest name of a module, a class or a function.
 _MAX_NAME = 200
