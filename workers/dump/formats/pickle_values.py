@@ -69,6 +69,26 @@ def is_key(value: Value) -> bool:
     return isinstance(value, str | float | bytes | Global | None)
 
 
+def member_of(value: Value, *names: str) -> Value:
+    """Return the attribute of an instance that has the first of these names; None if there is none."""
+    return attribute_of(value.state, *names) if isinstance(value, Instance) else None
+
+
+def attribute_of(state: Value, *names: str) -> Value:
+    """Return the attribute that has the first of these names in the state of an instance; None for none.
+
+    The state is never copied, because any number of instances may have the same one.
+    """
+    found = (part[name] for name in names for part in state_parts(state) if name in part)
+    return next(found, None)
+
+
+def state_parts(state: Value) -> list[dict[Value, Value]]:
+    """Return the attributes in the state of an instance: a dictionary, or two for a class with slots."""
+    parts = state[:2] if isinstance(state, tuple) else (state,)
+    return [part for part in parts if isinstance(part, dict)]
+
+
 def describe_value(value: Value) -> str:
     """Describe a value for error messages.
 

@@ -13,7 +13,16 @@ from typing import Any, TypeAlias
 
 from workers.dump.formats.header import MAX_NDIM
 from workers.dump.formats.pickle_machine import Machine
-from workers.dump.formats.pickle_values import Function, Global, Instance, Storage, describe_value
+from workers.dump.formats.pickle_values import (
+    Function,
+    Global,
+    Instance,
+    Storage,
+    attribute_of,
+    describe_value,
+    member_of,
+    state_parts,
+)
 from workers.errors import UnreadableTensor
 
 _Value: TypeAlias = Any
@@ -66,7 +75,7 @@ class Wrapper:
 
     def unwrapped(self) -> Composite:
         """Return the tensors inside; one alone has the name of the whole."""
-        parts = chain.from_iterable(part.items() for part in _parts(self.state))
+        parts = chain.from_iterable(part.items() for part in state_parts(self.state))
         state = {name: value for name, value in parts if isinstance(name, str)}
         inner = [name for name, value in state.items() if is_tensor(value)]
         members = {"" if len(inner) == 1 else name: state.pop(name) for name in inner}
@@ -172,9 +181,9 @@ def _from_type(function: _Value, cls: _Value, arguments: _Value, state: _Value =
     """Return what a subclass of a tensor is, in the order in which torch saves it."""
     if not isinstance(function, Global) or not isinstance(cls, Global) or not isinstance(arguments, tuple):
         raise UnreadableTensor(f"its pickle calls {describe_value(function)}")
-    local = _attribute_of(state, "_local_tensor")
+    local = attribute_of(state, "_local_tensor")
     if local is not None:
-        return Composite("DTensor", {"": local}, _layout_of(_attribute_of(state, "_spec"), arguments))
+        return Composite("DTensor", {"": local}, _layout_of(attribute_of(state, "_spec"), arguments))
     if function.text.endswith("._rebuild_wrapper_subclass"):
         return Wrapper(cls.text, state)
     if function.text.endswith("._rebuild_njt") and arguments and isinstance(arguments[0], dict):
@@ -199,7 +208,7 @@ def is_tensor(value: _Value) -> bool:
 def _layout_of(spec: _Value, arguments: tuple[_Value, ...]) -> dict[str, _Value]:
     """Return placements, global shape and mesh of a DTensor (`torch/distributed/tensor/_dtensor_spec.py`)."""
     layout: dict[str, _Value] = {"global_shape": arguments[2] if len(arguments) > 2 else None}
-    placements, mesh = _member(spec, "placements"), _member(spec, "mesh")
+    placements, mesh = member_of(spec, "placements"), member_of(spec, "mesh")
     if isinstance(placements, tuple | list) and len(placements) <= MAX_NDIM:
         layout["placements"] = [_placement(placement) for placement in placements]
     for name, attribute in (
@@ -207,33 +216,17 @@ def _layout_of(spec: _Value, arguments: tuple[_Value, ...]) -> dict[str, _Value]
         ("mesh_ranks", "_flatten_rank_map"),
         ("mesh_coordinate", "_coordinate_on_dim"),
     ):
-        value = _member(mesh, attribute, attribute.removeprefix("_"))
+        value = member_of(mesh, attribute, attribute.removeprefix("_"))
         if value is not None:
             layout[name] = value
     return layout
-
-
-def _member(value: _Value, *names: str) -> _Value:
-    """Return the attribute of an instance that has the first of these names; None if there is none."""
-    return _attribute_of(value.state, *names) if isinstance(value, Instance) else None
-
-
-def _attribute_of(state: _Value, *names: str) -> _Value:
-    found = (part[name] for name in names for part in _parts(state) if name in part)
-    return next(found, None)
-
-
-def _parts(state: _Value) -> list[dict[_Value, _Value]]:
-    """Return the attributes in the state of an instance: a dictionary, or two for a class with slots."""
-    parts = state[:2] if isinstance(state, tuple) else (state,)
-    return [part for part in parts if isinstance(part, dict)]
 
 
 def _placement(value: _Value) -> str:
     """Return `Shard(0)`, `Replicate()`, `Partial(sum)`."""
     if not isinstance(value, Instance):
         return describe_value(value)
-    state = chain.from_iterable(part.values() for part in _parts(value.state))
+    state = chain.from_iterable(part.values() for part in state_parts(value.state))
     plain, arguments = (
         [str(v)[:40] for v in islice(values, _MAX_PLACEMENT) if isinstance(v, int | str)]
         for values in (state, value.arguments)
