@@ -22,6 +22,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from ingest.layouts.logged_statistics import (
+    MAX_TEXT,
     LoggedTensor,
     Precision,
     known,
@@ -34,8 +35,6 @@ from workers.dump.model import ReportedStatistics, TensorName
 #: What the log begins with.
 HEADER = re.compile(rb"\ATotal captured activations: \d+\n")
 _PRECISION = Precision(digits=7)
-#: What is known of an operator is kept for each of its inputs, up to this many characters of a text.
-_MAX_TEXT = 1000
 _KEY = re.compile(r"(?P<module>.*)/op_(?P<number>\d+)_(?P<op>.+)", re.DOTALL)
 _SHAPE = re.compile(r"torch\.Size\(\[(?P<shape>[\d, ]*)\]\)(?:, Dtype: (?P<dtype>torch\.\w+))?")
 _LOCATION = re.compile(r"(?P<file>.+):(?P<line>\d{1,9})")
@@ -47,7 +46,7 @@ def read_log(source: str, text: str) -> Iterator[ReportedStatistics]:
     """Yield the rows of a log: for each operator its inputs, of which it has only hashes, and its output."""
     sequence = 0
     for key, fields in _blocks(text):
-        name = _name(key[:_MAX_TEXT])
+        name = _name(key[:MAX_TEXT])
         producers = fields.get("Input producers", "").split(";")
         hashes = _hashes(fields.get("Input hashes", ""))
         common = _common(fields)
@@ -110,9 +109,9 @@ def _common(fields: Mapping[str, str]) -> dict[str, object]:
     attributes: dict[str, object] = {}
     location = _LOCATION.fullmatch(fields.get("Location", ""))
     if location:
-        attributes["location"] = {"file": location["file"][:_MAX_TEXT], "line": int(location["line"])}
+        attributes["location"] = {"file": location["file"][:MAX_TEXT], "line": int(location["line"])}
     if "Phase" in fields:
-        attributes["phase"] = fields["Phase"][:_MAX_TEXT]
+        attributes["phase"] = fields["Phase"][:MAX_TEXT]
     return attributes
 
 
