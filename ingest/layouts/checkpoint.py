@@ -31,6 +31,9 @@ from workers.host.wording import counted
 from workers.model import SourceFile
 
 _METADATA = ".metadata"
+_COPY_HINT = (
+    "It was not copied as a whole, or is still being copied. Copy all of it, and run the same command again."
+)
 FILE = r"__{rank}_{part:\d{1,9}}.distcp"
 
 
@@ -70,9 +73,26 @@ class DistributedCheckpoint(Layout):
             chunks = _parsed(data)
         except UnreadableTensor as exc:
             return Description(_named(files, {}), problems=(Problem(metadata, exc.message),))
-        cut_off = tuple(_cut_off(files, chunks))
-        return Description(
-            _named(files, chunks), problems=cut_off, unfinished=cut_off[0].path if cut_off else ""
+        lost = (*_cut_off(files, chunks), *_missing(place, files, chunks))
+        return Description(_named(files, chunks), problems=lost, unfinished=lost[0].path if lost else "")
+
+
+def _missing(
+    place: Place, files: Sequence[SourceFile], chunks: Mapping[str, Mapping[int, Chunk]]
+) -> Iterator[Problem]:
+    """Yield a problem for each file of the rank that is not there, although others of the rank are.
+
+    All files of a rank are written by one process, into one directory. Those of other ranks may be on other
+    hosts.
+    """
+    own = f"__{place.fields['rank']}_"
+    there = {file.path.rpartition("/")[2] for file in files}
+    for name in sorted(name for name in chunks if name.startswith(own) and name not in there):
+        parts, first = counted(len(chunks[name]), "part"), next(iter(chunks[name].values())).name
+        yield Problem(
+            f"{place.directory}/{name}".lstrip("/"),
+            f"is missing: {_METADATA} names {parts} in it; the first is {first:.200}",
+            _COPY_HINT,
         )
 
 
@@ -85,7 +105,7 @@ def _cut_off(files: Sequence[SourceFile], chunks: Mapping[str, Mapping[int, Chun
             yield Problem(
                 file.path,
                 f"ends at byte {file.size}, before {parts} that {_METADATA} names; the first is {first:.200}",
-                "It was cut off, or is still being copied. Copy all of it, and run the same command again.",
+                _COPY_HINT,
             )
 
 

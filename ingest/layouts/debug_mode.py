@@ -21,7 +21,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from ingest.layouts.logged_statistics import LoggedTensor, Precision, parse_shape, reported, writes_later
+from ingest.layouts.logged_statistics import (
+    MAX_TEXT,
+    LoggedTensor,
+    Precision,
+    parse_shape,
+    reported,
+    writes_later,
+)
 from workers.dump.model import ReportedStatistics, TensorName
 
 _Hash: TypeAlias = int | float | None  # int on its own: it is a hash, and a float is a norm
@@ -121,7 +128,7 @@ def read_log(source: str, data: bytes, net: str) -> Iterator[ReportedStatistics]
             while calls.modules and calls.modules[-1][0] >= depth:
                 calls.modules.pop()
             if kind == "annotate" and entry.get("header") == "nn.Mod":
-                calls.modules.append((depth, _text(entry.get("tag"))))
+                calls.modules.append((depth, _text(entry.get("tag"))[:MAX_TEXT]))
         if kind == "op":
             yield from _rows(source, entry, calls, net)
 
@@ -138,7 +145,7 @@ def _entries(data: bytes) -> list[dict[str, Any]]:
 
 
 def _rows(source: str, entry: Mapping[str, Any], calls: _Calls, net: str) -> Iterator[ReportedStatistics]:
-    op = _text(entry.get("op_name"))
+    op = _text(entry.get("op_name"))[:MAX_TEXT]
     name = calls.name(op)._replace(net=net)
     hashes = _items(entry.get("log"))
     common = _common(entry)
@@ -250,7 +257,7 @@ def _common(entry: Mapping[str, Any]) -> dict[str, Any]:
     if frames:
         frame = (own or frames)[-1]
         common["location"] = {
-            "file": frame["file"],
+            "file": frame["file"][:MAX_TEXT],
             "line": int(frame["line"]),
             "code": frame["code"].strip()[:400],
             "function": frame["function"][:200],

@@ -6,6 +6,9 @@ import re
 
 #: One step, or the first and the last of several. Steps have at most 18 digits, here as in paths.
 _GROUP = re.compile(r"\s*(?P<first>[0-9]{1,18})(?:-(?P<last>[0-9]{1,18}))?\s*")
+#: Those that are listed twice count twice: a configuration of some kilobytes could list a million of them
+#: again and again.
+_MAX_STEPS = 1_000_000
 
 
 def parse_iterations(text: str) -> frozenset[int] | None:
@@ -14,14 +17,14 @@ def parse_iterations(text: str) -> frozenset[int] | None:
     None for `all`, for nonsense, and for more than a million steps.
     """
     steps: set[int] = set()
+    left = _MAX_STEPS
     for group in str(text).split("|"):
         match = _GROUP.fullmatch(group)
         if match is None:
             return None
         low, high = int(match["first"]), int(match["last"] or match["first"])
-        if not 0 <= high - low < 1_000_000:
+        left -= high - low + 1
+        if high < low or left < 0:
             return None
         steps.update(range(low, high + 1))
-        if len(steps) > 1_000_000:
-            return None
     return frozenset(steps)

@@ -23,6 +23,8 @@ from workers.dump.model import ReportedStatistics, TensorName
 
 #: The first part of the label of rows that hold a statistic.
 STATISTIC_IO = "statistic"
+#: What a log tells of an operator is kept for each of its tensors: at most so many characters of each text.
+MAX_TEXT = 1000
 #: Collectives that return before their output is written: what is hashed then is what was in its memory.
 _WRITES_LATER = re.compile(r"all_?reduce|all_?gather|reduce_scatter|all_?to_?all|broadcast")
 _COLUMNS = ("min", "max", "mean", "std", "l2_norm")

@@ -26,7 +26,7 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 from ingest.layouts.msprobe_names import tensor_name
 from workers.arrays.statistics import NON_FINITE_FIELDS, Statistics
@@ -41,6 +41,8 @@ _SAVED = ".debug"
 _TASK_OF_DIFFERENCES = "diff_check"
 #: How deep the elements of a call may be nested; msProbe's own limit is 400.
 _MAX_DEPTH = 400
+#: How many characters the names of all tensors may have, for each byte of the file and besides.
+_NAMES_PER_BYTE, _MIN_NAMES = 4, 64 * 1024
 #: Significant decimal digits of sums in types that have few. Numbers are printed in full, so for all other
 #: types it is the nine that float32 needs.
 _DIGITS = {"bfloat16": 2, "float16": 3, "half": 3}
@@ -50,6 +52,8 @@ _CHECKSUMS = (
     ("xor64", re.compile(r"0x([0-9a-f]{16})")),
     ("md5", re.compile(r"([0-9a-f]{32})")),
 )
+_Index: TypeAlias = tuple[str, ...]
+_Members: TypeAlias = Iterator[tuple[_Index, object]]
 
 
 class NotMsProbe(ValueError):
@@ -98,10 +102,15 @@ def read_tensors(data: bytes, *, graph: str = "", first: int = 0) -> list[JsonTe
     if whole.get("level") == "debug":
         calls = {f"{key.removesuffix(_SAVED)}{_SAVED}": call for key, call in calls.items()}
     tensors: list[JsonTensor] = []
+    left = _MIN_NAMES + _NAMES_PER_BYTE * len(data)
     for key in _in_order(calls):
+        op_name = _text(key)
         for role, index, element in _elements(key, calls[key]):
+            left -= len(op_name) + sum(map(len, index))
+            if left < 0:
+                raise NotMsProbe("has names that are many times as long as the file")
             name = tensor_name(
-                _text(key),
+                op_name,
                 role,
                 index,
                 graph=graph,
@@ -122,21 +131,28 @@ def _in_order(calls: Collection[str]) -> list[str]:
     return [*(key for key in calls if not key.endswith(".parameters_grad")), *reversed(entered_early)]
 
 
-def _elements(key: str, call: object) -> Iterator[tuple[str, tuple[str, ...], Mapping[str, Any]]]:
+def _elements(key: str, call: object) -> Iterator[tuple[str, _Index, Mapping[str, Any]]]:
     """Yield the role, the index and the element of each tensor of a call."""
     for role, start, section in _sections(key, call):
-        pending = [(start, section)]  # no recursion: a file may be nested more deeply than Python's stack
-        while pending:
-            index, element = pending.pop()
+        # No recursion: a file may be nested more deeply than Python's stack. One iterator for each level: the
+        # indices of all elements would take far more memory than the file.
+        levels: list[tuple[_Index, _Members]] = [((), iter([(start, section)]))]
+        while levels:
+            above, members = levels[-1]
+            step, element = next(members, (None, None))
+            if step is None:
+                levels.pop()
+                continue
+            index = (*above, *step)
             if len(index) > _MAX_DEPTH:
                 continue
             if _is_tensor(element):
                 yield role, index, element
             else:
-                pending += [((*index, *step), below) for step, below in _below(element)][::-1]
+                levels.append((index, _below(element)))
 
 
-def _sections(key: str, call: object) -> list[tuple[str, tuple[str, ...], object]]:
+def _sections(key: str, call: object) -> list[tuple[str, _Index, object]]:
     """Return the role, the first indices and the content of each section of a call."""
     if key.endswith(_SAVED) or not isinstance(call, dict):
         return [("debug", (), call)]
@@ -153,16 +169,15 @@ def _sections(key: str, call: object) -> list[tuple[str, tuple[str, ...], object
     return [(_ROLES.get(name, _text(name)), (), value) for name, value in call.items()]
 
 
-def _below(element: object) -> list[tuple[tuple[str, ...], object]]:
-    """Return the members of an element, each with the indices that lead to it."""
+def _below(element: object) -> _Members:
+    """Yield the members of an element, each with the indices that lead to it."""
     if isinstance(element, list):
-        return [((str(number),), below) for number, below in enumerate(element)]
-    if not isinstance(element, dict):
-        return []
-    if "class_type" in element:
+        yield from (((str(number),), below) for number, below in enumerate(element))
+    elif isinstance(element, dict) and "class_type" in element:
         # An operation of point-to-point communication; its tensor has the index of the operation.
-        return [((), element.get("tensor"))]
-    return [((_text(name),), below) for name, below in element.items()]
+        yield (), element.get("tensor")
+    elif isinstance(element, dict):
+        yield from (((_text(name),), below) for name, below in element.items())
 
 
 def _is_tensor(element: object) -> TypeGuard[Mapping[str, Any]]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
 from ingest.layouts.base import Layout, LayoutPlace, Place, Problem
+from ingest.layouts.declared import CONTAINERS
 from ingest.layouts.fields import FIELDS, STEP_FIELDS
 from ingest.layouts.pattern import Pattern
 from ingest.layouts.ranks import PathRank
@@ -23,8 +24,12 @@ from ingest.layouts.walk import Walk, begins_like
 
 #: How many entries of a directory are looked at to find out whether it holds a dump.
 MAX_SEEN = 256
+_SUFFIXES = frozenset(CONTAINERS)
 #: A number as people may write one, in any digits. What a dump system writes fits the fields of patterns.
 _NUMBER = re.compile(r"[-+]?\d+")
+#: How names begin that resemble those of the directories of ranks.
+_LIKE_RANK = re.compile(r"rank[-+_ ]?\d.*", re.DOTALL | re.IGNORECASE)
+_NO_RANK = "is not how a dump names the directory of a rank"
 _RANK_HINT = (
     "Ranks go from 0 to 999999999, without a sign, in ASCII digits, and without zeros in front. Rename the "
     "directory, and run the same command again."
@@ -165,6 +170,8 @@ class PlaceSearch:
         self._below = tuple(below.split("/")) if below else ()
         #: Directories that fit no pattern of a layout of the whole tree, and the suffixes of its files.
         self._unfit: dict[str, frozenset[str]] = {}
+        #: Directories whose names resemble those of ranks, where a pattern has these.
+        self._near_ranks: list[str] = []
         self._begins_like: _BeginsLike = begins_like
 
     def run(self) -> Discovery:
@@ -180,16 +187,25 @@ class PlaceSearch:
         pending = [_Directory("", matches, in_place=False)]
         while pending:
             pending += self._subdirectories(pending.pop(), discovery)
-        self._report_unfit(discovery)
+        of_dump = all_parents(discovery.places) | {located.place.path for located in discovery.places}
+        self._report_unfit(discovery, of_dump)
+        self._report_near_ranks(discovery, of_dump)
         return discovery
 
-    def _report_unfit(self, discovery: Discovery) -> None:
+    def _report_unfit(self, discovery: Discovery, of_dump: Collection[str]) -> None:
         """Report directories of tensor files that neither the user's patterns nor other layouts cover."""
-        of_dump = all_parents(discovery.places) | {located.place.path for located in discovery.places}
         for path, suffixes in sorted(self._unfit.items()):
             if path not in of_dump and holds_tensors(self._root / path, suffixes):
                 problem = Problem(path, _UNFIT, _UNFIT_HINT, left_out=True)
                 discovery.unowned.problems.append(problem)
+
+    def _report_near_ranks(self, discovery: Discovery, of_dump: Collection[str]) -> None:
+        """Report directories of tensor files whose names begin like those of the ranks beside them."""
+        problems = discovery.unowned.problems
+        reported = {above for problem in problems for above in (problem.path, *parents(problem.path))}
+        for path in sorted(self._near_ranks):
+            if path not in of_dump and path not in reported and holds_tensors(self._root / path, _SUFFIXES):
+                problems.append(_misnamed_rank(path, path))
 
     def _subdirectories(self, directory: _Directory, discovery: Discovery) -> Iterator[_Directory]:
         """Add what a directory holds to `discovery`; yield the directories to enter next."""
@@ -219,9 +235,11 @@ class PlaceSearch:
     ) -> _Directory | None:
         """Match a subdirectory; return it if places may be below it."""
         matches = self._matches(directory, name, path)
+        complete = [match for match in matches if match.is_complete]
         if owner.rank is None and not directory.in_place:
             self._note_unfit(directory, matches, path)
-        complete = [match for match in matches if match.is_complete]
+            if not complete and _LIKE_RANK.fullmatch(name) and _expects(directory, ("rank",)):
+                self._near_ranks.append(path)
         if any(match.pattern in match.layout.transient for match in complete):
             return None
         if complete:
@@ -298,10 +316,7 @@ class PlaceSearch:
                 discovery.unowned.problems.append(problem)
         elif any(layout.near_miss and layout.near_miss.fullmatch(path) for layout in self._layouts):
             top, _, _ = path.partition("/")
-            is_number = _NUMBER.fullmatch(top.removeprefix("rank").removeprefix("_")) is not None
-            what = "is not how a dump names the directory of a rank"
-            hint = _RANK_HINT if is_number else ""
-            problem = Problem(top if is_number else path, what, hint, left_out=is_number, misnamed=True)
+            problem = _misnamed_rank(top, path)
             if problem not in discovery.unowned.problems:
                 discovery.unowned.problems.append(problem)
 
@@ -315,12 +330,23 @@ def _with_siblings(likely: Sequence[_Match], entered: Sequence[_Match]) -> list[
     return [match for match in entered if match in likely or (match.is_at_files and match.layout in there)]
 
 
+def _misnamed_rank(of_rank: str, path: str) -> Problem:
+    """Return the problem of a directory that resembles that of a rank, or is below `of_rank`, which does."""
+    number = of_rank.rpartition("/")[2].removeprefix("rank").removeprefix("_")
+    if _NUMBER.fullmatch(number) is None:
+        return Problem(path, _NO_RANK, misnamed=True)
+    return Problem(of_rank, _NO_RANK, _RANK_HINT, left_out=True, misnamed=True)
+
+
 def _resembles_step(directory: _Directory, path: str) -> bool:
     """Return whether the name of a subdirectory is a number where a pattern has that of a step."""
-    if _NUMBER.fullmatch(path.rpartition("/")[2]) is None:
-        return False
+    return _NUMBER.fullmatch(path.rpartition("/")[2]) is not None and _expects(directory, STEP_FIELDS)
+
+
+def _expects(directory: _Directory, fields: Iterable[str]) -> bool:
+    """Return whether a pattern has one of these fields in the names of the entries of a directory."""
     return any(
-        match.pattern.levels[match.level].groupindex.keys() & STEP_FIELDS.keys()
+        not match.pattern.levels[match.level].groupindex.keys().isdisjoint(fields)
         for match in directory.matches
         if not match.is_complete
     )

@@ -54,7 +54,7 @@ class Ranks:
     """The ranks of one dump."""
 
     def __init__(
-        self, path_ranks: Sequence[PathRank | None], rank_map: Mapping[int, int], tables: Sequence[bytes]
+        self, path_ranks: Sequence[PathRank | None], rank_map: Mapping[int, int], tables: Iterable[bytes]
     ) -> None:
         """Resolve the ranks of all places.
 
@@ -65,7 +65,8 @@ class Ranks:
         """
         self.problems: list[Problem] = []
         self._map = rank_map
-        entries = [entry for table in tables for entry in _parse(table)]
+        # Each rank may have a copy of the table of all ranks.
+        entries = [entry for table in dict.fromkeys(tables) for entry in _parse(table)]
         self._table = _merge(entries, self.problems)
         self.expected: int | None = len({rank for _, rank in entries}) or None
         """How many ranks the tables name, on all hosts; None without a table."""

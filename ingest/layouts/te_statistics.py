@@ -17,9 +17,10 @@ from ingest.layouts.logged_statistics import LoggedTensor, Precision, number_row
 from ingest.layouts.pytorch_names import te_tensor
 from workers.dump.model import ReportedStatistics, TensorName
 
-#: A line, as `Layout.step_of_line` has it.
+#: A line, as `Layout.step_of_line` has it. Names are short, because the parts of one are looked for again and
+#: again.
 LINE = re.compile(
-    rb"^(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) - [A-Z]+ - (?P<name>[^\t\n]+?) \t{1,8} "
+    rb"^(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) - [A-Z]+ - (?P<name>[^\t\n]{1,1000}?) \t{1,8} "
     rb"iteration=(?P<step>\d{1,18}) \t{1,8} value=(?P<value>\S{1,400})$",
     re.MULTILINE,
 )

@@ -22,6 +22,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from ingest.layouts.logged_statistics import (
+    MAX_TEXT,
     LoggedTensor,
     Precision,
     known,
@@ -45,7 +46,7 @@ def read_log(source: str, text: str) -> Iterator[ReportedStatistics]:
     """Yield the rows of a log: for each operator its inputs, of which it has only hashes, and its output."""
     sequence = 0
     for key, fields in _blocks(text):
-        name = _name(key)
+        name = _name(key[:MAX_TEXT])
         producers = fields.get("Input producers", "").split(";")
         hashes = _hashes(fields.get("Input hashes", ""))
         common = _common(fields)
@@ -108,9 +109,9 @@ def _common(fields: Mapping[str, str]) -> dict[str, object]:
     attributes: dict[str, object] = {}
     location = _LOCATION.fullmatch(fields.get("Location", ""))
     if location:
-        attributes["location"] = {"file": location["file"], "line": int(location["line"])}
+        attributes["location"] = {"file": location["file"][:MAX_TEXT], "line": int(location["line"])}
     if "Phase" in fields:
-        attributes["phase"] = fields["Phase"]
+        attributes["phase"] = fields["Phase"][:MAX_TEXT]
     return attributes
 
 

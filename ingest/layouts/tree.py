@@ -176,7 +176,7 @@ class DumpTree:
         return Ranks(
             path_ranks,
             self._rank_map,
-            [content for path in tables if (content := self._read(path)) is not None],
+            (content for path in tables if (content := self._read(path)) is not None),
         )
 
     def _overtaken(self, steps: Mapping[StepKey, _StepPlaces]) -> set[str]:

@@ -177,7 +177,7 @@ def read_npz(content: bytes) -> None:
 
 def read_pickle(content: bytes) -> None:
     with suppress(UnreadableTensor):
-        pt_tree.contents(pt_pickle.unpickle(content))
+        pt_tree.contents(pt_pickle.unpickle(content), len(content))
 
 
 def read_csv(content: bytes) -> None:

@@ -14,12 +14,14 @@ files of 2.0 to 2.10 have them.)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from ingest.reader.context.ir import IrGraph, IrParser
 from ingest.reader.context.ir_nodes import PASSING, IrSource
 from ingest.reader.context.signature import Signature, TensorType
+from workers.dump.formats.header import MAX_NDIM
 from workers.dump.formats.wire import LENGTH_DELIMITED, FieldWalk, WireField, read_varint
 from workers.errors import UnreadableTensor
 
@@ -93,18 +95,21 @@ class _PbGraph:
         Raises:
             UnreadableTensor: it is not a message of protobuf.
         """
-        graphs = [model for model in self._walk.fields(0, len(self._data)) if model.number == 4]
-        for graph in graphs:
-            fields = list(self._inside(graph))
-            # Nodes come first in the file, and read what stands behind them.
-            for part in fields:
-                if part.number == 3:
-                    self._add_parameter(part)
-                elif part.number == 5:
-                    self._add_constant(part)
-            for part in fields:
-                if part.number == 1:
-                    self._add_node(self._node(part))
+        for model in self._walk.fields(0, len(self._data)):
+            if model.number == 4:
+                self._add_graph(model)
+
+    def _add_graph(self, graph: WireField) -> None:
+        # Nodes come first in the file, and read what stands behind them. It is walked over twice, because a
+        # list of its fields may take a hundred times the memory of the file.
+        for part in self._inside(graph):
+            if part.number == 3:
+                self._add_parameter(part)
+            elif part.number == 5:
+                self._add_constant(part)
+        for part in self._inside(graph):
+            if part.number == 1:
+                self._add_node(self._node(part))
 
     def _inside(self, message: WireField) -> Iterator[WireField]:
         if message.wire_type == LENGTH_DELIMITED:
@@ -194,8 +199,8 @@ class _PbGraph:
                     if tensor.number == 1 and tensor.wire_type == 0:
                         element = self._number(tensor)
                     elif tensor.number == 2:
-                        lengths = list(self._lengths(tensor))
-        if not is_tensor or element not in _DTYPES:
+                        lengths = list(islice(self._lengths(tensor), MAX_NDIM + 1))
+        if not is_tensor or element not in _DTYPES or not _are_known(lengths):
             return None
         return _DTYPES[element], math.prod(lengths)
 
@@ -209,3 +214,8 @@ class _PbGraph:
         for axis in self._inside(shape):
             sizes = [self._number(size) for size in self._inside(axis) if size.number == 1]
             yield sizes[-1] if sizes else 0
+
+
+def _are_known(lengths: Sequence[int]) -> bool:
+    """Return whether lengths of axes are those of an array: one that is not known is -1, as 64 bits."""
+    return len(lengths) <= MAX_NDIM and max(lengths, default=0) < 2**63

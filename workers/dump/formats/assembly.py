@@ -8,7 +8,7 @@ a separate part if they are long.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -74,7 +74,7 @@ def assemble(
         views = {number: view for number, view in views.items() if number not in too_large}
         names = names_of([tensors[number] for number in too_large])
         attributes = {**values_of(attributes), "not_taken_out": names}
-    _check_expansion([tensors[number] for number in views], file_size)
+    check_expansion(sum(tensors[number].nbytes for number in views), file_size)
     headers: list[TensorHeader] = []
     end = 0
     for place, number in enumerate(payloads):
@@ -117,8 +117,8 @@ def _is_aligned(tensor: PlacedTensor, base: PlacedTensor) -> bool:
     return is_same and (tensor.offset - base.offset) % tensor.element.itemsize == 0
 
 
-def _check_expansion(copied: Iterable[PlacedTensor], file_size: int) -> None:
-    nbytes = sum(tensor.nbytes for tensor in copied)
+def check_expansion(nbytes: int, file_size: int) -> None:
+    """Raise UnreadableTensor if the copied views of a file have far more bytes than the file."""
     if nbytes > max(_MAX_EXPANSION * file_size, _MIN_EXPANDED_NBYTES):
         raise UnreadableTensor(
             f"its tensors are views that would take {nbytes} bytes, of {file_size} in the file"

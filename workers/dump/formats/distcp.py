@@ -27,7 +27,7 @@ from workers.dump.formats.header import (
     read_exactly,
 )
 from workers.dump.formats.pickle_machine import Machine
-from workers.dump.formats.pickle_values import Instance, OpaqueKey
+from workers.dump.formats.pickle_values import OpaqueKey, member_of
 from workers.dump.formats.pt import place_tensors
 from workers.dump.formats.pt_pickle import FUNCTIONS
 from workers.errors import UnreadableTensor
@@ -143,23 +143,31 @@ def read_metadata(data: bytes) -> dict[str, dict[int, Chunk]]:
     Raises:
         UnreadableTensor: it is damaged, or of another form.
     """
-    metadata = _state(Machine(data, FUNCTIONS).run())
-    entries, places = metadata.get("state_dict_metadata"), metadata.get("storage_data")
+    metadata = Machine(data, FUNCTIONS).run()
+    entries, places = member_of(metadata, "state_dict_metadata"), member_of(metadata, "storage_data")
     if not isinstance(entries, dict) or not isinstance(places, dict):
         raise UnreadableTensor("is not the metadata of torch.distributed.checkpoint")
     files: dict[str, dict[int, Chunk]] = {}
     for index, place in places.items():
-        key, info = _state(index.value if isinstance(index, OpaqueKey) else None), _state(place)
-        name, path, begin = key.get("fqn"), info.get("relative_path"), info.get("offset")
-        if not isinstance(name, str) or not isinstance(path, str) or type(begin) is not int:
+        key = index.value if isinstance(index, OpaqueKey) else None
+        name, path, begin = (
+            member_of(key, "fqn"),
+            member_of(place, "relative_path"),
+            member_of(place, "offset"),
+        )
+        if not isinstance(name, str) or not isinstance(path, str) or not _is_place(begin):
             continue
-        attributes = _attributes(_state(entries.get(name)), key.get("offset"))
+        attributes = _attributes(entries.get(name), member_of(key, "offset"))
         files.setdefault(path, {})[begin] = Chunk(name[:_MAX_NAME], attributes)
     return files
 
 
-def _attributes(entry: Mapping[str, _Value], offsets: _Value) -> dict[str, Any]:
-    size = _lengths(entry.get("size"))
+def _is_place(begin: _Value) -> bool:
+    return type(begin) is int and 0 <= begin < 2**62
+
+
+def _attributes(entry: _Value, offsets: _Value) -> dict[str, Any]:
+    size = _lengths(member_of(entry, "size"))
     if size is None:
         return {}
     return {"global_shape": size, "offsets": _lengths(offsets) or [0] * len(size)}
@@ -169,16 +177,3 @@ def _lengths(value: _Value) -> list[int] | None:
     if not isinstance(value, tuple | list) or len(value) > MAX_NDIM:
         return None
     return list(value) if all(type(n) is int and abs(n) < 2**63 for n in value) else None
-
-
-def _state(value: _Value) -> Mapping[str, _Value]:
-    if not isinstance(value, Instance):
-        return {}
-    parts = value.state if isinstance(value.state, tuple) else (value.state,)
-    return {
-        name: member
-        for part in parts
-        if isinstance(part, dict)
-        for name, member in part.items()
-        if isinstance(name, str)
-    }

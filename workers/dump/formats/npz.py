@@ -12,7 +12,7 @@ import zlib
 
 from workers.arrays.strided import StridedView, inflate
 from workers.dump.formats import npy
-from workers.dump.formats.assembly import MAX_VIEW_NBYTES, PlacedTensor, assemble
+from workers.dump.formats.assembly import MAX_VIEW_NBYTES, PlacedTensor, assemble, check_expansion
 from workers.dump.formats.header import HoldsNoTensor, ReadAt, TensorHeader, Truncated, read_exactly
 from workers.dump.formats.zip_archive import LOCAL_MAGIC, Archive, Member, open_archive
 from workers.errors import UnreadableTensor
@@ -41,7 +41,11 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
     }
     objects: list[str] = []
     placed: list[PlacedTensor] = []
+    inflated = 0
     for name, member in arrays.items():
+        # Before more work is done: any number of members may have the same compressed bytes.
+        check_expansion(inflated, file_size)
+        inflated += member.nbytes if member.is_deflated else 0
         try:
             placed.append(_placed(read, archive, name, member))
         except HoldsNoTensor:

@@ -48,7 +48,7 @@ _UNITS = {
     "SDMA": (*_TASK, "context_id", "thread_id", "src_addr", "dst_addr", "channel_id", "status"),
 }
 _CODES = tuple(_UNITS)
-#: The number of status words of AIC and AIV from version 1 of the magic layout on.
+#: The number of status words of AIC and AIV in version 1 of the magic layout.
 _LONG_STATUS = 4
 #: Written as hexadecimal text in JSON.
 _ADDRESSES = frozenset(["pc_start", "para_base", "src_addr", "dst_addr", "kernel_code"])

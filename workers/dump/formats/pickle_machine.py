@@ -29,6 +29,8 @@ from workers.host.wording import counted
 #: text, so that no arithmetic with it can take long.
 _MAX_INT_NBYTES = 24  # 128 bits and a sign, as in the state of a random generator of numpy
 _STOP = ord(".")
+#: The most instructions of a pickle: 100,000 parameters take some 5 million. One may make 80 bytes.
+_MAX_INSTRUCTIONS = 10_000_000
 #: The longest name of a module, a class or a function.
 _MAX_NAME = 200
 
@@ -57,13 +59,15 @@ class Machine:
         self._at = at
         self._stack: list[_Value] = []
         self._memo: dict[int, _Value] = {}
+        self._bytes_left = len(code)
+        """How many bytes functions may still return: text that is encoded is in the pickle."""
         self.storages: list[Storage] = []
         """All that the pickle refers to."""
 
     def run(self) -> _Value:
         """Return the value that is left at the end."""
         instructions = self.INSTRUCTIONS
-        while True:
+        for _ in range(_MAX_INSTRUCTIONS):
             opcode = self._byte()
             instruction = instructions.get(opcode)
             if instruction is None:
@@ -71,6 +75,7 @@ class Machine:
                     return self._pop()
                 raise UnreadableTensor(f"its pickle has instruction {opcode:#x} at byte {self._at - 1}")
             instruction(self)
+        raise UnreadableTensor(f"its pickle has more than {_MAX_INSTRUCTIONS} instructions")
 
     @property
     def end(self) -> int:
@@ -288,14 +293,7 @@ class Machine:
     def _binpersid(self) -> None:
         match self._pop():
             # The format before torch 1.6 has a sixth value, which was always None.
-            case ("storage", Global(kind), str(key), str(), int(size)) | (
-                "storage",
-                Global(kind),
-                str(key),
-                str(),
-                int(size),
-                None,
-            ):
+            case ("storage", Global(kind), str(key), str(), int(size), *rest) if rest in ([], [None]):
                 self.storages.append(Storage(kind, key, size))
                 self._stack.append(self.storages[-1])
             # The same format names the class of a module together with its source.
@@ -316,7 +314,12 @@ class Machine:
             raise UnreadableTensor(
                 f"its pickle calls {function.text} with {counted(len(arguments), 'argument')}"
             )
-        self._stack.append(known.call(*arguments, *[None] * (known.maximum - len(arguments))))
+        value = known.call(*arguments, *[None] * (known.maximum - len(arguments)))
+        if isinstance(value, bytes):
+            self._bytes_left -= len(value)
+            if self._bytes_left < 0:
+                raise UnreadableTensor("its pickle encodes the same text again and again")
+        self._stack.append(value)
 
     def _newobj(self) -> None:
         arguments, cls = self._pop(), self._pop()

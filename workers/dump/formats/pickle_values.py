@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 Value: TypeAlias = Any
-#: A tuple as a key of a dictionary has at most this many members, none of which is a tuple: hashing a tuple
-#: of tuples that are the same may take for ever.
-_MAX_KEY_MEMBERS = 64
+#: Smaller integers are their own hashes. Of the others, any number can have the same hash.
+_MAX_INT_KEY = sys.hash_info.modulus
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpaqueKey:
-    """A key of a dictionary that is not a plain value. It equals no other: its value is never compared."""
+    """A key of a dictionary that is not a simple value. It equals no other: its value is never compared."""
 
     value: Value
 
@@ -59,14 +59,34 @@ class Function(NamedTuple):
 
 
 def is_key(value: Value) -> bool:
-    """Return whether a value may be a key of a dictionary as it is."""
-    if isinstance(value, tuple):
-        return len(value) <= _MAX_KEY_MEMBERS and all(map(_is_plain, value))
-    return _is_plain(value)
+    """Return whether a value may be a key of a dictionary as it is.
+
+    Not if a file could have any number of keys with the same hash, or a tuple of tuples that are the same:
+    either may take for ever.
+    """
+    if isinstance(value, int):
+        return abs(value) < _MAX_INT_KEY
+    return isinstance(value, str | float | bytes | Global | None)
 
 
-def _is_plain(value: Value) -> bool:
-    return isinstance(value, str | int | float | bytes | Global | None)
+def member_of(value: Value, *names: str) -> Value:
+    """Return the attribute of an instance that has the first of these names; None if there is none."""
+    return attribute_of(value.state, *names) if isinstance(value, Instance) else None
+
+
+def attribute_of(state: Value, *names: str) -> Value:
+    """Return the attribute that has the first of these names in the state of an instance; None for none.
+
+    The state is never copied, because any number of instances may have the same one.
+    """
+    found = (part[name] for name in names for part in state_parts(state) if name in part)
+    return next(found, None)
+
+
+def state_parts(state: Value) -> list[dict[Value, Value]]:
+    """Return the attributes in the state of an instance: a dictionary, or two for a class with slots."""
+    parts = state[:2] if isinstance(state, tuple) else (state,)
+    return [part for part in parts if isinstance(part, dict)]
 
 
 def describe_value(value: Value) -> str:

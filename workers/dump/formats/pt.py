@@ -37,7 +37,7 @@ from workers.dump.formats.pt_alike_pickles import MAX_NBYTES as MAX_KEPT_NBYTES
 from workers.dump.formats.pt_alike_pickles import AlikePickles, CutPickle
 from workers.dump.formats.pt_elements import (
     UNTYPED_STORAGE,
-    check_size,
+    check_shape,
     element_of,
     is_dense,
     is_known,
@@ -51,6 +51,9 @@ from workers.errors import UnreadableTensor
 
 #: The largest pickle that is read: enough for 100,000 tensors.
 MAX_PICKLE_NBYTES = 32 * 1024 * 1024
+
+#: A file of more tensors is not remembered: there may be hundreds, each with many of the same tensor.
+_MAX_KEPT_TENSORS = 1000
 
 _PlaceStorage: TypeAlias = Callable[[str], tuple[int, int]]
 """Returns offset and length of a storage in the file, by its key."""
@@ -94,6 +97,9 @@ def _read_unlike(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
 
 def _remember(file: ReadArchive, parsed: _Parsed) -> None:
     """Remember a file for those that are like it."""
+    if len(parsed.tensors) > _MAX_KEPT_TENSORS:
+        _described.cache_clear()
+        return
     cut_pickle = parsed.cut_pickle
     if cut_pickle is not None:
         _ALIKE_ARCHIVES.remember(file, described=parsed.described, attributes=cut_pickle.attributes)
@@ -126,9 +132,9 @@ def _parse(
 ) -> _Parsed:
     """Return what is in a file. `describe` is given its pickle, and whether its elements are big-endian."""
     if is_legacy(read, file_size):
-        value, big_endian, place = read_legacy(read, file_size)
-        described = _describe(contents(value), big_endian=big_endian)
-        return _Parsed(*_place_all(described, place))
+        file = read_legacy(read, file_size)
+        described = _describe(contents(file.value, file.nbytes), big_endian=file.big_endian)
+        return _Parsed(*_place_all(described, file.place))
     archive = open_archive(read, file_size)
     pickled = _find_pickle(archive.members)
     prefix = pickled.name.removesuffix("data.pkl")
@@ -140,7 +146,8 @@ def _parse(
     kept = describe or _described
     described = (kept if nbytes <= MAX_KEPT_NBYTES else _described.__wrapped__)(code, big_endian)
     tensors, attributes = _place_all(described, _storages_of(read, archive, f"{prefix}data/"))
-    names = dict.fromkeys([f"{prefix}byteorder", *(f"{prefix}data/{t.key}" for t in described.tensors)])
+    keys = dict.fromkeys(t.key for t in described.tensors)  # of any length, and often the same
+    names = [f"{prefix}byteorder", *(f"{prefix}data/{key}" for key in keys)]
     used = [pickled, *(archive.members[name] for name in names if name in archive.members)]
     return _Parsed(tensors, attributes, archive, used, described.tensors, described.cut_pickle)
 
@@ -183,7 +190,7 @@ _CutPickle: TypeAlias = CutPickle[tuple[_DescribedTensor, ...]]
 @lru_cache(maxsize=256)
 def _described(code: bytes, big_endian: bool) -> _Described:  # noqa: FBT001  (a key)
     """Return what a pickle describes. The files of a dump differ in their elements more than in these."""
-    return _describe(contents(unpickle(code)), big_endian=big_endian)
+    return _describe(contents(unpickle(code), len(code)), big_endian=big_endian)
 
 
 def _describe_like(code: bytes, big_endian: bool) -> _Described:  # noqa: FBT001  (as above)
@@ -191,7 +198,7 @@ def _describe_like(code: bytes, big_endian: bool) -> _Described:  # noqa: FBT001
     if not big_endian and (known := _find_alike(code)):
         return _Described(known.described, known.attributes, known)
     described = _described(code, big_endian)
-    if not big_endian:
+    if not big_endian and len(described.tensors) <= _MAX_KEPT_TENSORS:
         _ALIKE_PICKLES.remember(code, described.tensors, values_of(described.attributes))
     return described
 
@@ -293,7 +300,9 @@ def _describe_tensor(found: FoundTensor, *, big_endian: bool) -> _DescribedTenso
     if not is_known(tensor):
         return _DescribedTensor(_storage_of(found, tensor), tensor.key, None)
     element, declared_dtype = element_of(tensor, big_endian=big_endian)
-    check_size(tensor, element.itemsize)
+    if len(tensor.size) != len(tensor.stride):
+        raise UnreadableTensor("its pickle has an impossible shape or strides")
+    check_shape(tensor.size, element.itemsize)
     storage_nbytes = tensor.storage_size * (1 if tensor.storage == UNTYPED_STORAGE else element.itemsize)
     strides = tuple(stride * element.itemsize for stride in tensor.stride)
     first, span = _extent(tensor, strides, element.itemsize)
@@ -373,8 +382,9 @@ def _inline(found: FoundTensor, array: InlineTensor) -> PlacedTensor:
         element = from_npy_descr(array.descr)
     except ValueError as exc:
         raise UnreadableTensor(str(exc)) from exc
+    check_shape(array.shape, element.itemsize)
     nbytes = math.prod(array.shape) * element.itemsize
-    if min(array.shape, default=0) < 0 or nbytes != len(array.content):
+    if nbytes != len(array.content):
         raise UnreadableTensor(f"has an array of shape {array.shape} made of {len(array.content)} bytes")
     return PlacedTensor(
         element=element,

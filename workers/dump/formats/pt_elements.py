@@ -99,12 +99,11 @@ def _named_element(dtype: str, *, big_endian: bool) -> tuple[ElementType, str]:
         return from_npy_descr(f"|V{itemsize}"), dtype
 
 
-def check_size(tensor: RebuiltTensor, itemsize: int) -> None:
+def check_shape(shape: tuple[int, ...], itemsize: int) -> None:
     """Raise UnreadableTensor unless the shape is one that an array can have."""
-    size = tensor.size
-    if len(size) != len(tensor.stride) or len(size) > MAX_NDIM or not all(0 <= n < 2**62 for n in size):
-        raise UnreadableTensor("its pickle has an impossible shape or strides")
-    if not is_addressable(size, itemsize):
+    if len(shape) > MAX_NDIM or not all(0 <= n < 2**62 for n in shape):
+        raise UnreadableTensor("its pickle has an impossible shape")
+    if not is_addressable(shape, itemsize):
         raise UnreadableTensor("its pickle has a shape of more bytes than there are addresses")
 
 

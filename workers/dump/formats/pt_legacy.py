@@ -7,7 +7,8 @@ elements (torch, `torch/serialization.py`, `_legacy_save`).
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from workers.dump.formats.header import ReadAt, Truncated, read_exactly
 from workers.dump.formats.pickle_machine import Machine
@@ -22,6 +23,17 @@ LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9"
 _PROTOCOL = 1001
 #: The pickles are at the beginning of the file; more than this is not read.
 _MAX_PICKLES_NBYTES = 32 * 1024 * 1024
+
+
+class LegacyFile(NamedTuple):
+    """What is in a file."""
+
+    value: Any
+    nbytes: int
+    """The length of its pickles."""
+    big_endian: bool
+    place: Callable[[str], tuple[int, int]]
+    """Returns offset and length of a storage in the file, by its key."""
 
 
 def is_legacy(read: ReadAt, file_size: int) -> bool:
@@ -52,8 +64,8 @@ class _StoragesSeen:
         return value
 
 
-def read_legacy(read: ReadAt, file_size: int) -> tuple[Any, bool, Any]:
-    """Return the value of a file, whether it is big-endian, and the function that places its storages.
+def read_legacy(read: ReadAt, file_size: int) -> LegacyFile:
+    """Return what is in a file.
 
     Raises:
         Truncated: the file ends before its last storage does.
@@ -75,7 +87,7 @@ def read_legacy(read: ReadAt, file_size: int) -> tuple[Any, bool, Any]:
             raise UnreadableTensor(f"its storage {key:.40} is not in the file")
         return places[key]
 
-    return value, machine.get("little_endian") is False, place
+    return LegacyFile(value, pickles.end, machine.get("little_endian") is False, place)
 
 
 def _places(

@@ -8,16 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any, TypeAlias
 
 from workers.dump.formats.header import MAX_NDIM
 from workers.dump.formats.pickle_machine import Machine
-from workers.dump.formats.pickle_values import Function, Global, Instance, Storage, describe_value
+from workers.dump.formats.pickle_values import (
+    Function,
+    Global,
+    Instance,
+    Storage,
+    attribute_of,
+    describe_value,
+    member_of,
+    state_parts,
+)
 from workers.errors import UnreadableTensor
 
 _Value: TypeAlias = Any
 #: The longest name of an attribute of a class, together with that of the class.
 _MAX_ATTRIBUTE = 600
+#: The most parameters of a quantizer, and of the placement of a DTensor.
+_MAX_QUANTIZER, _MAX_PLACEMENT = 4, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +63,27 @@ class Composite:
     attributes: Mapping[str, _Value] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Wrapper:
+    """A tensor of a subclass that holds others among its attributes.
+
+    The attributes stay as they are until `unwrapped` is called, because many tensors may have the same.
+    """
+
+    kind: str
+    state: _Value
+
+    def unwrapped(self) -> Composite:
+        """Return the tensors inside; one alone has the name of the whole."""
+        parts = chain.from_iterable(part.items() for part in state_parts(self.state))
+        state = {name: value for name, value in parts if isinstance(name, str)}
+        inner = [name for name, value in state.items() if is_tensor(value)]
+        members = {"" if len(inner) == 1 else name: state.pop(name) for name in inner}
+        return Composite(self.kind, members, state)
+
+
 def unpickle(pickled: bytes) -> _Value:
-    """Return the value of a `data.pkl`: plain values, `RebuiltTensor`, `Composite`, `Instance`, `Storage`.
+    """Return the value of a `data.pkl`: plain values, tensors (see `is_tensor`), `Instance`, `Storage`.
 
     Args:
         pickled: the whole member. Takes time and memory in proportion to its length.
@@ -135,7 +166,7 @@ def _sparse_tensor(layout: _Value, data: _Value) -> Composite:
 def _quantized_tensor(*arguments: _Value) -> Composite:
     storage, offset, size, stride, parameters, _requires_grad, _hooks = arguments
     integers = _tensor(storage, offset, size, stride)
-    if not isinstance(parameters, tuple) or not parameters:
+    if not isinstance(parameters, tuple) or not 0 < len(parameters) <= _MAX_QUANTIZER:
         raise UnreadableTensor(f"its pickle has {describe_value(parameters)} for a quantizer")
     scheme, *rest = parameters
     names = ("scales", "zero_points", "axis") if len(rest) == 3 else ("scale", "zero_point")
@@ -150,73 +181,56 @@ def _from_type(function: _Value, cls: _Value, arguments: _Value, state: _Value =
     """Return what a subclass of a tensor is, in the order in which torch saves it."""
     if not isinstance(function, Global) or not isinstance(cls, Global) or not isinstance(arguments, tuple):
         raise UnreadableTensor(f"its pickle calls {describe_value(function)}")
-    attributes = _merged(state)
-    if "_local_tensor" in attributes:
-        return Composite(
-            "DTensor", {"": attributes["_local_tensor"]}, _layout_of(attributes.get("_spec"), arguments)
-        )
+    local = attribute_of(state, "_local_tensor")
+    if local is not None:
+        return Composite("DTensor", {"": local}, _layout_of(attribute_of(state, "_spec"), arguments))
     if function.text.endswith("._rebuild_wrapper_subclass"):
-        return _wrapper_subclass(cls, attributes)
+        return Wrapper(cls.text, state)
     if function.text.endswith("._rebuild_njt") and arguments and isinstance(arguments[0], dict):
         return _nested_tensor(arguments[0])
     known = FUNCTIONS.get(function.text)
-    if known is None or not known.required <= len(arguments) <= known.maximum:
+    if known is None or known.call is _from_type or not known.required <= len(arguments) <= known.maximum:
         return Instance(function.text, arguments, is_call=True, state=state)
     return known.call(*arguments, *[None] * (known.maximum - len(arguments)))
 
 
-def _wrapper_subclass(cls: Global, attributes: Mapping[str, _Value]) -> Composite:
-    """Return the tensors inside of a tensor; one alone has the name of the whole."""
-    inner = {str(name): value for name, value in attributes.items() if _is_tensor(value)}
-    named = {"" if len(inner) == 1 else name: value for name, value in inner.items()}
-    return Composite(cls.text, named, {name: v for name, v in attributes.items() if name not in inner})
-
-
 def _nested_tensor(parts: Mapping[str, _Value]) -> Composite:
     """Return a jagged nested tensor: the rows of all its tensors, and where each begins and ends."""
-    members = {name: parts[name] for name in ("values", "offsets", "lengths") if _is_tensor(parts.get(name))}
+    members = {name: parts[name] for name in ("values", "offsets", "lengths") if is_tensor(parts.get(name))}
     return Composite("nested tensor", members, {"ragged_axis": parts.get("_ragged_idx")})
 
 
-def _is_tensor(value: _Value) -> bool:
-    return isinstance(value, RebuiltTensor | Composite)
+def is_tensor(value: _Value) -> bool:
+    """Return whether a value is a tensor, or consists of some."""
+    return isinstance(value, RebuiltTensor | Composite | Wrapper)
 
 
 def _layout_of(spec: _Value, arguments: tuple[_Value, ...]) -> dict[str, _Value]:
     """Return placements, global shape and mesh of a DTensor (`torch/distributed/tensor/_dtensor_spec.py`)."""
     layout: dict[str, _Value] = {"global_shape": arguments[2] if len(arguments) > 2 else None}
-    state = _state(spec)
-    placements = state.get("placements", ())
-    if isinstance(placements, tuple | list):
+    placements, mesh = member_of(spec, "placements"), member_of(spec, "mesh")
+    if isinstance(placements, tuple | list) and len(placements) <= MAX_NDIM:
         layout["placements"] = [_placement(placement) for placement in placements]
-    mesh = _state(state.get("mesh"))
     for name, attribute in (
         ("mesh_dim_names", "_mesh_dim_names"),
         ("mesh_ranks", "_flatten_rank_map"),
         ("mesh_coordinate", "_coordinate_on_dim"),
     ):
-        value = mesh.get(attribute, mesh.get(attribute.removeprefix("_")))
+        value = member_of(mesh, attribute, attribute.removeprefix("_"))
         if value is not None:
             layout[name] = value
     return layout
-
-
-def _state(value: _Value) -> Mapping[str, _Value]:
-    return _merged(value.state) if isinstance(value, Instance) else {}
-
-
-def _merged(state: _Value) -> dict[str, _Value]:
-    """Return the attributes in the state of an instance: a dictionary, or two for a class with slots."""
-    parts = state if isinstance(state, tuple) else (state,)
-    return {name: value for part in parts if isinstance(part, dict) for name, value in part.items()}
 
 
 def _placement(value: _Value) -> str:
     """Return `Shard(0)`, `Replicate()`, `Partial(sum)`."""
     if not isinstance(value, Instance):
         return describe_value(value)
-    plain = [str(v)[:40] for v in _state(value).values() if isinstance(v, int | str)]
-    arguments = [str(v)[:40] for v in value.arguments if isinstance(v, int | str)]
+    state = chain.from_iterable(part.values() for part in state_parts(value.state))
+    plain, arguments = (
+        [str(v)[:40] for v in islice(values, _MAX_PLACEMENT) if isinstance(v, int | str)]
+        for values in (state, value.arguments)
+    )
     return f"{value.name.rpartition('.')[2]:.80}({', '.join(plain or arguments)})"
 
 
@@ -230,8 +244,9 @@ def _mapping(*_arguments: _Value) -> dict[_Value, _Value]:
     return {}
 
 
-def _collected(values: _Value = None, *_rest: _Value) -> list[_Value]:
-    return list(values) if isinstance(values, list | tuple) else []
+def _collected(values: _Value = None, *_rest: _Value) -> list[_Value] | tuple[_Value, ...]:
+    # Not a copy: a pickle may collect the same values again and again.
+    return values if isinstance(values, list | tuple) and values else []
 
 
 def _attribute(owner: _Value, name: _Value) -> _Value:

@@ -9,18 +9,24 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from workers.dump.formats.pickle_values import Global, Instance, OpaqueKey, Storage, describe_value
-from workers.dump.formats.pt_pickle import Composite, RebuiltTensor
+from workers.dump.formats.pt_pickle import Composite, RebuiltTensor, Wrapper
 from workers.errors import UnreadableTensor
 
 _Value: TypeAlias = Any
 _Path: TypeAlias = tuple[str, ...]
 
-#: Only files that were made to fill memory have deeper nesting or more values.
+#: Only files that were made to fill memory have deeper nesting or more values. A value that the pickle refers
+#: to several times counts as often; so a short pickle may have some more values than bytes.
 _MAX_DEPTH = 64
 _MAX_VALUES = 1_000_000
+_MIN_VALUES, _VALUES_PER_BYTE = 10_000, 4
+#: A text counts as another value for each of so many characters.
+_CHARACTERS_PER_VALUE = 32
 #: Attributes of a file that take more than this as JSON are left out, the last first, and named.
 MAX_ATTRIBUTES_NBYTES = 64 * 1024
 _MAX_TEXT = 4096
+#: A tuple of more members, as a key, is not shown.
+_MAX_KEY_MEMBERS = 64
 _MODULE_STATE = ("_parameters", "_buffers", "_modules")
 
 
@@ -57,13 +63,17 @@ class Contents:
     """The functions that the pickle calls, and that nothing is known of."""
 
 
-def contents(value: _Value) -> Contents:
+def contents(value: _Value, pickle_nbytes: int) -> Contents:
     """Return the tensors in a value, and everything else.
+
+    Args:
+        value: what a pickle holds.
+        pickle_nbytes: the length of that pickle.
 
     Raises:
         UnreadableTensor: it is nested too deeply, or holds too many values.
     """
-    walk = _Walk()
+    walk = _Walk(min(_MAX_VALUES, _MIN_VALUES + _VALUES_PER_BYTE * pickle_nbytes))
     rest = walk.visit(value, ())
     if rest is _TENSOR:
         rest = {}
@@ -72,7 +82,7 @@ def contents(value: _Value) -> Contents:
 
 
 class _Tensor:
-    """In the place of a tensor, where only the rest is wanted."""
+    """In the place of a tensor, or of what is left out, where only the rest is wanted."""
 
 
 _TENSOR = _Tensor()
@@ -81,23 +91,25 @@ _ITSELF = "what holds this"
 
 
 class _Walk:
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         self.tensors: list[FoundTensor] = []
         self.foreign: list[str] = []
-        self._left = _MAX_VALUES
+        self._left = most
         self._open: list[_Value] = []
         """The values that hold the one that is visited."""
 
     def visit(self, value: _Value, path: _Path) -> _Value:
         """Collect the tensors in a value; return the rest as plain values, or `_TENSOR` if there is none."""
-        self._left -= 1
-        if len(path) > _MAX_DEPTH or self._left < 0:
-            raise UnreadableTensor(f"holds values nested more than {_MAX_DEPTH} deep, or too many of them")
-        if isinstance(value, RebuiltTensor):
-            self.tensors.append(FoundTensor(path, value))
+        self._count(1)
+        if len(path) > _MAX_DEPTH:
+            raise UnreadableTensor(f"holds values nested more than {_MAX_DEPTH} deep")
+        if value is _TENSOR:
             return _TENSOR
-        if not isinstance(value, Composite | Instance | dict | list | tuple):
-            return _plain(value)
+        if isinstance(value, RebuiltTensor):
+            return self._tensor(value, path)
+        if not isinstance(value, Composite | Wrapper | Instance | dict | list | tuple):
+            plain = _plain(value)
+            return self._text(plain) if isinstance(plain, str) else plain
         if any(value is holder for holder in self._open):
             return _ITSELF
         self._open.append(value)
@@ -105,10 +117,26 @@ class _Walk:
         self._open.pop()
         return rest
 
+    def _count(self, values: int) -> None:
+        self._left -= values
+        if self._left < 0:
+            raise UnreadableTensor("holds too many values, or the same ones too often")
+
+    def _text(self, text: str) -> str:
+        self._count(len(text) // _CHARACTERS_PER_VALUE)
+        return text
+
+    def _tensor(self, tensor: RebuiltTensor | InlineTensor, path: _Path) -> _Value:
+        self._count(sum(map(len, path)) // _CHARACTERS_PER_VALUE)
+        self.tensors.append(FoundTensor(path, tensor))
+        return _TENSOR
+
     def _holder(self, value: _Value, path: _Path) -> _Value:
         match value:
             case Composite():
                 return self._composite(value, path)
+            case Wrapper():
+                return self._composite(value.unwrapped(), path)
             case dict():
                 return self._members(value.items(), path)
             case list() | tuple():
@@ -120,7 +148,7 @@ class _Walk:
         rest: dict[str, _Value] = {}
         count = 0
         for key, member in items:
-            text = _key(key, count)
+            text = self._text(_key(key, count))
             count += 1
             plain = self.visit(member, (*path, text))
             if plain is not _TENSOR:
@@ -139,10 +167,15 @@ class _Walk:
         first = len(self.tensors)
         for name, member in value.members.items():
             self.visit(member, (*path, name) if name else path)
-        own = _Walk()
-        attributes = {"kind": value.kind, **(_as_dict(own.visit(dict(value.attributes), ())))}
+        left = self._left
+        attributes = {
+            "kind": self._text(value.kind),
+            **_as_dict(self.visit(dict(value.attributes), path)),
+        }
         if len(self.tensors) == first:
             return attributes
+        # Each tensor has all of these attributes.
+        self._count((left - self._left) * (len(self.tensors) - first))
         for number in range(first, len(self.tensors)):
             found = self.tensors[number]
             self.tensors[number] = FoundTensor(found.path, found.tensor, {**attributes, **found.attributes})
@@ -151,8 +184,7 @@ class _Walk:
     def _instance(self, value: Instance, path: _Path) -> _Value:
         inline = _as_array(value)
         if inline is not None:
-            self.tensors.append(FoundTensor(path, inline))
-            return _TENSOR
+            return self._tensor(inline, path)
         scalar = _as_scalar(value)
         if scalar is not None:
             return scalar
@@ -160,28 +192,31 @@ class _Walk:
             self.foreign.append(value.name)
         before = len(self.tensors)
         rest = {
-            "class": value.name,
+            "class": self._text(value.name),
             **_as_dict(self._members(_parts(value), path)),
         }
         return _TENSOR if len(self.tensors) > before and len(rest) == 1 else rest
 
 
 def _parts(value: Instance) -> Iterator[tuple[_Value, _Value]]:
-    """Yield the members of an instance by name, those that a module hides by the names that users know."""
+    """Yield the members of an instance by name, those that a module hides by the names that users know.
+
+    Those that are left out are counted nevertheless: many instances may have the same state.
+    """
     yield from enumerate((*value.arguments, *value.items))
     yield from value.mapping.items()
     states = value.state if isinstance(value.state, tuple) else (value.state,)
     for state in states:
         if not isinstance(state, dict):
-            if state is not None:
-                yield "state", state
+            yield "state", _TENSOR if state is None else state
             continue
         is_module = "_modules" in state and "_parameters" in state
         for name, member in state.items():
             if is_module and name in _MODULE_STATE and isinstance(member, dict):
                 yield from member.items()
-            elif not is_module or not str(name).startswith("_"):
-                yield name, member
+            else:
+                is_hidden = is_module and isinstance(name, str) and name.startswith("_")
+                yield name, _TENSOR if is_hidden else member
 
 
 def _as_array(value: Instance) -> InlineTensor | None:
@@ -223,17 +258,23 @@ def _as_dict(rest: _Value) -> dict[str, _Value]:
 
 def _key(key: _Value, number: int) -> str:
     """Return the text of a key, given its place in its dictionary."""
-    if isinstance(key, OpaqueKey):
-        return f"{_kind_of_key(key.value)} {number}"
-    if isinstance(key, tuple):
-        return f"({', '.join(repr(_plain(member)) for member in key)})"
-    return key if isinstance(key, str) else str(_plain(key))
+    if not isinstance(key, OpaqueKey):
+        return key if isinstance(key, str) else str(_plain(key))
+    match key.value:
+        case int():
+            return str(key.value)
+        case tuple(members) if len(members) <= _MAX_KEY_MEMBERS and all(map(_is_simple, members)):
+            return f"({', '.join(repr(_plain(member)) for member in members)})"
+        case Instance(name):
+            return f"{name} {number}"
+        case RebuiltTensor():
+            return f"tensor {number}"
+        case other:
+            return f"{describe_value(other)} {number}"
 
 
-def _kind_of_key(value: _Value) -> str:
-    if isinstance(value, Instance):
-        return value.name
-    return "tensor" if isinstance(value, RebuiltTensor) else describe_value(value)
+def _is_simple(value: _Value) -> bool:
+    return isinstance(value, str | int | float | bytes | Global | None)
 
 
 def _plain(value: _Value) -> _Value:  # noqa: PLR0911  (one return for each kind)

@@ -106,12 +106,20 @@ def _headers(head: bytes, read: ReadAt, file_size: int) -> tuple[TensorHeader, .
 
 def _parse(text: bytes) -> dict[str, Any]:
     try:
-        header = json.loads(text)
+        header = json.loads(text, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as exc:
         raise UnreadableTensor("its safetensors header is not JSON") from exc
     if not isinstance(header, dict):
         raise UnreadableTensor("its safetensors header is not a JSON object")
     return header
+
+
+def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON. Of two members with the same name, one would be lost."""
+    unique = dict(members)
+    if len(unique) < len(members):
+        raise UnreadableTensor("its safetensors header has the same name twice")
+    return unique
 
 
 def _placed(name: str, fields: Any, begin: int) -> PlacedTensor:
@@ -128,7 +136,9 @@ def _placed(name: str, fields: Any, begin: int) -> PlacedTensor:
         raise UnreadableTensor(f"its tensor {name:.80} has a shape of more bytes than there are addresses")
     if declared_dtype:
         shape, nbytes = [last - first], last - first
-    if not 0 <= first <= last or last - first != nbytes:
+    if first < 0:
+        raise UnreadableTensor(f"its tensor {name:.80} begins before the elements of the file")
+    if last < first or last - first != nbytes:
         raise UnreadableTensor(f"its tensor {name:.80} has {last - first} bytes instead of {nbytes}")
     return PlacedTensor(element, tuple(shape), begin + first, nbytes, (name,), declared_dtype=declared_dtype)
 

@@ -39,14 +39,13 @@ from workers.arrays.statistics import COUNT_FIELDS, Statistics
 
 #: Significant decimal digits of every number.
 DIGITS = 6
-#: At most this many rows of a file are used; a step has some ten thousand tensors.
-MAX_ROWS = 1_000_000
-#: At most this many problems of a file are reported one by one.
-_MAX_PROBLEMS = 20
-#: The longest text of a shape, in characters.
-_MAX_SHAPE_LENGTH = 1024
-#: The longest name of a type or a format, in characters.
-_MAX_WORD_LENGTH = 64
+#: At most this many rows of a file are used, of which a step has some ten thousand; and at most this many
+#: problems are reported one by one.
+MAX_ROWS, _MAX_PROBLEMS = 1_000_000, 20
+#: The most columns of a table, of which writers have some thirty: an empty field takes more than its byte.
+_MAX_COLUMNS = 256
+#: The longest text of a shape, and the longest name of a type or a format, in characters.
+_MAX_SHAPE_LENGTH, _MAX_WORD_LENGTH = 1024, 64
 
 _PLACE = {
     "op type": "op_type",
@@ -254,8 +253,9 @@ def _split(line: str) -> list[str]:
 
 def _columns(fields: list[str]) -> _StatisticColumns:
     names = [field.strip() for field in fields]
-    if names[-1] == "":
-        names.pop()
+    names = names[:-1] if names[-1] == "" else names
+    if len(names) > _MAX_COLUMNS:
+        raise _MalformedLine(f"{len(names)} columns; a table of statistics has at most {_MAX_COLUMNS}")
     place, others = _indices(names)
     if missing := [field for field in _NEEDED if field not in place]:
         raise _MalformedLine(f"the header of a table of statistics has no column for {', '.join(missing)}")

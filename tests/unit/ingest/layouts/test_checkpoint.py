@@ -74,6 +74,23 @@ def test_parts_that_a_file_lacks_are_named_although_it_ends_with_a_whole_archive
     assert chunks[size].name in record
 
 
+def test_file_of_a_rank_that_is_missing_beside_others_of_the_rank_is_named(
+    dump: Path, tmp_path: Path
+) -> None:
+    """All files of another rank may be missing: that rank may be on another host."""
+    shutil.copytree(dump, tmp_path / "dump")
+    directory = tmp_path / "dump" / "step_2"
+    chunks = read_metadata((directory / ".metadata").read_bytes())["__0_0.distcp"]
+    (directory / "__1_0.distcp").unlink()
+    (directory / "__0_0.distcp").rename(directory / "__0_1.distcp")
+    ingest_directly(tmp_path / "dump", tmp_path / "store")
+    store = open_store(tmp_path / "store")
+    assert store.step(0, 2).commit.record.summary.status == "partial"
+    record = str(store.step(0, 2).commit.record)
+    assert f"step_2/__0_0.distcp: is missing: .metadata names {len(chunks)} parts in it" in record
+    assert "__1_0.distcp" not in record
+
+
 def test_damaged_metadata_is_named_and_the_parts_are_read(dump: Path, tmp_path: Path) -> None:
     shutil.copytree(dump / "step_2", tmp_path / "dump")
     (tmp_path / "dump" / ".metadata").write_bytes(b"\x80\x04}.")

@@ -16,6 +16,7 @@ from ingest.layouts.iterations import parse_iterations
         ("8-5", None),
         ("0-99999999999", None),
         ("9" * 5000, None),
+        ("|".join(["0-499999"] * 3), None),
         ("|".join(["0-999999", *(f"{i}000000-{i}999999" for i in range(1, 50))]), None),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import math
+import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,6 +45,25 @@ def test_way_to_a_tensor_through_lists_and_dictionaries_is_its_name() -> None:
         ("output", 0),
         ("parameters.bias", -1),
     ]
+
+
+def test_memory_is_not_that_of_the_ways_to_all_elements() -> None:
+    """Each of these has 390 indices, which took a gigabyte for 600 kB."""
+    deep: Any = [0] * 20_000
+    for _ in range(389):
+        deep = [deep]
+    data = dump_json({"Functional.f.0.forward": {"output": deep}})
+    tracemalloc.start()
+    assert read_tensors(data) == []
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 << 20
+
+
+@pytest.mark.parametrize(("key", "name"), [("k" * 10_000, "a"), ("f", "a" * 10_000)])
+def test_names_that_fill_memory_are_refused(key: str, name: str) -> None:
+    with pytest.raises(NotMsProbe, match="names that are many times as long as the file"):
+        told({"output": {name: [TENSOR] * 1000}}, f"{key}.0.forward")
 
 
 def test_gradients_of_parameters_and_saved_values_have_forms_of_their_own() -> None:

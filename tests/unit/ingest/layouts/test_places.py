@@ -80,6 +80,26 @@ def test_directory_that_is_nearly_one_of_a_rank_is_reported(name: str, reported:
     ]
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "step6/rank01/dump_tensor_data/a.npy",
+        "step6/rank1.bak/dump_tensor_data/a.pt",
+        "step6/Rank1/dump_tensor_data/a.pt",
+        "rank01/1.Model-2.Linear-output.0.pt",
+        "data_dump/rank-1/1.Model-2.Linear-output.0.pt",
+    ],
+)
+def test_tensors_under_a_name_like_that_of_a_rank_are_reported(path: str, tmp_path: Path) -> None:
+    """They were left out without a word, wherever the names of ranks are not the first level."""
+    make(tmp_path, "step6/rank0/dump.json", "data_dump/rank0/1.Model-2.Linear-output.0.pt", path)
+    make(tmp_path, "step6/rank1_logs/log.txt", "step6/ranks/a.pt", "step6/rank0/rank2/a.pt")
+    directory = path.removesuffix("/1.Model-2.Linear-output.0.pt").partition("/dump_tensor_data")[0]
+    assert [str(problem) for problem in discover(tmp_path).unowned.problems] == [
+        f"{directory}: is not how a dump names the directory of a rank"
+    ]
+
+
 def test_place_needs_its_evidence_where_others_use_such_names(tmp_path: Path) -> None:
     make(tmp_path, "step5/rank0/model.ckpt", "step6/rank0/dump.json")
     assert places(discover(tmp_path)) == {("msprobe", "step6/rank0")}
@@ -159,6 +179,8 @@ def test_parents_go_up_to_the_root(tmp_path: Path) -> None:
         ("rank_٣/Net/0/1", True),
         ("rank1x/Net/0/1", False),
         ("rank_logs", False),
+        ("step6/rank01", True),
+        ("step6/rank1.bak", False),
         ("rank_0/Net/0/-1", True),
         ("rank_0/Net/0/1234567890123456789", True),
         ("rank_0/Net/0/latest", False),

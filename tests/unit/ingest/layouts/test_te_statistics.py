@@ -1,6 +1,7 @@
 """Lines of nvdlfw-inspect: layers, tensors and statistics are told apart by the names of tensors."""
 
 import math
+import time
 
 import pytest
 
@@ -46,6 +47,13 @@ def test_statistics_of_recipes_keep_their_names(statistic: str) -> None:
         f"statistic.parameters.weight.{statistic}",
     )
     assert share.statistics.mean == 0.25
+
+
+def test_line_with_an_endless_name_is_passed_over_at_once() -> None:
+    """The time would grow with the square of its length: hours for four megabytes."""
+    begun = time.process_time()
+    assert rows_of(("a_weight_" * 20_000 + "/", "1.0000")) == []
+    assert time.process_time() - begun < 1
 
 
 def test_tensors_are_found_where_the_same_tool_saves_them() -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import struct
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.dumps import unpack
-from tests.pt_files import archive, call, members_of, pickled, pt_bytes, text
+from tests.pt_files import archive, call, members_of, named, pickled, pt_bytes, text
 from workers.dump.formats import distcp
 from workers.dump.formats.distcp import Chunk, read_headers, read_metadata
 from workers.dump.formats.header import HoldsNoTensor, TensorHeader, Truncated
@@ -41,6 +42,24 @@ def put_together(content: bytes, headers: tuple[TensorHeader, ...]) -> bytes:
         for header in headers
         if header.view is None
     )
+
+
+def test_state_that_many_entries_have_is_not_copied_for_each() -> None:
+    """It took minutes, and a place that is too large for a file could collide with any other."""
+    many = b"}(" + b"".join(text(f"{n:05}") + b"N" for n in range(10_000)) + b"u"
+    index = named("m.Index") + b")\x81}" + text("fqn") + text("w") + b"sb"
+    place = (
+        named("m.Info") + b")\x81}" + text("relative_path") + text("f") + b"s" + text("offset") + b"K\x07sb"
+    )
+    unusual = named("m.Info") + b")\x81(h\x00h\x00tb"
+    state = (
+        b"}" + text("state_dict_metadata") + b"}s" + text("storage_data") + b"}("
+        + index + place + (index + unusual) * 2000 + b"us"
+    )  # fmt: skip
+    begun = time.process_time()
+    files = read_metadata(pickled(many + b"q\x000" + named("m.Metadata") + b")\x81" + state + b"b"))
+    assert {path: list(chunks) for path, chunks in files.items()} == {"f": [7]}
+    assert time.process_time() - begun < 1
 
 
 def test_every_part_is_where_torch_wrote_it(checkpoint: Path) -> None:

@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from workers.dump.formats.pickle_machine import Machine
 from workers.dump.formats.pickle_values import Function, Global, Instance, Storage, describe_value
 from workers.errors import UnreadableTensor
 
+MODULE = "workers.dump.formats.pickle_machine"
 values = st.recursive(
     st.none()
     | st.booleans()
@@ -22,7 +24,7 @@ values = st.recursive(
         st.tuples(below)
         | st.tuples(below, below, below, below)
         | st.lists(below, max_size=4)
-        | st.dictionaries(st.text("ab") | st.integers(), below)
+        | st.dictionaries(st.text("ab") | st.integers(-(2**60), 2**60), below)
     ),
     max_leaves=8,
 )
@@ -116,6 +118,33 @@ def test_description_of_a_value_is_short_whatever_it_holds() -> None:
     assert describe_value([1]) == "a list of 1"
     assert describe_value("x") == "a value of type str"
     assert sys.getrecursionlimit() > 200
+
+
+def test_instructions_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may make a value: 32 MiB of them took 2.3 GB."""
+    monkeypatch.setattr(f"{MODULE}._MAX_INSTRUCTIONS", 100)
+    assert len(run(b"(" + b"]" * 97 + b"t.")) == 97
+    with pytest.raises(UnreadableTensor, match="more than 100 instructions"):
+        run(b"(" + b"]" * 98 + b"t.")
+
+
+def test_integers_of_the_same_hash_are_not_compared() -> None:
+    """A dictionary compares each of them with all others: those of 30 MB took hours."""
+    keys = [n * sys.hash_info.modulus for n in range(1, 50_001)]
+    items = b"".join(b"\x8a\x0c" + key.to_bytes(12, "little") + b"N" for key in keys)
+    begun = time.process_time()
+    found = run(b"}(" + items + b"u.")
+    assert [key.value for key in found] == keys
+    assert time.process_time() - begun < 1
+
+
+def test_text_is_encoded_once() -> None:
+    """As `pickle` does it for bytes. A file of 32 MiB could otherwise ask for any amount of memory."""
+    functions = {"m.f": Function(lambda text: text.encode(), 1, 1)}
+    text = b"X" + (1000).to_bytes(4, "little") + b"a" * 1000 + b"q\x00"
+    assert run(b"cm\nf\n" + text + b"\x85R.", functions) == b"a" * 1000
+    with pytest.raises(UnreadableTensor, match="encodes the same text again and again"):
+        run(text + b"0cm\nf\nh\x00\x85R" * 2 + b".", functions)
 
 
 def test_integer_without_bound_is_a_text() -> None:

@@ -7,15 +7,15 @@ import pytest
 from workers.dump.formats.pickle_values import Global, Instance, Storage, describe_value, is_key
 
 
-@pytest.mark.parametrize("value", ["a", 1, 1.5, b"a", True, None, Global("torch.float32"), ("a", 1), ()])
-def test_plain_values_and_tuples_of_them_are_keys(value: Any) -> None:
+@pytest.mark.parametrize("value", ["a", 1, -(2**60), 1.5, b"a", True, None, Global("torch.float32")])
+def test_simple_values_are_keys(value: Any) -> None:
     assert is_key(value)
 
 
 @pytest.mark.parametrize(
-    "value", [[], {}, ((1,),), ("a", []), (0,) * 65, Instance("a.B", ()), Storage("s", "0", 1)]
+    "value", [[], {}, (), (1,), 2**61 - 1, -(2**61), Instance("a.B", ()), Storage("s", "0", 1)]
 )
-def test_what_may_take_for_ever_to_hash_is_not_a_key(value: Any) -> None:
+def test_what_may_take_for_ever_to_hash_or_compare_is_not_a_key(value: Any) -> None:
     assert not is_key(value)
 
 

@@ -21,6 +21,7 @@ from tests.pt_files import (
     HOOKS,
     STORAGES,
     archive,
+    array_of_numpy,
     call,
     integer,
     integers,
@@ -330,6 +331,8 @@ def test_storage_that_is_not_there_is_named() -> None:
             "more bytes than there are addresses",
         ),
         (rebuilt("torch.FloatStorage", (6,), (1, 1)), "impossible shape"),
+        (array_of_numpy((1,) * 65), "impossible shape"),
+        (array_of_numpy((2**180,) * 20_000), "impossible shape"),
         (rebuilt("torch.FloatStorage", (1,) * 65, (1,) * 65, elements=6), "impossible shape"),
         (
             rebuilt("torch.FloatStorage", (6,), (1,), b"}" + text("new") + b"\x89s"),
@@ -391,7 +394,7 @@ def test_small_pickle_takes_little_memory_and_time() -> None:
     for code in (long + names, doubled, repeated):
         tracemalloc.start()
         with contextlib.suppress(UnreadableTensor):
-            contents(pt_pickle.unpickle(pickled(code)))
+            contents(pt_pickle.unpickle(pickled(code)), len(code))
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
         tracemalloc.stop()
 
@@ -415,7 +418,7 @@ def decode(file: bytes) -> None:
 def unpickle(code: bytes) -> None:
     """Interpret a pickle that may be anything."""
     with contextlib.suppress(UnreadableTensor):
-        contents(pt_pickle.unpickle(code))
+        contents(pt_pickle.unpickle(code), len(code))
 
 
 @given(st.binary(max_size=300))

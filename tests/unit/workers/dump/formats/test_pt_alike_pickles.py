@@ -20,7 +20,7 @@ from workers.errors import UnreadableTensor
 
 
 def attributes_of(code: bytes) -> dict[str, Any]:
-    return dict(contents(unpickle(code)).attributes)
+    return dict(contents(unpickle(code), len(code)).attributes)
 
 
 def remembering(*values: Any, protocol: int = 2) -> AlikePickles[str]:

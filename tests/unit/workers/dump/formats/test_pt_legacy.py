@@ -31,8 +31,9 @@ def reader(file: bytes) -> ReadAt:
 
 def test_value_and_place_of_its_storage_are_found() -> None:
     file = made()
-    value, big_endian, place = read_legacy(reader(file), len(file))
+    value, nbytes, big_endian, place = read_legacy(reader(file), len(file))
     assert isinstance(value, RebuiltTensor)
+    assert nbytes == len(made(payload=b""))
     assert (value.size, value.key, big_endian) == ((2, 3), "0", False)
     offset, nbytes = place("0")
     assert file[offset : offset + nbytes] == VALUES.tobytes()
@@ -42,7 +43,7 @@ def test_value_and_place_of_its_storage_are_found() -> None:
 
 def test_order_of_bytes_is_that_of_the_machine() -> None:
     file = made(machine=MACHINE.replace(b"\x88", b"\x89"))
-    assert read_legacy(reader(file), len(file))[1] is True
+    assert read_legacy(reader(file), len(file)).big_endian
 
 
 def test_file_that_ends_in_its_storage_may_still_grow() -> None:

@@ -7,15 +7,20 @@ from typing import Any
 import pytest
 
 from workers.dump.formats.pickle_values import Global, Instance, OpaqueKey, Storage
-from workers.dump.formats.pt_pickle import Composite, RebuiltTensor
+from workers.dump.formats.pt_pickle import Composite, RebuiltTensor, Wrapper
 from workers.dump.formats.pt_tree import (
     MAX_ATTRIBUTES_NBYTES,
+    Contents,
     InlineTensor,
-    contents,
 )
+from workers.dump.formats.pt_tree import contents as contents_of_pickle
 from workers.errors import UnreadableTensor
 
 A, B = (RebuiltTensor("torch.FloatStorage", key, 6, 0, (2, 3), (3, 1)) for key in "01")
+
+
+def contents(value: Any) -> Contents:
+    return contents_of_pickle(value, pickle_nbytes=100)
 
 
 def paths(value: Any) -> list[tuple[str, ...]]:
@@ -68,7 +73,8 @@ def test_values_are_plain_and_ready_for_json(value: Any, plain: Any) -> None:
 
 
 def test_keys_that_are_not_texts_become_texts() -> None:
-    assert contents({(1, "a"): 1, None: 2, 3: 3}).attributes == {"(1, 'a')": 1, "None": 2, "3": 3}
+    assert contents({OpaqueKey((1, "a")): 1, None: 2, 3: 3}).attributes == {"(1, 'a')": 1, "None": 2, "3": 3}
+    assert contents({OpaqueKey(2**70): 1}).attributes == {str(2**70): 1}
 
 
 def test_composite_has_its_parts_as_rows_and_its_layout_at_each() -> None:
@@ -117,7 +123,51 @@ def test_value_that_holds_itself_ends_there() -> None:
         contents(deep)
 
 
+def nested(value: Any, references: int, levels: int) -> Any:
+    """Return a value that a pickle of a few bytes refers to as often as it likes."""
+    for _ in range(levels):
+        value = [value] * references
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        nested(A, 30, 3),
+        nested("x" * 4096, 100, 1),
+        [{"x" * 10**6: 1}],
+        nested({"x" * 5000: A}, 100, 1),
+        [Composite("c", {"a": nested(A, 1000, 1)}, {str(n): n for n in range(100)})],
+    ],
+)
+def test_same_values_cannot_be_referred_to_too_often(value: Any) -> None:
+    with pytest.raises(UnreadableTensor, match="the same ones too often"):
+        contents(value)
+    # A pickle that is long enough to have so many of its own may hold them.
+    contents_of_pickle(value, pickle_nbytes=10**6)
+
+
+def test_tensors_in_tensors_end_somewhere() -> None:
+    """Each level has the level below twice, as its attributes."""
+    composite = Composite("c", {})
+    for _ in range(40):
+        composite = Composite("c", {}, {"a": composite, "b": composite})
+    with pytest.raises(UnreadableTensor, match="the same ones too often"):
+        contents(composite)
+    for _ in range(3000):
+        composite = Composite("c", {}, {"a": composite})
+    with pytest.raises(UnreadableTensor, match="nested more than 64 deep"):
+        contents(composite)
+
+
+def test_tensors_in_a_list_of_a_subclass_are_not_lost() -> None:
+    value = Wrapper("m.Packed", {"_scale": A, "_parts": [A, B], "_bits": 4})
+    found = contents({"w": value})
+    assert [member.path for member in found.tensors] == [("w",), ("w", "_parts", "0"), ("w", "_parts", "1")]
+    assert [member.attributes for member in found.tensors] == [{"kind": "m.Packed", "_bits": 4}] * 3
+
+
 def test_attributes_beyond_the_limit_are_named() -> None:
     long = [1] * (MAX_ATTRIBUTES_NBYTES // 2)
-    found = contents({"a": 1, "long": long, "b": 2})
+    found = contents_of_pickle({"a": 1, "long": long, "b": 2}, pickle_nbytes=len(long) * 2)
     assert found.attributes == {"a": 1, "b": 2, "left_out": ["long"]}

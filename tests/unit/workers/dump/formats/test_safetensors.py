@@ -25,6 +25,10 @@ def tensor(begin: int, end: int, shape: list[int], dtype: str = "F32") -> dict[s
     return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
 
 
+#: A JSON object with two members of the same name, which `json.loads` would take for the second one alone.
+TWICE = b'{"a": %s, "a": %s}' % tuple(json.dumps(tensor(n, n + 12, [3])).encode() for n in (0, 12))
+
+
 def read(file: bytes) -> tuple[TensorHeader, ...]:
     headers = read_headers(lambda offset, nbytes: file[offset : offset + nbytes], len(file))
     parts = [part for part in headers if part.view is None]
@@ -80,7 +84,8 @@ def test_packed_types_are_kept_as_bytes() -> None:
         (file_of({"a": 1}), UnreadableTensor, "lacks the type"),
         (file_of({"a": tensor(0, 24, [7])}), UnreadableTensor, "24 bytes instead of 28"),
         (file_of({"a": tensor(24, 0, [6])}), UnreadableTensor, "-24 bytes instead of 24"),
-        (file_of({"a": tensor(-24, 0, [6])}), UnreadableTensor, "24 bytes instead of 24"),
+        (file_of({"a": tensor(-24, 0, [6])}), UnreadableTensor, "begins before the elements"),
+        (file_of(TWICE), UnreadableTensor, "has the same name twice"),
         (file_of({"a": tensor(0, 28, [7])}), Truncated, "announces"),
         (file_of({"a": tensor(0, 4, [1])}), UnreadableTensor, "accounts for only"),
         (file_of({"a": tensor(0, 0, [0, 2**61])}), UnreadableTensor, "more bytes than there are addresses"),

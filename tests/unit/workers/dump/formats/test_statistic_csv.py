@@ -32,6 +32,14 @@ def known(found: Statistics) -> dict[str, float]:
     return {field: value for field in FIELDS if not math.isnan(value := getattr(found, field))}
 
 
+def test_table_of_too_many_columns_is_refused() -> None:
+    """A file of 64 MiB took two gigabytes."""
+    names = ",".join(map(str, range(253)))
+    table = parse(f"IO,Slot,Data Type,Shape,{names}\ninput,0,float32,(),{',' * 252}\n".encode())
+    assert table.rows == ()
+    assert table.problems == ("line 1: 257 columns; a table of statistics has at most 256",)
+
+
 def test_mindspore_up_to_2_2_tells_every_count() -> None:
     conv, total = rows(
         OLD,
