@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from ingest.page.drawing.scale import divisor_for
 from ingest.page.drawing.svg import picture, tag, text
 from ingest.page.words import number, whole
 from ingest.questions.heatmap_scale import LOGARITHMIC
@@ -138,7 +139,8 @@ class _Plane:
         elif low > 0 and high / low > LOGARITHMIC:
             share = (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
         else:
-            share = (value / 2 - low / 2) / (high / 2 - low / 2)
+            divisor = divisor_for(low, high)
+            share = (value / divisor - low / divisor) / (high / divisor - low / divisor)
         return self.bottom - 4 - share * (self.bottom - _TOP - 26)
 
 

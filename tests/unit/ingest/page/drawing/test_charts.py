@@ -42,7 +42,7 @@ def test_lines_have_gaps_where_values_are_not_finite() -> None:
     assert 'class="here"' in drawn
 
 
-@pytest.mark.parametrize("values", [[], [5.0], [math.nan], [1e-300, 1e300], [-1.7e308, 1.7e308]])
+@pytest.mark.parametrize("values", [[], [5.0], [math.nan], [1e-300, 1e300], [-1.7e308, 1.7e308], [0, 5e-324]])
 def test_whatever_the_values_are_points_lie_in_the_picture(values: list[float]) -> None:
     drawn = series_picture([Series("", list(range(len(values))), values, [False] * len(values))], "all")
     places = [float(y) for y in re.findall(r'<circle[^>]* cy="([-\d.]+)"', drawn)]
