@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import ingest
+from ingest.page.rendering import asset
+from ingest.page.words import number, whole
 from ingest.questions.compare.html import to_html
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name
@@ -120,15 +122,51 @@ def test_a_phone_shows_all_steps_of_the_matrix_and_finds_the_cell_under_the_fing
         assert wide["width"] == 64 + 3 * 112 + 8
 
 
+def test_a_phone_shows_all_steps_of_an_incident(tmp_path: Path, chromium: Chromium) -> None:
+    made = MadeDump(tmp_path / "dump")
+    made.root.mkdir()
+    for step in range(60):
+        made.add(np.array([1, np.nan if step == 59 else 2], np.float32), tensor_name("Mul.m"), step=step)
+    ingest_directly(made.root, tmp_path / "long.zarr")
+    with RunningPage(tmp_path) as own, chromium.visit(own.url, narrow=True) as visitor:
+        visitor.go("/runs/long.zarr/incidents")
+        seen = visitor.page.locator("svg .mark").first.bounding_box()
+        assert seen is not None
+        assert seen["x"] + seen["width"] <= 390
+
+
+def test_a_phone_shows_names_without_a_space_in_several_lines(tmp_path: Path, chromium: Chromium) -> None:
+    made = MadeDump(tmp_path / "dump")
+    made.root.mkdir()
+    made.add(np.ones(2, np.float32), tensor_name(f"{'e' * 190}.op1"), step=1)
+    ingest_directly(made.root, tmp_path / "names.zarr")
+    with RunningPage(tmp_path) as own, chromium.visit(own.url, narrow=True) as visitor:
+        for view in ("cell?rank=0&step=1", f"tensor?rank=0&step=1&name={'e' * 190}.op1.output.0", "matrix"):
+            visitor.go(f"/runs/names.zarr/{view}")
+            assert visitor.page.evaluate("document.documentElement.scrollWidth") <= 390, view
+
+
+def test_the_script_writes_numbers_as_the_server_does(server: RunningPage, chromium: Chromium) -> None:
+    numbers = [0.0, -1.0, 999_999.0, 1e6, 123456.7, 999999.6, -0.00012345678, 9.999996e-5, 1.7e308, 5e-324]
+    source = re.findall(r"^function written\(.*?^}", asset("page.js").decode(), re.DOTALL | re.MULTILINE)[0]
+    with chromium.visit(server.url) as visitor:
+        written = visitor.page.evaluate(
+            f"numbers => {{ {source}; return numbers.map(number => written(number)) }}", numbers
+        )
+        count = visitor.page.evaluate(f"number => {{ {source}; return written(number, true) }}", 1_234_567)
+    assert written == [number(value) for value in numbers]
+    assert count == whole(1_234_567)
+
+
 @pytest.mark.parametrize("narrow", [False, True], ids=["wide-light", "narrow-dark"])
 def test_every_view_fits_and_is_accessible(server: RunningPage, chromium: Chromium, narrow: bool) -> None:
     """axe-core takes a second or more for a view, so each is examined once, in either colours."""
     with chromium.visit(server.url, narrow=narrow, dark=narrow) as visitor:
-        for number, view in enumerate(("/", *(f"{RUN}/{view}" for view in VIEWS))):
+        for place, view in enumerate(("/", *(f"{RUN}/{view}" for view in VIEWS))):
             visitor.go(view)
             width = visitor.page.evaluate("document.documentElement.scrollWidth")
             assert width <= (390 if narrow else 1280), view
-            assert number % 2 == narrow or visitor.faults() == [], view
+            assert place % 2 == narrow or visitor.faults() == [], view
         assert visitor.complaints == []
 
 

@@ -8,6 +8,15 @@ function ago(time) {
   return `${Math.floor(seconds)} s ago`;
 }
 
+// A number as the server writes it: six significant digits; counts, and whole numbers below a million, in full.
+function written(value, isCount = false) {
+  const sign = (words) => words.replaceAll("-", "\u2212");
+  if (isCount || Number.isInteger(value) && Math.abs(value) < 1e6) return sign(value.toLocaleString("en").replaceAll(",", "\u202f"));
+  const [digits, exponent] = value.toExponential(5).split("e");
+  if (exponent >= -4 && exponent < 6) return sign(String(Number(value.toPrecision(6))));
+  return sign(`${Number(digits)}e${exponent[0]}${exponent.slice(1).padStart(2, "0")}`);
+}
+
 function adorn() {
   for (const time of all("time[data-since]")) { time.title = time.title || time.textContent; time.textContent = ago(time.dataset.since); }
   for (const button of all(".copy")) {
@@ -68,7 +77,7 @@ async function followMatrix(box) {
     const value = data.values[row][column], missing = data.missing[row][column];
     const words = ["not committed", "", "partial", "damaged"][data.state[row][column]];
     say.textContent = `rank ${ends(data.ranks[row])}, step ${ends(data.steps[column])}: ` + (data.state[row][column] === 0 ? words :
-      `${value === null ? "not known" : value.toLocaleString("en", {maximumSignificantDigits: 6}).replaceAll(",", " ")} ${data.title}` + (words ? `, ${words}` : "") + (data.not_finite[row][column] && !data.title.includes("NaN") ? ", has NaN or Inf" : "") + (missing ? `, ${missing} not committed` : ""));
+      `${value === null ? "not known" : written(value, "counts" in box.dataset)} ${data.title}` + (words ? `, ${words}` : "") + (data.not_finite[row][column] && !data.title.includes("NaN") ? ", has NaN or Inf" : "") + (missing ? `, ${missing} not committed` : ""));
   };
   const range = (kind, a, b) => { const low = Math.min(a, b), up = Math.max(a, b); return `${data[kind][low][0]}-${data[kind][up][1]}`; };
   const closer = (a, b) => {

@@ -11,6 +11,9 @@ from ingest.page.moment import Moment
 from ingest.page.screen import Asked
 from ingest.page.views.cell import SCREEN, value_of
 from ingest.reader.dump_store import open_store
+from tests.npy_files import MadeDump
+from tests.page_server import RunningPage
+from tests.pipeline import ingest_directly
 from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store.opening import open_objects, resolve
@@ -70,6 +73,15 @@ def test_the_next_step_is_that_of_the_rank_if_others_number_theirs_differently(s
     moment = Moment.of(open_store(store))
     ((words, url),) = SCREEN.show(asked(moment, rank="0", step="0"))["neighbours"].items()
     assert (words, "step=10" in url) == ("next step", True)
+
+
+def test_a_step_without_tensors_says_so(made: MadeDump, store: Path) -> None:
+    (made.directory(0) / "notes.json").write_text("{}")
+    ingest_directly(made.root, store)
+    with RunningPage(store) as page:
+        shown = page.get(f"/runs/{store.name}/cell?rank=0&step=0").text
+    assert "This step has no tensors." in shown
+    assert "<table" not in shown
 
 
 @pytest.mark.parametrize("given", [{"rank": "9"}, {"step": "9"}, {"stat": "nonsense"}])
