@@ -232,6 +232,46 @@ def test_the_page_follows_the_store_and_says_if_it_is_away(
         page.locator("#away").wait_for(state="hidden", timeout=60_000)
 
 
+def test_who_uses_keys_keeps_the_chosen_cell_when_a_step_is_committed(
+    runs: Path, tmp_path: Path, chromium: Chromium
+) -> None:
+    store = tmp_path / "nan.zarr"
+    shutil.copytree(runs / "nan.zarr", store)
+    (store / "rank_1" / "step_3").rename(tmp_path / "later")
+    with RunningPage(store, refresh_s=0) as own, chromium.visit(own.url) as visitor:
+        page = visitor.page
+        visitor.go(f"{RUN}/matrix")
+        page.locator("#matrix[data-ready=true]").focus()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowRight")
+        assert page.locator("#cell").inner_text().startswith("rank 1, step 2: 7 NaN and Inf")
+        (tmp_path / "later").rename(store / "rank_1" / "step_3")
+        page.locator("main.is-new #matrix[data-ready=true]").wait_for(timeout=60_000)
+        assert page.evaluate("document.activeElement.id") == "matrix"
+        page.keyboard.press("ArrowRight")
+        assert page.locator("#cell").inner_text().startswith("rank 1, step 3: 7 NaN and Inf")
+        assert visitor.complaints == []
+
+
+def test_a_form_leaves_out_empty_fields_and_keeps_them_usable(
+    server: RunningPage, chromium: Chromium
+) -> None:
+    """Browsers show a page that was left as it was when they go back to it."""
+    sent = """() => {
+        const form = document.forms[0]
+        form.addEventListener("submit", event => event.preventDefault())
+        form.requestSubmit()
+        return form.elements.ranks.disabled
+    }"""
+    with chromium.visit(server.url) as visitor:
+        page = visitor.page
+        visitor.go(f"{RUN}/matrix")
+        page.get_by_role("textbox", name="steps").fill("2-3")
+        page.get_by_role("button", name="Show").click()
+        page.wait_for_url(re.compile(r"/matrix\?stat=non_finite&steps=2-3$"))
+        assert page.evaluate(sent) is False
+
+
 def test_a_view_needs_no_script(server: RunningPage, chromium: Chromium) -> None:
     with chromium.visit(server.url, scripts=False) as visitor:
         visitor.go(f"{RUN}/matrix")

@@ -28,7 +28,7 @@ function adorn() {
     };
   }
   for (const field of all("[data-submit]")) field.onchange = () => field.form.requestSubmit();
-  for (const form of all("form")) form.onsubmit = () => { for (const field of form.elements) if (field.name && !field.value) field.disabled = true; };
+  for (const form of all("form")) form.onformdata = ({formData}) => { for (const [name, value] of [...formData]) if (!value) formData.delete(name); };
   for (const svg of all("svg.matrix")) new ResizeObserver(() => fitMatrix(svg)).observe(svg.closest(".scroll"));
   const matrix = $("#matrix[data-url]");
   if (matrix) followMatrix(matrix);
@@ -60,7 +60,7 @@ async function followMatrix(box) {
   const left = number("left"), top = number("top"), wide = number("cellWidth"), high = number("cellHeight");
   const rows = number("rows"), columns = number("columns");
   const cursor = $(".cursor", svg), brush = $(".brush", svg);
-  let data = null, at = [0, 0], from = null;
+  let data = null, at = (box.dataset.at ?? "0,0").split(",").map(Number), from = null;
   const answer = await fetch(box.dataset.url);
   if (answer.ok) data = await answer.json();
   box.dataset.ready = answer.ok;
@@ -71,7 +71,7 @@ async function followMatrix(box) {
   };
   const ends = (pair) => pair[0] === pair[1] ? `${pair[0]}` : `${pair[0]}-${pair[1]}`;
   const show = ([row, column]) => {
-    at = [row, column];
+    at = [row, column]; box.dataset.at = at;
     cursor.setAttribute("x", left + column * wide); cursor.setAttribute("y", top + row * high);
     if (!data) return;
     const value = data.values[row][column], missing = data.missing[row][column];
@@ -102,14 +102,15 @@ async function followMatrix(box) {
     brush.setAttribute("width", (Math.abs(column - from[1]) + 1) * wide); brush.setAttribute("height", (Math.abs(row - from[0]) + 1) * high);
   };
   svg.onpointerdown = (event) => { if (event.pointerType === "mouse" && event.button === 0) { from = place(event); event.preventDefault(); box.focus({preventScroll: true}); } };
-  window.addEventListener("pointerup", (event) => {
+  // A property, so that the matrix that takes the place of this one takes its listener, too.
+  window.onpointerup = (event) => {
     if (!from) return;
     const begin = from; from = null;
     brush.setAttribute("width", 0);
     if (event.target.closest && event.target.closest("#matrix") !== box) return;
     const end = place(event);
     if (begin[0] === end[0] && begin[1] === end[1]) open(end); else if (data) closer(begin, end);
-  });
+  };
   svg.onclick = (event) => { if (event.pointerType && event.pointerType !== "mouse") { show(place(event)); open(at); } };
   box.onkeydown = (event) => {
     const by = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]}[event.key];
@@ -161,9 +162,32 @@ function scrollValues(box) {
 }
 
 // Following the store: a small question every few seconds; the view is fetched again when something was committed.
+let isFollowing = false;
 async function follow() {
-  const body = document.body;
-  if (!body.dataset.moment || document.hidden) return;
+  if (!document.body.dataset.moment || document.hidden || isFollowing) return;
+  isFollowing = true;  // a view that takes longer than the pause between questions is fetched once at a time
+  await followOnce(document.body).finally(() => { isFollowing = false; });
+}
+
+const isTyping = () => $("#main").contains(document.activeElement) && document.activeElement.matches("input, select");
+
+// What has the focus keeps it; so do the chosen cell of a matrix, and what is scrolled its place.
+function replaceMain(main) {
+  const old = $("#main"), focused = document.activeElement;
+  const isLike = (element) => ["id", "href", "class"].every((name) => element.getAttribute(name) === focused.getAttribute(name));
+  const alike = (root) => all("[tabindex], a[href], button, summary", root).filter(isLike);
+  const scrolled = (root) => all(".scroll, .values", root);
+  const number = alike(old).indexOf(focused), cell = $("#matrix", old)?.dataset.at;
+  const offsets = scrolled(old).map((box) => [box.scrollLeft, box.scrollTop]);
+  old.replaceWith(main);
+  main.classList.add("is-new");
+  if (cell && $("#matrix", main)) $("#matrix", main).dataset.at = cell;
+  adorn();
+  scrolled(main).forEach((box, order) => box.scrollTo(...(offsets[order] ?? [0, 0])));
+  if (number >= 0) alike(main)[number]?.focus({preventScroll: true});
+}
+
+async function followOnce(body) {
   for (const time of all("time[data-since]")) time.textContent = ago(time.dataset.since);
   const banner = $("#away"), state = $("#state");
   try {
@@ -173,15 +197,13 @@ async function follow() {
     banner.hidden = !away; $("span", banner).textContent = away; state.classList.toggle("is-away", Boolean(away));
     if (!answer.ok) return;
     $("time", state).textContent = now.clock;
-    if (now.token !== body.dataset.token) {
+    if (now.token !== body.dataset.token && !isTyping()) {
       const page = await fetch(location.href);
       if (!page.ok) return;
       const fresh = new DOMParser().parseFromString(await page.text(), "text/html");
-      if ($("#main").contains(document.activeElement) && document.activeElement.matches("input, select")) return;
-      $("#main").replaceWith(document.adoptNode($("#main", fresh)));
+      if (isTyping()) return;
+      replaceMain(document.adoptNode($("#main", fresh)));
       body.dataset.token = now.token;
-      $("#main").classList.add("is-new");
-      adorn();
     }
   } catch {
     banner.hidden = false; $("span", banner).textContent = "The server of this page does not answer."; state.classList.add("is-away");
