@@ -182,8 +182,8 @@ class _Side:
             keys,
             tables.digest[rows],
             statistics[:, column],
-            is_bad=(counts > 0).any(axis=1),
-            is_clean=(counts == 0).all(axis=1),
+            is_bad=np.logical_or.reduce(counts > 0, axis=1),
+            is_clean=np.logical_and.reduce(counts == 0, axis=1),
         )
 
 
