@@ -179,6 +179,17 @@ def test_what_is_dark_on_the_screen_prints_dark_on_white(server: RunningPage, ch
         assert visitor.page.evaluate(ink) == "rgb(27, 30, 37)"
 
 
+def test_what_is_printed_says_when_and_not_how_long_ago(server: RunningPage, chromium: Chromium) -> None:
+    with chromium.visit(server.url) as visitor:
+        visitor.go(f"{RUN}/live")
+        since = visitor.page.locator(".lead time")
+        assert since.inner_text().endswith(" ago")
+        visitor.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", since.inner_text())
+        visitor.page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert since.inner_text().endswith(" ago")
+
+
 def test_the_values_are_reached_and_scrolled_by_keys(server: RunningPage, chromium: Chromium) -> None:
     with chromium.visit(server.url, narrow=True) as visitor:
         page = visitor.page

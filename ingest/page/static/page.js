@@ -17,8 +17,13 @@ function written(value, isCount = false) {
   return sign(`${Number(digits)}e${exponent[0]}${exponent.slice(1).padStart(2, "0")}`);
 }
 
+// On the screen, how long ago something was; on paper, when it was.
+const showAges = () => { for (const time of all("time[data-since]")) { time.title ||= time.textContent; time.textContent = ago(time.dataset.since); } };
+window.onbeforeprint = () => { for (const time of all("time[data-since]")) time.textContent = time.title; };
+window.onafterprint = showAges;
+
 function adorn() {
-  for (const time of all("time[data-since]")) { time.title = time.title || time.textContent; time.textContent = ago(time.dataset.since); }
+  showAges();
   for (const button of all(".copy")) {
     button.hidden = !navigator.clipboard;
     button.onclick = async () => {
@@ -188,7 +193,7 @@ function replaceMain(main) {
 }
 
 async function followOnce(body) {
-  for (const time of all("time[data-since]")) time.textContent = ago(time.dataset.since);
+  showAges();
   const banner = $("#away"), state = $("#state");
   try {
     const answer = await fetch(body.dataset.moment);
