@@ -243,6 +243,18 @@ def test_the_page_follows_the_store_and_says_if_it_is_away(
         page.locator("#away").wait_for(state="hidden", timeout=60_000)
 
 
+def test_a_server_that_is_gone_is_not_taken_for_a_store_that_is_away(runs: Path, chromium: Chromium) -> None:
+    own = RunningPage(runs, refresh_s=0)
+    with chromium.visit(own.url) as visitor:
+        with own:
+            visitor.go(f"{RUN}/live")
+        banner = visitor.page.locator("#away")
+        banner.wait_for(timeout=60_000)
+        assert banner.inner_text().strip() == (
+            "The server of this page does not answer. You see what was read before."
+        )
+
+
 def test_who_uses_keys_keeps_the_chosen_cell_when_a_step_is_committed(
     runs: Path, tmp_path: Path, chromium: Chromium
 ) -> None:

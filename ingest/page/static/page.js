@@ -192,16 +192,21 @@ function replaceMain(main) {
   if (number >= 0) alike(main)[number]?.focus({preventScroll: true});
 }
 
+function tell(what, why) {
+  const banner = $("#away");
+  banner.hidden = !what; $("strong", banner).textContent = what; $("span", banner).textContent = why;
+  $("#state").classList.toggle("is-away", Boolean(what));
+}
+
 async function followOnce(body) {
   showAges();
-  const banner = $("#away"), state = $("#state");
   try {
     const answer = await fetch(body.dataset.moment);
     const now = await answer.json();
-    const away = answer.ok ? now.away : now.error.message;
-    banner.hidden = !away; $("span", banner).textContent = away; state.classList.toggle("is-away", Boolean(away));
+    const away = answer.ok ? now.away : now.error.message, isOfStore = answer.ok || answer.status === 503;
+    tell(away && (isOfStore ? "The store does not answer." : "The server of this page refuses to answer."), away);
     if (!answer.ok) return;
-    $("time", state).textContent = now.clock;
+    $("#state time").textContent = now.clock;
     if (now.token !== body.dataset.token && !isTyping()) {
       const page = await fetch(location.href);
       if (!page.ok) return;
@@ -211,7 +216,7 @@ async function followOnce(body) {
       body.dataset.token = now.token;
     }
   } catch {
-    banner.hidden = false; $("span", banner).textContent = "The server of this page does not answer."; state.classList.add("is-away");
+    tell("The server of this page does not answer.", "");
   }
 }
 
