@@ -64,6 +64,7 @@ async function followMatrix(box) {
   const number = (name) => Number(svg.dataset[name]);
   const left = number("left"), top = number("top"), wide = number("cellWidth"), high = number("cellHeight");
   const rows = number("rows"), columns = number("columns");
+  const isCount = "counts" in box.dataset, nothing = isCount ? "not known" : "no finite";  // JSON has no Inf
   const cursor = $(".cursor", svg), brush = $(".brush", svg);
   let data = null, at = (box.dataset.at ?? "0,0").split(",").map(Number), from = null;
   const answer = await fetch(box.dataset.url);
@@ -82,7 +83,7 @@ async function followMatrix(box) {
     const value = data.values[row][column], missing = data.missing[row][column];
     const words = ["not committed", "", "partial", "damaged"][data.state[row][column]];
     say.textContent = `rank ${ends(data.ranks[row])}, step ${ends(data.steps[column])}: ` + (data.state[row][column] === 0 ? words :
-      `${value === null ? "not known" : written(value, "counts" in box.dataset)} ${data.title}` + (words ? `, ${words}` : "") + (data.not_finite[row][column] && !data.title.includes("NaN") ? ", has NaN or Inf" : "") + (missing ? `, ${missing} not committed` : ""));
+      `${value === null ? nothing : written(value, isCount)} ${data.title}` + (words ? `, ${words}` : "") + (data.not_finite[row][column] && !data.title.includes("NaN") ? ", has NaN or Inf" : "") + (missing ? `, ${missing} not committed` : ""));
   };
   const range = (kind, a, b) => { const low = Math.min(a, b), up = Math.max(a, b); return `${data[kind][low][0]}-${data[kind][up][1]}`; };
   const closer = (a, b) => {
