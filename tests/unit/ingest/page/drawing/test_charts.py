@@ -56,6 +56,12 @@ def test_few_steps_make_a_picture_that_fits_a_phone(steps: int, width: int) -> N
     assert f'width="{width}"' in series_picture([line], "all")
 
 
+@pytest.mark.parametrize(("steps", "marked"), [(200, 200), (201, 0)])
+def test_all_points_of_a_line_are_marked_or_none(steps: int, marked: int) -> None:
+    line = Series("", list(range(steps)), [1.0] * steps, [False] * steps)
+    assert series_picture([line], "all").count("<circle") == marked
+
+
 def test_there_is_a_line_for_each_rank() -> None:
     frame = pd.DataFrame(
         {"rank": [0, 1, 0], "step": [1, 1, 2], "value": [0.5, 2.0, 1.5], "non_finite": [0, 3, 0]}
