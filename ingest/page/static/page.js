@@ -155,7 +155,8 @@ function scrollValues(box) {
     const answer = await fetch(url);
     if (!answer.ok || asked !== url.href) return;
     const sheet = await answer.json();
-    const cell = (kind, words) => { const made = document.createElement(kind); made.textContent = words; if (words === "nan" || words === "inf" || words === "-inf") made.className = "bad"; return made; };
+    const bad = new Map([["nan", "NaN"], ["inf", "Inf"], ["-inf", "\u2212Inf"]]);
+    const cell = (kind, words) => { const made = document.createElement(kind); made.textContent = bad.get(words) ?? words; if (bad.has(words)) made.className = "bad"; return made; };
     const headRow = document.createElement("tr"); headRow.append(cell("td", ""), ...sheet.columns.map((name) => cell("th", name)));
     const thead = document.createElement("thead"); thead.append(headRow);
     const body = document.createElement("tbody");
