@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Gauge
 
 from ingest.consolidating.consolidator import CommitsListed, StepsConsolidated
+from ingest.metrics.commits_behind import CommitsBehind
 from ingest.metrics.declare import Declare
 from ingest.metrics.findings import FindingMetrics
 from ingest.metrics.gc import GcMetrics
 from ingest.metrics.heartbeat import register_heartbeat
 from ingest.metrics.process import ProcessMetrics
 from ingest.metrics.ranks import RankLabels
-from ingest.metrics.stragglers import MAX_STEPS_BEHIND
 from workers.events import Event
 from workers.tasks.metrics import StoreMetrics
 
@@ -81,8 +79,7 @@ class RoundMetrics:
         self._waiting_since: dict[int, float] = {}
         self._newest = -1
         self._began = 0.0
-        self._fastest: deque[int] = deque(maxlen=MAX_STEPS_BEHIND)
-        """The highest committed steps of the run that were seen one after the other, ascending."""
+        self._commits_behind = CommitsBehind()
         declare = Declare(registry, "dump_ingest_consolidator_")
 
         def gauge(name: str, text: str, value: float = 0) -> Gauge:
@@ -142,10 +139,9 @@ class RoundMetrics:
         self._last.set(min(listed.committed.values(), default=-1))
         for rank in sorted(listed.committed):
             self._labels.of(rank)
-        self._see_fastest(max(listed.committed.values(), default=-1))
         for label, step in self._labels.lowest(listed.committed).items():
             self._committed.labels(rank=label).set(step)
-            behind = len(self._fastest) - bisect_right(self._fastest, step)
+        for label, behind in self._labels.highest(self._commits_behind.after(listed.committed)).items():
             self._rank_behind.labels(rank=label).set(behind)
         self._wait_for(listed.behind)
 
@@ -158,13 +154,6 @@ class RoundMetrics:
         if consolidated:
             self._newest_step.set(max((self._newest, *consolidated.appended, *consolidated.rewritten)))
             self._seconds.observe(max(self._clock() - self._began, 0))
-
-    def _see_fastest(self, step: int) -> None:
-        """Remember how far the fastest rank is. What was removed from the store does not count any more."""
-        while self._fastest and self._fastest[-1] > step:
-            self._fastest.pop()
-        if step >= 0 and (not self._fastest or self._fastest[-1] < step):
-            self._fastest.append(step)
 
     def _wait_for(self, steps: Iterable[int]) -> None:
         now = self._clock()

@@ -234,6 +234,14 @@ class Moment:
         """The numbers of the committed steps, in order."""
         return sorted({step.key.step for step in self.steps if step.key.step is not None})
 
+    def steps_of(self, rank: int) -> list[int]:
+        """Return the numbers of the committed steps of a rank, in order."""
+        return [of.key.step for of in self.steps if of.key.rank == rank and of.key.step is not None]
+
+    def ranks_with(self, step: int | None) -> list[int]:
+        """Return the ranks that have committed a step, in order."""
+        return [opened.key.rank for opened in self.steps if opened.key.step == step]
+
 
 def token(store: DumpStore) -> str:
     """Return a word that changes when a step is committed, changed or removed, or found to be damaged.

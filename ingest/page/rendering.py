@@ -27,6 +27,7 @@ def environment() -> Environment:
     made.filters.update(
         number=words.number,
         whole=words.whole,
+        statistic=words.statistic,
         exact=words.exact,
         shape=words.shape,
         short=words.short,

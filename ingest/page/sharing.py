@@ -8,12 +8,21 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from workers.errors import DumpIngestError
 from workers.model import MIB
 
 #: What a server keeps by default, in bytes of ready answers.
 DEFAULT_NBYTES = 64 * MIB
 #: What it takes to keep an answer, besides its bytes and those of its question, about.
 _KEEPING_NBYTES = 512
+#: The most questions whose answers are being made, or wait for a thread. Each holds a moment of its run.
+MOST_UNDER_WAY = 100
+
+
+class PageBusy(DumpIngestError):
+    """So many answers are being made that no other is begun."""
+
+    hint = "Try again in a minute."
 
 
 @dataclass(eq=False)
@@ -21,7 +30,7 @@ class SharedAnswers:
     """Ready answers by question, which take at most `limit` bytes; the least recently asked one goes first.
 
     It belongs to one event loop. Answers are made in the threads of `pool`, and slow ones in those of
-    `slow_pool`: the others do not wait for them.
+    `slow_pool`: the others do not wait for them. At most `MOST_UNDER_WAY` are made, or wait to be made.
     """
 
     pool: ThreadPoolExecutor
@@ -35,7 +44,11 @@ class SharedAnswers:
     _under_way: dict[Hashable, asyncio.Future[bytes]] = field(default_factory=dict)
 
     async def answer(self, question: Hashable, make: Callable[[], bytes], *, is_slow: bool = False) -> bytes:
-        """Return the answer to a question: a kept one, the one being made, or a new one."""
+        """Return the answer to a question: a kept one, the one being made, or a new one.
+
+        Raises:
+            PageBusy: too many others are being made.
+        """
         if question in self._kept:
             self.hits += 1
             self._kept.move_to_end(question)
@@ -43,6 +56,8 @@ class SharedAnswers:
         if question in self._under_way:
             self.hits += 1
             return await asyncio.shield(self._under_way[question])
+        if len(self._under_way) >= MOST_UNDER_WAY:
+            raise PageBusy(f"the page is busy: {MOST_UNDER_WAY} other answers are being made")
         self.made += 1
         future = asyncio.get_running_loop().run_in_executor(self.slow_pool if is_slow else self.pool, make)
         self._under_way[question] = future

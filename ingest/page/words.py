@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from ingest.reader.ranges import format_ranges
 from ingest.units import human_bytes
+from workers.arrays.aggregate import COUNTS
 
 __all__ = ["format_ranges", "human_bytes"]
 
@@ -36,6 +37,11 @@ def whole(value: float | None) -> str:
     if value is None or math.isnan(value):
         return "\u2013"
     return f"{int(value):,}".replace(",", "\u202f")
+
+
+def statistic(value: float, name: str) -> str:
+    """Return a statistic of this name: counts in full."""
+    return whole(value) if name in COUNTS else number(value)
 
 
 def share(low: float, high: float) -> str:

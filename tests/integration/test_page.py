@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import ingest
+from ingest.page.rendering import asset
+from ingest.page.words import number, whole
 from ingest.questions.compare.html import to_html
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name
@@ -60,7 +62,7 @@ def test_from_an_incident_to_the_values(server: RunningPage, chromium: Chromium)
         assert page.get_by_role("heading", name=re.compile("NaN born in Log")).is_visible()
         page.get_by_role("link", name="output 0").first.click()
         page.locator(".values td.bad").first.wait_for()
-        assert page.locator(".values td.bad").count() == 2
+        assert page.locator(".values td.bad").all_inner_texts() == ["NaN", "NaN"]
         page.get_by_role("link", name=re.compile("ReduceMean")).first.click()
         page.wait_for_url(re.compile("ReduceMean"))
         page.keyboard.press("]")
@@ -120,15 +122,51 @@ def test_a_phone_shows_all_steps_of_the_matrix_and_finds_the_cell_under_the_fing
         assert wide["width"] == 64 + 3 * 112 + 8
 
 
+def test_a_phone_shows_all_steps_of_an_incident(tmp_path: Path, chromium: Chromium) -> None:
+    made = MadeDump(tmp_path / "dump")
+    made.root.mkdir()
+    for step in range(60):
+        made.add(np.array([1, np.nan if step == 59 else 2], np.float32), tensor_name("Mul.m"), step=step)
+    ingest_directly(made.root, tmp_path / "long.zarr")
+    with RunningPage(tmp_path) as own, chromium.visit(own.url, narrow=True) as visitor:
+        visitor.go("/runs/long.zarr/incidents")
+        seen = visitor.page.locator("svg .mark").first.bounding_box()
+        assert seen is not None
+        assert seen["x"] + seen["width"] <= 390
+
+
+def test_a_phone_shows_names_without_a_space_in_several_lines(tmp_path: Path, chromium: Chromium) -> None:
+    made = MadeDump(tmp_path / "dump")
+    made.root.mkdir()
+    made.add(np.ones(2, np.float32), tensor_name(f"{'e' * 190}.op1"), step=1)
+    ingest_directly(made.root, tmp_path / "names.zarr")
+    with RunningPage(tmp_path) as own, chromium.visit(own.url, narrow=True) as visitor:
+        for view in ("cell?rank=0&step=1", f"tensor?rank=0&step=1&name={'e' * 190}.op1.output.0", "matrix"):
+            visitor.go(f"/runs/names.zarr/{view}")
+            assert visitor.page.evaluate("document.documentElement.scrollWidth") <= 390, view
+
+
+def test_the_script_writes_numbers_as_the_server_does(server: RunningPage, chromium: Chromium) -> None:
+    numbers = [0.0, -1.0, 999_999.0, 1e6, 123456.7, 999999.6, -0.00012345678, 9.999996e-5, 1.7e308, 5e-324]
+    source = re.findall(r"^function written\(.*?^}", asset("page.js").decode(), re.DOTALL | re.MULTILINE)[0]
+    with chromium.visit(server.url) as visitor:
+        written = visitor.page.evaluate(
+            f"numbers => {{ {source}; return numbers.map(number => written(number)) }}", numbers
+        )
+        count = visitor.page.evaluate(f"number => {{ {source}; return written(number, true) }}", 1_234_567)
+    assert written == [number(value) for value in numbers]
+    assert count == whole(1_234_567)
+
+
 @pytest.mark.parametrize("narrow", [False, True], ids=["wide-light", "narrow-dark"])
 def test_every_view_fits_and_is_accessible(server: RunningPage, chromium: Chromium, narrow: bool) -> None:
     """axe-core takes a second or more for a view, so each is examined once, in either colours."""
     with chromium.visit(server.url, narrow=narrow, dark=narrow) as visitor:
-        for number, view in enumerate(("/", *(f"{RUN}/{view}" for view in VIEWS))):
+        for place, view in enumerate(("/", *(f"{RUN}/{view}" for view in VIEWS))):
             visitor.go(view)
             width = visitor.page.evaluate("document.documentElement.scrollWidth")
             assert width <= (390 if narrow else 1280), view
-            assert number % 2 == narrow or visitor.faults() == [], view
+            assert place % 2 == narrow or visitor.faults() == [], view
         assert visitor.complaints == []
 
 
@@ -139,6 +177,17 @@ def test_what_is_dark_on_the_screen_prints_dark_on_white(server: RunningPage, ch
         assert visitor.page.evaluate(ink) == "rgb(231, 233, 238)"
         visitor.page.emulate_media(media="print")
         assert visitor.page.evaluate(ink) == "rgb(27, 30, 37)"
+
+
+def test_what_is_printed_says_when_and_not_how_long_ago(server: RunningPage, chromium: Chromium) -> None:
+    with chromium.visit(server.url) as visitor:
+        visitor.go(f"{RUN}/live")
+        since = visitor.page.locator(".lead time")
+        assert since.inner_text().endswith(" ago")
+        visitor.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", since.inner_text())
+        visitor.page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert since.inner_text().endswith(" ago")
 
 
 def test_the_values_are_reached_and_scrolled_by_keys(server: RunningPage, chromium: Chromium) -> None:
@@ -192,6 +241,58 @@ def test_the_page_follows_the_store_and_says_if_it_is_away(
         assert "not there any more" in page.locator("#away").inner_text()
         (tmp_path / "away").rename(store)
         page.locator("#away").wait_for(state="hidden", timeout=60_000)
+
+
+def test_a_server_that_is_gone_is_not_taken_for_a_store_that_is_away(runs: Path, chromium: Chromium) -> None:
+    own = RunningPage(runs, refresh_s=0)
+    with chromium.visit(own.url) as visitor:
+        with own:
+            visitor.go(f"{RUN}/live")
+        banner = visitor.page.locator("#away")
+        banner.wait_for(timeout=60_000)
+        assert banner.inner_text().strip() == (
+            "The server of this page does not answer. You see what was read before."
+        )
+
+
+def test_who_uses_keys_keeps_the_chosen_cell_when_a_step_is_committed(
+    runs: Path, tmp_path: Path, chromium: Chromium
+) -> None:
+    store = tmp_path / "nan.zarr"
+    shutil.copytree(runs / "nan.zarr", store)
+    (store / "rank_1" / "step_3").rename(tmp_path / "later")
+    with RunningPage(store, refresh_s=0) as own, chromium.visit(own.url) as visitor:
+        page = visitor.page
+        visitor.go(f"{RUN}/matrix")
+        page.locator("#matrix[data-ready=true]").focus()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowRight")
+        assert page.locator("#cell").inner_text().startswith("rank 1, step 2: 7 NaN and Inf")
+        (tmp_path / "later").rename(store / "rank_1" / "step_3")
+        page.locator("main.is-new #matrix[data-ready=true]").wait_for(timeout=60_000)
+        assert page.evaluate("document.activeElement.id") == "matrix"
+        page.keyboard.press("ArrowRight")
+        assert page.locator("#cell").inner_text().startswith("rank 1, step 3: 7 NaN and Inf")
+        assert visitor.complaints == []
+
+
+def test_a_form_leaves_out_empty_fields_and_keeps_them_usable(
+    server: RunningPage, chromium: Chromium
+) -> None:
+    """Browsers show a page that was left as it was when they go back to it."""
+    sent = """() => {
+        const form = document.forms[0]
+        form.addEventListener("submit", event => event.preventDefault())
+        form.requestSubmit()
+        return form.elements.ranks.disabled
+    }"""
+    with chromium.visit(server.url) as visitor:
+        page = visitor.page
+        visitor.go(f"{RUN}/matrix")
+        page.get_by_role("textbox", name="steps").fill("2-3")
+        page.get_by_role("button", name="Show").click()
+        page.wait_for_url(re.compile(r"/matrix\?stat=non_finite&steps=2-3$"))
+        assert page.evaluate(sent) is False
 
 
 def test_a_view_needs_no_script(server: RunningPage, chromium: Chromium) -> None:

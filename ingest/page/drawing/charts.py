@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from ingest.page.drawing.scale import divisor_for
 from ingest.page.drawing.svg import picture, tag, text
 from ingest.page.words import number, whole
 from ingest.questions.heatmap_scale import LOGARITHMIC
@@ -20,7 +21,7 @@ _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 520.0, 190.0, 72.0, 34.0, 14.0
 _LINES_HEIGHT = 230.0
 #: What steps take beside the margins: few steps make a picture that fits a phone.
 _STEP_WIDTH, _STEPS_WIDTH = 100.0, (200.0, 960.0)
-#: The most points of a line that are marked, from its beginning on.
+#: The points of a line are marked if there are at most so many: more would hide it.
 _POINTS = 200
 
 
@@ -138,7 +139,8 @@ class _Plane:
         elif low > 0 and high / low > LOGARITHMIC:
             share = (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
         else:
-            share = (value / 2 - low / 2) / (high / 2 - low / 2)
+            divisor = divisor_for(low, high)
+            share = (value / divisor - low / divisor) / (high / divisor - low / divisor)
         return self.bottom - 4 - share * (self.bottom - _TOP - 26)
 
 
@@ -162,7 +164,7 @@ def series_picture(series: Sequence[Series], label: str, here: int | None = None
 
 
 def _line(plane: _Plane, place: int, line: Series) -> Iterator[Markup]:
-    """Yield a line and its first points."""
+    """Yield a line, and its points if they are few."""
     css = f"s{place % 8}"
     points = [
         (plane.x(step), plane.y(value))
@@ -171,11 +173,10 @@ def _line(plane: _Plane, place: int, line: Series) -> Iterator[Markup]:
     ]
     path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points) if points else ""
     yield tag("path", tag("title", line.name), d=path, class_=f"series {css}")
-    # Written as they are, because there may be thousands, and a number needs no escaping.
-    circles = (
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" class="series {css}"></circle>'
-        for x, y in points[:_POINTS]
-    )
+    if len(points) > _POINTS:
+        return
+    # Written as they are, because all lines may have hundreds, and a number needs no escaping.
+    circles = (f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" class="series {css}"></circle>' for x, y in points)
     yield Markup("".join(circles))  # noqa: S704  (numbers, and the name of a class)
 
 

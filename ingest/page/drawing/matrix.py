@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from ingest.page.drawing.scale import LEVELS, Scale, css_of
 from ingest.page.drawing.svg import picture, tag, text
-from ingest.questions.matrix import DAMAGED, MISSING, PARTIAL, Matrix
+from ingest.questions.matrix import DAMAGED, KNOWN, MISSING, PARTIAL, Matrix
 
 _WIDTH, _LEFT, _TOP, _BOTTOM = 1080, 64, 8, 34
 _MAX_TICKS = 12
@@ -48,6 +48,8 @@ def legend(matrix: Matrix) -> list[tuple[str, str]]:
         entries.append(("zero", "0"))
     if scale is not None:
         entries += scale.legend(is_count=matrix.is_count)
+    if (np.isnan(matrix.values) & np.isin(matrix.state, (KNOWN, PARTIAL))).any():
+        entries.append(("unknown", "not known"))
     if not matrix.is_count and matrix.bad.any():
         entries.append(("notch", "has NaN or Inf"))
     for state, css, words in (

@@ -23,6 +23,14 @@ def css_of(level: int) -> str:
     return {-1: "unknown", 0: "zero"}.get(level, f"lv{level}")
 
 
+def divisor_for(low: float, high: float) -> float:
+    """Return by what two numbers are divided before they are subtracted: the difference is finite then.
+
+    The least numbers are not divided: half of them is zero.
+    """
+    return 2.0 if math.isinf(high - low) else 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class Scale:
     """The limits of the levels of values above zero, or of all values if some are negative."""
@@ -59,14 +67,12 @@ class Scale:
 
     def limits(self) -> Sequence[float]:
         """Return the limits of the levels, one more than levels."""
-        shares = np.linspace(0, 1, LEVELS + 1)
         if self.is_logarithmic:
-            return [
-                float(value)
-                for value in np.exp(math.log(self.low) + shares * (math.log(self.high) - math.log(self.low)))
-            ]
-        # Halved first: the difference of two large numbers is infinite.
-        return [2 * (self.low / 2 + (self.high / 2 - self.low / 2) * float(share)) for share in shares]
+            limits = np.exp(np.linspace(math.log(self.low), math.log(self.high), LEVELS + 1))
+        else:
+            divisor = divisor_for(self.low, self.high)
+            limits = np.linspace(self.low / divisor, self.high / divisor, LEVELS + 1) * divisor
+        return [float(limit) for limit in limits]
 
     def legend(self, *, is_count: bool) -> list[tuple[str, str]]:
         """Return the colours of the levels, each as a class and its words."""
@@ -83,7 +89,8 @@ class Scale:
         if self.is_logarithmic:
             share = (np.log(values) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
         else:
-            share = (values / 2 - self.low / 2) / (self.high / 2 - self.low / 2)
+            divisor = divisor_for(self.low, self.high)
+            share = (values / divisor - self.low / divisor) / (self.high / divisor - self.low / divisor)
         clipped: npt.NDArray[np.float64] = np.clip(share, 0, 1)
         return clipped
 

@@ -8,8 +8,22 @@ function ago(time) {
   return `${Math.floor(seconds)} s ago`;
 }
 
+// A number as the server writes it: six significant digits; counts, and whole numbers below a million, in full.
+function written(value, isCount = false) {
+  const sign = (words) => words.replaceAll("-", "\u2212");
+  if (isCount || Number.isInteger(value) && Math.abs(value) < 1e6) return sign(value.toLocaleString("en").replaceAll(",", "\u202f"));
+  const [digits, exponent] = value.toExponential(5).split("e");
+  if (exponent >= -4 && exponent < 6) return sign(String(Number(value.toPrecision(6))));
+  return sign(`${Number(digits)}e${exponent[0]}${exponent.slice(1).padStart(2, "0")}`);
+}
+
+// On the screen, how long ago something was; on paper, when it was.
+const showAges = () => { for (const time of all("time[data-since]")) { time.title ||= time.textContent; time.textContent = ago(time.dataset.since); } };
+window.onbeforeprint = () => { for (const time of all("time[data-since]")) time.textContent = time.title; };
+window.onafterprint = showAges;
+
 function adorn() {
-  for (const time of all("time[data-since]")) { time.title = time.title || time.textContent; time.textContent = ago(time.dataset.since); }
+  showAges();
   for (const button of all(".copy")) {
     button.hidden = !navigator.clipboard;
     button.onclick = async () => {
@@ -19,7 +33,7 @@ function adorn() {
     };
   }
   for (const field of all("[data-submit]")) field.onchange = () => field.form.requestSubmit();
-  for (const form of all("form")) form.onsubmit = () => { for (const field of form.elements) if (field.name && !field.value) field.disabled = true; };
+  for (const form of all("form")) form.onformdata = ({formData}) => { for (const [name, value] of [...formData]) if (!value) formData.delete(name); };
   for (const svg of all("svg.matrix")) new ResizeObserver(() => fitMatrix(svg)).observe(svg.closest(".scroll"));
   const matrix = $("#matrix[data-url]");
   if (matrix) followMatrix(matrix);
@@ -50,8 +64,9 @@ async function followMatrix(box) {
   const number = (name) => Number(svg.dataset[name]);
   const left = number("left"), top = number("top"), wide = number("cellWidth"), high = number("cellHeight");
   const rows = number("rows"), columns = number("columns");
+  const isCount = "counts" in box.dataset, nothing = isCount ? "not known" : "no finite";  // JSON has no Inf
   const cursor = $(".cursor", svg), brush = $(".brush", svg);
-  let data = null, at = [0, 0], from = null;
+  let data = null, at = (box.dataset.at ?? "0,0").split(",").map(Number), from = null;
   const answer = await fetch(box.dataset.url);
   if (answer.ok) data = await answer.json();
   box.dataset.ready = answer.ok;
@@ -62,13 +77,13 @@ async function followMatrix(box) {
   };
   const ends = (pair) => pair[0] === pair[1] ? `${pair[0]}` : `${pair[0]}-${pair[1]}`;
   const show = ([row, column]) => {
-    at = [row, column];
+    at = [row, column]; box.dataset.at = at;
     cursor.setAttribute("x", left + column * wide); cursor.setAttribute("y", top + row * high);
     if (!data) return;
     const value = data.values[row][column], missing = data.missing[row][column];
     const words = ["not committed", "", "partial", "damaged"][data.state[row][column]];
     say.textContent = `rank ${ends(data.ranks[row])}, step ${ends(data.steps[column])}: ` + (data.state[row][column] === 0 ? words :
-      `${value === null ? "not known" : value.toLocaleString("en", {maximumSignificantDigits: 6}).replaceAll(",", " ")} ${data.title}` + (words ? `, ${words}` : "") + (data.not_finite[row][column] && !data.title.includes("NaN") ? ", has NaN or Inf" : "") + (missing ? `, ${missing} not committed` : ""));
+      `${value === null ? nothing : written(value, isCount)} ${data.title}` + (words ? `, ${words}` : "") + (data.not_finite[row][column] && !data.title.includes("NaN") ? ", has NaN or Inf" : "") + (missing ? `, ${missing} not committed` : ""));
   };
   const range = (kind, a, b) => { const low = Math.min(a, b), up = Math.max(a, b); return `${data[kind][low][0]}-${data[kind][up][1]}`; };
   const closer = (a, b) => {
@@ -93,14 +108,15 @@ async function followMatrix(box) {
     brush.setAttribute("width", (Math.abs(column - from[1]) + 1) * wide); brush.setAttribute("height", (Math.abs(row - from[0]) + 1) * high);
   };
   svg.onpointerdown = (event) => { if (event.pointerType === "mouse" && event.button === 0) { from = place(event); event.preventDefault(); box.focus({preventScroll: true}); } };
-  window.addEventListener("pointerup", (event) => {
+  // A property, so that the matrix that takes the place of this one takes its listener, too.
+  window.onpointerup = (event) => {
     if (!from) return;
     const begin = from; from = null;
     brush.setAttribute("width", 0);
     if (event.target.closest && event.target.closest("#matrix") !== box) return;
     const end = place(event);
     if (begin[0] === end[0] && begin[1] === end[1]) open(end); else if (data) closer(begin, end);
-  });
+  };
   svg.onclick = (event) => { if (event.pointerType && event.pointerType !== "mouse") { show(place(event)); open(at); } };
   box.onkeydown = (event) => {
     const by = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]}[event.key];
@@ -139,7 +155,8 @@ function scrollValues(box) {
     const answer = await fetch(url);
     if (!answer.ok || asked !== url.href) return;
     const sheet = await answer.json();
-    const cell = (kind, words) => { const made = document.createElement(kind); made.textContent = words; if (words === "nan" || words === "inf" || words === "-inf") made.className = "bad"; return made; };
+    const bad = new Map([["nan", "NaN"], ["inf", "Inf"], ["-inf", "\u2212Inf"]]);
+    const cell = (kind, words) => { const made = document.createElement(kind); made.textContent = bad.get(words) ?? words; if (bad.has(words)) made.className = "bad"; return made; };
     const headRow = document.createElement("tr"); headRow.append(cell("td", ""), ...sheet.columns.map((name) => cell("th", name)));
     const thead = document.createElement("thead"); thead.append(headRow);
     const body = document.createElement("tbody");
@@ -152,30 +169,56 @@ function scrollValues(box) {
 }
 
 // Following the store: a small question every few seconds; the view is fetched again when something was committed.
+let isFollowing = false;
 async function follow() {
-  const body = document.body;
-  if (!body.dataset.moment || document.hidden) return;
-  for (const time of all("time[data-since]")) time.textContent = ago(time.dataset.since);
-  const banner = $("#away"), state = $("#state");
+  if (!document.body.dataset.moment || document.hidden || isFollowing) return;
+  isFollowing = true;  // a view that takes longer than the pause between questions is fetched once at a time
+  await followOnce(document.body).finally(() => { isFollowing = false; });
+}
+
+const isTyping = () => $("#main").contains(document.activeElement) && document.activeElement.matches("input, select");
+
+// What has the focus keeps it; so do the chosen cell of a matrix, and what is scrolled its place.
+function replaceMain(main) {
+  const old = $("#main"), focused = document.activeElement;
+  const isLike = (element) => ["id", "href", "class"].every((name) => element.getAttribute(name) === focused.getAttribute(name));
+  const alike = (root) => all("[tabindex], a[href], button, summary", root).filter(isLike);
+  const scrolled = (root) => all(".scroll, .values", root);
+  const number = alike(old).indexOf(focused), cell = $("#matrix", old)?.dataset.at;
+  const offsets = scrolled(old).map((box) => [box.scrollLeft, box.scrollTop]);
+  old.replaceWith(main);
+  main.classList.add("is-new");
+  if (cell && $("#matrix", main)) $("#matrix", main).dataset.at = cell;
+  adorn();
+  scrolled(main).forEach((box, order) => box.scrollTo(...(offsets[order] ?? [0, 0])));
+  if (number >= 0) alike(main)[number]?.focus({preventScroll: true});
+}
+
+function tell(what, why) {
+  const banner = $("#away");
+  banner.hidden = !what; $("strong", banner).textContent = what; $("span", banner).textContent = why;
+  $("#state").classList.toggle("is-away", Boolean(what));
+}
+
+async function followOnce(body) {
+  showAges();
   try {
     const answer = await fetch(body.dataset.moment);
     const now = await answer.json();
-    const away = answer.ok ? now.away : now.error.message;
-    banner.hidden = !away; $("span", banner).textContent = away; state.classList.toggle("is-away", Boolean(away));
+    const away = answer.ok ? now.away : now.error.message, isOfStore = answer.ok || answer.status === 503;
+    tell(away && (isOfStore ? "The store does not answer." : "The server of this page refuses to answer."), away);
     if (!answer.ok) return;
-    $("time", state).textContent = now.clock;
-    if (now.token !== body.dataset.token) {
+    $("#state time").textContent = now.clock;
+    if (now.token !== body.dataset.token && !isTyping()) {
       const page = await fetch(location.href);
       if (!page.ok) return;
       const fresh = new DOMParser().parseFromString(await page.text(), "text/html");
-      if ($("#main").contains(document.activeElement) && document.activeElement.matches("input, select")) return;
-      $("#main").replaceWith(document.adoptNode($("#main", fresh)));
+      if (isTyping()) return;
+      replaceMain(document.adoptNode($("#main", fresh)));
       body.dataset.token = now.token;
-      $("#main").classList.add("is-new");
-      adorn();
     }
   } catch {
-    banner.hidden = false; $("span", banner).textContent = "The server of this page does not answer."; state.classList.add("is-away");
+    tell("The server of this page does not answer.", "");
   }
 }
 

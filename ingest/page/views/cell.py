@@ -13,6 +13,7 @@ from ingest.page.answers import PATTERN, STAT, THE_RANK, THE_STEP
 from ingest.page.arguments import Parameter
 from ingest.page.drawing.ribbon import ribbon_picture
 from ingest.page.drawing.scale import Scale, css_of
+from ingest.page.neighbours import around
 from ingest.page.screen import AnswerLine, Asked, Screen, lines
 from ingest.page.words import counted
 from ingest.questions.statistic_names import statistic_named
@@ -171,26 +172,21 @@ def _page_of(operator: _OperatorCall | None, operators: Sequence[_OperatorCall],
 
 
 def _neighbours(asked: Asked, rank: int, step: int) -> dict[str, str]:
-    """Return the URLs of the steps before and after, and of the ranks below and above."""
-    ranks, steps = asked.moment.ranks, asked.moment.numbers
-    committed = {(opened.key.rank, opened.key.step) for opened in asked.moment.steps}
+    """Return the URLs of the steps before and after, and of the ranks below and above, that are committed."""
+    before, after = around(step, asked.moment.steps_of(rank))
+    below, above = around(rank, asked.moment.ranks_with(step))
     near = {
-        "previous step": (rank, _beside(steps, step, -1)),
-        "next step": (rank, _beside(steps, step, 1)),
-        "lower rank": (_beside(ranks, rank, -1), step),
-        "higher rank": (_beside(ranks, rank, 1), step),
+        "previous step": (rank, before),
+        "next step": (rank, after),
+        "lower rank": (below, step),
+        "higher rank": (above, step),
     }
     state = {name: asked.arguments.text(name) for name in ("stat", "name", "bad")}
     return {
         words: asked.links.view("cell", rank=place[0], step=place[1], **state)
         for words, place in near.items()
-        if place in committed
+        if None not in place
     }
-
-
-def _beside(numbers: Sequence[int], number: int, by: int) -> int | None:
-    place = numbers.index(number) + by if number in numbers else -1
-    return numbers[place] if 0 <= place < len(numbers) else None
 
 
 SCREEN = Screen(

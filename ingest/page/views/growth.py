@@ -17,6 +17,8 @@ from workers.errors import DamagedStore, UsageError
 #: What a picture has at most: rows are operators, which need not be told apart one by one.
 _ROWS, _COLUMNS = 60, 240
 _LISTED = 12
+#: What a notch in a cell says.
+_NOTCH = "only one of the two has NaN or Inf"
 
 
 def growing(stat: str) -> str:
@@ -36,7 +38,7 @@ def growth_of(asked: Asked, its: Moment, rank: int, stat: str) -> dict[str, Any]
         "rank": rank,
         "title": matrix.title,
         "picture": matrix_picture(matrix, label, rows_are="tensor"),
-        "legend": legend(matrix),
+        "legend": [(css, _NOTCH if css == "notch" else words) for css, words in legend(matrix)],
         "tensors": len(growth.tensors),
         "steps": len(growth.steps),
         "firsts": _firsts(asked, growth),

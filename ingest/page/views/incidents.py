@@ -94,12 +94,20 @@ def card(asked: Asked, incident: Incident) -> dict[str, Any]:
             f"{incident.kind}: first in step {incident.first_step}, last in step {incident.last_step}",
         ),
         "url": asked.links.view("incidents", id=incident.id),
-        "cell": (
-            asked.links.view("cell", rank=incident.rank, step=incident.first_step)
-            if incident.rank is not None
-            else asked.links.view("matrix", steps=f"{incident.first_step}-{incident.last_step}")
-        ),
+        **_where_to_look(asked, incident),
     }
+
+
+def _where_to_look(asked: Asked, incident: Incident) -> dict[str, str]:
+    """Return a link to the operators of the first step; to the matrix if no rank, or not this one, has it."""
+    rank, step = incident.rank, incident.first_step
+    if rank is not None and step in asked.moment.steps_of(rank):
+        return {
+            "look_url": asked.links.view("cell", rank=rank, step=step),
+            "look_words": "operators in order of execution",
+        }
+    steps = f"{step}-{incident.last_step}"
+    return {"look_url": asked.links.view("matrix", steps=steps), "look_words": "matrix of these steps"}
 
 
 def _misplaced(asked: Asked, incident: Incident) -> tuple[LayoutFinding, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +31,7 @@ def show(asked: Asked) -> dict[str, Any]:
         for opened in sorted(steps, key=_committed_at, reverse=True)[:_NEWEST]
     ]
     last_step = moment.numbers[-1] if steps else None
-    ranks = _ranks(moment, steps, last_step or 0)
+    ranks = _ranks(moment, steps)
     return {
         **_watched(asked),
         "replicas": _replicas(moment),
@@ -64,10 +65,10 @@ def _watched(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _ranks(moment: Moment, steps: Sequence[Step], last_step: int) -> list[dict[str, Any]]:
+def _ranks(moment: Moment, steps: Sequence[Step]) -> list[dict[str, Any]]:
     latest = {opened.key.rank: opened for opened in steps}  # they are in order: the last one of a rank stays
     commits = Counter(opened.key.rank for opened in steps)
-    return [_rank_row(latest[rank], commits[rank], last_step) for rank in moment.ranks]
+    return [_rank_row(latest[rank], commits[rank], moment.numbers) for rank in moment.ranks]
 
 
 def _findings(asked: Asked) -> list[dict[str, Any]]:
@@ -151,17 +152,18 @@ def _replicas(moment: Moment) -> dict[str, Any]:
     return {"newest": len(newest), "evaluated": len(documents), "differing": differing}
 
 
-def _rank_row(latest: Step, commits: int, last_step: int) -> dict[str, Any]:
+def _rank_row(latest: Step, commits: int, numbers: Sequence[int]) -> dict[str, Any]:
+    """Return the row of a rank, given its last step and those of all ranks, in order."""
     step = latest.key.step or 0
     return {
         "rank": latest.key.rank,
         "step": step,
         "steps": commits,
-        "behind": last_step - step,
+        "behind": len(numbers) - bisect_right(numbers, step),
         "host": latest.commit.record.source.host,
         "status": latest.commit.summary.status,
         "since": _committed_at(latest),
-        "share": round(100 * (step + 1) / (last_step + 1)),
+        "share": round(100 * (step + 1) / (numbers[-1] + 1)),
     }
 
 

@@ -17,7 +17,7 @@ from ingest.page.choice import tensor_of
 from ingest.page.drawing.charts import bars, series_by_rank, series_picture
 from ingest.page.drawing.exponents import ExponentCounts, exponents_picture
 from ingest.page.drawing.png import Image, as_matrix, image_of
-from ingest.page.moment import Moment
+from ingest.page.neighbours import around
 from ingest.page.screen import AnswerLine, Asked, Screen, lines
 from ingest.page.sheet import SHOWN_COLUMNS, SHOWN_ROWS, Sheet
 from ingest.page.views.overlays import trend_line
@@ -177,34 +177,24 @@ def _elsewhere(asked: Asked, tensor: Tensor) -> dict[str, Any]:
 
     shown: dict[str, Any] = {"previous": "", "next": "", "cell": ""}
     if tensor.step is not None:
-        previous, following = _steps_around(asked.moment, tensor.rank, tensor.step)
+        previous, following = around(tensor.step, asked.moment.steps_of(tensor.rank))
         shown = {
             "previous": "" if previous is None else url(tensor.rank, previous),
             "next": "" if following is None else url(tensor.rank, following),
             "cell": asked.links.view("cell", rank=tensor.rank, step=tensor.step),
         }
-    ranks = [opened.key.rank for opened in asked.moment.steps if opened.key.step == tensor.step]
-    links = _ranks_beside(ranks, tensor.rank)
+    links = _ranks_beside(asked.moment.ranks_with(tensor.step), tensor.rank)
     return {**shown, "ranks": [(words, url(rank, tensor.step), key) for words, rank, key in links]}
 
 
 def _ranks_beside(ranks: Sequence[int], rank: int) -> list[tuple[str, int, str]]:
     """Return words, rank and key of each link: to all ranks if they are few, else to the nearest."""
-    below = max((other for other in ranks if other < rank), default=None)
-    above = min((other for other in ranks if other > rank), default=None)
+    below, above = around(rank, ranks)
     if len(ranks) > _RANK_LINKS:
         near = (("↑ lower rank", below, "-"), ("higher rank ↓", above, "+"))
         return [(words, other, key) for words, other, key in near if other is not None]
     keys = {below: "-", above: "+"}
     return [(f"rank {other}", other, keys.get(other, "")) for other in ranks if other != rank]
-
-
-def _steps_around(moment: Moment, rank: int, step: int) -> tuple[int | None, int | None]:
-    """Return the steps that a rank has next before and after a step; None where it has none."""
-    keys = [opened.key for opened in moment.steps]
-    steps = [key.step for key in keys if key.rank == rank and key.step is not None]
-    before = max((known for known in steps if known < step), default=None)
-    return before, min((known for known in steps if known > step), default=None)
 
 
 def _over(asked: Asked, tensor: Tensor, stat: str) -> Any:

@@ -17,6 +17,9 @@ from ingest.reader.tensor import SMALL_NBYTES, Tensor
 from workers.arrays.statistics import is_complex, widened_complex
 from workers.errors import DamagedStore, UsageError
 
+#: How ranks may hold a tensor, for a command that says so.
+_EXAMPLE = "shard 0"
+
 
 @dataclass(frozen=True, slots=True)
 class WholeTensor:
@@ -25,7 +28,7 @@ class WholeTensor:
     url: str
     """Of the screen that shows it."""
     line: AnswerLine
-    """That gives the same."""
+    """That gives the same; with a problem, one that says how ranks hold the tensor."""
     tensor: UnshardedTensor | None = None
     """None if it is not asked for, or cannot be put together."""
     image: Image | None = None
@@ -53,7 +56,7 @@ def whole_of(asked: Asked, tensor: Tensor, state: dict[str, Any]) -> WholeTensor
         size = math.prod(whole.shape)
         image = image_of(as_matrix(as_float(whole.read()))) if 1 < size <= SMALL_NBYTES // 8 else None
     except (UsageError, DamagedStore) as exc:
-        return WholeTensor(link.url, link.line, problem=exc.message)
+        return WholeTensor(link.url, _line(asked, tensor, placement or _EXAMPLE), problem=exc.message)
     return WholeTensor(link.url, link.line, whole, image)
 
 

@@ -23,7 +23,7 @@ from ingest.page.library import Library, Run
 from ingest.page.links import Links
 from ingest.page.moment import Moment
 from ingest.page.screen import Asked, Screen
-from ingest.page.sharing import SharedAnswers
+from ingest.page.sharing import PageBusy, SharedAnswers
 from ingest.page.views import SCREENS, TABS
 from ingest.page.watchers import Watched, Watchers
 from ingest.page.web.access import COOKIE, Access
@@ -259,7 +259,8 @@ def status_of(error: DumpIngestError) -> HTTPStatus:
         return HTTPStatus.NOT_FOUND
     if isinstance(error, DamagedStore):
         return HTTPStatus.UNPROCESSABLE_ENTITY
-    return HTTPStatus.SERVICE_UNAVAILABLE if isinstance(error, StoreError) else HTTPStatus.BAD_GATEWAY
+    may_be_repeated = isinstance(error, StoreError | PageBusy)
+    return HTTPStatus.SERVICE_UNAVAILABLE if may_be_repeated else HTTPStatus.BAD_GATEWAY
 
 
 def frame(links: Links, **given: Any) -> dict[str, Any]:

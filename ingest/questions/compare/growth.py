@@ -48,7 +48,7 @@ class ErrorGrowth:
     errors: npt.NDArray[np.float64]
     """(tensor, step): |a - b| / max(|a|, |b|) of the statistic. 0 if all bytes are equal; `LEAST` if they are
     known not to be and the statistic does not show it; infinite if only one of the two has NaN or Inf; NaN if
-    unknown."""
+    unknown, or if one has NaN or Inf and it is not known whether the other has."""
     left_out: tuple[LeftOut, ...] = ()
     """Steps of the rank that cannot be read in one of the runs, and in which."""
 
@@ -181,7 +181,10 @@ class _Side:
     keys: list[TensorKey]
     digests: npt.NDArray[np.uint8]
     statistic: npt.NDArray[np.float64]
-    non_finite: npt.NDArray[np.float64]
+    is_bad: npt.NDArray[np.bool_]
+    """Whether a tensor has NaN or Inf."""
+    is_clean: npt.NDArray[np.bool_]
+    """Whether it is known to have none."""
 
     @classmethod
     def of(cls, step: Step, column: int) -> _Side:
@@ -189,11 +192,13 @@ class _Side:
         rows, keys = tensors_of(tables)
         step.forget_tables()
         statistics = tables.statistics[rows]
+        counts = statistics[:, _NON_FINITE]
         return cls(
             keys,
             tables.digest[rows],
             statistics[:, column],
-            np.nansum(statistics[:, _NON_FINITE], axis=1),
+            is_bad=np.logical_or.reduce(counts > 0, axis=1),
+            is_clean=np.logical_and.reduce(counts == 0, axis=1),
         )
 
 
@@ -236,6 +241,8 @@ def _errors(
     digests, others = a.digests[of_a], b.digests[of_b]
     is_known = digests.any(axis=1) & others.any(axis=1)
     errors[is_known] = np.fmax(errors[is_known], LEAST)
-    errors[(a.non_finite[of_a] > 0) != (b.non_finite[of_b] > 0)] = np.inf
+    bad_a, bad_b = a.is_bad[of_a], b.is_bad[of_b]
+    errors[bad_a != bad_b] = np.nan
+    errors[(bad_a & b.is_clean[of_b]) | (bad_b & a.is_clean[of_a])] = np.inf
     errors[is_known & (digests == others).all(axis=1)] = 0.0
     return errors

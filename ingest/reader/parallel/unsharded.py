@@ -36,6 +36,8 @@ from workers.model import MIB
 _PLAIN = re.compile(r"(?P<held>replicated|partial sum|mean|shard|zigzag)(?: (?P<axis>\d{1,9}))?")
 #: Elements that are put together at a time.
 _PIECE_NBYTES = 4 * MIB
+#: The most ways that a message names: a large mesh has thousands, and to find all takes many seconds.
+_KINDS_NAMED = 8
 _HINT = 'For example: unsharded("shard 0"), "replicated", "partial sum", "replicated, shard 1".'
 
 
@@ -258,7 +260,7 @@ def _may_be_cut(shape: tuple[int, ...], dimension: Dimension) -> bool:
 
 
 def _problem(wanted: str, told: Told, candidates: Iterable[Placement], *, is_placed: bool) -> str:
-    possible = ", ".join(sorted({way.kind for way in candidates})) or "none"
+    possible = _first_kinds(candidates)
     if wanted:
         return f"its pieces cannot be held as {wanted!r}; by their shapes: {possible}"
     if told and is_placed:
@@ -266,3 +268,13 @@ def _problem(wanted: str, told: Told, candidates: Iterable[Placement], *, is_pla
     if told:
         return f"the dump tells {told_text(told)}, and where the ranks are is not known (--mesh)"
     return f"how the ranks hold it is not known; by the shapes of its pieces: {possible}"
+
+
+def _first_kinds(candidates: Iterable[Placement]) -> str:
+    """Return the kinds of the first placements, which are the simplest; `none` if there are none."""
+    kinds: dict[str, None] = {}
+    for way in candidates:
+        if len(kinds) == _KINDS_NAMED and way.kind not in kinds:
+            return f"{', '.join(kinds)}, and others"
+        kinds[way.kind] = None
+    return ", ".join(kinds) or "none"

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from workers.arrays.bounds import BoundedColumn
 from workers.arrays.compiled.histogram_loops import BINS, LAST, LOWEST_EXPONENT
 from workers.arrays.number_formats import NumberFormat
+from workers.arrays.sketches.rounding import LEAST_UNIT
 
 _Floats: TypeAlias = npt.NDArray[np.float64]
 _Integers: TypeAlias = npt.NDArray[np.int64]
@@ -132,11 +133,9 @@ class HistogramTable:
         """Return how many elements of each tensor a cast without a scale makes zero, (tensor,)."""
         if not target.block:
             return self._at_most(np.full(self.tensors, target.vanishing))
-        with np.errstate(divide="ignore"):
-            unit = self.largest / target.largest
-            if target.has_power_scales:
-                below = np.ldexp(1.0, np.frexp(1 / unit)[1] - 1)
-                unit = 1 / below
+        unit = np.maximum(self.largest / target.largest, LEAST_UNIT)
+        if target.has_power_scales:
+            unit = 1 / np.ldexp(1.0, np.frexp(1 / unit)[1] - 1)
         upper = np.where(self.largest > 0, self._at_most(target.vanishing * unit).high, 0.0)
         return BoundedColumn(np.zeros(self.tensors), upper)
 

@@ -8,10 +8,14 @@ between two numbers that differ by the elements of one bin.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 
 from workers.arrays.number_formats import NumberFormat
 from workers.arrays.sketches.histogram import Bounds, Histogram
+
+#: The least scale that is assumed of a block: what is smaller has no inverse in float64.
+LEAST_UNIT = sys.float_info.min
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ def losses(histogram: Histogram, target: NumberFormat, scale: float = 1.0) -> Lo
 def _blocks_underflow(histogram: Histogram, target: NumberFormat) -> float:
     if not histogram.largest:
         return 0
-    unit = histogram.largest / target.largest
+    unit = max(histogram.largest / target.largest, LEAST_UNIT)
     if target.has_power_scales:
         unit = 1 / power_below(1 / unit)
     return histogram.at_most(target.vanishing * unit).high

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ingest.page.sharing import SharedAnswers
+from ingest.page.sharing import MOST_UNDER_WAY, PageBusy, SharedAnswers
 
 
 def test_many_viewers_cost_one_answer() -> None:
@@ -67,6 +67,31 @@ def test_an_error_is_not_kept() -> None:
             return await answers.answer("question", lambda: b"better")
 
     assert asyncio.run(look()) == b"better"
+
+
+def test_questions_that_wait_for_a_thread_are_bounded() -> None:
+    async def look() -> tuple[bytes, list[bytes]]:
+        gate = threading.Event()
+
+        def make() -> bytes:
+            gate.wait(60)
+            return b"answer"
+
+        with ThreadPoolExecutor(1) as pool:
+            answers = SharedAnswers(pool, pool)
+            first = [asyncio.create_task(answers.answer(number, make)) for number in range(MOST_UNDER_WAY)]
+            await asyncio.sleep(0)
+            with pytest.raises(PageBusy, match="the page is busy"):
+                await answers.answer("one more", make)
+            shared = asyncio.create_task(
+                answers.answer(0, make)
+            )  # another viewer of the same is no question more
+            await asyncio.sleep(0)
+            gate.set()
+            made = await asyncio.gather(shared, *first)
+            return await answers.answer("one more", make), made
+
+    assert asyncio.run(look()) == (b"answer", [b"answer"] * (MOST_UNDER_WAY + 1))
 
 
 def test_slow_answers_keep_no_others_waiting() -> None:

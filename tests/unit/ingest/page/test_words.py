@@ -41,6 +41,11 @@ def test_an_element_may_be_nan_and_a_count_is_whole() -> None:
     assert (words.shape([2, 3]), words.shape([])) == ("2 \u00d7 3", "scalar")
 
 
+def test_statistics_that_are_counts_are_written_in_full() -> None:
+    assert words.statistic(20_000_001, "nan_count") == f"20{THIN}000{THIN}001"
+    assert words.statistic(20_000_001, "l2_norm") == "2e+07"
+
+
 @pytest.mark.parametrize("length", [1, 56, 57, 400])
 def test_a_long_name_keeps_both_ends(length: int) -> None:
     name = "".join(chr(ord("a") + place % 26) for place in range(length))

@@ -42,7 +42,7 @@ def test_lines_have_gaps_where_values_are_not_finite() -> None:
     assert 'class="here"' in drawn
 
 
-@pytest.mark.parametrize("values", [[], [5.0], [math.nan], [1e-300, 1e300], [-1.7e308, 1.7e308]])
+@pytest.mark.parametrize("values", [[], [5.0], [math.nan], [1e-300, 1e300], [-1.7e308, 1.7e308], [0, 5e-324]])
 def test_whatever_the_values_are_points_lie_in_the_picture(values: list[float]) -> None:
     drawn = series_picture([Series("", list(range(len(values))), values, [False] * len(values))], "all")
     places = [float(y) for y in re.findall(r'<circle[^>]* cy="([-\d.]+)"', drawn)]
@@ -54,6 +54,12 @@ def test_whatever_the_values_are_points_lie_in_the_picture(values: list[float]) 
 def test_few_steps_make_a_picture_that_fits_a_phone(steps: int, width: int) -> None:
     line = Series("", list(range(steps)), [1.0] * steps, [False] * steps)
     assert f'width="{width}"' in series_picture([line], "all")
+
+
+@pytest.mark.parametrize(("steps", "marked"), [(200, 200), (201, 0)])
+def test_all_points_of_a_line_are_marked_or_none(steps: int, marked: int) -> None:
+    line = Series("", list(range(steps)), [1.0] * steps, [False] * steps)
+    assert series_picture([line], "all").count("<circle") == marked
 
 
 def test_there_is_a_line_for_each_rank() -> None:

@@ -64,4 +64,8 @@ def test_the_legend_has_what_the_picture_has() -> None:
     assert words["lv1"] == "from 1"
     assert {"partial", "damaged", "missing"} <= words.keys()
     assert dict(legend(made([[7.0, 7.0]]))) == {css: "7" for css, _ in legend(made([[7.0, 7.0]]))}
-    assert legend(made([[np.nan]])) == []
+    assert legend(made([[np.nan, np.nan]], [[KNOWN, MISSING]])) == [
+        ("unknown", "not known"),
+        ("missing", "not committed"),
+    ]
+    assert [css for css, _ in legend(made([[np.nan]], [[DAMAGED]]))] == ["damaged"]

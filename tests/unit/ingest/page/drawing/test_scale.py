@@ -30,6 +30,13 @@ def test_equal_values_and_the_largest_numbers() -> None:
     assert levels([-1.7e308, 1.7e308, np.inf]) == [1, LEVELS, LEVELS]
 
 
+def test_the_least_numbers_differ() -> None:
+    assert levels([-5e-324, 5e-324]) == [1, LEVELS]
+    scale = Scale.of(np.array([-5e-324, 5e-324]), is_count=False)
+    assert scale is not None
+    assert (scale.limits()[0], scale.limits()[-1]) == (-5e-324, 5e-324)
+
+
 def test_the_legend_names_the_greatest_number_of_each_colour_in_few_digits() -> None:
     scale = Scale.of(np.array([1 / 3, 1]), is_count=False)
     assert scale is not None

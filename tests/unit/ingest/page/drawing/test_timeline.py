@@ -28,4 +28,13 @@ def test_numbers_of_steps_do_not_overlap(count: int) -> None:
     drawn = timeline_picture(range(count), frozenset(), "steps")
     places = [float(x) for x in re.findall(r'<text x="([\d.]+)"', drawn)]
     assert places
+    assert places[0] >= 14
     assert all(after - before >= 37 for before, after in itertools.pairwise(places))
+
+
+def test_the_script_is_told_where_boxes_are() -> None:
+    drawn = timeline_picture(range(10_000), frozenset(), "steps")
+    left, wide, columns = (
+        float(re.findall(rf'data-{name}="([\d.]+)"', drawn)[0]) for name in ("left", "cell-width", "columns")
+    )
+    assert float(re.findall(r'<svg[^>]* width="([\d.]+)"', drawn)[0]) == left + wide * columns

@@ -1,13 +1,22 @@
 """The operators of one rank and step."""
 
+from pathlib import Path
+
 import pytest
 
+from bench.steps import commit_tables, make_tables
 from ingest.page.arguments import Arguments
 from ingest.page.links import Links
 from ingest.page.moment import Moment
 from ingest.page.screen import Asked
 from ingest.page.views.cell import SCREEN, value_of
+from ingest.reader.dump_store import open_store
+from tests.npy_files import MadeDump
+from tests.page_server import RunningPage
+from tests.pipeline import ingest_directly
 from workers.errors import UsageError
+from workers.model import StepKey
+from workers.store.opening import open_objects, resolve
 
 
 def asked(moment: Moment, **given: str) -> Asked:
@@ -50,6 +59,29 @@ def test_the_statistic_is_that_of_the_tensors(moment: Moment) -> None:
     counts = tensor.statistics
     total = counts.nan_count + counts.pos_inf_count + counts.neg_inf_count
     assert value_of(tensor, "non_finite_count") == total
+
+
+def test_the_last_step_leads_to_no_next_one_although_the_rank_has_run_files(moment: Moment) -> None:
+    assert moment.ranks_with(None) == [0, 1]
+    assert set(SCREEN.show(asked(moment, step="3"))["neighbours"]) == {"previous step", "lower rank"}
+
+
+def test_the_next_step_is_that_of_the_rank_if_others_number_theirs_differently(store: Path) -> None:
+    objects = open_objects(resolve(str(store)))
+    for key in (StepKey(0, 0), StepKey(1, 5), StepKey(0, 10)):
+        commit_tables(objects, key, make_tables(key, ["op0"]))
+    moment = Moment.of(open_store(store))
+    ((words, url),) = SCREEN.show(asked(moment, rank="0", step="0"))["neighbours"].items()
+    assert (words, "step=10" in url) == ("next step", True)
+
+
+def test_a_step_without_tensors_says_so(made: MadeDump, store: Path) -> None:
+    (made.directory(0) / "notes.json").write_text("{}")
+    ingest_directly(made.root, store)
+    with RunningPage(store) as page:
+        shown = page.get(f"/runs/{store.name}/cell?rank=0&step=0").text
+    assert "This step has no tensors." in shown
+    assert "<table" not in shown
 
 
 @pytest.mark.parametrize("given", [{"rank": "9"}, {"step": "9"}, {"stat": "nonsense"}])

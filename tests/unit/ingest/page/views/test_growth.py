@@ -31,3 +31,14 @@ def test_equal_runs_have_no_first_difference(nan_log: Path) -> None:
     shown = growth_of(Asked(moment, Arguments({}), Links("", "a.zarr")), moment, 1, "nan_count")
     assert shown is not None
     assert shown["firsts"] == []
+
+
+def test_the_legend_says_that_one_run_has_nan_and_the_other_has_not(tmp_path: Path) -> None:
+    moments = []
+    names = [f"op{number}" for number in range(70)]
+    for run, born, seed in (("a.zarr", 1, 0), ("b.zarr", None, 1)):
+        commit_run(str(tmp_path / run), [0], range(3), names, born=born, seed=seed)
+        moments.append(Moment.of(open_store(tmp_path / run)))
+    shown = growth_of(Asked(moments[0], Arguments({}), Links("", "a.zarr")), moments[1], 0, "l2_norm")
+    assert shown is not None
+    assert dict(shown["legend"])["notch"] == "only one of the two has NaN or Inf"

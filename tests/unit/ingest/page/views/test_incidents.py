@@ -13,6 +13,8 @@ from ingest.page.views.incidents import SCREEN
 from ingest.reader.dump_store import open_store
 from ingest.wiring.consolidation import consolidate
 from tests.diverging import replicas
+from tests.made_runs import numbers
+from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT, write
 from workers.errors import UsageError
@@ -31,7 +33,7 @@ def test_a_card_has_the_origin_its_reason_and_the_steps_that_it_touches(moment: 
     assert card["before"]
     assert any(tensor["tensor"].is_bad for tensor in card["after"])
     assert card["timeline"].count('class="mark"') == 2
-    assert "rank=1" in card["cell"]
+    assert "/cell?rank=1&step=2" in card["look_url"]
     assert len(shown["cards"]) + len(shown["rest"]) == shown["total"]
 
 
@@ -48,6 +50,17 @@ def test_one_incident_or_those_of_a_step_are_chosen(moment: Moment) -> None:
 def test_a_healthy_run_has_no_card() -> None:
     healthy = SCREEN.show(asked(Moment.of(replicas(ranks=[0]).store)))
     assert (healthy["cards"], healthy["total"]) == ([], 0)
+
+
+def test_the_card_of_a_step_that_a_rank_lacks_leads_to_the_matrix(made: MadeDump, store: Path) -> None:
+    for rank, step in ((0, 0), (1, 0), (2, 0), (0, 1), (2, 1), (0, 2), (1, 2), (2, 2)):
+        made.add(numbers(1), tensor_name("Mul.m", time=1), rank=rank, step=step)
+    ingest_directly(made.root, store)
+    consolidate(store)
+    (card,) = SCREEN.show(asked(Moment.of(open_store(store))))["cards"]
+    assert (card["incident"].rank, card["incident"].first_step) == (1, 1)
+    assert card["look_url"].endswith("/matrix?steps=1-1")
+    assert card["look_words"] == "matrix of these steps"
 
 
 def test_a_divergence_shows_what_ranks_hold_and_should_not(tmp_path: Path) -> None:

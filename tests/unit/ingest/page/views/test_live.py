@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bench.steps import commit_run
+from bench.steps import commit_run, commit_tables, make_tables
 from ingest.page.arguments import Arguments
 from ingest.page.links import Links
 from ingest.page.moment import Moment
@@ -11,7 +11,9 @@ from ingest.page.views.live import SCREEN
 from ingest.reader.dump_store import open_store
 from tests.diverging import WEIGHT, replicas
 from tests.rule_sets import consolidated
+from workers.model import StepKey
 from workers.rules.load import load_rules
+from workers.store.opening import open_objects, resolve
 
 
 def test_steps_in_which_replicas_differ_are_counted_as_far_as_they_are_evaluated() -> None:
@@ -29,6 +31,14 @@ def test_a_single_rank_has_no_replicas() -> None:
     asked = Asked(Moment.of(made.store), Arguments({}), Links("", "run.zarr"))
     shown = SCREEN.show(asked)
     assert (shown["replicas"]["newest"], shown["check"]) == (0, None)
+
+
+def test_a_rank_is_behind_by_the_steps_that_others_have_and_it_has_not(store: Path) -> None:
+    objects = open_objects(resolve(str(store)))
+    for key in (StepKey(0, 0), StepKey(1, 0), StepKey(0, 100), StepKey(1, 100), StepKey(0, 200)):
+        commit_tables(objects, key, make_tables(key, ["op"]))
+    shown = SCREEN.show(Asked(Moment.of(open_store(store)), Arguments({}), Links("", "run.zarr")))
+    assert [(row["rank"], row["step"], row["behind"]) for row in shown["ranks"]] == [(0, 200, 0), (1, 100, 1)]
 
 
 def test_a_rule_that_fires_on_many_ranks_has_one_row_for_a_step(tmp_path: Path) -> None:

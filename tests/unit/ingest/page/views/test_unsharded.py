@@ -49,6 +49,7 @@ def test_an_open_layout_is_told(moment: Moment) -> None:
     whole = SCREEN.show(asked(moment, "cut", whole="1"))["whole"]
     assert whole.tensor is None
     assert "how the ranks hold it is not known; by the shapes of its pieces: " in whole.problem
+    assert whole.line.shell.endswith("--placement 'shard 0'")  # the command that was asked would fail, too
 
 
 def test_a_single_rank_has_nothing_to_put_together(tmp_path: Path) -> None:

@@ -17,6 +17,16 @@ NAMES = [f"op{number}" for number in range(5)]
 NORM = FIELDS.index("l2_norm")
 
 
+def commit_counts(store: Path, counts: list[float]) -> ingest.DumpStore:
+    """Commit a step of statistics alone, whose tensors have these numbers of NaN."""
+    made = make_tables(StepKey(0, 0), NAMES[: len(counts)])
+    made.digest[:] = 0
+    made.statistics[:, NORM] = 10.0
+    made.statistics[:, FIELDS.index("nan_count")] = counts
+    commit_tables(open_objects(resolve(str(store))), StepKey(0, 0), made)
+    return ingest.open_store(store)
+
+
 def commit_run(store: Path, *, drift: float, steps: int = 3) -> ingest.DumpStore:
     """Commit a run whose operators 2, 3 and 4 drift: in the statistic, in the bytes alone, to a NaN."""
     objects = open_objects(resolve(str(store)))
@@ -104,3 +114,11 @@ def test_a_statistic_that_is_not_known_is_no_agreement(tmp_path: Path) -> None:
         error_growth(a, b, rank=0)
     assert error_growth(b, b, rank=0).unknown == 1
     assert len(error_growth(a, b, rank=0, stat="min").by_onset()) == 2
+
+
+def test_a_number_of_nan_that_is_not_known_is_not_taken_for_zero(tmp_path: Path) -> None:
+    unknown = math.nan
+    a = commit_counts(tmp_path / "a.zarr", [3, 3, 0, unknown, unknown])
+    b = commit_counts(tmp_path / "b.zarr", [0, unknown, 0, 3, unknown])
+    growth = error_growth(a, b, rank=0)
+    np.testing.assert_array_equal(growth.errors[:, 0], [math.inf, unknown, 0, unknown, 0])

@@ -75,6 +75,12 @@ def test_numbers_at_the_limits_of_float64_have_a_histogram() -> None:
     assert sum(anatomy(values, bins=2).counts) == 3
 
 
+def test_the_edges_of_a_histogram_of_the_least_numbers_are_its_ends() -> None:
+    answer = anatomy(np.array([-5e-324, 5e-324, 1.5e-323]), bins=4)
+    assert (answer.edges[0], answer.edges[-1]) == (-5e-324, 1.5e-323)
+    assert answer.counts == (1, 0, 1, 1)
+
+
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_places_of_what_is_not_finite(order: str) -> None:
     values = np.ones((4, 3, 5), np.float32)

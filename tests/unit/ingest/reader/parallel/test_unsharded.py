@@ -119,3 +119,10 @@ def test_pieces_of_which_only_statistics_were_dumped_are_not_taken_for_equal(tmp
     (piece, _) = ingest.open_store(store).tensors("Parameter.weight*")
     with pytest.raises(UsageError, match="how the ranks hold it is not known"):
         piece.unsharded()
+
+
+def test_of_many_ranks_the_simplest_ways_are_named() -> None:
+    pieces = [OnePiece(np.full((4, 6), rank, np.float32), rank, dims="") for rank in range(64)]
+    with pytest.raises(UsageError, match=r"pieces: replicated, shard 0, shard 1, .*, and others") as refused:
+        unshard(pieces, [{}] * 64)
+    assert len(refused.value.message) < 200

@@ -91,6 +91,12 @@ def test_underflow_in_blocks_is_bounded(tensors: list[Array], name: str) -> None
         assert predicted.overflow == Bounds(0, 0)
 
 
+@pytest.mark.parametrize("name", ["mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4"])
+def test_the_least_numbers_may_all_vanish_in_blocks(name: str) -> None:
+    least = histogram_of(np.array([5e-324, -1e-323, 0]))
+    assert losses(least, NAMED[name]) == Losses(Bounds(0, 0), Bounds(0, 2))
+
+
 def test_nothing_is_lost_of_zeros() -> None:
     nothing = Losses(Bounds(0, 0), Bounds(0, 0))
     for name in (*FORMATS, "mxfp8", "nvfp4"):
