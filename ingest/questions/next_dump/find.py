@@ -163,9 +163,18 @@ class _Names:
 def _within(
     budget: int | None, suspects: Sequence[Suspect], sizes: Sizes, config: WrittenConfig
 ) -> tuple[list[Suspect], list[Suspect]]:
-    """Return the suspects that are dumped, and those that do not fit."""
+    """Return the suspects that are dumped, and those that do not fit.
+
+    Args:
+        budget: the bytes that their tensors may have; None for what is worth it in any case, and the best of
+            them if nothing is.
+        suspects: at least one, the most important one first.
+        sizes: of their tensors.
+        config: tells the ranks and steps.
+    """
     if budget is None:
-        worth = [suspect for suspect in suspects if suspect.worth >= WORTH_DUMPING]
+        least = min(WORTH_DUMPING, suspects[0].worth)
+        worth = [suspect for suspect in suspects if suspect.worth >= least]
         return worth[:_MAX_OPERATORS], worth[_MAX_OPERATORS:]
     chosen: list[Suspect] = []
     left_out: list[Suspect] = []

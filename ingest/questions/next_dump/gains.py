@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ingest.questions.next_dump.suspicion import OperatorId, Suspect, Suspicion
 from ingest.reader.catalog import Catalog
-from ingest.reader.flow.operator_kinds import is_input, is_output
+from ingest.reader.flow.operator_kinds import is_input, is_output, is_parameter
 from ingest.reader.step import Step
 from workers.model import StepKey
 from workers.store.model import RowKind
@@ -58,7 +58,7 @@ def _from_elements(rows: Iterable[_SuspectRow]) -> Iterator[str]:
 def _from_operands(rows: Iterable[_SuspectRow], culprit: OperatorId) -> Iterator[str]:
     """Yield the gains from inputs or outputs of the culprit, if the store has only the others."""
     of_culprit = [row for row in rows if row.name == culprit[1:]]
-    if of_culprit and not any(is_input(row.io) for row in of_culprit):
+    if of_culprit and not any(is_input(row.io) or is_parameter(row.name[1]) for row in of_culprit):
         yield f"whether it came in with the inputs of {culprit.op_type}, which were not dumped"
     if of_culprit and not any(is_output(row.io) for row in of_culprit):
         yield f"what {culprit.op_type} made of its inputs: its outputs were not dumped"
@@ -70,7 +70,10 @@ def _from_absent_steps(suspicion: Suspicion, known: Container[StepKey]) -> Itera
     for step in before:
         absent = [rank for rank in suspicion.ranks if StepKey(rank, step) not in known]
         if absent:
-            yield f"how the same tensors were before, in step {step}, which rank {absent[0]} did not dump"
+            yield (
+                f"how the same tensors were before, in step {step}, "
+                f"which the store does not have of rank {absent[0]}"
+            )
     for rank in suspicion.ranks:
         if StepKey(rank, last) not in known:
             yield f"what rank {rank} did in step {last}, which the store does not have"
