@@ -155,12 +155,14 @@ class Tensor(IndexedTensor, ArrayLike):
             positions: how many of the elements that are not finite are listed.
 
         Raises:
-            UsageError: only statistics of it were dumped, or its elements were removed; or a percentage is
-                out of range.
+            UsageError: only statistics of it were dumped, or its elements were removed; or a percentage or
+                the number of bins is out of range.
             DamagedStore: chunks are missing or damaged, or the digest of such a small tensor differs.
         """
         if bad := [percent for percent in percents if not 0 <= percent <= 100]:
             raise UsageError(f"{bad[0]} is not a percentage", hint="Percentiles are 0 to 100.")
+        if bins < 1:
+            raise UsageError(f"a histogram of {bins} bins", hint="It has at least 1.")
         order = "F" if self.is_fortran_order else "C"
         is_kept = self.nbytes <= SMALL_NBYTES or not self._is_plain
         kept = [self._whole()] if is_kept else None

@@ -153,10 +153,11 @@ def _worst(counts: npt.NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
 def _histogram(read: Pieces, low: float, high: float, bins: int) -> tuple[tuple[float, ...], tuple[int, ...]]:
     if low == high:
         return (low, high), (sum(len(piece) for piece in read()),)
-    # The range of float64 itself cannot be expressed in float64, so it is halved.
-    half_edges = np.linspace(low / 2, high / 2, bins + 1)
+    # A range beyond the largest float64 is halved; any other is not, which would round the least numbers.
+    scale = 1.0 if math.isfinite(high - low) else 0.5
+    edges = np.linspace(low * scale, high * scale, bins + 1)
     counts = np.zeros(bins, np.int64)
     for piece in read():
-        places = np.searchsorted(half_edges, piece.astype(np.float64) / 2, side="right") - 1
+        places = np.searchsorted(edges, piece.astype(np.float64) * scale, side="right") - 1
         counts += np.bincount(places.clip(0, bins - 1), minlength=bins)
-    return tuple((half_edges * 2).tolist()), tuple(counts.tolist())
+    return tuple((edges / scale).tolist()), tuple(counts.tolist())
