@@ -48,7 +48,7 @@ class LeftOut:
     @classmethod
     def damaged(cls, key: StepKey, reason: str) -> LeftOut:
         """Return a step that is left out because of what is damaged of it."""
-        return cls(key, f"{_DAMAGED}{reason}")
+        return cls(key, f"{_DAMAGED}{reason.removeprefix(f'{key}: ')}")
 
     @property
     def is_damaged(self) -> bool:

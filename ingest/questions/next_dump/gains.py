@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ingest.questions.next_dump.estimate import readable_step
 from ingest.questions.next_dump.suspicion import OperatorId, Suspect, Suspicion
 from ingest.reader.catalog import Catalog
 from ingest.reader.flow.operator_kinds import is_input, is_output, is_parameter
@@ -34,12 +35,8 @@ def _gains(store: Catalog, suspicion: Suspicion, suspects: Sequence[Suspect]) ->
     known = set(store.keys)
     last = suspicion.steps[-1]
     names = {suspect.operator[1:] for suspect in suspects}
-    rows = [
-        row
-        for rank in suspicion.ranks
-        if StepKey(rank, last) in known
-        for row in _rows(store.step(rank, last), names)
-    ]
+    in_store = (readable_step(store, rank, last) for rank in suspicion.ranks if StepKey(rank, last) in known)
+    rows = [row for step in in_store if step is not None for row in _rows(step, names)]
     yield from _from_elements(rows)
     yield from _from_operands(rows, suspects[0].operator)
     yield from _from_absent_steps(suspicion, known)

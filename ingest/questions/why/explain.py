@@ -51,7 +51,7 @@ def explain(
         op_type: its type.
         inputs: its inputs, in order; none for a tensor that was bad already, which has no reason of its own.
         bad: its output with NaN or Inf, or such a tensor.
-        infinity: explain infinity alone; otherwise NaN, and infinity only where there is no NaN.
+        infinity: explain infinity alone; otherwise NaN, and infinity in a tensor without NaN.
 
     Raises:
         DamagedStore: the elements are damaged.
