@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -115,7 +116,6 @@ def command(
     say_left_out(answer.left_out)
     for note in answer.notes:
         say(note, label="note", style="dim")
-    exit_if_left_out_damaged(answer.left_out)
     _exit_as(answer, has_broken_links=broken is not None and bool(broken.links))
 
 
@@ -135,15 +135,17 @@ def _only_name(chosen: Conditions) -> str | None:
 
 def _exit_as(answer: ingest.Divergence, *, has_broken_links: bool) -> None:
     """End with the exit code of an answer; return if replicas agree."""
-    if not answer.agree or has_broken_links:
-        raise typer.Exit(EXIT_DIFFERENT)
-    if not answer.groups:
-        say(
-            "nothing could be compared: no two ranks agree on a parameter or on the output of a collective",
-            label="error",
-            style="bold red",
-        )
+    from ingest.questions.divergence import NOTHING_COMPARED  # deferred: see `command`
+
+    is_different = has_broken_links or not answer.agree
+    is_empty = not is_different and not answer.groups
+    if is_empty:
+        say(NOTHING_COMPARED, label="error", style="bold red")
         say("  Name the replicas with --group.")
+    exit_if_left_out_damaged(answer.left_out)
+    if is_different:
+        raise typer.Exit(EXIT_DIFFERENT)
+    if is_empty:
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -184,7 +186,8 @@ def _print_misplaced(answer: ingest.Divergence, limit: int) -> None:
             names = ", ".join(f"{other.name} (step {other.step})" for other in others[:_MAX_ALSO])
             print_wrapped(f"  also    {names}{', ...' * (len(others) > _MAX_ALSO)}")
     if shown:
-        print_line(f"  see     dump-ingest layout {answer.store} --step {answer.misplaced[0].step}")
+        store = shlex.quote(answer.store)
+        print_line(f"  see     dump-ingest layout {store} --step {answer.misplaced[0].step}")
     say_rest(len(reasons), len(shown), "findings of layout")
 
 
@@ -195,7 +198,7 @@ def _print_broken(broken: BrokenOperator) -> None:
     where = f"on {which}" if broken.has_majority else f"on one of {which} (no majority says which)"
     print_wrapped(f"{broken.op_type} ({broken.op_name}) broke in step {broken.step} {where}")
     equal = "its input is equal" if broken.inputs == 1 else f"its {broken.inputs} inputs are equal"
-    print_wrapped(f"  {equal}, and {', '.join(broken.outputs)} differs")
+    print_wrapped(f"  {equal}, and {', '.join(broken.outputs)} differ{'s' * (len(broken.outputs) == 1)}")
     if broken.bits is not None:
         print_wrapped(f"  {broken.bits}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Unpack
 
@@ -217,7 +218,7 @@ class _DivergenceSearch:
         if findings and len(suspects) > len(looked_at):
             self.notes.append(
                 f"layout looked at steps {format_ranges(looked_at)} alone; {len(suspects) - len(looked_at)} "
-                f"more look alike: dump-ingest layout {self.snapshot.store.url}"
+                f"more look alike: dump-ingest layout {shlex.quote(self.snapshot.store.url)}"
             )
         return tuple(finding for finding in findings if finding.name in names)
 
