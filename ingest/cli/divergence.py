@@ -96,7 +96,7 @@ def command(
     if links:
         name = _only_name(chosen)
         broken = ingest.broken_links(opened, rank, step, include_partial=include_partial, name=name)
-    if broken is not None and len(opened.ranks) == 1:
+    if broken is not None and len({key.rank for key in opened.listed(rank, step)}) == 1:
         report_links(broken, limit, json=json)
         return
     answer = ingest.divergence(

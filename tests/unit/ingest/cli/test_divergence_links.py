@@ -41,3 +41,10 @@ def test_json_has_every_link(flipped: Path, answer: Answer) -> None:
 def test_a_dump_without_a_graph_says_so(dumps: DumpLibrary, store: Path, answer: Answer) -> None:
     ingest_directly(dumps["msprobe-26.2.0-mindspore-cpu"], store)
     assert "does not have a graph" in answer("divergence", store, "--links").stderr
+
+
+def test_one_rank_of_several_will_do(nan_store: Path, answer: Answer) -> None:
+    done = answer("divergence", nan_store, "--links", "--rank", 1, "--step", 2)
+    assert done.stdout.startswith("links hold: ")
+    hint = "`divergence --links` looks within one"
+    assert hint in answer("divergence", nan_store, "--rank", 1, code=2).stderr
