@@ -39,6 +39,7 @@ from workers.errors import UsageError
 if TYPE_CHECKING:
     from ingest.questions.divergence import BrokenOperator, Difference, Missing, Odd
     from ingest.questions.placement.layout_answer import LayoutFinding
+    from ingest.reader.snapshot import LeftOut
 
 _MAX_VALUES = 4
 #: Further tensors that are named with a finding of `layout`.
@@ -113,10 +114,11 @@ def command(
         if broken is not None:
             print_links(broken, limit)
         _print_answer(answer, limit)
-    say_left_out(answer.left_out)
+    left_out = tuple(dict.fromkeys([*answer.left_out, *(() if broken is None else broken.left_out)]))
+    say_left_out(left_out)
     for note in answer.notes:
         say(note, label="note", style="dim")
-    _exit_as(answer, has_broken_links=broken is not None and bool(broken.links))
+    _exit_as(answer, left_out, has_broken_links=broken is not None and bool(broken.links))
 
 
 def _only_name(chosen: Conditions) -> str | None:
@@ -133,7 +135,7 @@ def _only_name(chosen: Conditions) -> str | None:
     return name
 
 
-def _exit_as(answer: ingest.Divergence, *, has_broken_links: bool) -> None:
+def _exit_as(answer: ingest.Divergence, left_out: Sequence[LeftOut], *, has_broken_links: bool) -> None:
     """End with the exit code of an answer; return if replicas agree."""
     from ingest.questions.divergence import NOTHING_COMPARED  # deferred: see `command`
 
@@ -142,7 +144,7 @@ def _exit_as(answer: ingest.Divergence, *, has_broken_links: bool) -> None:
     if is_empty:
         say(NOTHING_COMPARED, label="error", style="bold red")
         say("  Name the replicas with --group.")
-    exit_if_left_out_damaged(answer.left_out)
+    exit_if_left_out_damaged(left_out)
     if is_different:
         raise typer.Exit(EXIT_DIFFERENT)
     if is_empty:
