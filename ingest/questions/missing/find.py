@@ -17,6 +17,7 @@ from ingest.reader.context import context_of
 from ingest.reader.context.configuration import DumpConfiguration, configuration_of
 from ingest.reader.damage import Damage, warn_of, with_tables
 from ingest.reader.ranges import format_ranges
+from ingest.reader.snapshot import refuse_url
 from ingest.reader.step import Step
 from workers.arrays.statistics import FIELDS
 from workers.store.model import RowKind
@@ -60,6 +61,7 @@ def missing(
     Raises:
         UsageError: a rank is not in the store.
     """
+    refuse_url(store)
     found: list[Damage] = []
     by_rank: dict[int, list[Step]] = {}
     for opened in store.select(rank, damages=found):

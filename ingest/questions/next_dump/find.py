@@ -27,6 +27,7 @@ from ingest.reader.catalog import Catalog
 from ingest.reader.choice import as_names
 from ingest.reader.context import context_of
 from ingest.reader.context.configuration import configuration_of
+from ingest.reader.snapshot import refuse_url
 from ingest.reader.tensor import Tensor
 from ingest.units import human_bytes
 from workers.errors import UsageError
@@ -67,6 +68,7 @@ def next_dump(
     Raises:
         UsageError: nothing is suspected, a name fits nothing, or the system cannot dump what is suspected.
     """
+    refuse_url(store)
     if purpose not in PURPOSES:
         raise UsageError(f"no purpose {purpose!r}", hint=f"Purposes: {', '.join(PURPOSES)}.")
     suspicion = _suspicion(store, purpose, as_names(names), rank, step)

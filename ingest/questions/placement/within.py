@@ -25,7 +25,7 @@ from ingest.questions.placement.mistakes import MistakeSearch
 from ingest.questions.placement.replicas import ReplicaCounts
 from ingest.reader.catalog import Catalog
 from ingest.reader.ranges import format_ranges
-from ingest.reader.snapshot import LeftOut
+from ingest.reader.snapshot import LeftOut, refuse_url
 from workers.errors import DamagedStore, UsageError
 
 _PARTIAL_HINT = "--include-partial uses partial steps, too."
@@ -48,6 +48,7 @@ def layout(store: Catalog, step: int | None = None, *, include_partial: bool = F
         UsageError: the store does not have the step, or has no step that is complete on two ranks.
         DamagedStore: no step can be read on two ranks.
     """
+    refuse_url(store)
     source = StoreSource(Selection(store.url, None, step), store, include_partial=include_partial)
     ranks = sorted({key.rank for key in source.keys})
     if len(ranks) < 2:
