@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,6 +39,7 @@ from workers.errors import UsageError
 if TYPE_CHECKING:
     from ingest.questions.divergence import BrokenOperator, Difference, Missing, Odd
     from ingest.questions.placement.layout_answer import LayoutFinding
+    from ingest.reader.snapshot import LeftOut
 
 _MAX_VALUES = 4
 #: Further tensors that are named with a finding of `layout`.
@@ -95,7 +97,7 @@ def command(
     if links:
         name = _only_name(chosen)
         broken = ingest.broken_links(opened, rank, step, include_partial=include_partial, name=name)
-    if broken is not None and len(opened.ranks) == 1:
+    if broken is not None and len({key.rank for key in opened.listed(rank, step)}) == 1:
         report_links(broken, limit, json=json)
         return
     answer = ingest.divergence(
@@ -112,11 +114,11 @@ def command(
         if broken is not None:
             print_links(broken, limit)
         _print_answer(answer, limit)
-    say_left_out(answer.left_out)
+    left_out = tuple(dict.fromkeys([*answer.left_out, *(() if broken is None else broken.left_out)]))
+    say_left_out(left_out)
     for note in answer.notes:
         say(note, label="note", style="dim")
-    exit_if_left_out_damaged(answer.left_out)
-    _exit_as(answer, has_broken_links=broken is not None and bool(broken.links))
+    _exit_as(answer, left_out, has_broken_links=broken is not None and bool(broken.links))
 
 
 def _only_name(chosen: Conditions) -> str | None:
@@ -133,17 +135,19 @@ def _only_name(chosen: Conditions) -> str | None:
     return name
 
 
-def _exit_as(answer: ingest.Divergence, *, has_broken_links: bool) -> None:
+def _exit_as(answer: ingest.Divergence, left_out: Sequence[LeftOut], *, has_broken_links: bool) -> None:
     """End with the exit code of an answer; return if replicas agree."""
-    if not answer.agree or has_broken_links:
-        raise typer.Exit(EXIT_DIFFERENT)
-    if not answer.groups:
-        say(
-            "nothing could be compared: no two ranks agree on a parameter or on the output of a collective",
-            label="error",
-            style="bold red",
-        )
+    from ingest.questions.divergence import NOTHING_COMPARED  # deferred: see `command`
+
+    is_different = has_broken_links or not answer.agree
+    is_empty = not is_different and not answer.groups
+    if is_empty:
+        say(NOTHING_COMPARED, label="error", style="bold red")
         say("  Name the replicas with --group.")
+    exit_if_left_out_damaged(left_out)
+    if is_different:
+        raise typer.Exit(EXIT_DIFFERENT)
+    if is_empty:
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -184,7 +188,8 @@ def _print_misplaced(answer: ingest.Divergence, limit: int) -> None:
             names = ", ".join(f"{other.name} (step {other.step})" for other in others[:_MAX_ALSO])
             print_wrapped(f"  also    {names}{', ...' * (len(others) > _MAX_ALSO)}")
     if shown:
-        print_line(f"  see     dump-ingest layout {answer.store} --step {answer.misplaced[0].step}")
+        store = shlex.quote(answer.store)
+        print_line(f"  see     dump-ingest layout {store} --step {answer.misplaced[0].step}")
     say_rest(len(reasons), len(shown), "findings of layout")
 
 
@@ -195,7 +200,7 @@ def _print_broken(broken: BrokenOperator) -> None:
     where = f"on {which}" if broken.has_majority else f"on one of {which} (no majority says which)"
     print_wrapped(f"{broken.op_type} ({broken.op_name}) broke in step {broken.step} {where}")
     equal = "its input is equal" if broken.inputs == 1 else f"its {broken.inputs} inputs are equal"
-    print_wrapped(f"  {equal}, and {', '.join(broken.outputs)} differs")
+    print_wrapped(f"  {equal}, and {', '.join(broken.outputs)} differ{'s' * (len(broken.outputs) == 1)}")
     if broken.bits is not None:
         print_wrapped(f"  {broken.bits}")
 

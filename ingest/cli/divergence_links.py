@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def report_links(answer: ingest.BrokenLinks, limit: int, *, json: bool) -> None:
-    """Print the answer for a store with a single rank, and exit with 5 if a link is broken.
+    """Print the answer about a single rank, and exit with 5 if a link is broken.
 
     Args:
         answer: the answer.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,7 +71,8 @@ def print_plan_of(settings: Settings, policy: GcPolicy, *, plan_file: Path | Non
     gc_report.print_plan(plan)
     gc_report.say_notes(plan)
     if plan_file is not None:
-        say(f"Nothing was changed. Carry it out: dump-ingest gc {plan.store} --plan {plan_file} --apply")
+        command = shlex.join(["dump-ingest", "gc", plan.store, "--plan", str(plan_file), "--apply"])
+        say(f"Nothing was changed. Carry it out: {command}")
     elif plan.actions:
         say("Nothing was changed. Add --apply to carry this out.")
 

@@ -120,7 +120,7 @@ def _print_missing(items: ingest.MissingItems, *, json: bool) -> None:
     if json:
         print_json(list(items.rows()))
     elif not items:
-        say("nothing is missing that the dump configuration in the store requests")
+        say("no dump configuration in the store requests anything that is missing")
     else:
         rows = (
             (item.what, item.name, "all" if item.rank is None else str(item.rank), item.reason)

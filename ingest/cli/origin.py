@@ -84,8 +84,11 @@ def command(
 def _print_answer(answer: ingest.OriginAnswer, graph: str | None) -> None:
     """Print the answer, or the whole spread in one of its formats."""
     if graph is not None:
-        for line in answer.spread.graph.to_dot() if graph == "dot" else answer.spread.graph.to_text():
+        spread = answer.spread.graph
+        for line in spread.to_dot() if graph == "dot" else spread.to_text():
             print_line(line)
+        if not spread.nodes:
+            say("\n".join([*answer.headline(), *(["How it spread is not recorded."] * answer.found)]))
         return
     for line in answer.headline():
         print_wrapped(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -68,7 +69,9 @@ def command(
             label="note",
         )
     if damages:
-        say(f"`dump-ingest repair {opened.url}` shows from what it can be restored", label="hint")
+        say(
+            f"`dump-ingest repair {shlex.quote(opened.url)}` shows from what it can be restored", label="hint"
+        )
         raise typer.Exit(EXIT_DAMAGE)
 
 

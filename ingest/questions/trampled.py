@@ -118,13 +118,18 @@ def trampled(
 
 
 def _trampled_in(snapshot: Snapshot) -> TrampledTensors:
-    answer = TrampledTensors(left_out=snapshot.left_out)
+    found: list[Trampled] = []
+    without: list[LeftOut] = []
     is_watched = configuration_of(snapshot.store, snapshot.ranks[0]).asked.only == WATCHER
     for opened in snapshot.chosen.values():
+        kinds = set(opened.tables.label("kind").tolist())
+        if RowKind.STATISTICS.value in kinds and RowKind.TENSOR.value not in kinds:
+            without.append(LeftOut(opened.key, "only statistics were dumped"))
         for change in (*_of_step(opened, is_watched=is_watched), *changed_buffers(opened)):
-            answer.append(_with_bits(opened, *change, read=len(answer) < _READ))
+            found.append(_with_bits(opened, *change, read=len(found) < _READ))
         opened.forget_tables()
-    return answer
+    left_out = sorted((*snapshot.left_out, *without), key=lambda left: left.key.order)
+    return TrampledTensors(found, left_out)
 
 
 def _of_step(step: Step, *, is_watched: bool) -> Iterator[tuple[int, int, str]]:

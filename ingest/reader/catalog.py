@@ -32,6 +32,7 @@ from workers.store.opening import open_objects, resolve
 _COMMITS_AT_ONCE = 256
 #: Up to this many steps, a search keeps the index of each; above it, only of those with a match.
 _TABLES_KEPT = 64
+_MESH_HINT = "Say how ranks are laid out with the setting `mesh`: DUMP_INGEST_MESH=tp=2,dp=4."
 #: Ranks that are listed at once.
 _LISTINGS_AT_ONCE = 16
 
@@ -219,7 +220,7 @@ class Catalog:
             at_place = {rank for rank, coordinates in known.items() if is_at(coordinates, place)}
             if not at_place:
                 told = describe_places(known.values())
-                hint = f"The store has {told}." if told else "Say how ranks are laid out: --mesh tp=2,dp=4."
+                hint = f"The store has {told}." if told else _MESH_HINT
                 raise UsageError(f"{self.url}: no rank at {text}", hint=hint)
             ranks |= at_place
         return ranks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -81,7 +82,8 @@ class DumpStore(Catalog):
         cubes = open_cubes(self.objects)
         if cubes is None:
             raise UsageError(
-                f"{self.url}: no consolidated view", hint=f"Create it: dump-ingest consolidate {self.url}"
+                f"{self.url}: no consolidated view",
+                hint=f"Create it: dump-ingest consolidate {shlex.quote(self.url)}",
             )
         return cubes
 

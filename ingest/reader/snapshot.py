@@ -48,7 +48,7 @@ class LeftOut:
     @classmethod
     def damaged(cls, key: StepKey, reason: str) -> LeftOut:
         """Return a step that is left out because of what is damaged of it."""
-        return cls(key, f"{_DAMAGED}{reason}")
+        return cls(key, f"{_DAMAGED}{reason.removeprefix(f'{key}: ')}")
 
     @property
     def is_damaged(self) -> bool:
@@ -197,11 +197,7 @@ def take_snapshot(
         UsageError: one of the ranks or steps is not in the store, or no complete step is left; `store` is a
             URL and not a store.
     """
-    if isinstance(store, str | PathLike):
-        raise UsageError(
-            f"{fspath(store)!r} is where a store is, and not a store",
-            hint="Open it with `ingest.open_store`, and pass what that returns.",
-        )
+    refuse_url(store)
     fresh = store.reopened()
     damages: list[Damage] = []
     selected = fresh.select(rank, step, damages=damages)
@@ -221,6 +217,15 @@ def take_snapshot(
     if not chosen:
         _refuse_nothing(store, left_out, allow_empty=allow_empty)
     return Snapshot(fresh, chosen, tuple(left_out))
+
+
+def refuse_url(store: object) -> None:
+    """Raise `UsageError` if a URL or path was given in place of a store."""
+    if isinstance(store, str | PathLike):
+        raise UsageError(
+            f"{fspath(store)!r} is where a store is, and not a store",
+            hint="Open it with `ingest.open_store`, and pass what that returns.",
+        )
 
 
 def _refuse_nothing(store: Catalog, left_out: Sequence[LeftOut], *, allow_empty: bool) -> None:

@@ -15,6 +15,7 @@ from ingest.reader.array_like import ArrayLike
 from ingest.reader.indexed_tensor import IndexedTensor
 from ingest.reader.neighbour import Neighbour
 from ingest.reader.parallel.pieces import rows_of_ranks
+from ingest.reader.text import counted
 from workers.arrays import device_format, dtypes
 from workers.arrays.digest import digest
 from workers.arrays.dtypes import ElementType
@@ -155,12 +156,14 @@ class Tensor(IndexedTensor, ArrayLike):
             positions: how many of the elements that are not finite are listed.
 
         Raises:
-            UsageError: only statistics of it were dumped, or its elements were removed; or a percentage is
-                out of range.
+            UsageError: only statistics of it were dumped, or its elements were removed; or a percentage or
+                the number of bins is out of range.
             DamagedStore: chunks are missing or damaged, or the digest of such a small tensor differs.
         """
         if bad := [percent for percent in percents if not 0 <= percent <= 100]:
             raise UsageError(f"{bad[0]} is not a percentage", hint="Percentiles are 0 to 100.")
+        if bins < 1:
+            raise UsageError(f"a histogram of {bins} bins", hint="It has at least 1.")
         order = "F" if self.is_fortran_order else "C"
         is_kept = self.nbytes <= SMALL_NBYTES or not self._is_plain
         kept = [self._whole()] if is_kept else None
@@ -261,10 +264,11 @@ class Tensor(IndexedTensor, ArrayLike):
         """
         self._check_dumped()
         size = math.prod(self.shape)
+        count = min(max(count, 0), size)
         if not self._is_plain:
             flat = self.read().reshape(-1)
-            return flat[:count], flat[max(size - count, 0) :]
-        return self._elements(0, min(count, size)), self._elements(max(size - count, 0), size)
+            return flat[:count], flat[size - count :]
+        return self._elements(0, count), self._elements(size - count, size)
 
     @property
     def slowest_axis(self) -> int | None:
@@ -285,10 +289,16 @@ class Tensor(IndexedTensor, ArrayLike):
         """Return some of its elements, 1-D, in the order of its axes. Without `has_ranges`, it reads all.
 
         Raises:
-            UsageError: only statistics of it were dumped, or its elements were removed.
+            UsageError: only statistics of it were dumped, its elements were removed, or it has fewer.
             DamagedStore: chunks are missing or damaged.
         """
         self._check_dumped()
+        size = math.prod(self.shape)
+        if not 0 <= start <= stop <= size:
+            raise UsageError(
+                f"{self.name} has no range of elements from {start} to {stop}",
+                hint=f"It has {counted(size, 'element')}; the last one of a range is left out.",
+            )
         return self._elements(start, stop) if self.has_ranges else self.read().reshape(-1)[start:stop]
 
     def _element(self) -> ElementType:

@@ -47,8 +47,10 @@ class TensorFilter:
             columns: the columns that `where` may use, with those of the labels and `name` among them.
 
         Raises:
-            UsageError: `where` is not a condition, the role does not exist, or the name is not text.
+            UsageError: a field or the role does not exist, a field is not text, or `where` is not a
+                condition.
         """
+        _check_fields(fields)
         self.fields = fields
         where = fields.get("where")
         self._where = None if where is None else Filter(where, columns)
@@ -128,6 +130,22 @@ def with_pattern(pattern: str | None, conditions: FilterFields) -> FilterFields:
     if conditions.get("name") is not None:
         raise UsageError(f"the pattern {pattern!r} and a name exclude each other", hint="Give one of them.")
     return {**conditions, "name": pattern}
+
+
+def _check_fields(fields: Mapping[str, object]) -> None:
+    """Refuse what Python accepts in place of a `FilterFields`, and would choose all tensors.
+
+    Raises:
+        UsageError: a field does not exist, or is not text.
+    """
+    known = FilterFields.__annotations__
+    for name, value in fields.items():
+        if name not in known:
+            raise UsageError(f"tensors cannot be chosen by {name!r}", hint=f"Conditions: {', '.join(known)}.")
+        if name in _LABELS and not isinstance(value, str | None):
+            raise UsageError(
+                f"{name}={value!r:.80} is not text", hint=f"For example: {name}='{value!s:.20}'."
+            )
 
 
 def checked_role(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -58,7 +59,7 @@ def tables_of(work: StepWork, committed: Commit, suspects: Mapping[str, bool] = 
         raise Unmendable(
             f"{committed.prefix}/index",
             f"{exc.message}; the dump that has the step was not found: name it with --dump, or remove "
-            f"the step with `dump-ingest gc {work.objects.address.url} --rank {work.key.rank} "
+            f"the step with `dump-ingest gc {shlex.quote(work.objects.address.url)} --rank {work.key.rank} "
             f"--step {work.key.step}`",
         ) from exc
     for path, data in mended.chunks.items():

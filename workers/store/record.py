@@ -7,6 +7,7 @@ them.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
@@ -240,7 +241,7 @@ def missing_root(url: str) -> DamagedStore:
 
 
 def _root_hint(url: str) -> str:
-    return f"`dump-ingest repair {url} --apply` writes it again."
+    return f"`dump-ingest repair {shlex.quote(url)} --apply` writes it again."
 
 
 def decode_record(data: bytes, key: StepKey) -> CommitRecord:

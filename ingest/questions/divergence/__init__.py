@@ -11,9 +11,18 @@ find                           puts them together
 
 from ingest.questions.divergence.find import divergence
 from ingest.questions.divergence.groups import parse_groups
-from ingest.questions.divergence.result import BrokenOperator, Difference, Divergence, Group, Missing, Odd
+from ingest.questions.divergence.result import (
+    NOTHING_COMPARED,
+    BrokenOperator,
+    Difference,
+    Divergence,
+    Group,
+    Missing,
+    Odd,
+)
 
 __all__ = [
+    "NOTHING_COMPARED",
     "BrokenOperator",
     "Difference",
     "Divergence",

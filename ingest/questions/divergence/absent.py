@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,9 +21,16 @@ from workers.store.consolidated.blocks import OperatorKey, TensorKey
 _COMMON = 0.5
 
 
+def ranks_elsewhere(snapshot: Snapshot) -> set[int]:
+    """Return the ranks of which the store has steps, but none that a snapshot of all ranks is about."""
+    within = {*snapshot.ranks, *(left_out.key.rank for left_out in snapshot.left_out)}
+    return {key.rank for key in snapshot.store.listed()} - within
+
+
 def absent_ranks(groups: Iterable[Sequence[int]], snapshot: Snapshot) -> list[Missing]:
     """Return the ranks of given groups that the store does not have."""
     known = {*snapshot.ranks, *(left_out.key.rank for left_out in snapshot.left_out)}
+    known |= ranks_elsewhere(snapshot)
     missing = []
     for group in groups:
         others = tuple(rank for rank in group if rank in known)
@@ -31,19 +38,22 @@ def absent_ranks(groups: Iterable[Sequence[int]], snapshot: Snapshot) -> list[Mi
     return missing
 
 
-def absent_steps(snapshot: Snapshot) -> list[Missing]:
-    """Return the steps that some ranks have and others do not. Steps that were left out are not missing."""
+def absent_steps(snapshot: Snapshot, ranks: Collection[int]) -> list[Missing]:
+    """Return the steps that some of these ranks have and others do not.
+
+    Steps that were left out are not missing.
+    """
     excused = {left_out.key for left_out in snapshot.left_out}
     steps_of: dict[tuple[str, int], list[int]] = {}
     others_of: dict[tuple[str, int], set[int]] = {}
     for step in snapshot.steps:
         have = set(snapshot.of_step(step))
-        lack = {rank for rank in snapshot.ranks if rank not in have and StepKey(rank, step) not in excused}
+        lack = {rank for rank in ranks if rank not in have and StepKey(rank, step) not in excused}
         if not lack:
             continue
         is_missed = len(have) >= len(lack)
-        state, ranks, others = ("missing", lack, have) if is_missed else ("extra", have, lack)
-        for rank in ranks:
+        state, odd, others = ("missing", lack, have) if is_missed else ("extra", have, lack)
+        for rank in odd:
             steps_of.setdefault((state, rank), []).append(step)
             others_of.setdefault((state, rank), set()).update(others)
     return [

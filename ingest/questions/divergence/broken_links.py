@@ -113,7 +113,7 @@ def broken_links(
             try:
                 flow = StepFlow(opened, graph_source_of(opened))
             except DamagedStore as exc:
-                damaged.append(LeftOut(StepKey(own_rank, number), f"damaged: {exc.message}"))
+                damaged.append(LeftOut.damaged(StepKey(own_rank, number), exc.message))
                 continue
             compared += sum(_is_compared(flow, passing) for passing in flow.passings())
             for passing in _broken(flow):

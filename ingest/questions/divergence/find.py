@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.divergence.absent import Presence, absent_ranks, absent_steps, absent_tensors
+from ingest.questions.divergence.absent import (
+    Presence,
+    absent_ranks,
+    absent_steps,
+    absent_tensors,
+    ranks_elsewhere,
+)
 from ingest.questions.divergence.broken_bits import with_bits
 from ingest.questions.divergence.broken_operators import BrokenOperatorFinder
 from ingest.questions.divergence.chosen import chosen_tensors
@@ -26,7 +34,7 @@ from ingest.questions.placement.slot_kinds import SlotKind, slot_kind_of
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.parallel.mesh import replica_groups
-from ingest.reader.ranges import format_ranges
+from ingest.reader.ranges import format_ranges, named_ranges
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.tensor_filter import FilterFields
@@ -39,6 +47,8 @@ from workers.store.consolidated.blocks import Block, TensorKey
 _SUPPORT = 0.1
 #: Steps at which `layout` looks if many are suspected: a mistake of the program is in all of them.
 _SUSPECTS = 2
+_PARTIAL_HINT = "--include-partial uses partial steps, too."
+_LINKS_HINT = "Choose two ranks or more; `divergence --links` looks within one."
 #: Names that a note spells out.
 _SHOWN = 3
 #: Kinds of tensors that replicas should share judging by the name alone.
@@ -104,9 +114,9 @@ def _divergence_in(
 ) -> Divergence:
     if len(snapshot.ranks) < 2:
         raise UsageError(
-            f"{snapshot.store.url}: only rank {snapshot.ranks[0]} has complete steps, so it has nothing to "
-            "agree with",
-            hint="--include-partial uses partial steps, too." if snapshot.left_out else "",
+            f"{snapshot.store.url}: only rank {snapshot.ranks[0]} has complete steps of those that are asked "
+            "for, so it has nothing to agree with",
+            hint=_PARTIAL_HINT if snapshot.left_out else _LINKS_HINT,
         )
     groups = _groups_of(snapshot) if given is None else _Groups("given", given)
     return _DivergenceSearch(StepStatistics(snapshot), groups).run(
@@ -183,7 +193,7 @@ class _DivergenceSearch:
         rows = self._compare(finder, expectations, seen, chosen)
         self._note_outputs(expectations, seen, chosen)
         odd, differences = OnsetFinder(self.statistics).find(rows)
-        missing = [*self._absent_ranks(missed_ranks=missed_ranks), *absent_steps(self.snapshot)]
+        missing = self._absent(missed_ranks=missed_ranks)
         blocks = list(partition) if partition is not None else _supported(finder)
         tensors, notes = absent_tensors(self._presence(seen), blocks, seen.keys, chosen)
         broken, notes_on_operators = operators.broken(chosen)
@@ -217,7 +227,7 @@ class _DivergenceSearch:
         if findings and len(suspects) > len(looked_at):
             self.notes.append(
                 f"layout looked at steps {format_ranges(looked_at)} alone; {len(suspects) - len(looked_at)} "
-                f"more look alike: dump-ingest layout {self.snapshot.store.url}"
+                f"more look alike: dump-ingest layout {shlex.quote(self.snapshot.store.url)}"
             )
         return tuple(finding for finding in findings if finding.name in names)
 
@@ -258,13 +268,15 @@ class _DivergenceSearch:
         self._note_agreed_sometimes(sometimes, seen.keys)
         return rows
 
-    def _absent_ranks(self, *, missed_ranks: bool) -> list[Missing]:
-        if not missed_ranks:
-            return []
-        if self.replicas and self.how == "given":
-            return absent_ranks(self.replicas, self.snapshot)
-        self._note_holes()
-        return []
+    def _absent(self, *, missed_ranks: bool) -> list[Missing]:
+        """Return the steps that ranks lack, and of given groups the ranks that are not there."""
+        elsewhere = ranks_elsewhere(self.snapshot) if missed_ranks else set[int]()
+        if missed_ranks and self.replicas and self.how == "given":
+            ranks = {*self.ranks, *elsewhere.intersection(chain.from_iterable(self.replicas))}
+            return [*absent_ranks(self.replicas, self.snapshot), *absent_steps(self.snapshot, ranks)]
+        if missed_ranks:
+            self._note_holes(elsewhere)
+        return absent_steps(self.snapshot, self.ranks)
 
     def _groups(self, finder: DisagreementFinder) -> tuple[Group, ...]:
         groups = [
@@ -305,9 +317,12 @@ class _DivergenceSearch:
                 f"which happens by chance ({_names(tensors, keys)})"
             )
 
-    def _note_holes(self) -> None:
-        """Note which ranks may be missing: those of which the store has nothing, among those it has."""
-        known = {*self.ranks, *(left_out.key.rank for left_out in self.snapshot.left_out)}
+    def _note_holes(self, elsewhere: set[int]) -> None:
+        """Note which ranks may be missing: those of which the store has nothing, or none of these steps."""
+        if elsewhere:
+            has = "have" if len(elsewhere) > 1 else "has"
+            self.notes.append(f"{named_ranges('rank', elsewhere)} {has} none of these steps")
+        known = {*self.ranks, *(left_out.key.rank for left_out in self.snapshot.left_out), *elsewhere}
         # With more holes than ranks, only some ranks were dumped on purpose. The holes are counted before
         # they are listed, because a rank may have any number.
         if 0 < max(known) + 1 - len(known) < len(known):

@@ -25,9 +25,13 @@ def checked_groups(groups: Iterable[Iterable[int]]) -> list[list[int]]:
     """Return the groups, each in order.
 
     Raises:
-        UsageError: a group has fewer than two ranks, or a rank is in two of them.
+        UsageError: a group is none, or has fewer than two ranks, or a rank is in two of them.
     """
-    ordered = [sorted(set(group)) for group in groups]
+    members = list(groups)
+    for group in members:
+        if isinstance(group, int | str):
+            raise UsageError(f"{group!r} is not a group of ranks", hint="For example: [[0, 1], [2, 3]].")
+    ordered = [sorted(set(group)) for group in members]
     seen = Counter(rank for group in ordered for rank in group)
     twice = [rank for rank, count in seen.items() if count > 1]
     if twice:

@@ -17,6 +17,11 @@ from workers.store.strict_json import finite_or_none
 if TYPE_CHECKING:
     import pandas as pd
 
+#: What is said of a store in which nobody is known to be a replica.
+NOTHING_COMPARED = (
+    "nothing could be compared: no two ranks agree on a parameter or on the output of a collective"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Group:

@@ -15,8 +15,9 @@ from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.context import context_of
 from ingest.reader.context.configuration import DumpConfiguration, configuration_of
-from ingest.reader.damage import Damage
+from ingest.reader.damage import Damage, warn_of, with_tables
 from ingest.reader.ranges import format_ranges
+from ingest.reader.snapshot import refuse_url
 from ingest.reader.step import Step
 from workers.arrays.statistics import FIELDS
 from workers.store.model import RowKind
@@ -60,17 +61,35 @@ def missing(
     Raises:
         UsageError: a rank is not in the store.
     """
-    chosen = sorted({step.key.rank for step in store.select(rank, damages=damages)})[:most_ranks]
+    refuse_url(store)
+    found: list[Damage] = []
+    by_rank: dict[int, list[Step]] = {}
+    for opened in store.select(rank, damages=found):
+        by_rank.setdefault(opened.key.rank, []).append(opened)
+    chosen = sorted(by_rank)[:most_ranks]
     items = MissingItems()
     told = configuration_of(store, chosen[0]) if chosen else DumpConfiguration("")
-    if not told.source:
-        return items
-    if rank is None:
-        items += _ranks(store, told)
-    for number in chosen:
-        items += _of_rank(store, number, told.asked)
+    if told.source:
+        if rank is None:
+            items += _ranks(store, told)
+        for number in chosen:
+            if (newest := _newest(by_rank[number], found)) is not None:
+                items += _of_rank(store, newest, told.asked)
+    if damages is None:
+        warn_of(found, has_others=bool(chosen))
+    else:
+        damages += found
     # What is the same on all ranks is said once.
     return _merged(items, chosen)
+
+
+def _newest(steps: Sequence[Step], damages: list[Damage]) -> Step | None:
+    """Return the newest step whose index can be read; None without any. Newer ones are added to `damages`."""
+    numbered = [opened for opened in steps if opened.key.step is not None]
+    for opened in sorted(numbered, key=lambda opened: opened.key.order, reverse=True):
+        for readable in with_tables([opened], damages):
+            return readable
+    return None
 
 
 def _merged(items: MissingItems, ranks: Sequence[int]) -> MissingItems:
@@ -101,17 +120,16 @@ def _ranks(store: Catalog, told: DumpConfiguration) -> Iterator[MissingItem]:
         yield MissingItem("rank", str(device), None, reason)
 
 
-def _of_rank(store: Catalog, rank: int, asked: AskedDump) -> Iterator[MissingItem]:
+def _of_rank(store: Catalog, newest: Step, asked: AskedDump) -> Iterator[MissingItem]:
+    """Yield what a rank lacks, judging by the newest of its steps."""
+    yield from _steps(store, newest, asked)
+    yield from _operators(store, newest, asked)
+    yield from _content(newest, asked)
+
+
+def _steps(store: Catalog, newest: Step, asked: AskedDump) -> Iterator[MissingItem]:
+    rank = newest.key.rank
     steps = sorted(key.step for key in store.keys if key.rank == rank and key.step is not None)
-    if not steps:
-        return
-    yield from _steps(store, rank, asked, steps)
-    step = store.step(rank, steps[-1])
-    yield from _operators(store, step, asked)
-    yield from _content(step, asked)
-
-
-def _steps(store: Catalog, rank: int, asked: AskedDump, steps: Sequence[int]) -> Iterator[MissingItem]:
     absent = sorted((asked.steps or frozenset()) - set(steps))
     later = [step for step in absent if step > steps[-1]]
     earlier = [step for step in absent if step < steps[-1]]
@@ -120,7 +138,7 @@ def _steps(store: Catalog, rank: int, asked: AskedDump, steps: Sequence[int]) ->
         yield MissingItem("step", format_ranges(later), rank, reason)
     if earlier:
         context = context_of(store, rank)
-        graphs = _graphs_of(store.step(rank, steps[-1]))
+        graphs = _graphs_of(newest)
         ran = {step for graph in graphs for step in context.history(graph)}
         did_not_run = bool(ran) and ran.isdisjoint(earlier)
         reason = "according to their history, its graphs did not run in these steps" if did_not_run else ""

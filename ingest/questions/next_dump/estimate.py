@@ -1,7 +1,7 @@
 """How many files and bytes a dump of some operators will have, and how long it will take.
 
 Of each operator, the dump in the store tells the size of its tensors: of the same rank and step if it has
-them, else of the nearest.
+them, else of the nearest. Steps whose index is damaged are passed over.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ingest.questions.next_dump.suspicion import OperatorId
 from ingest.reader.catalog import Catalog
 from ingest.reader.step import Step
 from workers.arrays import dtypes
+from workers.errors import DamagedStore
 from workers.store.model import RowKind
 
 #: Bytes of a file besides the elements of its tensor, by system, where only statistics are known.
@@ -50,6 +51,16 @@ class DumpTime:
     """Why it is not known; "" if it is."""
 
 
+def readable_step(store: Catalog, rank: int, step: int) -> Step | None:
+    """Return a step whose index can be read; None if it is damaged."""
+    try:
+        opened = store.step(rank, step)
+        _ = opened.tables
+    except DamagedStore:
+        return None
+    return opened
+
+
 Amounts: TypeAlias = dict[tuple[str, str, str, str], Amount]
 """By graph, type and name of an operator, and `io` of its tensors."""
 
@@ -70,9 +81,10 @@ class Sizes:
         self._store = store
         self._inner = inner
         self._overhead = _OVERHEAD_NBYTES.get(system, _OVERHEAD_OF_DUMP_DATA)
-        self._measured: dict[tuple[int, int], Amounts] = {}
+        self._measured: dict[tuple[int, int | None], Amounts] = {}
+        self._near: dict[tuple[int, int], Step | None] = {}
         self._steps: dict[int, list[int]] = {}
-        """By rank, the steps that the store has."""
+        """By rank, the steps that the store has, without those that turned out to be damaged."""
         for key in store.keys:
             if key.step is not None:
                 self._steps.setdefault(key.rank, []).append(key.step)
@@ -106,7 +118,7 @@ class Sizes:
         nearest = self._nearest(rank, step)
         if nearest is None:
             return DumpTime(None, "the store has no step")
-        tables = self._store.step(*nearest).tables
+        tables = nearest.tables
         rows = np.flatnonzero(tables.label("kind").astype(str) == RowKind.TENSOR.value)
         if not len(rows):
             return DumpTime(None, "the store has statistics alone, which do not tell what elements take")
@@ -127,16 +139,25 @@ class Sizes:
         nearest = self._nearest(rank, step)
         if nearest is None:
             return {}
-        if nearest not in self._measured:
-            self._measured[nearest] = self._measure(self._store.step(*nearest))
-        return self._measured[nearest]
+        key = (nearest.key.rank, nearest.key.step)
+        if key not in self._measured:
+            self._measured[key] = self._measure(nearest)
+        return self._measured[key]
 
-    def _nearest(self, rank: int, step: int) -> tuple[int, int] | None:
-        """Return the rank and step in the store that is most like another one."""
-        if not self._steps:
-            return None
-        near = rank if rank in self._steps else min(self._steps, key=lambda known: (abs(known - rank), known))
-        return near, min(self._steps[near], key=lambda known: (abs(known - step), -known))
+    def _nearest(self, rank: int, step: int) -> Step | None:
+        """Return the step in the store that is most like another one, of those that can be read."""
+        if (rank, step) not in self._near:
+            self._near[rank, step] = self._search_nearest(rank, step)
+        return self._near[rank, step]
+
+    def _search_nearest(self, rank: int, step: int) -> Step | None:
+        for near in sorted(self._steps, key=lambda known: (abs(known - rank), known)):
+            steps = self._steps[near]
+            for known in sorted(steps, key=lambda known: (abs(known - step), -known)):
+                if (opened := readable_step(self._store, near, known)) is not None:
+                    return opened
+                steps.remove(known)
+        return None
 
     def _measure(self, step: Step) -> Amounts:
         tables = step.tables

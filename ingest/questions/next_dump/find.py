@@ -10,7 +10,7 @@ from ingest.dump_configs.model import DumpRequest, RequestedOperator, WrittenCon
 from ingest.dump_configs.writing.systems import WITHOUT_PARAMETERS, system_of, write_config
 from ingest.questions.divergence.find import divergence
 from ingest.questions.next_dump.answer import DumpEstimate, NextDump
-from ingest.questions.next_dump.estimate import Sizes
+from ingest.questions.next_dump.estimate import Sizes, readable_step
 from ingest.questions.next_dump.gains import NOTHING_NEW, gains
 from ingest.questions.next_dump.inner_calls import dumped_with, inner_calls, without_wrappers
 from ingest.questions.next_dump.suspicion import (
@@ -27,6 +27,7 @@ from ingest.reader.catalog import Catalog
 from ingest.reader.choice import as_names
 from ingest.reader.context import context_of
 from ingest.reader.context.configuration import configuration_of
+from ingest.reader.snapshot import refuse_url
 from ingest.reader.tensor import Tensor
 from ingest.units import human_bytes
 from workers.errors import UsageError
@@ -67,6 +68,7 @@ def next_dump(
     Raises:
         UsageError: nothing is suspected, a name fits nothing, or the system cannot dump what is suspected.
     """
+    refuse_url(store)
     if purpose not in PURPOSES:
         raise UsageError(f"no purpose {purpose!r}", hint=f"Purposes: {', '.join(PURPOSES)}.")
     suspicion = _suspicion(store, purpose, as_names(names), rank, step)
@@ -120,10 +122,13 @@ def _suspicion(store: Catalog, purpose: str, names: list[str], rank: Any, step: 
 
 
 def _near(store: Catalog, suspicion: Suspicion) -> tuple[int, int]:
-    """Return a rank and a step in the store that the suspicion is about: the last one that is there."""
+    """Return a rank and a step in the store that the suspicion is about: the last one that can be read."""
     keys = [(key.rank, key.step) for key in store.keys if key.step is not None]
-    chosen = [key for key in keys if key[0] in suspicion.ranks and key[1] in suspicion.steps]
-    return max(chosen or keys, key=lambda key: (key[1], -key[0]))
+    keys.sort(
+        key=lambda key: (key[0] in suspicion.ranks and key[1] in suspicion.steps, key[1], -key[0]),
+        reverse=True,
+    )
+    return next((key for key in keys if readable_step(store, *key) is not None), keys[0])
 
 
 class _Names:
@@ -163,9 +168,18 @@ class _Names:
 def _within(
     budget: int | None, suspects: Sequence[Suspect], sizes: Sizes, config: WrittenConfig
 ) -> tuple[list[Suspect], list[Suspect]]:
-    """Return the suspects that are dumped, and those that do not fit."""
+    """Return the suspects that are dumped, and those that do not fit.
+
+    Args:
+        budget: the bytes that their tensors may have; None for what is worth it in any case, and the best of
+            them if nothing is.
+        suspects: at least one, the most important one first.
+        sizes: of their tensors.
+        config: tells the ranks and steps.
+    """
     if budget is None:
-        worth = [suspect for suspect in suspects if suspect.worth >= WORTH_DUMPING]
+        least = min(WORTH_DUMPING, suspects[0].worth)
+        worth = [suspect for suspect in suspects if suspect.worth >= least]
         return worth[:_MAX_OPERATORS], worth[_MAX_OPERATORS:]
     chosen: list[Suspect] = []
     left_out: list[Suspect] = []
@@ -196,11 +210,8 @@ def _estimate(
     if of_step.seconds is not None and whole.files and config.ranks:
         part = sizes.of(operators, [near[0]], config.steps)
         seconds = of_step.seconds * max(part.files / whole.files, part.nbytes / max(whole.nbytes, 1))
-    run_nbytes = sum(
-        store.step(key.rank, None).commit.summary.raw_bytes
-        for key in store.keys
-        if key.step is None and key.rank in config.ranks
-    )
+    run_keys = [key for key in store.keys if key.step is None and key.rank in config.ranks]
+    run_nbytes = sum(files.commit.summary.raw_bytes for files in store.committed(run_keys, []))
     return DumpEstimate(
         amount.files, amount.nbytes, seconds, full.files, full.nbytes, run_nbytes, of_step.unknown
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ingest.questions.next_dump.estimate import readable_step
 from ingest.questions.next_dump.suspicion import OperatorId, Suspect, Suspicion
 from ingest.reader.catalog import Catalog
-from ingest.reader.flow.operator_kinds import is_input, is_output
+from ingest.reader.flow.operator_kinds import is_input, is_output, is_parameter
 from ingest.reader.step import Step
 from workers.model import StepKey
 from workers.store.model import RowKind
@@ -34,12 +35,8 @@ def _gains(store: Catalog, suspicion: Suspicion, suspects: Sequence[Suspect]) ->
     known = set(store.keys)
     last = suspicion.steps[-1]
     names = {suspect.operator[1:] for suspect in suspects}
-    rows = [
-        row
-        for rank in suspicion.ranks
-        if StepKey(rank, last) in known
-        for row in _rows(store.step(rank, last), names)
-    ]
+    in_store = (readable_step(store, rank, last) for rank in suspicion.ranks if StepKey(rank, last) in known)
+    rows = [row for step in in_store if step is not None for row in _rows(step, names)]
     yield from _from_elements(rows)
     yield from _from_operands(rows, suspects[0].operator)
     yield from _from_absent_steps(suspicion, known)
@@ -58,7 +55,7 @@ def _from_elements(rows: Iterable[_SuspectRow]) -> Iterator[str]:
 def _from_operands(rows: Iterable[_SuspectRow], culprit: OperatorId) -> Iterator[str]:
     """Yield the gains from inputs or outputs of the culprit, if the store has only the others."""
     of_culprit = [row for row in rows if row.name == culprit[1:]]
-    if of_culprit and not any(is_input(row.io) for row in of_culprit):
+    if of_culprit and not any(is_input(row.io) or is_parameter(row.name[1]) for row in of_culprit):
         yield f"whether it came in with the inputs of {culprit.op_type}, which were not dumped"
     if of_culprit and not any(is_output(row.io) for row in of_culprit):
         yield f"what {culprit.op_type} made of its inputs: its outputs were not dumped"
@@ -70,7 +67,10 @@ def _from_absent_steps(suspicion: Suspicion, known: Container[StepKey]) -> Itera
     for step in before:
         absent = [rank for rank in suspicion.ranks if StepKey(rank, step) not in known]
         if absent:
-            yield f"how the same tensors were before, in step {step}, which rank {absent[0]} did not dump"
+            yield (
+                f"how the same tensors were before, in step {step}, "
+                f"which the store does not have of rank {absent[0]}"
+            )
     for rank in suspicion.ranks:
         if StepKey(rank, last) not in known:
             yield f"what rank {rank} did in step {last}, which the store does not have"

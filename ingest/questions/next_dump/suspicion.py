@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from ingest.questions.divergence.result import BrokenOperator, Divergence, Odd
+from ingest.questions.divergence.result import NOTHING_COMPARED, BrokenOperator, Divergence, Odd
 from ingest.questions.origin.answer import OriginAnswer, OriginOperator
 from ingest.reader.catalog import Catalog
+from ingest.reader.damage import Damage
 from ingest.reader.flow.content import CallKey
 from ingest.reader.flow.operator_kinds import is_parameter
 from ingest.reader.flow.step_flow import FlowCall, StepFlow, flow_of
+from ingest.reader.text import counted
 from workers.errors import UsageError
 from workers.store.consolidated.blocks import TensorKey
 
@@ -84,12 +86,12 @@ def suspicion_of_origin(store: Catalog, answer: OriginAnswer) -> Suspicion:
     """
     if answer.rank is None or answer.step is None:
         raise UsageError(
-            f"{store.url}: nothing went wrong in it, so nothing is suspected",
+            f"{store.url}: nothing went wrong in it, so nothing is suspected{_but(answer.left_out)}",
             hint="Ask for what you want to see: --for tensor NAME, or --for divergence.",
         )
     flow = flow_of(store.step(answer.rank, answer.step))
     place = f"rank {answer.rank}, step {answer.step}"
-    notes: list[str] = []
+    notes = _notes_on(answer.left_out)
     suspects = list(_suspects_of_origin(flow, answer, f"{answer.what} {_began(answer)} it on {place}", notes))
     if not suspects:
         raise UsageError(f"{store.url}: no operator on {place} can be named", hint="Dump all of the step.")
@@ -135,11 +137,12 @@ def suspicion_of_divergence(store: Catalog, answer: Divergence) -> Suspicion:
     """Choose the operators that gave other outputs for equal inputs, and the first tensors that differ.
 
     Raises:
-        UsageError: no tensor differs between replicas.
+        UsageError: no tensor differs between replicas, or nothing could be compared.
     """
     if not answer.broken and not answer.odd:
+        what = "no tensor differs between replicas" if answer.groups else NOTHING_COMPARED
         raise UsageError(
-            f"{store.url}: no tensor differs between replicas, so nothing is suspected",
+            f"{store.url}: {what}, so nothing is suspected{_but(answer.left_out)}",
             hint="Ask for what you want to see: --for tensor NAME, or --for origin.",
         )
     culprits: list[BrokenOperator | Odd] = [*answer.broken, *answer.odd]
@@ -153,7 +156,8 @@ def suspicion_of_divergence(store: Catalog, answer: Divergence) -> Suspicion:
     )
     ranks = {rank for culprit in culprits for rank in (*culprit.ranks, *culprit.others[:1])}
     about = f"replicas that disagree from step {first} on"
-    return Suspicion(_ranked(suspects), with_step_before(first), tuple(sorted(ranks)), about)
+    notes = tuple(_notes_on(answer.left_out))
+    return Suspicion(_ranked(suspects), with_step_before(first), tuple(sorted(ranks)), about, notes)
 
 
 def _first_step(culprit: BrokenOperator | Odd) -> int:
@@ -184,14 +188,19 @@ def suspicion_of_names(store: Catalog, names: Iterable[str], rank: Any = None, s
     suspects: list[Suspect] = []
     steps: set[int] = set()
     ranks: set[int] = set()
+    damages: dict[str, None] = {}
     patterns = list(names)
     for pattern in patterns:
+        found: list[Damage] = []
         tensors = [
-            tensor for tensor in store.tensors(pattern, rank=rank, step=step) if tensor.step is not None
+            tensor
+            for tensor in store.tensors(pattern, rank=rank, step=step, damages=found)
+            if tensor.step is not None
         ]
+        damages |= dict.fromkeys(map(str, found))
         if not tensors:
             raise UsageError(
-                f"{store.url}: no tensor is called {pattern!r}",
+                f"{store.url}: no tensor is called {pattern!r}{_but([*damages])}",
                 hint="`dump-ingest find STORE --name PATTERN` lists names; a pattern may have * and ?.",
             )
         last = max(tensors, key=lambda tensor: (tensor.step or 0, -tensor.rank))
@@ -206,7 +215,19 @@ def suspicion_of_names(store: Catalog, names: Iterable[str], rank: Any = None, s
         ranks |= {tensor.rank for tensor in chosen}
         steps |= set(with_step_before(last.step or 0))
     about = f"tensors called {', '.join(patterns)}"
-    return Suspicion(_ranked(suspects), tuple(sorted(steps)), tuple(sorted(ranks)), about)
+    notes = tuple(_notes_on([*damages]))
+    return Suspicion(_ranked(suspects), tuple(sorted(steps)), tuple(sorted(ranks)), about, notes)
+
+
+def _but(left_out: Sequence[object]) -> str:
+    """Return the end of a message about a store of which these steps could not be examined."""
+    more = f", and {counted(len(left_out) - 1, 'more step')}" if len(left_out) > 1 else ""
+    return f"; left out: {left_out[0]}{more}" if left_out else ""
+
+
+def _notes_on(left_out: Sequence[object]) -> list[str]:
+    """Return a note on the steps that could not be examined; none if all could."""
+    return [f"Not all steps could be examined{_but(left_out)}."] if left_out else []
 
 
 def with_step_before(step: int) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -11,7 +11,7 @@ from ingest.questions.origin.graph import SpreadGraph
 from ingest.questions.why import WhyAnswer
 from ingest.reader import notebook
 from ingest.reader.context import SourceLine
-from ingest.reader.ranges import format_ranges
+from ingest.reader.ranges import named_ranges
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import counted, number_text, printable, shape_text, table_lines
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS, Statistics
@@ -337,7 +337,8 @@ def _spread_lines(answer: OriginAnswer) -> Iterator[str]:
         )
         yield f"next: {'; '.join(_first(_FEW, map(_operator_text, spread.next)))}{assumed}"
     if spread.operators:
-        yield f"{counted(spread.operators, 'operator')} in step {answer.step}, on {_ranks_text(spread.ranks)}"
+        ranks = named_ranges("rank", spread.ranks)
+        yield f"{counted(spread.operators, 'operator')} in step {answer.step}, on {ranks}"
     elif answer.how in ("born", "came in"):
         yield f"not to any other dumped operator in step {answer.step}"
     yield from _first(_FEW, map(_collective_text, spread.collectives))
@@ -349,21 +350,17 @@ def _spread_lines(answer: OriginAnswer) -> Iterator[str]:
 def _collective_text(collective: OriginCollective) -> str:
     return (
         f"through {collective.op_type} ({collective.op_name}) "
-        f"from {_ranks_text(collective.from_ranks)} to {_ranks_text(collective.to_ranks)}"
+        f"from {named_ranges('rank', collective.from_ranks)} to {named_ranges('rank', collective.to_ranks)}"
         + (" (assumed)" if collective.is_assumed else "")
     )
 
 
 def _later_text(later: OriginLater) -> str:
     return (
-        f"step {later.step}, {_ranks_text(later.ranks)}"
+        f"step {later.step}, {named_ranges('rank', later.ranks)}"
         + (f": through {', '.join(_first(_FEW, later.through))}" if later.through else "")
         + (f": born again in {', '.join(_first(_FEW, later.born_again))}" if later.born_again else "")
     )
-
-
-def _ranks_text(ranks: Sequence[int]) -> str:
-    return f"rank{'s' * (len(ranks) != 1)} {format_ranges(ranks)}"
 
 
 def _first(limit: int, texts: Iterable[str]) -> list[str]:

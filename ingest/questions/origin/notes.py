@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ingest.questions.origin.calls import operator_before
@@ -11,7 +11,7 @@ from ingest.questions.origin.suspects import Suspects
 from ingest.questions.origin.wording import describe_root, list_in_words, sentence
 from ingest.reader.flow.content import CallKey
 from ingest.reader.flow.operator_kinds import is_collective
-from ingest.reader.ranges import format_ranges
+from ingest.reader.ranges import named_ranges
 from ingest.reader.step import Step
 from ingest.reader.text import counted
 
@@ -41,7 +41,7 @@ class PassedBy:
         """Yield a note for each weight, which lists the roots."""
         for weight, meaning in _MEANINGS.items():
             texts = [
-                f"{what} (rank {format_ranges(ranks)}, step {format_ranges(steps)})"
+                f"{what} ({named_ranges('rank', ranks)}, {named_ranges('step', steps)})"
                 for (root_weight, what), (ranks, steps) in self._places.items()
                 if root_weight is weight
             ]
@@ -59,7 +59,7 @@ def notes_on_search(passed_by: PassedBy, alike: Sequence[int], unknown: int) -> 
     """
     notes = list(passed_by.notes())
     if alike:
-        notes.append(f"The same tensors hold harmless infinity in step {format_ranges(alike)}.")
+        notes.append(f"The same tensors hold harmless infinity in {named_ranges('step', alike)}.")
     if unknown:
         they_hold = "it holds" if unknown == 1 else "they hold"
         notes.append(f"Of {counted(unknown, 'tensor')} it is not known whether {they_hold} NaN or Inf.")
@@ -98,17 +98,16 @@ def notes_on_root(
 
 def _on_earlier_steps(root: Root, suspects: Suspects) -> Iterator[str]:
     """Yield notes on a root that may have begun in the step before."""
-    if root.how != CAME_IN and not root.doubts():
-        return
     call, snapshot = root.call, suspects.snapshot
+    is_in_doubt = root.how == CAME_IN or bool(root.doubts())
     earlier = [step for step in snapshot.steps if step < call.step]
     before = snapshot.step(call.rank, earlier[-1]) if earlier else None
     if before is not None:
-        if not suspects.may_hold(before):
+        if is_in_doubt and not suspects.may_hold(before):
             yield f"Step {earlier[-1]} of this rank has nothing of the kind, not in parameters either."
     elif suspects.cause != "where" and earlier:
         yield f"Rank {call.rank} has no step {earlier[-1]} in the answer: it may have begun there."
-    elif suspects.cause != "where":
+    elif suspects.cause != "where" and is_in_doubt:
         yield f"Step {call.step} is the first of the answer: it may have begun before."
 
 
@@ -116,13 +115,14 @@ def _on_left_out(root: Root, suspects: Suspects) -> Iterator[str]:
     """Yield notes on the steps before the root, or ranks of its step, that the answer leaves out."""
     own_step = root.call.step
     left_out = [*suspects.snapshot.left_out, *suspects.damaged]
-    steps = sorted({left.key.step for left in left_out if left.key.step is not None})
-    if steps and steps[0] < own_step:
-        earlier = format_ranges(step for step in steps if step < own_step)
-        yield f"Step {earlier} was left out, on one rank at least: it may have begun there."
-    if own_step in steps:
-        ranks = format_ranges({left.key.rank for left in left_out if left.key.step == own_step})
-        yield f"Rank {ranks} was left out of this step: it may have begun there."
+    earlier = {left.key.step for left in left_out if left.key.step is not None and left.key.step < own_step}
+    if earlier:
+        were = _clause("step", earlier, "was", "were")
+        yield f"{were} left out, on one rank at least: it may have begun there."
+    ranks = {left.key.rank for left in left_out if left.key.step == own_step}
+    if ranks:
+        were = _clause("rank", ranks, "was", "were")
+        yield f"{were} left out of this step: it may have begun there."
 
 
 def _on_collective(root: Root, suspects: Suspects) -> Iterator[str]:
@@ -133,14 +133,14 @@ def _on_collective(root: Root, suspects: Suspects) -> Iterator[str]:
     left_out = {left.key.rank for left in snapshot.left_out if left.key.step == call.step}
     absent = left_out | (set(snapshot.ranks) - set(snapshot.of_step(call.step)))
     if absent:
-        yield f"Rank {format_ranges(absent)} has no such step in the answer: it may have come from there."
+        have = _clause("rank", absent, "has", "have")
+        yield f"{have} no such step in the answer: it may have come from there."
         return
     traces = root.flow.traces
     silent = {rank for rank in traces if rank != call.rank and call.key not in traces[rank].collectives}
     if silent:
-        yield (
-            f"Rank {format_ranges(silent)} has no {call.op_name} in its dump: it may have come from there."
-        )
+        have = _clause("rank", silent, "has", "have")
+        yield f"{have} no {call.op_name} in the dump: it may have come from there."
     else:
         yield "It is a collective: a rank that the answer is not about may have put it in."
 
@@ -164,3 +164,8 @@ def _on_end(root: Root, others: Iterable[Root]) -> Iterator[str]:
             yield "No operator has read the same bits: others may have read it in another form."
         else:
             yield "No operator of the dump has read it: an output of the network, or of no use."
+
+
+def _clause(noun: str, numbers: Collection[int], singular: str, plural: str) -> str:
+    """Begin a sentence about ranks or steps: `Rank 1 has`, `Ranks 1-3 have`."""
+    return f"{named_ranges(noun, numbers).capitalize()} {singular if len(numbers) == 1 else plural}"

@@ -41,7 +41,7 @@ def first_overflow(snapshot: Snapshot) -> OriginAnswer:
             try:
                 records += [_Record(opened, fields) for fields in overflow_rows(opened)]
             except DamagedStore as exc:
-                damaged.append(LeftOut(opened.key, f"damaged: {exc.message}"))
+                damaged.append(LeftOut.damaged(opened.key, exc.message))
             opened.forget_tables()
         if records:
             return _answer(snapshot, records, (*snapshot.left_out, *damaged))

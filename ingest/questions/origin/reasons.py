@@ -10,20 +10,21 @@ from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
 
 
-def why_of(step: Step, root: Root, bad: Mask) -> WhyAnswer | None:
+def why_of(step: Step, root: Root, bad: Mask, *, infinity: bool) -> WhyAnswer | None:
     """Return why a root is bad; None if the elements of its tensors are not known.
 
     Args:
         step: the step of its rank.
         root: the root.
         bad: which rows of the step are bad.
+        infinity: whether infinity alone was searched for.
 
     Raises:
         DamagedStore: the elements are damaged.
     """
     op_type = root.call.op_type
     if root.operand is not None:
-        return explain(op_type, (), Tensor(step, root.operand.row))
+        return explain(op_type, (), Tensor(step, root.operand.row), infinity=infinity)
     tensors = [Tensor(step, row) for row in rows_of(step, root.call.key)]
     inputs = [tensor for tensor in tensors if is_input(tensor.io)]
     outputs = [
@@ -33,4 +34,4 @@ def why_of(step: Step, root: Root, bad: Mask) -> WhyAnswer | None:
     ]
     # An output with NaN before one with infinity: that may be a mask.
     outputs.sort(key=lambda tensor: not tensor.statistics.nan_count > 0)
-    return explain(op_type, inputs, outputs[0]) if outputs else None
+    return explain(op_type, inputs, outputs[0], infinity=infinity) if outputs else None

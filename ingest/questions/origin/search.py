@@ -235,7 +235,7 @@ class OriginSearch:
         if self.condition is not None:
             return None
         try:
-            return why_of(step, root, bad)
+            return why_of(step, root, bad, infinity=self.cause == "inf")
         except DamagedStore as exc:
             notes.append(
                 f"why it is bad is not known, because elements are damaged: {exc.message}. {exc.hint}"

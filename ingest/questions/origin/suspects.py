@@ -136,7 +136,7 @@ class Suspects:
             try:
                 return trace_rank(steps[rank], self.is_bad)
             except DamagedStore as exc:
-                return LeftOut(StepKey(rank, step), f"damaged: {exc.message}")
+                return LeftOut.damaged(StepKey(rank, step), exc.message)
 
         unknown = [rank for rank in ranks if rank in steps and rank not in known]
         is_local = self.snapshot.store.objects.is_local

@@ -25,9 +25,10 @@ from ingest.questions.placement.mistakes import MistakeSearch
 from ingest.questions.placement.replicas import ReplicaCounts
 from ingest.reader.catalog import Catalog
 from ingest.reader.ranges import format_ranges
-from ingest.reader.snapshot import LeftOut
+from ingest.reader.snapshot import LeftOut, refuse_url
 from workers.errors import DamagedStore, UsageError
 
+_PARTIAL_HINT = "--include-partial uses partial steps, too."
 _OWN, _OPEN = "each rank its own", "?"
 
 
@@ -44,14 +45,16 @@ def layout(store: Catalog, step: int | None = None, *, include_partial: bool = F
         include_partial: use steps with quarantined or missing files, too.
 
     Raises:
-        UsageError: the store does not have the step, or has only one rank.
-        DamagedStore: no step can be read.
+        UsageError: the store does not have the step, or has no step that is complete on two ranks.
+        DamagedStore: no step can be read on two ranks.
     """
+    refuse_url(store)
     source = StoreSource(Selection(store.url, None, step), store, include_partial=include_partial)
     ranks = sorted({key.rank for key in source.keys})
     if len(ranks) < 2:
         raise UsageError(
-            f"{store.url}: only rank {format_ranges(ranks)} has complete steps: a layout takes several ranks"
+            f"{store.url}: only rank {format_ranges(ranks)} has complete steps: a layout takes several ranks",
+            hint=_PARTIAL_HINT if source.left_out else "`dump-ingest ls` lists all ranks and steps.",
         )
     steps = sorted({key.step for key in source.keys if key.step is not None})
     search = _LayoutSearch(ranks)
@@ -61,8 +64,8 @@ def layout(store: Catalog, step: int | None = None, *, include_partial: bool = F
             held = _load(source, number, left_out)
             if len(held) > 1:
                 search.add(hold_together(number, held, store.coordinates(ranks)), runner)
-    if not search.kinds and left_out:
-        raise DamagedStore(f"{store.url}: no step that can be read ({left_out[0]})")
+    if not search.kinds:
+        _refuse_nothing(store.url, left_out)
     return RunLayout(
         store=store.url,
         ranks=tuple(ranks),
@@ -72,6 +75,18 @@ def layout(store: Catalog, step: int | None = None, *, include_partial: bool = F
         replicas=tuple(search.replicas.groups()),
         left_out=tuple(left_out),
         removed=search.removed,
+    )
+
+
+def _refuse_nothing(url: str, left_out: Sequence[LeftOut]) -> None:
+    """Raise why no step has tensors of two ranks."""
+    damaged = [left for left in left_out if left.is_damaged]
+    if damaged:
+        raise DamagedStore(f"{url}: no step can be read on two ranks ({damaged[0]})")
+    first = f" ({left_out[0]})" if left_out else ""
+    raise UsageError(
+        f"{url}: no step has tensors on two ranks{first}",
+        hint=_PARTIAL_HINT if left_out else "`dump-ingest ls` lists all ranks and steps.",
     )
 
 

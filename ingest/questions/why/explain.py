@@ -42,18 +42,21 @@ _WHOLE_NBYTES = 64 * MIB
 _ELEMENTS = 10
 
 
-def explain(op_type: str, inputs: Sequence[Tensor], bad: Tensor) -> WhyAnswer | None:
+def explain(
+    op_type: str, inputs: Sequence[Tensor], bad: Tensor, *, infinity: bool = False
+) -> WhyAnswer | None:
     """Return why an operator produced NaN or Inf; None if the elements are not known.
 
     Args:
         op_type: its type.
         inputs: its inputs, in order; none for a tensor that was bad already, which has no reason of its own.
         bad: its output with NaN or Inf, or such a tensor.
+        infinity: explain infinity alone; otherwise NaN, and infinity in a tensor without NaN.
 
     Raises:
         DamagedStore: the elements are damaged.
     """
-    reader = _Reader(op_type, tuple(inputs), bad)
+    reader = _Reader(op_type, tuple(inputs), bad, infinity)
     try:
         return reader.why()
     except UsageError:
@@ -67,6 +70,8 @@ class _Reader:
     op_type: str
     inputs: tuple[Tensor, ...]
     output: Tensor
+    infinity: bool
+    """Whether infinity alone is explained."""
     _counts: Counter[str] = field(default_factory=Counter)
     _elements: list[WhyElement] = field(default_factory=list)
 
@@ -75,11 +80,9 @@ class _Reader:
         if not size or not _is_readable(self.output):
             return None
         examined = min(size, _EXAMINED)
-        has_nan = self.output.statistics.nan_count > 0
         for start in range(0, examined, _PIECE):
             piece = self.output.elements(start, min(start + _PIECE, examined))
-            is_bad = np.isnan(piece) if has_nan else ~np.isfinite(piece)
-            places = np.flatnonzero(is_bad)
+            places = self._bad_places(piece)
             if len(places):
                 self._add(places + start, piece[places].astype(np.float64), piece.dtype)
         if not self._elements:
@@ -93,6 +96,12 @@ class _Reader:
             examined,
             size,
         )
+
+    def _bad_places(self, piece: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        if self.infinity:
+            return np.flatnonzero(np.isinf(piece))
+        has_nan = self.output.statistics.nan_count > 0
+        return np.flatnonzero(np.isnan(piece) if has_nan else ~np.isfinite(piece))
 
     def _add(self, places: npt.NDArray[np.int64], values: Numbers, dtype: np.dtype[Any]) -> None:
         """Add the bad elements of a piece, by their places in the flat output."""

@@ -36,7 +36,7 @@ def percentiles(
         dtype: their type.
         percents: percentages, 0 to 100.
     """
-    if not count:
+    if not count or not percents:
         return {}
     places = {percent: percent / 100 * (count - 1) for percent in percents}
     ranks = sorted({rank for place in places.values() for rank in (math.floor(place), math.ceil(place))})

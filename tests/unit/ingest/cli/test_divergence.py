@@ -1,10 +1,12 @@
 """`dump-ingest divergence` as it is typed."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.cli import Answer
+from tests.damages import only
 from tests.made_runs import MadeRun, numbers
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
@@ -81,6 +83,19 @@ def test_ranks_without_anything_in_common_cannot_be_compared(
     assert "Name the replicas with --group." in answer("divergence", store, code=1).stderr
 
 
+def test_that_nothing_could_be_compared_is_said_although_a_step_is_damaged(
+    made: MadeDump, store: Path, answer: Answer
+) -> None:
+    run = MadeRun(made)
+    for rank in range(3):
+        run.op("MatMul.net-op0", (), [numbers(rank, 2, 3)], rank=rank)
+    ingest_directly(made.root, store)
+    shutil.rmtree(only(store, "rank_2/step_0/*/index"))
+    done = answer("divergence", store, code=3)
+    assert done.stderr.startswith("left out: rank 2 step 0: damaged: index/")
+    assert "error: nothing could be compared" in done.stderr
+
+
 def test_a_wrong_group_is_explained(nan_store: Path, answer: Answer) -> None:
     assert "0-x" in answer("divergence", nan_store, "--group", "0-x", code=2).stderr
 
@@ -106,5 +121,5 @@ def test_ranks_are_chosen_by_their_place_in_the_mesh(odd: Path, answer: Answer) 
     ]
     tensors = answer("find", odd, "--mesh", "dp=3", "-r", "dp=1", "-n", "0", "--json").json
     assert {tensor["rank"] for tensor in tensors} == {1}
-    assert "Say how ranks are laid out" in answer("ls", odd, "-r", "dp=1", code=2).stderr
+    assert "DUMP_INGEST_MESH=tp=2,dp=4" in answer("origin", odd, "-r", "dp=1", code=2).stderr
     assert "neither a rank nor a place" in answer("ls", odd, "-r", "-1", code=2).stderr

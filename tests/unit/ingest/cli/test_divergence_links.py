@@ -1,12 +1,14 @@
 """`dump-ingest divergence --links` as it is typed."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cli import Answer
+from tests.damages import only
 from tests.dumps import DumpLibrary
 from tests.flips import flip
 from tests.pipeline import ingest_directly
@@ -41,3 +43,21 @@ def test_json_has_every_link(flipped: Path, answer: Answer) -> None:
 def test_a_dump_without_a_graph_says_so(dumps: DumpLibrary, store: Path, answer: Answer) -> None:
     ingest_directly(dumps["msprobe-26.2.0-mindspore-cpu"], store)
     assert "does not have a graph" in answer("divergence", store, "--links").stderr
+
+
+def test_steps_whose_links_could_not_be_compared_are_named(
+    nan_store: Path, tmp_path: Path, answer: Answer
+) -> None:
+    damaged = tmp_path / "run.zarr"
+    shutil.copytree(nan_store, damaged)
+    answer("consolidate", damaged)  # `divergence` itself asks the cubes
+    shutil.rmtree(only(damaged, "rank_1/step_2/*/index"))
+    done = answer("divergence", damaged, "--links", code=3)
+    assert "left out: rank 1 step 2: damaged: index/" in done.stderr
+
+
+def test_one_rank_of_several_will_do(nan_store: Path, answer: Answer) -> None:
+    done = answer("divergence", nan_store, "--links", "--rank", 1, "--step", 2)
+    assert done.stdout.startswith("links hold: ")
+    hint = "`divergence --links` looks within one"
+    assert hint in answer("divergence", nan_store, "--rank", 1, code=2).stderr

@@ -116,6 +116,11 @@ def test_the_whole_spread_is_printed_on_demand(nan_sqrt: Path, answer: Answer) -
     assert len(data["spread_graph"]["nodes"]) > data["spread"]["operators"]
 
 
+def test_a_graph_of_nothing_says_so(nan_sqrt: Path, answer: Answer) -> None:
+    done = answer("origin", nan_sqrt, "--step", 1, "--cause", "inf", "--graph", "text")
+    assert (done.stdout, done.stderr) == ("", "No Inf that matters in the examined steps.\n")
+
+
 def test_an_unknown_format_of_the_graph_is_named(nan_sqrt: Path, answer: Answer) -> None:
     assert "there is no such format" in answer("origin", nan_sqrt, "--graph", "svg", code=2).stderr
 

@@ -1,10 +1,13 @@
 """A snapshot has the complete steps of one moment, and names all others."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import ingest
 from ingest.reader.snapshot import LeftOut, partial_reason, take_snapshot
 from tests.replicas import Replicas
 from workers.errors import UsageError
@@ -86,8 +89,12 @@ def test_reasons_count_the_files() -> None:
     )
 
 
-def test_a_url_in_the_place_of_a_store_is_told(store: Path) -> None:
+@pytest.mark.parametrize(
+    "ask",
+    [take_snapshot, ingest.layout, ingest.missing, lambda store: ingest.next_dump(store, "tensor", "a")],
+)
+def test_a_url_in_the_place_of_a_store_is_told(store: Path, ask: Callable[[Any], object]) -> None:
     for text in (store, str(store)):
         with pytest.raises(UsageError, match="is where a store is, and not a store") as caught:
-            take_snapshot(text)  # type: ignore[arg-type]  # what people type
+            ask(text)
         assert "open_store" in caught.value.hint

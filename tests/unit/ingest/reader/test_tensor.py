@@ -17,9 +17,9 @@ from tests.counted_requests import CountedRequests
 from tests.damages import only
 from tests.dump_data_writer import DATA_TYPES, dump_data
 from tests.dump_data_writer import Tensor as DumpedTensor
-from tests.npy_files import MadeDump
+from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly
-from workers.errors import DamagedStore
+from workers.errors import DamagedStore, UsageError
 
 
 def npy_payload(path: Path) -> tuple[str, tuple[int, ...], bytes]:
@@ -152,6 +152,28 @@ def test_the_payload_of_another_step_is_not_examined(order: Any, made: MadeDump,
     shutil.copy(*(only(store, f"rank_0/step_{step}/*/tensors/float32/c/0") for step in (1, 0)))
     with pytest.raises(DamagedStore, match="the digest does not match"):
         open_store(store).tensors(step=0)[0].examine()
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 3), (0, 5), (3, 2), (100, 200)])
+def test_elements_beyond_a_tensor_are_refused(made: MadeDump, store: Path, start: int, stop: int) -> None:
+    """The elements of another tensor lie behind them in the store."""
+    for op in ("A.a", "B.b"):
+        made.add(np.arange(4, dtype=np.float32), tensor_name(op))
+    ingest_directly(made.root, store)
+    tensor = open_store(store).tensors("A.*")[0]
+    with pytest.raises(UsageError, match=f"from {start} to {stop}"):
+        tensor.elements(start, stop)
+    assert tensor.elements(0, 4).tolist() == [0, 1, 2, 3]
+    assert [len(edge) for edge in tensor.edges(-1)] == [0, 0]
+
+
+@pytest.mark.parametrize("options", [{"percents": [101]}, {"percents": [float("nan")]}, {"bins": 0}])
+def test_what_cannot_be_examined_is_refused(made: MadeDump, store: Path, options: dict[str, Any]) -> None:
+    made.add(np.arange(4, dtype=np.float32))
+    ingest_directly(made.root, store)
+    with pytest.raises(UsageError) as error:
+        open_store(store).tensors()[0].examine(**options)
+    assert error.value.hint
 
 
 def test_bytes_of_a_type_that_nothing_decodes_are_not_examined_as_numbers(

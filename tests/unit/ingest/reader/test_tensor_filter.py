@@ -1,6 +1,7 @@
 """Choosing tensors: every condition by itself and together, and what is not one."""
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,3 +69,12 @@ def test_what_is_not_a_role_is_refused_and_a_similar_one_suggested() -> None:
 def test_a_choice_is_written_as_options() -> None:
     choice = TensorFilter({"name": re.compile("a+"), "role": "weights", "io": None}, frozenset(COLUMNS))
     assert str(choice) == "--name 'a+' --role 'weight'"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"), [({"nme": "Log*"}, "chosen by 'nme'"), ({"graph": 0}, "graph=0 is not text")]
+)
+def test_what_would_choose_all_tensors_is_refused(fields: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as error:
+        TensorFilter(fields, frozenset(["name"]))
+    assert error.value.hint

@@ -1,12 +1,15 @@
 """What the configuration of a dump asked for and is not there."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 import ingest
 from ingest.questions.compare import compare
+from ingest.reader.damage import Damage, DamagedStepWarning
 from tests.asked_dumps import asked_dump, store_of
+from tests.damages import only
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 
@@ -30,6 +33,16 @@ def test_steps_that_never_came_are_said_once_for_all_ranks(dump: Path, tmp_path:
     items = ingest.missing(store_of(dump, tmp_path / "s", iteration="0|2|5-8"))
     assert rows(items) == [("step", "5-8", None), ("step", "0", None)]
     assert items[0].reason == "the newest step is 2: the job has ended, or has not got that far"
+
+
+def test_a_damaged_step_does_not_prevent_the_answer(dump: Path, tmp_path: Path) -> None:
+    store = store_of(dump, tmp_path / "s", iteration="0|2")
+    shutil.rmtree(only(tmp_path / "s", "rank_1/step_2/*/index"))
+    with pytest.warns(DamagedStepWarning, match="rank 1 step 2: index/"):
+        assert rows(ingest.missing(store)) == [("step", "0", 0)]
+    damages: list[Damage] = []
+    ingest.missing(ingest.open_store(tmp_path / "s"), damages=damages)
+    assert [str(damage.key) for damage in damages] == ["rank 1 step 2"]
 
 
 def test_operators_are_named_with_what_the_graph_tells(dump: Path, tmp_path: Path) -> None:

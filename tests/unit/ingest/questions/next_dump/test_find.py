@@ -144,3 +144,21 @@ def test_disagreeing_replicas_lead_to_the_first_that_differ(tmp_path: Path) -> N
     assert {suspect.operator.op_type for suspect in answer.suspects} == {"Mul", "Momentum"}
     assert answer.config.steps == (1, 2)
     assert 2 in answer.config.ranks
+
+
+@pytest.mark.parametrize("system", ["mindspore", "acl", "torchair", "tensorflow"])
+def test_readers_of_a_parameter_are_dumped_by_systems_that_cannot_dump_it_alone(
+    tmp_path: Path, system: str
+) -> None:
+    """A parameter differs first, and what reads it is worth less than what is dumped in any case."""
+    made = MadeRun(MadeDump(tmp_path / "dump"))
+    for step in range(5):
+        for rank in range(3):
+            weights = numbers(1, 2, step + 10 * (rank == 1 and step > 2))
+            made.parameter("w", weights, rank=rank, step=step)
+            made.op("Mul.scale", [weights], [weights * (rank + 2)], rank=rank, step=step)
+    ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
+    answer = ingest.next_dump(ingest.open_store(tmp_path / "run.zarr"), "divergence", system=system)
+    assert [suspect.operator.op_type for suspect in answer.suspects] == ["Mul"]
+    assert not answer.left_out
+    assert answer.config.steps == (2, 3)

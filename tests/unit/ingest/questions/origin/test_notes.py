@@ -15,6 +15,15 @@ def test_step_that_the_rank_does_not_have_is_said(run: MadeRun, ask: Ask) -> Non
     assert "Rank 0 has no step 1 in the answer: it may have begun there." in answer.notes
 
 
+def test_the_step_before_that_the_rank_lacks_is_said_of_what_was_certainly_born(
+    run: MadeRun, ask: Ask
+) -> None:
+    for rank, step in ((0, 0), (0, 1), (0, 2), (1, 0)):
+        run.op("Log.log", [CLEAN], [CLEAN], rank=rank, step=step)
+    run.op("Log.log", [CLEAN], [BAD], rank=1, step=2)
+    assert "Rank 1 has no step 1 in the answer: it may have begun there." in ask().notes
+
+
 def test_what_was_read_in_another_form_is_not_said_to_be_unread(run: MadeRun, ask: Ask) -> None:
     run.op("Log.log", [CLEAN], [BAD])
     run.op("Add.add", [BAD.astype(np.float16)], [WORSE])
@@ -45,7 +54,7 @@ def test_long_lists_of_what_was_passed_by_are_cut(run: MadeRun, ask: Ask) -> Non
 
 def test_what_is_not_known_is_counted() -> None:
     assert notes_on_search(PassedBy(), [3, 4, 7], 2) == [
-        "The same tensors hold harmless infinity in step 3-4, 7.",
+        "The same tensors hold harmless infinity in steps 3-4, 7.",
         "Of 2 tensors it is not known whether they hold NaN or Inf.",
     ]
     assert notes_on_search(PassedBy(), [], 0) == []

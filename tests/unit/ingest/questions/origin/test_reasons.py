@@ -33,6 +33,15 @@ def test_of_several_outputs_the_one_with_nan_is_explained(run: MadeRun, ask: Ask
     assert np.isnan(why.elements[0].value)
 
 
+def test_where_infinity_is_searched_for_nan_beside_it_is_not_explained(run: MadeRun, ask: Ask) -> None:
+    run.op("RealDiv.div", [numbers(0, 1, 2), numbers(0, 0, 1)], [numbers(NAN, INF, 2)])
+    reasons = {cause: ask(cause=cause).why for cause in ("nan", "inf")}
+    assert {cause: why.summary for cause, why in reasons.items() if why is not None} == {
+        "nan": "zero divided by zero (1 of 3 elements)",
+        "inf": "division by zero (1 of 3 elements)",
+    }
+
+
 def test_without_inputs_the_elements_stay_unexplained(run: MadeRun, ask: Ask) -> None:
     run.op("Log.log", [], [numbers(0, NAN, 1)])
     why = ask().why

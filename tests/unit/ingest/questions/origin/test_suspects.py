@@ -22,7 +22,7 @@ def test_mask_before_softmax(run: MadeRun, ask: Ask) -> None:
     answer = ask()
     assert not answer.found
     assert any("-Inf born in MaskedFill (mask) (rank 0, step 0)" in note for note in answer.notes)
-    assert any("The same tensors hold harmless infinity in step 1-2." in note for note in answer.notes)
+    assert any("The same tensors hold harmless infinity in steps 1-2." in note for note in answer.notes)
 
 
 def test_as_much_infinity_as_once_went_nowhere_may_matter_later(run: MadeRun, ask: Ask) -> None:

@@ -1,5 +1,6 @@
 """How the ranks of one run hold its tensors, without a reference."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +9,14 @@ import pytest
 import ingest
 from ingest.questions.placement.layout_answer import RunLayout
 from ingest.store_gc.policy import GcPolicy
+from tests.damages import only
 from tests.gc_stores import age
 from tests.laid_out import Lay, layout_of
+from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT, Dump, write
 from tests.statistics_runs import ingest_statistics
-from workers.errors import UsageError
+from workers.errors import DamagedStore, UsageError
 
 
 def placements(layout: RunLayout) -> dict[str, str]:
@@ -53,6 +56,23 @@ def test_mistakes_are_found_without_a_reference(
 def test_a_single_rank_has_no_layout(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="a layout takes several ranks"):
         layout_of(tmp_path, [[{"x": np.ones(3, np.float32)}]])
+
+
+def test_steps_of_single_ranks_have_no_layout(made: MadeDump, store: Path) -> None:
+    """A partial step is not damaged."""
+    for rank in range(2):
+        made.add(np.ones(3, np.float32), step=rank, rank=rank)
+    ingest_directly(made.root, store)
+    with pytest.raises(UsageError, match="no step has tensors on two ranks\n"):
+        ingest.layout(ingest.open_store(store))
+    made.add(b"no npy", step=1)
+    made.add(np.ones(3, np.float32), step=1)
+    ingest_directly(made.root, store)
+    with pytest.raises(UsageError, match="rank 0 step 1: partial"):
+        ingest.layout(ingest.open_store(store))
+    shutil.rmtree(only(store, "rank_1/step_1/*/index"))
+    with pytest.raises(DamagedStore, match="rank 1 step 1: damaged"):
+        ingest.layout(ingest.open_store(store), include_partial=True)
 
 
 def test_statistics_alone_tell_neither_a_layout_nor_a_mistake(tmp_path: Path) -> None:

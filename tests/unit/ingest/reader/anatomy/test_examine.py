@@ -70,6 +70,13 @@ def test_a_histogram_is_that_of_numpy() -> None:
     assert answer.edges == pytest.approx(edges.tolist(), rel=1e-9, abs=1e-12)
 
 
+def test_the_histogram_of_denormal_numbers_is_that_of_numpy() -> None:
+    values = np.array([1, 2, 3, 40]) * np.finfo(np.float64).smallest_subnormal
+    answer = anatomy(values)
+    counts, edges = np.histogram(values, 20)
+    assert (answer.edges, answer.counts) == (tuple(edges.tolist()), tuple(counts.tolist()))
+
+
 def test_numbers_at_the_limits_of_float64_have_a_histogram() -> None:
     values = np.array([-1.7e308, 0, 1.7e308])
     assert sum(anatomy(values, bins=2).counts) == 3

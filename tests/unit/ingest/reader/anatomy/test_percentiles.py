@@ -40,6 +40,12 @@ def test_nothing_has_no_percentiles_and_is_not_read() -> None:
     assert read.passes == 0
 
 
+def test_no_percentiles_need_no_pass() -> None:
+    read = Reads(np.ones(3, "f4"), 1)
+    assert percentiles(read, 3, np.dtype("f4"), []) == {}
+    assert read.passes == 0
+
+
 def test_between_the_largest_numbers_nothing_overflows() -> None:
     most = np.finfo("f8").max
     values = np.array([-most, most])
