@@ -117,6 +117,7 @@ class Service:
             self.check_ranks({key.rank for key in dump_state.there})
             self.dump_state = dump_state
         except StoreError as exc:
+            self.watcher.discard_scan()  # of ranks that may not belong to the store
             if self.dump_state is None:  # a run that does not try for ever has nothing to go on with
                 self.dependencies.endure(exc)
             else:

@@ -31,6 +31,7 @@ from workers.model import StepKey
 from workers.store.backends.observed import ObservedObjects
 from workers.store.opening import open_objects, resolve
 from workers.tasks import run
+from workers.tasks.convert import convert
 from workers.tasks.model import Receipt, ShardJob
 
 pytestmark = pytest.mark.timeout(30)
@@ -189,7 +190,6 @@ def test_what_a_job_writes_while_the_store_is_away_is_taken_when_the_job_ends(
 @pytest.fixture
 def without_one(filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
     """A watcher that has taken everything but one step, which failed; it and the run files are left alone."""
-    convert = run.convert
 
     def failing(job: ShardJob) -> Receipt:
         if job.key == StepKey(1, 1):
