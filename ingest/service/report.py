@@ -17,7 +17,7 @@ from ingest.steps.not_taken import FilesNotTaken
 from ingest.steps.phases import Phase
 from ingest.steps.table import StepTable
 from ingest.watching.watcher import DumpState
-from workers.errors import DumpIngestError, PoisonedFile, StoreError, UnreadableFile
+from workers.errors import DamagedStore, DumpIngestError, PoisonedFile, StoreError, UnreadableFile
 from workers.events import Event
 from workers.model import StepKey
 from workers.store.model import CommitSummary
@@ -79,7 +79,7 @@ class Report:
         match event:
             case StepCommitted(summary=summary):
                 self.commits.append(summary)
-            case StepFailed(error=StoreError() as error):
+            case StepFailed(error=StoreError() as error) if not isinstance(error, DamagedStore):
                 self.stopped_by = error
             case StepFailed(error=UnreadableFile() | PoisonedFile()):
                 pass  # it is planned again, without the bytes of the file, or without decoding them
