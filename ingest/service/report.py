@@ -12,7 +12,7 @@ from ingest.dispatch.outcomes import StepCommitted, StepFailed
 from ingest.dump_retention.events import ReadBackFailed, SourceDeleted
 from ingest.layouts.base import Problem
 from ingest.reader.damage import Damage
-from ingest.steps.events import CommitKept, DumpedAgain, SourceKept
+from ingest.steps.events import CommitKept, DumpedAgain, RecheckFailed, SourceKept
 from ingest.steps.not_taken import FilesNotTaken
 from ingest.steps.phases import Phase
 from ingest.steps.table import StepTable
@@ -32,7 +32,7 @@ class Report:
 
     commits: list[CommitSummary] = field(default_factory=list)
     failures: dict[StepKey, DumpIngestError] = field(default_factory=dict)
-    """Why steps could not be taken. A report by key, and not state: nothing is decided by it."""
+    """Why steps could not be taken or read again. By key for people, not state: nothing is decided by it."""
     unchanged: list[StepKey] = field(default_factory=list)
     """Steps that the store held already."""
     damaged: list[Damage] = field(default_factory=list)
@@ -85,6 +85,8 @@ class Report:
                 pass  # it is planned again, without the bytes of the file, or without decoding them
             case StepFailed(plan=plan, error=error):
                 self.failures[plan.key] = error
+            case RecheckFailed(key=key, error=error):
+                self.failures[key] = error
             case CommitKept():
                 self.kept.append(event)
             case DumpedAgain():

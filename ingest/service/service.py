@@ -29,7 +29,7 @@ from ingest.service.settling import believable, settle
 from ingest.service.startup_check import StartupCheck
 from ingest.service.stopping import is_interrupted
 from ingest.steps.committed import Committed
-from ingest.steps.events import CommitReverted, ContentReplaced, StoreRecovered
+from ingest.steps.events import CommitReverted, ContentReplaced, RecheckFailed, StoreRecovered
 from ingest.steps.policy import StepPolicy
 from ingest.steps.table import StepTable
 from ingest.watching.watcher import DumpState, Watcher
@@ -259,6 +259,8 @@ class Service:
         for event in events:
             if isinstance(event, SourceDeleted | CommitReverted | ContentReplaced):
                 self.schedule.outdate()
+            if isinstance(event, RecheckFailed):
+                self.dependencies.probe.report_failure(event.error)
             self.observers.notify(event)
 
 
