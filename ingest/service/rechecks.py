@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ingest.dispatch.clients import TaskClient
+from ingest.dispatch.clients import TaskClient, submit
 from ingest.dispatch.futures import shares_of
 from ingest.dispatch.task_monitor import TaskMonitor
 from ingest.dispatch.window import TaskWindow
@@ -116,11 +116,11 @@ class Rechecks:
         if client is not self._client:
             self._jobs.extend(self._window.clear())  # lost with their client
             self._client = client
-        future = client.submit(
+        future = submit(
+            client,
             tasks.run_recheck,
             tasks.pack_recheck(job),
             key=f"recheck-{job.fingerprint[:15]}-{time.time_ns()}",
-            pure=False,
             priority=_PRIORITY,
             resources=shares_of(self.resources),
         )
