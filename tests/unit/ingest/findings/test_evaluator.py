@@ -5,7 +5,10 @@ from ingest.api import DumpStore
 from ingest.consolidating.consolidator import Consolidator
 from ingest.findings.evaluator import SeriesEvaluator
 from tests.rule_sets import consolidated, only, put
+from workers.model import StepKey
+from workers.store import commit, tombstones
 from workers.store.objects import ObjectStore
+from workers.store.tombstones import Tombstone
 
 
 def documents(objects: ObjectStore) -> dict[str, bytes | None]:
@@ -42,3 +45,28 @@ def test_a_step_that_is_dumped_again_is_evaluated_again(objects: ObjectStore) ->
     put(objects, [[1], [1], [5]])
     assert [step.step for step in consolidated(objects, chosen)] == [2]
     assert not ingest.anomalies(DumpStore(objects)).findings
+
+
+def remove(objects: ObjectStore, key: StepKey) -> None:
+    """Remove a step as `gc` does."""
+    record = commit.read_records(objects, [key])[key]
+    tombstones.ensure_group(objects, key.rank)
+    tombstone = Tombstone(key.rank, key.step or 0, record.fingerprint, int(record.committed_at_s * 1000))
+    tombstones.write(objects, tombstone, removed_at="", why="")
+    objects.delete(f"{key.path}/zarr.json")
+
+
+def test_a_step_of_which_ranks_were_removed_is_evaluated_again_only_if_others_dumped_it_again(
+    objects: ObjectStore,
+) -> None:
+    chosen = only(kind="unchanged", include="*Grad*")
+    for rank in range(3):
+        put(objects, [[1], [1], [1]], rank=rank)
+    consolidated(objects, chosen)
+    remove(objects, StepKey(1, 2))
+    assert consolidated(objects, chosen) == []
+    put(objects, [[1], [1], [5]])
+    (step,) = consolidated(objects, chosen)
+    assert [finding.rank for finding in step.result.findings] == [2]
+    remove(objects, StepKey(2, 2))
+    assert consolidated(objects, chosen) == []
