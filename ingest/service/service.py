@@ -207,11 +207,11 @@ class Service:
     def _settle(self, timeout_s: float) -> list[Outcome]:
         """Wait for tasks to finish, and record what came of their steps."""
         beat()
+        finished: list[Outcome] = []
         try:
             finished = self.submitter.poll(timeout_s)
         except ClusterError as exc:
             self.dependencies.endure(exc)
-            return []
         outcomes: list[Outcome] = [*self.offering.take_refused()]
         outcomes += [
             believable(outcome, self.table.ensure(outcome.plan.key))
