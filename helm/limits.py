@@ -10,6 +10,8 @@ _PORT = {"minimum": 1, "maximum": 65535}
 _ABSOLUTE = {"pattern": r"^/"}
 _ABSOLUTE_OR_NONE = {"pattern": r"^$|^/"}
 _DURATION = {"pattern": r"^([0-9]+(ms|s|m|h|d|w))+$"}
+#: Units that Dask knows; with any other, a worker ends at its start.
+_DASK_DURATION = "[0-9]+ ?(s|m|h|d|w|seconds?|minutes?|hours?|days?|weeks?)"
 _STRINGS = {"additionalProperties": {"type": "string"}}
 _OBJECTS = {"items": {"type": "object"}}
 _NAMED = {"items": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}}
@@ -103,8 +105,8 @@ LIMITS: Mapping[str, Mapping[str, Any]] = {
     "interval": _DURATION,
     "keda.serverAddress": {"pattern": r"^$|^https?://"},
     "labels": _STRINGS,
-    "lifetime": {"pattern": r"^$|^[0-9]+ ?[a-z]+$"},
-    "lifetimeStagger": {"pattern": r"^[0-9]+ ?[a-z]+$"},
+    "lifetime": {"pattern": rf"^$|^{_DASK_DURATION}$"},
+    "lifetimeStagger": {"pattern": rf"^{_DASK_DURATION}$"},
     "maxAllowed": _QUANTITIES,
     "maxReplicas": {"minimum": 1},
     "maxUnavailable": {"type": ["integer", "string"], "minimum": 0, "pattern": "^[0-9]+%$"},

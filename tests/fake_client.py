@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from distributed.client import ClosedClientError
+
 from workers.tasks import run as tasks
 from workers.tasks.model import ShardJob
 
@@ -76,6 +78,8 @@ class FakeClient:
     futures: list[FakeFuture] = field(default_factory=list)
     dies_after: int = 10**9
     """The number of submitted tasks after which the connection is lost."""
+    closes_at: int = 10**9
+    """Before which task the connection is lost, when the caller has just seen that it stands."""
     eager: bool = False
     """Whether each task runs as soon as it is submitted."""
 
@@ -92,6 +96,9 @@ class FakeClient:
         assert (priority < 0) == key.startswith(("read-back", "recheck"))
         assert resources is None
         assert self.status == "running"
+        if len(self.futures) >= self.closes_at:
+            self.status = "closed"
+            raise ClosedClientError
         assert key not in {future.key for future in self.futures}, "Dask would return the old result"
         self.futures.append(FakeFuture(key, function, arguments))
         if len(self.futures) >= self.dies_after:

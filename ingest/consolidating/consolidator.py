@@ -147,6 +147,7 @@ class Consolidator:
             return self._run_round(check=check, limit=limit, listed_in_turn=listed_in_turn)
         except BaseException:
             self._writer = self._listing = None
+            self._evaluated = False
             raise
 
     def _run_round(self, *, check: bool, limit: int, listed_in_turn: bool) -> StepsConsolidated:
@@ -175,14 +176,18 @@ class Consolidator:
         uncuttable = self._cut_blocks(_CUT_AT_ONCE if limit else 0)
         clear_announcements(self.objects, announced, commits, damaged)
         reasons = damaged | {key: generation.reason for key, generation in self._unreadable.items()}
-        done = StepsConsolidated(
-            tuple(plan.append),
-            tuple(plan.rewrite),
-            plan.waiting,
-            (*(f"{key}: {reason.removeprefix(f'{key}: ')}" for key, reason in reasons.items()), *uncuttable),
-            tuple(self._evaluate(limit)),
-        )
-        self._emit(done)
+        findings: list[StepFindings] = []
+        try:
+            self._evaluate(findings, limit)
+        finally:  # what was written is reported now, or never
+            done = StepsConsolidated(
+                tuple(plan.append),
+                tuple(plan.rewrite),
+                plan.waiting,
+                (*(f"{key}: {why.removeprefix(f'{key}: ')}" for key, why in reasons.items()), *uncuttable),
+                tuple(findings),
+            )
+            self._emit(done)
         return done
 
     def _list(self, announced: Collection[int] | None) -> CommittedSteps:
@@ -259,15 +264,16 @@ class Consolidator:
             rest_s = min(_REST * (time.monotonic() - started), _LONGEST_REST_S) if self._evaluated else 0.0
             _wait(stop, max(poll_s, rest_s))
 
-    def _evaluate(self, limit: int) -> list[StepFindings]:
-        """Evaluate rules for the steps of the cubes for which nobody has done it."""
+    def _evaluate(self, findings: list[StepFindings], limit: int) -> None:
+        """Evaluate rules for the steps of the cubes for which nobody has done it; add what they find.
+
+        An error ends it; the findings in the steps before stand.
+        """
         if self.evaluator is None or self._writer is None or self._evaluated:
-            return []
-        evaluated = list(
-            self.evaluator.evaluate(self._writer.generations(), limit=limit, keep=self._keep_lease)
-        )
-        self._evaluated = not limit or len(evaluated) < limit
-        return evaluated
+            return
+        generations = self._writer.generations()
+        findings.extend(self.evaluator.evaluate(generations, limit=limit, keep=self._keep_lease))
+        self._evaluated = not limit or len(findings) < limit
 
     def _report_findings(self, commits: Mapping[StepKey, Commit]) -> None:
         """Report what rules found in steps of one rank: the watcher may have ended before it was asked."""

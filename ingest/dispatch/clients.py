@@ -5,6 +5,7 @@ Both submit tasks in the same way, and say in different ways how far these are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ingest.dispatch.process_client import ProcessClient, ProcessFuture
@@ -31,6 +32,38 @@ class ClusterAnswer(NamedTuple):
     """Which worker has each task: it may wait there until others have ended."""
     at_work: dict[str, frozenset[Any]]
     """What each worker runs, also for clients that have gone; nothing of one that does not even answer."""
+
+
+def submit(
+    client: TaskClient,
+    function: Callable[[bytes], Any],
+    packed: bytes,
+    *,
+    key: str,
+    resources: dict[str, float] | None,
+    priority: int = 0,
+) -> TaskFuture:
+    """Submit a task. If the client was closed just now, the task is cancelled, as all of its others are.
+
+    Args:
+        client: of the workers.
+        function: what the task runs.
+        packed: its argument.
+        key: the name of the task, which no other has.
+        resources: what a worker must offer, as Dask counts resources.
+        priority: tasks of a higher one run first.
+    """
+    options: dict[str, Any] = {"key": key, "pure": False, "resources": resources, "priority": priority}
+    if isinstance(client, ProcessClient):
+        return client.submit(function, packed, **options)
+    from distributed.client import ClosedClientError  # deferred: distributed takes 0.4 s to import
+
+    try:
+        return client.submit(function, packed, **options)
+    except ClosedClientError:
+        lost = ProcessFuture(key, b"")
+        lost.cancel()
+        return lost
 
 
 def ask(client: TaskClient, keys: list[Any]) -> ClusterAnswer | None:

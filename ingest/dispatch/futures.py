@@ -50,14 +50,19 @@ def result_of(future: TaskFuture, task: str) -> Any:
 
 def _error_of_dask(task: str, exc: Exception) -> DumpIngestError:
     """Convert an exception of Dask, or of a task on it, to an error of this project."""
+    return error_of_cluster(task, exc) or as_error(task, exc)
+
+
+def error_of_cluster(task: str, exc: Exception) -> ClusterError | None:
+    """Convert an exception of Dask to an error of this project; return None if a task has raised it."""
     from distributed import KilledWorker  # deferred: distributed takes 0.5 s to import
-    from distributed.client import FutureCancelledError  # deferred: see above
+    from distributed.client import ClosedClientError, FutureCancelledError  # deferred: see above
     from distributed.scheduler import NoValidWorkerError  # deferred: see above
 
-    if isinstance(exc, FutureCancelledError | TimeoutError):
+    if isinstance(exc, ClosedClientError | FutureCancelledError | TimeoutError):
         return ClusterError(f"{task}: the result of the task was lost ({type(exc).__name__})")
     if isinstance(exc, NoValidWorkerError):
         return ClusterError(f"{task}: no worker offers what the task needs", hint=NO_WORKER_HINT)
     if isinstance(exc, KilledWorker):
         return WorkerDied(f"{task}: every worker that took the task died ({exc.last_worker!r:.100})")
-    return as_error(task, exc)
+    return None

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ingest.dispatch.clients import TaskClient, TaskFuture
+from ingest.dispatch.clients import TaskClient, submit
 from ingest.dispatch.futures import result_of, shares_of
 from ingest.dispatch.outcomes import (
     JobConverted,
@@ -258,13 +258,8 @@ class Submitter:
             part.step.attempts[part.number] = part.step.attempts.get(part.number, 0) + 1
         first = parts[0]
         name, run, packed = call_of(parts)
-        future: TaskFuture = client.submit(
-            run,
-            packed,
-            key=f"{name}-{key_suffix(first)}",
-            pure=False,
-            resources=shares_of(self.resources),
-        )
+        key = f"{name}-{key_suffix(first)}"
+        future = submit(client, run, packed, key=key, resources=shares_of(self.resources))
         task = InflightTask(parts, nbytes, future, self.clock())
         self._inflight.add(task)
         self.monitor.add(task)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ingest.dispatch.clients import TaskClient, TaskFuture
-from ingest.dispatch.futures import result_of
+from ingest.dispatch.futures import error_of_cluster, result_of
 from ingest.dispatch.task_monitor import TaskMonitor
 from workers.errors import DumpIngestError
 from workers.store.prefetch import in_order
@@ -17,6 +17,8 @@ from workers.store.prefetch import in_order
 if TYPE_CHECKING:
     from distributed import Client, Future
 
+#: What to do if the cluster has failed a command that does not wait for it.
+AGAIN_HINT = "Run the same command again, or without --scheduler."
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
@@ -33,12 +35,22 @@ def run_in_order(
         function: what a task runs.
         jobs: its arguments.
         ahead: how many further tasks are in flight, or done, while the caller holds a result.
+
+    Raises:
+        ClusterError: the scheduler was lost, or every worker that took a task died.
     """
 
     def submit(job: Job) -> Future[Result]:
         return client.submit(function, job, pure=False, retries=2)
 
-    return in_order(jobs, submit, ahead=ahead)
+    try:
+        yield from in_order(jobs, submit, ahead=ahead)
+    except Exception as exc:
+        error = error_of_cluster(getattr(function, "__name__", "task"), exc)
+        if error is None:
+            raise
+        error.hint = error.hint or AGAIN_HINT
+        raise error from exc
 
 
 @dataclass(eq=False, slots=True)

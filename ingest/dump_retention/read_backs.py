@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
-from ingest.dispatch.clients import TaskClient
+from ingest.dispatch.clients import TaskClient, submit
 from ingest.dispatch.futures import shares_of
 from ingest.dispatch.task_monitor import TaskMonitor
 from ingest.dispatch.window import TaskWindow
@@ -107,11 +107,11 @@ class ReadBacks:
 
     def _submit(self, client: TaskClient, job: ReadBackJob) -> None:
         place = f"{job.key.rank}-{job.key.step}-{job.number}-{time.time_ns()}"
-        future = client.submit(
+        future = submit(
+            client,
             tasks.run_read_back,
             tasks.pack_read_back(job),
             key=f"read-back-0{job.fingerprint[:15]}-{place}",
-            pure=False,
             priority=_PRIORITY,
             resources=self._resources,
         )

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from ingest.findings.series import SeriesRules, StepFindings
-from ingest.findings.stored import ensure_group, generation_of, known_series, write_series
+from ingest.findings.stored import ensure_group, generation_of, known_series, read_series, write_series
 from ingest.reader.catalog import Catalog
 from workers.rules.values import RuleSet
-from workers.store import commit, tombstones
+from workers.store import tombstones
 from workers.store.objects import ObjectStore
 
 #: How many steps are evaluated from one listing of the store. Listing takes longer the longer the run is.
@@ -74,8 +75,14 @@ class SeriesEvaluator:
         Somebody removed these ranks on purpose, so their absence is not a finding.
         """
         changed = {step for step, _ in self._done or ()}.intersection(new)
-        ranks = commit.list_ranks(self.objects) if changed else []
-        absent = {(step, rank) for step in changed for rank in ranks if rank not in generations[step]}
-        removed = {rank: tombstones.read(self.objects, rank) for rank in sorted({rank for _, rank in absent})}
-        without = {step for step, rank in absent if step in removed[rank]}
+        if not changed:
+            return list(new)
+        evaluated = {
+            step: document.fingerprints
+            for step, document in read_series(self.objects, changed, []).items()
+            if generations[step].items() <= document.fingerprints.items()
+        }
+        absent = {step: ranks.keys() - generations[step].keys() for step, ranks in evaluated.items()}
+        removed = {rank: tombstones.read(self.objects, rank) for rank in sorted({*chain(*absent.values())})}
+        without = {step for step, ranks in absent.items() if all(step in removed[rank] for rank in ranks)}
         return [step for step in new if step not in without]

@@ -55,6 +55,8 @@ class SeriesDocument:
     totals: Mapping[str, int]
     failed: Mapping[str, str]
     not_evaluated: tuple[str, ...]
+    fingerprints: Mapping[int, str] = field(default_factory=dict)
+    """By rank, the generation that was evaluated."""
     kinds: Mapping[str, str] = field(default_factory=dict)
     """The kind of each rule that found something."""
 
@@ -163,6 +165,7 @@ def _parsed(data: bytes, step: int, generation: str, rules: str) -> SeriesDocume
         totals={str(rule): int(count) for rule, count in document["totals"].items()},
         failed={str(rule): str(reason) for rule, reason in document["failed"].items()},
         not_evaluated=tuple(map(str, document["not_evaluated"])),
+        fingerprints=fingerprints,
         kinds={str(rule): str(definition["kind"]) for rule, definition in document["rules"].items()},
     )
 

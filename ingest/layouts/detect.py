@@ -49,7 +49,7 @@ from ingest.layouts.trainers import (
     Verl,
 )
 from ingest.layouts.tree import DumpTree
-from ingest.layouts.walk import begins_like
+from ingest.layouts.walk import begins_like, is_directory
 from workers.errors import AccessDenied, DumpError, UsageError
 from workers.host.home import absolute
 
@@ -331,9 +331,7 @@ class _DumpSearch:
         """
         if directory not in self._names:
             with os.scandir(directory) as entries:
-                self._names[directory] = sorted(
-                    entry.name for entry in entries if entry.is_dir(follow_symlinks=False)
-                )
+                self._names[directory] = sorted(entry.name for entry in entries if is_directory(entry))
         return self._names[directory]
 
 

@@ -20,7 +20,7 @@ from ingest.layouts.declared import CONTAINERS
 from ingest.layouts.fields import FIELDS, STEP_FIELDS
 from ingest.layouts.pattern import Pattern
 from ingest.layouts.ranks import PathRank
-from ingest.layouts.walk import Walk, begins_like
+from ingest.layouts.walk import Walk, begins_like, is_directory
 
 #: How many entries of a directory are looked at to find out whether it holds a dump.
 MAX_SEEN = 256
@@ -217,7 +217,7 @@ class PlaceSearch:
             if depth < len(self._below) and entry.name != self._below[depth]:
                 continue
             path = f"{directory.path}/{entry.name}" if directory.path else entry.name
-            if entry.is_dir(follow_symlinks=False):
+            if is_directory(entry):
                 if subdirectory := self._enter(directory, entry.name, path, owner, discovery):
                     yield subdirectory
             elif (matched := of_files.add(entry.name)) is None:

@@ -20,6 +20,7 @@ from ingest.layouts.declared import CONTAINERS, declare
 from ingest.layouts.fields import step_of
 from ingest.layouts.pattern import Pattern
 from ingest.layouts.ranks import PathRank
+from ingest.layouts.walk import is_directory
 from workers.errors import UsageError
 from workers.model import SourceFile
 
@@ -129,7 +130,7 @@ def _files(root: Path, below: str, depth: int, budget: Iterator[int]) -> Iterato
         return
     for entry in seen:
         path = f"{below}/{entry.name}" if below else entry.name
-        if entry.is_dir(follow_symlinks=False):
+        if is_directory(entry):
             if depth < _MAX_DEPTH:
                 yield from _files(root, path, depth + 1, budget)
         elif entry.name.rpartition(".")[2] in CONTAINERS:

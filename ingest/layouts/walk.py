@@ -56,6 +56,18 @@ def begins_like(path: str, content: re.Pattern[bytes]) -> bool:
         os.close(fd)
 
 
+def is_directory(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a directory, and not a link to one; False if that cannot be found out now.
+
+    Some file systems (NFS) do not say it when they list a directory, so the entry is examined. If that fails,
+    it is reported when the entry is added as a file.
+    """
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError:
+        return False
+
+
 class _Named:
     """A file that is known by its path, in the place of an entry of its directory."""
 
@@ -111,7 +123,7 @@ class Walk:
                 path = f"{directory}/{entry.name}"
                 if path in without:
                     continue
-                if entry.is_dir(follow_symlinks=False):
+                if is_directory(entry):
                     pending.append(path)
                 else:
                     self.add_file(entry, path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from workers.dump.formats.header import (
     Truncated,
 )
 from workers.dump.formats.overflow import OverflowRecord
-from workers.dump.source import OpenFile, envelope_digest
+from workers.dump.source import DISK_ERRORS, OpenFile, envelope_digest
 from workers.errors import AccessDenied, SourceChanged, UnreadableTensor
 from workers.model import SourceFile
 
@@ -155,7 +154,7 @@ def _inspect_file(dump: str, file: SourceFile, where: str, named: TensorFile | N
     except UnreadableTensor as exc:
         return Inspection(problem=exc.message, may_grow=file.writable)
     except OSError as exc:
-        if exc.errno != errno.EIO:  # a stale handle, too many open files...: it passes
+        if exc.errno not in DISK_ERRORS:
             raise SourceChanged(f"{where}: {file.path} cannot be read now: {exc.strerror}") from exc
         return Inspection(problem=f"cannot be read: {exc.strerror}", readable=False)
 
@@ -164,7 +163,7 @@ def _known_bad(
     file: SourceFile, unreadable: Collection[str], poison: Mapping[SourceFile, bool]
 ) -> Inspection | None:
     if file.path in unreadable:
-        return Inspection(problem="cannot be read: input/output error", readable=False)
+        return Inspection(problem="cannot be read: the disk does not return its bytes", readable=False)
     return _POISON[poison[file]] if file in poison else None
 
 

@@ -21,6 +21,7 @@ from ingest.steps.events import (
     ContentReplaced,
     DependencyDown,
     DumpedAgain,
+    RecheckFailed,
     SourceKept,
     StepDamaged,
     StoreRecovered,
@@ -115,7 +116,14 @@ class ServiceLog:
                 self._log_disk(event)
             case DumpState():
                 self._log_problems(event.problems)
-            case CommitKept() | CommitReverted() | DumpedAgain() | ContentReplaced() | StepDamaged():
+            case (
+                CommitKept()
+                | CommitReverted()
+                | DumpedAgain()
+                | ContentReplaced()
+                | RecheckFailed()
+                | StepDamaged()
+            ):
                 self._log_unexpected(event)
             case DependencyDown() | StoreRecovered():
                 self._log_outage(event)
@@ -213,7 +221,8 @@ class ServiceLog:
             self._log.warning("problems_not_logged", problems=len(problems) - len(shown))
 
     def _log_unexpected(
-        self, event: CommitKept | CommitReverted | DumpedAgain | ContentReplaced | StepDamaged
+        self,
+        event: CommitKept | CommitReverted | DumpedAgain | ContentReplaced | RecheckFailed | StepDamaged,
     ) -> None:
         log = self._log.bind(rank=event.key.rank, step=event.key.step)
         match event:
@@ -223,6 +232,8 @@ class ServiceLog:
                 log.warning("step_dumped_again", files_gone=gone)
             case ContentReplaced(files=files):
                 log.warning("content_replaced", files=len(files), first=files[0])
+            case RecheckFailed(error=error):
+                log.error("recheck_failed", error=error.message, hint=error.hint)
             case StepDamaged(reason=reason, store=store):
                 log.warning("step_damaged", reason=reason, hint=f"dump-ingest repair {store} mends it")
             case CommitReverted():

@@ -142,7 +142,7 @@ def build_service(
         marginals=options.marginals,
     )
     decider = Decider(planner, committed)
-    foreign_dumps = ForeignDumpCheck(dump, objects, options.grid, options.host, set(options.continues))
+    foreign_dumps = ForeignDumpCheck(dump, patient, options.grid, options.host, set(options.continues))
     return Service(
         table=table,
         watcher=watcher,

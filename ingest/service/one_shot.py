@@ -47,6 +47,8 @@ def finish(service: Service, until: float) -> None:
         until: when to give up, by the clock of the service.
     """
     service.policy = replace(service.policy, completeness=CompletenessPolicy(quiet_s=0.0, settle_s=0.0))
+    for state in service.table:
+        state.end_pause()
     report = Report()
     service.observers.append(report.observe)
     service.schedule.outdate()

@@ -14,11 +14,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ingest.dispatch.clients import TaskClient
+from ingest.dispatch.clients import TaskClient, submit
 from ingest.dispatch.futures import shares_of
 from ingest.dispatch.task_monitor import TaskMonitor
 from ingest.dispatch.window import TaskWindow
-from ingest.steps.events import ContentReplaced
+from ingest.steps.events import ContentReplaced, RecheckFailed
 from ingest.steps.state import StepState
 from ingest.steps.table import StepTable
 from workers.errors import ClusterError, DumpIngestError, SourceChanged
@@ -34,7 +34,7 @@ _JOB_FILES = 1000
 _AT_ONCE = 8
 #: Dask runs tasks of a higher priority first; conversions have 0, read-backs -10.
 _PRIORITY = -20
-#: How long nothing is read after a task failed, in seconds.
+#: How long nothing is read after a task failed, in seconds, unless somebody waits for the end.
 _PAUSE_S = 60.0
 
 
@@ -75,7 +75,7 @@ class Rechecks:
         """Whether something is still to be read for somebody who waits for it."""
         return self.is_once and (not self._rounds or bool(self._turn or self._jobs or self._window.jobs))
 
-    def poll(self, *, is_idle: bool) -> list[ContentReplaced]:
+    def poll(self, *, is_idle: bool) -> list[ContentReplaced | RecheckFailed]:
         """Take in what was read, and have more read if it is time to. Does not wait.
 
         Args:
@@ -114,13 +114,13 @@ class Rechecks:
     def _submit(self, job: RecheckJob) -> None:
         client = self.connect()
         if client is not self._client:
-            self._window.clear()
+            self._jobs.extend(self._window.clear())  # lost with their client
             self._client = client
-        future = client.submit(
+        future = submit(
+            client,
             tasks.run_recheck,
             tasks.pack_recheck(job),
             key=f"recheck-{job.fingerprint[:15]}-{time.time_ns()}",
-            pure=False,
             priority=_PRIORITY,
             resources=shares_of(self.resources),
         )
@@ -160,15 +160,18 @@ class Rechecks:
     def _job(self, state: StepState, files: list[SourceFile]) -> RecheckJob:
         return RecheckJob(state.key, state.committed or "", self.root, self.store, tuple(files))
 
-    def _collect(self, job: RecheckJob, result: tuple[str, ...] | DumpIngestError) -> ContentReplaced | None:
+    def _collect(
+        self, job: RecheckJob, result: tuple[str, ...] | DumpIngestError
+    ) -> ContentReplaced | RecheckFailed | None:
         """Record what was found in some files of a step; return what there is to report."""
         state = self.table.get(job.key)
         if state is None or state.committed != job.fingerprint or not _may_be_read(state):
             return None  # it has changed meanwhile
-        if isinstance(result, DumpIngestError):
-            if not isinstance(result, SourceChanged):
-                self._next_at = self.clock() + _PAUSE_S
+        if isinstance(result, SourceChanged):
             return None
+        if isinstance(result, DumpIngestError):
+            self._next_at = self.clock() + (0.0 if self.is_once else _PAUSE_S)
+            return RecheckFailed(job.key, result)
         # Not of a file whose inode has changed since it was to be read: it may have been read before.
         now = {file.path: file.version for file in _files(state)}
         state.doubtful -= {file.path for file in job.files if now.get(file.path) == file.version}

@@ -12,12 +12,12 @@ from ingest.dispatch.outcomes import StepCommitted, StepFailed
 from ingest.dump_retention.events import ReadBackFailed, SourceDeleted
 from ingest.layouts.base import Problem
 from ingest.reader.damage import Damage
-from ingest.steps.events import CommitKept, DumpedAgain, SourceKept
+from ingest.steps.events import CommitKept, DumpedAgain, RecheckFailed, SourceKept
 from ingest.steps.not_taken import FilesNotTaken
 from ingest.steps.phases import Phase
 from ingest.steps.table import StepTable
 from ingest.watching.watcher import DumpState
-from workers.errors import DumpIngestError, PoisonedFile, StoreError, UnreadableFile
+from workers.errors import DamagedStore, DumpIngestError, PoisonedFile, StoreError, UnreadableFile
 from workers.events import Event
 from workers.model import StepKey
 from workers.store.model import CommitSummary
@@ -32,7 +32,7 @@ class Report:
 
     commits: list[CommitSummary] = field(default_factory=list)
     failures: dict[StepKey, DumpIngestError] = field(default_factory=dict)
-    """Why steps could not be taken. A report by key, and not state: nothing is decided by it."""
+    """Why steps could not be taken or read again. By key for people, not state: nothing is decided by it."""
     unchanged: list[StepKey] = field(default_factory=list)
     """Steps that the store held already."""
     damaged: list[Damage] = field(default_factory=list)
@@ -79,12 +79,14 @@ class Report:
         match event:
             case StepCommitted(summary=summary):
                 self.commits.append(summary)
-            case StepFailed(error=StoreError() as error):
+            case StepFailed(error=StoreError() as error) if not isinstance(error, DamagedStore):
                 self.stopped_by = error
             case StepFailed(error=UnreadableFile() | PoisonedFile()):
                 pass  # it is planned again, without the bytes of the file, or without decoding them
             case StepFailed(plan=plan, error=error):
                 self.failures[plan.key] = error
+            case RecheckFailed(key=key, error=error):
+                self.failures[key] = error
             case CommitKept():
                 self.kept.append(event)
             case DumpedAgain():

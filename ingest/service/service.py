@@ -29,7 +29,7 @@ from ingest.service.settling import believable, settle
 from ingest.service.startup_check import StartupCheck
 from ingest.service.stopping import is_interrupted
 from ingest.steps.committed import Committed
-from ingest.steps.events import CommitReverted, ContentReplaced, StoreRecovered
+from ingest.steps.events import CommitReverted, ContentReplaced, RecheckFailed, StoreRecovered
 from ingest.steps.policy import StepPolicy
 from ingest.steps.table import StepTable
 from ingest.watching.watcher import DumpState, Watcher
@@ -117,6 +117,7 @@ class Service:
             self.check_ranks({key.rank for key in dump_state.there})
             self.dump_state = dump_state
         except StoreError as exc:
+            self.watcher.discard_scan()  # of ranks that may not belong to the store
             if self.dump_state is None:  # a run that does not try for ever has nothing to go on with
                 self.dependencies.endure(exc)
             else:
@@ -206,11 +207,11 @@ class Service:
     def _settle(self, timeout_s: float) -> list[Outcome]:
         """Wait for tasks to finish, and record what came of their steps."""
         beat()
+        finished: list[Outcome] = []
         try:
             finished = self.submitter.poll(timeout_s)
         except ClusterError as exc:
             self.dependencies.endure(exc)
-            return []
         outcomes: list[Outcome] = [*self.offering.take_refused()]
         outcomes += [
             believable(outcome, self.table.ensure(outcome.plan.key))
@@ -258,6 +259,8 @@ class Service:
         for event in events:
             if isinstance(event, SourceDeleted | CommitReverted | ContentReplaced):
                 self.schedule.outdate()
+            if isinstance(event, RecheckFailed):
+                self.dependencies.probe.report_failure(event.error)
             self.observers.notify(event)
 
 

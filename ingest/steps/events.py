@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ingest.steps.keep_reasons import KeepReason
-from workers.errors import ClusterError, StoreError
+from workers.errors import ClusterError, DumpIngestError, StoreError
 from workers.events import Event
 from workers.model import StepKey
 from workers.store.model import Totals
@@ -39,6 +39,14 @@ class ContentReplaced(Event):
     key: StepKey
     files: tuple[str, ...]
     """Their paths, relative to the dump."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecheckFailed(Event):
+    """Files of a committed step could not be compared with their commit: whether they differ is unknown."""
+
+    key: StepKey
+    error: DumpIngestError
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,8 +168,9 @@ def _with_hint(message: str, hint: str) -> str:
 
 
 def _work_reason(work: Work, now: float) -> str:
-    if work.retry is not None:
-        return f"submitted again in {max(work.retry.until - now, 0):.1f} s: {work.retry.reason}"
+    retry = work.retry  # read once: another thread may end it
+    if retry is not None:
+        return f"submitted again in {max(retry.until - now, 0):.1f} s: {retry.reason}"
     if work.phase is Phase.OFFERED:
         return "its tasks wait for room among the bytes in flight"
     if work.phase is Phase.PUBLISHING:
@@ -179,9 +180,9 @@ def _work_reason(work: Work, now: float) -> str:
 
 def _source(deletion: Deletion, now: float) -> tuple[str | None, str | None]:
     """Return what is done about the source of a step or why it stays, as a word and as a sentence."""
-    if deletion.stage is not None:
-        return deletion.stage.value, _STAGES[deletion.stage]
-    kept = deletion.kept
+    stage, kept = deletion.stage, deletion.kept
+    if stage is not None:
+        return stage.value, _STAGES[stage]
     if kept is None:
         return None, None
     if deletion.paused_until > now:

@@ -303,6 +303,10 @@ class StepState:
         stale, times = self.stale
         return times if stale == fingerprint else 0
 
+    def end_pause(self) -> None:
+        """Leave the step alone no longer, whatever the reason was."""
+        self.pause = None
+
     def retry_with_store(self) -> None:
         """End a pause that was made because the store did not answer."""
         if self.pause is not None and self.pause.for_store:

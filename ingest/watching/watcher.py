@@ -119,6 +119,10 @@ class Watcher:
             postponed,
         )
 
+    def discard_scan(self) -> None:
+        """Have `next_complete` return no step of the last scan."""
+        self._to_examine.clear()
+
     def next_complete(self, policy: StepPolicy, now: float) -> StepState | None:
         """Return another complete step of the last scan, inspected; None if none is left.
 

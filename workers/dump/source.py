@@ -18,7 +18,9 @@ from workers.model import SourceFile, bounded_ns
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # NONBLOCK: never hang on a FIFO
 
-
+#: Errors of a file whose bytes the disk does not return: the device fails (EIO), or the file system finds
+#: damage (EUCLEAN, EBADMSG). Other errors pass, such as a stale handle or too many open files.
+DISK_ERRORS = frozenset([errno.EIO, errno.EUCLEAN, errno.EBADMSG])
 #: Returns the digest by which it is known whether an envelope is what it was.
 envelope_digest = xxhash.xxh3_64_intdigest
 

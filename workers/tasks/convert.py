@@ -6,7 +6,6 @@ receipt, so no tensor ever travels between processes.
 
 from __future__ import annotations
 
-import errno
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +17,7 @@ from workers import events
 from workers.arrays import device_format
 from workers.arrays.digest import DIGEST_BYTES, new_digest
 from workers.arrays.digest import digest as digest_of
-from workers.dump.source import OpenFile
+from workers.dump.source import DISK_ERRORS, OpenFile
 from workers.errors import UnreadableFile
 from workers.model import MIB
 from workers.store import metadata
@@ -202,7 +201,7 @@ class _Conversion:
                             bases[entry.source.path, entry.offset] = self._offsets[place]
                     file.check_unchanged()
             except OSError as exc:
-                if exc.errno != errno.EIO:
+                if exc.errno not in DISK_ERRORS:
                     raise
                 message = f"{where}: {entry.source.path} cannot be read: {exc.strerror}"
                 raise UnreadableFile(message, path=entry.source.path) from exc

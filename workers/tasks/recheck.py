@@ -6,7 +6,6 @@ index from the store: it has the digests of all payloads. It returns the paths o
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from workers.arrays import device_format
 from workers.arrays.digest import new_digest
-from workers.dump.source import OpenFile
+from workers.dump.source import DISK_ERRORS, OpenFile
 from workers.errors import SourceChanged
 from workers.model import MIB, SourceFile, StepKey
 from workers.store import commit
@@ -85,7 +84,7 @@ def _differs(step: StoredStep, rows: Sequence[int], file: SourceFile, job: Reche
             opened.check_unchanged()
             return not is_same
     except OSError as exc:
-        if exc.errno == errno.EIO:  # what the disk does not return cannot be compared; the commit has it
+        if exc.errno in DISK_ERRORS:  # what the disk does not return cannot be compared; the commit has it
             return False
         raise
 

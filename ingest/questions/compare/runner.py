@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
-from ingest.dispatch.window import run_in_order
+from ingest.dispatch.window import AGAIN_HINT, run_in_order
 from workers.errors import ClusterError, DumpIngestError
 from workers.store.prefetch import in_order
 from workers.tasks.compare import WHOLE_NBYTES, Pair, PairComparison, compare_pairs, pack_pairs, run_compare
@@ -149,4 +149,4 @@ class ClusterRunner:
             raise
         except Exception as exc:
             message = f"a worker failed: {type(exc).__name__}: {exc}"[:500]
-            raise ClusterError(message, hint="Run the same command again, or without --scheduler.") from exc
+            raise ClusterError(message, hint=AGAIN_HINT) from exc

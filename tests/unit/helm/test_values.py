@@ -84,6 +84,7 @@ WRONG: list[tuple[str, dict[str, Any], list[str]]] = [
     ("deployment", {"worker__ports__nanny": 8788}, ["worker.ports"]),
     ("deployment", {"worker__threads": 0}, ["/worker/threads"]),
     ("deployment", {"worker__lifetimeStagger": "a while"}, ["/worker/lifetimeStagger"]),
+    ("deployment", {"worker__lifetime": "12 parsecs"}, ["/worker/lifetime"]),
     ("autoscaling", {"worker__autoscaling__minReplicas": 30}, ["worker.autoscaling.minReplicas"]),
     ("autoscaling", {"worker__autoscaling__kind": "keda"}, ["keda.serverAddress"]),
     ("daemonset", {"monitoring__podMonitor__interval": "often"}, ["/monitoring/podMonitor/interval"]),

@@ -93,6 +93,16 @@ def kinds(outcomes: list[Outcome]) -> list[type]:
     return [type(outcome) for outcome in outcomes]
 
 
+def test_a_client_that_is_closed_while_a_task_is_submitted_is_replaced(plan: StepPlan) -> None:
+    bench = Bench()
+    bench.client.closes_at = 2
+    bench.submitter.offer(plan)
+    outcomes = bench.finish()
+    assert len(bench.clients) == 2
+    assert kinds(outcomes).count(StepCommitted) == 1
+    assert StepFailed not in kinds(outcomes)
+
+
 def test_step_is_published_when_all_its_jobs_are_done(plan: StepPlan) -> None:
     bench = Bench()
     bench.submitter.offer(plan)

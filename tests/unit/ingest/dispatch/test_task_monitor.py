@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from distributed import Client
 
+from ingest.dispatch.clients import submit
+from ingest.dispatch.futures import result_of
 from ingest.dispatch.own_dask_cluster import OwnDaskCluster
 from ingest.dispatch.own_dask_workers import end_dask_workers, start_dask_workers
 from ingest.dispatch.parts import InflightTask, OfferedStep, TaskPart
@@ -136,6 +138,18 @@ def test_a_task_that_the_scheduler_has_forgotten_is_given_up(local: "SpecCluster
     error = _monitored(monitor, client, task)
     assert type(error) is ClusterError
     assert "does not know the task any more" in error.message
+
+
+def test_a_task_for_a_client_that_was_just_closed_is_cancelled(local: "SpecCluster") -> None:
+    """Dask raises an error for it, and cancels what was submitted a moment earlier."""
+    with Client(local, set_as_default=False) as client:
+        before = submit(client, len, b"", key="before", resources={"none": 1})
+    after = submit(client, len, b"", key="after", resources=None)
+    ended: queue.SimpleQueue[object] = queue.SimpleQueue()
+    after.add_done_callback(ended.put)
+    assert ended.get(timeout=10) is after
+    assert (before.status, after.status) == ("cancelled", "cancelled")
+    assert isinstance(result_of(after, "rank 0 step 7"), ClusterError)
 
 
 def test_a_task_that_is_at_work_is_left_alone(client: Client) -> None:

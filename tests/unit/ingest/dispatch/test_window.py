@@ -2,15 +2,16 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from distributed import Client
+from distributed.client import ClosedClientError, FutureCancelledError
 
 from ingest.dispatch.window import TaskWindow, run_in_order
 from tests.fake_client import FakeFuture
 from tests.servers.cluster import DaskCluster
-from workers.errors import DumpIngestError
+from workers.errors import ClusterError, DumpIngestError
 
 
 def task(name: str = "task") -> Any:
@@ -102,6 +103,19 @@ def test_an_error_of_a_task_is_raised_and_ends_the_others() -> None:
     with pytest.raises(ZeroDivisionError):
         next(results)
     assert list(results) == []
+
+
+@pytest.mark.parametrize(
+    "lost", [FutureCancelledError("x", "scheduler-connection-lost"), ClosedClientError()], ids=type
+)
+def test_a_lost_scheduler_is_an_error_of_the_cluster(lost: Exception) -> None:
+    """Whoever follows the commits waits for its return; of all other errors, the process ends."""
+
+    def lose(_: int) -> None:
+        raise lost
+
+    with pytest.raises(ClusterError):
+        list(run_in_order(cast("Any", StandIn()), lose, [1], ahead=1))
 
 
 @pytest.mark.dask

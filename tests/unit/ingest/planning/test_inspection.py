@@ -111,11 +111,13 @@ def failing(error: OSError, path: Path) -> object:
     return fail
 
 
+@pytest.mark.parametrize("code", [errno.EIO, errno.EUCLEAN, errno.EBADMSG], ids=errno.errorcode.get)
 def test_disk_that_does_not_return_a_file_quarantines_this_file(
-    made: MadeDump, monkeypatch: pytest.MonkeyPatch
+    code: int, made: MadeDump, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Whether the device fails, or the file system finds that what it returned is damaged."""
     bad, good = made.add(np.zeros(2)), made.add(np.zeros(2), tensor_name(slot=1))
-    monkeypatch.setattr(OpenFile, "__init__", failing(OSError(errno.EIO, "Input/output error"), bad))
+    monkeypatch.setattr(OpenFile, "__init__", failing(OSError(code, os.strerror(code)), bad))
     result = inspected(made)
     assert result.unreadable == [str(bad.relative_to(made.root))]
     assert result.inspections[str(good.relative_to(made.root))].readable

@@ -23,6 +23,7 @@ from ingest.steps.events import (
     CommitKept,
     CommitReverted,
     DependencyDown,
+    RecheckFailed,
     SourceKept,
     StepDamaged,
     StoreRecovered,
@@ -121,6 +122,7 @@ def test_failures_name_the_step(committed: tuple[StepPlan, CommitSummary], lines
         (ReadBackFailed(KEY, DamagedStore("a shard is missing"), 1.0), "read_back_failed", "error"),
         (CommitKept(KEY, 4), "commit_kept", "warning"),
         (CommitReverted(KEY), "commit_went_back", "warning"),
+        (RecheckFailed(KEY, DamagedStore("x")), "recheck_failed", "error"),
         (StepDamaged(KEY, "a shard is missing", "run.zarr"), "step_damaged", "warning"),
     ],
 )

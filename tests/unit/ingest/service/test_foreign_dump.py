@@ -1,20 +1,26 @@
 """Whether a dump belongs to a store: a wrong --store mixes two runs, and a dump may be moved all the same."""
 
 import shutil
+import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
 
 from ingest.api import open_store
 from ingest.dispatch.outcomes import StepCommitted, StepFailed
-from ingest.service.foreign_dump import ForeignDump
+from ingest.service.foreign_dump import ForeignDump, ForeignDumpCheck
 from ingest.steps.policy import StepPolicy
 from tests.npy_files import MadeDump, tensor_name
-from tests.services import ingest, observed_service
+from tests.services import ingest, make_service, observed_service
+from tests.wrapped_objects import WrappedObjects
+from workers.errors import StoreSilent, StoreUnavailable
 from workers.model import StepKey
 from workers.store.model import Grid
+from workers.store.opening import open_objects, resolve
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -69,6 +75,51 @@ def test_a_rank_that_a_watcher_sees_later_is_refused_alone(
     keys = open_store(str(store)).keys
     assert StepKey(5, 2) in keys
     assert StepKey(0, 7) not in keys
+
+
+def test_nothing_is_committed_while_it_is_not_known_where_a_rank_belongs(
+    later: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store may fail just when it is asked for that, and answer everything that is asked afterwards."""
+    running, _ = observed_service(later, store, retry_forever=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(ForeignDumpCheck, "check", raising(StoreUnavailable("busy")))
+        before = open_store(str(store)).keys
+        for _ in range(5):
+            running.tick()
+            running.schedule.scan_soon()
+    with pytest.raises(ForeignDump):
+        running.tick()
+    assert open_store(str(store)).keys == before
+
+
+def test_a_store_that_falls_silent_meanwhile_does_not_keep_the_loop_waiting(
+    later: MadeDump, store: Path
+) -> None:
+    silence = threading.Event()
+
+    class Silent(WrappedObjects):
+        def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
+            silence.wait(20)
+            return super().get_many(keys)
+
+    objects = Silent(open_objects(resolve(str(store))))
+    running = make_service(later.root, objects, retry_forever=True, patience_s=0.05)
+    assert running.foreign_dumps is not None
+    started = time.monotonic()
+    with pytest.raises(StoreSilent):
+        running.foreign_dumps.check([0])
+    assert time.monotonic() - started < 10
+    silence.set()
+
+
+def raising(error: Exception) -> Callable[..., NoReturn]:
+    """Return a function that raises an error whatever it is called with."""
+
+    def fail(*_: object) -> NoReturn:
+        raise error
+
+    return fail
 
 
 @pytest.mark.parametrize("how", ["moved", "copied", "linked", "other chunks", "grown"])

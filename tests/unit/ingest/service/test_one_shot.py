@@ -10,14 +10,18 @@ import numpy as np
 import pytest
 
 from ingest.api import open_store
+from ingest.dispatch.outcomes import StepCommitted, StepFailed
 from ingest.dump_retention.policy import RetentionPolicy
+from ingest.reader.rows import file_rows
 from ingest.service.one_shot import finish, ingest_once
+from ingest.service.service import Service
 from ingest.steps.completeness import CompletenessPolicy
 from ingest.steps.policy import StepPolicy
 from tests.npy_files import MadeDump
 from tests.services import ingest, make_service, observed_service
 from tests.wrapped_objects import WrappedObjects
 from workers.errors import (
+    DumpError,
     DumpIngestError,
     StoreDenied,
     StoreFormatError,
@@ -26,6 +30,9 @@ from workers.errors import (
 from workers.model import StepKey
 from workers.store.backends.observed import ObservedObjects
 from workers.store.opening import open_objects, resolve
+from workers.tasks import run
+from workers.tasks.convert import convert
+from workers.tasks.model import Receipt, ShardJob
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -178,3 +185,43 @@ def test_what_a_job_writes_while_the_store_is_away_is_taken_when_the_job_ends(
     filled.add(np.zeros(1), rank=2, step=1)
     finish(service, service.clock() + 20)
     assert StepKey(2, 1) in open_store(str(store)).keys
+
+
+@pytest.fixture
+def without_one(filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
+    """A watcher that has taken everything but one step, which failed; it and the run files are left alone."""
+
+    def failing(job: ShardJob) -> Receipt:
+        if job.key == StepKey(1, 1):
+            raise DumpError("not this time")
+        return convert(job)
+
+    service, heard = observed_service(filled, store, retry_forever=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "convert", failing)
+        while len(heard.of(StepCommitted)) < 4 or not heard.of(StepFailed):
+            service.tick()
+    assert sorted(state.key.order for state in service.table if state.pause) == [
+        StepKey(0, None).order,
+        StepKey(1, 1).order,
+    ]
+    return service
+
+
+def test_run_files_that_changed_since_their_commit_are_taken_when_the_job_ends(
+    without_one: Service, filled: MadeDump, store: Path
+) -> None:
+    """They change as long as the job runs, so they are left alone for a while; now is the last chance."""
+    (filled.root / "rank_0" / "last.json").write_text("{}")
+    until = without_one.clock() + 20
+    finish(without_one, until)
+    assert without_one.clock() < until
+    rows = file_rows(open_store(str(store)).step(0, None), problems=False)
+    assert "rank_0/last.json" in {row["source"] for row in rows}
+
+
+def test_a_step_that_failed_is_tried_again_when_the_job_ends(without_one: Service, store: Path) -> None:
+    until = without_one.clock() + 20
+    finish(without_one, until)
+    assert without_one.clock() < until
+    assert StepKey(1, 1) in open_store(str(store)).keys

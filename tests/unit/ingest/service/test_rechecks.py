@@ -6,19 +6,24 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
+from distributed import Client
 
 from ingest.api import open_store
 from ingest.dispatch.clients import TaskClient
 from ingest.dispatch.outcomes import StepCommitted
 from ingest.service.service import Service
-from ingest.steps.events import ContentReplaced
+from ingest.steps.events import ContentReplaced, RecheckFailed
+from tests.fake_client import FakeClient
 from tests.npy_files import MadeDump, npy_bytes, tensor_name
-from tests.services import Heard, ingest, observed_service
-from workers.errors import ClusterError
+from tests.services import Heard, ingest, make_service, observed_service
+from workers.errors import ClusterError, DamagedStore
 from workers.model import StepKey
+from workers.tasks import run
+from workers.tasks.recheck import RecheckJob, recheck
 
 pytestmark = pytest.mark.timeout(60)
 KEY = StepKey(0, 1)
@@ -206,6 +211,41 @@ def test_one_run_reads_everything_again_once_if_it_is_told_to(
     assert KEY not in report.unchanged
     report = ingest(filled, store, recheck_rate=math.inf)
     assert report.commits == []
+
+
+def test_what_cannot_be_read_again_is_not_passed_over(
+    filled: MadeDump, store: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ingest(filled, store)
+    replace_content(target, 8.0)
+
+    def failing(job: RecheckJob) -> tuple[str, ...]:
+        if job.key == KEY:
+            raise DamagedStore("its index cannot be read")
+        return recheck(job)
+
+    monkeypatch.setattr(run, "recheck", failing)
+    report = ingest(filled, store, recheck_rate=math.inf)
+    assert report.failures.keys() == {KEY}
+    assert len(report.unchanged) == 5
+    running, heard = watching(filled, store)
+    until(running, lambda: bool(heard.of(RecheckFailed)))
+    assert {event.key for event in heard.of(RecheckFailed)} == {KEY}
+
+
+def test_what_was_in_flight_with_a_lost_client_is_read_again(
+    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = len(ingest(filled, store).commits)
+    lost, client = FakeClient(), FakeClient(eager=True)
+    running = make_service(filled.root, store, client=lost, recheck_rate=math.inf)
+    rechecks = running.rechecks
+    monkeypatch.setattr("ingest.service.rechecks._AT_ONCE", 2)
+    until(running, lambda: len(lost.futures) == 2)
+    rechecks.connect = lambda: cast("Client", client)
+    monkeypatch.setattr("ingest.service.rechecks._AT_ONCE", 3)
+    until(running, lambda: not rechecks.is_busy)
+    assert len(client.futures) == steps
 
 
 def test_the_rate_is_kept(filled: MadeDump, store: Path) -> None:

@@ -2,22 +2,23 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ingest.api import open_store
+from ingest.dispatch.clients import TaskClient
 from ingest.dispatch.outcomes import StepCommitted, StepFailed
 from ingest.service.service import Service
 from ingest.steps.completeness import CompletenessPolicy
 from ingest.steps.events import DependencyDown, StoreRecovered
 from ingest.steps.policy import StepPolicy
+from tests.fake_client import FakeClient
 from tests.npy_files import MadeDump
 from tests.services import ingest, observed_service
-from workers.errors import (
-    StoreUnavailable,
-)
+from workers.errors import ClusterError, StoreUnavailable, UsageError
 from workers.model import StepKey
 from workers.store.backends.observed import ObservedObjects
 
@@ -106,3 +107,27 @@ def test_workers_begin_before_all_of_a_dump_is_listed(
     _tick_until(running, lambda: running.dump_state is not None and not running.dump_state.pending)
     assert not running.dump_state.unlisted
     assert set(open_store(str(store)).keys) == running.dump_state.there
+
+
+def test_a_step_is_refused_once_while_there_is_no_cluster(filled: MadeDump, store: Path) -> None:
+    """What is refused needs no worker; it would be planned and kept again with each scan."""
+    client = FakeClient()
+    policy = StepPolicy(CompletenessPolicy(quiet_s=0, settle_s=0))
+    running, heard = observed_service(filled, store, client=client, retry_forever=True, policy=policy)
+    running.foreign_dumps = None
+    running.policy = replace(running.policy, foreign_ranks={7: UsageError("of another dump")})
+    running.tick()
+    assert running.submitter.busy
+    # Their plans are large, and a cluster may be away for hours.
+    client.status = "closed"
+    running.submitter.connect = refusing
+    filled.add(np.zeros(1), rank=7)
+    for _ in range(5):
+        running.schedule.scan_soon()
+        running.tick()
+    assert heard.keys(StepFailed) == [StepKey(7, 0)]
+    assert heard.of(DependencyDown)
+
+
+def refusing() -> TaskClient:
+    raise ClusterError("nobody there")

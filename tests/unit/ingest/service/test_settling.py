@@ -1,5 +1,6 @@
 """What becomes of a step that failed, or whose files changed: it is planned again, and what is left out."""
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -29,8 +30,9 @@ from workers.tasks.model import Entry, Receipt, ShardJob
 pytestmark = pytest.mark.timeout(30)
 
 
+@pytest.mark.parametrize("code", [errno.EIO, errno.EUCLEAN], ids=errno.errorcode.get)
 def test_failing_disk_costs_one_tensor_only(
-    made: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+    code: int, made: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bad sector must not keep the rest of the step from being stored, nor be hidden."""
     made.add(np.arange(100.0), tensor_name(slot=0))
@@ -40,7 +42,7 @@ def test_failing_disk_costs_one_tensor_only(
 
     def flaky(fd: int, buffers: Any, offset: int) -> int:
         if os.fstat(fd).st_ino == inode:
-            raise OSError(5, "Input/output error")
+            raise OSError(code, os.strerror(code))
         return preadv(fd, buffers, offset)
 
     with monkeypatch.context() as patched:
@@ -52,7 +54,7 @@ def test_failing_disk_costs_one_tensor_only(
     assert [tensor.read()[0] for tensor in tensors] == [0, 2]
     step = open_store(str(store)).step(0, 0)
     (row,) = np.flatnonzero(step.tables.label("kind") == RowKind.QUARANTINED)
-    assert "input/output error" in step.tables.label("problem")[row]
+    assert "the disk does not return its bytes" in step.tables.label("problem")[row]
     # Once the disk gives it again, the step is stored whole: another generation, for it lies otherwise.
     (again,) = ingest(made, store).commits
     assert (again.status, again.tensors) == ("complete", 3)
