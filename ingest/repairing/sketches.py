@@ -77,18 +77,11 @@ def mend_sketches(
     damaged = damaged_kinds(step, damages)
     if not damaged:
         return MendedSketches()
-    documents: dict[str, metadata.Document] = {}
-    chunks: dict[str, bytes] = {}
-    origin = RECOMPUTED_FROM
     try:
-        sketches = sketches_of(step)
+        sketches, origin = sketches_of(step), RECOMPUTED_FROM
         documents, chunks = sketches.documents, sketches.chunks
     except (DamagedStore, TensorsRemoved):
-        for scope in _scopes_of(damaged):
-            if (remade := remake(scope)) is not None:
-                documents |= remade.assembled.nodes
-                chunks |= remade.assembled.chunks
-                origin = remade.origin
+        documents, chunks, origin = _from_dump(damaged, remake)
     nodes = step.commit.nodes
     same = [
         kind for kind in damaged if all(documents.get(array) == nodes.get(array) for array in kind.arrays)
@@ -102,7 +95,16 @@ def mend_sketches(
     return MendedSketches({key: chunks[key] for key in keys}, origin, lost)
 
 
-def _scopes_of(kinds: Sequence[SketchKind]) -> list[MarginalScope]:
-    """Return the scopes that plans must have to make these kinds of sketches."""
-    arrays = sketch_tables.ARRAYS_OF_MARGINALS
-    return [arrays[kind].scope for kind in kinds if kind in arrays] or [MarginalScope.NONE]
+def _from_dump(
+    kinds: Sequence[SketchKind], remake: Callable[[MarginalScope], Remade | None]
+) -> tuple[dict[str, metadata.Document], dict[str, bytes], str]:
+    """Return the metadata and the chunks of these kinds of sketches, and the dump that they come from."""
+    arrays, origin = sketch_tables.ARRAYS_OF_MARGINALS, ""
+    documents: dict[str, metadata.Document] = {}
+    chunks: dict[str, bytes] = {}
+    for scope in [arrays[kind].scope for kind in kinds if kind in arrays] or [MarginalScope.NONE]:
+        if (remade := remake(scope)) is not None:
+            documents |= remade.assembled.nodes
+            chunks |= remade.assembled.chunks
+            origin = remade.origin
+    return documents, chunks, origin

@@ -147,23 +147,25 @@ class LayoutRun:
         """Return one step of all ranks; nothing if it is damaged, partial or missing on one of them."""
         if any(key.step == step for key in steps.left_out):
             return {}  # what is missing of it was named when the side was opened
-        ranks: dict[int, StepTensors] = {}
-        problems = []
         there = set(steps.keys)
-        for key in (StepKey(rank, step) for rank in steps.ranks):
-            if key not in there:
-                problems += [LeftOut(key, _MISSING)] * (not self.choices.include_partial)
-                continue
-            try:
-                loaded = source.load(key)
-            except DamagedStore as exc:
-                problems.append(LeftOut.damaged(key, exc.message))
-                continue
-            if loaded.partial and not self.choices.include_partial:
-                problems.append(LeftOut(key, loaded.partial))
-            ranks[key.rank] = loaded
+        keys = [StepKey(rank, step) for rank in steps.ranks]
+        if self.choices.include_partial:
+            keys = [key for key in keys if key in there]
+        loaded = [self._loaded(source, key) if key in there else LeftOut(key, _MISSING) for key in keys]
+        problems = [problem for problem in loaded if isinstance(problem, LeftOut)]
         left_out += [(side, problem) for problem in problems]
-        return {} if problems else ranks
+        if problems:
+            return {}
+        return {tensors.key.rank: tensors for tensors in loaded if not isinstance(tensors, LeftOut)}
+
+    def _loaded(self, source: Source, key: StepKey) -> StepTensors | LeftOut:
+        try:
+            loaded = source.load(key)
+        except DamagedStore as exc:
+            return LeftOut.damaged(key, exc.message)
+        if loaded.partial and not self.choices.include_partial:
+            return LeftOut(key, loaded.partial)
+        return loaded
 
     def _check(self, outcome: _Outcome, left_out: list[tuple[str, LeftOut]]) -> None:
         a, b = self.a.label, self.b.label

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import chain
 
 from workers.errors import UsageError
 from workers.rules.ranges import parse_range
@@ -27,23 +28,25 @@ def checked_groups(groups: Iterable[Iterable[int]]) -> list[list[int]]:
     Raises:
         UsageError: a group is none, or has fewer than two ranks, or a rank is in two of them.
     """
-    members = list(groups)
-    for group in members:
-        if isinstance(group, int | str):
-            raise UsageError(f"{group!r} is not a group of ranks", hint="For example: [[0, 1], [2, 3]].")
-    ordered = [sorted(set(group)) for group in members]
-    seen = Counter(rank for group in ordered for rank in group)
+    ordered = [_checked(group) for group in groups]
+    seen = Counter(chain.from_iterable(ordered))
     twice = [rank for rank, count in seen.items() if count > 1]
     if twice:
         raise UsageError(
             f"rank {twice[0]} is in {seen[twice[0]]} groups", hint="Put each rank into one group only."
         )
-    for group in ordered:
-        if len(group) < 2:
-            raise UsageError(
-                f"a group of {len(group)} rank has nothing to agree with: it takes two or more", hint=_HINT
-            )
     return ordered
+
+
+def _checked(group: Iterable[int]) -> list[int]:
+    if isinstance(group, int | str):
+        raise UsageError(f"{group!r} is not a group of ranks", hint="For example: [[0, 1], [2, 3]].")
+    ranks = sorted(set(group))
+    if len(ranks) < 2:
+        raise UsageError(
+            f"a group of {len(ranks)} rank has nothing to agree with: it takes two or more", hint=_HINT
+        )
+    return ranks
 
 
 def _parse_group(text: str) -> set[int]:

@@ -218,34 +218,31 @@ class _StepChannels:
 
 def _look_at(step: Step, condition: TensorFilter, by: str, factor: float) -> _StepChannels:
     was_read = step.has_read_tables
+    answer = _channels(step, condition, by, factor)
+    if not was_read:  # somebody else uses it
+        step.forget_tables()
+    return answer
+
+
+def _channels(step: Step, condition: TensorFilter, by: str, factor: float) -> _StepChannels:
     rows, keys = tensors_of(step.tables)
     key_of = dict(zip(rows.tolist(), keys, strict=True))
-    answer = _StepChannels()
     chosen = step.rows(condition)
     scope = marginals_in(step.commit.nodes) or MarginalScope.NONE
-    if scope is MarginalScope.NONE:
-        answer.counts.without = len(chosen)
-        if not was_read:  # somebody else uses it
-            step.forget_tables()
-        return answer
-    known = marginals_of(step) if chosen else {}
-    lacking = set(rows_without_marginals(step.tables, scope)) if chosen else set()
+    if scope is MarginalScope.NONE or not chosen:
+        return _StepChannels([], _Counts(without=len(chosen)))
+    known = marginals_of(step)
+    lacking = (set(chosen) - known.keys()).intersection(rows_without_marginals(step.tables, scope))
+    looked_at = [row for row in chosen if row in known]
+    too_small = len(chosen) - len(looked_at) - len(lacking)
+    answer = _StepChannels([], _Counts(len(looked_at), too_small, len(lacking)))
     dtypes = step.tables.label("dtype")
-    for row in chosen:
-        if row not in known:
-            if row in lacking:
-                answer.counts.without += 1
-            else:
-                answer.counts.too_small += 1
-            continue
-        answer.counts.looked_at += 1
+    for row in looked_at:
         shape = step.shape(row)
         for axis, marginal in known[row].items():
             channels = channels_of(marginal, math.prod(shape) // shape[axis], by=by, factor=factor)
             whole = (key_of[row], str(dtypes[row]), shape, axis)
             answer.axes.append(_AxisChannels(step.key.rank, step.key.step or 0, whole, channels))
-    if not was_read:
-        step.forget_tables()
     return answer
 
 
