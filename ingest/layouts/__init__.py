@@ -6,7 +6,8 @@ takes a module with a subclass of `base.Layout`, an entry in `detect.LAYOUTS`, a
 base.py, detect.py          the contract of layouts, and the list of them
 pattern.py, fields.py       patterns of directories, and what their fields mean
 tree.py, walk.py,           one walk over a dump for all layouts: directories, places of steps, their files
-places.py, listings.py
+places.py, misnamed.py,
+listings.py
 sections.py                 logs that hold the lines of many steps
 ranks.py                    which rank a place belongs to
 proposal.py                 the pattern that an unknown tree seems to follow

@@ -18,6 +18,7 @@ from typing import TypeAlias
 from ingest.layouts.base import Layout, LayoutPlace, Place, Problem
 from ingest.layouts.declared import CONTAINERS
 from ingest.layouts.fields import FIELDS, STEP_FIELDS
+from ingest.layouts.misnamed import is_like_rank, is_like_step, misnamed_rank, misnamed_step
 from ingest.layouts.pattern import Pattern
 from ingest.layouts.ranks import PathRank
 from ingest.layouts.walk import Walk, begins_like, is_directory
@@ -25,19 +26,6 @@ from ingest.layouts.walk import Walk, begins_like, is_directory
 #: How many entries of a directory are looked at to find out whether it holds a dump.
 MAX_SEEN = 256
 _SUFFIXES = frozenset(CONTAINERS)
-#: A number as people may write one, in any digits. What a dump system writes fits the fields of patterns.
-_NUMBER = re.compile(r"[-+]?\d+")
-#: How names begin that resemble those of the directories of ranks.
-_LIKE_RANK = re.compile(r"rank[-+_ ]?\d.*", re.DOTALL | re.IGNORECASE)
-_NO_RANK = "is not how a dump names the directory of a rank"
-_RANK_HINT = (
-    "Ranks go from 0 to 999999999, without a sign, in ASCII digits, and without zeros in front. Rename the "
-    "directory, and run the same command again."
-)
-_STEP_HINT = (
-    "Steps have at most 18 ASCII digits and no sign. The store keeps these files with the run files of their "
-    "rank, as files. Rename the directory, and run the same command again."
-)
 _UNFIT = "has tensor files and fits no pattern of --layout: nothing in it is ingested"
 _UNFIT_HINT = (
     "If they belong to the dump, add a pattern behind a semicolon: --layout "
@@ -205,7 +193,7 @@ class PlaceSearch:
         reported = {above for problem in problems for above in (problem.path, *parents(problem.path))}
         for path in sorted(self._near_ranks):
             if path not in of_dump and path not in reported and holds_tensors(self._root / path, _SUFFIXES):
-                problems.append(_misnamed_rank(path, path))
+                problems.append(misnamed_rank(path, path))
 
     def _subdirectories(self, directory: _Directory, discovery: Discovery) -> Iterator[_Directory]:
         """Add what a directory holds to `discovery`; yield the directories to enter next."""
@@ -238,7 +226,7 @@ class PlaceSearch:
         complete = [match for match in matches if match.is_complete]
         if owner.rank is None and not directory.in_place:
             self._note_unfit(directory, matches, path)
-            if not complete and _LIKE_RANK.fullmatch(name) and _expects(directory, ("rank",)):
+            if not complete and _is_misnamed_rank(directory, name):
                 self._near_ranks.append(path)
         if any(match.pattern in match.layout.transient for match in complete):
             return None
@@ -310,13 +298,10 @@ class PlaceSearch:
         if owner.rank is not None:
             discovery.outside_of(owner).add_tree(path)
             if _resembles_step(directory, path):
-                problem = Problem(
-                    path, "is not how a dump names a step", _STEP_HINT, left_out=True, misnamed=True
-                )
-                discovery.unowned.problems.append(problem)
+                discovery.unowned.problems.append(misnamed_step(path))
         elif any(layout.near_miss and layout.near_miss.fullmatch(path) for layout in self._layouts):
             top, _, _ = path.partition("/")
-            problem = _misnamed_rank(top, path)
+            problem = misnamed_rank(top, path)
             if problem not in discovery.unowned.problems:
                 discovery.unowned.problems.append(problem)
 
@@ -330,17 +315,17 @@ def _with_siblings(likely: Sequence[_Match], entered: Sequence[_Match]) -> list[
     return [match for match in entered if match in likely or (match.is_at_files and match.layout in there)]
 
 
-def _misnamed_rank(of_rank: str, path: str) -> Problem:
-    """Return the problem of a directory that resembles that of a rank, or is below `of_rank`, which does."""
-    number = of_rank.rpartition("/")[2].removeprefix("rank").removeprefix("_")
-    if _NUMBER.fullmatch(number) is None:
-        return Problem(path, _NO_RANK, misnamed=True)
-    return Problem(of_rank, _NO_RANK, _RANK_HINT, left_out=True, misnamed=True)
+def _is_misnamed_rank(directory: _Directory, name: str) -> bool:
+    """Return whether a name begins like that of a rank where patterns have one, and fits none of them."""
+    if not is_like_rank(name) or not _expects(directory, ("rank",)):
+        return False
+    entered = (match.enter(name) for match in directory.matches)
+    return not any(match is not None and "rank" in match.fields for match in entered)
 
 
 def _resembles_step(directory: _Directory, path: str) -> bool:
     """Return whether the name of a subdirectory is a number where a pattern has that of a step."""
-    return _NUMBER.fullmatch(path.rpartition("/")[2]) is not None and _expects(directory, STEP_FIELDS)
+    return is_like_step(path.rpartition("/")[2]) and _expects(directory, STEP_FIELDS)
 
 
 def _expects(directory: _Directory, fields: Iterable[str]) -> bool:

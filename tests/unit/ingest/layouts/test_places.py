@@ -100,6 +100,12 @@ def test_tensors_under_a_name_like_that_of_a_rank_are_reported(path: str, tmp_pa
     ]
 
 
+@pytest.mark.parametrize("path", ["rank_0/step_3/fc/a.npy", "step3/rank0/a.npy"])
+def test_a_rank_of_a_tree_that_no_layout_knows_is_not_called_misnamed(path: str, tmp_path: Path) -> None:
+    make(tmp_path, path)
+    assert discover(tmp_path).unowned.problems == []
+
+
 def test_place_needs_its_evidence_where_others_use_such_names(tmp_path: Path) -> None:
     make(tmp_path, "step5/rank0/model.ckpt", "step6/rank0/dump.json")
     assert places(discover(tmp_path)) == {("msprobe", "step6/rank0")}
