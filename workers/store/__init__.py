@@ -3,8 +3,9 @@
 objects.py, opening.py,    the contract of a bucket or directory; opening one; backends/ implements it
 pieces.py, uploads.py
 commit.py, record.py,      the commit: one PUT that makes a step visible; its record; its checksum; how memory
-leaf_checksum.py,          holds it; adding to it later; what is announced before it changes
+leaf_checksum.py,          holds it; adding to it later; what is announced before it changes; what refuses it
 compact_leaf.py,
+removed_meanwhile.py,
 extending.py,
 announcements.py
 step.py, tables.py,        a committed step: its index and statistics; what the rows are called

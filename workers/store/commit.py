@@ -36,6 +36,7 @@ from workers.store.record import (
     not_ours,
     root_format,
 )
+from workers.store.removed_meanwhile import refuse_without_pool, refuse_without_shards
 
 ROOT = "zarr.json"
 #: Commits that are requested before the first of them is looked at.
@@ -188,13 +189,14 @@ def write(
         now: the time of the commit.
 
     Raises:
-        SourceChanged: another generation was committed meanwhile, the tensors of this one were removed, or
-            something was removed from the pool.
+        SourceChanged: another generation was committed meanwhile, or tensors of this one were removed, also
+            from the pool.
         StoreError: the store refused.
     """
     key, fingerprint, checksums = summary.key, summary.fingerprint, contents.checksums
     _write_generation(objects, summary, nodes, objects_to_write)
-    _refuse_if_gone(objects, key, contents.pool)
+    refuse_without_pool(objects, key, contents.pool)
+    refuse_without_shards(objects, key, fingerprint, contents.stored)
     present_data = objects.get(f"{key.path}/{LEAF}")
     present = None if present_data is None else _undamaged(present_data, key)
     if present is not None:
@@ -295,18 +297,6 @@ def _undamaged(data: bytes, key: StepKey) -> Commit | None:
         return parse(data, key)
     except DamagedStore:
         return None
-
-
-def _refuse_if_gone(objects: ObjectStore, key: StepKey, paths: Iterable[str]) -> None:
-    """Raise SourceChanged if an array is not in the pool any more: gc may have taken it for unused."""
-    if not paths:
-        return
-    prefix = pool.pool_of(key)
-    present = objects.sizes(prefix)
-    for path in paths:
-        below = path[len(prefix) + 1 :]
-        if not {f"{below}/{pool.SHARD}", f"{below}/{pool.NODE}"} <= present.keys():
-            raise SourceChanged(f"{key}: {path} was removed from the pool meanwhile")
 
 
 def _refuse_if_late(
