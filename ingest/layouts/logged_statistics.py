@@ -23,7 +23,7 @@ from workers.dump.model import ReportedStatistics, TensorName
 
 #: The first part of the label of rows that hold a statistic.
 STATISTIC_IO = "statistic"
-#: What a log tells of an operator is kept for each of its tensors: at most so many characters of each text.
+#: Each tensor of an operator keeps what a log says of the operator: this many characters of a text at most.
 MAX_TEXT = 1000
 #: Collectives that return before their output is written: what is hashed then is what was in its memory.
 _WRITES_LATER = re.compile(r"all_?reduce|all_?gather|reduce_scatter|all_?to_?all|broadcast")

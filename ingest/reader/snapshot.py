@@ -22,6 +22,8 @@ from workers.model import StepKey
 from workers.store.model import CommitSummary
 
 NOT_COMMITTED = "not committed"
+#: What to do if too few steps are complete.
+PARTIAL_HINT = "--include-partial uses partial steps, too."
 _DAMAGED = "damaged: "
 #: Indexes that are read at once to find those that are damaged.
 _INDEXES_AT_ONCE = 4

@@ -78,7 +78,8 @@ def mend_sketches(
     if not damaged:
         return MendedSketches()
     try:
-        sketches, origin = sketches_of(step), RECOMPUTED_FROM
+        wanted = [arrays for kind, arrays in sketch_tables.ARRAYS_OF_MARGINALS.items() if kind in damaged]
+        sketches, origin = sketches_of(step, wanted), RECOMPUTED_FROM
         documents, chunks = sketches.documents, sketches.chunks
     except (DamagedStore, TensorsRemoved):
         documents, chunks, origin = _from_dump(damaged, remake)

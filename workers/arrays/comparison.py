@@ -384,7 +384,7 @@ def _distance(a: Array, b: Array) -> Array:
     distance = np.where(above, unsigned_a - unsigned_b, unsigned_b - unsigned_a).astype(np.float64)
     if a.dtype.kind == b.dtype.kind:
         return distance
-    # It need not fit if one is negative and the other has no sign; but float64 tells these two apart.
+    # If one is negative and the other has no sign, the distance may not fit; float64 tells these two apart.
     return np.where((a < 0) | (b < 0), np.abs(_widened(a) - _widened(b)), distance)
 
 

@@ -5,14 +5,14 @@ Idempotent. The payloads are read from the store; the dump is not needed.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from workers.arrays.sketches.block_digests import SMALL_NBYTES, RunningBlockDigests
-from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.arrays.sketches.marginals import MarginalTable
 from workers.errors import DamagedStore, StepRemoved, TensorsRemoved
 from workers.model import MIB, StepKey
@@ -23,7 +23,7 @@ from workers.store.model import RowKind, StoreAddress
 from workers.store.opening import open_objects
 from workers.store.recomputed import RecomputedStatistics
 from workers.store.sketches import block_digests, histograms, marginals, sketch_tables
-from workers.store.sketches.marginals import StepMarginals
+from workers.store.sketches.marginals import MarginalArrays, StepMarginals
 from workers.store.step import StoredStep
 
 _PIECE_NBYTES = 16 * MIB
@@ -67,8 +67,7 @@ def sketch(job: SketchJob) -> Sketched:
         sketches = sketches_of(StoredStep(objects, present))
     except (DamagedStore, StepRemoved, TensorsRemoved) as exc:
         return Sketched(job.key, left=exc.message)
-    there = {*present.nodes, *marginals.LARGE.paths}  # marginals of all tensors include those of large ones
-    documents = {path: node for path, node in sketches.documents.items() if path not in there}
+    documents = {path: node for path, node in sketches.documents.items() if path not in present.nodes}
     chunks = {key: data for key, data in sketches.chunks.items() if key.partition("/c/")[0] in documents}
     if not extend(objects, present, documents, chunks):
         return Sketched(job.key, left="it was committed again, or removed, meanwhile")
@@ -84,7 +83,7 @@ def _why_left(present: Commit) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sketches:
-    """The tables of the sketches of a step, encoded; with marginals of all tensors, and of large ones."""
+    """The tables of the sketches of a step, encoded."""
 
     tensors: int
     """How many tensors have a histogram."""
@@ -94,8 +93,12 @@ class Sketches:
     """Their chunks, by path in the generation."""
 
 
-def sketches_of(step: StoredStep) -> Sketches:
+def sketches_of(step: StoredStep, wanted: Sequence[MarginalArrays] = (marginals.ALL,)) -> Sketches:
     """Return the sketches of a step, computed from its payloads.
+
+    Args:
+        step: the step.
+        wanted: which arrays of marginals are made.
 
     Raises:
         DamagedStore: the index or a payload is damaged.
@@ -105,7 +108,10 @@ def sketches_of(step: StoredStep) -> Sketches:
     counted = set(histograms.distinct(histograms.counted_rows(table), table))
     large = _large_payloads(step)
     is_stored = (table.number("size") > 0) & (table.number("offset") >= 0)
-    summed = counted & set(marginals.rows_with_marginals(table))
+    scopes = {
+        arrays: counted.intersection(marginals.rows_with_marginals(table, arrays.scope)) for arrays in wanted
+    }
+    summed = set(chain.from_iterable(scopes.values()))
     rows = [row for row in sorted(counted | large) if is_stored[row]]
     of_axes: dict[int, MarginalTable] = {}
     bins: dict[int, npt.NDArray[np.int64]] = {}
@@ -129,9 +135,9 @@ def sketches_of(step: StoredStep) -> Sketches:
         entry_table.encode(entry_table.joined([entry_table.gathered(all_rows, of_places)]))
         for entry_table, of_places in ((histograms.TABLE, bins), (block_digests.TABLE, blocks))
     ]
-    summed_up = StepMarginals.of_places(all_rows, of_axes)
-    of_large = summed_up.of_rows(marginals.rows_with_marginals(table, MarginalScope.LARGE))
-    encoded += [marginals.ALL.encode(summed_up), marginals.LARGE.encode(of_large)]
+    for arrays, rows_in_scope in scopes.items():
+        in_scope = {row: of_axes[row] for row in rows_in_scope & of_axes.keys()}
+        encoded.append(arrays.encode(StepMarginals.of_places(all_rows, in_scope)))
     for documents, chunks in encoded:
         made.documents.update(documents)
         made.chunks.update(chunks)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from ingest.page.drawing.scale import divisor_for
 from ingest.page.drawing.svg import picture, tag, text
 from ingest.page.words import number, whole
 from ingest.questions.heatmap_scale import LOGARITHMIC
+from workers.arrays.spans import divisor_for
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +21,7 @@ _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 520.0, 190.0, 72.0, 34.0, 14.0
 _LINES_HEIGHT = 230.0
 #: What steps take beside the margins: few steps make a picture that fits a phone.
 _STEP_WIDTH, _STEPS_WIDTH = 100.0, (200.0, 960.0)
-#: The points of a line are marked if there are at most so many: more would hide it.
+#: The points of a line are marked if there are at most this many: more marks would hide the line.
 _POINTS = 200
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ingest.page.words import number, whole
 from ingest.questions.heatmap_scale import LOGARITHMIC
+from workers.arrays.spans import divisor_for
 
 #: Colours between the least and the greatest value.
 LEVELS = 7
@@ -21,14 +22,6 @@ ONLY_LEVEL = 5
 def css_of(level: int) -> str:
     """Return the class of a level: `lv3`; 0 is `zero`, and -1 is `unknown`."""
     return {-1: "unknown", 0: "zero"}.get(level, f"lv{level}")
-
-
-def divisor_for(low: float, high: float) -> float:
-    """Return by what two numbers are divided before they are subtracted: the difference is finite then.
-
-    The least numbers are not divided: half of them is zero.
-    """
-    return 2.0 if math.isinf(high - low) else 1.0
 
 
 @dataclass(frozen=True, slots=True)

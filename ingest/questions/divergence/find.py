@@ -35,7 +35,7 @@ from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.parallel.mesh import replica_groups
 from ingest.reader.ranges import format_ranges, named_ranges
-from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
+from ingest.reader.snapshot import PARTIAL_HINT, Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.tensor_filter import FilterFields
 from ingest.reader.text import counted
@@ -47,7 +47,6 @@ from workers.store.consolidated.blocks import Block, TensorKey
 _SUPPORT = 0.1
 #: Steps at which `layout` looks if many are suspected: a mistake of the program is in all of them.
 _SUSPECTS = 2
-_PARTIAL_HINT = "--include-partial uses partial steps, too."
 _LINKS_HINT = "Choose two ranks or more; `divergence --links` looks within one."
 #: Names that a note spells out.
 _SHOWN = 3
@@ -116,7 +115,7 @@ def _divergence_in(
         raise UsageError(
             f"{snapshot.store.url}: only rank {snapshot.ranks[0]} has complete steps of those that are asked "
             "for, so it has nothing to agree with",
-            hint=_PARTIAL_HINT if snapshot.left_out else _LINKS_HINT,
+            hint=PARTIAL_HINT if snapshot.left_out else _LINKS_HINT,
         )
     groups = _groups_of(snapshot) if given is None else _Groups("given", given)
     return _DivergenceSearch(StepStatistics(snapshot), groups).run(
@@ -145,7 +144,7 @@ def _groups_of(snapshot: Snapshot) -> _Groups:
     if not unknown:
         note = "by their places in the mesh, no two ranks are replicas: what they share was inferred"
     elif len(unknown) < len(coordinates):
-        which = f"rank{'s' * (len(unknown) > 1)} {format_ranges(unknown)}"
+        which = named_ranges("rank", unknown)
         note = f"the place of {which} in the mesh is not known: which ranks are replicas was inferred"
     return _Groups("inferred", None, note)
 
@@ -327,7 +326,7 @@ class _DivergenceSearch:
         # they are listed, because a rank may have any number.
         if 0 < max(known) + 1 - len(known) < len(known):
             holes = set(range(max(known))) - known
-            self.notes.append(f"the store has nothing of rank{'s' * (len(holes) > 1)} {format_ranges(holes)}")
+            self.notes.append(f"the store has nothing of {named_ranges('rank', holes)}")
 
     def _note_outputs(
         self, expectations: Expectations, seen: Observation, chosen: npt.NDArray[np.bool_]

@@ -25,10 +25,9 @@ from ingest.questions.placement.mistakes import MistakeSearch
 from ingest.questions.placement.replicas import ReplicaCounts
 from ingest.reader.catalog import Catalog
 from ingest.reader.ranges import format_ranges
-from ingest.reader.snapshot import LeftOut, refuse_url
+from ingest.reader.snapshot import PARTIAL_HINT, LeftOut, refuse_url
 from workers.errors import DamagedStore, UsageError
 
-_PARTIAL_HINT = "--include-partial uses partial steps, too."
 _OWN, _OPEN = "each rank its own", "?"
 
 
@@ -54,7 +53,7 @@ def layout(store: Catalog, step: int | None = None, *, include_partial: bool = F
     if len(ranks) < 2:
         raise UsageError(
             f"{store.url}: only rank {format_ranges(ranks)} has complete steps: a layout takes several ranks",
-            hint=_PARTIAL_HINT if source.left_out else "`dump-ingest ls` lists all ranks and steps.",
+            hint=PARTIAL_HINT if source.left_out else "`dump-ingest ls` lists all ranks and steps.",
         )
     steps = sorted({key.step for key in source.keys if key.step is not None})
     search = _LayoutSearch(ranks)
@@ -86,7 +85,7 @@ def _refuse_nothing(url: str, left_out: Sequence[LeftOut]) -> None:
     first = f" ({left_out[0]})" if left_out else ""
     raise UsageError(
         f"{url}: no step has tensors on two ranks{first}",
-        hint=_PARTIAL_HINT if left_out else "`dump-ingest ls` lists all ranks and steps.",
+        hint=PARTIAL_HINT if left_out else "`dump-ingest ls` lists all ranks and steps.",
     )
 
 

@@ -14,6 +14,7 @@ from ingest.reader.anatomy.answer import Anatomy, AxisCounts, NonFinite
 from ingest.reader.anatomy.order_keys import are_numbers, widened
 from ingest.reader.anatomy.percentiles import percentiles
 from ingest.reader.text import value_text
+from workers.arrays.spans import divisor_for
 from workers.arrays.statistics import is_complex, widened_complex
 
 #: Reads all elements once, in 1-D pieces in the order of the dump.
@@ -153,9 +154,7 @@ def _worst(counts: npt.NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
 def _histogram(read: Pieces, low: float, high: float, bins: int) -> tuple[tuple[float, ...], tuple[int, ...]]:
     if low == high:
         return (low, high), (sum(len(piece) for piece in read()),)
-    # The range of float64 itself cannot be expressed in float64, so it is halved. The least numbers are not:
-    # half of them is zero.
-    divisor = 2.0 if math.isinf(high - low) else 1.0
+    divisor = divisor_for(low, high)
     edges = np.linspace(low / divisor, high / divisor, bins + 1)
     counts = np.zeros(bins, np.int64)
     for piece in read():

@@ -28,6 +28,7 @@ from workers.arrays.sharded.assembly import (
     joined,
     zigzag,
 )
+from workers.host.wording import counted
 
 #: The most dimensions of a mesh that is guessed, and the most ways that are tried for one tensor.
 _MAX_DIMENSIONS = 4
@@ -111,8 +112,7 @@ class Placement:
         text = ", ".join(map(str, shown)) or "whole"
         remarks = ["uneven"] * self.uneven
         if self.padding:
-            count = abs(self.padding)
-            positions = f"{count} position{'s' * (count != 1)}"
+            positions = counted(abs(self.padding), "position")
             remarks.append(f"{positions} of padding{' in B' * (self.padding < 0)}")
         return f"{text} ({', '.join(remarks)})" if remarks else text
 

@@ -20,7 +20,7 @@ _Path: TypeAlias = tuple[str, ...]
 _MAX_DEPTH = 64
 _MAX_VALUES = 1_000_000
 _MIN_VALUES, _VALUES_PER_BYTE = 10_000, 4
-#: A text counts as another value for each of so many characters.
+#: A text counts as one more value for each run of this many characters.
 _CHARACTERS_PER_VALUE = 32
 #: Attributes of a file that take more than this as JSON are left out, the last first, and named.
 MAX_ATTRIBUTES_NBYTES = 64 * 1024

@@ -107,13 +107,10 @@ class StepMarginals:
             return StepMarginals(entries, self.values[:, places])
         return StepMarginals(entries, self.values[:, : lengths.sum()])
 
-    def of_rows(self, rows: Sequence[int]) -> StepMarginals:
-        """Return the marginals of some rows."""
-        return self.of_entries(np.flatnonzero(is_of_rows(self.entries, rows)))
-
     def without_copies(self, index: Tables) -> StepMarginals:
         """Return the marginals, except of tensors that are equal to a tensor of an earlier row."""
-        return self.of_rows(histograms.distinct(rows_of(self.entries), index))
+        kept = histograms.distinct(rows_of(self.entries), index)
+        return self.of_entries(np.flatnonzero(is_of_rows(self.entries, kept)))
 
     def of_row(self, row: int) -> dict[int, Marginal]:
         """Return by axis the marginals that a row has itself."""

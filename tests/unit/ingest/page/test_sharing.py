@@ -85,7 +85,7 @@ def test_questions_that_wait_for_a_thread_are_bounded() -> None:
                 await answers.answer("one more", make)
             shared = asyncio.create_task(
                 answers.answer(0, make)
-            )  # another viewer of the same is no question more
+            )  # another viewer of the same asks nothing new
             await asyncio.sleep(0)
             gate.set()
             made = await asyncio.gather(shared, *first)

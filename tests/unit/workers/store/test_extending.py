@@ -51,11 +51,7 @@ def test_nodes_are_added_and_everything_else_stays(objects: ObjectStore) -> None
     before = _current(objects)
     assert _extended(objects, before)
     after = _current(objects)
-    assert after.nodes.keys() - before.nodes.keys() == {
-        "histograms",
-        "large_marginal_axes",
-        "marginal_axes",
-    }
+    assert after.nodes.keys() - before.nodes.keys() == {"histograms", "marginal_axes"}
     assert (after.fingerprint, after.record.committed_at) == (before.fingerprint, before.record.committed_at)
     assert after.record.format_version == before.record.format_version
 

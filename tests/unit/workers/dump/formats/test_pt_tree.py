@@ -143,7 +143,7 @@ def nested(value: Any, references: int, levels: int) -> Any:
 def test_same_values_cannot_be_referred_to_too_often(value: Any) -> None:
     with pytest.raises(UnreadableTensor, match="the same ones too often"):
         contents(value)
-    # A pickle that is long enough to have so many of its own may hold them.
+    # A pickle that is long enough for that many values may hold them.
     contents_of_pickle(value, pickle_nbytes=10**6)
 
 
