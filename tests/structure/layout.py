@@ -100,33 +100,5 @@ def imports_at(tree: Tree, place: Place, *, internal: bool = False) -> int:
     )
 
 
-def mirrored(tree: Tree) -> int:
-    """Count the modules whose test file has the corresponding name and folder.
-
-    `workers/store/commit.py` is mirrored by `tests/unit/workers/store/test_commit.py`. An underscore at the
-    beginning of a module's name is left out of the name of its test file.
-    """
-    return len(_with_tests(tree)) - len(unmirrored(tree))
-
-
-def mirrored_percent(tree: Tree) -> float:
-    """Return the share of all modules that are mirrored, leaving out `__init__` and generated code."""
-    return round(100 * mirrored(tree) / max(1, len(_with_tests(tree))), 1)
-
-
-def unmirrored(tree: Tree) -> list[str]:
-    """List the modules without such a test file, by path."""
-    return [str(source.path) for source in _with_tests(tree) if not (tree.root / _test_of(source)).is_file()]
-
-
-def _with_tests(tree: Tree) -> list[Source]:
-    """Return the modules that are to have tests: all but each `__init__`, also those of types alone."""
-    return [source for source in tree.sources if not source.is_init]
-
-
 def _length(source: Source) -> int:
     return len(source.text.splitlines())
-
-
-def _test_of(source: Source) -> str:
-    return f"tests/unit/{source.path.parent}/test_{source.path.name.lstrip('_')}"

@@ -47,8 +47,6 @@ FIGURES: Mapping[str, Callable[[Tree], Figure]] = {
     '"is no", "are no" in code': words.negated,
     'of these, "there is no", "there are no"': words.negated_there,
     '"is no", "are no" in pages': words.negated_in_pages,
-    "modules that a test mirrors": layout.mirrored,
-    "modules that a test mirrors, %": layout.mirrored_percent,
     "collections keyed by step": classes.keyed_by_step_count,
     "class names used twice": classes.names_used_twice_count,
 }

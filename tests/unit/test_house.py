@@ -47,8 +47,8 @@ def test_few_functions_are_complex(tree: Tree) -> None:
     assert functions.complex_over_percent(tree, 10) <= 3.0, functions.worst(tree)
 
 
-def test_few_modules_are_long(tree: Tree) -> None:
-    assert layout.modules_over(tree, 400) <= 6
+def test_no_module_is_very_long(tree: Tree) -> None:
+    assert layout.modules_over(tree, 800) == 0
 
 
 def test_negations_are_plain(tree: Tree) -> None:

@@ -137,16 +137,6 @@ def test_generated_code_is_not_measured(tmp_path: Path) -> None:
     assert layout.loose_modules(tree) == {"ingest": 0, "workers": 0}
 
 
-def test_test_mirrors_a_module_by_name_and_place(tmp_path: Path) -> None:
-    plant(tmp_path, workers__store__commit="", workers___shards="", workers__model="", ingest__plan="")
-    for test in ("workers/store/test_commit.py", "workers/test_shards.py", "workers/test_plan.py"):
-        path = tmp_path / "tests/unit" / test
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    tree = Tree(tmp_path)
-    assert (layout.mirrored(tree), layout.mirrored_percent(tree)) == (2, 50.0)
-
-
 def test_every_function_has_a_complexity_of_its_own(tmp_path: Path) -> None:
     """What is inside of a function does not count twice."""
     text = (
