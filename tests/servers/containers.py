@@ -189,8 +189,8 @@ class Podman:
         )
         mounts = [f"{self.root}/pip.conf:/etc/pip.conf:ro", f"{self.root}/uv.toml:/etc/uv/uv.toml:ro"]
         mounts += [f"{ca}:{_CA}:ro"] if ca else []
-        # Packages may also come from directories of this machine, and constraints from a file. An index links to
-        # files beside it.
+        # Packages may also come from directories of this machine, and constraints from a file. An index links
+        # to files beside it.
         words = [word for value in settings.values() for word in value.split()]
         places = {Path(word) for word in words if word.startswith("/")}
         places |= {Path(urlparse(word).path).parent for word in words if word.startswith("file:")}
