@@ -1,1 +1,0 @@
-"""Measures of the sources: size, imports, complexity, names and wording."""
