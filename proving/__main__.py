@@ -1,0 +1,55 @@
+"""`python -m proving`: run the cases, score the answers, print the tables."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from proving import report
+from proving.case import Result, Verdict
+from proving.cases import all_cases
+from proving.runner import Proving
+
+
+def main() -> int:
+    """Run what the command line names; return 1 if a program or a question broke."""
+    arguments = _arguments()
+    cases = [case for case in all_cases(arguments.seed) if fnmatchcase(case.name, arguments.only)]
+    started = time.perf_counter()
+    with (
+        tempfile.TemporaryDirectory(prefix="proving-") as directory,
+        Proving(Path(arguments.keep or directory), arguments.jobs) as proving,
+    ):
+        results = proving.results(cases, _say)
+    print(report.text(results, verbose=arguments.verbose))
+    print(f"{len(results)} cases in {time.perf_counter() - started:.0f} s")
+    if arguments.json:
+        arguments.json.write_text(report.json_of(results))
+    if arguments.html:
+        arguments.html.write_text(report.html(results))
+    return int(any(Verdict.BROKEN in result.verdicts.values() for result in results))
+
+
+def _say(result: Result) -> None:
+    verdicts = " ".join(f"{question}={verdict}" for question, verdict in result.verdicts.items())
+    print(f"{result.case.name}: {verdicts}", file=sys.stderr, flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m proving", description=__doc__)
+    parser.add_argument("--only", default="*", metavar="GLOB", help="cases with such names")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and batches")
+    parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page")
+    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep the stores of all runs there")
+    parser.add_argument("--verbose", action="store_true", help="print what every answer says")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
