@@ -9,16 +9,16 @@ import time
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from proving import report
+from proving import parallel, report, single
 from proving.case import Result, Verdict
-from proving.cases import all_cases
 from proving.runner import Proving
 
 
 def main() -> int:
     """Run what the command line names; return 1 if a program or a question broke."""
     arguments = _arguments()
-    cases = [case for case in all_cases(arguments.seed) if fnmatchcase(case.name, arguments.only)]
+    every = [*single.cases(arguments.seed), *parallel.cases(arguments.seed)]
+    cases = [case for case in every if fnmatchcase(case.name, arguments.only)]
     started = time.perf_counter()
     with (
         tempfile.TemporaryDirectory(prefix="proving-") as directory,

@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def ask(place: Path, reference: Path | None, *, alone: bool) -> Asked:
     store = ingest.open_store(place / _STORE)
     questions: dict[str, Callable[[], Iterator[Statement]]] = {}
     if alone:
-        questions = {name: lambda ask=ask: ask(store) for name, ask in _ALONE.items()}
+        questions = {name: partial(ask, store) for name, ask in _ALONE.items()}
     if reference is not None:
         questions["compare"] = lambda: _compare(store, ingest.open_store(reference / _STORE))
     statements, problems = {}, {}
@@ -164,7 +165,7 @@ def _admits(known: Mapping[str, Any]) -> bool:
 
 def _places(*names: str) -> tuple[str, ...]:
     """Return the names that a place goes by: `Parameter.fc.weight` is `fc.weight`, too."""
-    told = {}
+    told: dict[str, None] = {}
     for name in filter(None, names):
         whole = re.sub(r"\.(input|output)\.(\d+|[a-z_.]+\.\d+)(#\d+)?$", "", name)
         path = re.sub(r"^((Module|Functional|Torch|Tensor)\.[^.]*|Parameter|Buffer|Gradient)\.", "", whole)

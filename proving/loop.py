@@ -187,7 +187,7 @@ class _Loop:
 
     def run(self, steps: range) -> None:
         """Train, and dump."""
-        how = {"first_step": steps.start, "every": self.training.every}
+        how: dict[str, Any] = {"first_step": steps.start, "every": self.training.every}
         if self.training.accumulate > 1 or self.training.evaluate_every:
             how["advance"] = "optimizer"
         with self.job.recorded(self.net, **how):
