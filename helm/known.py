@@ -8,7 +8,7 @@ import yaml
 
 from ingest.cli.app import load_command
 from workers.arrays.aggregate import SUMS
-from workers.rules.step_columns import COLUMNS
+from workers.rules.step import COLUMNS
 from workers.store.sketches.sketch_names import COUNTS, LOSS, PERCENTILE
 
 #: Commands that take `extraArgs`, and the value of the chart for each option that the chart itself sets.

@@ -1,4 +1,4 @@
-"""Choosing among names by patterns, and guessing which names somebody may have meant.
+"""Choosing among names by patterns and ranks by ranges, and guessing which names somebody may have meant.
 
 A user chooses names by globs. A rule chooses tensors by globs, or by `re:` and a regular expression.
 """
@@ -20,6 +20,7 @@ REGEX = "re:"
 _SUGGESTED = 5
 #: Names that are compared by their letters, at most: to compare a hundred thousand would take minutes.
 _COMPARED = 5000
+_RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
 #: By what is named: the command that lists the names.
 _LISTED_BY: Mapping[str, str] = {"tensor": "dump-ingest find STORE", "rule": "dump-ingest rules list"}
 
@@ -120,3 +121,12 @@ def near(wanted: str, names: Sequence[str]) -> list[str]:
             by_word.setdefault(word, []).append(name)
     words = difflib.get_close_matches(plain, by_word, n=_SUGGESTED, cutoff=0.6)
     return list(dict.fromkeys(name for word in words for name in by_word[word][:_SUGGESTED]))[:_SUGGESTED]
+
+
+def parse_range(text: str) -> tuple[int, int] | None:
+    """Return the first and the last number of `3` or `0-7`; None if the text is not such a range."""
+    match = _RANGE.fullmatch(text.strip())
+    if match is None:
+        return None
+    first, last = int(match[1]), int(match[2] or match[1])
+    return (first, last) if first <= last else None

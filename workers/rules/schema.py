@@ -1,7 +1,7 @@
 """What a file of rules may say: one pydantic model for each kind of rule.
 
 To add a kind, add its model here (its fields, and by its base class what it looks at), and a function that
-evaluates it: in `workers.rules.step_kinds`, `ingest.findings.series_kinds` or `ingest.findings.replicas`.
+evaluates it: in `workers.rules.step`, `ingest.findings.series_kinds` or `ingest.findings.replicas`.
 
 Names and meanings of thresholds follow MindSpore Insight's watchpoints (`max_gt` fires if the maximum is
 greater), so that its users recognize them.
@@ -14,16 +14,29 @@ from functools import reduce
 from operator import or_
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
+import numpy as np
+import numpy.typing as npt
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    field_validator,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
 
+from workers.arrays.filter import Filter
 from workers.arrays.number_formats import format_named
+from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError
-from workers.rules.condition import checked_condition
-from workers.rules.names import REGEX
-from workers.rules.ranges import parse_range
-from workers.rules.step_columns import COLUMNS
+from workers.rules.names import REGEX, parse_range
+from workers.rules.step import COLUMNS
 from workers.rules.values import Parameter, Rule, Scope, Selector
 from workers.store.consolidated.blocks import BLOCK_COLUMNS
+from workers.store.sketches.sketch_names import is_sketch_column
+from workers.store.tables import NUMBERS
 
 #: The largest number of findings of a rule in one step that may be stored.
 MAX_LIMIT = 10_000
@@ -31,7 +44,37 @@ MAX_LIMIT = 10_000
 Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 Positive: TypeAlias = Annotated[float, Field(allow_inf_nan=False, gt=0)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
-Patterns: TypeAlias = tuple[str, ...]
+
+
+def _patterns(value: Any) -> Any:
+    """Return patterns, of which a single one may be given as text, after checking regular expressions."""
+    patterns = (value,) if isinstance(value, str) else value
+    for pattern in patterns if isinstance(patterns, list | tuple) else ():
+        if isinstance(pattern, str) and pattern.startswith(REGEX):
+            try:
+                re.compile(pattern.removeprefix(REGEX))
+            except re.error as exc:
+                message = f"{pattern!r} is not a valid regular expression: {exc}"
+                raise ValueError(message) from exc
+    return patterns
+
+
+def _spans(value: Any) -> Any:
+    """Return ranks as first and last of each span, from a number, a range, or a list of both."""
+    spans = []
+    for text in value if isinstance(value, list | tuple) else str(value).split(","):
+        span = text if isinstance(text, tuple) else parse_range(str(text))
+        if span is None:
+            message = f"must be ranks such as 3, 0-7 or [0, 2, 8-15], got {text!r}"
+            raise ValueError(message)
+        spans.append(span)
+    return tuple(spans)
+
+
+Patterns: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_patterns)]
+Ranks: TypeAlias = Annotated[tuple[tuple[int, int], ...], BeforeValidator(_spans)]
+#: The columns that are numbers, besides the columns of sketches. All others are text.
+_NUMBERS = frozenset([*FIELDS, *NUMBERS, "rank", "step", "copy"])
 #: By kind, in the order of the documentation. Every model that gives its kind is in it.
 MODELS: dict[str, type[BaseRule]] = {}
 
@@ -68,7 +111,7 @@ class BaseRule(BaseModel):
     """Patterns over `input`, `output`, ..."""
     graph: Patterns = ()
     """Patterns over the graph."""
-    rank: tuple[tuple[int, int], ...] = ()
+    rank: Ranks = ()
     """Ranks, such as 0-7 or [0, 2, 8-15]. None: all."""
     where: str = ""
     """A further condition on the tensor as it is in the step, in the form of `find --where`."""
@@ -84,31 +127,22 @@ class BaseRule(BaseModel):
         for kind in get_args(cls.model_fields["kind"].annotation):
             MODELS[kind] = cls
 
-    @field_validator("include", "exclude", "op_type", "exclude_op_type", "io", "graph", mode="before")
-    @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
-        return _patterns(value)
-
     @field_validator("where")
     @classmethod
-    def _is_condition(cls, value: str) -> str:
-        return checked_condition(value, cls.columns) if value else value
+    def _is_condition(cls, text: str) -> str:
+        """Evaluate the condition on one element of each column: a wrong one must not wait for a step."""
+        if text:
+            try:
+                condition = Filter(text, cls.columns, said_by="")
+                condition.evaluate({name: _example(name) for name in condition.names})
+            except UsageError as exc:
+                raise ValueError(". ".join(filter(None, (exc.message, exc.hint)))) from exc
+        return text
 
-    @field_validator("rank", mode="before")
     @classmethod
-    def _spans(cls, value: Any) -> Any:
-        texts = value if isinstance(value, list | tuple) else str(value).split(",")
-        spans = []
-        for text in texts:
-            if isinstance(text, tuple):
-                spans.append(text)
-                continue
-            ranks = None if isinstance(text, bool) else parse_range(str(text))
-            if ranks is None:
-                message = f"must be ranks such as 3, 0-7 or [0, 2, 8-15], got {text!r}"
-                raise ValueError(message)
-            spans.append(ranks)
-        return tuple(spans)
+    def own_fields(cls) -> dict[str, FieldInfo]:
+        """Return the fields of this kind alone."""
+        return {name: field for name, field in cls.model_fields.items() if name not in COMMON_FIELDS}
 
     def compiled(self) -> Rule:
         """Return the value that is evaluated."""
@@ -117,13 +151,12 @@ class BaseRule(BaseModel):
             dtype=getattr(self, "dtype", ()),
             rank=self.rank,
         )
-        own = [name for name in type(self).model_fields if name not in COMMON_FIELDS]
         return Rule(
             self.name,
             self.kind,
             self.severity,
             selector,
-            tuple((name, self._parameter(name)) for name in own),
+            tuple((name, self._parameter(name)) for name in type(self).own_fields()),
             self.where,
             self.limit,
             self.description,
@@ -135,17 +168,10 @@ class BaseRule(BaseModel):
         return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _patterns(value: Any) -> Any:
-    """Return patterns, of which a single one may be given as text, after checking regular expressions."""
-    patterns = (value,) if isinstance(value, str) else value
-    for pattern in patterns if isinstance(patterns, list | tuple) else ():
-        if isinstance(pattern, str) and pattern.startswith(REGEX):
-            try:
-                re.compile(pattern.removeprefix(REGEX))
-            except re.error as exc:
-                message = f"{pattern!r} is not a valid regular expression: {exc}"
-                raise ValueError(message) from exc
-    return patterns
+def _example(column: str) -> npt.NDArray[Any]:
+    """Return a column of one element, of the type that the column has."""
+    is_number = column in _NUMBERS or is_sketch_column(column)
+    return np.array([1.0]) if is_number else np.array(["text"], object)
 
 
 class StepRule(BaseRule):
@@ -156,11 +182,6 @@ class StepRule(BaseRule):
 
     scope: ClassVar[Scope] = Scope.STEP
     columns: ClassVar[frozenset[str]] = COLUMNS
-
-    @field_validator("dtype", mode="before")
-    @classmethod
-    def _one_or_many_dtypes(cls, value: Any) -> Any:
-        return _patterns(value)
 
 
 class NotFinite(StepRule):
@@ -178,8 +199,9 @@ class BoundedRule(StepRule):
 
     @model_validator(mode="after")
     def _has_a_bound(self) -> BoundedRule:
-        own = [name for name in type(self).model_fields if name not in COMMON_FIELDS]
-        bounds = [name for name in own if name.rpartition("_")[2] in ("gt", "ge", "lt", "le")]
+        bounds = [
+            name for name in type(self).own_fields() if name.rpartition("_")[2] in ("gt", "ge", "lt", "le")
+        ]
         if all(getattr(self, name) is None for name in bounds):
             message = f"needs at least one of {', '.join(bounds)}"
             raise ValueError(message)

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from workers.rules.load import load_rules
-from workers.rules.schema import COMMON_FIELDS, MODELS, BaseRule, StepRule
+from workers.rules.schema import MODELS, BaseRule, StepRule
 from workers.rules.values import Scope
 
 PAGE = Path(__file__).parents[2] / "docs" / "rules.md"
@@ -53,8 +53,7 @@ def _built_in() -> str:
 def _parameters(rule: BaseRule) -> str:
     """Return the kind of a rule with the values of the fields that only this kind has."""
     values = rule.model_dump(mode="json")
-    own = [name for name in MODELS[rule.kind].model_fields if name not in COMMON_FIELDS]
-    given = [f"{name} {_value(values[name])}" for name in own if values[name] is not None]
+    given = [f"{name} {_value(values[name])}" for name in rule.own_fields() if values[name] is not None]
     return f"`{rule.kind}`" + (f": {', '.join(given)}" if given else "")
 
 
@@ -62,11 +61,10 @@ def _kinds() -> str:
     rows = ["| Kind | Looks at | Fires for | Additional fields, with defaults |", "|---|---|---|---|"]
     for kind, model in MODELS.items():
         summary = (model.__doc__ or "").strip().partition("\n")[0]
-        own = {name: field for name, field in model.model_fields.items() if name not in COMMON_FIELDS}
         fields = [
             f"`{name}`"
             + ("" if field.is_required() or field.default is None else f" {_value(field.default)}")
-            for name, field in own.items()
+            for name, field in model.own_fields().items()
         ]
         rows.append(f"| `{kind}` | {model.scope} | {_cell(summary)} | {', '.join(fields)} |")
     return "\n".join(rows) + "\n"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 from workers.errors import UsageError
-from workers.rules.ranges import parse_range
+from workers.rules.names import parse_range
 
 _MAX_RANKS = 1_000_000
 _HINT = "For example: 0-7, or 0,2,4."

@@ -1,13 +1,19 @@
 """Files of rules: what they change, and that each mistake is named with its line."""
 
+import pickle
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.cli import run
+from tests.rule_sets import only
 from workers.errors import UsageError
 from workers.rules.load import load_rules, rules_like
+from workers.rules.ready import rules_of, written
 
 
 @pytest.fixture
@@ -148,11 +154,13 @@ def test_a_service_with_a_wrong_rule_does_not_start(file: Path, tmp_path: Path) 
     assert load_rules(file).enabled == before.enabled
 
 
-PAGE = (Path(__file__).parents[4] / "docs" / "rules.md").read_text()
+ROOT = Path(__file__).parents[4]
 
 
 def test_the_example_of_the_page_is_a_file_of_rules(file: Path) -> None:
-    (example,) = re.findall(r"^```yml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (example,) = re.findall(
+        r"^```yml\n(.*?)^```$", (ROOT / "docs/rules.md").read_text(), re.MULTILINE | re.DOTALL
+    )
     file.write_text(example)
     names = {rule.name for rule in load_rules(file).enabled.rules}
     assert {"activations_too_wide", "loss_jumps", "inf"} <= names
@@ -161,3 +169,52 @@ def test_the_example_of_the_page_is_a_file_of_rules(file: Path) -> None:
 
 def test_every_built_in_rule_says_where_it_comes_from() -> None:
     assert all(rule.source and rule.description for rule in load_rules().rules)
+
+
+def test_they_are_those_of_the_yaml_file() -> None:
+    ready, loaded = rules_of(None), load_rules().enabled
+    assert ready == loaded
+    assert ready.definitions == loaded.definitions
+    kinds = [[type(value) for _, value in rule.parameters] for rule in ready.rules]
+    assert kinds == [[type(value) for _, value in rule.parameters] for rule in loaded.rules]
+    assert msgspec.json.decode(written(ready))["digest"] == loaded.digest
+
+
+def test_a_file_of_rules_is_checked(tmp_path: Path) -> None:
+    path = tmp_path / "rules.yml"
+    path.write_text("rules:\n- {name: all_zero, enabled: false}\n")
+    names = [rule.name for rule in rules_of(path).rules]
+    assert names == [rule.name for rule in rules_of(None).rules if rule.name != "all_zero"]
+    path.write_text("rules:\n- {name: all_zero, share: 2}\n")
+    with pytest.raises(UsageError, match="share is not a field"):
+        rules_of(path)
+
+
+def test_without_a_file_neither_pydantic_nor_yaml_is_loaded() -> None:
+    code = (
+        "import sys\n"
+        "from workers.rules.ready import rules_of\n"
+        "assert rules_of(None).rules\n"
+        "print([name for name in ('pydantic', 'yaml') if name in sys.modules])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).strip() == "[]"
+
+
+def test_rules_come_back_from_a_pickle_as_they_were() -> None:
+    rules = load_rules().enabled
+    assert pickle.loads(pickle.dumps(rules)) == rules  # noqa: S301  (its own)
+
+
+def test_a_definition_has_no_empty_fields() -> None:
+    (rule,) = only(kind="zeros", include="Conv*", where="count > 9", rank="0-3").rules
+    assert rule.to_dict() == {
+        "kind": "zeros",
+        "severity": "warning",
+        "description": "",
+        "share_ge": 1.0,
+        "elements_ge": 1.0,
+        "include": ["Conv*"],
+        "rank": [(0, 3)],
+        "where": "count > 9",
+        "limit": 1000,
+    }

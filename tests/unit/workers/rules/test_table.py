@@ -23,14 +23,3 @@ def test_a_table_that_is_out_of_date_is_replaced_and_nothing_else(
     monkeypatch.setattr(table, "PAGE", outdated)
     table.main(["--write"])
     assert outdated.read_text() == page
-
-
-def test_a_page_without_markers_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"must have the lines '<!-- built-in rules"):
-        table.filled("# Rules")
-
-
-def test_without_an_option_the_tables_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    table.main([])
-    printed = capsys.readouterr().out
-    assert all(text in printed for text in table.tables().values())
