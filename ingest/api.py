@@ -22,7 +22,7 @@ from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.divergence.broken_links import BrokenLinks, broken_links
 from ingest.questions.heatmap import heatmap
 from ingest.questions.localize import Localized, localize
-from ingest.questions.matrix import Matrix, matrix
+from ingest.questions.matrix import Matrix, matrix, rank_values
 from ingest.questions.missing import MissingItem, MissingItems, missing
 from ingest.questions.next_dump import DumpCost, NextDump, dump_cost, next_dump
 from ingest.questions.origin import OriginAnswer, origin
@@ -32,7 +32,6 @@ from ingest.questions.placement.layout_answer import RunLayout
 from ingest.questions.placement.within import layout
 from ingest.questions.precision import PrecisionAnswer, precision
 from ingest.questions.quantiles import QuantilesAnswer, quantiles
-from ingest.questions.rank_values import rank_values
 from ingest.questions.trampled import Trampled, TrampledTensors, trampled
 from ingest.questions.trend import trend
 from ingest.reader.anatomy import Anatomy

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import cleandoc
@@ -28,7 +29,10 @@ from ingest.cli.exits import (
     report_error,
 )
 from ingest.cli.plain_values import take_plain_values
+from ingest.cli.question import command_of
 from ingest.cli.standard_output import OutputError, discard_output, prepare_output
+from ingest.questions import QUESTIONS
+from ingest.questions.question import question_named
 from workers.errors import DumpIngestError, UsageError
 from workers.host.credentials import masked_values
 
@@ -37,12 +41,19 @@ _FILL, _ASK, _MAINTAIN, _SET_UP = "Fill a store", "Ask a store", "Maintain a sto
 
 @dataclass(frozen=True, slots=True)
 class CommandSummary:
-    """A line of `dump-ingest --help`. The command is in the module of the same name in this package."""
+    """A line of `dump-ingest --help`."""
 
     name: str
     panel: str
     summary: str
     """The first line of the command's docstring."""
+    home: str = ""
+    """`module:function` in this package; "" for the module of the same name, or a question."""
+
+
+def _asked(name: str) -> CommandSummary:
+    """Return the line of a question."""
+    return CommandSummary(name, _ASK, QUESTIONS[name].summary)
 
 
 #: In the order of `dump-ingest --help`.
@@ -66,43 +77,19 @@ COMMANDS = (
         _ASK,
         "Find tensors on which replicas disagree: the first step and tensor, and the odd rank.",
     ),
-    CommandSummary(
-        "trampled",
-        _ASK,
-        "Find tensors that changed within a step although nobody wrote them: trampled memory.",
-    ),
+    _asked("trampled"),
     CommandSummary("compare", _ASK, "Compare two steps, ranks, runs or dumps, tensor by tensor."),
-    CommandSummary(
-        "localize",
-        _ASK,
-        "Say where tensors of two steps differ, without reading them: also after gc.",
-    ),
+    _asked("localize"),
     CommandSummary(
         "layout",
         _ASK,
         "Show how the ranks of a run hold its tensors, and name ranks that hold what they should not.",
     ),
-    CommandSummary(
-        "trend", _ASK, "Show how a statistic of tensors develops over the steps, by tensor and rank."
-    ),
-    CommandSummary(
-        "heatmap", _ASK, "Show a statistic of one tensor, or of several together, over ranks and steps."
-    ),
-    CommandSummary(
-        "precision",
-        _ASK,
-        "Name the tensors that would overflow or underflow in float16, float8, ...: the worst first.",
-    ),
-    CommandSummary(
-        "quantiles",
-        _ASK,
-        "Show percentiles of the finite elements of tensors, also after their elements are gone.",
-    ),
-    CommandSummary(
-        "outliers",
-        _ASK,
-        "Name the channels and rows of tensors that stand out, are dead, or are saturated.",
-    ),
+    _asked("trend"),
+    _asked("heatmap"),
+    _asked("precision"),
+    _asked("quantiles"),
+    _asked("outliers"),
     CommandSummary(
         "show",
         _ASK,
@@ -215,6 +202,8 @@ class CommandTable(HelpfulGroup):
 
 def load_command(name: str) -> Any:
     """Import a command of the table and return it as typer runs it."""
+    if name in QUESTIONS:
+        return _single(name, command_of(question_named(name)))
     module = import_module(f"ingest.cli.{name}")
     if hasattr(module, "app"):  # it has sub-commands of its own
         module.app.info.cls = HelpfulGroup
@@ -222,8 +211,12 @@ def load_command(name: str) -> Any:
             registered.cls = HelpfulCommand
             registered.help = registered.help or _flowing(registered.callback.__doc__)
         return typer.main.get_command(module.app)
+    return _single(name, module.command)
+
+
+def _single(name: str, command: Callable[..., None]) -> Any:
     single = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    single.command(name, cls=HelpfulCommand, help=_flowing(module.command.__doc__))(module.command)
+    single.command(name, cls=HelpfulCommand, help=_flowing(command.__doc__ or ""))(command)
     return typer.main.get_command(single)
 
 

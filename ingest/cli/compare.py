@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from ingest.cli.exits import EXIT_DAMAGE, EXIT_DIFFERENT, report_left_out
-from ingest.cli.files import check_writable, write_file
 from ingest.cli.opening import load_settings
-from ingest.cli.options import ConfigOption, JsonOption, LayoutOption, PartialOption, SchedulerOption
-from ingest.cli.printing import print_json, say
-from ingest.cli.tensor_options import Conditions, takes_tensor_options
+from ingest.cli.options import (
+    Conditions,
+    ConfigOption,
+    JsonOption,
+    LayoutOption,
+    PartialOption,
+    SchedulerOption,
+    takes_tensor_options,
+)
+from ingest.cli.printing import check_writable, print_json, say, write_file
 from workers.errors import UsageError
 
 if TYPE_CHECKING:

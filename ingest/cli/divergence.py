@@ -13,6 +13,7 @@ from ingest.cli.divergence_links import print_links, report_links
 from ingest.cli.exits import EXIT_DIFFERENT, EXIT_FAILED, exit_if_left_out_damaged
 from ingest.cli.opening import open_store
 from ingest.cli.options import (
+    Conditions,
     ConfigOption,
     JsonOption,
     MeshOption,
@@ -20,6 +21,7 @@ from ingest.cli.options import (
     RanksOption,
     StepOption,
     StoreArgument,
+    takes_tensor_options,
 )
 from ingest.cli.printing import (
     limited,
@@ -31,7 +33,6 @@ from ingest.cli.printing import (
     say_left_out,
     say_rest,
 )
-from ingest.cli.tensor_options import Conditions, takes_tensor_options
 from ingest.reader.ranges import format_ranges
 from ingest.reader.text import counted
 from workers.errors import UsageError

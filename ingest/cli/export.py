@@ -12,9 +12,17 @@ import ingest
 from ingest.cli.exits import EXIT_DAMAGE, EXIT_PARTLY, exit_if_damaged, say_damaged
 from ingest.cli.export_unsharded import export_whole
 from ingest.cli.opening import open_store, store_and
-from ingest.cli.options import ConfigOption, JsonOption, MeshOption, RanksOption, StepOption, StoreArgument
+from ingest.cli.options import (
+    Conditions,
+    ConfigOption,
+    JsonOption,
+    MeshOption,
+    RanksOption,
+    StepOption,
+    StoreArgument,
+    takes_tensor_options,
+)
 from ingest.cli.printing import print_json, say
-from ingest.cli.tensor_options import Conditions, takes_tensor_options
 from ingest.reader.text import counted
 from ingest.units import human_bytes
 from workers.errors import DamagedStore, UsageError

@@ -10,8 +10,8 @@ import typer
 
 import ingest
 from ingest.cli.exits import EXIT_DAMAGE, EXIT_PARTLY, exit_if_damaged, say_damaged
+from ingest.cli.options import Conditions
 from ingest.cli.printing import print_json, say
-from ingest.cli.tensor_options import Conditions
 from ingest.reader.text import counted
 from ingest.units import human_bytes
 from workers.errors import UsageError

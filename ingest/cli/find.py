@@ -10,7 +10,16 @@ import typer
 import ingest
 from ingest.cli.exits import exit_if_damaged, say_damaged
 from ingest.cli.opening import open_store
-from ingest.cli.options import ConfigOption, JsonOption, MeshOption, RanksOption, StepOption, StoreArgument
+from ingest.cli.options import (
+    Conditions,
+    ConfigOption,
+    JsonOption,
+    MeshOption,
+    RanksOption,
+    StepOption,
+    StoreArgument,
+    takes_tensor_options,
+)
 from ingest.cli.printing import (
     limit_of,
     limited,
@@ -21,7 +30,6 @@ from ingest.cli.printing import (
     short_name,
     step_text,
 )
-from ingest.cli.tensor_options import Conditions, takes_tensor_options
 from ingest.reader.text import counted, number_text, shape_text
 from workers.errors import UsageError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ingest.cli.tensor_options import Conditions
+from ingest.cli.options import Conditions
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.indexed_step import COLUMNS

@@ -12,8 +12,7 @@ import typer
 from ingest.cli import gc_report
 from ingest.cli.consoles import err
 from ingest.cli.exits import EXIT_INTERRUPTED, EXIT_PARTLY, stop_on_signals
-from ingest.cli.files import write_file
-from ingest.cli.printing import print_json, say
+from ingest.cli.printing import print_json, say, write_file
 from ingest.reader.catalog import Catalog, open_catalog
 from ingest.settings import Settings
 from ingest.store_gc import plan_gc

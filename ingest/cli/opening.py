@@ -123,7 +123,9 @@ def store_and_maybe(
 
     A single argument is the store, unless a setting names that: then it is the argument.
     """
-    if argument is not None or store is None or load_settings(config).settings.store is None:
+    if argument is not None or store is None or _has_defaults_alone(config):
+        return store, argument
+    if load_settings(config).settings.store is None:
         return store, argument
     return None, store
 

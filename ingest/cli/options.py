@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from inspect import Parameter as Argument
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import typer
 
-#: Of a rank; those of dumps have nine at most.
-_MAX_DIGITS = 18
+from ingest.questions.question import CONDITIONS, RANKS, STEPS, Option, conditions_of
+
+_PLAIN = (str, int, float)
 
 
-def _rank_or_place(text: str) -> int | str:
-    """Read `3`, or a place in the mesh of the job, which only the store can resolve: `tp=0,dp=1`."""
-    if "=" in text:
-        return text
-    if not text.isdecimal() or len(text) > _MAX_DIGITS:
-        raise typer.BadParameter(f"{text!r:.80} is neither a rank nor a place such as tp=0 or tp=0,dp=1.")
-    return int(text)
+def told(name: str, option: Option, default: Any = None) -> Any:
+    """Return what typer is told of a parameter of a question."""
+    if option.is_argument:
+        return typer.Argument(metavar=option.metavar, help=option.words, show_default=False)
+    flag = option.flag or f"--{name.replace('_', '-')}"
+    return typer.Option(
+        *filter(None, (flag, option.short)),
+        metavar=option.metavar or None,
+        help=option.words,
+        min=0 if option.kind is int else None,
+        show_default=not (default is None or isinstance(default, bool)),
+        parser=None if option.kind in _PLAIN else _parser(option.kind),
+    )
+
+
+def typer_type(name: str, option: Option, default: Any) -> Any:
+    """Return the type that typer reads for a parameter of a question."""
+    if isinstance(default, bool):
+        return Annotated[bool, told(name, option, default)]
+    kind: Any = option.kind if option.kind in _PLAIN else Any
+    kind = list[kind] if option.is_several else kind
+    return Annotated[kind if default is Argument.empty else kind | None, told(name, option, default)]
+
+
+def _parser(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError as exc:
+            raise typer.BadParameter(str(exc)) from exc
+
+    return parse
 
 
 ConfigOption: TypeAlias = Annotated[
@@ -55,17 +85,7 @@ RankOption: TypeAlias = Annotated[
     list[int] | None,
     typer.Option("--rank", "-r", min=0, help="Only this rank; may be repeated.", show_default=False),
 ]
-RanksOption: TypeAlias = Annotated[
-    list[Any] | None,  # int | str: typer does not take unions
-    typer.Option(
-        "--rank",
-        "-r",
-        metavar="RANK|AXIS=N",
-        help="Only this rank, or the ranks at a place of the mesh (tp=0,dp=1); may be repeated.",
-        show_default=False,
-        parser=_rank_or_place,
-    ),
-]
+RanksOption: TypeAlias = Annotated[list[Any] | None, told("rank", RANKS)]  # of int | str
 MeshOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -74,46 +94,13 @@ MeshOption: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
-StepOption: TypeAlias = Annotated[
-    list[int] | None,
-    typer.Option("--step", "-n", min=0, help="Only this step; may be repeated.", show_default=False),
-]
+StepOption: TypeAlias = Annotated[list[int] | None, told("step", STEPS)]
 PartialOption: TypeAlias = Annotated[
     bool, typer.Option("--include-partial", help="Include partial steps.", show_default=False)
 ]
 RuleOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="Only this rule, or the rules that match a glob; may be repeated."),
-]
-
-# Statistics over steps.
-
-PatternArgument: TypeAlias = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="PATTERN", help="A glob over tensor names, such as '*Adam*.input.0'.", show_default=False
-    ),
-]
-StatOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--stat",
-        metavar="NAME",
-        help="The statistic: l2_norm, max, std, nan_count, ... Default: l2_norm; mean for --role loss.",
-        show_default=False,
-    ),
-]
-PngOption: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--png", metavar="FILE", help="Write a plot to this PNG file.", show_default=False),
-]
-HtmlOption: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--html", metavar="FILE", help="Write a page with a plot and a table.", show_default=False),
-]
-CsvOption: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--csv", metavar="FILE", help="Write all values to this CSV file.", show_default=False),
 ]
 
 # The service.
@@ -219,10 +206,7 @@ KeepAnomalousOption: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
-ExpectedRanksOption: TypeAlias = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=0, help="How many ranks the run is to have; 0: any number."),
-]
+ExpectedRanksOption: TypeAlias = Annotated[list[Any] | None, told("rank", RANKS)]  # of int | str
 QuietOption: TypeAlias = Annotated[
     float | None,
     typer.Option(
@@ -237,3 +221,27 @@ WatchersOption: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+
+#: What the options that choose tensors choose: `tensor_filter.FilterFields` of the reader, whose import takes
+#: numpy.
+Conditions: TypeAlias = dict[str, Any]
+
+
+def takes_tensor_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with the options that choose tensors in the place of its parameter `chosen`."""
+    parameters = list(signature(command, eval_str=True).parameters.values())
+    place = [parameter.name for parameter in parameters].index("chosen")
+    options = [
+        Argument(name, Argument.KEYWORD_ONLY, default=None, annotation=typer_type(name, option, None))
+        for name, option in CONDITIONS.items()
+    ]
+    after = [parameter.replace(kind=Argument.KEYWORD_ONLY) for parameter in parameters[place + 1 :]]
+
+    @functools.wraps(command)
+    def with_options(*args: Any, **given: Any) -> None:
+        conditions = {name: given.pop(name, None) for name in CONDITIONS}
+        command(*args, chosen=conditions_of(conditions), **given)
+
+    taken = signature(command).replace(parameters=[*parameters[:place], *options, *after])
+    with_options.__signature__ = taken  # type: ignore[attr-defined]  # typer reads it
+    return with_options

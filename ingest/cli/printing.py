@@ -9,10 +9,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
 from ingest.cli.fitting import GAP, cell_width, cell_widths, fitted, wrapped
-from ingest.reader.text import counted, printable
+from ingest.questions.question import Drawing
+from ingest.reader.files.output_file import output_file
+from ingest.reader.text import printable
+from workers.errors import UsageError
 from workers.store import strict_json
 
 if TYPE_CHECKING:
@@ -144,16 +148,6 @@ def say_left_out(left_out: Iterable[object]) -> None:
         say(str(step), label="left out")
 
 
-def say_without_histogram(count: int) -> None:
-    """Print to stderr how many of the chosen tensors have no histogram, if any."""
-    if count:
-        say(
-            f"{counted(count, 'tensor')} without a histogram: `dump-ingest sketch STORE` adds them while "
-            "the elements are there",
-            label="left out",
-        )
-
-
 def say_rest(total: int, shown: int, what: str) -> None:
     """Print to stderr how many rows there are if `--limit` has cut them off."""
     if shown < total:
@@ -201,3 +195,46 @@ def short_name(name: str) -> str:
     Everywhere else it is whole: what reads it gives it to another command.
     """
     return name if len(name) <= _MAX_NAME or not is_terminal() else f"{name[:48]}...{name[-49:]}"
+
+
+def print_drawing(drawing: Drawing, limit: int) -> None:
+    """Print lines that are drawn for the width and the colours of the terminal, or for a file."""
+    from rich.console import Console  # deferred: takes 0.03 s
+
+    console = Console(highlight=False, width=10_000)
+    in_colour = console.is_terminal and console.color_system is not None and not console.no_color
+    width = terminal_width() if is_terminal() else 10_000
+    with console.capture() as capture:
+        for line in drawing.lines(width, limit, in_colour):
+            console.print(line, soft_wrap=True)
+    sys.stdout.write("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
+    say_rest(drawing.rows, min(limit or drawing.rows, drawing.rows), f"{drawing.noun}s")
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Check that a file can be made, before work begins that takes long.
+
+    Raises:
+        UsageError: its directory does not exist, or the path is a directory itself.
+    """
+    if not path.absolute().parent.is_dir() or path.is_dir():
+        raise UsageError(
+            f"{path} cannot be written", hint=f"{option} takes the name of a file in an existing directory."
+        )
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a file, and replace an older one. Characters that UTF-8 cannot encode are escaped.
+
+    Raises:
+        UsageError: the directory does not exist, or may not be written.
+        DumpIngestError: the disk is full, or reports an error.
+    """
+    with output_file(path) as file:
+        file.write(content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace"))
+
+
+def write_and_say(path: Path, content: str | bytes) -> None:
+    """Write a file as `write_file` does, and say so on stderr."""
+    write_file(path, content)
+    say(f"wrote {path}")

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 import ingest
-from ingest.cli.files import write_and_say
 from ingest.cli.opening import open_store
 from ingest.cli.options import ConfigOption, StoreArgument
+from ingest.cli.printing import write_and_say
 
 
 def command(

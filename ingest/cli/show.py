@@ -9,10 +9,9 @@ import typer
 
 import ingest
 from ingest.cli.exits import exit_if_damaged, say_damaged
-from ingest.cli.files import check_writable
 from ingest.cli.opening import open_store, store_and
 from ingest.cli.options import ConfigOption, JsonOption, StoreArgument
-from ingest.cli.printing import print_json, print_line, print_text, say
+from ingest.cli.printing import check_writable, print_json, print_line, print_text, say
 from ingest.cli.show_choice import choose_tensor, first_rank
 from ingest.cli.show_report import (
     preview,

@@ -13,16 +13,15 @@ from ingest.page.cells import matrix_asked
 from ingest.page.choice import tensor_of
 from ingest.page.screen import Asked
 from ingest.page.sheet import window
+from ingest.questions.choosing import statistic_named
 from ingest.questions.compare import compare
 from ingest.questions.compare.growth import error_growth
-from ingest.questions.heatmap import heatmap
-from ingest.questions.heatmap_rows import heatmap_rows, value_rows
-from ingest.questions.matrix import MOST_CELLS, SUMMARIES, parse_cells
+from ingest.questions.heatmap import heatmap, heatmap_rows
+from ingest.questions.matrix import MOST_CELLS, SUMMARIES, parse_cells, value_rows
 from ingest.questions.origin import origin
 from ingest.questions.outliers import OutliersAnswer, outliers
 from ingest.questions.placement.within import layout
 from ingest.questions.precision import PrecisionAnswer, precision
-from ingest.questions.statistic_names import statistic_named
 from ingest.reader.rows import step_row
 from ingest.reader.shown import shown_tensor
 

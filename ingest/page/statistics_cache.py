@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ingest.questions.rank_values import rank_values_of
+from ingest.questions.matrix import rank_values_of
 from ingest.reader.cubes.rank_statistics import RankValues
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged
 from workers.errors import UsageError

@@ -1,24 +1,63 @@
-"""Questions over a store, each with an answer that `to_dict` turns into the JSON of its command.
+"""Questions over a store, each with an answer that its command, a notebook and the page show.
 
+question.py              what makes a question: described parameters, an answer that says how it is shown
 origin/, why/            which operator produced NaN or Inf first, and what in its inputs did it
 divergence/              where replicas stop agreeing
 compare/                 two stores, runs, ranks, steps or dumps, tensor by tensor
 placement/               how the ranks of a run hold each tensor
-next_dump/, missing/     what to dump next; what was asked for and is not in the store
-outliers/, precision/,   answers from sketches, also when the tensors are gone
-quantiles.py, localize.py
-trampled.py,             memory that changed although nobody wrote it
-trampled_buffers.py
-trend.py, heatmap.py,     a statistic over steps and ranks
-rank_values.py, matrix.py
-trend_figure.py,         pictures and rows of these
-heatmap_rows.py,
-heatmap_scale.py,
-plot.py, sparkline.py
-statistic_names.py,      shared: names of statistics, names in YAML files, steps that users name, the tensors
-name_pattern.py,         that a question is about, their histograms, and the error if there are none
-named_steps.py,
-matching_tensors.py,
-sketched_tensors.py,
-empty_choice.py
+next_dump/, missing.py   what to dump next; what was asked for and is not in the store
+outliers.py, precision.py, quantiles.py, localize.py
+                         answers from sketches, also when the tensors are gone
+trampled.py              memory that changed although nobody wrote it
+trend.py, heatmap.py, matrix.py
+                         a statistic over steps and ranks
+plot.py                  pictures of these, with matplotlib
+choosing.py, sketched_tensors.py
+                         shared: what users name, the tensors that a question is about, and their histograms
 """
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Listed(NamedTuple):
+    """A question as `dump-ingest --help` and the page list it; `question.question_named` imports it."""
+
+    home: str
+    """The module whose `QUESTION` it is."""
+    summary: str
+    """The first line of its docstring."""
+
+
+#: The questions of which everything is made from their own modules, by the name of their command.
+QUESTIONS = {
+    "trampled": Listed(
+        "ingest.questions.trampled",
+        "Find tensors that changed within a step although nobody wrote them: trampled memory.",
+    ),
+    "localize": Listed(
+        "ingest.questions.localize",
+        "Say where tensors of two steps differ, without reading them: also after gc.",
+    ),
+    "trend": Listed(
+        "ingest.questions.trend",
+        "Show how a statistic of tensors develops over the steps, by tensor and rank.",
+    ),
+    "heatmap": Listed(
+        "ingest.questions.heatmap",
+        "Show a statistic of one tensor, or of several together, over ranks and steps.",
+    ),
+    "precision": Listed(
+        "ingest.questions.precision",
+        "Name the tensors that would overflow or underflow in float16, float8, ...: the worst first.",
+    ),
+    "quantiles": Listed(
+        "ingest.questions.quantiles",
+        "Show percentiles of the finite elements of tensors, also after their elements are gone.",
+    ),
+    "outliers": Listed(
+        "ingest.questions.outliers",
+        "Name the channels and rows of tensors that stand out, are dead, or are saturated.",
+    ),
+}

@@ -5,19 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Unpack
+from functools import cache
+from typing import Annotated, Any, ClassVar, NamedTuple, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
+from ingest.questions.choosing import empty_choice_error
+from ingest.questions.compare.selection import parse_selection
 from ingest.questions.compare.stored_forms import StoredForms
-from ingest.questions.empty_choice import empty_choice_error
-from ingest.questions.named_steps import name_of, named_steps
+from ingest.questions.question import Note, Option, Part, Plain, Question, Table
+from ingest.reader.catalog import open_catalog
 from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.step import Step
 from ingest.reader.step_histograms import read_entries
 from ingest.reader.step_marginals import marginals_of
 from ingest.reader.tensor_filter import FilterFields, TensorFilter, with_pattern
+from ingest.reader.text import counted, shape_text
 from workers.arrays.sketches.block_digests import (
     BLOCK_NBYTES,
     SMALL_NBYTES,
@@ -31,6 +35,8 @@ from workers.store.consolidated.blocks import TensorKey, tensors_of
 from workers.store.model import RowKind
 from workers.store.sketches import block_digests
 
+#: Ranges of one tensor, and runs of positions, that people read.
+_SHOWN = 3
 #: Why it is not known where a tensor differs.
 _NO_DIGESTS = "no digests of its blocks"
 _OTHER_FORM = "another type, shape or memory order"
@@ -38,7 +44,7 @@ _IN_DEVICE_LAYOUT = "stored in device layout"
 
 
 @dataclass(frozen=True, slots=True)
-class DifferingRange:
+class DifferingRange(Plain):
     """Elements next to one another, in the order of the dump, among which some differ."""
 
     begin: int
@@ -49,13 +55,9 @@ class DifferingRange:
     last: tuple[int, ...]
     """The index of the last of them."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {"begin": self.begin, "end": self.end, "first": list(self.first), "last": list(self.last)}
-
 
 @dataclass(frozen=True, slots=True)
-class DifferingPositions:
+class DifferingPositions(Plain):
     """Positions along an axis at which elements differ, by their sums, norms or largest magnitudes.
 
     They certainly differ there. At other positions they may differ by less than float32 holds of these.
@@ -72,14 +74,12 @@ class DifferingPositions:
         """How many positions these are."""
         return sum(end - begin for begin, end in self.runs)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {"axis": self.axis, "length": self.length, "runs": [list(run) for run in self.runs]}
-
 
 @dataclass(frozen=True, slots=True)
-class LocalizedTensor:
+class LocalizedTensor(Plain):
     """A tensor that differs, and where."""
+
+    also: ClassVar = ("exactness",)
 
     name: str
     net: str
@@ -107,25 +107,9 @@ class LocalizedTensor:
             return ""
         return "exact" if math.prod(self.shape) == 1 else "bounded"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "name": self.name,
-            "net": self.net,
-            "graph": self.graph,
-            "dtype": self.dtype,
-            "shape": list(self.shape),
-            "blocks": self.blocks,
-            "differing": self.differing,
-            "ranges": [part.to_dict() for part in self.ranges],
-            "positions": [along.to_dict() for along in self.positions],
-            "reason": self.reason,
-            "exactness": self.exactness,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Localized:
+class Localized(Plain):
     """Where the tensors of two steps differ."""
 
     a: str
@@ -139,33 +123,71 @@ class Localized:
     only_in_b: int
     """How many of the chosen tensors A does not have."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "a": self.a,
-            "b": self.b,
-            "equal": self.equal,
-            "only_in_a": self.only_in_a,
-            "only_in_b": self.only_in_b,
-            "tensors": [tensor.to_dict() for tensor in self.tensors],
-        }
+    left_out = damaged = ()
+
+    @property
+    def is_alarm(self) -> bool:
+        """Whether any tensor differs."""
+        return bool(self.tensors)
+
+    def table(self) -> Table[LocalizedTensor]:
+        """Return a row for each tensor that differs."""
+        return Table(
+            {
+                "name": lambda tensor: tensor.name,
+                "shape": lambda tensor: shape_text(tensor.shape),
+                "blocks": lambda tensor: str(tensor.blocks),
+                "differ": lambda tensor: "-" if tensor.reason else str(tensor.differing),
+                "elements": lambda tensor: tensor.reason or _ranges_text(tensor.ranges),
+                "positions": lambda tensor: "; ".join(map(_positions_text, tensor.positions)),
+            },
+            self.tensors,
+            "tensor",
+            right=("blocks", "differ"),
+        )
+
+    def report(self) -> Iterator[Part]:
+        """Yield what people read."""
+        if self.tensors:
+            yield self.table()
+        if any(tensor.exactness == "bounded" for tensor in self.tensors):
+            has_positions = any(tensor.positions for tensor in self.tensors)
+            positions = ", and the positions certainly differ" if has_positions else ""
+            yield Note(f"all that differs is among the elements{positions}")
+        verb = "is" if self.equal == 1 else "are"
+        alone = f"{self.only_in_a} in A alone, {self.only_in_b} in B alone"
+        yield Note(f"{counted(self.equal, 'tensor')} {verb} equal, {alone}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        return self.to_dict()
+
+
+def _ranges_text(ranges: tuple[DifferingRange, ...]) -> str:
+    texts = [f"{list(part.first)} to {list(part.last)}" for part in ranges[:_SHOWN]]
+    more = len(ranges) - len(texts)
+    return "; ".join(texts) + (f"; and {more} more" if more else "")
+
+
+def _positions_text(along: DifferingPositions) -> str:
+    runs = [str(begin) if end == begin + 1 else f"{begin}-{end - 1}" for begin, end in along.runs[:_SHOWN]]
+    more = len(along.runs) - len(runs)
+    text = ", ".join(runs) or "no position by more than rounding"
+    return f"axis {along.axis}: {text}" + (f", and {more} more" if more else "")
 
 
 def localize(
-    a: str | Step, b: str | Step, pattern: str | None = None, **conditions: Unpack[FilterFields]
+    a: Annotated[str | Step, Option("A step of a rank: STORE@RANK,STEP.", "A", is_argument=True)],
+    b: Annotated[str | Step, Option("The reference, in the same form.", "B", is_argument=True)],
+    pattern: str | None = None,
+    **conditions: Unpack[FilterFields],
 ) -> Localized:
-    """Return where the tensors of two steps differ, without reading them: also after `gc`.
+    """Say where tensors of two steps differ, without reading them: also after gc.
 
-    Tensors are compared with those of the same name, bit for bit: by type, shape, memory order and digests.
-    These are XXH3-128 of the whole, then XXH3-64 of each block of 64 KiB. Marginals then say at which
-    positions of an axis they differ by more than rounding. Only what was dumped with its elements is
-    compared.
-
-    Args:
-        a: `run.zarr@RANK,STEP`, or an open step.
-        b: the reference, in the same form.
-        pattern: a glob for the names of tensors; all if None.
-        conditions: what else a tensor must fulfil in A, or in B if only that has it; see `FilterFields`.
+    Tensors of the same name are compared bit for bit: by type, shape, memory order and digests. Elements:
+    every one that differs is among these, which are blocks of 64 KiB. Positions: rows, columns or channels
+    that certainly differ, by their sums; others may differ by less than rounding. Only what was dumped with
+    its elements is compared. The command exits with 5 if any tensor differs.
 
     Raises:
         UsageError: a step is not in the store, no tensor of A was dumped with its elements, none fulfils the
@@ -202,6 +224,33 @@ def localize(
         len(wanted) - len(shared),
         len(_chosen(second, condition, others).keys() - dumped.keys()),
     )
+
+
+def named_steps(*names: str | Step) -> list[Step]:
+    """Return the steps that these name; one that is open already stands for itself. Opens each store once.
+
+    Raises:
+        UsageError: a name does not have a rank and a step, or these are not in the store, or it is not one.
+        DamagedStore: the root of a store or a commit is damaged.
+    """
+    catalog_at = cache(open_catalog)
+
+    def named(name: str | Step) -> Step:
+        if isinstance(name, Step):
+            return name
+        selection = parse_selection(name)
+        if selection.rank is None or selection.step is None:
+            raise UsageError(
+                f"{name} does not name a rank and a step", hint="Write STORE@RANK,STEP: run.zarr@0,3."
+            )
+        return catalog_at(selection.where).step(selection.rank, selection.step)
+
+    return list(map(named, names))
+
+
+def name_of(step: Step) -> str:
+    """Return the name of a step: `run.zarr@RANK,STEP`."""
+    return f"{step.address.url}@{step.key.rank},{step.key.step}"
 
 
 class _DumpedTensor(NamedTuple):
@@ -308,3 +357,6 @@ def _range(step: Step, row: int, run: tuple[int, int]) -> DifferingRange:
 def _index(place: int, shape: tuple[int, ...], order: str) -> tuple[int, ...]:
     index = np.unravel_index(place, shape, "F" if order == "F" else "C") if shape else ()
     return tuple(map(int, index))
+
+
+QUESTION = Question(localize, ("localize run.zarr@0,40 run.zarr@1,40 --role weight",))

@@ -4,24 +4,95 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.rank_values import rank_values_of
-from ingest.questions.statistic_names import statistic_named
+from ingest.questions.choosing import matching_tensors, statistic_for, statistic_named
+from ingest.questions.question import Table
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
-from ingest.reader.cubes.rank_statistics import RankValues
-from ingest.reader.snapshot import ask_of_undamaged, take_snapshot
+from ingest.reader.cubes.rank_statistics import RankValues, of_all_tensors, of_named_tensors
+from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step import Step
-from workers.arrays.aggregate import COUNTS, STATISTICS, default_aggregate
+from ingest.reader.step_statistics import StepStatistics
+from ingest.reader.tensor_filter import with_pattern
+from ingest.reader.text import number_text
+from workers.arrays.aggregate import COUNTS, STATISTICS, aggregated, default_aggregate, parts_of
 from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store.model import CommitSummary
+
+
+def rank_values(
+    store: Catalog,
+    pattern: str | None = None,
+    stat: str | None = None,
+    *,
+    rank: Choice = None,
+    step: Choice = None,
+    include_partial: bool = False,
+) -> dict[int, RankValues]:
+    """Return the values of `heatmap` by step, and nothing else, so that less is read.
+
+    Of all tensors together, the consolidated view has them ready. Without it, this reads what `heatmap` does.
+
+    Args:
+        store: the store.
+        pattern: a glob for the names of tensors; all if None or `*`.
+        stat: the statistic, or another name for it; None: see `statistic_for`.
+        rank: one rank, or several; all if None.
+        step: one step, or several; all if None.
+        include_partial: also use steps with quarantined or missing files.
+
+    Returns:
+        By step: the ranks that have it, and the value of each, by the default aggregate of the statistic.
+
+    Raises:
+        UsageError: no tensor matches, or the statistic is unknown.
+        DamagedStore: no step can be read.
+    """
+    snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
+    name = statistic_for(stat, {})
+    return ask_of_undamaged(snapshot, lambda readable: rank_values_of(readable, pattern, name))
+
+
+def rank_values_of(snapshot: Snapshot, pattern: str | None, statistic: str) -> dict[int, RankValues]:
+    """Return the values of a statistic of a snapshot by step; see `rank_values`."""
+    if pattern in (None, "*"):
+        known = of_all_tensors(snapshot, statistic)
+    else:
+        known = of_named_tensors(snapshot, statistic, pattern)
+    left = [step for step in snapshot.steps if step not in known]
+    return known | _read_values(snapshot, pattern, statistic, left, is_required=not known)
+
+
+def _read_values(
+    snapshot: Snapshot, pattern: str | None, statistic: str, left: Sequence[int], *, is_required: bool
+) -> dict[int, RankValues]:
+    """Return a statistic of these steps, tensor by tensor.
+
+    Raises:
+        UsageError: no tensor of these steps matches, and one is required.
+    """
+    if not left:
+        return {}
+    statistics = StepStatistics(snapshot, parts_of(statistic), digests=False)
+    how = default_aggregate(statistic)
+    read = {}
+    try:
+        for matches in matching_tensors(statistics, with_pattern(pattern, {}), left):
+            ranks = np.array(matches.block.ranks, np.int64)
+            read[matches.block.step] = RankValues(ranks, aggregated(matches.statistic(statistic), how))
+    except UsageError:
+        if is_required:
+            raise
+    return read
+
 
 #: What each commit says of its step, so that nothing else is read: its name, its words, and its value.
 SUMMARIES: dict[str, tuple[str, Callable[[CommitSummary], float]]] = {
@@ -74,6 +145,31 @@ class Matrix:
             "missing": self.gaps.tolist(),
             "not_finite": self.bad.tolist(),
         }
+
+    left_out = damaged = ()
+    is_alarm = False
+
+    def report(self) -> Iterator[Table[tuple[str, ...]]]:
+        """Yield a row for each cell."""
+        headings = ("ranks", "steps", self.title, "state", "missing", "NaN or Inf")
+        rows = [
+            (
+                _ends(ranks),
+                _ends(steps),
+                number_text(float(self.values[row, column])),
+                STATES[int(self.state[row, column])],
+                str(self.gaps[row, column]),
+                "yes" if self.bad[row, column] else "",
+            )
+            for row, ranks in enumerate(self.ranks)
+            for column, steps in enumerate(self.steps)
+        ]
+        columns = {name: itemgetter(place) for place, name in enumerate(headings)}
+        yield Table(columns, rows, "cell", right=(self.title, "missing"))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        return self.to_dict()
 
     def binned(self, rows: int, columns: int) -> Matrix:
         """Return at most this many rows and columns; each cell is the worst of those in it."""
@@ -256,6 +352,11 @@ def known_statistics() -> tuple[str, ...]:
     return (*SUMMARIES, *(name for name in STATISTICS if name not in SUMMARIES))
 
 
+def _ends(ends: tuple[int, int]) -> str:
+    first, last = ends
+    return f"{first}" if first == last else f"{first}-{last}"
+
+
 def parse_cells(words: str) -> tuple[int, int]:
     """Return the most rows and columns that a text such as `88x240` means.
 
@@ -297,3 +398,43 @@ def _joined(ends: Sequence[tuple[int, int]], starts: npt.NDArray[np.int64]) -> t
     return tuple(
         (ends[start][0], ends[stop - 1][1]) for start, stop in zip(starts.tolist(), stops, strict=True)
     )
+
+
+def value_rows(by_step: Mapping[int, RankValues], statistic: str) -> list[dict[str, Any]]:
+    """Return the JSON of `rank_values`: a row for each rank and step, by rank, then step."""
+    rows = [
+        {"rank": rank, "step": step, "value": value, "statistic": statistic}
+        for step, known in by_step.items()
+        for rank, value in zip(known.ranks.tolist(), known.values.tolist(), strict=True)
+    ]
+    return sorted(rows, key=lambda row: (row["rank"], row["step"]))
+
+
+@dataclass(frozen=True, slots=True)
+class RankValuesAnswer:
+    """The values of a heatmap alone, as people see them."""
+
+    statistic: str
+    rows: Sequence[dict[str, Any]]
+    left_out = damaged = ()
+    is_alarm = False
+
+    def report(self) -> Iterator[Table[dict[str, Any]]]:
+        """Yield a row for each rank and step."""
+        names = ("rank", "step", self.statistic)
+        columns: dict[str, Callable[[dict[str, Any]], str]] = {
+            "rank": lambda row: str(row["rank"]),
+            "step": lambda row: str(row["step"]),
+            self.statistic: lambda row: number_text(row["value"]),
+        }
+        yield Table(columns, self.rows, "value", right=names)
+
+    def to_json(self) -> Sequence[dict[str, Any]]:
+        """Return what `--json` prints."""
+        return self.rows
+
+
+def rank_values_answer(store: Catalog, stat: str | None = None, **asked: Any) -> RankValuesAnswer:
+    """Return `rank_values` as people see them."""
+    statistic = statistic_for(stat, {})
+    return RankValuesAnswer(statistic, value_rows(rank_values(store, stat=statistic, **asked), statistic))

@@ -1,4 +1,4 @@
-"""Plot trends, and fields of ranks and steps, as PNG or as a self-contained page of HTML.
+"""Plots as PNG or as a self-contained page of HTML, and when their scales are logarithmic.
 
 matplotlib is an optional dependency. `pyplot` is not used, because it keeps all figures in memory.
 """
@@ -8,116 +8,33 @@ from __future__ import annotations
 import base64
 import html
 import io
+import math
 import warnings
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from ingest.questions.heatmap_scale import HeatmapScale, is_logarithmic, wholes, zeros
-from ingest.questions.trend_figure import Line, draw_lines, height_of
+from ingest.questions.question import Table
 from ingest.reader.text import printable
-from workers.arrays.aggregate import ABOUT_NON_FINITE
 from workers.errors import UsageError
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 #: A figure of matplotlib, which is not installed where types are checked.
 Figure: TypeAlias = Any
 
 #: Characters of a label.
 _MAX_LABEL = 90
-_MAX_TICKS = 32
-#: How far below the axes the legend of a heatmap is: below the numbers and the name of the axis.
-_BELOW_INCHES = 0.6
-_BAD_COLOR = "#c00000"
-#: Cells of a heatmap that are not on its scale.
-_GAP_COLOR, _ZERO_COLOR, _WHOLE_COLOR = "#d0d0d0", "#ffffff", "#ff8c00"
+#: The ratio of the greatest to the least value above which a scale is logarithmic.
+LOGARITHMIC = 1000
 
 
-def trend_figure(title: str, steps: Sequence[int], lines: Sequence[Line], statistic: str) -> Figure:
-    """Draw a line for each tensor and rank, with gaps if it is absent, and red crosses for NaN and Inf.
-
-    Raises:
-        UsageError: matplotlib is not installed.
-    """
-    figure = _new_figure(12, height_of(lines))
-    axes = figure.add_subplot()
-    if lines:
-        draw_lines(axes, np.array(steps), lines)
-    _as_plain_text(axes.set_xlabel("step"))
-    _as_plain_text(axes.set_ylabel(statistic))
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    _as_plain_text(axes.set_title(_shortened(title), fontsize=10, loc="left"))
-    return figure
-
-
-def heatmap_figure(title: str, field: xr.DataArray) -> Figure:
-    """Draw ranks over steps: grey if absent, white for zero, orange for all, red crosses for NaN and Inf.
-
-    Raises:
-        UsageError: matplotlib is not installed.
-    """
-    ranks, steps = field["rank"].values, field["step"].values
-    figure = _new_figure(min(4 + 0.3 * len(steps), 14), min(2 + 0.25 * len(ranks), 12))
-    axes = figure.add_subplot()
-    axes.set_facecolor(_GAP_COLOR)
-    image = _draw_field(axes, field)
-    is_bad = field["non_finite"].values > 0
-    rows, columns = np.nonzero(is_bad & (field.name not in ABOUT_NON_FINITE))
-    axes.plot(columns, rows, "x", color=_BAD_COLOR, linestyle="none")
-    for axis, numbers, set_labels in (
-        (axes.yaxis, ranks, axes.set_yticklabels),
-        (axes.xaxis, steps, axes.set_xticklabels),
-    ):
-        places = np.arange(0, len(numbers), _stride(len(numbers)))
-        axis.set_ticks(places)
-        set_labels([str(numbers[place]) for place in places], fontsize=7)
-    _as_plain_text(axes.set_xlabel("step"))
-    _as_plain_text(axes.set_ylabel("rank"))
-    _as_plain_text(axes.set_title(_shortened(title), fontsize=10, loc="left"))
-    if image is not None:
-        figure.colorbar(image, ax=axes, label=str(field.name))
-    return figure
-
-
-def _draw_field(axes: Any, field: xr.DataArray) -> Any | None:
-    """Draw the cells; return the image that has a scale, or None if all cells are zero, whole or absent.
-
-    Zero has a colour of its own, and so has a count of all elements: on a scale, few and none look alike.
-    """
-    from matplotlib.colors import ListedColormap, LogNorm  # deferred: matplotlib is optional
-    from matplotlib.patches import Patch
-
-    is_zero, is_whole = zeros(field), wholes(field)
-    between = np.where(is_zero | is_whole, np.nan, field.values)
-    known = between[np.isfinite(between)]
-    is_log = is_logarithmic(between) or HeatmapScale.of(field).has_logarithmic_counts
-    how = {"aspect": "auto", "interpolation": "nearest"}
-    image = axes.imshow(np.ma.masked_invalid(between), norm=LogNorm() if is_log else None, **how)
-    patches = []
-    for cells, color, label in ((is_zero, _ZERO_COLOR, "0"), (is_whole, _WHOLE_COLOR, "all elements")):
-        if cells.any():
-            axes.imshow(np.ma.masked_where(~cells, cells), cmap=ListedColormap([color]), **how)
-            patches.append(Patch(facecolor=color, edgecolor="#888888", label=label))
-    if (field["tensors"].values == 0).any():
-        patches.append(Patch(facecolor=_GAP_COLOR, edgecolor="#888888", label="no such tensor"))
-    if patches:
-        axes.legend(
-            handles=patches,
-            fontsize=7,
-            loc="upper left",
-            bbox_to_anchor=(0, -_BELOW_INCHES / axes.figure.get_figheight()),
-            ncols=len(patches),
-        )
-    return image if known.size else None
-
-
-def _stride(count: int) -> int:
-    """Return the least of 1, 2, 5, 10, 20 ... with which at most `_MAX_TICKS` of these places have a tick."""
-    strides = (factor * int(10**power) for power in range(len(str(count)) + 1) for factor in (1, 2, 5))
-    return next(stride for stride in strides if stride * _MAX_TICKS >= count)
+def is_logarithmic(values: npt.NDArray[np.float64]) -> bool:
+    """Return whether a logarithmic scale suits these values: all above zero, and far apart."""
+    known = values[np.isfinite(values)]
+    if not known.size or np.min(known) <= 0:
+        return False
+    return math.log(np.max(known)) - math.log(np.min(known)) > math.log(LOGARITHMIC)
 
 
 def png(figure: Figure) -> bytes:
@@ -125,15 +42,23 @@ def png(figure: Figure) -> bytes:
     return _saved(figure, "png", dpi=120)
 
 
-def page(
-    title: str, figure: Figure, columns: Sequence[str], rows: Iterable[Sequence[str]], remarks: Sequence[str]
-) -> str:
-    """Return a page of HTML with a figure and a table, which loads nothing and runs nothing."""
+def page(title: str, figure: Figure, below: Table[Any], remarks: Sequence[str], limit: int = 0) -> str:
+    """Return a page of HTML with a figure and a table, which loads nothing and runs nothing.
+
+    Args:
+        title: the heading.
+        figure: the figure.
+        below: the table below it.
+        remarks: what its marks mean.
+        limit: the rows of the table; 0 for all.
+    """
+    title = printable(title)
     # As an image, because nothing in an SVG can run there.
     image = base64.b64encode(_saved(figure, "svg", metadata={"Date": None})).decode()
-    head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in below.columns)
     body = "\n".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td>{html.escape(printable(str(cell)))}</td>" for cell in row) + "</tr>"
+        for row in below.cells(limit)
     )
     paragraphs = "\n".join(f"<p>{html.escape(remark)}</p>" for remark in remarks)
     return f"""<!DOCTYPE html>
@@ -173,7 +98,12 @@ td, th {{ padding: 2px 10px; text-align: left; font-family: monospace; white-spa
 """
 
 
-def _new_figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of this size in inches.
+
+    Raises:
+        UsageError: matplotlib is not installed, or cannot be used.
+    """
     try:
         from matplotlib.figure import Figure as NewFigure  # deferred: matplotlib is optional
     except ImportError as exc:
@@ -202,11 +132,12 @@ def _saved(figure: Figure, kind: str, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _as_plain_text(text: Any) -> None:
+def as_plain_text(text: Any) -> None:
     """Show a text as it is: matplotlib would parse what is between two `$` as a formula."""
     text.set_parse_math(False)
 
 
-def _shortened(text: str) -> str:
+def shortened_title(text: str) -> str:
+    """Return a title that fits above a figure, without its middle if it is long."""
     plain = printable(text)
     return plain if len(plain) <= _MAX_LABEL else f"{plain[:43]}...{plain[-44:]}"

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Unpack
+from functools import partial
+from typing import Annotated, Any, ClassVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
+from ingest.questions.question import (
+    Answer,
+    Option,
+    Part,
+    Partial,
+    Pattern,
+    Plain,
+    Question,
+    Ranks,
+    Steps,
+    Table,
+    plain,
+    without_histogram,
+)
 from ingest.questions.sketched_tensors import SketchedTensor, SketchedTensors, ask_of_sketches
 from ingest.reader.anatomy.order_keys import widened
 from ingest.reader.anatomy.percentiles import percentiles
 from ingest.reader.catalog import Catalog
-from ingest.reader.choice import Choice
 from ingest.reader.snapshot import LeftOut, Snapshot
-from ingest.reader.table_answer import TableAnswer
 from ingest.reader.tensor import SMALL_NBYTES, Tensor
 from ingest.reader.tensor_filter import FilterFields, with_pattern
-from ingest.reader.text import percentile_name
+from ingest.reader.text import number_text, percentile_name
 from workers.arrays.sketches.histogram import Bounds
 from workers.errors import UsageError
 
@@ -30,8 +43,10 @@ _COLUMNS = ("rank", "step", "name", "net", "graph", "dtype", "finite", "exactnes
 
 
 @dataclass(frozen=True, slots=True)
-class TensorQuantiles:
+class TensorQuantiles(Plain):
     """Percentiles of the finite elements of one tensor of one step and rank."""
+
+    also: ClassVar = ("exactness",)
 
     rank: int
     step: int
@@ -51,16 +66,12 @@ class TensorQuantiles:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        listed = [
-            {"percent": percent, "low": bounds.low, "high": bounds.high}
-            for percent, bounds in self.percentiles.items()
-        ]
-        named = {name: getattr(self, name) for name in ("rank", "step", "name", "net", "graph", "dtype")}
-        return {**named, "finite": self.finite, "exactness": self.exactness, "percentiles": listed}
+        listed = [{"percent": percent, **plain(bounds)} for percent, bounds in self.percentiles.items()]
+        return {**Plain.to_dict(self), "percentiles": listed}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class QuantilesAnswer(TableAnswer):
+class QuantilesAnswer(Answer):
     """Percentiles of tensors, by step, rank and order of execution."""
 
     noun: ClassVar = "tensor"
@@ -73,15 +84,31 @@ class QuantilesAnswer(TableAnswer):
     left_out: tuple[LeftOut, ...] = ()
     """Steps that the answer is not about, and why."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "store": self.store,
-            "magnitude": self.magnitude,
-            "tensors": [tensor.to_dict() for tensor in self.tensors],
-            "without": self.without,
-            "left_out": [left.to_dict() for left in self.left_out],
+    def table(self) -> Table[TensorQuantiles]:
+        """Return a row for each tensor, with a column for each percentile."""
+        percents = list(self.tensors[0].percentiles) if self.tensors else []
+        columns: dict[str, Callable[[TensorQuantiles], str]] = {
+            "rank": lambda tensor: str(tensor.rank),
+            "step": lambda tensor: str(tensor.step),
+            "name": lambda tensor: tensor.name,
         }
+        named: dict[str, Callable[[TensorQuantiles], str]] = {
+            percentile_name(percent): partial(_bounds_text, percent) for percent in percents
+        }
+        # Extremes and the median stay longest.
+        last = sorted(percents, key=lambda percent: -min(percent, abs(percent - 50), 100 - percent))
+        return Table(
+            columns | named,
+            self.tensors,
+            self.noun,
+            right=("rank", "step", *named),
+            spare=list(map(percentile_name, last)),
+        )
+
+    def report(self) -> Iterable[Part]:
+        """Return what people read."""
+        yield self.table()
+        yield from without_histogram(self.without)
 
     def rows_of_table(self) -> list[dict[str, Any]]:
         """Return a row for each tensor, with the lower and upper bound of each percentile."""
@@ -100,32 +127,31 @@ class QuantilesAnswer(TableAnswer):
 
 def quantiles(
     store: Catalog,
-    pattern: str | None = None,
-    percents: Sequence[float] | None = None,
+    pattern: Pattern = None,
+    percents: Annotated[
+        Sequence[float] | None,
+        Option(
+            "A percentile, 0 to 100; may be repeated. Default: 0, 1, 5, 25, 50, 75, 95, 99, 99.9, 100.",
+            "P",
+            "--percent",
+            "-p",
+            float,
+            is_several=True,
+        ),
+    ] = None,
     *,
-    magnitude: bool = False,
-    exact: bool = False,
-    rank: Choice = None,
-    step: Choice = None,
-    include_partial: bool = False,
+    magnitude: Annotated[bool, Option("Of the magnitudes, without the sign.")] = False,
+    exact: Annotated[bool, Option("Read the elements of tensors that the store still has.")] = False,
+    rank: Ranks = None,
+    step: Steps = None,
+    include_partial: Partial = False,
     **conditions: Unpack[FilterFields],
 ) -> QuantilesAnswer:
-    """Return percentiles of the finite elements of tensors, as `numpy.percentile` defines them.
+    """Show percentiles of the finite elements of tensors, also after their elements are gone.
 
-    Histograms give two bounds, which differ by a factor of two at most unless numpy interpolates between
-    elements of different bins; the smallest and the largest element are exact. So the answer is the same
-    after `gc` has removed the tensors.
-
-    Args:
-        store: the store.
-        pattern: a glob for the names of tensors; all if None.
-        percents: which percentiles, 0 to 100; `DEFAULT_PERCENTS` if None.
-        magnitude: whether of the magnitudes.
-        exact: whether to read the elements of tensors that the store still has.
-        rank: one rank, or several; all if None.
-        step: one step, or several; all if None.
-        include_partial: also use steps with quarantined or missing files.
-        conditions: what else a tensor must fulfil in a step; see `FilterFields`.
+    As `numpy.percentile` defines them, from histograms: `a..b` says that a percentile lies between these,
+    which differ by at most a factor of two unless numpy interpolates between elements of different bins. The
+    smallest and largest element are exact; `--exact` reads the others.
 
     Raises:
         UsageError: a percentage is out of range, no tensor matches, or none has a histogram.
@@ -205,3 +231,14 @@ def _finite(piece: npt.NDArray[Any], *, magnitude: bool) -> npt.NDArray[Any]:
 
 def _is_known(bounds: Bounds) -> bool:
     return bounds.is_exact or math.isnan(bounds.low)
+
+
+def _bounds_text(percent: float, tensor: TensorQuantiles) -> str:
+    bounds = tensor.percentiles[percent]
+    low = number_text(bounds.low)
+    return low if _is_known(bounds) else f"{low}..{number_text(bounds.high)}"
+
+
+QUESTION = Question(
+    quantiles, ("quantiles run.zarr 'MatMul.*' --step 40 -p 50 -p 99.9 --magnitude",), noun="tensor"
+)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ingest.questions.empty_choice import empty_choice_error, keys_of
+from ingest.questions.choosing import empty_choice_error, keys_of
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.indexed_step import COLUMNS

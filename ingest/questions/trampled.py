@@ -4,12 +4,17 @@ A tensor that is dumped several times in one step holds the same bytes each time
 again. The watch mode of ACL and TorchAir dumps outputs again after other operators have run, in order to show
 which of them tramples memory. In other dumps, an output is dumped more often than the inputs of its operator
 if its operator did not run again. What recomputation made again in the backward pass (SGLang's dumper) is
-compared with what the forward pass made: if these differ, the operator is not repeatable. What AOTInductor
-saves before and after each kernel: see `trampled_buffers`.
+compared with what the forward pass made: if these differ, the operator is not repeatable.
+
+AOTInductor saves the buffers of each kernel before and after it runs. What the kernel changed lies between
+the two. What differs from the end of one kernel to the beginning of the next one that has the same buffer was
+written by nobody, as far as kernels are saved. Inputs and constants of the model (`arg0_1`, `primals_2`,
+`constant3`) that differ from before to after a kernel were changed in place.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,10 +24,9 @@ from typing import Any
 import numpy as np
 
 from ingest.dump_configs.reading import WATCHER
-from ingest.questions.trampled_buffers import IN_PLACE, changed_buffers
+from ingest.questions.question import Note, Part, Partial, Plain, Question, Ranks, Steps
 from ingest.reader.anatomy.bits import BitDifference
 from ingest.reader.catalog import Catalog
-from ingest.reader.choice import Choice
 from ingest.reader.compare_bits import compare_bits
 from ingest.reader.context.configuration import configuration_of
 from ingest.reader.flow.operator_kinds import is_input, is_output, is_parameter
@@ -41,7 +45,7 @@ TRAMPLED, RUN_AGAIN, NOT_REPEATABLE = "trampled", "trampled, or run again", "not
 
 
 @dataclass(frozen=True, slots=True)
-class Trampled:
+class Trampled(Plain):
     """A tensor that holds other bytes at a later moment of the same step."""
 
     rank: int
@@ -62,12 +66,6 @@ class Trampled:
     difference: BitDifference | None
     """Which elements and bits differ; None if the store does not have the elements, or of many tensors."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        rest = {name: getattr(self, name) for name in self.__slots__ if name != "difference"}
-        difference = None if self.difference is None else self.difference.to_dict()
-        return {**rest, "between": list(self.between), "difference": difference}
-
 
 class TrampledTensors(TableList[Trampled]):
     """The answer: a list, which is also a table with the columns of `trampled --json`."""
@@ -86,6 +84,33 @@ class TrampledTensors(TableList[Trampled]):
         """Yield `Trampled.to_dict` of each tensor."""
         return (tensor.to_dict() for tensor in self)
 
+    @property
+    def damaged(self) -> list[LeftOut]:
+        """The steps that are left out because they are damaged."""
+        return [left for left in self.left_out if left.is_damaged]
+
+    @property
+    def is_alarm(self) -> bool:
+        """Whether any tensor changed."""
+        return bool(self)
+
+    def report(self) -> Iterator[Part]:
+        """Yield what people read."""
+        for tensor in self:
+            what = f"{tensor.name} is {tensor.kind}: {tensor.later} differs"
+            yield f"rank {tensor.rank}, step {tensor.step}: {what}"
+            if tensor.difference is not None:
+                yield f"  {tensor.difference}"
+            if tensor.between:
+                more = f" and {tensor.others} more" if tensor.others else ""
+                yield f"  dumped in between: {', '.join(tensor.between)}{more}"
+        if not self:
+            yield Note("no tensor changed without being written", "")
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return what `--json` prints."""
+        return list(self.rows())
+
 
 @dataclass(frozen=True, slots=True)
 class _Dumped:
@@ -97,18 +122,13 @@ class _Dumped:
 
 
 def trampled(
-    store: Catalog, rank: Choice = None, step: Choice = None, *, include_partial: bool = False
+    store: Catalog, rank: Ranks = None, step: Steps = None, *, include_partial: Partial = False
 ) -> TrampledTensors:
-    """Return tensors that changed within a step although nobody wrote them, by step, rank and execution.
+    """Find tensors that changed within a step although nobody wrote them: trampled memory.
 
-    Only tensors whose elements were dumped are compared, by their digests. Reads the index of each chosen
-    step, and the elements of up to 20 tensors.
-
-    Args:
-        store: the store.
-        rank: only this rank, or these.
-        step: only this step, or these.
-        include_partial: also use steps with quarantined or missing files.
+    For dumps that have a tensor several times in a step: the watch mode of ACL and TorchAir, recomputation.
+    Only tensors whose elements were dumped are compared, by their digests; the elements of up to 20 tensors
+    are read. The command exits with 5 if it finds any.
 
     Raises:
         UsageError: a rank or step is not in the store, or no step is complete.
@@ -195,3 +215,70 @@ def _between(step: Step, first: int, second: int) -> list[str]:
     names = tables.label("op_name")[first + 1 : second].tolist()
     pairs = dict.fromkeys(zip(map(str, types), map(str, names), strict=True))
     return [f"{op_type} ({name})" for op_type, name in pairs if (op_type, name) != own]
+
+
+LAYOUT = "aot_inductor"
+UNSEEN_WRITER = "trampled, or written by a kernel that was not dumped"
+IN_PLACE = "an input that was changed in place"
+_BEFORE, _AFTER = "before.", "output."
+_INPUT = re.compile(r"arg\d+_\d+|primals_\d+|constant\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """A buffer as one kernel found or left it."""
+
+    row: int
+    kernel: str
+    is_before: bool
+    digest: bytes
+
+
+def changed_buffers(step: Step) -> Iterator[tuple[int, int, str]]:
+    """Yield the rows of a buffer at two moments between which it changed, and what that means.
+
+    Files that were copied without their times have lost the order of the kernels: then only what single
+    kernels did to inputs is known.
+    """
+    if LAYOUT not in step.commit.record.source.layout.split("+"):
+        return
+    buffers = _buffers(step)
+    is_ordered = all(
+        before.row < after.row for events in buffers.values() for before, after in _around_kernels(events)
+    )
+    for name, events in buffers.items():
+        if _INPUT.fullmatch(name):
+            for before, after in _around_kernels(events):
+                if before.digest != after.digest:
+                    yield before.row, after.row, IN_PLACE
+        if is_ordered:
+            for earlier, later in pairwise(events):
+                is_between = later.is_before and not earlier.is_before
+                if is_between and earlier.digest != later.digest:
+                    yield earlier.row, later.row, UNSEEN_WRITER
+
+
+def _around_kernels(events: list[_Saved]) -> Iterator[tuple[_Saved, _Saved]]:
+    """Yield the saved contents of a buffer before and after each kernel, if both are there."""
+    before = {saved.kernel: saved for saved in events if saved.is_before}
+    for saved in events:
+        if not saved.is_before and saved.kernel in before:
+            yield before[saved.kernel], saved
+
+
+def _buffers(step: Step) -> dict[str, list[_Saved]]:
+    """Return by buffer what was saved of it, in order of execution."""
+    tables = step.tables
+    buffers: dict[str, list[_Saved]] = {}
+    for row in np.flatnonzero(tables.label("kind").astype(str) == RowKind.TENSOR.value).tolist():
+        io = str(tables.label("io")[row])
+        for prefix in (_BEFORE, _AFTER):
+            if io.startswith(prefix):
+                saved = _Saved(
+                    row, str(tables.label("op_name")[row]), prefix == _BEFORE, bytes(tables.digest[row])
+                )
+                buffers.setdefault(io.removeprefix(prefix), []).append(saved)
+    return buffers
+
+
+QUESTION = Question(trampled, ("trampled run.zarr --step 8",))

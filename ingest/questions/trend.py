@@ -1,58 +1,77 @@
-"""One statistic of tensors over steps, as a table: a row for each tensor, rank and step."""
+"""One statistic of tensors over steps: a row for each tensor, rank and step, and a line for each tensor."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from math import isfinite, isinf
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.matching_tensors import matching_tensors, statistics_for, unused_steps
-from ingest.questions.statistic_names import statistic_for, statistic_named
+from ingest.questions.choosing import (
+    choice_text,
+    marked,
+    matching_tensors,
+    statistic_for,
+    statistic_named,
+    statistics_for,
+    unused_steps,
+    whole_count,
+)
+from ingest.questions.question import Part, Partial, Pattern, Question, Ranks, Statistic, Steps, Table
+from ingest.questions.trend_figure import Line, trend_figure
 from ingest.reader.catalog import Catalog
-from ingest.reader.choice import Choice
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.tensor_filter import FilterFields, with_pattern
+from ingest.reader.text import number_text
 from workers.errors import UsageError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # neither is needed where a moment of the page is made
     import pandas as pd
+    from rich.text import Text
+
+    from ingest.questions.plot import Figure
 
 #: The limit of values in one answer; a million take about 50 MB as a table.
 MAX_VALUES = 2_000_000
 
 
+BARS = "▁▂▃▄▅▆▇█"
+GAP = "-"
+"""The rank does not have the step, or not the tensor."""
+BAD = "!"
+"""Elements are NaN or infinite; the value may be unknown for that reason."""
+UNKNOWN = "?"
+"""The rank has the tensor, but its value is unknown."""
+
+
 def trend(
     store: Catalog,
-    pattern: str | None = None,
-    stat: str | None = None,
+    pattern: Pattern = None,
+    stat: Statistic = None,
     *,
-    rank: Choice = None,
-    step: Choice = None,
-    include_partial: bool = False,
+    rank: Ranks = None,
+    step: Steps = None,
+    include_partial: Partial = False,
     **conditions: Unpack[FilterFields],
 ) -> pd.DataFrame:
-    """Return one statistic of the tensors whose names match a glob, over steps and ranks.
+    """Show how a statistic of tensors develops over the steps, by tensor and rank.
 
-    Memory: what `StepStatistics` takes, and 60 bytes for each value, of which there are at most two millions.
-
-    Args:
-        store: the store.
-        pattern: a glob for the names of tensors, such as `*Adam*.input.0`; all if None.
-        stat: the statistic, or another name for it; None: see `statistic_for`.
-        rank: one rank, or several; all if None.
-        step: one step, or several; all if None.
-        include_partial: also use steps with quarantined or missing files.
-        conditions: what else a tensor must fulfil in a step: `role="loss"`, `op_type`, `io`, `graph`, `name`,
-            `where`; see `FilterFields`.
+    `!` marks NaN or Inf, `-` a step in which the rank lacks the tensor.
 
     Returns:
         A row for each tensor, rank and step, by tensor in order of execution, rank and step: `name`, `net`,
         `graph`, `rank`, `step`, `value` (float64; NaN if it is unknown, such as the mean of NaN alone) and
         `non_finite` (the number of elements that are NaN or infinite; NaN if unknown). Tensors that a rank
         does not have are left out. Occurrences in a loop are separate tensors (`...#1`). `attrs` has
-        `statistic`; `left_out`: the steps that were not used; `damaged`: those of them that are damaged.
+        `statistic`; `of`: what was asked for, in words; `left_out`: the steps that were not used; `damaged`:
+        those of them that are damaged. It takes 60 bytes for each value, of which there are at most two
+        millions.
 
     Raises:
         UsageError: no tensor matches, or too many do.
@@ -86,7 +105,7 @@ def trend_of(snapshot: Snapshot, chosen: FilterFields, stat: str) -> pd.DataFram
         {column: np.array(values, object)[code] for column, values in texts.items()}
         | {column: values[order] for column, values in columns.items()}
     )
-    frame.attrs = {"statistic": statistic, **unused_steps(snapshot)}
+    frame.attrs = {"statistic": statistic, "of": choice_text(chosen), **unused_steps(snapshot)}
     return frame
 
 
@@ -112,3 +131,189 @@ def _trend_columns(
         parts["value"].append(matches.statistic(statistic)[ranks, tensors])
         parts["non_finite"].append(matches.statistic("non_finite_count")[ranks, tensors])
     return {column: np.concatenate(arrays) for column, arrays in parts.items()}
+
+
+@dataclass(frozen=True)
+class TrendAnswer:
+    """A trend as people see it."""
+
+    frame: pd.DataFrame
+    is_alarm = False
+    remarks = (
+        "A red cross or ! marks NaN or Inf; a gap or - marks a step in which the rank lacks the tensor.",
+    )
+
+    @property
+    def title(self) -> str:
+        """What it is about."""
+        return f"{self.frame.attrs['statistic']} of {self.frame.attrs['of']}"
+
+    @property
+    def left_out(self) -> Sequence[object]:
+        """Steps that it is not about, and why."""
+        return self.frame.attrs["left_out"]  # type: ignore[no-any-return]  # pandas lets it hold anything
+
+    @property
+    def damaged(self) -> Sequence[object]:
+        """Those of them that are damaged."""
+        return self.frame.attrs["damaged"]  # type: ignore[no-any-return]
+
+    @cached_property
+    def steps(self) -> list[int]:
+        """The steps of any line."""
+        return sorted(set(self.frame["step"].tolist()))
+
+    @cached_property
+    def lines(self) -> list[Line]:
+        """A line for each tensor and rank. All lines cover the same steps."""
+        return lines_of(self.frame)
+
+    def table(self) -> Table[Line]:
+        """Return a row for each line, with its drawing."""
+        first, *others = self.steps
+        numbers: dict[str, Callable[[Line], float | None]] = {
+            "first": lambda line: float(line.heights[line.present][0]),
+            "last": lambda line: float(line.heights[line.present][-1]),
+            "min": lambda line: line.extreme(np.min),
+            "max": lambda line: line.extreme(np.max),
+        }
+        return Table(
+            {
+                "rank": lambda line: line.rank,
+                "name": lambda line: line.name,
+                **{name: _number_cell(of) for name, of in numbers.items()},
+                f"step {first}" + (f" to {others[-1]}" if others else ""): _drawing,
+            },
+            self.lines,
+            "line",
+            right=list(numbers),
+            spare=("last", "first", "min", "max"),
+        )
+
+    def report(self) -> Iterable[Part]:
+        """Return what people read: a title, and a table with a drawing of each line."""
+        yield self.title
+        yield self.table()
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return a row for each tensor, rank and step."""
+        return [
+            {
+                **{str(column): value for column, value in row.items()},
+                "non_finite": whole_count(row["non_finite"]),
+                "statistic": self.frame.attrs["statistic"],
+            }
+            for row in self.frame.to_dict("records")
+        ]
+
+    def csv(self) -> str:
+        """Return all values."""
+        return self.frame.to_csv(index=False)
+
+    def figure(self, limit: int) -> Figure:
+        """Draw the first lines; all with limit 0."""
+        return trend_figure(
+            self.title, self.steps, self.lines[: limit or None], self.frame.attrs["statistic"]
+        )
+
+
+def _number_cell(of: Callable[[Line], float | None]) -> Callable[[Line], str]:
+    return lambda line: number_text(of(line))
+
+
+def _drawing(line: Line) -> Text:
+    from rich.text import Text  # deferred: takes 0.03 s, for tables that are drawn
+
+    drawn = Text(sparkline(line.heights.tolist(), line.present.tolist(), line.bad.tolist()))
+    drawn.highlight_regex("!", "bold red")
+    drawn.highlight_regex("-", "dim")
+    return drawn
+
+
+def lines_of(frame: pd.DataFrame) -> list[Line]:
+    """Return a line for each tensor and rank. All lines cover the same steps: those of any of them."""
+    steps = np.unique(frame["step"].to_numpy())
+    has_graphs = frame[["net", "graph"]].drop_duplicates().shape[0] > 1
+    # Rows of one line are adjacent. Tensors of several graphs may have the same name.
+    keys = list(zip(frame["name"], frame["net"], frame["graph"], frame["rank"], strict=True))
+    step_of_row = frame["step"].to_numpy()
+    value, non_finite = frame["value"].to_numpy(float), frame["non_finite"].to_numpy(float)
+    lines = []
+    for begin, end in _line_bounds(keys, step_of_row):
+        places = np.searchsorted(steps, step_of_row[begin:end])
+        values, present = np.full(len(steps), np.nan), np.zeros(len(steps), bool)
+        bad = np.zeros(len(steps), bool)
+        values[places] = value[begin:end]
+        present[places] = True
+        bad[places] = marked(frame.attrs["statistic"], non_finite[begin:end])
+        name, net, graph, rank = keys[begin]
+        place = f"  ({net or '-'}, graph {graph})" if has_graphs else ""
+        lines.append(Line(f"{rank}  {name}{place}", values, present, bad))
+    return lines
+
+
+def _line_bounds(keys: Sequence[object], step_of_row: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Return the first row of each line, and the row after its last."""
+    starts = [
+        row
+        for row in range(1, len(keys))
+        if keys[row] != keys[row - 1] or step_of_row[row] <= step_of_row[row - 1]
+    ]
+    return list(zip([0, *starts], [*starts, len(keys)], strict=True))
+
+
+def sparkline(values: Sequence[float], present: Sequence[bool], bad: Sequence[bool], width: int = 60) -> str:
+    """Draw values with bars from the least to the greatest of them.
+
+    If there are more values than `width`, neighbours share a character: that of the greatest of them, or
+    `BAD` if one of them is bad.
+
+    Args:
+        values: the values; NaN for unknown.
+        present: whether there is a value at all.
+        bad: whether elements are NaN or infinite.
+        width: the maximal number of characters.
+    """
+    count = len(values)
+    edges = np.linspace(0, count, min(count, max(width, 1)) + 1).astype(int)
+    finite = [value for value, shown in zip(values, present, strict=True) if shown and isfinite(value)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    characters = []
+    for begin, end in pairwise(edges.tolist()):
+        indexes = [index for index in range(begin, end) if present[index]]
+        is_bad = any(bad[index] or isinf(values[index]) for index in indexes)
+        characters.append(_character([values[index] for index in indexes], low, high, is_bad=is_bad))
+    return "".join(characters)
+
+
+def _character(values: Sequence[float], low: float, high: float, *, is_bad: bool) -> str:
+    """Return the character for neighbours of which these values are present."""
+    if not values:
+        return GAP
+    if is_bad:
+        return BAD
+    finite = list(filter(isfinite, values))
+    return _bar(max(finite), low, high) if finite else UNKNOWN
+
+
+def _bar(value: float, low: float, high: float) -> str:
+    # Halved first, because the difference of two large numbers may be infinite.
+    span = high / 2 - low / 2
+    if span <= 0:
+        return BARS[3]
+    share = (value / 2 - low / 2) / span
+    return BARS[min(int(share * len(BARS)), len(BARS) - 1)]
+
+
+QUESTION = Question(
+    trend,
+    (
+        "trend run.zarr '*Adam*.input.0' --stat norm",
+        "trend run.zarr --role loss",
+        "trend run.zarr 'Log.*' --stat min --rank 1 --html log.html",
+    ),
+    limit=64,
+    noun="line",
+    shown=TrendAnswer,
+    check=lambda given: statistic_for(given.get("stat"), given),
+)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.heatmap_scale import is_logarithmic
+from ingest.questions.plot import Figure, as_plain_text, is_logarithmic, new_figure, shortened_title
 from ingest.reader.ranges import format_ranges
 from ingest.reader.text import counted, printable, shortened
 
@@ -73,6 +73,11 @@ class Line:
     def name(self) -> str:
         """The name of the tensor."""
         return self.label.partition("  ")[2]
+
+    def extreme(self, of: Callable[[npt.NDArray[np.float64]], np.float64]) -> float | None:
+        """Return the least or greatest of the finite values; None if there is none."""
+        known = self.heights[self.present & np.isfinite(self.heights)]
+        return float(of(known)) if known.size else None
 
 
 def height_of(lines: Sequence[Line]) -> float:
@@ -315,3 +320,20 @@ def _set_scale(axes: Any, lines: Sequence[Line]) -> None:
             axes.set_ylim(-least / 2, top)
     else:
         axes.yaxis.set_major_formatter("{x:.6g}")
+
+
+def trend_figure(title: str, steps: Sequence[int], lines: Sequence[Line], statistic: str) -> Figure:
+    """Draw a line for each tensor and rank, with gaps if it is absent, and red crosses for NaN and Inf.
+
+    Raises:
+        UsageError: matplotlib is not installed.
+    """
+    figure = new_figure(12, height_of(lines))
+    axes = figure.add_subplot()
+    if lines:
+        draw_lines(axes, np.array(steps), lines)
+    as_plain_text(axes.set_xlabel("step"))
+    as_plain_text(axes.set_ylabel(statistic))
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    as_plain_text(axes.set_title(shortened_title(title), fontsize=10, loc="left"))
+    return figure

@@ -49,8 +49,8 @@ def answers(path: Path) -> dict[str, Any]:
     rules = path.with_name("rules.yml")
     rules.write_text(RULES)
     return {
-        "precision": ingest.precision(store, formats=["e4m3", "nvfp4"]).to_dict(rows=True),
-        "delayed": ingest.precision(store, scaling="delayed").to_dict(rows=True),
+        "precision": ingest.precision(store, formats=["e4m3", "nvfp4"]).to_dict(),
+        "delayed": ingest.precision(store, scaling="delayed").to_dict(),
         "quantiles": ingest.quantiles(store).to_dict(),
         "outliers": ingest.outliers(store).to_dict(),
         "localize": ingest.localize(f"{path}@1,1", f"{path}@0,1").to_dict(),

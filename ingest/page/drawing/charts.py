@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from ingest.page.drawing.svg import picture, tag, text
 from ingest.page.words import number, whole
-from ingest.questions.heatmap_scale import LOGARITHMIC
+from ingest.questions.plot import LOGARITHMIC
 from workers.arrays.spans import divisor_for
 
 if TYPE_CHECKING:

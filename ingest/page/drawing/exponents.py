@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from ingest.page.drawing.svg import picture, tag, text
 from ingest.page.words import power_of_two, whole
-from ingest.questions.heatmap_scale import LOGARITHMIC
+from ingest.questions.plot import LOGARITHMIC
 from workers.arrays.compiled.histogram_loops import LOWEST_EXPONENT
 from workers.arrays.sketches.histogram import Histogram
 

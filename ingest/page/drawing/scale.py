@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.page.words import number, whole
-from ingest.questions.heatmap_scale import LOGARITHMIC
+from ingest.questions.plot import LOGARITHMIC
 from workers.arrays.spans import divisor_for
 
 #: Colours between the least and the greatest value.

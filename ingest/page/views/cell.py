@@ -16,7 +16,7 @@ from ingest.page.drawing.scale import Scale, css_of
 from ingest.page.neighbours import around
 from ingest.page.screen import AnswerLine, Asked, Screen, lines
 from ingest.page.words import counted
-from ingest.questions.statistic_names import statistic_named
+from ingest.questions.choosing import statistic_named
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
 from workers.arrays.aggregate import COUNTS, STATISTICS, parts_of

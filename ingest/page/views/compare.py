@@ -12,9 +12,9 @@ from ingest.page.screen import AnswerLine, Asked, Screen, lines
 from ingest.page.views.growth import growing, growth_of
 from ingest.page.views.overlays import overlay_of_tensor, overlays_of_roles
 from ingest.page.views.pairing import pairing_of
+from ingest.questions.choosing import statistic_named
 from ingest.questions.compare import Comparison, compare
 from ingest.questions.compare.compared_tensor import GOOD, ComparedTensor, Verdict
-from ingest.questions.statistic_names import statistic_named
 from workers.errors import UsageError
 from workers.model import MIB
 

@@ -24,7 +24,7 @@ from ingest.page.views.overlays import trend_line
 from ingest.page.views.sketches import sketches_of
 from ingest.page.views.unsharded import as_float, whole_of
 from ingest.page.words import number
-from ingest.questions.statistic_names import statistic_named
+from ingest.questions.choosing import statistic_named
 from ingest.questions.trend import trend_of
 from ingest.reader.context import context_of
 from ingest.reader.snapshot import ask_of_undamaged

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.statistic_names import statistic_named
+from ingest.questions.choosing import statistic_named
 from ingest.reader.catalog import Catalog
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step import Step

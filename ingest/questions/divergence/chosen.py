@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.empty_choice import empty_choice_error
+from ingest.questions.choosing import empty_choice_error
 from ingest.reader.block_filter import BlockFilter
 from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.tensor_filter import FilterFields

@@ -1,37 +1,224 @@
-"""Find what to dump next."""
+"""The next dump: its configuration, what it costs, and what it will answer that the store cannot."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ingest.dump_configs.model import DumpRequest, RequestedOperator, WrittenConfig, flatten
 from ingest.dump_configs.writing.systems import WITHOUT_PARAMETERS, system_of, write_config
 from ingest.questions.divergence.find import divergence
-from ingest.questions.next_dump.answer import DumpEstimate, NextDump
 from ingest.questions.next_dump.estimate import Sizes, readable_step
-from ingest.questions.next_dump.gains import NOTHING_NEW, gains
-from ingest.questions.next_dump.inner_calls import dumped_with, inner_calls, without_wrappers
 from ingest.questions.next_dump.suspicion import (
     WORTH_DUMPING,
     OperatorId,
     Suspect,
     Suspicion,
+    dumped_with,
+    inner_calls,
     suspicion_of_divergence,
     suspicion_of_names,
     suspicion_of_origin,
+    without_wrappers,
 )
 from ingest.questions.origin.search import origin
+from ingest.reader import notebook
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import as_names
 from ingest.reader.context import context_of
 from ingest.reader.context.configuration import configuration_of
+from ingest.reader.flow.operator_kinds import is_input, is_output, is_parameter
+from ingest.reader.ranges import named_ranges
 from ingest.reader.snapshot import refuse_url
+from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
+from ingest.reader.text import counted, printable
 from ingest.units import human_bytes
 from workers.errors import UsageError
+from workers.model import StepKey
 from workers.store.model import RowKind
+
+#: Suspects that the text names.
+_NAMED = 12
+
+
+@dataclass(frozen=True, slots=True)
+class DumpEstimate:
+    """What the next dump will cost."""
+
+    files: int
+    """Files of tensors."""
+    nbytes: int
+    """Their bytes."""
+    seconds: float | None
+    """What dumping adds to the time of the job; None if the store does not know how long dumping took."""
+    full_files: int
+    """The files of a dump of all operators, of the same steps and ranks."""
+    full_nbytes: int
+    run_nbytes: int
+    """Bytes of graphs and other files that every dump has, as in the store."""
+    seconds_unknown: str = ""
+    """Why the time is not known; "" if it is."""
+
+    @property
+    def share(self) -> float:
+        """The bytes, as a share of those of a full dump; NaN if that is empty."""
+        return self.nbytes / self.full_nbytes if self.full_nbytes else float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class NextDump:
+    """What to dump next."""
+
+    config: WrittenConfig
+    about: str
+    """What it is about, in one sentence."""
+    suspects: tuple[Suspect, ...]
+    """The operators that it dumps, the most important one first."""
+    left_out: tuple[Suspect, ...]
+    """Operators that did not fit into the budget."""
+    estimate: DumpEstimate
+    answers: tuple[str, ...]
+    """What it will answer that the dump in the store cannot."""
+    notes: tuple[str, ...]
+    """What is not certain, or not possible."""
+
+    def __str__(self) -> str:
+        """Return the text that `dump-ingest next` prints besides the configuration."""
+        return "\n".join(map(printable, _lines(self)))
+
+    def _repr_html_(self) -> str:
+        return notebook.block(f"{self}\n\n{self.config.text}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return one object of plain values."""
+        return {
+            "system": self.config.system,
+            "file_name": self.config.file_name,
+            "config": self.config.text,
+            "use": self.config.use,
+            "about": self.about,
+            "ranks": list(self.config.ranks),
+            "steps": list(self.config.steps),
+            "suspects": [_suspect_dict(suspect) for suspect in self.suspects],
+            "left_out": [_suspect_dict(suspect) for suspect in self.left_out],
+            "estimate": asdict(self.estimate),
+            "answers": list(self.answers),
+            "notes": list(self.notes),
+        }
+
+
+def _suspect_dict(suspect: Suspect) -> dict[str, Any]:
+    return {**suspect.operator._asdict(), "worth": suspect.worth, "why": suspect.why}
+
+
+def _lines(answer: NextDump) -> Iterator[str]:
+    config, estimate = answer.config, answer.estimate
+    yield f"Next dump ({config.system}): {answer.about}"
+    steps, ranks = named_ranges("step", config.steps), named_ranges("rank", config.ranks)
+    yield f"  {counted(len(answer.suspects), 'operator')}, {steps}, {ranks}"
+    for suspect in answer.suspects[:_NAMED]:
+        yield f"    {suspect.operator.op_type} ({suspect.operator.op_name}): {suspect.why}"
+    if len(answer.suspects) > _NAMED:
+        yield f"    {len(answer.suspects) - _NAMED} more"
+    unknown = f"time not known: {estimate.seconds_unknown}" if estimate.seconds_unknown else "time not known"
+    seconds = unknown if estimate.seconds is None else _time(estimate.seconds)
+    share = f", {estimate.share:.2%} of a full dump" if estimate.full_nbytes else ""
+    yield f"  about {counted(estimate.files, 'file')}, {human_bytes(estimate.nbytes)}{share}; {seconds}"
+    if estimate.run_nbytes:
+        yield f"  and {human_bytes(estimate.run_nbytes)} of graphs and other files, which every dump has"
+    if answer.left_out:
+        smallest = answer.left_out[0].operator
+        yield (
+            f"  {counted(len(answer.left_out), 'operator')} beyond the budget, "
+            f"the first: {smallest.op_type} ({smallest.op_name})"
+        )
+    for title, texts in (("It will answer", answer.answers), ("Notes", (*answer.notes, *config.notes))):
+        if texts:
+            yield ""
+            yield title
+            yield from (f"  {text}" for text in texts)
+
+
+def _time(seconds: float) -> str:
+    if seconds < 1:
+        return "less than 1 s"
+    return f"about {seconds:.0f} s" if seconds < 600 else f"about {seconds / 60:.0f} min"
+
+
+NOTHING_NEW = "The store already has all of these tensors: the dump shows whether the problem occurs again."
+
+
+@dataclass(frozen=True, slots=True)
+class _SuspectRow:
+    """A tensor of a suspect in the store."""
+
+    name: tuple[str, ...]
+    """Graph, type and name of its operator."""
+    io: str
+    has_elements: bool
+
+
+def gains(store: Catalog, suspicion: Suspicion, suspects: Sequence[Suspect]) -> tuple[str, ...]:
+    """Return in words what the store does not know of the suspects, and the next dump will."""
+    return tuple(_gains(store, suspicion, suspects))
+
+
+def _gains(store: Catalog, suspicion: Suspicion, suspects: Sequence[Suspect]) -> Iterator[str]:
+    known = set(store.keys)
+    last = suspicion.steps[-1]
+    names = {suspect.operator[1:] for suspect in suspects}
+    in_store = (readable_step(store, rank, last) for rank in suspicion.ranks if StepKey(rank, last) in known)
+    rows = [row for step in in_store if step is not None for row in _rows(step, names)]
+    yield from _from_elements(rows)
+    yield from _from_operands(rows, suspects[0].operator)
+    yield from _from_absent_steps(suspicion, known)
+
+
+def _from_elements(rows: Iterable[_SuspectRow]) -> Iterator[str]:
+    """Yield the gains from elements of tensors that have only statistics in the store."""
+    without = sum(not row.has_elements for row in rows)
+    if without:
+        yield (
+            "which elements of the inputs made it, and their values: of "
+            f"{without} of these tensors, the store has statistics alone"
+        )
+
+
+def _from_operands(rows: Iterable[_SuspectRow], culprit: OperatorId) -> Iterator[str]:
+    """Yield the gains from inputs or outputs of the culprit, if the store has only the others."""
+    of_culprit = [row for row in rows if row.name == culprit[1:]]
+    if of_culprit and not any(is_input(row.io) or is_parameter(row.name[1]) for row in of_culprit):
+        yield f"whether it came in with the inputs of {culprit.op_type}, which were not dumped"
+    if of_culprit and not any(is_output(row.io) for row in of_culprit):
+        yield f"what {culprit.op_type} made of its inputs: its outputs were not dumped"
+
+
+def _from_absent_steps(suspicion: Suspicion, known: Container[StepKey]) -> Iterator[str]:
+    """Yield the gains from steps that the store does not have of the chosen ranks."""
+    *before, last = suspicion.steps
+    for step in before:
+        absent = [rank for rank in suspicion.ranks if StepKey(rank, step) not in known]
+        if absent:
+            yield (
+                f"how the same tensors were before, in step {step}, "
+                f"which the store does not have of rank {absent[0]}"
+            )
+    for rank in suspicion.ranks:
+        if StepKey(rank, last) not in known:
+            yield f"what rank {rank} did in step {last}, which the store does not have"
+
+
+def _rows(step: Step, names: Iterable[tuple[str, ...]]) -> Iterator[_SuspectRow]:
+    tables = step.tables
+    labels = (tables.label(name).tolist() for name in ("graph", "op_type", "op_name", "io", "kind"))
+    wanted = set(names)
+    for graph, op_type, op_name, io, kind in zip(*labels, strict=True):
+        name = (str(graph), str(op_type), str(op_name))
+        if name in wanted and kind in (RowKind.TENSOR.value, RowKind.STATISTICS.value):
+            yield _SuspectRow(name, str(io), kind == RowKind.TENSOR.value and step.has_tensors)
+
 
 PURPOSES = ("origin", "divergence", "tensor")
 #: Operators that one configuration names at the most: a list of thousands is nothing that a person checks.

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ingest.questions.divergence.result import NOTHING_COMPARED, BrokenOperator, Divergence, Odd
 from ingest.questions.origin.answer import OriginAnswer, OriginOperator
 from ingest.reader.catalog import Catalog
+from ingest.reader.context import context_of
 from ingest.reader.damage import Damage
 from ingest.reader.flow.content import CallKey
 from ingest.reader.flow.operator_kinds import is_parameter
 from ingest.reader.flow.step_flow import FlowCall, StepFlow, flow_of
+from ingest.reader.tensor import Tensor
 from ingest.reader.text import counted
 from workers.errors import UsageError
 from workers.store.consolidated.blocks import TensorKey
@@ -306,3 +308,42 @@ def _ranked(suspects: Iterable[Suspect]) -> tuple[Suspect, ...]:
         if known is None or known.worth < suspect.worth:
             best[name] = suspect
     return tuple(sorted(best.values(), key=lambda suspect: -suspect.worth))
+
+
+#: By the name of the call of a module, the calls inside of it.
+InnerCalls: TypeAlias = dict[str, set[OperatorId]]
+_MODULES = ("Module.", "Cell.")
+
+
+def inner_calls(store: Catalog, key: tuple[int, int]) -> InnerCalls:
+    """Return the calls inside of each module in a step (rank, step), as `construct.json` tells them."""
+    step, context = store.step(*key), context_of(store, key[0])
+    tables = step.tables
+    columns = (tables.label(name).tolist() for name in ("net", "graph", "op_type", "op_name"))
+    first_rows: dict[OperatorId, int] = {}
+    for row, names in enumerate(zip(*columns, strict=True)):
+        first_rows.setdefault(OperatorId(*map(str, names)), row)
+    inner: InnerCalls = {}
+    for operator, row in first_rows.items():
+        for module in context.enclosing(Tensor(step, row)) if operator.op_name else ():
+            inner.setdefault(module, set()).add(operator)
+    return inner
+
+
+def without_wrappers(suspicion: Suspicion, inner: InnerCalls) -> Suspicion:
+    """Return it without the modules around chosen calls: these calls tell what the module read and wrote.
+
+    With the module, msProbe would dump everything else inside of it, too.
+    """
+    names = {suspect.operator.op_name for suspect in suspicion.suspects}
+    around = {module for module, calls in inner.items() if any(call.op_name in names for call in calls)}
+    return replace(
+        suspicion,
+        suspects=tuple(suspect for suspect in suspicion.suspects if suspect.operator.op_name not in around),
+    )
+
+
+def dumped_with(suspicion: Suspicion, inner: InnerCalls) -> Mapping[str, set[OperatorId]]:
+    """Return the calls that are dumped with each chosen module; none if only modules are chosen."""
+    is_mixed = any(not suspect.operator.op_name.startswith(_MODULES) for suspect in suspicion.suspects)
+    return inner if is_mixed else {}

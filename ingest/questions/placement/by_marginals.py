@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ingest.questions.named_steps import name_of, named_steps
+from ingest.questions.localize import name_of, named_steps
 from ingest.reader.catalog import Catalog
 from ingest.reader.step import Step
 from ingest.reader.step_marginals import marginals_of

@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 
 from ingest.cli.app import COMMANDS, load_command
+from ingest.cli.question import help_of
+from ingest.questions import QUESTIONS
+from ingest.questions.question import question_named
 from tests.cli import PROGRAM, Answer
 
 NAMES = [listed.name for listed in COMMANDS]
@@ -30,31 +33,27 @@ HEAVY = (
 )
 
 
+def help_text(name: str) -> str:
+    """Return the help of a command, as its docstring or that of its question has it."""
+    if name in QUESTIONS:
+        return help_of(question_named(name))
+    module = import_module(f"ingest.cli.{name}")
+    text = module.app.info.help if hasattr(module, "app") else module.command.__doc__
+    return cleandoc(text or "")
+
+
 @pytest.mark.parametrize("listed", COMMANDS, ids=NAMES)
 def test_a_summary_is_the_first_line_of_the_docstring(listed: Any) -> None:
     """It stands in the table, so that `--help` does not have to import the command."""
-    module = import_module(f"ingest.cli.{listed.name}")
-    help_text = module.app.info.help if hasattr(module, "app") else cleandoc(module.command.__doc__)
-    assert listed.summary == help_text.splitlines()[0]
+    assert listed.summary == help_text(listed.name).splitlines()[0]
 
 
 @pytest.mark.parametrize("listed", COMMANDS, ids=NAMES)
 def test_words_behind_an_example_stand_on_its_line(listed: Any) -> None:
     """On a terminal of 80 columns; a command that is longer by itself is wrapped."""
-    command_of = getattr(import_module(f"ingest.cli.{listed.name}"), "command", None)
-    document = cleandoc(getattr(command_of, "__doc__", None) or "")
+    document = help_text(listed.name)
     for command, words in re.findall(r"^\[bold\](dump-ingest [^\[]*)\[/\]( .*)$", document, re.MULTILINE):
         assert len(command + words) <= 78
-
-
-def test_every_command_is_in_the_table() -> None:
-    modules = Path(__file__).parents[4].joinpath("ingest", "cli").glob("*.py")
-    commands = {
-        path.stem
-        for path in modules
-        if "\ndef command(" in path.read_text() or "\napp = typer" in path.read_text()
-    }
-    assert commands - {"app"} == set(NAMES)
 
 
 def test_a_command_listed_is_the_command_that_runs() -> None:
@@ -196,13 +195,14 @@ def test_ctrl_c_that_breaks_an_import_ends_the_command_as_ever() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopping; Ctrl-C again to give up\n")
 
 
-def test_help_of_no_command_imports_what_takes_long() -> None:
-    """Checked in one process for all of them: each imports only itself."""
+def test_help_of_a_command_imports_nothing_that_takes_long() -> None:
+    """Checked in one process for all of them: each imports only itself. Questions import their answers."""
+    names = [name for name in NAMES if name not in QUESTIONS]
     code = (
         "import contextlib, io, json, sys\n"
         "from ingest.cli import main\n"
         "imported = {}\n"
-        f"for name in {NAMES!r}:\n"
+        f"for name in {names!r}:\n"
         "    sys.argv = ['dump-ingest', name, '--help']\n"
         "    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n"
         "        main()\n"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.cli.files import check_writable, write_and_say, write_file
+from ingest.cli.printing import check_writable, write_and_say, write_file
 from workers.errors import UsageError
 
 

@@ -31,7 +31,7 @@ def test_the_table_names_ranks_steps_and_states(nan_store: Path, answer: Answer)
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--cells", "1x2", "--values-only"), "--cells does not go with --values-only"),
+        (("--cells", "1x2", "--values-only"), "--values-only does not go with --cells"),
         (("--cells", "0x2"), "is not a size"),
         (("--cells", "1x2", "--stat", "nonsense"), "is not a statistic"),
     ],

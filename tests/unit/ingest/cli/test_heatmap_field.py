@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from ingest.cli.heatmap_field import print_field
-from ingest.questions.heatmap_rows import heatmap_rows
+from ingest.cli.printing import print_drawing
+from ingest.questions.heatmap import HeatmapAnswer, heatmap_rows
+from ingest.questions.question import Drawing
 
 
 def field(
@@ -38,44 +39,48 @@ def field(
             "statistic": statistic,
             "aggregate": "sum" if statistic == "nan_count" else "max",
             "tensors": 2,
+            "of": "x",
         },
     )
 
 
+def drawing(of: xr.DataArray) -> Drawing:
+    """Return the lines that a terminal shows of a heatmap."""
+    _, lines = HeatmapAnswer(of).report()
+    assert isinstance(lines, Drawing)
+    return lines
+
+
 def test_levels_go_from_the_least_to_the_greatest_value(capsys: pytest.CaptureFixture[str]) -> None:
-    print_field("title", field([[1, 2, 3, 5]]), 0)
-    title, heading, line, legend = capsys.readouterr().out.splitlines()
-    assert (title, heading.split(), line.split()) == (
-        "title",
-        ["rank", "step", "10", "to", "13"],
-        ["0", "░░▒▒▓▓██"],
-    )
+    print_drawing(drawing(field([[1, 2, 3, 5]])), 0)
+    heading, line, legend = capsys.readouterr().out.splitlines()
+    assert (heading.split(), line.split()) == (["rank", "step", "10", "to", "13"], ["0", "░░▒▒▓▓██"])
     assert legend == "░ 1 to 2   ▒ 2 to 3   ▓ 3 to 4   █ 4 to 5"
 
 
 def test_none_some_and_all_elements_cannot_be_confused(capsys: pytest.CaptureFixture[str]) -> None:
-    print_field("title", field([[0, 1, 9, 10, 99, 100, np.nan]], statistic="nan_count"), 0)
-    _, _, line, legend = capsys.readouterr().out.splitlines()
+    print_drawing(drawing(field([[0, 1, 9, 10, 99, 100, np.nan]], statistic="nan_count")), 0)
+    _, line, legend = capsys.readouterr().out.splitlines()
     assert line.split() == ["0", "··░░▒▒▒▒▓▓██--"]
     assert legend == "· 0   ░ 1 to 4   ▒ 5 to 21   ▓ 22 to 99   █ all elements   - no such tensor"
 
 
 def test_the_first_step_with_nan_does_not_look_healthy(capsys: pytest.CaptureFixture[str]) -> None:
     counts = field([[0, 1939, 20378, 1234567]], statistic="nan_count")
-    print_field("title", counts, 0)
-    _, _, line, legend = capsys.readouterr().out.splitlines()
+    print_drawing(drawing(counts), 0)
+    _, line, legend = capsys.readouterr().out.splitlines()
     assert line.split() == ["0", "··░░▒▒▓▓"]
     assert legend == "· 0   ░ 1939 to 16681   ▒ 16682 to 143505   ▓ 143506 to 1234567"
 
 
 def test_zero_among_negative_values_is_a_value_like_others(capsys: pytest.CaptureFixture[str]) -> None:
-    print_field("title", field([[-4, 0]]), 0)
-    assert capsys.readouterr().out.splitlines()[2].split() == ["0", "░░██"]
+    print_drawing(drawing(field([[-4, 0]])), 0)
+    assert capsys.readouterr().out.splitlines()[1].split() == ["0", "░░██"]
 
 
 def test_gaps_and_bad_values_are_marked_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    print_field("title", field([[1, np.nan], [1, np.nan]], bad=[[0, 0], [0, 2]]), 0)
-    _, _, first, second, legend = capsys.readouterr().out.splitlines()
+    print_drawing(drawing(field([[1, np.nan], [1, np.nan]], bad=[[0, 0], [0, 2]])), 0)
+    _, first, second, legend = capsys.readouterr().out.splitlines()
     assert first.split() == ["0", "██--"]
     assert second.split() == ["1", "██!!"]
     assert legend == "█ 1   ! NaN or Inf   - no such tensor"
@@ -83,23 +88,23 @@ def test_gaps_and_bad_values_are_marked_and_explained(capsys: pytest.CaptureFixt
 
 def test_the_largest_numbers_there_are_can_be_drawn(capsys: pytest.CaptureFixture[str]) -> None:
     largest = float(np.finfo(float).max)
-    print_field("title", field([[-largest, largest]]), 0)
-    assert capsys.readouterr().out.splitlines()[2].split() == ["0", "░░██"]
+    print_drawing(drawing(field([[-largest, largest]])), 0)
+    assert capsys.readouterr().out.splitlines()[1].split() == ["0", "░░██"]
 
 
 def test_many_steps_share_cells_and_a_bad_one_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
     bad = np.zeros((1, 1000))
     bad[0, 503] = 1
-    print_field("title", field(np.ones((1, 1000)).tolist(), bad=bad.tolist()), 0)
-    cells = capsys.readouterr().out.splitlines()[2].split()[1]
+    print_drawing(drawing(field(np.ones((1, 1000)).tolist(), bad=bad.tolist())), 0)
+    cells = capsys.readouterr().out.splitlines()[1].split()[1]
     assert len(cells) == 60
     assert cells.count("!") == 1
 
 
 def test_ranks_beyond_the_limit_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    print_field("title", field([[1], [2], [3]]), 2)
+    print_drawing(drawing(field([[1], [2], [3]])), 2)
     printed = capsys.readouterr()
-    assert len(printed.out.splitlines()) == 2 + 2 + 1
+    assert len(printed.out.splitlines()) == 1 + 2 + 1
     assert printed.err == "3 ranks, the first 2 shown (--limit 0: all)\n"
 
 

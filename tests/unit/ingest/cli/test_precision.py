@@ -2,9 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
-from ingest.cli.precision import share_text
 from tests.cli import Answer
 
 
@@ -41,11 +38,3 @@ def test_tensors_without_a_histogram_are_not_called_lossless(nan_store: Path, an
 def test_mistakes_are_explained(nan_store: Path, answer: Answer) -> None:
     assert "e4m3b11" in answer("precision", nan_store, "-f", "float9", code=2).stderr
     assert "dump-ingest sketch" in answer("precision", nan_store, "Log.*", code=2).stderr
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "text"),
-    [(0, 0, "0"), (0.5, 0.5, "50%"), (0, 0.001234, "<0.123%"), (0.01, 0.02, "1%..2%"), (1, 1, "100%")],
-)
-def test_a_share_is_exact_or_a_bound_or_a_range(low: float, high: float, text: str) -> None:
-    assert share_text(low, high) == text

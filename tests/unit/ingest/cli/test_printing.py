@@ -19,7 +19,6 @@ from ingest.cli.printing import (
     print_table,
     say,
     say_rest,
-    say_without_histogram,
     short_name,
     step_text,
 )
@@ -154,12 +153,3 @@ def test_further_lines_of_a_cell_begin_below_the_first(
     monkeypatch.setenv("COLUMNS", "36")
     printing.print_table(("check", "why"), [("disk", "one two three four five six seven"), ("dump", "none")])
     assert capsys.readouterr().out.splitlines()[1:3] == ["disk   one two three four five six", "       seven"]
-
-
-def test_tensors_without_a_histogram_are_counted_if_there_are_any(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    say_without_histogram(0)
-    assert capsys.readouterr().err == ""
-    say_without_histogram(2)
-    assert "2 tensors without a histogram: `dump-ingest sketch STORE` adds them" in capsys.readouterr().err

@@ -11,8 +11,8 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 
-from ingest.cli.trend_lines import json_rows
-from ingest.questions.heatmap_rows import heatmap_rows
+from ingest.questions.heatmap import heatmap_rows
+from ingest.questions.trend import TrendAnswer
 from ingest.reader.rows import step_row
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
@@ -140,7 +140,7 @@ def assert_lines_answer(page: RunningPage, answer: Answer, run: str, view: str, 
     # What is drawn over the steps has no question of its own: its lines are the last ones.
     for line, expression in zip(shell[len(questions) :], expressions[len(questions) :], strict=True):
         value = eval(expression, names)  # noqa: S307  (as below)
-        rows = json_rows(value) if words_of(line)[0] == "trend" else heatmap_rows(value)
+        rows = TrendAnswer(value).to_json() if words_of(line)[0] == "trend" else heatmap_rows(value)
         assert answer(*words_of(line), "--json").json == as_json(rows), line
     for line, expression, question in zip(shell, expressions, questions, strict=False):
         expected = page.get(f"/api/v1/runs/{run}/{question}").json

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from ingest.cli.app import load_command
-from ingest.cli.tensor_options import choice_text
 from tests.cli import Answer
 
 LOSS = "Neg.Default_net-LogLoss_Neg-op0.output.0"
@@ -52,8 +51,3 @@ def test_a_comparison_may_be_limited(nan_store: Path, answer: Answer) -> None:
     words = ("compare", f"{nan_store}@0,1", f"{nan_store}@1,1", "--role", "loss", "--all", "--json")
     compared = json.loads(answer(*words, code=5).stdout)
     assert [tensor["name_a"] for tensor in compared["tensors"]] == [LOSS]
-
-
-def test_a_title_names_the_choice() -> None:
-    assert choice_text("*", {"role": "loss"}) == "*, role loss"
-    assert choice_text(None, {}) == "all tensors"

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from ingest.cli.trend import command as trend_command
 from tests.cli import Answer
 from tests.replicas import Replicas
 
@@ -73,12 +72,12 @@ def test_a_wrong_statistic_is_reported_before_the_store_is_opened(answer: Answer
     assert "variance" in answer("trend", tmp_path / "none.zarr", "*", "--stat", "variance", code=2).stderr
 
 
-def test_names_run_nothing_in_a_page(tmp_path: Path) -> None:
+def test_names_run_nothing_in_a_page(tmp_path: Path, answer: Answer) -> None:
     """The command opens the store in memory, which this process has filled."""
     replicas = Replicas()
     for step in range(3):
         replicas.put(0, step, {"Log.<script>alert(1)</script>.output.0": step})
     page = tmp_path / "plot.html"
-    trend_command(replicas.store.url, "Log.*", html=page)
+    answer("trend", replicas.store.url, "Log.*", "--html", page)
     assert "alert(1)" in page.read_text()
     assert "<script" not in page.read_text()

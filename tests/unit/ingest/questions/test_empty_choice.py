@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.questions.empty_choice import empty_choice_error
+from ingest.questions.choosing import empty_choice_error
 from ingest.reader.tensor_filter import FilterFields, TensorFilter
 from workers.store.consolidated.blocks import BLOCK_COLUMNS, TensorKey
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import xarray as xr
 
-from ingest.questions.heatmap_rows import heatmap_rows
+from ingest.questions.heatmap import heatmap_rows
 from workers.store import strict_json
 
 PLANE = ("rank", "step")

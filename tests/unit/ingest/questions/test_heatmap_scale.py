@@ -8,7 +8,8 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.questions.heatmap_scale import ALL, UNKNOWN, ZERO, HeatmapScale, is_logarithmic
+from ingest.questions.heatmap import ALL, UNKNOWN, ZERO, HeatmapScale
+from ingest.questions.plot import is_logarithmic
 
 ELEMENTS = 10**6
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.steps import commit_tables, make_tables
-from ingest.questions.named_steps import name_of, named_steps
+from ingest.questions.localize import name_of, named_steps
 from tests.counted_requests import CountedRequests
 from workers.errors import UsageError
 from workers.model import StepKey

@@ -8,8 +8,9 @@ import pytest
 from matplotlib import pyplot as plt
 
 from ingest.questions import plot
-from ingest.questions.heatmap import heatmap
-from ingest.questions.trend_figure import Line
+from ingest.questions.heatmap import heatmap, heatmap_figure
+from ingest.questions.question import Table
+from ingest.questions.trend_figure import Line, trend_figure
 from tests.replicas import Replicas
 from workers.errors import UsageError
 
@@ -28,23 +29,23 @@ def test_names_run_nothing_in_a_page_and_are_no_formulas(store: Replicas) -> Non
     values = np.arange(3.0)
     present, bad = np.ones(3, bool), np.zeros(3, bool)
     lines = [Line(f"0  {name}", values, present, bad) for name in (HOSTILE, "_hidden")]
-    figure = plot.trend_figure(HOSTILE, [0, 1, 2], lines, "l2_norm")
+    figure = trend_figure(HOSTILE, [0, 1, 2], lines, "l2_norm")
     assert plot.png(figure)
-    text = plot.page(HOSTILE, figure, ("rank", HOSTILE), [("0", HOSTILE)], [HOSTILE])
+    text = plot.page(HOSTILE, figure, Table({HOSTILE: str}, [HOSTILE], "x"), [HOSTILE])
     assert "<script" not in text
     assert len(figure.axes[0].get_legend().get_texts()) == 2
-    assert plot.png(plot.heatmap_figure(HOSTILE, heatmap(store.store, "Log.*")))
+    assert plot.png(heatmap_figure(HOSTILE, heatmap(store.store, "Log.*")))
 
 
 def test_nothing_but_gaps_and_nan_can_be_plotted() -> None:
     nothing = np.full(2, math.nan)
     line = Line("0  x", nothing, np.array([True, False]), np.array([True, False]))
-    assert plot.png(plot.trend_figure("", [3, 4], [line], "mean"))
+    assert plot.png(trend_figure("", [3, 4], [line], "mean"))
 
 
 def test_figures_are_not_kept(store: Replicas) -> None:
     """`pyplot` would keep each of them in memory."""
-    plot.png(plot.heatmap_figure("", heatmap(store.store, "Log.*")))
+    plot.png(heatmap_figure("", heatmap(store.store, "Log.*")))
     assert plt.get_fignums() == []
 
 
@@ -52,26 +53,26 @@ def test_without_matplotlib_it_says_how_to_get_it(store: Replicas, monkeypatch: 
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setitem(sys.modules, "matplotlib.colors", None)
     with pytest.raises(UsageError, match="matplotlib") as error:
-        plot.trend_figure("", [0], [], "l2_norm")
+        trend_figure("", [0], [], "l2_norm")
     assert error.value.hint == "pip install 'dump-ingest[plot]'"
     with pytest.raises(UsageError, match="matplotlib"):
-        plot.heatmap_figure("", heatmap(store.store, "Log.*"))
+        heatmap_figure("", heatmap(store.store, "Log.*"))
 
 
 def test_none_some_and_all_have_colours_of_their_own(store: Replicas) -> None:
     axes = ("rank", "step")
     field = heatmap(store.store, "Log._hidden*", "nan_count")
     field = field.copy(data=np.array([[0.0, 2, 4]])).assign_coords(elements=(axes, np.full((1, 3), 4.0)))
-    labels = [text.get_text() for text in plot.heatmap_figure("", field).axes[0].get_legend().get_texts()]
+    labels = [text.get_text() for text in heatmap_figure("", field).axes[0].get_legend().get_texts()]
     assert labels == ["0", "all elements"]
     empty = field.copy(data=np.zeros((1, 3)))
-    assert plot.png(plot.heatmap_figure("", empty))
+    assert plot.png(heatmap_figure("", empty))
 
 
 def test_a_page_follows_the_browser_in_colours_and_width() -> None:
     line = Line("0  a", np.array([0.0, 1e20]), np.ones(2, bool), np.zeros(2, bool))
-    figure = plot.trend_figure("a", [0, 1], [line], "max")
-    text = plot.page("a", figure, ("rank",), [("0",)], [])
+    figure = trend_figure("a", [0, 1], [line], "max")
+    text = plot.page("a", figure, Table({"rank": str}, ["0"], "x"), [])
     assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in text
     assert "@media screen and (prefers-color-scheme: dark)" in text
     assert text.count('<div class="wide" tabindex="0">') == 2  # picture and table scroll by themselves
@@ -79,7 +80,7 @@ def test_a_page_follows_the_browser_in_colours_and_width() -> None:
 
 def test_zero_stays_on_a_logarithmic_axis_and_no_room_is_spent_below_it() -> None:
     line = Line("0  a", np.array([0.0, 1.0, 1e20]), np.ones(3, bool), np.zeros(3, bool))
-    (axes,) = plot.trend_figure("a", [0, 1, 2], [line], "max").axes
+    (axes,) = trend_figure("a", [0, 1, 2], [line], "max").axes
     low, high = axes.get_ylim()
     assert -1 < low < 0
     assert high >= 1e20
@@ -88,4 +89,4 @@ def test_zero_stays_on_a_logarithmic_axis_and_no_room_is_spent_below_it() -> Non
 def test_numbers_that_matplotlib_cannot_place_are_refused_in_words() -> None:
     line = Line("0  a", np.array([1e308, 1.7e308]), np.ones(2, bool), np.zeros(2, bool))
     with pytest.raises(UsageError, match="cannot draw numbers that are so large"):
-        plot.png(plot.trend_figure("a", [0, 1], [line], "max"))
+        plot.png(trend_figure("a", [0, 1], [line], "max"))

@@ -7,7 +7,7 @@ import pytest
 
 import ingest
 from ingest.questions.heatmap import heatmap
-from ingest.questions.rank_values import rank_values
+from ingest.questions.matrix import rank_values
 from tests.replicas import gappy_replicas
 from workers.errors import UsageError
 

@@ -5,7 +5,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingest.questions.sparkline import BAD, BARS, GAP, UNKNOWN, sparkline
+from ingest.questions.trend import BAD, BARS, GAP, UNKNOWN, sparkline
 
 
 def test_marks_what_is_not_there_bad_and_unknown() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.questions.statistic_names import statistic_for, statistic_named
+from ingest.questions.choosing import statistic_for, statistic_named
 from workers.arrays.aggregate import STATISTICS
 from workers.errors import UsageError
 

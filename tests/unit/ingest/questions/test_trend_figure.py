@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ingest.questions import plot
-from ingest.questions.trend_figure import Line, outlying
+from ingest.questions.trend_figure import Line, outlying, trend_figure
 
 STEPS = range(4)
 LONG = "MatMul.Default_network-TrainOneStepCell_network-WithLossCell_layer-{}-attention_MatMul-op0.output.0"
@@ -20,7 +20,7 @@ def line(rank: int, name: str, *heights: float, bad: tuple[int, ...] = ()) -> Li
 
 
 def axes_of(*lines: Line) -> Any:
-    (axes,) = plot.trend_figure("title", STEPS, lines, "mean").axes
+    (axes,) = trend_figure("title", STEPS, lines, "mean").axes
     return axes
 
 
@@ -46,9 +46,7 @@ def test_ranks_of_one_tensor_differ_in_text_and_look() -> None:
 
 
 def test_many_ranks_have_a_scale_of_colours() -> None:
-    figure = plot.trend_figure(
-        "title", STEPS, [line(rank, "a", rank, rank, 1, 2) for rank in range(64)], "mean"
-    )
+    figure = trend_figure("title", STEPS, [line(rank, "a", rank, rank, 1, 2) for rank in range(64)], "mean")
     axes, scale = figure.axes
     assert axes.get_legend() is None
     assert scale.get_ylabel() == "a: rank"

@@ -2,7 +2,7 @@
 
 import json
 
-from ingest.questions.missing.answer import MissingItem, MissingItems
+from ingest.questions.missing import MissingItem, MissingItems
 
 ITEMS = MissingItems([MissingItem("step", "4-7", None, ""), MissingItem("operator", "Log", 1, "fused")])
 

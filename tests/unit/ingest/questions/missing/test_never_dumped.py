@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.questions.missing.never_dumped import why_never_dumped
+from ingest.questions.missing import why_never_dumped
 
 
 @pytest.mark.parametrize(

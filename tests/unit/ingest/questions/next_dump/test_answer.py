@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ingest.dump_configs.model import WrittenConfig
-from ingest.questions.next_dump.answer import DumpEstimate, NextDump
+from ingest.questions.next_dump.find import DumpEstimate, NextDump
 from ingest.questions.next_dump.suspicion import OperatorId, Suspect
 
 CONFIG = WrittenConfig("mindspore", "data_dump.json", '{"a": "<b>"}', "Set it.", (0, 1), (8,), ("On CPU.",))

@@ -9,7 +9,7 @@ import pytest
 
 from ingest.api import DumpStore, open_store
 from ingest.dump_configs.checking.check import CheckedConfig, check_text
-from ingest.questions.next_dump.cost import DumpCost, dump_cost
+from ingest.questions.next_dump.estimate import DumpCost, dump_cost
 from tests.guide_configs import TE, mindspore
 from tests.replicas import Replicas
 from workers.errors import UsageError

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ingest.api import DumpStore, open_store
-from ingest.questions.next_dump.gains import gains
+from ingest.questions.next_dump.find import gains
 from ingest.questions.next_dump.suspicion import OperatorId, Suspect, Suspicion
 from tests.made_runs import MadeRun, numbers
 from tests.npy_files import MadeDump

@@ -3,8 +3,15 @@
 import pytest
 
 import ingest
-from ingest.questions.next_dump.inner_calls import InnerCalls, dumped_with, inner_calls, without_wrappers
-from ingest.questions.next_dump.suspicion import OperatorId, Suspect, Suspicion
+from ingest.questions.next_dump.suspicion import (
+    InnerCalls,
+    OperatorId,
+    Suspect,
+    Suspicion,
+    dumped_with,
+    inner_calls,
+    without_wrappers,
+)
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 

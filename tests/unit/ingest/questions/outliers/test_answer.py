@@ -3,7 +3,7 @@
 import json
 import math
 
-from ingest.questions.outliers.answer import DEAD, OUTLIER, OddPositions, OutliersAnswer
+from ingest.questions.outliers import DEAD, OUTLIER, OddPositions, OutliersAnswer
 from workers.store import strict_json
 
 

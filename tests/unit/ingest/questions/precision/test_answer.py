@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ingest.questions.precision.answer import trend_of
+from ingest.questions.precision import trend_of
 
 
 def test_a_line_is_followed_to_the_limit() -> None:

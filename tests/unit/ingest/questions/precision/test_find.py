@@ -61,7 +61,7 @@ def test_the_answer_is_the_same_when_gc_has_removed_the_tensors(
     assert ingest.apply_gc(path, plan).objects
     assert not ingest.open_store(path).step(1, 1).has_tensors
     after = precision(ingest.open_store(path), scaling=scaling)
-    assert strict_json.dumps(after.to_dict(rows=True)) == strict_json.dumps(before.to_dict(rows=True))
+    assert strict_json.dumps(after.to_dict()) == strict_json.dumps(before.to_dict())
     assert list(ingest.open_store(path).verify()) == []
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.questions.precision.scaling import HISTORY, Scaling, checked_scaling
+from ingest.questions.precision import HISTORY, Scaling, checked_scaling
 from workers.errors import UsageError
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import ingest
 from ingest.api import DumpStore, open_store, trend
-from ingest.questions.rank_values import rank_values
+from ingest.questions.matrix import rank_values
 from ingest.reader.cubes import cube_columns, shard_indexes
 from ingest.reader.cubes.consolidated import ConsolidatedCubes, open_cubes
 from ingest.reader.cubes.cube_columns import aggregated_steps, aggregates, narrow_blocks

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, Unpack
+from typing import Annotated, ClassVar, TypeAlias, Unpack
 
-from ingest.questions.empty_choice import empty_choice_error, keys_of
-from ingest.questions.outliers.answer import DEAD, KINDS, OUTLIER, SATURATED, OddPositions, OutliersAnswer
+from ingest.questions.choosing import empty_choice_error, keys_of
+from ingest.questions.question import (
+    LEFT_OUT,
+    Answer,
+    Note,
+    Option,
+    Part,
+    Partial,
+    Pattern,
+    Plain,
+    Question,
+    Ranks,
+    Steps,
+    Table,
+)
 from ingest.reader.catalog import Catalog
-from ingest.reader.choice import Choice, as_names
+from ingest.reader.choice import as_names
 from ingest.reader.indexed_step import COLUMNS
-from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
+from ingest.reader.ranges import format_ranges
+from ingest.reader.snapshot import LeftOut, Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step import Step
 from ingest.reader.step_marginals import marginals_of
 from ingest.reader.tensor_filter import FilterFields, TensorFilter, with_pattern
+from ingest.reader.text import counted, number_text
 from workers.arrays.sketches.channels import (
     ABS_MAX,
     DEFAULT_FACTOR,
@@ -32,6 +47,113 @@ from workers.store.prefetch import prefetch
 from workers.store.sketches.marginals import rows_without_marginals
 from workers.store.sketches.sketch_columns import MARGINALS_HINT
 from workers.store.sketches.sketch_tables import marginals_in
+
+OUTLIER, DEAD, SATURATED = KINDS = ("outlier", "dead", "saturated")
+
+
+@dataclass(frozen=True, slots=True)
+class OddPositions(Plain):
+    """Positions along an axis of a tensor that are odd in the same way, steps and ranks."""
+
+    also: ClassVar = ("ratio",)
+
+    kind: str
+    """`outlier`, `dead` or `saturated`; see `workers.arrays.sketches.channels`."""
+    name: str
+    net: str
+    graph: str
+    dtype: str
+    shape: tuple[int, ...]
+    axis: int
+    positions: tuple[int, ...]
+    """Places along the axis, in order; one for an outlier."""
+    value: float
+    """By what positions are compared: that of the worst one, in the rank and step where it is worst."""
+    median: float
+    """Of the positions there; NaN unless it is an outlier."""
+    rank: int
+    """Where it is worst."""
+    step: int
+    """Where it is worst."""
+    first_step: int
+    last_step: int
+    steps: int
+    """In how many steps it is so, on any rank."""
+    of_steps: int
+    """In how many steps the marginals of the tensor are known."""
+    ranks: tuple[int, ...]
+    exactness: str
+    """`exact`, or `bounded` by `error` if what it is compared by is rounded to float32."""
+    error: float = 0.0
+    """How far `value`, and `median`, may be from the truth, as a share of it: 0 if it is exact."""
+
+    @property
+    def ratio(self) -> float:
+        """How many times the median it is; NaN unless it is an outlier."""
+        return self.value / self.median
+
+    @property
+    def places(self) -> str:
+        """The positions as people write them; their number if they are many."""
+        texts = format_ranges(self.positions) if len(self.positions) > 1 else str(self.positions[0])
+        return texts if len(texts) <= 24 else f"{len(self.positions)} positions"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class OutliersAnswer(Answer):
+    """What is odd along the axes of tensors."""
+
+    noun: ClassVar = "place"
+
+    store: str
+    by: str
+    factor: float
+    positions: tuple[OddPositions, ...]
+    """Outliers by ratio, then dead and saturated ones by number: the worst first."""
+    looked_at: int
+    """Tensors whose marginals are known, counted in each step and rank."""
+    too_small: int
+    """How many others are too small to have marginals, are of another type, or hold only zeros."""
+    without: int
+    """How many others lack marginals, because their steps were committed without them."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Steps that the answer is not about, and why."""
+
+    def table(self) -> Table[OddPositions]:
+        """Return a row for each position, or several that are odd in the same way."""
+        return Table(
+            {
+                "kind": lambda odd: odd.kind,
+                "axis": lambda odd: str(odd.axis),
+                "position": lambda odd: odd.places,
+                "times": lambda odd: f"{odd.ratio:.3g}" if odd.kind == OUTLIER else "",
+                "value": lambda odd: number_text(odd.value) if odd.kind != DEAD else "",
+                "known": lambda odd: f"±{odd.error:.1g}" if odd.error else odd.exactness,
+                "rank": lambda odd: str(odd.rank),
+                "step": lambda odd: str(odd.step),
+                "since": lambda odd: str(odd.first_step),
+                "steps": lambda odd: f"{odd.steps} of {odd.of_steps}",
+                "ranks": lambda odd: format_ranges(odd.ranks),
+                "name": lambda odd: odd.name,
+            },
+            self.positions,
+            self.noun,
+            right=("axis", "times", "value", "rank", "step", "since", "steps"),
+        )
+
+    def report(self) -> Iterable[Part]:
+        """Return what people read: the table, and what is not in it."""
+        if self.positions:
+            yield self.table()
+        elif self.looked_at:
+            yield Note(f"nothing unusual in {counted(self.looked_at, 'tensor')}")
+        if self.too_small:
+            too_small = counted(self.too_small, "tensor")
+            yield Note(f"{too_small} not examined: too small, not of floats, or all zeros")
+        if self.without:
+            without = counted(self.without, "tensor")
+            yield Note(f"{without} without marginals (see `dump-ingest sketch`)", LEFT_OUT)
+
 
 #: Steps that are read ahead of need.
 _STEPS_AHEAD = 4
@@ -65,35 +187,33 @@ class _Place:
 
 def outliers(
     store: Catalog,
-    pattern: str | None = None,
+    pattern: Pattern = None,
     *,
-    by: str = ABS_MAX,
-    factor: float = DEFAULT_FACTOR,
-    kinds: str | Sequence[str] | None = None,
-    rank: Choice = None,
-    step: Choice = None,
-    include_partial: bool = False,
+    by: Annotated[str, Option("What positions are compared by: abs_max or l2_norm.", "MEASURE")] = ABS_MAX,
+    factor: Annotated[
+        float, Option("How many times the median over its axis an outlier exceeds.", kind=float)
+    ] = DEFAULT_FACTOR,
+    kinds: Annotated[
+        str | Sequence[str] | None,
+        Option(
+            "Only these: outlier, dead or saturated; may be repeated. Default: all.",
+            "KIND",
+            "--kind",
+            is_several=True,
+        ),
+    ] = None,
+    rank: Ranks = None,
+    step: Steps = None,
+    include_partial: Partial = False,
     **conditions: Unpack[FilterFields],
 ) -> OutliersAnswer:
-    """Find odd positions along the axes of tensors: channels, rows, tokens.
+    """Name the channels and rows of tensors that stand out, are dead, or are saturated.
 
-    An outlier exceeds the median over the positions of its axis that are not dead by a factor; there must be
-    eight of these. A dead position has no finite element other than zero. All elements of a saturated one
-    have nearly the same magnitude: their root mean square is 99.9 % of the largest. Uses marginals alone, so
-    the answer is the same after `gc` has removed the tensors.
-
-    Memory: some hundred bytes for each odd position of a tensor.
-
-    Args:
-        store: the store.
-        pattern: a glob for the names of tensors; all if None.
-        by: `abs_max`, the largest magnitude of a position, or `l2_norm`, which is sqrt(n) times its RMS.
-        factor: how many times the median an outlier exceeds; more than 1.
-        kinds: `outlier`, `dead`, `saturated`; all if None.
-        rank: one rank, or several; all if None.
-        step: one step, or several; all if None.
-        include_partial: also use steps with quarantined or missing files.
-        conditions: what else a tensor must fulfil in a step; see `FilterFields`.
+    From sums, norms and largest magnitudes along the axes of tensors, so also after `gc`. An outlier is
+    `times` the median over the positions of its axis that are not dead; there must be eight of these. A dead
+    position has no finite element other than zero. All elements of a saturated one have nearly the same
+    magnitude: their root mean square is 99.9 % of the largest. `since` is the first step in which it is so,
+    `known` how far the value may be from the truth, as a share of it.
 
     Raises:
         UsageError: an argument is wrong, no tensor matches, none has marginals, or too many positions are
@@ -289,3 +409,6 @@ def _positions(tally: _Tally, by: str) -> Iterator[OddPositions]:
 def _order(odd: OddPositions) -> tuple[int, float, int, int, str]:
     badness = odd.ratio if odd.kind == OUTLIER else float(len(odd.positions))
     return KINDS.index(odd.kind), -badness, odd.first_step, odd.axis, odd.name
+
+
+QUESTION = Question(outliers, ("outliers run.zarr --role activation --factor 20",), noun="place")

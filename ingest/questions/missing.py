@@ -1,26 +1,93 @@
-"""Find what was asked for and is missing."""
+"""What the configuration of a dump asked for, and what of it is not in the store."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ingest.dump_configs.model import AskedDump, Io, Match, flatten
-from ingest.questions.missing.answer import MissingItem, MissingItems
-from ingest.questions.missing.never_dumped import why_never_dumped
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.context import context_of
 from ingest.reader.context.configuration import DumpConfiguration, configuration_of
 from ingest.reader.damage import Damage, warn_of, with_tables
+from ingest.reader.listing import TableList
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import refuse_url
 from ingest.reader.step import Step
 from workers.arrays.statistics import FIELDS
 from workers.store.model import RowKind
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class MissingItem:
+    """Something that the configuration of a dump asked for and that is not in the store."""
+
+    what: str
+    """`step`, `rank`, `operator`, `statistic`, `elements`, `statistics`, `inputs` or `outputs`."""
+    name: str
+    """Its name: as in the configuration, or as the graph has it; steps as ranges such as `4-7`."""
+    rank: int | None
+    """The rank that lacks it; None if it is not about one."""
+    reason: str
+    """Why it is missing, as far as that is known; "" if it is not."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+class MissingItems(TableList[MissingItem]):
+    """What is missing: a list, which is also a table with the columns of `ls --missing --json`."""
+
+    columns = ("what", "name", "rank", "reason")
+    shown = columns
+    noun = "missing item"
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield `MissingItem.to_dict` of each item."""
+        return (item.to_dict() for item in self)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a row for each item; the rank is `Int64`, and `<NA>` for an item that is not about one."""
+        return super().to_pandas().astype({"rank": "Int64"})
+
+
+_CONTROL = frozenset(
+    ["if", "while", "case", "for", "statelessif", "statelesswhile", "statelesscase", "partitionedcall"]
+)
+_NO_TASK = frozenset(
+    ["data", "const", "constant", "variable", "netoutput", "stackpush", "stackpop", "stack", "stackclose"]
+)
+_OF_GRAPH = frozenset(["load", "updatestate", "depend", "maketuple", "tuplegetitem", "return", "valuenode"])
+_FUSED = re.compile(r"(?:reshape|expanddims|squeeze|flatten|identity|noop|controltrigger)")
+
+
+def why_never_dumped(op_type: str) -> str:
+    """Return why an operator of a type has no dump; "" if nothing speaks against one.
+
+    >>> why_never_dumped("While")
+    'control flow has no tensors of its own'
+    """
+    name = op_type.lower().replace("_", "")
+    if name in _CONTROL:
+        return "control flow has no tensors of its own"
+    if name in _NO_TASK:
+        return "it runs as no task (`_no_task`): there is nothing to dump"
+    if name in _OF_GRAPH:
+        return "it exists in the graph alone, and runs as no kernel"
+    if _FUSED.fullmatch(name):
+        return "it only renames memory, so it is optimised away or runs as no kernel"
+    return ""
+
 
 #: What MindSpore and CANN call the statistics of the index.
 _STATISTICS = {

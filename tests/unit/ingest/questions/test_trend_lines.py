@@ -2,11 +2,9 @@
 
 import numpy as np
 import pandas as pd
-import pytest
 
-from ingest.cli.trend_lines import json_rows, lines_of, page, print_lines
 from ingest.questions import plot
-from ingest.questions.trend import trend
+from ingest.questions.trend import TrendAnswer, lines_of, trend
 from tests.replicas import Replicas
 
 HOSTILE = "<script>alert(1)</script>$x_{$\x1b[31m\n&\"'"
@@ -40,24 +38,25 @@ def test_a_step_that_goes_back_begins_a_new_line() -> None:
 
 
 def test_counts_that_are_not_known_are_null_in_json() -> None:
-    rows = json_rows(frame(("a", "0", 0, 1, 5, np.nan), ("a", "0", 0, 2, 5, 3)))
+    rows = TrendAnswer(frame(("a", "0", 0, 1, 5, np.nan), ("a", "0", 0, 2, 5, 3))).to_json()
     assert [(row["non_finite"], row["statistic"]) for row in rows] == [(None, "max"), (3, "max")]
 
 
-def test_least_and_greatest_value_leave_out_what_is_not_finite(capsys: pytest.CaptureFixture[str]) -> None:
+def test_least_and_greatest_value_leave_out_what_is_not_finite() -> None:
     values = [3, -1, np.inf, np.nan]
-    lines = lines_of(frame(*(("a", "0", 0, step, value, 0) for step, value in enumerate(values))))
-    print_lines("max of a", lines, [0, 3])
-    printed = capsys.readouterr().out.splitlines()
-    assert printed[0] == "max of a"
-    assert printed[2].split()[:6] == ["0", "a", "3", "-", "-1", "3"]
+    (row,) = (
+        TrendAnswer(frame(*(("a", "0", 0, step, value, 0) for step, value in enumerate(values))))
+        .table()
+        .cells()
+    )
+    assert row[:6] == ["0", "a", "3", "-", "-1", "3"]
 
 
 def test_names_run_nothing_in_a_page() -> None:
     made = Replicas()
     for step in range(3):
         made.put(0, step, {f"Log.{HOSTILE}.output.0": step + 1})
-    lines = lines_of(trend(made.store, "Log.*"))
-    text = page(HOSTILE, plot.trend_figure(HOSTILE, [0, 1, 2], lines, "l2_norm"), lines)
+    answer = TrendAnswer(trend(made.store, "Log.*"))
+    text = plot.page(HOSTILE, answer.figure(0), answer.table(), answer.remarks)
     assert "<script" not in text
     assert "\x1b" not in text

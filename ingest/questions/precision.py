@@ -1,0 +1,431 @@
+"""`precision`: which tensors would overflow or underflow in other formats, from their histograms alone.
+
+What a tensor is multiplied by before it is cast is chosen as recipes for float8 choose it (NVIDIA's
+Transformer Engine, `transformer_engine.common.recipe`: `DelayedScaling`, `Float8CurrentScaling`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, TypeAlias, Unpack
+
+from ingest.questions.question import (
+    Answer,
+    Note,
+    Option,
+    Part,
+    Partial,
+    Pattern,
+    Plain,
+    Question,
+    Ranks,
+    Steps,
+    Table,
+    without_histogram,
+)
+from ingest.questions.sketched_tensors import SketchedTensor, SketchedTensors, ask_of_sketches
+from ingest.reader.catalog import Catalog
+from ingest.reader.choice import as_names
+from ingest.reader.snapshot import LeftOut
+from ingest.reader.tensor_filter import FilterFields, with_pattern
+from workers.arrays.number_formats import NumberFormat, format_named
+from workers.arrays.sketches.histogram import Bounds
+from workers.arrays.sketches.rounding import losses, scale_for
+from workers.errors import UsageError
+from workers.store.consolidated.blocks import TensorKey
+
+EXACT, BOUNDED, ESTIMATED = "exact", "bounded", "estimated"
+#: The fewest steps that have a trend, and how far beyond them it is followed, in multiples of their range.
+_LEAST_STEPS, _REACH = 3, 10
+
+
+@dataclass(frozen=True, slots=True)
+class FormatLosses(Plain):
+    """What a cast of one tensor, of one step and rank, to one format would lose."""
+
+    hidden: ClassVar = ("overflow", "underflow")
+    also: ClassVar = ("overflow_low", "overflow_high", "underflow_low", "underflow_high", "exactness")
+
+    rank: int
+    step: int
+    name: str
+    net: str
+    graph: str
+    dtype: str
+    format: str
+    scale: float
+    """By what the tensor is multiplied before the cast; NaN if each block has its own."""
+    elements: int
+    largest: float
+    """The largest magnitude; 0 if no element is finite."""
+    overflow: Bounds
+    """How many finite elements become infinite or NaN, or are cut off."""
+    underflow: Bounds
+    """How many elements other than zero become zero."""
+    headroom_bits: float
+    """How often the tensor may double until it overflows; NaN if it has no element but zeros."""
+
+    @property
+    def exactness(self) -> str:
+        """`exact` or `bounded`."""
+        return EXACT if self.overflow.is_exact and self.underflow.is_exact else BOUNDED
+
+    @property
+    def overflow_low(self) -> float:
+        """The share of all elements that certainly overflow."""
+        return self.share(self.overflow.low)
+
+    @property
+    def overflow_high(self) -> float:
+        """The share that may."""
+        return self.share(self.overflow.high)
+
+    @property
+    def underflow_low(self) -> float:
+        """The share of all elements that certainly underflow."""
+        return self.share(self.underflow.low)
+
+    @property
+    def underflow_high(self) -> float:
+        """The share that may."""
+        return self.share(self.underflow.high)
+
+    @property
+    def badness(self) -> tuple[float, float]:
+        """The shares of overflow and underflow at worst, to compare by."""
+        return self.overflow_high, self.underflow_high
+
+    def share(self, count: float) -> float:
+        """Return a count as a share of all elements."""
+        return count / self.elements if self.elements else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPrecision:
+    """One tensor in one format, over all steps and ranks."""
+
+    worst: FormatLosses
+    """That of the step and rank which loses most."""
+    first_step: int | None
+    """The first step in which anything may be lost; None if nothing is lost in any."""
+    ranks: tuple[int, ...]
+    """The ranks that may lose anything in any step."""
+    headroom_bits: float
+    """In the last step, of the rank that has least; NaN if it is not known."""
+    bits_per_step: float
+    """How the largest magnitude grows, in powers of two for each step; NaN if there are too few steps."""
+    overflows_at: int | None
+    """The step in which the growth, if it goes on, exceeds the range: an estimate. None if it does not."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            **self.worst.to_dict(),
+            "first_step": self.first_step,
+            "ranks": list(self.ranks),
+            "last_headroom_bits": self.headroom_bits,
+            "bits_per_step": self.bits_per_step,
+            "overflows_at": self.overflows_at,
+            "overflows_at_exactness": "" if self.overflows_at is None else ESTIMATED,
+        }
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PrecisionAnswer(Answer):
+    """Which tensors would lose what in which format."""
+
+    noun: ClassVar = "cast"
+
+    store: str
+    scaling: str
+    powers_of_two: bool
+    formats: tuple[str, ...]
+    tensors: tuple[TensorPrecision, ...]
+    """One for each tensor and format, the worst first."""
+    rows: tuple[FormatLosses, ...]
+    """One for each tensor, rank, step and format, by step, rank and order of execution."""
+    without: int
+    """How many of the chosen tensors, counted in each step and rank, have no histogram."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Steps that the answer is not about, and why."""
+    tells_rows: bool = False
+    """Whether JSON has `rows`, too."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values; those of each step and rank if they are asked for."""
+        hidden = {"tells_rows"} if self.tells_rows else {"tells_rows", "rows"}
+        return {name: value for name, value in Plain.to_dict(self).items() if name not in hidden}
+
+    def rows_of_table(self) -> list[dict[str, Any]]:
+        """Return a row for each tensor and format, also for those that lose nothing."""
+        return [tensor.to_dict() for tensor in self.tensors]
+
+    def table(self) -> Table[TensorPrecision]:
+        """Return a row for each tensor and format that loses something, then for those that will."""
+        lossy = [tensor for tensor in self.tensors if tensor.first_step is not None]
+        foreseen = [tensor for tensor in self.tensors if tensor.overflows_at is not None]
+        return Table(
+            {
+                "format": lambda tensor: tensor.worst.format,
+                "overflow": lambda tensor: _share_text(tensor.worst.overflow_low, tensor.worst.overflow_high),
+                "underflow": lambda tensor: _share_text(
+                    tensor.worst.underflow_low, tensor.worst.underflow_high
+                ),
+                "rank": lambda tensor: str(tensor.worst.rank),
+                "step": lambda tensor: str(tensor.worst.step),
+                "headroom": lambda tensor: _bits_text(tensor.headroom_bits),
+                "per step": lambda tensor: _bits_text(tensor.bits_per_step),
+                "overflows": lambda tensor: "" if tensor.overflows_at is None else f"~{tensor.overflows_at}",
+                "name": lambda tensor: tensor.worst.name,
+            },
+            [*lossy, *(tensor for tensor in foreseen if tensor.first_step is None)],
+            self.noun,
+            right=("overflow", "underflow", "rank", "step", "headroom", "per step", "overflows"),
+        )
+
+    def report(self) -> Iterable[Part]:
+        """Return what people read: the table, or that nothing would be lost."""
+        shown = self.table()
+        if shown.rows:
+            yield shown
+        else:
+            told = " that has a histogram" if self.without else ""
+            yield Note(f"no tensor{told} would lose anything")
+        yield from without_histogram(self.without)
+
+
+def _share_text(low: float, high: float) -> str:
+    """Return a share as a percentage: exact, an upper bound, or a range."""
+    if low == high:
+        return f"{100 * high:.3g}%" if high else "0"
+    return f"{f'{100 * low:.3g}%..' if low else '<'}{100 * high:.3g}%"
+
+
+def _bits_text(bits: float) -> str:
+    return "-" if math.isnan(bits) else f"{bits:z.1f}"
+
+
+def trend_of(steps: Sequence[int], bits: Sequence[float], limit_bits: float) -> tuple[float, int | None]:
+    """Return how the largest magnitude grows, and the step in which it would exceed a limit.
+
+    Fits a line by least squares to the powers of two.
+
+    Args:
+        steps: at least three, else nothing is known.
+        bits: by step, log2 of the largest magnitude.
+        limit_bits: log2 of the largest number of the format.
+
+    Returns:
+        Powers of two for each step, NaN if unknown; and the first step beyond the limit, None if the line
+        does not get there within ten times the steps that it is fitted to, or is there already.
+    """
+    n = len(steps)
+    if n < _LEAST_STEPS:
+        return math.nan, None
+    mean_step, mean_bits = sum(steps) / n, sum(bits) / n
+    squares = sum((step - mean_step) ** 2 for step in steps)
+    slope = sum((s - mean_step) * (b - mean_bits) for s, b in zip(steps, bits, strict=True)) / squares
+    rest = limit_bits - bits[-1]
+    if slope <= 0 or rest < 0 or rest / slope > _REACH * (steps[-1] - steps[0]):
+        return slope, None
+    crossing = mean_step + (limit_bits - mean_bits) / slope
+    return slope, max(math.floor(crossing) + 1, steps[-1] + 1)
+
+
+NONE, CURRENT, DELAYED = "none", "current", "delayed"
+#: `none`: cast as it is. `current`: the largest magnitude of the tensor becomes the largest of the format.
+#: `delayed`: so does the largest magnitude of the steps before, of those that were dumped.
+SCALINGS = (NONE, CURRENT, DELAYED)
+#: Steps that delayed scaling looks back, as Transformer Engine does by default (`amax_history_len`).
+HISTORY = 1024
+
+
+def checked_scaling(text: str) -> str:
+    """Return the scaling that a user named.
+
+    Raises:
+        UsageError: the scaling is unknown.
+    """
+    plain = text.strip().lower()
+    if plain not in SCALINGS:
+        raise UsageError(f"{text!r:.80} is not a scaling", hint=f"Scalings: {', '.join(SCALINGS)}.")
+    return plain
+
+
+@dataclass(slots=True)
+class Scaling:
+    """The scales of one tensor of one rank, step by step."""
+
+    how: str
+    powers_of_two: bool
+    _history: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
+
+    def advance(self, largest: float) -> float:
+        """Take the largest magnitude of the next step; return the one that its scale is chosen for, or 0."""
+        if self.how == CURRENT:
+            return largest
+        before = max(self._history, default=0.0)
+        self._history.append(largest)
+        return before if self.how == DELAYED else 0.0
+
+    def scale(self, largest: float, target: NumberFormat) -> float:
+        """Return the scale for a magnitude that `advance` returned; 1 if it is 0."""
+        return scale_for(largest, target, powers_of_two=self.powers_of_two)
+
+
+DEFAULT_FORMATS = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "mxfp8_e4m3", "nvfp4")
+#: The limit of rows in one answer; a million take about 400 MB.
+MAX_ROWS = 1_000_000
+#: A tensor of the axis of tensors, and a format.
+_Series: TypeAlias = tuple[TensorKey, str]
+
+
+def precision(
+    store: Catalog,
+    pattern: Pattern = None,
+    formats: Annotated[
+        str | Sequence[str] | None,
+        Option(
+            "A format: float16, bfloat16, e4m3, e5m2, mxfp8, nvfp4, or bits and bias: e5m7, e4m3b11; "
+            "may be repeated. Default: these six.",
+            "FORMAT",
+            "--format",
+            "-f",
+            is_several=True,
+        ),
+    ] = None,
+    *,
+    scaling: Annotated[
+        str, Option("What tensors are multiplied by before the cast: none, current or delayed.", "HOW")
+    ] = NONE,
+    powers_of_two: Annotated[bool, Option("Round scales down to powers of two: exact answers.")] = False,
+    rank: Ranks = None,
+    step: Steps = None,
+    rows: Annotated[bool, Option("In JSON: also each step and rank, not only the worst.")] = False,
+    include_partial: Partial = False,
+    **conditions: Unpack[FilterFields],
+) -> PrecisionAnswer:
+    """Name the tensors that would overflow or underflow in float16, float8, ...: the worst first.
+
+    Shares of all elements, in the step and rank that lose most. From histograms, so also after `gc`. `<` is
+    an upper bound, `headroom` how often the tensor may double until it overflows, `overflows` the step in
+    which its growth would end that. Underflow is exact if scales are powers of two; overflow is exact if
+    there is none. Of formats with blocks, which have scales of their own, underflow is bounded.
+
+    Raises:
+        UsageError: a format or the scaling is unknown, no tensor matches, none has a histogram, or too many
+            do.
+        DamagedStore: no step can be read.
+    """
+    named = map(format_named, as_names(formats or DEFAULT_FORMATS))
+    targets = list({target.name: target for target in named}.values())
+    how = checked_scaling(scaling)
+    chosen = with_pattern(pattern, conditions)
+
+    def ask(tensors: SketchedTensors) -> PrecisionAnswer:
+        losses_of_steps, keys = _rows(tensors, targets, how, powers_of_two=powers_of_two)
+        return PrecisionAnswer(
+            store=store.url,
+            scaling=how,
+            powers_of_two=powers_of_two,
+            formats=tuple(target.name for target in targets),
+            tensors=_by_tensor(losses_of_steps, keys, {target.name: target for target in targets}, how),
+            rows=tuple(losses_of_steps),
+            without=tensors.without,
+            left_out=tensors.snapshot.left_out,
+            tells_rows=rows,
+        )
+
+    return ask_of_sketches(store, chosen, ask, rank=rank, step=step, include_partial=include_partial)
+
+
+def _rows(
+    tensors: Iterable[SketchedTensor], targets: Sequence[NumberFormat], how: str, *, powers_of_two: bool
+) -> tuple[list[FormatLosses], list[TensorKey]]:
+    """Return a row for each tensor, rank, step and format, and the key of the tensor of each."""
+    rows: list[FormatLosses] = []
+    keys: list[TensorKey] = []
+    scalings: dict[tuple[int, TensorKey], Scaling] = {}
+    for tensor in tensors:
+        scaling = scalings.setdefault((tensor.rank, tensor.key), Scaling(how, powers_of_two))
+        reference = scaling.advance(tensor.histogram.largest)
+        rows += [
+            _losses(tensor, target, math.nan if target.block else scaling.scale(reference, target))
+            for target in targets
+        ]
+        keys += [tensor.key] * len(targets)
+        if len(rows) > MAX_ROWS:
+            raise UsageError(
+                f"more than {MAX_ROWS} answers",
+                hint="Narrow the pattern, or choose formats, ranks and steps.",
+            )
+    return rows, keys
+
+
+def _losses(tensor: SketchedTensor, target: NumberFormat, scale: float) -> FormatLosses:
+    lost, largest = losses(tensor.histogram, target, scale), tensor.histogram.largest
+    magnitude = largest * (1.0 if target.block else scale)
+    known = 0 < magnitude < math.inf and not target.block
+    return FormatLosses(
+        rank=tensor.rank,
+        step=tensor.step,
+        name=tensor.key.name,
+        net=tensor.key.net,
+        graph=tensor.key.graph,
+        dtype=tensor.dtype,
+        format=target.name,
+        scale=scale,
+        elements=tensor.elements,
+        largest=largest,
+        overflow=lost.overflow,
+        underflow=lost.underflow,
+        headroom_bits=math.log2(target.largest) - math.log2(magnitude) if known else math.nan,
+    )
+
+
+def _by_tensor(
+    rows: Sequence[FormatLosses], keys: Sequence[TensorKey], targets: dict[str, NumberFormat], how: str
+) -> tuple[TensorPrecision, ...]:
+    """Return one value for each tensor and format, the worst first, then in order of execution."""
+    series: dict[_Series, list[FormatLosses]] = {}
+    for row, key in zip(rows, keys, strict=True):
+        series.setdefault((key, row.format), []).append(row)
+    made = [_summary(members, targets[name], how) for (_, name), members in series.items()]
+    return tuple(sorted(made, key=lambda tensor: tensor.worst.badness, reverse=True))
+
+
+def _summary(members: Sequence[FormatLosses], target: NumberFormat, how: str) -> TensorPrecision:
+    losing = [row for row in members if any(row.badness)]
+    last = [row.headroom_bits for row in members if row.step == members[-1].step]
+    known = _magnitudes(members)
+    follows_tensor = how == CURRENT or target.block > 0  # then it never overflows
+    bits_per_step, overflows_at = trend_of(list(known), list(known.values()), math.log2(target.largest))
+    return TensorPrecision(
+        worst=max(members, key=lambda row: row.badness),
+        first_step=min((row.step for row in losing), default=None),
+        ranks=tuple(sorted({row.rank for row in losing})),
+        headroom_bits=min((bits for bits in last if not math.isnan(bits)), default=math.nan),
+        bits_per_step=bits_per_step,
+        overflows_at=None if follows_tensor or how != NONE else overflows_at,
+    )
+
+
+def _magnitudes(members: Iterable[FormatLosses]) -> dict[int, float]:
+    """Return by step the base-2 logarithm of the largest magnitude on any rank; none if all are zero."""
+    largest: dict[int, float] = {}
+    for row in members:
+        largest[row.step] = max(largest.get(row.step, 0.0), row.largest)
+    return {step: math.log2(value) for step, value in largest.items() if value}
+
+
+QUESTION = Question(
+    precision,
+    (
+        "precision run.zarr --role gradient --format e5m2",
+        "precision run.zarr '*Adam*' --format e4m3 --scaling delayed --powers-of-two",
+    ),
+    noun="tensor",
+)

@@ -1,0 +1,346 @@
+"""The shape of a question: a function with described parameters, and an answer that says how it is shown.
+
+From these come the options and the help of a command, its JSON, its tables on a terminal, in a notebook and
+on the page, its path in the HTTP API, and its part of the reference: none of them is written for one
+question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from importlib import import_module
+from inspect import Parameter as Argument
+from inspect import cleandoc, signature
+from itertools import islice
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import get_type_hints as types_of
+
+from ingest.questions import QUESTIONS
+from ingest.reader import notebook
+from ingest.reader.choice import Choice
+from ingest.reader.text import counted
+from workers.errors import UsageError
+
+if TYPE_CHECKING:  # --help of other commands needs neither pandas, numpy nor rich
+    import pandas as pd
+    from rich.text import Text
+
+    from ingest.reader.snapshot import LeftOut
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What people are told of a parameter. Name, type and default are those of the function."""
+
+    words: str
+    metavar: str = ""
+    flag: str = ""
+    """How the command calls it, such as `--percent`, if not by its name."""
+    short: str = ""
+    """Its short form, such as `-p`."""
+    kind: Callable[[str], Any] = str
+    """Reads one value; raises ValueError."""
+    is_several: bool = False
+    """Whether it may be repeated."""
+    is_argument: bool = False
+    """Whether the command takes it without a flag, behind STORE."""
+
+
+def _rank_or_place(text: str) -> int | str:
+    """Read `3`, or a place in the mesh of the job, which only the store can resolve: `tp=0,dp=1`."""
+    if "=" in text:
+        return text
+    if not text.isdecimal() or len(text) > 18:  # those of dumps have nine digits at most
+        raise ValueError(f"{text!r:.80} is neither a rank nor a place such as tp=0 or tp=0,dp=1.")
+    return int(text)
+
+
+RANKS = Option(
+    "Only this rank, or the ranks at a place of the mesh (tp=0,dp=1); may be repeated.",
+    "RANK|AXIS=N",
+    short="-r",
+    kind=_rank_or_place,
+    is_several=True,
+)
+STEPS = Option("Only this step; may be repeated.", flag="--step", short="-n", kind=int, is_several=True)
+Pattern: TypeAlias = Annotated[
+    str | None, Option("A glob over tensor names, such as '*Adam*.input.0'.", "PATTERN", is_argument=True)
+]
+Statistic: TypeAlias = Annotated[
+    str | None,
+    Option(
+        "The statistic: l2_norm, max, std, nan_count, ... Default: l2_norm; mean for --role loss.", "NAME"
+    ),
+]
+Ranks: TypeAlias = Annotated[Choice, RANKS]
+Steps: TypeAlias = Annotated[Choice, STEPS]
+Partial: TypeAlias = Annotated[bool, Option("Include partial steps.")]
+
+#: What chooses tensors, in every question that takes `FilterFields`; `regex` is a name, too.
+CONDITIONS: Mapping[str, Option] = {
+    "name": Option("A glob over the name, such as '*Log*.output.*'.", "GLOB"),
+    "regex": Option("A regular expression to search in the name.", "REGEX"),
+    "op_type": Option("The operator type, such as MatMul.", "TYPE"),
+    "role": Option("The role: loss, gradient, weight, optimizer_state or activation.", "ROLE"),
+    "graph": Option("The graph.", "GRAPH"),
+    "io": Option("input or output; for CANN also buffer or space.", "KIND"),
+    "where": Option("A condition, such as \"nan_count > 0 and io == 'output'\".", "CONDITION", short="-w"),
+}
+
+
+def conditions_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was given of `CONDITIONS` as `FilterFields`.
+
+    Raises:
+        UsageError: a name and a regular expression are given, or that is not one.
+    """
+    from ingest.reader.bounded_regex import BoundedPattern  # deferred: regex takes 30 ms to import
+
+    chosen = {name: given[name] for name in CONDITIONS if given.get(name) is not None}
+    if "regex" in chosen:
+        if "name" in chosen:
+            raise UsageError("--name and --regex exclude each other")
+        chosen["name"] = BoundedPattern(chosen.pop("regex"))
+    return chosen
+
+
+class Parameter(NamedTuple):
+    """A parameter of a question."""
+
+    name: str
+    option: Option
+    default: Any
+
+
+class Note(NamedTuple):
+    """Something besides the answer: a command says it on stderr, the page below the table."""
+
+    text: str
+    label: str = "note"
+
+
+#: The label of notes about what an answer does not cover. They are also said beside JSON.
+LEFT_OUT = "left out"
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Generic[Row]):
+    """Rows, and what each column says of one."""
+
+    columns: Mapping[str, Callable[[Row], str | Text]]
+    rows: Sequence[Row]
+    noun: str
+    """What a row is, such as `tensor`."""
+    right: Sequence[str] = ()
+    """Headings of numbers."""
+    spare: Sequence[str] = ()
+    """Headings that a narrow terminal may lack, the first of them first."""
+
+    def cells(self, limit: int = 0) -> Iterator[list[str | Text]]:
+        """Yield the cells of the first rows; of all with limit 0."""
+        for row in islice(self.rows, limit or None):
+            yield [cell(row) for cell in self.columns.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Lines of characters that depend on where they are drawn."""
+
+    lines: Callable[[int, int, bool], Iterable[Text]]
+    """Returns them for a width, a limit of rows (0: all), and whether there are colours."""
+    rows: int
+    noun: str
+
+
+#: What an answer consists of where people read it. A text is a line of prose.
+Part: TypeAlias = str | Table[Any] | Drawing | Note
+
+
+class Shown(Protocol):
+    """An answer as commands and the page show it."""
+
+    @property
+    def left_out(self) -> Sequence[object]:
+        """Steps that the answer is not about, and why."""
+
+    @property
+    def damaged(self) -> Sequence[object]:
+        """Those of them that are damaged: then the command exits with 3."""
+
+    @property
+    def is_alarm(self) -> bool:
+        """Whether it says that something differs: then the command exits with 5."""
+
+    def report(self) -> Iterable[Part]:
+        """Return what people read."""
+
+    def to_json(self) -> Mapping[str, Any] | Sequence[Mapping[str, Any]]:
+        """Return what `--json` prints, and the page's API answers."""
+
+
+class Plain:
+    """A dataclass that JSON has as an object of its fields."""
+
+    __slots__ = ()
+
+    also: ClassVar[tuple[str, ...]] = ()
+    """Properties that JSON has besides the fields."""
+    hidden: ClassVar[tuple[str, ...]] = ()
+    """Fields that it does not have."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        names = [field.name for field in fields(self) if field.name not in self.hidden]  # type: ignore[arg-type]
+        return {name: plain(getattr(self, name)) for name in (*names, *self.also)}
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it: objects, lists, texts, numbers, None."""
+    if isinstance(value, Enum):
+        return value.value
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(member) for key, member in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(member) for member in value]
+    return value
+
+
+class Answer(Plain):
+    """An answer about one store, which has rows."""
+
+    __slots__ = ()
+
+    noun: ClassVar[str]
+    """What a row is."""
+    left_out: tuple[LeftOut, ...]
+    is_alarm: ClassVar[bool] = False
+    store: str
+
+    @property
+    def damaged(self) -> list[LeftOut]:
+        """The steps that are left out because they are damaged."""
+        return [left for left in self.left_out if left.is_damaged]
+
+    def table(self) -> Table[Any]:
+        """Return the rows with the columns that people read."""
+        raise NotImplementedError
+
+    def report(self) -> Iterable[Part]:
+        """Return what people read: the table, if it has rows."""
+        yield self.table()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        return self.to_dict()
+
+    def rows_of_table(self) -> list[dict[str, Any]]:
+        """Return the rows as flat dictionaries of plain values."""
+        return [plain(row) for row in self.table().rows]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a row for each of the things that the answer names."""
+        import pandas as pd  # deferred: takes 0.4 s to import
+
+        rows = self.rows_of_table()
+        return pd.DataFrame(rows, columns=list(rows[0] if rows else self.table().columns))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.store}: {counted(len(self.table().rows), self.noun)}>"
+
+    def _repr_html_(self) -> str:
+        shown = self.table()
+        title = f"{counted(len(shown.rows), self.noun)}: {self.store}"
+        return notebook.table(title, list(shown.columns), shown.cells(), total=len(shown.rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """Another question that the same command asks if one of its options is given."""
+
+    name: str
+    option: Option
+    default: Any
+    """What the option is without it: None, or False for a flag."""
+    ask: Callable[..., Shown]
+    """Takes the store, the value of the option, and those of `takes` that are given."""
+    takes: frozenset[str]
+    """Parameters of the question that it takes; it refuses others that choose something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question as commands and the page ask it."""
+
+    ask: Callable[..., Any]
+    """Its function in Python: takes a store first, then the parameters. The docstring is the help, too."""
+    examples: tuple[str, ...] = ()
+    """Command lines without `dump-ingest`."""
+    limit: int = 50
+    """The rows that a command prints by default."""
+    noun: str = "tensor"
+    """What a row is, for the help of `--limit`."""
+    shown: Callable[[Any], Shown] = lambda answer: answer
+    """Turns what the function returns into what is shown, if that is a table of another library."""
+    modes: tuple[Mode, ...] = ()
+    check: Callable[[Mapping[str, Any]], object] = lambda _: None
+    """Refuses wrong parameters before the store is opened."""
+
+    @property
+    def help(self) -> str:
+        """What the function does, for people: its docstring up to what is about Python."""
+        return cleandoc(self.ask.__doc__ or "").partition("\n\nReturns:")[0].partition("\n\nRaises:")[0]
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """The parameters that have an `Option`, and the conditions on tensors if it takes them."""
+        given = signature(self.ask).parameters
+        types = types_of(
+            SimpleNamespace(__annotations__={name: each.annotation for name, each in given.items()}),
+            getattr(self.ask, "__globals__", {}),
+            include_extras=True,
+        )
+        told = []
+        for name, each in given.items():
+            if each.kind is Argument.VAR_KEYWORD:
+                told += [Parameter(condition, option, None) for condition, option in CONDITIONS.items()]
+            for option in getattr(types[name], "__metadata__", ()):
+                told.append(Parameter(name, option, each.default))
+        return told
+
+    @property
+    def takes_conditions(self) -> bool:
+        """Whether conditions choose its tensors."""
+        return any(each.kind is Argument.VAR_KEYWORD for each in signature(self.ask).parameters.values())
+
+    def answered(self, store: Any, given: Mapping[str, Any]) -> Shown:
+        """Return the answer for parameters by name; conditions are among them as people write them.
+
+        Args:
+            store: the store; None for a question that names stores itself.
+            given: what was given.
+        """
+        own = {name: value for name, value in given.items() if name not in CONDITIONS}
+        chosen = conditions_of(given) if self.takes_conditions else {}
+        return self.shown(self.ask(*([] if store is None else [store]), **own, **chosen))
+
+
+def question_named(name: str) -> Question:
+    """Return the question of this name in `QUESTIONS`; imports it."""
+    question: Question = import_module(QUESTIONS[name].home).QUESTION
+    return question
+
+
+def without_histogram(count: int) -> Iterator[Note]:
+    """Yield how many of the chosen tensors have no histogram, if any."""
+    if count:
+        text = f"{counted(count, 'tensor')} without a histogram: `dump-ingest sketch STORE` adds them while "
+        yield Note(f"{text}the elements are there", LEFT_OUT)
