@@ -37,7 +37,7 @@ _WIDTH = 960
 _COLOURS = 256
 _LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
 _LOG_STATE = f"rank=1&step=2&name={_LOG}"
-_WEIGHT = "Parameter.net_l2_weight.output.0"
+_WEIGHT = "UrlParameter.net_l2_weight.output.0"
 _EVIL = "<img src=x onerror=alert(1)>\u202e\u202dnet"
 _MISTAKE = frozenset({"BUG missing reduction"})
 _LOOKS = (

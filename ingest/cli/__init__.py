@@ -1,10 +1,10 @@
 """The command line: a module for each command, and modules that commands share.
 
 app.py        the table of commands, and `main`
+question.py   a command of each question
 options.py    options and arguments that several commands have
 opening.py    settings, and the store that they name
-printing.py   tables, JSON and messages
-files.py      files that commands write
+printing.py   tables, JSON, messages and files
 exits.py      exit codes, error messages, signals
 standard_output.py  what the caller has connected it to
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ingest.findings.anomalies import anomalies
-from ingest.page.arguments import Arguments, Parameter
+from ingest.page.arguments import Arguments, UrlParameter
 from ingest.page.cells import matrix_asked
 from ingest.page.choice import tensor_of
 from ingest.page.screen import Asked
@@ -25,32 +25,32 @@ from ingest.questions.precision import PrecisionAnswer, precision
 from ingest.reader.rows import step_row
 from ingest.reader.shown import shown_tensor
 
-RANK = Parameter("rank", "integer", "Only this rank.")
-STEP = Parameter("step", "integer", "Only this step.")
-THE_RANK = Parameter("rank", "integer", "The rank.", is_required=True)
-THE_STEP = Parameter("step", "integer", "The step.", is_required=True)
-STAT = Parameter("stat", "string", "A statistic, as for `dump-ingest heatmap --stat`.")
-PATTERN = Parameter("name", "string", "A glob over the names of tensors.")
-RANKS = Parameter("ranks", "string", "Only these ranks, such as 0-63.")
-STEPS = Parameter("steps", "string", "Only these steps, such as 10-20.")
+RANK = UrlParameter("rank", "integer", "Only this rank.")
+STEP = UrlParameter("step", "integer", "Only this step.")
+THE_RANK = UrlParameter("rank", "integer", "The rank.", is_required=True)
+THE_STEP = UrlParameter("step", "integer", "The step.", is_required=True)
+STAT = UrlParameter("stat", "string", "A statistic, as for `dump-ingest heatmap --stat`.")
+PATTERN = UrlParameter("name", "string", "A glob over the names of tensors.")
+RANKS = UrlParameter("ranks", "string", "Only these ranks, such as 0-63.")
+STEPS = UrlParameter("steps", "string", "Only these steps, such as 10-20.")
 THE_TENSOR = (
-    Parameter("step", "integer", "The step; without it, a tensor that belongs to no step."),
-    Parameter("name", "string", "The name of the tensor.", is_required=True),
-    Parameter("graph", "string", "The graph, if several graphs have a tensor of that name."),
+    UrlParameter("step", "integer", "The step; without it, a tensor that belongs to no step."),
+    UrlParameter("name", "string", "The name of the tensor.", is_required=True),
+    UrlParameter("graph", "string", "The graph, if several graphs have a tensor of that name."),
 )
 #: The parameter that names another run.
 BESIDE = "with"
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Endpoint:
     """One path below `/api/v1/runs/{run}/`."""
 
     name: str
     words: str
     command: str
     """The command that prints the same; "" if there is none."""
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[UrlParameter, ...]
     answer: Callable[[Asked], Any]
     is_slow: Callable[[Arguments], bool] = lambda _: False
     """As for a screen."""
@@ -183,63 +183,63 @@ def sides_of(asked: Asked, other: str, rank: int | None, step: int | None) -> tu
 
 
 QUESTIONS = (
-    Question(
+    Endpoint(
         "incidents",
         "What went wrong, once for each cause; the worst first.",
         "anomalies --json",
         (
             RANK,
             STEP,
-            Parameter("severity", "string", "The mildest severity."),
-            Parameter("id", "string", "Only the incident with this id."),
+            UrlParameter("severity", "string", "The mildest severity."),
+            UrlParameter("id", "string", "Only the incident with this id."),
         ),
         _incidents,
     ),
-    Question(
+    Endpoint(
         "values",
         "A window on the values of a tensor, seen as a table: its last axis across, the others down.",
         "show --window --json",
         (
             THE_RANK,
             *THE_TENSOR,
-            Parameter("row", "integer", "The first row; 0 if left out."),
-            Parameter("column", "integer", "The first column; 0 if left out."),
-            Parameter("rows", "integer", "How many rows; 20 if left out."),
-            Parameter("columns", "integer", "How many columns; 10 if left out."),
+            UrlParameter("row", "integer", "The first row; 0 if left out."),
+            UrlParameter("column", "integer", "The first column; 0 if left out."),
+            UrlParameter("rows", "integer", "How many rows; 20 if left out."),
+            UrlParameter("columns", "integer", "How many columns; 10 if left out."),
         ),
         _values,
     ),
-    Question(
+    Endpoint(
         "tensor",
         "All that is known of one tensor.",
         "show --json",
         (
             THE_RANK,
             *THE_TENSOR,
-            Parameter("at", "string", "An index, such as `3:5,:`, whose values are wanted."),
+            UrlParameter("at", "string", "An index, such as `3:5,:`, whose values are wanted."),
         ),
         _tensor,
     ),
-    Question(
+    Endpoint(
         "comparison",
         "A run, or a rank and step of it, against those of another run.",
         "compare --json",
         (
-            Parameter(BESIDE, "string", "The other run, which is the reference.", is_required=True),
+            UrlParameter(BESIDE, "string", "The other run, which is the reference.", is_required=True),
             RANK,
             STEP,
-            Parameter("partial", "boolean", "Also compare steps with quarantined or missing files."),
-            Parameter("no_elements", "boolean", "Judge what digests do not decide by statistics alone."),
+            UrlParameter("partial", "boolean", "Also compare steps with quarantined or missing files."),
+            UrlParameter("no_elements", "boolean", "Judge what digests do not decide by statistics alone."),
         ),
         _comparison,
         _always,
     ),
-    Question(
+    Endpoint(
         "growth",
         "How far a rank is from that of another run, by tensor and step: the relative error of a statistic.",
         "compare --over-steps --json",
         (
-            Parameter(BESIDE, "string", "The other run, which is the reference.", is_required=True),
+            UrlParameter(BESIDE, "string", "The other run, which is the reference.", is_required=True),
             THE_RANK,
             STAT,
             PATTERN,
@@ -247,34 +247,34 @@ QUESTIONS = (
         _growth,
         _always,
     ),
-    Question("steps", "The committed steps.", "ls --json", (RANK, STEP), _steps),
-    Question(
+    Endpoint("steps", "The committed steps.", "ls --json", (RANK, STEP), _steps),
+    Endpoint(
         "tensors",
         "The tensors of one step of one rank, in order of execution.",
         "ls --tensors --json",
         (THE_RANK, STEP),
         _tensors,
     ),
-    Question(
+    Endpoint(
         "findings",
         "What rules have found, the worst first.",
         "anomalies --findings --json",
         (
             RANK,
             STEP,
-            Parameter("rule", "string", "Only this rule, or a glob."),
-            Parameter("severity", "string", "The mildest severity."),
+            UrlParameter("rule", "string", "Only this rule, or a glob."),
+            UrlParameter("severity", "string", "The mildest severity."),
         ),
         _findings,
     ),
-    Question(
+    Endpoint(
         "origin",
         "The first operator that produced NaN or Inf from clean inputs.",
         "origin --json",
-        (RANK, STEP, Parameter("cause", "string", "nan, inf, overflow or auto.")),
+        (RANK, STEP, UrlParameter("cause", "string", "nan, inf, overflow or auto.")),
         _origin,
     ),
-    Question(
+    Endpoint(
         "layout",
         "How ranks hold the tensors of a step or of all, and what looks like a mistake.",
         "layout --include-partial --json",
@@ -284,7 +284,7 @@ QUESTIONS = (
         ).to_dict(),
         _always,
     ),
-    Question(
+    Endpoint(
         "heatmap",
         "A statistic of tensors over ranks and steps.",
         "heatmap --json",
@@ -292,7 +292,7 @@ QUESTIONS = (
         _heatmap,
         _always,
     ),
-    Question(
+    Endpoint(
         "rank_values",
         "A statistic of tensors over ranks and steps, and nothing else.",
         "heatmap --values-only --json",
@@ -300,7 +300,7 @@ QUESTIONS = (
         _rank_values,
         _always,
     ),
-    Question(
+    Endpoint(
         "precision",
         "What casts to narrower formats would lose, the worst first.",
         "precision --include-partial --json",
@@ -308,7 +308,7 @@ QUESTIONS = (
         partial(_of_sketches, precision),
         _is_of_many_steps,
     ),
-    Question(
+    Endpoint(
         "outliers",
         "Channels and rows of tensors that stand out, are dead or are saturated.",
         "outliers --include-partial --json",
@@ -316,18 +316,18 @@ QUESTIONS = (
         partial(_of_sketches, outliers),
         _is_of_many_steps,
     ),
-    Question(
+    Endpoint(
         "matrix",
         "A count of commits or a statistic of tensors over ranks and steps, put together to cells, each the "
         "worst of its ranks and steps. `ranks` and `steps` are the first and last of each row and column; "
         "`state` is 0 for missing, 1 for complete, 2 for partial, 3 for damaged; `missing` counts.",
         "heatmap --cells --json",
         (
-            Parameter("stat", "string", "As for `heatmap --cells --stat`; non_finite if left out."),
+            UrlParameter("stat", "string", "As for `heatmap --cells --stat`; non_finite if left out."),
             PATTERN,
             RANKS,
             STEPS,
-            Parameter("cells", "string", "The most rows and columns; 88x240 if left out."),
+            UrlParameter("cells", "string", "The most rows and columns; 88x240 if left out."),
         ),
         _matrix,
         reads_tensors,

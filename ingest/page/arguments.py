@@ -16,7 +16,7 @@ _WHOLE = re.compile(r"\d{1,18}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class UrlParameter:
     """One parameter of a URL."""
 
     name: str
@@ -44,7 +44,7 @@ class Arguments:
     given: Mapping[str, str]
 
     @classmethod
-    def of(cls, query: Mapping[str, str], parameters: tuple[Parameter, ...]) -> Arguments:
+    def of(cls, query: Mapping[str, str], parameters: tuple[UrlParameter, ...]) -> Arguments:
         """Check a query.
 
         Raises:

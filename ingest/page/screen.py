@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ingest.page.arguments import Arguments, Parameter
+from ingest.page.arguments import Arguments, UrlParameter
 from ingest.page.library import Library
 from ingest.page.links import Links
 from ingest.page.moment import Moment
@@ -80,7 +80,7 @@ class Screen:
     name: str
     title: str
     template: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[UrlParameter, ...]
     show: Callable[[Asked], dict[str, Any]]
     """Returns what the template shows; `lines` among it."""
     is_slow: Callable[[Arguments], bool] = lambda _: False

@@ -4,8 +4,8 @@ catalog.py, dump_store.py     ranks and steps; the same with methods for users
 snapshot.py                   the complete steps at one moment, which answers are about
 indexed_step.py, step.py      a committed step with its index; the same for users
 indexed_tensor.py, tensor.py  a row of the index; the tensor that users read
-array_like.py, listing.py,    tensors as arrays; lists and answers as tables; what a notebook shows
-table_answer.py, notebook.py
+array_like.py, listing.py,    tensors as arrays; lists as tables; what a notebook shows
+notebook.py
 
 choice.py, tensor_filter.py,  which ranks, steps and tensors are meant
 block_filter.py,

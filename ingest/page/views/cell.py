@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.page.answers import PATTERN, STAT, THE_RANK, THE_STEP
-from ingest.page.arguments import Parameter
+from ingest.page.arguments import UrlParameter
 from ingest.page.drawing.ribbon import ribbon_picture
 from ingest.page.drawing.scale import Scale, css_of
 from ingest.page.neighbours import around
@@ -198,8 +198,8 @@ SCREEN = Screen(
         THE_STEP,
         STAT,
         PATTERN,
-        Parameter("bad", "boolean", "Only operators with NaN or Inf."),
-        Parameter("page", "integer", "Which page of operators."),
+        UrlParameter("bad", "boolean", "Only operators with NaN or Inf."),
+        UrlParameter("page", "integer", "Which page of operators."),
     ),
     show,
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingest.page.answers import BESIDE, RANK, STAT, STEP, sides_of
-from ingest.page.arguments import Parameter
+from ingest.page.arguments import UrlParameter
 from ingest.page.moment import Moment
 from ingest.page.screen import AnswerLine, Asked, Screen, lines
 from ingest.page.views.growth import growing, growth_of
@@ -224,14 +224,14 @@ SCREEN = Screen(
     "Two runs",
     "compare.html.j2",
     (
-        Parameter(BESIDE, "string", "The other run."),
+        UrlParameter(BESIDE, "string", "The other run."),
         STEP,
         RANK,
-        Parameter("all", "boolean", "Compare all ranks, however many they are."),
-        Parameter("elements", "boolean", "Read elements where digests differ, however many they are."),
-        Parameter("over", "boolean", "Show the error over the steps, however many they are."),
+        UrlParameter("all", "boolean", "Compare all ranks, however many they are."),
+        UrlParameter("elements", "boolean", "Read elements where digests differ, however many they are."),
+        UrlParameter("over", "boolean", "Show the error over the steps, however many they are."),
         STAT,
-        Parameter("name", "string", "The tensor whose statistic is drawn for both runs, or a glob."),
+        UrlParameter("name", "string", "The tensor whose statistic is drawn for both runs, or a glob."),
     ),
     show,
     is_slow=lambda asked: any(map(asked.flag, ("all", "over", "elements"))),

@@ -7,7 +7,7 @@ from typing import Any
 
 from ingest.findings.incidents import Incident
 from ingest.findings.incidents.incident import IncidentKind
-from ingest.page.arguments import Parameter
+from ingest.page.arguments import UrlParameter
 from ingest.page.drawing.spread import spread_picture
 from ingest.page.drawing.timeline import timeline_picture
 from ingest.page.screen import AnswerLine, Asked, Screen, lines
@@ -144,10 +144,12 @@ SCREEN = Screen(
     "Incidents",
     "incidents.html.j2",
     (
-        Parameter("id", "string", "Only the incident with this id."),
-        Parameter("rank", "integer", "Only incidents that were seen on this rank."),
-        Parameter("step", "integer", "Only incidents that were seen in this step."),
-        Parameter("layout", "boolean", "Also say what ranks hold and should not, in this or the last step."),
+        UrlParameter("id", "string", "Only the incident with this id."),
+        UrlParameter("rank", "integer", "Only incidents that were seen on this rank."),
+        UrlParameter("step", "integer", "Only incidents that were seen in this step."),
+        UrlParameter(
+            "layout", "boolean", "Also say what ranks hold and should not, in this or the last step."
+        ),
     ),
     show,
     lambda asked: asked.flag("layout"),

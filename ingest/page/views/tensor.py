@@ -12,7 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ingest.page.answers import STAT, THE_RANK, THE_TENSOR
-from ingest.page.arguments import Parameter
+from ingest.page.arguments import UrlParameter
 from ingest.page.choice import tensor_of
 from ingest.page.drawing.charts import bars, series_by_rank, series_picture
 from ingest.page.drawing.exponents import ExponentCounts, exponents_picture
@@ -235,9 +235,9 @@ SCREEN = Screen(
         THE_RANK,
         *THE_TENSOR,
         STAT,
-        Parameter("over", "boolean", "Draw the lines over the steps, however many they are."),
-        Parameter("whole", "boolean", "Put the tensor together from the pieces of all ranks."),
-        Parameter("placement", "string", "How ranks hold it, such as `shard 0`; else as the dump tells."),
+        UrlParameter("over", "boolean", "Draw the lines over the steps, however many they are."),
+        UrlParameter("whole", "boolean", "Put the tensor together from the pieces of all ranks."),
+        UrlParameter("placement", "string", "How ranks hold it, such as `shard 0`; else as the dump tells."),
     ),
     show,
     is_slow=lambda asked: asked.flag("over") or asked.flag("whole") or bool(asked.text("placement")),

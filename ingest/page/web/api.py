@@ -6,7 +6,7 @@ import asyncio
 import json
 from http import HTTPStatus
 
-from ingest.page.answers import BESIDE, Question
+from ingest.page.answers import BESIDE, Endpoint
 from ingest.page.arguments import Arguments
 from ingest.page.links import Links
 from ingest.page.overview import Overview
@@ -18,12 +18,12 @@ from workers.errors import UsageError
 from workers.store import strict_json
 
 
-class Answer(Handler):
+class ApiAnswer(Handler):
     """`/api/v1/runs/RUN/QUESTION`: JSON."""
 
     is_api = True
 
-    def initialize(self, site: Site, question: Question) -> None:  # type: ignore[override]
+    def initialize(self, site: Site, question: Endpoint) -> None:  # type: ignore[override]
         """Take what all requests share, and the question of this path."""
         super().initialize(site)
         self.question = question

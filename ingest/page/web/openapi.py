@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ingest.page.answers import QUESTIONS, Question
+from ingest.page.answers import QUESTIONS, Endpoint
 from workers import __version__
 
 _RUN = {
@@ -96,7 +96,7 @@ def _path(words: str, command: str, parameters: list[dict[str, Any]]) -> dict[st
     }
 
 
-def _parameters(question: Question) -> list[dict[str, Any]]:
+def _parameters(question: Endpoint) -> list[dict[str, Any]]:
     return [
         {
             "name": parameter.name,

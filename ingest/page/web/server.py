@@ -96,7 +96,7 @@ def application(
         (rf"{runs}/{_RUN}/moment", api.Now, shared),
         (rf"{runs}/{_RUN}/watchers", api.WatchersNow, shared),
         *(
-            (rf"{runs}/{_RUN}/{question.name}", api.Answer, {**shared, "question": question})
+            (rf"{runs}/{_RUN}/{question.name}", api.ApiAnswer, {**shared, "question": question})
             for question in QUESTIONS
         ),
         (r"/api/.*", api.UnknownPath, shared),

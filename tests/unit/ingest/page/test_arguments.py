@@ -2,13 +2,13 @@
 
 import pytest
 
-from ingest.page.arguments import Arguments, Parameter
+from ingest.page.arguments import Arguments, UrlParameter
 from workers.errors import UsageError
 
 PARAMETERS = (
-    Parameter("rank", "integer", "The rank.", is_required=True),
-    Parameter("name", "string", "The name of the tensor."),
-    Parameter("partial", "boolean", "Also partial steps."),
+    UrlParameter("rank", "integer", "The rank.", is_required=True),
+    UrlParameter("name", "string", "The name of the tensor."),
+    UrlParameter("partial", "boolean", "Also partial steps."),
 )
 
 
