@@ -158,20 +158,84 @@ MISTAKES: tuple[tuple[str, str, Options, int, tuple[int, ...], str], ...] = (
     ("activation changes", "blocks.1", _TP | {"change": "nan"}, 1, (1,), "answers B5"),
 )
 
+#: Programs of what PyTorch brings: how many ranks, and the options.
+TOOLS: dict[str, tuple[str, int, Options]] = {
+    "ddp": ("sharded", 2, {}),
+    "ddp, microbatches": ("sharded", 2, {"microbatches": 2}),
+    "ddp, cnn": ("sharded", 2, {"net": "cnn"}),
+    "ddp on 4": ("sharded", 4, {"optimizer": "sgd"}),
+    "fsdp1": ("sharded", 2, {"kind": "fsdp1"}),
+    "fsdp1 on 4, clipped": ("sharded", 4, {"kind": "fsdp1", "clip": 0.3, "optimizer": "sgd"}),
+    "fsdp2": ("sharded", 2, {"kind": "fsdp2"}),
+    "fsdp2 on 4": ("sharded", 4, {"kind": "fsdp2", "optimizer": "sgd"}),
+    "fsdp2, clipped": ("sharded", 2, {"kind": "fsdp2", "clip": 0.3}),
+    "dtensor tp": ("sharded", 2, {"kind": "tp"}),
+    "dtensor tp on 4": ("sharded", 4, {"kind": "tp", "optimizer": "sgd"}),
+    "dtensor sp": ("sharded", 2, {"kind": "sp"}),
+    "dtensor sp on 4": ("sharded", 4, {"kind": "sp"}),
+    "fsdp2 x dtensor tp": ("sharded", 4, {"kind": "fsdp2 tp"}),
+    "pipeline": ("pipeline", 2, {"stages": 2}),
+    "pipeline, sgd": ("pipeline", 2, {"stages": 2, "optimizer": "sgd"}),
+    "pipeline, tied": ("pipeline", 2, {"stages": 2, "tied": True}),
+    "pipeline x replicas": ("pipeline", 4, {"stages": 2}),
+}
+
+#: Mistakes in them: the fault, the variant above, in which step, on which ranks, and its list.
+TOOL_MISTAKES: tuple[tuple[str, str, int, tuple[int, ...], str], ...] = (
+    ("parameters replaced after DDP took them", "ddp", 0, (), "TrainCheck 9"),
+    ("every other step without DDP", "ddp on 4", 1, (), "TrainCheck 18"),
+    ("no_sync is never left", "ddp, microbatches", 1, (), ""),
+    ("statistics of BatchNorm not shared", "ddp, cnn", 0, (), ""),
+    ("same batch on all ranks", "ddp, cnn", 1, (1,), "TrainCheck 13"),
+    ("other eps of one norm", "ddp", 0, (), "answers A8"),
+    ("optimizer made before FSDP", "fsdp1", 0, (), "TrainCheck 21"),
+    ("gradients of FSDP never reduced", "fsdp2", 1, (), ""),
+    ("gradients clipped by local norms", "fsdp2, clipped", 0, (), ""),
+    ("same batch on all ranks", "fsdp2 on 4", 1, (2,), ""),
+    ("a weight of one shard is stale", "fsdp2", 1, (1,), ""),
+    ("other eps of one norm", "fsdp1", 0, (), ""),
+    ("output left as partial sum", "dtensor tp", 0, (), ""),
+    ("norms left out of the plan", "dtensor sp", 0, (), ""),
+    ("gradients of tied weights not added up", "pipeline, tied", 0, (), "TTrace 5"),
+    ("a layer left out", "pipeline", 0, (), "TTrace 10"),
+    ("layers loaded by their numbers in the stage", "pipeline", 0, (1,), "Megatron 12"),
+    ("loss not divided by the number of microbatches", "pipeline, sgd", 0, (), ""),
+    ("replicas not averaged", "pipeline x replicas", 1, (), ""),
+)
+
 
 def cases(seed: int) -> Iterator[Case]:
     """Yield every case."""
+    yield from _by_hand(seed)
+    yield from _by_tools(seed)
+
+
+def _by_hand(seed: int) -> Iterator[Case]:
     for name, options in CUTS.items():
         yield Case(f"megatron, {name}", _megatron(seed, options), _uncut(seed, options))
     for fault, where, options, at, on, source in MISTAKES:
         healthy = _megatron(seed, options)
         run = replace(healthy.having(**options, where=where), fault=fault, at=at, on=on)
         # Where the cut itself changes nothing that is compared, one rank is the reference.
-        same = options.get("dp", 1) > 1 or "change" in options
-        reference = _megatron(seed, options) if same else _uncut(seed, options)
-        yield Case(
-            f"megatron, {_named(options)}: {fault} {where}".rstrip(), run, reference, source=source or "own"
+        reference = healthy if options.get("dp", 1) > 1 or "change" in options else _uncut(seed, options)
+        name = f"megatron, {_named(options)}: {fault} {where}".rstrip()
+        yield Case(name, run, reference, source=source or "own")
+
+
+def _by_tools(seed: int) -> Iterator[Case]:
+    runs = {
+        name: Run(program, ranks=ranks, steps=3, seed=seed).having(**options)
+        for name, (program, ranks, options) in TOOLS.items()
+    }
+    for name, run in runs.items():
+        # One process has no parallelism, and statistics of BatchNorm are those of the own part of a batch.
+        alone = replace(
+            run.having(stages=1) if run.program == "pipeline" else run.having(kind="ddp"), ranks=1
         )
+        yield Case(name, run, None if "cnn" in name else alone)
+    for fault, name, at, on, source in TOOL_MISTAKES:
+        run = replace(runs[name], fault=fault, at=at, on=on)
+        yield Case(f"{name}: {fault}", run, runs[name], source=source or "own")
 
 
 def _megatron(seed: int, options: Options) -> Run:
