@@ -21,8 +21,7 @@ from ingest.layouts.detect import find_dump
 from ingest.service.build import ServiceOptions, build_service
 from ingest.service.one_shot import ingest_once
 from ingest.settings import Settings
-from ingest.steps.completeness import CompletenessPolicy
-from ingest.steps.policy import StepPolicy
+from ingest.steps.decide import CompletenessPolicy, StepPolicy
 from tests.servers.ceph import CephS3, Store
 from workers.model import MIB
 from workers.rules.values import RuleSet

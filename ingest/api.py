@@ -50,14 +50,12 @@ from ingest.reader.step import Step, Steps
 from ingest.reader.tensor import Tensor
 from ingest.recording.record import record
 from ingest.recording.recorder import Recorder
-from ingest.repairing.result import RepairReport
 from ingest.repairing.run import repair
+from ingest.repairing.work import RepairReport
 from ingest.service.live_watcher import LiveWatcher
-from ingest.store_gc.execute import GcReport
-from ingest.store_gc.plan import GcPlan
-from ingest.store_gc.policy import GcPolicy
+from ingest.store_gc.execute import GcReport, apply_gc, plan_gc
+from ingest.store_gc.plan import GcPlan, GcPolicy
 from ingest.store_gc.recompress import RecompressPlan, RecompressReport, plan_recompress, recompress_store
-from ingest.store_gc.run import apply_gc, plan_gc
 from ingest.wiring.consolidation import consolidate
 from ingest.wiring.services import ingest_dump
 from ingest.wiring.sketching import sketch

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from ingest.store_gc.inventory import CommitFacts, Extent, Generation, Inventory, StepInventory
-from ingest.store_gc.policy import GcPolicy
+from ingest.store_gc.plan import GcPolicy
 from workers.model import StepKey
 
 NOW = 1_800_000_000.0

@@ -10,7 +10,7 @@ import numpy as np
 
 import ingest
 from ingest.store_gc.execute import GcReport
-from ingest.store_gc.policy import GcPolicy
+from ingest.store_gc.plan import GcPolicy
 from tests import checker
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly, plan_all

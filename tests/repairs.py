@@ -4,9 +4,7 @@ from pathlib import Path
 
 from ingest.api import open_store
 from ingest.reader.catalog import Catalog
-from ingest.repairing.remaking import Dumps, grids_like
-from ingest.repairing.result import StepRepair
-from ingest.repairing.work import RepairPolicy, StepWork
+from ingest.repairing.work import Dumps, RepairPolicy, StepRepair, StepWork, grids_like
 from workers.model import StepKey
 from workers.rules.load import load_rules
 from workers.store.model import Grid

@@ -14,9 +14,8 @@ from ingest.service.build import ServiceOptions, build_service
 from ingest.service.one_shot import ingest_once
 from ingest.service.report import Report
 from ingest.service.service import Service
-from ingest.steps.completeness import CompletenessPolicy
-from ingest.steps.policy import StepPolicy
-from ingest.watching.quiet_clock import QuietClock
+from ingest.steps.decide import CompletenessPolicy, StepPolicy
+from ingest.watching.watcher import QuietClock
 from tests.fake_client import FakeClient
 from tests.npy_files import MadeDump
 from workers.events import Event, Observer

@@ -10,8 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from ingest.cli.consolidate_report import say_consolidated
 from ingest.cli.printing import say
-from ingest.consolidating.consolidator import StepsConsolidated
-from ingest.consolidating.last_findings import LastFindings
+from ingest.consolidating.consolidator import LastFindings, StepsConsolidated
 from ingest.consolidating.lease import LeaseHeld
 from ingest.heartbeat import beat, tell_ready
 from ingest.metrics import ConsolidatorMetrics, Scrapes, serve

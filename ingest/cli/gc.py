@@ -93,7 +93,7 @@ def command(
     [bold]dump-ingest gc run.zarr --recompress 7d --apply[/]                    smaller
     """
     from ingest.cli import gc_recompress, gc_run  # deferred: numba, numpy and zarr take 0.5 s to import
-    from ingest.store_gc.policy import GcPolicy  # deferred: the same
+    from ingest.store_gc.plan import GcPolicy  # deferred: the same
 
     settings = load_settings_with_store(config, store=store).settings
     policy = gc_run.policy_of(

@@ -13,7 +13,7 @@ from ingest.cli.printing import print_json, say
 from ingest.reader.catalog import open_catalog
 from ingest.reader.text import counted
 from ingest.settings import Settings
-from ingest.store_gc.policy import parse_duration
+from ingest.store_gc.plan import parse_duration
 from ingest.store_gc.recompress import RecompressPlan, plan_recompress, recompress_store
 from ingest.units import human_bytes
 from workers.store.packed.recompressing import Recompressed

@@ -18,8 +18,7 @@ from ingest.settings import Settings
 from ingest.store_gc import plan_gc
 from ingest.store_gc.execute import Execution
 from ingest.store_gc.last_run import recorded
-from ingest.store_gc.plan import GcPlan
-from ingest.store_gc.policy import GcPolicy, parse_duration
+from ingest.store_gc.plan import GcPlan, GcPolicy, parse_duration
 from ingest.units import parse_size
 from workers.errors import UsageError
 

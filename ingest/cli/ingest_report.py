@@ -22,7 +22,7 @@ from ingest.reader.rows import summary_row
 from ingest.reader.text import counted, counted_steps, files_with_problems, printable
 from ingest.service.report import Report
 from ingest.settings import Settings
-from ingest.steps.not_taken import FilesNotTaken
+from ingest.steps.difference import FilesNotTaken
 from ingest.units import human_bytes
 from workers.errors import DumpIngestError
 from workers.store.model import SEVERITIES, CommitSummary

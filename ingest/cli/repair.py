@@ -23,7 +23,7 @@ from ingest.cli.printing import print_json, print_line, say
 from ingest.reader.text import counted
 
 if TYPE_CHECKING:
-    from ingest.repairing.result import RepairReport, StepRepair
+    from ingest.repairing.work import RepairReport, StepRepair
 
 #: Lines of one kind that are printed for a step; --json has all.
 _MAX_LINES = 20

@@ -7,23 +7,21 @@ that they are there. Killed at any moment, it goes on from where the metadata sa
 
 from __future__ import annotations
 
+import heapq
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from ingest.consolidating.announcements import clear_announcements
-from ingest.consolidating.block_cutter import cut_blocks
-from ingest.consolidating.commit_copier import copy_commits
-from ingest.consolidating.cube_writer import CubeWriter
+from ingest.consolidating.cube_writer import CubeWriter, StepWriter, copy_commits, cut_blocks
 from ingest.consolidating.lease import VIEW_LEASE, Lease
 from ingest.consolidating.listing import CommitListing, CommittedSteps
 from ingest.consolidating.round_plan import NothingHeld, RoundPlan, RoundState, Unreadable, plan_round
 from ingest.consolidating.runners import RunJobs, in_threads
-from ingest.consolidating.step_writer import StepWriter
 from ingest.findings.evaluator import SeriesEvaluator
 from ingest.findings.series import StepFindings
+from ingest.findings.stored import SeriesRead, known_series, read_series
 from ingest.heartbeat import beat
 from ingest.reader.require import require_store
 from ingest.reader.verifying.verify_view import verify_view
@@ -31,11 +29,53 @@ from ingest.steps.events import AnomalousCommitRead
 from workers.events import Event, Observer
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.announcements import read_announcements
+from workers.store.announcements import BEGUN, DONE, REMOVED, path_of, read_announcements
 from workers.store.commit import Commit
 from workers.store.consolidated.cube_state import CubeState
 from workers.store.consolidated.cubes import REBUILD_HINT
 from workers.store.objects import ObjectStore
+
+
+def clear_announcements(
+    objects: ObjectStore,
+    announced: Mapping[StepKey, Sequence[str]],
+    commits: Mapping[StepKey, Commit],
+    damaged: Collection[StepKey],
+) -> None:
+    """Delete the announcements that are dealt with.
+
+    These are announcements of commits that were read, of commits that others have replaced since, of removals
+    that have happened, and of changes that were done before the commits were read.
+
+    Args:
+        objects: the store.
+        announced: from `read_announcements`.
+        commits: the commits that were read afterwards.
+        damaged: the steps whose commits could not be read.
+    """
+    settled = [
+        (key, word)
+        for key, words in announced.items()
+        for word in _settled(words, commits.get(key), is_damaged=key in damaged)
+    ]
+    # What says that a change is done goes last: that it has begun, alone, would stand for good.
+    for is_last in (False, True):
+        objects.delete_many([path_of(key, word) for key, word in settled if word.startswith(DONE) == is_last])
+
+
+def _settled(words: Sequence[str], committed: Commit | None, *, is_damaged: bool) -> Iterator[str]:
+    """Yield the announcements of one step that are dealt with."""
+    for word in words:
+        if word.startswith(DONE):
+            yield f"{BEGUN}{word.removeprefix(DONE)}"
+            yield word
+        elif word == REMOVED:
+            # A removal is announced before it happens: the announcement stands until it has happened.
+            if committed is None and not is_damaged:
+                yield word
+        elif committed is not None and word in committed.record.generations:
+            yield word
+
 
 #: Steps for which rules are evaluated in one round, so that the cubes do not wait for a long history.
 _EVALUATED_AT_ONCE = 16
@@ -301,3 +341,45 @@ def _wait(stop: threading.Event, seconds: float) -> None:
     until = time.monotonic() + seconds
     while (left_s := until - time.monotonic()) > 0 and not stop.wait(min(left_s, _BEAT_S)):
         beat()
+
+
+#: Of how many ranks the last commit is read at most: those with the highest steps.
+_RANKS = 1024
+#: Of how many steps the findings over several ranks are read: the last ones.
+_STEPS = 16
+
+
+@dataclass(slots=True)
+class LastFindings:
+    """Reports the findings of the last step of each rank, once; an observer of a consolidator.
+
+    The round that follows reads only what is new. Without this, what was found while no consolidator ran
+    would be told by the watcher alone, which may have ended.
+    """
+
+    objects: ObjectStore
+    notify: Observer
+    _is_done: bool = field(default=False, init=False)
+
+    def observe(self, event: Event) -> None:
+        """Read the last commits when they are listed for the first time.
+
+        Raises:
+            StoreError: the store refused.
+        """
+        if isinstance(event, CommitsListed) and not self._is_done:
+            self._read_commits(event.committed)
+            self._read_series()
+            self._is_done = True
+
+    def _read_commits(self, committed: Mapping[int, int]) -> None:
+        newest = heapq.nlargest(_RANKS, committed, key=lambda rank: committed[rank])
+        keys = [StepKey(rank, committed[rank]) for rank in newest]
+        for record in commit.read_records(self.objects, keys).values():
+            if (event := AnomalousCommitRead.of(record)) is not None:
+                self.notify(event)
+
+    def _read_series(self) -> None:
+        steps = sorted({step for step, _ in known_series(self.objects)})[-_STEPS:]
+        for document in read_series(self.objects, steps, []).values() if steps else ():
+            self.notify(SeriesRead(document.step, document.findings, document.evaluated_at_s))

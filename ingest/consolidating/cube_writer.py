@@ -1,20 +1,26 @@
-"""Writes what the steps of the cubes share: axes, tables, counts in blocks of steps, and the metadata."""
+"""Writes the cubes: objects of steps by tasks, what steps share, and the metadata that shows both."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from itertools import product
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
+from msgspec import structs
 
+from ingest.consolidating.lease import Lease
+from ingest.consolidating.round_plan import RoundPlan, Unreadable
+from ingest.consolidating.runners import RunJobs
+from ingest.heartbeat import beat
 from ingest.reader.cubes.consolidated import ConsolidatedCubes
 from workers.arrays.aggregate import STATISTICS
+from workers.errors import DamagedStore
 from workers.model import StepKey, ceil_div
 from workers.store import metadata
 from workers.store.announcements import CHANGED
@@ -25,7 +31,8 @@ from workers.store.consolidated.cubes import GROUP, KEY_FIELDS, SKETCH_LABELS, C
 from workers.store.consolidated.nd_arrays import ArrayLayout
 from workers.store.consolidated.tensor_axis import unique_names
 from workers.store.objects import ObjectStore
-from workers.tasks.consolidate import Consolidated, ConsolidateJob
+from workers.tasks.consolidate import Consolidated, ConsolidateJob, UnknownTensors, consolidate
+from workers.tasks.cut_by_tensor import CutBlock, CutJob, cut_by_tensor
 
 _METADATA = f"{GROUP}/zarr.json"
 #: Stands for the generation of a step that was being rewritten when its writer ended.
@@ -255,7 +262,7 @@ class CubeWriter:
         blocks = {place // self.state.grid.steps for place in begun} & {*range(self.state.full_blocks)}
         for block in blocks:
             self.uncuttable.pop(block, None)
-        self.state = replace(
+        self.state = structs.replace(
             self.state,
             rewrites=self.state.rewrites + 1,
             rewriting=tuple(sorted({*self.state.rewriting, *begun})),
@@ -287,7 +294,7 @@ class CubeWriter:
         self._forget_blocks(max(places))
         self._unwritten.clear()
         left = tuple(place for place in self.state.rewriting if place not in places)
-        self.state = replace(
+        self.state = structs.replace(
             self.state,
             rewriting=left,
             steps=len(self.steps),
@@ -300,7 +307,7 @@ class CubeWriter:
     def publish_cut(self, block: int) -> None:
         """Tell readers that the cubes by tensor hold a block of steps."""
         left = tuple(other for other in self.state.uncut if other != block)
-        self.state = replace(self.state, uncut=left)
+        self.state = structs.replace(self.state, uncut=left)
         self._write_metadata()
 
     def _uncut(self, blocks: Iterable[int]) -> tuple[int, ...]:
@@ -320,7 +327,7 @@ class CubeWriter:
 
     def _write_metadata(self) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self.state = replace(self.state, revision=self.state.revision + 1, consolidated_at=now)
+        self.state = structs.replace(self.state, revision=self.state.revision + 1, consolidated_at=now)
         self.objects.put(_METADATA, metadata.encode(self.state.document()))
 
     def _block(self, layout: ArrayLayout, block: int) -> npt.NDArray[Any]:
@@ -387,3 +394,229 @@ def _remove(objects: ObjectStore) -> None:
     with ThreadPoolExecutor(_DELETIONS_AT_ONCE) as threads:
         for _ in threads.map(lambda name: objects.delete(f"{GROUP}/{name}"), names):
             pass
+
+
+#: Objects that are held in memory at once; each has the commits of up to 256 ranks.
+_AT_ONCE = 8
+
+#: Place of a step, and number of a chunk of ranks.
+_Index: TypeAlias = tuple[int, int]
+
+
+def copy_commits(
+    writer: CubeWriter,
+    keys: Iterable[StepKey],
+    commits: Mapping[StepKey, Commit],
+    appended: Collection[int] = (),
+) -> None:
+    """Make the copies of these commits what the commits are; empty those of commits that cannot be read.
+
+    Steps that the cubes do not have are passed over, and so are all if the cubes are of a version without
+    copies.
+
+    Args:
+        writer: of the cubes.
+        keys: whose commits were read, or are known to be gone.
+        commits: what was read.
+        appended: the steps that are new in the cubes. What else stands at their places is of no use.
+
+    Raises:
+        StoreError: the store refused.
+    """
+    layout = writer.layouts.commits
+    if layout is None:
+        return
+    texts = _by_object(writer, keys, commits)
+    new_places = {writer.place(step) for step in appended}
+    indexes = list(texts)
+    for start in range(0, len(indexes), _AT_ONCE):
+        names = {index: f"{GROUP}/{layout.key(index)}" for index in indexes[start : start + _AT_ONCE]}
+        held = writer.objects.get_many([name for index, name in names.items() if index[0] not in new_places])
+        written = {}
+        for index, name in names.items():
+            copies = _decoded(layout, held.get(name), name)
+            before = copies.copy()
+            for within, text in texts[index].items():
+                copies[0, within] = text
+            if name not in held or (copies != before).any():
+                written[name] = layout.encode(copies)
+        writer.objects.put_many(written)
+
+
+def _by_object(
+    writer: CubeWriter, keys: Iterable[StepKey], commits: Mapping[StepKey, Commit]
+) -> dict[_Index, dict[int, str]]:
+    """Return the copies by the object that they are in, and by their place along its ranks."""
+    places = {rank: place for place, rank in enumerate(writer.ranks)}
+    texts: dict[_Index, dict[int, str]] = {}
+    for key in keys:
+        if key.step is None or not writer.has(key.step) or key.rank not in places:
+            continue
+        chunk, within = divmod(places[key.rank], writer.state.grid.ranks)
+        committed = commits.get(key)
+        text = "" if committed is None else committed.data.decode()
+        texts.setdefault((writer.place(key.step), chunk), {})[within] = text
+    return texts
+
+
+def _decoded(layout: ArrayLayout, data: bytes | None, name: str) -> npt.NDArray[Any]:
+    """Return an object as an array that can be changed; an empty one if it is damaged."""
+    try:
+        return layout.decode(data, name).copy()
+    except DamagedStore:
+        return layout.full()
+
+
+def cut_blocks(writer: CubeWriter, run: RunJobs, lease: Lease | None, limit: int = 0) -> None:
+    """Write the blocks that the cubes by tensor lack, and publish each of them.
+
+    A block with a damaged cube is left out, and not tried again by this writer before it is written again.
+
+    Args:
+        writer: of the cubes.
+        run: runs the tasks.
+        lease: None if no other process can write.
+        limit: write at most this many blocks; 0 for all.
+
+    Raises:
+        LeaseHeld: another process writes the cubes.
+        StoreError: the store refused.
+    """
+    for block in _lacking(writer)[: limit or None]:
+        damages = []
+        reader = ConsolidatedCubes(writer.objects, writer.state)
+        if lease is not None:
+            lease.keep()
+        for result in run(cut_by_tensor, list(_jobs(writer, block))):
+            beat()
+            if lease is not None:
+                lease.keep_in_time()
+            if damage := result.damage or _missing(reader, result):
+                damages.append(damage)
+        if damages:
+            writer.uncuttable[block] = damages[0]
+            continue
+        if lease is not None:
+            lease.keep()
+        writer.publish_cut(block)
+
+
+def _missing(reader: ConsolidatedCubes, result: CutBlock) -> str:
+    """Say which of the objects that a task did not find is missing; "" if all are rightly absent."""
+    job = result.job
+    layout = reader.layouts.per_step[job.name]
+    try:
+        for place in result.absent:
+            reader.check_absent(layout, (place, job.rank_chunk, job.tensor_chunk))
+    except DamagedStore as exc:
+        return exc.message
+    return ""
+
+
+def _lacking(writer: CubeWriter) -> list[int]:
+    """Return the blocks that the cubes by tensor lack, without those that are half written or damaged."""
+    state = writer.state
+    half = {place // state.grid.steps for place in state.rewriting}
+    return [block for block in state.uncut if block not in half and block not in writer.uncuttable]
+
+
+def _jobs(writer: CubeWriter, block: int) -> Iterator[CutJob]:
+    """Yield the tasks that write a block: one for each object."""
+    state, grid = writer.state, writer.state.grid
+    rank_chunks = range(ceil_div(state.ranks, grid.ranks))
+    tensor_chunks = range(ceil_div(state.tensors, grid.tensors))
+    for name, ranks, tensors in product(writer.layouts.by_tensor, rank_chunks, tensor_chunks):
+        yield CutJob(writer.objects.address, grid, name, block, ranks, tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class StepWriter:
+    """Carries out one plan. Memory: the results of the tasks of one block, and as much as `CubeWriter`."""
+
+    writer: CubeWriter
+    run: RunJobs
+    lease: Lease | None
+    """None if no other process can write."""
+    commits: Mapping[StepKey, Commit]
+    """Those that the plan was made for."""
+    unreadable: dict[StepKey, Unreadable] = field(default_factory=dict)
+    """Generations whose tables turned out to be damaged."""
+
+    def write(self, plan: RoundPlan) -> None:
+        """Write what the plan says.
+
+        Raises:
+            LeaseHeld: another process writes the cubes.
+            StoreError: the store refused.
+        """
+        self.writer.add_ranks(sorted({key.rank for key in plan.fresh}))
+        self._rewrite(plan.rewrite)
+        self._append(plan.append)
+
+    def _rewrite(self, ranks_of: Mapping[int, set[int]]) -> None:
+        """Write steps of the cubes again. Block by block: a rank that comes late may change every step."""
+        for steps in self.writer.in_blocks(ranks_of):
+            self.writer.begin_rewriting(steps)
+            places = {self.writer.place(step): step for step in steps}
+            self._write_steps(places, ranks_of)
+            self._copy_commits(places, ranks_of)
+            self.writer.publish(list(places))
+
+    def _append(self, ranks_of: Mapping[int, set[int]]) -> None:
+        """Put steps at the end of the cubes, and publish each block of them when it is full."""
+        left = sorted(ranks_of)
+        while left:
+            # Without any known tensor, one step alone: the others then do not come back as unknown.
+            count = self.writer.room if len(self.writer.axis) else 1
+            batch, left = left[:count], left[count:]
+            places = dict(zip(self.writer.add_steps(batch), batch, strict=True))
+            self._write_steps(places, ranks_of)
+            self._copy_commits(places, ranks_of, appended=batch)
+            self.writer.publish(list(places))
+
+    def _copy_commits(
+        self, places: Mapping[int, int], ranks_of: Mapping[int, set[int]], appended: Collection[int] = ()
+    ) -> None:
+        """Copy the commits of these steps that the plan was made for; the others have not changed."""
+        keys = [StepKey(rank, step) for step in places.values() for rank in sorted(ranks_of[step])]
+        copy_commits(self.writer, [key for key in keys if key in self.commits], self.commits, appended)
+
+    def _write_steps(self, places: Mapping[int, int], ranks_of: Mapping[int, set[int]]) -> None:
+        """Write the objects of these steps, given by their places; what steps share stays with the writer."""
+        jobs: list[ConsolidateJob] = []
+        for place, step in places.items():
+            self.writer.clear(place)
+            jobs += self.writer.jobs(place, step, ranks_of[step])
+        if len(jobs) == 1:
+            jobs = [replace(jobs[0], extends=True)]
+        while jobs:
+            if self.lease is not None:
+                self.lease.keep()
+            unknown = self._run(jobs)
+            unknown.sort(key=lambda result: (result.job.place, result.job.rank_chunk))
+            self.writer.add_tensors(key for result in unknown for key in result.keys)
+            jobs = [replace(result.job, width=len(self.writer.axis)) for result in unknown]
+        if self.lease is not None:
+            self.lease.keep()
+
+    def _run(self, jobs: list[ConsolidateJob]) -> list[UnknownTensors]:
+        """Run tasks; return the results of those that have to run again on a longer axis of tensors."""
+        unknown: list[UnknownTensors] = []
+        for result in self.run(consolidate, jobs):
+            beat()
+            if self.lease is not None:
+                self.lease.keep_in_time()
+            if isinstance(result, UnknownTensors):
+                unknown.append(result)
+            else:
+                self.writer.add_tensors(result.keys)
+                self.writer.record(result)
+                self._remember_damage(result)
+        return unknown
+
+    def _remember_damage(self, result: Consolidated) -> None:
+        """Remember generations with damaged tables, so that they are not tried in every round."""
+        for rank, reason in result.damaged.items():
+            key = StepKey(rank, result.job.step)
+            if key in self.commits:
+                self.unreadable[key] = Unreadable(self.commits[key].fingerprint, reason)

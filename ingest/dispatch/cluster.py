@@ -5,12 +5,14 @@ Importing this module takes 0.4 s, for distributed.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import json
 import logging
 import time
 import warnings
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -18,11 +20,12 @@ from urllib.parse import urlsplit
 
 import dask
 from distributed import Client
+from distributed.comm.core import connect
+from distributed.security import Security
 
-from ingest.dispatch.futures import NO_WORKER_HINT
-from ingest.dispatch.handshake import require_answer
-from ingest.dispatch.own_dask_workers import start_dask_workers
-from ingest.dispatch.process_workers import count_of_workers
+from ingest.dispatch.clients import HANGS_HINT, NO_WORKER_HINT
+from ingest.dispatch.own_dask_cluster import start_dask_workers
+from ingest.dispatch.processes import count_of_workers
 from ingest.settings import Settings
 from workers.errors import ClusterError
 from workers.host.cpu import throttle
@@ -35,6 +38,42 @@ if TYPE_CHECKING:
     from distributed import SpecCluster
 
     from ingest.dispatch.own_dask_cluster import OwnDaskCluster
+
+
+def require_answer(address: str, timeout_s: float) -> None:
+    """Do nothing if the scheduler at an address answers.
+
+    Raises:
+        ClusterError: it accepts the connection and does not answer within `timeout_s`.
+        OSError: nobody accepts the connection within `timeout_s`.
+        ValueError: this is not an address.
+    """
+    # In a separate thread: the caller may be a notebook, whose thread runs an event loop.
+    with ThreadPoolExecutor(1, thread_name_prefix="dump-ingest-handshake") as pool:
+        answers = pool.submit(asyncio.run, _answers(address, timeout_s)).result()
+    if not answers:
+        raise ClusterError(
+            f"the Dask scheduler at {address} accepts connections, and gives no answer in {timeout_s:g} s",
+            hint=HANGS_HINT,
+        )
+
+
+async def _answers(address: str, timeout_s: float) -> bool:
+    """Return False if a connection was made and nothing came over it in time.
+
+    Raises:
+        OSError: no connection was made.
+        ValueError: this is not an address.
+    """
+    security = Security().get_connection_args("client")
+    connecting = asyncio.ensure_future(connect(address, timeout=timeout_s, **security))
+    done, _ = await asyncio.wait([connecting], timeout=timeout_s + 1)
+    if not done:  # without a connection, Dask would have given up by now
+        connecting.cancel()
+        return False
+    await connecting.result().close()
+    return True
+
 
 _log = logging.getLogger(__name__)
 SAME_VERSION_HINT = "Install the same version of dump-ingest for all roles, for instance from one image."

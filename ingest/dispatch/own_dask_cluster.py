@@ -1,7 +1,7 @@
-"""Worker processes of this process, which accept no connection from anybody else.
+"""A Dask cluster of this process, which accepts no connection from anybody else.
 
-A process that can talk to a Dask scheduler or worker runs code in it, and every user of a host can connect to
-a port on its loopback interface. So these speak TLS with a certificate that is made for the run, and that
+A process that can talk to a Dask scheduler or worker runs code in it, and every user of a host can connect
+to a port on its loopback interface. So these speak TLS with a certificate that is made for the run, and that
 both ends of a connection must show. Its key is held in memory; worker processes get it through a pipe.
 """
 
@@ -10,11 +10,15 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import math
+import os
+import signal
 import ssl
 import tempfile
-from collections.abc import Mapping
-from contextlib import ExitStack
-from typing import Any, Self, cast
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from multiprocessing import resource_tracker
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import dask
 from cryptography import x509
@@ -23,10 +27,70 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from distributed import Nanny, Security, SpecCluster
 from distributed.worker_memory import parse_memory_limit
 
-from ingest.dispatch.own_dask_workers import end_dask_workers
+from workers.errors import ClusterError
 from workers.host.temporary import own_directory
 from workers.plugin import PortlessWorker
 from workers.scheduler import PortlessScheduler, keep_no_spans, replace_lost_workers
+
+if TYPE_CHECKING:
+    from distributed import SpecCluster
+
+
+#: What Dask logs of processes that we have started ourselves says nothing to the user.
+_QUIET_LOGGERS = ("distributed", "tornado.application", "bokeh")
+_CLOSE_S = 5.0
+Started = TypeVar("Started")
+
+
+def start_dask_workers(start: Callable[[], Started]) -> Started:
+    """Start a scheduler in this process and workers in others; return the result of `start`.
+
+    The terminal sends Ctrl-C to all processes of its foreground group. Workers would die of it, while the
+    main process waits for them. So they are started, now and whenever one dies, by threads in which the
+    signal is blocked: a process inherits that from the thread that starts it.
+
+    Raises:
+        ClusterError: they do not start.
+    """
+    started: list[Started | BaseException] = []
+
+    def start_shielded() -> None:
+        # If it starts later, it unblocks the signal in the thread that needs it first.
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            started.append(start())
+        except BaseException as exc:  # noqa: BLE001  (raised where it is waited for)
+            started.append(exc)
+
+    for name in _QUIET_LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    starting = threading.Thread(target=start_shielded, name="dump-ingest-workers")
+    # A daemon thread: a process that gets a signal to stop while they start does not wait for them.
+    starting.daemon = True
+    starting.start()
+    starting.join()
+    (outcome,) = started
+    if isinstance(outcome, Exception):
+        raise ClusterError(f"cannot start workers: {outcome}"[:500]) from outcome
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
+def end_dask_workers(cluster: SpecCluster) -> None:
+    """End the workers at once, even in the middle of tasks, and the scheduler.
+
+    Nothing of an unfinished step is visible: a single write makes a step visible.
+    """
+    for nanny in list(cluster.workers.values()):
+        nanny.auto_restart = False
+        pid = nanny.pid
+        if pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    cluster.close(timeout=_CLOSE_S)
+
 
 _log = logging.getLogger(__name__)
 _LOOPBACK = "127.0.0.1"

@@ -1,21 +1,226 @@
-"""Tasks in flight on workers: a bounded number, and a bounded number of bytes."""
+"""Tasks in flight: a bounded number of them, and whether they come to an end.
+
+A file that blocks its reader, in a file system that has gone, keeps a worker busy for ever, with a heartbeat
+that is fine. A scheduler may lose a task without a word. Both are noticed here, by a monotonic clock.
+"""
 
 from __future__ import annotations
 
 import math
 import queue
+import threading
+import time
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from ingest.dispatch.clients import TaskClient, TaskFuture
-from ingest.dispatch.futures import error_of_cluster, result_of
-from ingest.dispatch.task_monitor import TaskMonitor
-from workers.errors import DumpIngestError
+from ingest.dispatch.clients import (
+    HANGS_HINT,
+    RESTART_S,
+    ClusterAnswer,
+    TaskClient,
+    TaskFuture,
+    ask,
+    error_of_cluster,
+    replace_worker,
+    result_of,
+)
+from workers.errors import ClusterError, DumpIngestError, WorkerDied
+from workers.events import Event, Observer
+from workers.model import MIB
 from workers.store.prefetch import in_order
 
 if TYPE_CHECKING:
     from distributed import Client, Future
+
+
+#: Only older tasks are asked about, and how often, in seconds.
+_YOUNG_S, _PAUSE_S = 30.0, 10.0
+#: What a task may take in addition for each byte that it reads.
+_S_PER_BYTE = 1 / MIB
+#: How often in a row the scheduler must not know a task: it may have ended a moment before.
+_MISSED = 2
+#: A scheduler that has not answered for this time, in seconds, hangs; it is also the interval of reports.
+_SILENT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReplaced(Event):
+    """A worker was replaced, because a task on it did not come to an end."""
+
+    worker: str
+    task: str
+    seconds: float
+
+
+class LongTask(Protocol):
+    """A task in flight, which may take long."""
+
+    @property
+    def name(self) -> str:
+        """What it works at, for people."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it reads."""
+
+    @property
+    def future(self) -> TaskFuture:
+        """The task itself."""
+
+    @property
+    def submitted_at(self) -> float:
+        """When it was submitted, by the monotonic clock."""
+
+
+Task = TypeVar("Task", bound=LongTask)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was heard of one task."""
+
+    place: tuple[str, Any] = ("", None)
+    """Its worker, and why the task needs it: to run itself, or to run the tasks for which it waits."""
+    since: float = 0.0
+    missed: int = 0
+
+
+@dataclass(slots=True)
+class TaskMonitor:
+    """Asks a scheduler about tasks, in a thread: it may take long to answer. Otherwise single-threaded.
+
+    One for all tasks of a service: a task that waits for another one of them is not judged by how long.
+    """
+
+    timeout_s: float = 600.0
+    """How long a task may run on one worker, besides a second for each MiB that it reads."""
+    clock: Callable[[], float] = time.monotonic
+    young_s: float = _YOUNG_S
+    pause_s: float = _PAUSE_S
+    notify: Observer = lambda _: None
+    """Called with each worker that is replaced, in the thread that calls `look`."""
+    _tasks: dict[Any, LongTask] = field(default_factory=dict)
+    """The tasks in flight, by their keys. Bounded by those who add them."""
+    _seen: dict[Any, _Seen] = field(default_factory=dict)
+    _given_up: dict[Any, ClusterError] = field(default_factory=dict)
+    """Why tasks are given up whose owners have not asked since."""
+    _replaced_at: dict[str, float] = field(default_factory=dict)
+    """When workers were replaced just now."""
+    _asked_at: float = 0.0
+    _answers: queue.SimpleQueue[ClusterAnswer] = field(default_factory=queue.SimpleQueue)
+    _thread: threading.Thread | None = None
+    _silent_since: float | None = None
+    """When the scheduler was asked first since its last answer; None if it answers."""
+    _reported_at: float = -math.inf
+
+    def add(self, task: LongTask) -> None:
+        """Look after a task that was submitted."""
+        self._tasks[task.future.key] = task
+
+    def drop(self, task: LongTask) -> None:
+        """Look after a task no longer; call it for each that was added."""
+        for of_tasks in (self._tasks, self._seen, self._given_up):
+            of_tasks.pop(task.future.key, None)
+
+    def check(self, client: TaskClient, tasks: Iterable[Task]) -> list[tuple[Task, ClusterError]]:
+        """Return the tasks that are given up, each with its error; ask about all tasks if it is time to.
+
+        The worker of a task that runs for too long is being replaced when this returns.
+        """
+        while not self._answers.empty():
+            answer = self._answers.get()
+            for key in answer.states.keys() & self._tasks.keys() - self._given_up.keys():
+                if error := self._judge(client, self._tasks[key], answer):
+                    self._given_up[key] = error
+        self._ask_if_due(client)
+        if not self._given_up:
+            return []
+        return [(task, self._given_up[key]) for task in tasks if (key := task.future.key) in self._given_up]
+
+    def require_answer(self) -> None:
+        """Do nothing if the scheduler answers, or if this has told a moment ago that it does not.
+
+        Raises:
+            ClusterError: it has not answered for minutes.
+        """
+        since, now = self._silent_since, self.clock()
+        if since is None or now - max(since, self._reported_at) < _SILENT_S:
+            return
+        self._reported_at = now
+        raise ClusterError(f"the Dask scheduler has not answered for {now - since:.0f} s", hint=HANGS_HINT)
+
+    def _ask_if_due(self, client: TaskClient) -> None:
+        """Ask about the tasks that are not young, in a thread, unless one is asking still."""
+        now = self.clock()
+        is_asking = self._thread is not None and self._thread.is_alive()
+        if is_asking or now - self._asked_at < self.pause_s:
+            return
+        self._asked_at = now
+        old = [key for key, task in self._tasks.items() if now - task.submitted_at >= self.young_s]
+        if old:
+            self._thread = threading.Thread(
+                target=self._ask, args=(client, old), name="dump-ingest-tasks", daemon=True
+            )
+            self._thread.start()
+        else:
+            self._silent_since = None
+
+    def _judge(self, client: TaskClient, task: LongTask, answer: ClusterAnswer) -> ClusterError | None:
+        key, now = task.future.key, self.clock()
+        seen = self._seen.setdefault(key, _Seen())
+        if answer.states[key] is None:
+            seen.missed += 1
+            if seen.missed < _MISSED or task.future.status != "pending":
+                return None
+            return ClusterError(f"{task.name}: the scheduler does not know the task any more")
+        seen.missed = 0
+        place = self._place_of(key, answer)
+        if place is None or place != seen.place:
+            seen.place, seen.since = place or ("", None), now
+            return None
+        worker, for_s = place[0], now - seen.since
+        if for_s < self.timeout_s + task.nbytes * _S_PER_BYTE:
+            return None
+        self._replaced_at = {name: at for name, at in self._replaced_at.items() if now - at < RESTART_S}
+        if worker not in self._replaced_at:  # for another task that it had
+            self._replaced_at[worker] = now
+            _replace_in_thread(client, worker)
+            self.notify(WorkerReplaced(worker, task.name, for_s))
+        return WorkerDied(
+            f"{task.name}: a task did not come to an end on {worker} for {for_s:.0f} s; "
+            "the worker is replaced"
+        )
+
+    def _place_of(self, key: Any, answer: ClusterAnswer) -> tuple[str, Any] | None:
+        """Return where a task is, and why it needs its worker; None if it waits for its turn.
+
+        A scheduler gives a worker more tasks than it has threads, and some overtake others. But a worker may
+        also be kept busy by the task of a client that has gone, which the scheduler has forgotten.
+        """
+        worker = answer.assigned.get(key)
+        if worker is None:
+            return None
+        at_work = answer.at_work.get(worker, frozenset())
+        if key in at_work:
+            return worker, key
+        return None if at_work & self._tasks.keys() else (worker, at_work)
+
+    def _ask(self, client: TaskClient, keys: list[Any]) -> None:
+        asked_at = self.clock()
+        answer = ask(client, keys)
+        if answer is not None:
+            self._answers.put(answer)
+            self._silent_since = None
+        elif self._silent_since is None:
+            self._silent_since = asked_at
+
+
+def _replace_in_thread(client: TaskClient, worker: str) -> None:
+    threading.Thread(
+        target=replace_worker, args=(client, worker), name="dump-ingest-replace", daemon=True
+    ).start()
+
 
 #: What to do if the cluster has failed a command that does not wait for it.
 AGAIN_HINT = "Run the same command again, or without --scheduler."

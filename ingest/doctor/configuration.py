@@ -11,7 +11,7 @@ from ingest.dump_configs.checking.check import check_dump_config, worst_first
 from ingest.reader.context.configuration import COPIES
 from workers.errors import UsageError
 
-_NAMED = 3
+_SHOWN = 3
 
 
 def check_configuration(root: Path) -> list[Check]:
@@ -29,7 +29,7 @@ def check_configuration(root: Path) -> list[Check]:
         return [Check(name, ok=False, detail=exc.message, hint=exc.hint)]
     if not checked.findings:
         return [Check(name, ok=True, detail=f"{path}: nothing is wrong with it")]
-    shown = "; ".join(str(finding) for finding in worst_first(checked.findings)[:_NAMED])
+    shown = "; ".join(str(finding) for finding in worst_first(checked.findings)[:_SHOWN])
     hint = f"`dump-ingest check {path}` shows everything, with the sources."
     return [Check(name, ok=not checked.refused, detail=f"{path}: {shown}", hint=hint)]
 

@@ -9,26 +9,198 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from ingest.dump_retention.directories import step_directories
-from ingest.dump_retention.events import ReadBackFailed, RetentionSeen, SourceDeleted
-from ingest.dump_retention.judge import Judged, SourceJudge
-from ingest.dump_retention.policy import NO_NEWS
-from ingest.dump_retention.read_backs import ReadBacks, jobs_of
-from ingest.dump_retention.removal import Removed, cannot_delete, not_writable, remove
-from ingest.dump_retention.step_deletion import StepDeletion
+from ingest.dispatch.clients import TaskClient, shares_of, submit
+from ingest.dispatch.window import TaskMonitor, TaskWindow
+from ingest.dump_retention.policy import (
+    NO_NEWS,
+    Judged,
+    ReadBackFailed,
+    RetentionSeen,
+    SourceDeleted,
+    SourceJudge,
+)
+from ingest.dump_retention.removal import (
+    Proven,
+    Removed,
+    cannot_delete,
+    not_writable,
+    remove,
+    step_directories,
+)
 from ingest.layouts.base import Listing
-from ingest.steps.deletion import DeletionStage
 from ingest.steps.events import SourceKept
-from ingest.steps.keep_reasons import KeepReason
-from ingest.steps.state import StepState
+from ingest.steps.keeping import KeepReason
+from ingest.steps.state import DeletionStage, StepState
 from workers.errors import DumpIngestError, SourceDiffers, StoreError
 from workers.events import Event
+from workers.model import MIB, SourceFile, StepKey
 from workers.store.model import StoreAddress
-from workers.tasks.read_back import ReadBack, ReadBackJob
+from workers.tasks import run as tasks
+from workers.tasks.read_back import ReadBack, ReadBackJob, ReadBackVerdict
+
+#: Source bytes of one task, about: what a conversion may have to wait for, and one file at least.
+JOB_NBYTES = 256 * MIB
+#: Files of one task: their names travel with it.
+JOB_FILES = 10_000
+#: Tasks in flight at once.
+_AT_ONCE = 8
+#: Dask runs tasks of a higher priority first; conversions have 0.
+_PRIORITY = -10
+
+
+def jobs_of(
+    key: StepKey, fingerprint: str, root: str, store: StoreAddress, files: tuple[SourceFile, ...]
+) -> Iterator[ReadBackJob]:
+    """Yield the jobs that read back these files of a committed step."""
+    start = nbytes = 0
+    number = 0
+    for stop, file in enumerate(files):
+        if stop > start and (nbytes + file.size > JOB_NBYTES or stop - start == JOB_FILES):
+            yield ReadBackJob(key, number, fingerprint, root, store, files[start:stop])
+            start, nbytes, number = stop, 0, number + 1
+        nbytes += file.size
+    yield ReadBackJob(key, number, fingerprint, root, store, files[start:])
+
+
+class ReadBacks:
+    """Runs jobs on a cluster. Single-threaded: all methods are called by one thread.
+
+    In flight are at most eight tasks, and `inflight_nbytes` of source bytes; a single larger task goes alone.
+    """
+
+    def __init__(
+        self,
+        client: Callable[[], TaskClient],
+        inflight_nbytes: int,
+        resources: Mapping[str, float] | None = None,
+        monitor: TaskMonitor | None = None,
+    ) -> None:
+        """Remember where to run; nothing is submitted yet.
+
+        Args:
+            client: returns a connected client, a new one if the last was lost, or raises ClusterError.
+            inflight_nbytes: source bytes of the tasks in flight.
+            resources: what a worker must offer to be given a task, as Dask counts resources.
+            monitor: looks after tasks that take long.
+        """
+        self._connect = client
+        self._resources = shares_of(resources or {})
+        self._waiting: deque[ReadBackJob] = deque()
+        self._window: TaskWindow[ReadBackJob] = TaskWindow(
+            _AT_ONCE, inflight_nbytes, lambda job: str(job.key), monitor or TaskMonitor()
+        )
+        self._client: TaskClient | None = None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether everything that was offered has been submitted."""
+        return not self._waiting
+
+    def offer(self, job: ReadBackJob) -> None:
+        """Take on a job; `poll` returns its result, once."""
+        self._waiting.append(job)
+
+    def poll(self) -> list[tuple[ReadBackJob, ReadBack | DumpIngestError]]:
+        """Submit what fits, and return the jobs that have ended. Does not wait.
+
+        Raises:
+            ClusterError: the scheduler is missing. Everything stays as it is; call again later.
+        """
+        if not self._waiting and not self._window.jobs:
+            return []
+        client = self._connect()
+        if client is not self._client:
+            self._waiting.extendleft(self._window.clear())  # lost with their client
+            self._client = client
+        results = self._window.ended(client)
+        while self._waiting and self._window.has_room(self._waiting[0].nbytes):
+            self._submit(client, self._waiting.popleft())
+        return results
+
+    def drop(self, key: StepKey) -> None:
+        """Forget the jobs of a step."""
+        self._waiting = deque(job for job in self._waiting if job.key != key)
+        self._window.drop(lambda job: job.key == key)
+
+    def cancel(self) -> None:
+        """Forget everything."""
+        self._waiting.clear()
+        self._window.drop(lambda _: True)
+
+    def _submit(self, client: TaskClient, job: ReadBackJob) -> None:
+        place = f"{job.key.rank}-{job.key.step}-{job.number}-{time.time_ns()}"
+        future = submit(
+            client,
+            tasks.run_read_back,
+            tasks.pack_read_back(job),
+            key=f"read-back-0{job.fingerprint[:15]}-{place}",
+            priority=_PRIORITY,
+            resources=self._resources,
+        )
+        self._window.add(future, job, job.nbytes)
+
+
+_REASONS = {
+    ReadBackVerdict.NOT_STORED: KeepReason.NOT_STORED,
+    ReadBackVerdict.NOT_UNDERSTOOD: KeepReason.NOT_UNDERSTOOD,
+}
+
+
+@dataclass(eq=False, slots=True)
+class StepDeletion:
+    """The deletion of one step's source files, from the decision that they may go to the last file."""
+
+    state: StepState
+    listing: Listing
+    """What is read back, and deleted; the step may be listed again meanwhile."""
+    fingerprint: str
+    """Of its commit."""
+    started: float
+    jobs: dict[int, ReadBackJob]
+    results: dict[int, ReadBack] = field(default_factory=dict)
+    removing: Future[Removed] | None = None
+
+    @property
+    def key(self) -> StepKey:
+        """Rank and step."""
+        return self.state.key
+
+    @property
+    def is_read_back(self) -> bool:
+        """Whether all of its files were read back."""
+        return len(self.results) == len(self.jobs)
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the last scan saw other files, or found the step not to be in the store as it is."""
+        listing = self.state.listing
+        return listing is None or self.state.is_pending or listing.files != self.listing.files
+
+    def proven(self) -> list[Proven]:
+        """Return the files of which the store has every byte."""
+        return [
+            Proven(file, changed_ns)
+            for file, verdict, changed_ns in self._files()
+            if verdict == ReadBackVerdict.SAME
+        ]
+
+    def others(self) -> dict[KeepReason, list[SourceFile]]:
+        """Return the files that stay, by reason."""
+        others: dict[KeepReason, list[SourceFile]] = {}
+        for file, verdict, _ in self._files():
+            if verdict != ReadBackVerdict.SAME:
+                others.setdefault(_REASONS[ReadBackVerdict(verdict)], []).append(file)
+        return others
+
+    def _files(self) -> Iterator[tuple[SourceFile, int, int]]:
+        for number, result in sorted(self.results.items()):
+            columns = result.verdicts.tolist(), result.changed_ns.tolist()
+            yield from zip(self.jobs[number].files, *columns, strict=True)
+
 
 #: Steps whose commits are asked for at once, and that are read back at once.
 _BATCH = 16

@@ -1,12 +1,17 @@
-"""What the services tell Prometheus: groups of metrics, each of which observes the events that change it.
+"""What the services tell Prometheus, as observers of events.
 
-To add a metric, declare it in the group to which it belongs and set it in the `observe` of that group. A new
-group is added to `WatcherMetrics` or `ConsolidatorMetrics`.
+watcher.py       a watcher: a table of counters, the ranks, the disk of the dump
+consolidator.py  the consolidator, and how gc ended
+findings.py      what rules found, for both
+common.py        declaring metrics, labels of ranks, and what tells processes and runs apart
+behind.py        how many steps ranks are behind
+server.py        serves all that; when it was scraped
+
+To add a counter, add a row to the table of `watcher.py`, and say there which event adds to it.
 """
 
 from ingest.metrics.consolidator import ConsolidatorMetrics
-from ingest.metrics.scrapes import Scrapes
-from ingest.metrics.server import serve
+from ingest.metrics.server import Scrapes, serve
 from ingest.metrics.watcher import WatcherMetrics
 
 __all__ = ["ConsolidatorMetrics", "Scrapes", "WatcherMetrics", "serve"]

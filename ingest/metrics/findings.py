@@ -14,8 +14,7 @@ from prometheus_client import CollectorRegistry
 from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.dispatch.outcomes import StepCommitted
 from ingest.findings.stored import SeriesRead
-from ingest.metrics.declare import Declare
-from ingest.metrics.ranks import OTHER
+from ingest.metrics.common import OTHER, Declare
 from ingest.steps.events import AnomalousCommitRead
 from workers.events import Event
 from workers.model import StepKey

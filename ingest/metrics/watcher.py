@@ -1,30 +1,96 @@
-"""What a watcher tells Prometheus."""
+"""What a watcher tells Prometheus: counters in one table, the ranks, and the disk of the dump."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 
-from ingest.metrics.commits import CommitMetrics
-from ingest.metrics.disk import DiskMetrics
-from ingest.metrics.failures import FailureMetrics
+from ingest.disk.pressure import DiskSeen
+from ingest.dispatch.outcomes import StepCommitted, StepFailed, StepStale, TaskRetried
+from ingest.dispatch.window import WorkerReplaced
+from ingest.dump_retention.policy import NO_NEWS, ReadBackFailed, RetentionSeen, SourceDeleted
+from ingest.layouts.base import Listing, ProblemKind
+from ingest.metrics.behind import Stragglers
+from ingest.metrics.common import OTHER, Declare, ProcessMetrics, RankLabels
 from ingest.metrics.findings import COUNTED, FindingMetrics
-from ingest.metrics.heartbeat import register_heartbeat
-from ingest.metrics.process import ProcessMetrics
-from ingest.metrics.progress import ProgressMetrics
-from ingest.metrics.ranks import RankLabels
-from ingest.metrics.retention import RetentionMetrics
+from ingest.steps.events import DependencyDown, SourceKept
+from ingest.steps.keeping import KeepReason
+from ingest.watching.watcher import DumpState
+from workers.errors import REASONS
 from workers.events import Event
+from workers.model import StepKey
 from workers.tasks.metrics import StoreMetrics
+
+_PREFIX = "dump_ingest_watcher_"
+_SECONDS = (0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
+#: A backlog that a watcher finds when it starts may be days old.
+_DELAY_SECONDS = (1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 14400, 86400)
+_KINDS = ("nan", "pos_inf", "neg_inf")
+
+#: Counters without ranks: their text, and the values of the label that some have; see `_counted`.
+_COUNTERS: dict[str, tuple[str, str, Iterable[str]]] = {
+    "commits": ("Steps committed.", "status", ("complete", "partial")),
+    "commits_without_tensors": (
+        "Steps committed without the payloads of their tensors, because the disk was nearly full.",
+        "",
+        (),
+    ),
+    "quarantined_files": ("Files committed as quarantined.", "", ()),
+    "statistics_disagreements": (
+        "Tensors whose statistics, as the dump reports them, differ from the computed ones.",
+        "",
+        (),
+    ),
+    "committed_source_bytes": ("Source bytes committed.", "", ()),
+    "committed_stored_bytes": ("Bytes stored for them.", "", ()),
+    "step_failures": ("Steps given up for now.", "reason", REASONS),
+    "task_retries": ("Tasks submitted again.", "reason", REASONS),
+    "troubles": ("Times that the store or the cluster was not available.", "reason", REASONS),
+    "workers_replaced": (
+        "Workers that were replaced because a task on them did not come to an end.",
+        "",
+        (),
+    ),
+    "source_deleted_files": ("Dump files deleted after they were read back from the store.", "", ()),
+    "source_deleted_bytes": ("Bytes of those files.", "", ()),
+    "source_kept_steps": (
+        "Times that files of a committed step had to stay in the dump.",
+        "reason",
+        sorted(reason.value for reason in set(KeepReason) - NO_NEWS),
+    ),
+    "read_back_failures": (
+        "Committed steps that could not be read back; nothing of them was deleted.",
+        "reason",
+        REASONS,
+    ),
+}
+_OF_RANKS = {
+    "oldest_pending_timestamp_seconds": "Unix time of the newest change in the oldest step that is not "
+    "committed; now, if none is pending. The lag is time() minus this.",
+    "newest_step": "Highest step that has files or is committed; -1 for none.",
+    "committed_step": "Highest step that is committed; -1 for none.",
+    "last_commit_timestamp_seconds": "Unix time of the last commit by this process; 0 for none.",
+    "steps_behind": "Steps that other ranks have written since this one wrote last.",
+    "pending_steps": "Steps that are not committed as they are now.",
+    "pending_files": "Files of those steps.",
+    "pending_bytes": "Bytes of those files.",
+}
+_OF_DISK = {
+    "disk_free_bytes": "Bytes that may still be written to the file system of the dump.",
+    "disk_size_bytes": "Bytes of the file system of the dump.",
+    "disk_free_inodes": "Files that may still be created in the file system of the dump.",
+    "disk_inodes": "Files that the file system of the dump can hold; 0 for no limit.",
+}
 
 
 class WatcherMetrics:
     """Everything about the ranks that one watcher looks after.
 
-    At most fifteen series for each of MAX_RANKS ranks and for all others together, those of
-    `FindingMetrics`, `RetentionMetrics` and `StoreMetrics`, and about eighty.
+    At most fifteen series for each of MAX_RANKS ranks and for all others together, those of `FindingMetrics`
+    and `StoreMetrics`, and about a hundred.
     """
 
     def __init__(
@@ -47,21 +113,243 @@ class WatcherMetrics:
             expected_ranks: how many ranks the run is to have; 0 for any number, None to ask rank tables.
             finishes: whether the watcher takes everything before it ends.
         """
-        labels = RankLabels()
         groups = (
             ProcessMetrics(registry, clock, store, expected_ranks, finishes=finishes),
-            ProgressMetrics(registry, clock, labels),
-            CommitMetrics(registry, clock, labels),
+            CounterMetrics(registry, clock),
+            RankMetrics(registry, clock),
             FindingMetrics(registry, clock, rules),
-            FailureMetrics(registry),
             DiskMetrics(registry),
-            RetentionMetrics(registry),
             StoreMetrics(registry),
         )
         self._observers = [group.observe for group in groups]
-        register_heartbeat(registry)
 
     def observe(self, event: Event) -> None:
         """Take in an event of the service, or of the data plane in this process."""
         for observe in self._observers:
             observe(event)
+
+
+class CounterMetrics:
+    """How often what happened, and how long commits took."""
+
+    def __init__(self, registry: CollectorRegistry, clock: Callable[[], float]) -> None:
+        """Register everything; every series exists from the first scrape."""
+        self._clock = clock
+        declare = Declare(registry, _PREFIX)
+        self._counters = {
+            name: declare.counter(name, text, *filter(None, [label]), values=values)
+            for name, (text, label, values) in _COUNTERS.items()
+        }
+        self._seconds = declare.histogram(
+            "step_duration_seconds", "From the start of work on a step to its commit.", _SECONDS
+        )
+        self._delay = declare.histogram(
+            "commit_delay_seconds",
+            "From the modification time of the newest file of a step to its commit.",
+            _DELAY_SECONDS,
+        )
+
+    def observe(self, event: Event) -> None:
+        """Count an event."""
+        for name, amount, value in _counted(event):
+            counter = self._counters[name]
+            (counter.labels(value) if value else counter).inc(amount)
+        if isinstance(event, StepCommitted):
+            self._seconds.observe(event.seconds)
+            newest = max((entry.source.mtime_ns for entry in event.plan.entries), default=0) / 1e9
+            if newest:
+                self._delay.observe(max(self._clock() - newest, 0))
+
+
+def _counted(event: Event) -> Iterator[tuple[str, int, str]]:
+    """Yield what an event adds to which counter, and under which reason or status; "" for none."""
+    match event:
+        case StepCommitted(summary=summary, plan=plan):
+            yield "commits", 1, summary.status
+            yield "commits_without_tensors", bool(plan.without_tensors), ""
+            yield "quarantined_files", summary.quarantined, ""
+            yield "statistics_disagreements", summary.disagreements, ""
+            yield "committed_source_bytes", summary.raw_bytes, ""
+            yield "committed_stored_bytes", summary.stored_bytes, ""
+        case StepFailed(error=error):
+            yield "step_failures", 1, error.reason
+        case StepStale():
+            yield "task_retries", 1, "source_changed"
+        case TaskRetried(error=error):
+            yield "task_retries", 1, error.reason
+        case DependencyDown(error=error):
+            yield "troubles", 1, error.reason
+        case WorkerReplaced():
+            yield "workers_replaced", 1, ""
+        case SourceDeleted(dry_run=False):
+            yield "source_deleted_files", event.files, ""
+            yield "source_deleted_bytes", event.nbytes, ""
+        case SourceKept(reason=reason):
+            yield "source_kept_steps", 1, reason.value
+        case ReadBackFailed(error=error):
+            yield "read_back_failures", 1, error.reason
+
+
+class RankMetrics:
+    """Lag, backlog, newest steps and anomalies by rank; fifteen series for each label of a rank."""
+
+    def __init__(self, registry: CollectorRegistry, clock: Callable[[], float]) -> None:
+        """Register everything."""
+        self._clock = clock
+        self._labels = RankLabels(on_new=[self._create])
+        self._oldest: dict[str, float] = {}
+        """By label: when the oldest pending step last changed; 0 if none is pending."""
+        self._newest: dict[int, int] = {}
+        self._committed: dict[int, int] = {}
+        """By rank: the highest committed step. It stays when the source is cleaned away."""
+        self._committed_at: dict[int, float] = {}
+        self._pending: dict[int, dict[StepKey, Listing]] = {}
+        """By rank: its steps that are not committed, as the last scan listed them."""
+        self._stragglers = Stragglers()
+        declare, of_dump = Declare(registry, _PREFIX), Declare(registry, "dump_ingest_")
+        self._gauges = {name: declare.gauge(name, text, "rank") for name, text in _OF_RANKS.items()}
+        self._look = declare.gauge(
+            "last_look_timestamp_seconds", "Unix time of the last scan; 0 before the dump exists."
+        )
+        self._ranks = declare.gauge("ranks", "Ranks that have, or had, files.")
+        self._problems = declare.gauge(
+            "problems", "Files and directories that cannot be ingested, by what keeps them from it.", "kind"
+        )
+        for kind in ProblemKind:
+            self._problems.labels(kind=kind.value)
+        self._elements = of_dump.counter(
+            "tensor_anomalous_elements", "NaN and infinite elements in committed tensors.", "rank", "kind"
+        )
+        self._tensors = of_dump.counter(
+            "tensor_anomalies", "Committed tensors that hold NaN or infinite elements.", "rank", "kind"
+        )
+        self._overflows = of_dump.counter(
+            "overflow_records", "Overflow records of the hardware in committed steps.", "rank"
+        )
+
+    def observe(self, event: Event) -> None:
+        """Show what a scan or a commit has changed."""
+        match event:
+            case DumpState():
+                self._observe_scan(event)
+            case StepCommitted(summary=summary):
+                self._observe_commit(summary.key)
+                label = self._labels.of(summary.key.rank)
+                self._overflows.labels(rank=label).inc(summary.overflows)
+                for kind in _KINDS:
+                    self._elements.labels(rank=label, kind=kind).inc(getattr(summary, f"{kind}_count"))
+                    self._tensors.labels(rank=label, kind=kind).inc(getattr(summary, f"{kind}_tensors"))
+
+    def _observe_scan(self, dump: DumpState) -> None:
+        self._look.set(self._clock())
+        counts = Counter(problem.kind for problem in dump.problems)
+        for kind in ProblemKind:
+            self._problems.labels(kind=kind.value).set(counts[kind])
+        for rank in sorted({key.rank for key in dump.there}):
+            self._labels.of(rank)
+        steps_of: dict[int, list[StepKey]] = {rank: [] for rank in self._labels}
+        for key in dump.there:
+            if key.step is not None:
+                steps_of[key.rank].append(key)
+        self._ranks.set(len(steps_of))
+        self._pending = {
+            rank: {key: dump.pending[key] for key in steps if key in dump.pending}
+            for rank, steps in steps_of.items()
+        }
+        self._show_steps(steps_of, dump)
+        self._show_backlog(self._pending)
+        self._stragglers.record_listings(dump.present.values())
+        if not dump.unlisted:  # nothing is known of what is still to be listed
+            self._show("steps_behind", self._stragglers.steps_behind(dump.present), max)
+
+    def _show_steps(self, steps_of: Mapping[int, list[StepKey]], dump: DumpState) -> None:
+        """Show the newest and the committed steps."""
+        for rank, steps in steps_of.items():
+            for key in steps:
+                if key not in dump.pending and key not in dump.unlisted:
+                    self._record_committed(key)
+            highest = max((key.order[0] for key in steps), default=-1)
+            self._newest[rank] = max(highest, self._committed.get(rank, -1))
+        self._show("newest_step", self._newest, min)
+        self._show("committed_step", dict.fromkeys(steps_of, -1) | self._committed, min)
+        never = dict.fromkeys(steps_of, 0.0)
+        self._show("last_commit_timestamp_seconds", never | self._committed_at, min)
+
+    def _show_backlog(self, pending_of: Mapping[int, Mapping[StepKey, Listing]]) -> None:
+        """Show what is pending, and since when."""
+        amounts: dict[str, Callable[[Listing], float]] = {
+            "pending_steps": lambda _: 1,
+            "pending_files": lambda listing: len(listing.files),
+            "pending_bytes": lambda listing: listing.nbytes,
+        }
+        for name, amount in amounts.items():
+            self._show(name, {rank: sum(map(amount, of.values())) for rank, of in pending_of.items()}, sum)
+        oldest = {
+            rank: pending[min(pending, key=lambda key: key.order)].newest_change
+            for rank, pending in pending_of.items()
+            if pending
+        }
+        self._oldest |= {self._labels.of(rank): 0.0 for rank in pending_of}
+        self._oldest |= self._labels.combine(oldest, min)
+
+    def _observe_commit(self, key: StepKey) -> None:
+        label = self._labels.of(key.rank)
+        self._record_committed(key)
+        self._pending.get(key.rank, {}).pop(key, None)
+        self._committed_at[key.rank] = self._clock()
+        if label != OTHER:  # the next scan shows what ranks have together
+            self._show("last_commit_timestamp_seconds", {key.rank: self._committed_at[key.rank]}, min)
+            self._show("committed_step", {key.rank: self._committed[key.rank]}, min)
+            self._show_backlog({key.rank: self._pending.get(key.rank, {})})
+
+    def _record_committed(self, key: StepKey) -> None:
+        self._committed[key.rank] = max(self._committed.get(key.rank, -1), key.order[0])
+
+    def _create(self, label: str) -> None:
+        """Create the series of a label."""
+        for gauge in self._gauges.values():
+            gauge.labels(rank=label)
+        self._gauges["oldest_pending_timestamp_seconds"].labels(rank=label).set_function(
+            lambda: self._oldest.get(label) or self._clock()
+        )
+        self._overflows.labels(rank=label)
+        for kind in _KINDS:
+            self._elements.labels(rank=label, kind=kind)
+            self._tensors.labels(rank=label, kind=kind)
+
+    def _show(
+        self, name: str, values: Mapping[int, float], together: Callable[[Iterable[float]], float]
+    ) -> None:
+        for label, value in self._labels.combine(values, together).items():
+            self._gauges[name].labels(rank=label).set(value)
+
+
+class DiskMetrics:
+    """Space and pressure of the disk of a dump, and what is still to be deleted there. Seven series."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register what is known from the start."""
+        self._declare = Declare(registry, _PREFIX)
+        self._pressure = self._declare.gauge(
+            "under_pressure", "1 while less of the disk of the dump is free than `pressure_free`.", "policy"
+        )
+        self._steps = self._declare.gauge(
+            "read_back_pending_steps", "Committed steps that wait to be read back and deleted."
+        )
+        self._bytes = self._declare.gauge("read_back_pending_bytes", "Bytes of their files.")
+        self._space: dict[str, Gauge] = {}
+
+    def observe(self, event: Event) -> None:
+        """Show a look at the disk, or at what retention has to do."""
+        match event:
+            case RetentionSeen(steps=steps, nbytes=nbytes):
+                self._steps.set(steps)
+                self._bytes.set(nbytes)
+            case DiskSeen(space=space):
+                self._pressure.labels(policy=event.policy).set(event.under_pressure)
+                # Not before there is a value: an alert would take 0 for a full disk.
+                if not self._space:
+                    self._space = {name: self._declare.gauge(name, text) for name, text in _OF_DISK.items()}
+                values = (space.free_nbytes, space.nbytes, space.free_inodes, space.inodes)
+                for gauge, value in zip(self._space.values(), values, strict=True):
+                    gauge.set(value)

@@ -1,21 +1,129 @@
-"""The payloads of a step: which shards are damaged, and what the bytes in them can be taken from."""
+"""The payloads of one step: shards made again, or a generation that names what is lost.
+
+The encoding is deterministic: the same payloads in the same places give the same bytes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
+import xxhash
 
 from ingest.reader.damage import Damage
 from ingest.reader.step import Step
-from ingest.repairing.shards import PlaceInArray, elements_of_shard, encode_shard
-from ingest.repairing.sources import Copies, DumpedPayload, Payload, StoredPayload, first_same
-from ingest.repairing.work import Unmendable
+from ingest.repairing.commits import commit_from_objects
+from ingest.repairing.work import (
+    Copies,
+    DumpedPayload,
+    Lost,
+    Payload,
+    StepWork,
+    StoredPayload,
+    Unmendable,
+    first_same,
+)
+from workers.errors import DamagedStore
+from workers.model import MIB, StepKey
+from workers.store import commit, metadata, tables
+from workers.store.commit import Commit
+from workers.store.model import ArraySpec
+from workers.store.objects import ObjectStore
 from workers.store.packed import pool
+from workers.store.packed.pool_packer import PackedInPool, PoolPacker, encode, is_named
+from workers.store.packed.shards import ShardPacker
+from workers.store.pieces import Gathered
+from workers.store.record import StepContents
+from workers.store.sketches import sketch_tables
 from workers.store.step import StoredStep
+from workers.store.table_checksums import checksums_of
+from workers.store.tables import LABELS, NUMBERS, Tables
+from workers.tasks.publish import MAX_PROBLEMS_IN_RECORD, count_rows
+
+_PIECE_NBYTES = 16 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceInArray:
+    """A range of elements of a packed array, which one row or several equal ones refer to."""
+
+    start: int
+    stop: int
+    rows: tuple[int, ...]
+
+    def within(self, first: int, last: int) -> bool:
+        """Return whether any of it lies in elements `first` to `last`."""
+        return self.start < last and self.stop > first
+
+
+def shard_range(spec: ArraySpec, shard: int) -> tuple[int, int]:
+    """Return the elements of an array that are in a shard."""
+    return shard * spec.shard, (shard + 1) * spec.shard
+
+
+def encode_shard(
+    spec: ArraySpec,
+    shard: int,
+    places: Iterable[PlaceInArray],
+    payload_of: Callable[[PlaceInArray], Payload | None],
+) -> bytes:
+    """Return the bytes of a shard.
+
+    Memory: the encoded shard, and one piece of 16 MiB.
+
+    Args:
+        spec: the array.
+        shard: its number.
+        places: everything that lies in it.
+        payload_of: returns the payload at a place; None for one that is lost, which becomes zeros.
+
+    Raises:
+        DumpIngestError, OSError: a payload cannot be read.
+        DamagedStore: the places overlap.
+    """
+    encoded: list[bytes] = []
+    with ShardPacker(spec, shard, lambda _shard: Gathered(encoded.append)) as packer:
+        for piece in elements_of_shard(spec, shard, places, payload_of):
+            packer.append(memoryview(piece))
+    return encoded[0] if encoded else b""
+
+
+def elements_of_shard(
+    spec: ArraySpec,
+    shard: int,
+    places: Iterable[PlaceInArray],
+    payload_of: Callable[[PlaceInArray], Payload | None],
+) -> Iterator[bytes | bytearray]:
+    """Yield the elements of a shard in pieces of at most 16 MiB, up to its last place; see `encode_shard`."""
+    first, last = shard_range(spec, shard)
+    position = first
+    for place in sorted(places, key=lambda place: place.start):
+        start, stop = max(place.start, first), min(place.stop, last)
+        if start < position:
+            raise DamagedStore(f"{spec.path}/c/{shard}: two rows claim element {start}")
+        yield from _zeros((start - position) * spec.itemsize)
+        payload = payload_of(place)
+        if payload is None:
+            yield from _zeros((stop - start) * spec.itemsize)
+        else:
+            yield from _pieces(payload, start - place.start, stop - place.start, spec.itemsize)
+        position = stop
+
+
+def _pieces(payload: Payload, start: int, stop: int, itemsize: int) -> Iterator[bytes | bytearray]:
+    """Yield elements `start` to `stop` of a payload in pieces."""
+    step = max(_PIECE_NBYTES // itemsize, 1)
+    for begin in range(start, stop, step):
+        yield payload.read(begin * itemsize, min(begin + step, stop) * itemsize)
+
+
+def _zeros(nbytes: int) -> Iterator[bytes]:
+    for start in range(0, nbytes, _PIECE_NBYTES):
+        yield bytes(min(_PIECE_NBYTES, nbytes - start))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,3 +299,263 @@ def reasons_of(step: Step, damages: Sequence[Damage], rows: Iterable[int]) -> Ma
     """Return, for rows that are lost, what verifying said of each."""
     said = {damage.row: damage.reason for damage in damages if damage.row >= 0}
     return {row: said.get(row, f"{step.key}: its place is damaged") for row in rows}
+
+
+@dataclass(eq=False)
+class PooledShards:
+    """The shards in the pool that one step refers to."""
+
+    step: Step
+    payloads: Payloads
+    put: Callable[[str, bytes, str], None]
+    """Writes an object, unless this is a dry run: its key, its content, and where it comes from."""
+
+    def mend(self, shard: DamagedShard) -> bool:
+        """Write a shard again; return whether it is what the name of its array says.
+
+        Digests of payloads were compared already. They are not cryptographic, and other ranks rely on the
+        array, too: a dump that was forged must not get into it.
+        """
+        pooled = self.step.commit.record.pool[shard.array]
+        elements = self.payloads.elements(shard)
+        if not is_named(pool.name_in(shard.array), pooled.node, elements):
+            return False
+        data = encode(self.step.packed_spec(shard.array), elements)
+        if len(data) != pooled.nbytes:
+            return False  # another version of the compressor
+        if self.step.objects.get(shard.path) != data:
+            self.put(shard.path, data, self.payloads.origins(shard))
+        return True
+
+    def replaced(self) -> dict[str, PackedInPool | None]:
+        """Write what is left of arrays that cannot be made again as other arrays in the pool.
+
+        Returns:
+            By path of a damaged array: what takes its place; None if nothing of it is left.
+        """
+        replaced: dict[str, PackedInPool | None] = {}
+        for shard in self.payloads.shards:
+            if not pool.is_pooled(shard.array):
+                continue
+            if not self.payloads.is_lost(shard) and self.mend(shard):
+                continue
+            replaced[shard.array] = None
+            if self.payloads.holds_anything(shard):
+                spec = self.step.packed_spec(shard.array)
+                with PoolPacker(spec, self.step.key, self.step.objects) as packer:
+                    for piece in self.payloads.elements(shard):
+                        packer.append(memoryview(piece))
+                (replaced[shard.array],) = packer.arrays
+        return replaced
+
+
+def steps_referring(objects: ObjectStore, key: StepKey, path: str) -> list[StoredStep]:
+    """Return the same step of other ranks, if it refers to an array in the pool."""
+    others = []
+    for rank in commit.list_ranks(objects):
+        with suppress(DamagedStore):
+            other = commit.read(objects, StepKey(rank, key.step))
+            if rank != key.rank and other is not None and path in other.record.pool:
+                others.append(StoredStep(objects, other))
+    return others
+
+
+#: What the label `problem` of a lost row begins with.
+LOST = "lost"
+
+
+def name_of_rest(fingerprint: str, lost: Collection[int]) -> str:
+    """Return the name of the generation that is another one without the payloads of some rows."""
+    text = f"{fingerprint}\nlost\n{' '.join(map(str, sorted(lost)))}\n"
+    return xxhash.xxh3_128(text.encode()).hexdigest()
+
+
+def commit_rest(
+    step: Step,
+    lost: Mapping[int, str],
+    shard_of: Callable[[str], bytes | None],
+    made_in_pool: Mapping[str, PackedInPool | None],
+) -> str:
+    """Commit a step again without the payloads that are lost, and return the name of the generation.
+
+    Lost rows keep their labels, digests and statistics. Their offset is -1, and their label `problem` says
+    why. The committed generation stays as it is until `gc` removes it.
+
+    Args:
+        step: the step, whose index is whole.
+        lost: by row, why its payload is lost.
+        shard_of: given the path of a shard in the generation, returns its bytes; None if all in it is lost.
+        made_in_pool: the arrays in the pool that are damaged, by path: what takes the place of each, which is
+            in the store; None if all in it is lost.
+
+    Raises:
+        SourceChanged: another generation was committed meanwhile.
+        StoreError: the store refused.
+    """
+    committed, objects = step.commit, step.objects
+    name = name_of_rest(committed.fingerprint, lost)
+    prefix = f"{committed.key.path}/{name}"
+    stored: dict[str, int] = {}
+    for path in committed.record.stored:
+        data = shard_of(path)
+        if data is not None:
+            objects.put(f"{prefix}/{path}", data)
+            stored[path] = len(data)
+    pooled = {path: array for path, array in committed.record.pool.items() if path not in made_in_pool}
+    pooled |= {made.path: made.array for made in made_in_pool.values() if made is not None}
+    built = _without(step.tables, lost, made_in_pool)
+    documents, chunks = tables.encode(built)
+    chunks |= _kept_tables(step)
+    nodes = _nodes(step, documents, stored)
+    summary = replace(
+        committed.summary,
+        fingerprint=name,
+        status="partial" if lost else committed.summary.status,
+        stored_bytes=sum(stored.values())
+        + sum(map(len, chunks.values()))
+        + sum(array.nbytes for array in pooled.values()),
+        objects=len(stored) + len(chunks) + len(nodes) + 2 * len(pooled) + 1,
+        **count_rows(built),
+    )
+    sources = built.label("source")
+    problems = [f"{sources[row]}: {reason}" for row, reason in sorted(lost.items())]
+    record = committed.record
+    commit.write(
+        objects,
+        summary,
+        origin=record.source,
+        nodes=nodes,
+        objects_to_write=chunks,
+        contents=StepContents(
+            record.nets,
+            record.graphs,
+            stored,
+            (*problems, *record.problems)[:MAX_PROBLEMS_IN_RECORD],
+            record.poison,
+            built.has_views,
+            pooled,
+            checksums_of(chunks),
+        ),
+        without_tensors=record.without_tensors,
+        replaces=committed.fingerprint,
+    )
+    return name
+
+
+def _without(
+    built: Tables, lost: Mapping[int, str], made_in_pool: Mapping[str, PackedInPool | None]
+) -> Tables:
+    numbers, labels = built.numbers.copy(), built.labels.copy()
+    for path, made in made_in_pool.items():
+        if made is not None:
+            labels[built.label("array") == path, LABELS.index("array")] = made.path
+    problem = LABELS.index("problem")
+    for row, reason in lost.items():
+        numbers[row, NUMBERS.index("offset")] = -1
+        before = labels[row, problem]
+        labels[row, problem] = f"{before}; {reason}" if before else reason
+    return Tables(labels, numbers, built.shape, built.digest, built.statistics)
+
+
+def _kept_tables(step: Step) -> dict[str, bytes]:
+    """Return the chunks of findings and sketches, by path in the generation."""
+    prefix = step.commit.prefix
+    nodes = step.commit.nodes
+    keys = [f"{path}/c/0/0" for path, node in nodes.items() if _is_of_findings(path, node)]
+    keys += sketch_tables.chunk_keys(nodes)
+    contents = step.objects.get_many([f"{prefix}/{key}" for key in keys])
+    return {key[len(prefix) + 1 :]: data for key, data in contents.items()}
+
+
+def _is_of_findings(path: str, node: metadata.Document) -> bool:
+    return path.startswith("findings/") and node.get("node_type") == "array"
+
+
+def _nodes(
+    step: Step, documents: Mapping[str, metadata.Document], stored: Collection[str]
+) -> dict[str, metadata.Document]:
+    """Return the metadata of the generation; none of arrays of which nothing is left."""
+    kept = {path.partition("/c/")[0] for path in stored}
+    sizes, array = step.tables.number("size"), step.tables.label("array")
+    nodes = {
+        path: node
+        for path, node in step.commit.nodes.items()
+        if not _is_packed(path) or path in kept or not sizes[array == path].any()
+    }
+    if not any(path.startswith("tensors/") for path in nodes):
+        nodes.pop("tensors", None)
+    return {**nodes, **documents}
+
+
+def _is_packed(path: str) -> bool:
+    return path == "files" or path.startswith("tensors/")
+
+
+def mend_payloads(work: StepWork, step: Step, damages: Sequence[Damage]) -> None:
+    """Write damaged shards again. What is found nowhere is lost: named, and left out if that is accepted."""
+    payloads = _payloads_of(work, step, damages)
+    pooled = PooledShards(step, payloads, work.put)
+    stored, odd = step.commit.record.stored, False
+    for shard in payloads.shards:
+        if payloads.is_lost(shard):
+            continue
+        if pool.is_pooled(shard.array):
+            odd |= not pooled.mend(shard)
+            continue
+        data, path = payloads.encode(shard), f"{step.commit.prefix}/{shard.path}"
+        if len(data) != stored.get(shard.path):
+            odd = True  # another version of the compressor: the commit has another size
+        elif work.objects.get(path) != data:
+            work.put(path, data, payloads.origins(shard))
+    reasons = reasons_of(step, damages, payloads.lost)
+    sources = step.tables.label("source")
+    work.repair.lost += [Lost(str(sources[row]), reason) for row, reason in reasons.items()]
+    if odd or (reasons and work.policy.accept_loss):
+        lost = {row: f"{LOST}: {reason}" for row, reason in reasons.items()}
+        if not reasons or work.policy.accept_loss:
+            _commit_rest(work, step, lost, payloads)
+
+
+def _payloads_of(work: StepWork, step: Step, damages: Sequence[Damage]) -> Payloads:
+    roots = [dump.root for dump in work.dumps.of(step.commit.record)]
+    payloads = Payloads(
+        step, damages, roots, Copies(work.catalog), _earlier(work, step.commit), partial(_sharers, work)
+    )
+    payloads.find_sources()
+    return payloads
+
+
+def _sharers(work: StepWork, path: str) -> list[tuple[StoredStep, list[Path]]]:
+    """Return the steps of other ranks that refer to an array in the pool, and the dumps of each."""
+    others = steps_referring(work.objects, work.key, path)
+    return [(other, [dump.root for dump in work.dumps.of(other.commit.record)]) for other in others]
+
+
+def _earlier(work: StepWork, committed: Commit) -> list[StoredStep]:
+    """Return the earlier generations that can still be read."""
+    earlier: list[StoredStep] = []
+    for name in reversed(committed.record.previous):
+        try:
+            earlier.append(StoredStep(work.objects, commit_from_objects(work.objects, work.key, name)))
+        except DamagedStore:
+            continue
+    return earlier
+
+
+def _commit_rest(work: StepWork, step: Step, lost: dict[int, str], payloads: Payloads) -> None:
+    work.repair.generation = name_of_rest(step.commit.fingerprint, lost)
+    if not work.policy.apply:
+        return
+    shards = {shard.path: shard for shard in payloads.shards}
+    made_in_pool = PooledShards(step, payloads, work.put).replaced()
+    commit_rest(
+        step, lost, lambda path: _shard_of(work, step, path, shards.get(path), payloads), made_in_pool
+    )
+
+
+def _shard_of(
+    work: StepWork, step: Step, path: str, damaged: DamagedShard | None, payloads: Payloads
+) -> bytes | None:
+    if damaged is None:
+        return work.objects.get(f"{step.commit.prefix}/{path}")
+    return payloads.encode(damaged) if payloads.holds_anything(damaged) else None

@@ -1,4 +1,8 @@
-"""`repair` for Python and the command line: a whole store, or some of its steps."""
+"""`repair`: a whole store, or some of its steps.
+
+What is byte for byte as it was is written under its own key. The commit of a step goes last, in one PUT.
+Nothing that is undamaged is written again. Steps come first: the consolidated view is made again from them.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +12,181 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from ingest.consolidating.consolidator import Consolidator
+from ingest.consolidating.lease import LeaseHeld
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.damage import Damage
 from ingest.reader.require import require_store
-from ingest.repairing.remaking import DumpReading, Dumps, grids_like, name_dump
-from ingest.repairing.result import RepairReport
-from ingest.repairing.step import mend_step
-from ingest.repairing.surroundings import damage_of_root, mend_surroundings
-from ingest.repairing.work import RepairPolicy
+from ingest.reader.step import Step
+from ingest.reader.verifying.verify import Verified, verify, verify_step
+from ingest.reader.verifying.verify_view import StoreDamage, verify_copies, verify_surroundings
+from ingest.repairing.commits import commit_of, write_commit
+from ingest.repairing.payloads import mend_payloads
+from ingest.repairing.tables import (
+    doubtful_tables,
+    mend_findings,
+    mend_nodes,
+    mend_sketches,
+    mend_totals,
+    tables_of,
+    with_tables,
+)
+from ingest.repairing.work import (
+    DumpReading,
+    Dumps,
+    Lost,
+    Mended,
+    RepairPolicy,
+    RepairReport,
+    StepRepair,
+    StepWork,
+    Unmendable,
+    grids_like,
+    name_dump,
+)
+from workers.errors import DamagedStore, SourceChanged, StepRemoved, TensorsRemoved
 from workers.model import StepKey
 from workers.rules.load import load_rules
 from workers.rules.values import RuleSet
 from workers.store import commit
+from workers.store.consolidated.cubes import GROUP
 from workers.store.model import Grid
+from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
+
+
+def mend_step(catalog: Catalog, key: StepKey, dumps: Dumps, policy: RepairPolicy) -> StepRepair | None:
+    """Repair one step; return what became of it, or None if it is undamaged or gone.
+
+    Memory: the index of the step and of one other, one shard, and a few pieces of 16 MiB. Tables that are
+    made from the dump take a conversion of the whole step, which writes nothing.
+
+    Raises:
+        StoreError: the store refused. What was repaired stays repaired.
+    """
+    damages = list(verify(catalog, [key]))
+    if not damages:
+        return None
+    work = StepWork(catalog, key, dumps, policy, StepRepair(key, tuple(map(str, damages))))
+    try:
+        _mend(work)
+    except Unmendable as exc:
+        work.repair.lost.append(exc.lost)
+    except SourceChanged as exc:
+        work.repair.lost.append(Lost(str(key), f"{exc.message}; run it again"))
+    except (StepRemoved, TensorsRemoved):
+        return None
+    except DamagedStore as exc:  # other steps must not wait for what is wrong with this one
+        work.repair.lost.append(Lost(key.path, exc.message))
+    if policy.apply:
+        work.repair.remains = tuple(map(str, verify(catalog.reopened(), [key])))
+    return work.repair
+
+
+def _mend(work: StepWork) -> None:
+    """Repair a step that is damaged.
+
+    Raises:
+        Unmendable: something could not be made again that the rest needs.
+        StoreError: the store refused.
+    """
+    leaf = work.objects.get(work.leaf_path)
+    if leaf is None:
+        return
+    committed = commit_of(work, leaf)
+    mend_nodes(work, committed)
+    step = tables_of(work, committed)
+    if step is None:
+        return  # a new generation was committed from the dump
+    step = mend_findings(work, step)
+    step = mend_totals(work, step)
+    damages = _damages_of(step)
+    if doubtful := doubtful_tables(damages, step.commit.record.checksums):
+        step = tables_of(work, step.commit, doubtful) or step
+        damages = _damages_of(step)
+    step = _mend_sketches(work, step, damages)
+    mend_payloads(work, step, damages)
+    write_commit(work, leaf, step.commit)
+
+
+def _damages_of(step: Step) -> list[Damage]:
+    """Return what is damaged of a step whose index is whole."""
+    return list(verify_step(step, Verified()))
+
+
+def _mend_sketches(work: StepWork, step: Step, damages: Sequence[Damage]) -> Step:
+    """Write the damaged sketches again, and return the step with a commit that lists them."""
+    names, record = [step.commit.fingerprint], step.commit.record
+    mended = mend_sketches(
+        step,
+        damages,
+        lambda scope: work.dumps.remake(work.key, names, record, sketches=lambda _: scope),
+    )
+    work.repair.lost += mended.lost
+    chunks = {f"{step.commit.prefix}/{path}": data for path, data in mended.chunks.items()}
+    stored = work.objects.get_many(list(chunks))
+    for name, data in chunks.items():
+        if stored.get(name) != data:  # one table of several may be whole
+            work.put(name, data, mended.origin)
+    return Step(work.objects, with_tables(step.commit, mended.chunks), step.tables)
+
+
+def damage_of_root(objects: ObjectStore) -> StoreDamage | None:
+    """Return what is wrong with the root of a store; None if nothing is.
+
+    Raises:
+        StoreFormatError: it is the root of something else, or of a later version.
+    """
+    try:
+        version = commit.read_root(objects)
+    except DamagedStore as exc:
+        return StoreDamage(commit.ROOT, exc.message)
+    if version is None and commit.holds_commits(objects):
+        return StoreDamage(commit.ROOT, f"{commit.ROOT} is missing")
+    return None
+
+
+def mend_surroundings(objects: ObjectStore, *, apply: bool) -> StepRepair | None:
+    """Repair root, groups of ranks and view; return what became of them, or None if nothing is damaged.
+
+    The view is made again from the steps, so these are to be repaired first.
+
+    Raises:
+        StoreFormatError: the place holds something else.
+        StoreError: the store refused.
+    """
+    root = damage_of_root(objects)
+    damages = [*([root] if root else []), *verify_surroundings(objects), *verify_copies(objects)]
+    if not damages:
+        return None
+    repair = StepRepair(None, tuple(map(str, damages)))
+    for damage in damages:
+        if damage.path == GROUP:
+            continue
+        rank = damage.path.partition("/")[0].removeprefix("rank_")
+        is_root = damage.path == commit.ROOT
+        if apply:
+            document = commit.root_document() if is_root else commit.rank_document(int(rank))
+            objects.put(damage.path, document)
+        repair.mended.append(Mended(damage.path, "its place in the store"))
+    if any(damage.path == GROUP for damage in damages):
+        _mend_view(objects, repair, apply=apply)
+    if apply:
+        repair.remains = tuple(map(str, [*verify_surroundings(objects), *verify_copies(objects)]))
+    return repair
+
+
+def _mend_view(objects: ObjectStore, repair: StepRepair, *, apply: bool) -> None:
+    """Make the view again from the commits; if only copies of commits are damaged, only those."""
+    try:
+        if apply:
+            with Consolidator(objects) as consolidator:
+                consolidator.once(check=True)
+    except LeaseHeld as exc:
+        repair.lost.append(Lost(GROUP, exc.message))
+        return
+    repair.mended.append(Mended(GROUP, "the steps"))
 
 
 def repair(

@@ -1,28 +1,41 @@
-"""The index and the statistics of a step: which tables are damaged, and what they can be made from."""
+"""Metadata, tables, sketches and findings of one step: which are damaged, and what they can be made from."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from ingest.reader.damage import Damage
 from ingest.reader.step import Step
-from ingest.reader.verifying.verify import STATISTICS_DO, WRONG_DIGEST, WRONG_STATISTICS
-from ingest.repairing.remaking import Remade
+from ingest.reader.step_findings import findings_of
+from ingest.reader.step_marginals import read_sketches
+from ingest.reader.verifying.verify import STATISTICS_DO, WRONG_DIGEST, WRONG_SKETCHES, WRONG_STATISTICS
+from ingest.repairing.work import Lost, Remade, StepWork, Unmendable
 from workers.arrays.digest import new_digest
-from workers.errors import DamagedStore
-from workers.model import MIB
-from workers.store import metadata, tables
+from workers.arrays.sketches.marginal_scope import MarginalScope
+from workers.errors import DamagedStore, TensorsRemoved
+from workers.model import MIB, StepKey
+from workers.rules.step import evaluate
+from workers.store import commit, findings, metadata, tables
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
 from workers.store.recomputed import RecomputedStatistics
+from workers.store.record import LEAF, CommitRecord, totals_of
+from workers.store.sketches import sketch_tables
+from workers.store.sketches.sketch_tables import SketchKind
+from workers.store.sketches.step_sketches import StepSketches
 from workers.store.table_checksums import checksums_of
 from workers.store.tables import Tables
+from workers.tasks.convert import convert
+from workers.tasks.publish import count_rows, publish
+from workers.tasks.sketch import sketches_of
 
 _PIECE_NBYTES = 16 * MIB
 DIGEST_CHUNK, STATISTICS_CHUNK = "index/digest/c/0/0", "statistics/c/0/0"
@@ -169,3 +182,237 @@ def doubtful_tables(damages: Sequence[Damage], checksums: Mapping[str, int]) -> 
         if damage.source and damage.reason.startswith(WRONG_STATISTICS):
             doubtful[STATISTICS_CHUNK] = True
     return {path: is_certain for path, is_certain in doubtful.items() if path not in checksums}
+
+
+def sketches_for_rules(step: Step) -> StepSketches | None:
+    """Return what rules need of the sketches of a step; None if they are damaged."""
+    try:
+        return read_sketches(step)
+    except DamagedStore:
+        return None
+
+
+def stored_marginals(objects: ObjectStore, key: StepKey, generation: str) -> MarginalScope | None:
+    """Return the tensors that have marginals in a generation, by its objects; None if it has no sketches."""
+    leaves = {f"{key.path}/{generation}/{path}/{LEAF}": path for path in sorted(sketch_tables.PATHS)}
+    return sketch_tables.marginals_in({leaves[leaf] for leaf in objects.get_many(list(leaves))})
+
+
+def damaged_kinds(step: Step, damages: Sequence[Damage]) -> list[SketchKind]:
+    """Return the kinds of sketches of a step that are damaged, or contradict payloads."""
+    prefix = step.commit.prefix
+    return [
+        kind
+        for kind in sketch_tables.KINDS
+        if any(
+            damage.reason == WRONG_SKETCHES[kind]
+            or any(damage.path.startswith(f"{prefix}/{array}/c/") for array in kind.arrays)
+            for damage in damages
+        )
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class MendedSketches:
+    """The tables of sketches that a step should have."""
+
+    chunks: Mapping[str, bytes] = field(default_factory=dict)
+    """The chunks that are to be written, by path in the generation."""
+    origin: str = ""
+    lost: tuple[Lost, ...] = ()
+    """The tables that nothing is known for."""
+
+
+def mend_sketches(
+    step: Step, damages: Sequence[Damage], remake: Callable[[MarginalScope], Remade | None]
+) -> MendedSketches:
+    """Return the damaged tables of sketches of a step, made from its payloads or from the dump.
+
+    Args:
+        step: the step, whose index is whole.
+        damages: what is damaged of it.
+        remake: returns the same generation as the dump gives it, with sketches, and with marginals of the
+            given tensors; called if it is needed.
+    """
+    damaged = damaged_kinds(step, damages)
+    if not damaged:
+        return MendedSketches()
+    try:
+        wanted = [arrays for kind, arrays in sketch_tables.ARRAYS_OF_MARGINALS.items() if kind in damaged]
+        sketches, origin = sketches_of(step, wanted), RECOMPUTED_FROM
+        documents, chunks = sketches.documents, sketches.chunks
+    except (DamagedStore, TensorsRemoved):
+        documents, chunks, origin = _sketches_from_dump(damaged, remake)
+    nodes = step.commit.nodes
+    same = [
+        kind for kind in damaged if all(documents.get(array) == nodes.get(array) for array in kind.arrays)
+    ]
+    lost = tuple(
+        Lost(f"{step.commit.prefix}/{kind.arrays[-1]}", "neither its payloads nor a dump give the same")
+        for kind in damaged
+        if kind not in same
+    )
+    keys = [key for kind in same for key in kind.chunk_keys(nodes, str(step.key))]
+    return MendedSketches({key: chunks[key] for key in keys}, origin, lost)
+
+
+def _sketches_from_dump(
+    kinds: Sequence[SketchKind], remake: Callable[[MarginalScope], Remade | None]
+) -> tuple[dict[str, metadata.Document], dict[str, bytes], str]:
+    """Return the metadata and the chunks of these kinds of sketches, and the dump that they come from."""
+    arrays, origin = sketch_tables.ARRAYS_OF_MARGINALS, ""
+    documents: dict[str, metadata.Document] = {}
+    chunks: dict[str, bytes] = {}
+    for scope in [arrays[kind].scope for kind in kinds if kind in arrays] or [MarginalScope.NONE]:
+        if (remade := remake(scope)) is not None:
+            documents |= remade.assembled.nodes
+            chunks |= remade.assembled.chunks
+            origin = remade.origin
+    return documents, chunks, origin
+
+
+_FROM_INDEX = "the index"
+#: Totals of the record that follow from the index; the others are not checked.
+_CHECKED_TOTALS = ("tensors", "nan_count", "pos_inf_count", "neg_inf_count")
+
+
+def mend_findings(work: StepWork, step: Step) -> Step:
+    """Return the step with whole findings: evaluated again, by the rules of today if they changed.
+
+    Raises:
+        Unmendable: the findings are damaged, and no rules are given to make them again.
+    """
+    try:
+        findings_of(step)
+    except DamagedStore as exc:
+        rules, summary = work.dumps.rules, step.commit.summary
+        if rules is None or work.key.step is None:
+            raise Unmendable(f"{step.commit.prefix}/{findings.GROUP}", exc.message) from exc
+        result = evaluate(rules, step.tables, work.key, sketches_for_rules(step))
+        documents, chunks = findings.encode(rules.definitions, result)
+        origin = f"{_FROM_INDEX}, by the rules of the commit"
+        committed = step.commit
+        if rules.digest != summary.rules:
+            origin = f"{_FROM_INDEX}, by the rules of today"
+            nodes = {path: node for path, node in committed.nodes.items() if not _is_of_findings(path)}
+            for path, document in documents.items():
+                work.put(f"{committed.prefix}/{path}/{LEAF}", metadata.encode(document), origin)
+            committed = _with_totals(
+                committed,
+                {**nodes, **documents},
+                rules=result.rules,
+                findings=dict(result.totals),
+                severities=result.severities,
+                failed_rules=dict(result.failed),
+            )
+        for path, data in chunks.items():
+            if work.objects.get(f"{committed.prefix}/{path}") != data:
+                work.put(f"{committed.prefix}/{path}", data, origin)
+        return Step(work.objects, with_tables(committed, chunks), step.tables)
+    return step
+
+
+def mend_totals(work: StepWork, step: Step) -> Step:
+    """Return the step with totals that are those of its rows."""
+    counts, summary = count_rows(step.tables), step.commit.summary
+    if all(getattr(summary, name) == counts[name] for name in _CHECKED_TOTALS):
+        return step
+    work.mended(work.leaf_path, _FROM_INDEX)
+    return Step(work.objects, _with_totals(step.commit, step.commit.nodes, **counts), step.tables)
+
+
+def _is_of_findings(path: str) -> bool:
+    return path == findings.GROUP or path.startswith(f"{findings.GROUP}/")
+
+
+def _with_totals(committed: Commit, nodes: Mapping[str, metadata.Document], **totals: Any) -> Commit:
+    """Return a commit with other nodes and other totals."""
+    summary = replace(committed.summary, **totals)
+    return _with_record(committed, structs.replace(committed.record, summary=totals_of(summary)), nodes)
+
+
+def with_tables(committed: Commit, chunks: Mapping[str, bytes]) -> Commit:
+    """Return a commit that lists these chunks of tables; as it is if it does, or if it lists none.
+
+    What is computed again on another machine may differ in the last digits, or in its compression.
+    """
+    listed = committed.record.checksums
+    changed = {**listed, **checksums_of(chunks)}
+    if not listed or changed == listed:
+        return committed
+    record = structs.replace(committed.record, checksums=changed)
+    return _with_record(committed, record, committed.nodes)
+
+
+def _with_record(committed: Commit, record: CommitRecord, nodes: Mapping[str, metadata.Document]) -> Commit:
+    leaf = commit.encode_leaf(record.to_dict(), committed.fingerprint, nodes)
+    return commit.parse(leaf, committed.key)
+
+
+_FROM_COMMIT = "the commit"
+
+
+def mend_nodes(work: StepWork, committed: Commit) -> None:
+    """Write the metadata of nodes again that are not as the commit has them."""
+    names = {f"{committed.prefix}/{path}/{LEAF}".replace("//", "/"): path for path in committed.nodes}
+    documents = {name: committed.nodes[path] for name, path in names.items()}
+    documents |= {f"{path}/{LEAF}": pooled.node for path, pooled in committed.record.pool.items()}
+    contents = work.objects.get_many(list(documents))
+    for name, node in documents.items():
+        document = metadata.encode(node)
+        if contents.get(name) != document:
+            work.put(name, document, _FROM_COMMIT)
+
+
+def tables_of(work: StepWork, committed: Commit, suspects: Mapping[str, bool] = NO_SUSPECTS) -> Step | None:
+    """Return the step with its index, of which damaged tables are written again.
+
+    Args:
+        work: the repair of the step.
+        committed: its commit.
+        suspects: tables that contradict payloads although they can be decoded; see `doubtful_tables`.
+
+    Returns:
+        None if the dump gave a new generation, which is committed; or if nothing tells whether suspects are
+        wrong.
+
+    Raises:
+        Unmendable: a table is damaged, and nothing is known that it can be made from.
+    """
+    try:
+        mended = mend_tables(work.objects, committed, lambda: work.remade(committed), suspects)
+    except DamagedStore as exc:
+        if suspects:
+            return None
+        if _commit_new_generation(work, committed):
+            return None
+        raise Unmendable(
+            f"{committed.prefix}/index",
+            f"{exc.message}; the dump that has the step was not found: name it with --dump, or remove "
+            f"the step with `dump-ingest gc {shlex.quote(work.objects.address.url)} --rank {work.key.rank} "
+            f"--step {work.key.step}`",
+        ) from exc
+    for path, data in mended.chunks.items():
+        work.put(f"{committed.prefix}/{path}", data, mended.origin)
+    return Step(work.objects, with_tables(committed, mended.chunks), mended.tables)
+
+
+def _commit_new_generation(work: StepWork, committed: Commit) -> bool:
+    """Commit what the dump has of the step, if it is as much as the commit says; return whether it is."""
+    scope = sketch_tables.marginals_in(committed.nodes)
+    remade = work.dumps.remake(work.key, None, committed.record, sketches=lambda _: scope)
+    if remade is None or not _is_as_much(remade, committed):
+        return False
+    work.repair.generation = remade.plan.fingerprint
+    work.mended(committed.prefix, f"{remade.origin}, as a new generation")
+    if work.policy.apply:
+        plan = replace(remade.plan, replaces=committed.fingerprint)
+        publish(plan, [convert(job) for job in plan.jobs])
+    return True
+
+
+def _is_as_much(remade: Remade, committed: Commit) -> bool:
+    """Return whether what the dump has of a step counts as many bytes, tensors and files as its commit."""
+    made, was = remade.assembled.summary, committed.summary
+    names = ("raw_bytes", "tensors", "files", "statistics_only", "overflows")
+    return all(getattr(made, name) == getattr(was, name) for name in names)

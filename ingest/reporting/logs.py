@@ -10,11 +10,12 @@ import structlog
 from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.disk.pressure import DiskSeen
 from ingest.dispatch.outcomes import StepCommitted, StepFailed, StepStale, TaskRetried
-from ingest.dispatch.task_monitor import WorkerReplaced
-from ingest.dump_retention.events import ReadBackFailed, SourceDeleted
+from ingest.dispatch.window import WorkerReplaced
+from ingest.dump_retention.policy import ReadBackFailed, SourceDeleted
 from ingest.layouts.base import Problem, ProblemKind
 from ingest.reporting.reminders import Reminders
 from ingest.reporting.webhook import PostDropped, Posted, PostRetried
+from ingest.steps.difference import FilesNotTaken
 from ingest.steps.events import (
     CommitKept,
     CommitReverted,
@@ -26,8 +27,7 @@ from ingest.steps.events import (
     StepDamaged,
     StoreRecovered,
 )
-from ingest.steps.keep_reasons import KeepReason
-from ingest.steps.not_taken import FilesNotTaken
+from ingest.steps.keeping import KeepReason
 from ingest.watching.watcher import DumpState
 from workers.errors import StoreSilent
 from workers.events import Event

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ingest.steps.table import StepTable
+from ingest.steps.state import StepTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ingest.disk.pressure import Pressure
 from ingest.dispatch.clients import TaskClient
 from ingest.dispatch.submitter import DispatchLimits, Submitter
-from ingest.dispatch.task_monitor import TaskMonitor
+from ingest.dispatch.window import TaskMonitor
 from ingest.dump_retention.policy import RetentionPolicy
 from ingest.layouts.base import Dump
 from ingest.service.commits import CommitChecks
@@ -28,10 +28,9 @@ from ingest.service.service import Service
 from ingest.service.shared_tensors import SharedTensors
 from ingest.service.store_probe import StoreProbe
 from ingest.steps.committed import Committed
-from ingest.steps.policy import StepPolicy
-from ingest.steps.table import StepTable
-from ingest.watching.quiet_clock import QuietClock
-from ingest.watching.watcher import Watcher
+from ingest.steps.decide import StepPolicy
+from ingest.steps.state import StepTable
+from ingest.watching.watcher import QuietClock, Watcher
 from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.events import Observer
 from workers.model import MIB
@@ -178,9 +177,11 @@ def _retention(
 ) -> SourceRetention | None:
     if options.retention is None:
         return None
-    from ingest.dump_retention.judge import SourceJudge  # deferred: 0.03 s, and most dumps are kept
-    from ingest.dump_retention.read_backs import ReadBacks  # deferred: the same
-    from ingest.dump_retention.retention import SourceRetention  # deferred: the same
+    from ingest.dump_retention.policy import SourceJudge  # deferred: 0.03 s, and most dumps are kept
+    from ingest.dump_retention.retention import (
+        ReadBacks,  # deferred: the same
+        SourceRetention,  # deferred: the same
+    )
 
     return SourceRetention(
         SourceJudge(committed.table, committed, dump.root, options.host, options.retention),

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from ingest.planning.plan import times_rewritten
 from ingest.service.planner import Planner
 from ingest.steps.committed import Committed
-from ingest.steps.decide import Decision, Inspect, Plan, Proposal, decide
+from ingest.steps.decide import Decision, Inspect, Plan, Proposal, StepPolicy, decide
 from ingest.steps.difference import CommittedFiles
-from ingest.steps.policy import StepPolicy
 from ingest.steps.state import StepState
 from workers.errors import DamagedStore, StepRemoved
 from workers.store.commit import Commit

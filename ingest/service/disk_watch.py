@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ingest.disk.pressure import DiskSeen, Pressure
 from ingest.disk.space import space_at
-from ingest.steps.policy import StepPolicy
+from ingest.steps.decide import StepPolicy
 from workers.events import Observer
 
 

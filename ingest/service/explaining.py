@@ -8,17 +8,15 @@ from dataclasses import dataclass
 from itertools import islice
 
 from ingest.dispatch.clients import TaskClient
-from ingest.dump_retention.judge import SourceJudge
+from ingest.dump_retention.policy import SourceJudge
 from ingest.layouts.base import Dump
 from ingest.service.build import ServiceOptions, build_service
 from ingest.service.service import Service
 from ingest.steps.committed import Committed
-from ingest.steps.decide import Decision
-from ingest.steps.deletion import DeletionStage
+from ingest.steps.decide import Decision, StepPolicy
 from ingest.steps.events import SourceKept
 from ingest.steps.explain import StepRow, explain, explain_table
-from ingest.steps.policy import StepPolicy
-from ingest.steps.state import StepState
+from ingest.steps.state import DeletionStage, StepState
 from ingest.watching.watcher import Watcher
 from workers.errors import ClusterError
 from workers.model import SourceFile, StepKey

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ingest.service.live_steps import fetch_page, fetch_steps
 from ingest.steps.explain import StepRow
-from ingest.steps.phases import Phase
+from ingest.steps.state import Phase
 from workers.errors import DumpIngestError
 
 _PREFIX = "dump_ingest_watcher_"

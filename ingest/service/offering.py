@@ -11,11 +11,9 @@ from ingest.dispatch.submitter import Submitter
 from ingest.service.decider import Decider
 from ingest.service.dependencies import Dependencies
 from ingest.service.scan_schedule import ScanSchedule
-from ingest.steps.decide import Decision, Inspect, KeepExisting, Offer, Refuse
+from ingest.steps.decide import Decision, Inspect, KeepExisting, Offer, Refuse, StepPolicy
 from ingest.steps.events import DumpedAgain
-from ingest.steps.phases import Wait
-from ingest.steps.policy import StepPolicy
-from ingest.steps.state import StepState
+from ingest.steps.state import StepState, Wait
 from ingest.watching.watcher import Watcher
 from workers.errors import ClusterError, StoreError
 from workers.events import Observer

@@ -12,7 +12,7 @@ from ingest.service.report import Report
 from ingest.service.service import INTERRUPTED_DRAIN_S, Service, without_old_objects
 from ingest.service.startup_check import expected_of
 from ingest.service.stopping import is_interrupted
-from ingest.steps.completeness import CompletenessPolicy
+from ingest.steps.decide import CompletenessPolicy
 from workers.errors import StoreError
 from workers.model import StepKey
 from workers.store import commit

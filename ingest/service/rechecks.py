@@ -14,13 +14,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ingest.dispatch.clients import TaskClient, submit
-from ingest.dispatch.futures import shares_of
-from ingest.dispatch.task_monitor import TaskMonitor
-from ingest.dispatch.window import TaskWindow
+from ingest.dispatch.clients import TaskClient, shares_of, submit
+from ingest.dispatch.window import TaskMonitor, TaskWindow
 from ingest.steps.events import ContentReplaced, RecheckFailed
-from ingest.steps.state import StepState
-from ingest.steps.table import StepTable
+from ingest.steps.state import StepState, StepTable
 from workers.errors import ClusterError, DumpIngestError, SourceChanged
 from workers.model import MIB, SourceFile
 from workers.store.model import StoreAddress

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingest.dispatch.outcomes import StepCommitted, StepFailed
-from ingest.dump_retention.events import ReadBackFailed, SourceDeleted
+from ingest.dump_retention.policy import ReadBackFailed, SourceDeleted
 from ingest.layouts.base import Problem
 from ingest.reader.damage import Damage
+from ingest.steps.difference import FilesNotTaken
 from ingest.steps.events import CommitKept, DumpedAgain, RecheckFailed, SourceKept
-from ingest.steps.not_taken import FilesNotTaken
-from ingest.steps.phases import Phase
-from ingest.steps.table import StepTable
+from ingest.steps.state import Phase, StepTable
 from ingest.watching.watcher import DumpState
 from workers.errors import DamagedStore, DumpIngestError, PoisonedFile, StoreError, UnreadableFile
 from workers.events import Event

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ingest.dispatch.outcomes import Outcome, StepFailed, TaskRetried
 from ingest.dispatch.submitter import Submitter
-from ingest.dump_retention.events import SourceDeleted
+from ingest.dump_retention.policy import SourceDeleted
 from ingest.heartbeat import beat
 from ingest.service.commits import CHECK_S, CommitChecks
 from ingest.service.dependencies import Dependencies
@@ -29,9 +29,9 @@ from ingest.service.settling import believable, settle
 from ingest.service.startup_check import StartupCheck
 from ingest.service.stopping import is_interrupted
 from ingest.steps.committed import Committed
+from ingest.steps.decide import StepPolicy
 from ingest.steps.events import CommitReverted, ContentReplaced, RecheckFailed, StoreRecovered
-from ingest.steps.policy import StepPolicy
-from ingest.steps.table import StepTable
+from ingest.steps.state import StepTable
 from ingest.watching.watcher import DumpState, Watcher
 from workers.errors import ClusterError, StoreError, StoreUnavailable
 from workers.events import Event

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ingest.reader.damage import Damage
 from ingest.reader.verifying.verify_listing import ExpectedObjects, damage_in_listing
 from ingest.steps.events import StepDamaged
-from ingest.steps.table import StepTable
+from ingest.steps.state import StepTable
 from workers.errors import StoreError
 from workers.model import StepKey
 from workers.store.objects import ObjectStore

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from ingest.reader.verifying.verify_listing import ExpectedObjects
 from ingest.steps.difference import CommittedFiles
 from ingest.steps.events import AnomalousCommitRead
-from ingest.steps.state import StepState
-from ingest.steps.table import StepTable
+from ingest.steps.state import StepState, StepTable
 from workers.events import Observer
 from workers.model import SourceFile, StepKey
 from workers.store import commit, tombstones

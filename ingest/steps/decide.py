@@ -3,28 +3,93 @@
 `decide` is called again with every answer: it asks for headers (`Inspect`) and for a plan (`Plan`) before it
 has the step offered to the workers (`Offer`), leaves what the store has (`KeepExisting`), or says what is in
 the way (`Wait`, `Refuse`).
+
+When is a step complete? No dump system says so; content, later steps and silence do. A tensor file is whole
+when its header accounts for its size. A step is complete when its files are whole and nothing has changed
+for a quiet period; for a shorter one (`settle_s`), if each of its directories has a later step with files. A
+file that stays short through the quiet period will not grow any more: it is quarantined, and the step
+commits without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
+from ingest.disk.pressure import DiskSeen
+from ingest.layouts.base import Listing
+from ingest.planning.inspection import Inspected
 from ingest.planning.plan import without_tensors
-from ingest.steps.completeness import waits_for_content, waits_for_time
-from ingest.steps.difference import CommittedFiles, compare
+from ingest.steps.difference import CommittedFiles, FilesNotTaken, comes_from_other_dump, compare
 from ingest.steps.events import CommitKept
-from ingest.steps.keep_reasons import must_stay
-from ingest.steps.not_taken import FilesNotTaken
-from ingest.steps.other_dump import comes_from_other_dump
-from ingest.steps.phases import Cover, Phase, Wait, WaitFor
-from ingest.steps.policy import StepPolicy
-from ingest.steps.state import StepState
-from workers.errors import ClusterError, DamagedStore, DumpIngestError, StepRemoved
+from ingest.steps.keeping import must_stay
+from ingest.steps.state import Cover, Phase, StepState, Wait, WaitFor
+from workers.errors import ClusterError, DamagedStore, DumpIngestError, StepRemoved, UsageError
 from workers.store.commit import Commit
 from workers.store.packed.pool import without_pool
 from workers.tasks.model import StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class CompletenessPolicy:
+    """How long silence must last."""
+
+    quiet_s: float = 10.0
+    """How long a step must have been unchanged to count as complete, without a later one; in seconds."""
+    settle_s: float = 1.0
+    """With a later step: the same; covers graphs that take turns in one directory."""
+
+
+def waits_for_time(listing: Listing, quiet_for_s: float, policy: CompletenessPolicy) -> Wait | None:
+    """Return why a step cannot be complete yet, before any file of it is opened; None if it may be.
+
+    Run files are never complete while the job runs: they are taken as they are in a short silence.
+    """
+    if not listing.files:
+        return Wait(WaitFor.FILES, "no files yet")
+    short = listing.later_begun or listing.key.step is None
+    wanted = min(policy.settle_s, policy.quiet_s) if short else policy.quiet_s
+    if quiet_for_s >= wanted:
+        return None
+    return Wait(WaitFor.TIME, f"quiet for {quiet_for_s:.1f} s of {wanted:g} s")
+
+
+def waits_for_content(inspected: Inspected, quiet_for_s: float, policy: CompletenessPolicy) -> Wait | None:
+    """Return why a step whose time has come is not complete, by the content of its files; None if it is."""
+    if quiet_for_s < policy.quiet_s and (path := inspected.unfinished):
+        return Wait(WaitFor.CONTENT, f"{path} is not whole yet")
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class StepPolicy:
+    """How steps are chosen and decided about."""
+
+    completeness: CompletenessPolicy = field(default_factory=CompletenessPolicy)
+    order: Literal["oldest", "newest"] = "oldest"
+    """Which steps of a backlog come first."""
+    replace: bool = False
+    """Whether steps that came from another dump may be replaced."""
+    other_roots: frozenset[str] = frozenset()
+    """Other directories in which this dump was, or is seen elsewhere: steps from there are its own."""
+    foreign_ranks: Mapping[int, UsageError] = field(default_factory=dict)
+    """The ranks of the dump that the store has from another dump, and the error that says so."""
+    deletes: bool = False
+    """Whether dump files are deleted once they are committed."""
+    leave_out_tensors: str = ""
+    """Why the payloads of tensors are not stored for now; "" if they are. Steps that are committed without
+    them count as committed meanwhile."""
+
+    def under(self, disk: DiskSeen) -> StepPolicy:
+        """Return the policy for a disk that is as full as this."""
+        newest_first = disk.under_pressure and disk.policy == "newest"
+        return replace(
+            self,
+            order="newest" if newest_first else self.order,
+            leave_out_tensors=disk.leave_out_tensors,
+        )
+
 
 #: How often workers may see another file than this process before it counts as an error.
 _MAX_STALE = 5

@@ -1,14 +1,16 @@
-"""How the files that the dump has of a step differ from those of its commit: what is fresh, what is lost."""
+"""How the files of a dump differ from a commit of their step: fresh, lost, or of another dump altogether."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from workers.dump import paths
-from workers.model import SourceFile
-from workers.store.model import RowKind
+from workers.errors import UsageError
+from workers.model import SourceFile, StepKey
+from workers.store.commit import Commit
+from workers.store.model import Origin, RowKind
 from workers.store.tables import Tables
 from workers.tasks.model import Entry
 
@@ -128,3 +130,72 @@ def _content(path: str, name: Sequence[object]) -> Content:
     """Return the content of a row, given net, graph, type and name of its operator, io, slot, occurrence."""
     _, _, op_type, op_name, *_ = name
     return tuple(name) if op_type or op_name else path
+
+
+_REPLACE_HINT = "Give each dump a store of its own; --replace replaces what came from another one."
+RANK_HINT = "The ids repeat from host to host. Give the ranks of this one: --rank-map 0=8,1=9."
+#: Sources of numbers that stand in for the rank where a dump does not name it.
+NO_RANKS = frozenset(["device id", "process id"])
+
+
+def comes_from_other_dump(
+    key: StepKey, origin: Origin, commit: Commit, other_roots: Collection[str] = ()
+) -> UsageError | None:
+    """Return the error for a commit that was made from another dump, or host, than this origin.
+
+    Returns None if the commit came from the same dump. Compares the paths of the dumps; and the hosts, if the
+    number in the key is the id of a device or process, because those repeat from host to host.
+
+    Args:
+        key: the step.
+        origin: where the dump has it.
+        commit: where the store has it from.
+        other_roots: paths that the dump had before, or has elsewhere.
+    """
+    source = commit.record.source
+    if source.root != paths.to_text(origin.root) and source.root not in other_roots:
+        return UsageError(f"{key} is in the store already, from {source.root}", hint=_REPLACE_HINT)
+    if origin.rank_from in NO_RANKS and source.host != origin.host:
+        return UsageError(
+            f"{key} is in the store already, from host {source.host}, and neither is known by its "
+            f"rank but by its {origin.rank_from}",
+            hint=RANK_HINT,
+        )
+    return None
+
+
+#: How many files are named.
+_NAMED = 20
+_HINT = (
+    "If it is another dump of the step, `dump-ingest ingest --replace` takes it and hides the commit before. "
+    "If these files came late to the first dump, copy them away: only the dump has them."
+)
+
+
+class FilesNotTaken(UsageError):
+    """Files of a step are fresh, and others, which its commit has, are gone: to take it could lose those."""
+
+    hint = _HINT
+
+    def __init__(self, message: str, *, hint: str | None = None, files: Sequence[str] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.files = tuple(files)
+        """Those that no commit has, relative to the dump."""
+
+    @classmethod
+    def of(cls, key: StepKey, files: Sequence[str], gone: int) -> Self:
+        """Return the error for a step.
+
+        Args:
+            key: the step.
+            files: those that its commit does not have.
+            gone: how many files of its commit the dump does not have any more.
+        """
+        named = ", ".join(files[:_NAMED])
+        more = f" and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
+        return cls(
+            f"{key}: {len(files)} {'file is' if len(files) == 1 else 'files are'} in the dump and not in the "
+            f"store, and its commit stays, because {gone} of its files are gone from the dump. Not stored: "
+            f"{named}{more}",
+            files=files,
+        )

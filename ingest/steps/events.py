@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ingest.steps.keep_reasons import KeepReason
+from ingest.steps.keeping import KeepReason
 from workers.errors import ClusterError, DumpIngestError, StoreError
 from workers.events import Event
 from workers.model import StepKey

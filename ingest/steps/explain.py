@@ -6,12 +6,18 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
-from ingest.steps.decide import Decision, KeepExisting, Offer, Refuse, decide
-from ingest.steps.deletion import Deletion, DeletionStage
-from ingest.steps.phases import Pause, Phase, Wait, WaitFor
-from ingest.steps.policy import StepPolicy
-from ingest.steps.state import StepState, Work
-from ingest.steps.table import StepTable
+from ingest.steps.decide import Decision, KeepExisting, Offer, Refuse, StepPolicy, decide
+from ingest.steps.state import (
+    Deletion,
+    DeletionStage,
+    Pause,
+    Phase,
+    StepState,
+    StepTable,
+    Wait,
+    WaitFor,
+    Work,
+)
 
 _READY = "complete, as far as is known; it waits for its turn"
 _TAKEN_NOW = "complete; a watcher takes it now"

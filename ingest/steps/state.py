@@ -1,21 +1,261 @@
-"""Everything that is known of one step of a dump, in one record. Its transitions are methods."""
+"""Everything that is known of one step of a dump, in one record, and the table of all records.
+
+The transitions of a record are methods of it. The table is the one collection by key, and the only place
+that drops a step.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from ingest.layouts.base import Listing, Problem
 from ingest.planning.inspection import Inspected
 from ingest.planning.plan import rewritten
 from ingest.reader.verifying.verify_listing import ExpectedObjects
-from ingest.steps.bad_files import NO_BAD_FILES, BadFiles
-from ingest.steps.deletion import Deletion, DeletionStage
-from ingest.steps.phases import Cover, Pause, Phase, Wait, WaitFor
-from workers.errors import DumpIngestError, StoreUnavailable, UsageError
+from ingest.steps.events import SourceKept
+from workers.dump.paths import from_text
+from workers.errors import (
+    ClusterError,
+    DumpIngestError,
+    PoisonedFile,
+    StoreUnavailable,
+    UnreadableFile,
+    UsageError,
+)
 from workers.model import SourceFile, StepKey
 from workers.store.commit import Commit
 from workers.tasks.model import StepPlan
+
+
+class Phase(StrEnum):
+    """Where a step is on its way from the dump into the store. A closed set: it is part of JSON output."""
+
+    UNLISTED = "unlisted"
+    """The store has something of the step and was not asked what; until then its files are not listed."""
+    WAITING = "waiting"
+    """The step is not complete; see `WaitFor`."""
+    DENIED = "denied"
+    """Somebody has to grant a permission or to name a rank first."""
+    PAUSED = "paused"
+    """The step failed, or its run files keep changing; it is left alone for a while."""
+    READY = "ready"
+    """As far as is known, the step is complete; it waits for its turn."""
+    OFFERED = "offered"
+    """The step is planned; its tasks wait for room among the bytes in flight."""
+    CONVERTING = "converting"
+    """Workers convert its files."""
+    RETRYING = "retrying"
+    """A task of the step failed and waits to be submitted again."""
+    PUBLISHING = "publishing"
+    """All files are converted; a worker writes index and commit."""
+    COMMITTED = "committed"
+    """The store has the step as the dump has it."""
+    LEFT_OUT = "left_out"
+    """The same without the payloads of its tensors, which are left out while the disk is nearly full."""
+    KEPT = "kept"
+    """The store has more of the step than the dump has by now; the commit stays."""
+    REMOVED = "removed"
+    """The step was removed from the store on purpose."""
+    REFUSED = "refused"
+    """The step cannot be taken as it is."""
+
+
+class WaitFor(StrEnum):
+    """What a step waits for before it is offered to the workers."""
+
+    FILES = "files"
+    """The first file."""
+    TIME = "time"
+    """Silence: nothing may have changed for a while."""
+    CONTENT = "content"
+    """The rest of a file."""
+    PERMISSION = "permission"
+    """What its `problems` name."""
+    LOOK = "look"
+    """The next scan of the dump, because something has changed since the last one."""
+    STORE = "store"
+    """The answer of the store to the question what it has of the step."""
+    PAUSE = "pause"
+    """The end of a pause."""
+    TASKS = "tasks"
+    """The end of its own tasks."""
+    DELETION = "deletion"
+    """The end of the deletion of its files, which the store has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Why a step is not offered to the workers now."""
+
+    wait_for: WaitFor
+    reason: str
+    """For people."""
+    problems: tuple[Problem, ...] = ()
+    """What has to be done first, for `WaitFor.PERMISSION`."""
+
+    @property
+    def phase(self) -> Phase:
+        """The phase of a step that waits for this."""
+        return _PHASES.get(self.wait_for, Phase.WAITING)
+
+
+_PHASES = {
+    WaitFor.PERMISSION: Phase.DENIED,
+    WaitFor.STORE: Phase.UNLISTED,
+    WaitFor.PAUSE: Phase.PAUSED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """How long a step, or a task of one, is left alone."""
+
+    until: float
+    """By the monotonic clock of the service."""
+    reason: str
+    for_store: bool = False
+    """Whether the store did not answer; the pause ends when it answers again."""
+    for_person: bool = False
+    """Whether somebody has to decide something; the pause ends early if the files of the step change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """A listing for which the commit of the step stands, although it was made from another one."""
+
+    fingerprint: str
+    """Of that listing."""
+    phase: Phase
+    reason: str
+
+
+#: This many files of a step may be poison. If there are more, it is not the files.
+_MAX_POISON = 8
+_POISON_HINT = (
+    "This many files are hardly all bad: look at the memory of the workers, at their logs, and at the "
+    "versions of their libraries. Nothing of the step is visible."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BadFiles:
+    """The bad files of one step, as far as they are known. A cache: a new process finds them out again."""
+
+    unreadable: frozenset[str] = frozenset()
+    """Paths of files that the disk does not give."""
+    poison: Mapping[SourceFile, bool] = field(default_factory=dict)
+    """Files that kill who reads them, and whether their bytes may be read where nobody decodes them."""
+
+    def with_failure(self, plan: StepPlan, error: DumpIngestError) -> BadFiles:
+        """Return the bad files, and the one that a step failed for; the same object if it was not for a file.
+
+        The step is then planned again without taking the file for a tensor, or without reading it.
+        """
+        if isinstance(error, UnreadableFile):
+            return replace(self, unreadable=self.unreadable | {error.path})
+        if isinstance(error, PoisonedFile):
+            entries = [entry for entry in plan.entries if entry.source.path == error.path]
+            was_decoded = any(entry.header is not None for entry in entries)
+            return replace(self, poison={**self.poison, entries[0].source: was_decoded})
+        return self
+
+    def with_commit(self, files: Iterable[SourceFile], commit: Commit) -> BadFiles:
+        """Return the bad files, and those that a commit names as poison; the same object if it has no others.
+
+        Args:
+            files: what the dump has of the step; a file that was written again since is not bad.
+            commit: of an earlier process, which found out what is poison.
+        """
+        recorded = _poison_in(commit)
+        new = {
+            file: recorded[file]
+            for file in (files if recorded else ())
+            if file in recorded.keys() - self.poison
+        }
+        return replace(self, poison={**self.poison, **new}) if new else self
+
+    def doubts(self, error: DumpIngestError) -> ClusterError | None:
+        """Return the error to believe in, if this one makes too many files poison; None if it does not."""
+        if not isinstance(error, PoisonedFile) or len(self.poison) < _MAX_POISON:
+            return None
+        message = f"{error.message}; and before it {_MAX_POISON} other files of this step"
+        return ClusterError(message, hint=_POISON_HINT)
+
+
+#: What is known of the files of nearly every step.
+NO_BAD_FILES = BadFiles()
+
+
+def _poison_in(commit: Commit) -> dict[SourceFile, bool]:
+    """Return the files that a commit says are poison, and whether it has their bytes."""
+    return {
+        SourceFile(from_text(row.source), row.size, row.mtime_ns): row.bytes_kept
+        for row in commit.record.poison
+    }
+
+
+class DeletionStage(StrEnum):
+    """How far the deletion of a step's files is. A closed set: it is part of JSON output."""
+
+    QUEUED = "queued"
+    """It is this step's turn to be decided about, after those before it."""
+    READING_BACK = "reading_back"
+    """Workers compare the files with the store."""
+    REMOVING = "removing"
+    """The files are being unlinked, in another thread."""
+
+
+@dataclass(slots=True)
+class Deletion:
+    """Whether the source files of one step may go, how far that is, and why they stay if they do."""
+
+    stage: DeletionStage | None = None
+    """None while nothing is done about the step."""
+    kept: SourceKept | None = None
+    """Why files of the step stay, as it was found last."""
+    settled_files: tuple[SourceFile, ...] | None = None
+    """The step stays as long as these are its files."""
+    paused_until: float = 0.0
+    failures: int = 0
+    """How often something went wrong with the step in a row."""
+    anomaly: tuple[tuple[SourceFile, ...], bool] | None = None
+    """Whether the commit of the step has an anomaly, and the files that it had when that was found."""
+
+    def is_due(self, files: tuple[SourceFile, ...], now: float) -> bool:
+        """Return whether it is time to decide about the step, or to try again."""
+        return self.settled_files != files and self.paused_until <= now
+
+    @property
+    def is_to_be_tried_again(self) -> bool:
+        """Whether something went wrong that may pass."""
+        return self.failures > 0 and self.settled_files is None
+
+    @property
+    def has_anomaly(self) -> bool:
+        """Whether the commit of the step has an anomaly, as far as is known."""
+        return self.anomaly is not None and self.anomaly[1]
+
+    def is_anomaly_known(self, files: tuple[SourceFile, ...]) -> bool:
+        """Return whether it was found out if a step with these files has an anomaly."""
+        return self.anomaly is not None and self.anomaly[0] == files
+
+    def settle(self, files: tuple[SourceFile, ...]) -> None:
+        """Leave the step alone as long as these are its files."""
+        self.settled_files = files
+
+    def pause(self, until: float) -> None:
+        """Leave the step alone for a while."""
+        self.failures += 1
+        self.paused_until = until
+
+    def end_pause(self) -> None:
+        """Forget what went wrong before."""
+        self.failures = 0
+        self.paused_until = 0.0
+
 
 #: How often the run files of a rank are committed again while they keep changing: first and longest pause.
 _RUN_PAUSE_S = (60.0, 3600.0)
@@ -319,3 +559,100 @@ class StepState:
         if self.deletion is None:
             self.deletion = Deletion()
         return self.deletion
+
+
+class StepTable:
+    """One record for each rank and step that a dump has. Bounded by the dump, and the steps under way.
+
+    Written by one thread. Other threads may iterate over it meanwhile: they see the records of one moment.
+    """
+
+    def __init__(self) -> None:
+        """Begin without steps."""
+        self._states: dict[StepKey, StepState] = {}
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __iter__(self) -> Iterator[StepState]:
+        """Iterate over a copy: listing the values of a dictionary is one operation for other threads."""
+        return iter(list(self._states.values()))
+
+    def __getitem__(self, key: StepKey) -> StepState:
+        return self._states[key]
+
+    def get(self, key: StepKey) -> StepState | None:
+        """Return the record of a step, None if the dump does not have it."""
+        return self._states.get(key)
+
+    def ensure(self, key: StepKey) -> StepState:
+        """Return the record of a step, a new one if it has none."""
+        state = self._states.get(key)
+        if state is None:
+            state = self._states[key] = StepState(key)
+        return state
+
+    def follow(self, keys: Collection[StepKey]) -> list[StepState]:
+        """Have a record for each of these steps, and drop all others; return those that were dropped."""
+        present = keys if isinstance(keys, set | frozenset) else set(keys)
+        dropped = self.forget(present)
+        if len(self._states) < len(present):
+            for key in sorted(present - self._states.keys(), key=lambda key: key.order):
+                self._states[key] = StepState(key)
+        return dropped
+
+    def forget(self, present: Collection[StepKey]) -> list[StepState]:
+        """Drop the steps that are not `present` any more; return what was known of them.
+
+        A step for which tasks or a deletion are still under way keeps its record until they have ended, so
+        that it is not offered twice if it comes back. Everything else that was known of it is dropped.
+        """
+        gone = [state for key, state in self._states.items() if key not in present]
+        for state in gone:
+            state.lose_files()
+            state.lose_commit()
+            if state.work is None and not state.is_removing:
+                del self._states[state.key]
+        return gone
+
+    # -- queries
+
+    def reusable_listings(self) -> dict[StepKey, Listing]:
+        """Return the listings that the next scan may use again where no directory has changed."""
+        return {
+            key: state.listing
+            for key, state in self._states.items()
+            if state.is_listing_reusable and state.listing is not None
+        }
+
+    def unexpected(self) -> list[StepState]:
+        """Return the steps that are new to `Committed`."""
+        return [state for state in self._states.values() if not state.is_expected]
+
+    def unchecked(self) -> list[StepState]:
+        """Return the steps of which the store has something and is still to be asked what."""
+        return [state for state in self._states.values() if state.is_unchecked]
+
+    def present(self) -> list[StepState]:
+        """Return the steps that the last scan listed."""
+        return [state for state in self._states.values() if state.listing is not None]
+
+    def pending(self) -> list[StepState]:
+        """Return the steps that the store did not have as the last scan saw them, complete or not."""
+        return [state for state in self._states.values() if state.is_pending]
+
+    def left(self) -> list[StepState]:
+        """Return the steps of which the store does not have all that can be taken; no run files."""
+        return [state for state in self if state.key.step is not None and state.is_left]
+
+    def held(self) -> list[StepState]:
+        """Return the steps that the store had as the last scan saw them."""
+        return [state for state in self._states.values() if state.held is not None]
+
+    def denied(self) -> list[StepState]:
+        """Return the steps that wait until somebody has granted a permission or named a rank."""
+        return [state for state in self._states.values() if state.denied]
+
+    def committed(self) -> list[StepState]:
+        """Return the steps of which a generation is committed, as far as is known."""
+        return [state for state in self._states.values() if state.committed is not None]

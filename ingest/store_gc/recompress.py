@@ -12,7 +12,7 @@ from os import PathLike
 from typing import Any
 
 from ingest.reader.catalog import Catalog, open_catalog
-from ingest.store_gc.policy import DAY_S
+from ingest.store_gc.plan import DAY_S
 from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store import commit, metadata

@@ -10,8 +10,7 @@ from ingest.dispatch.submitter import DispatchLimits
 from ingest.dump_retention.policy import RetentionPolicy
 from ingest.service.build import ServiceOptions
 from ingest.settings import Settings
-from ingest.steps.completeness import CompletenessPolicy
-from ingest.steps.policy import StepPolicy
+from ingest.steps.decide import CompletenessPolicy, StepPolicy
 from ingest.wiring.stores import grid_of
 from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.rules.ready import rules_of

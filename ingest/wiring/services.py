@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingest.dispatch.outcomes import JobConverted
-from ingest.dispatch.process_workers import ProcessWorkers
+from ingest.dispatch.processes import ProcessWorkers
 from ingest.layouts.base import Dump
 from ingest.layouts.beside import tensors_beside
 from ingest.layouts.detect import find_dump

@@ -20,7 +20,7 @@ from ingest.planning import pooling
 from ingest.planning.inspection import inspect
 from ingest.planning.plan import plan_step
 from ingest.service.shared_tensors import SharedTensors
-from ingest.store_gc.policy import GcPolicy
+from ingest.store_gc.plan import GcPolicy
 from tests.gc_stores import age
 from tests.made_runs import MadeRun
 from tests.npy_files import MadeDump

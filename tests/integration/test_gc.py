@@ -21,9 +21,8 @@ from ingest.findings.evaluator import SeriesEvaluator
 from ingest.reader.cubes.consolidated import open_cubes
 from ingest.store_gc.execute import Execution
 from ingest.store_gc.inventory import take_inventory
-from ingest.store_gc.plan import GcPlan
+from ingest.store_gc.plan import GcPlan, GcPolicy
 from ingest.store_gc.planner import make_plan
-from ingest.store_gc.policy import GcPolicy
 from tests import checker
 from tests.cli import run
 from tests.gc_stores import POLICY, Fragile, Killed, gc, make_store

@@ -12,15 +12,14 @@ from ingest.dispatch.submitter import DispatchLimits
 from ingest.dump_retention.policy import RetentionPolicy
 from ingest.service.build import ServiceOptions, build_service
 from ingest.service.service import Service
-from ingest.steps.completeness import CompletenessPolicy
+from ingest.steps.decide import CompletenessPolicy, StepPolicy
+from ingest.steps.difference import FilesNotTaken
 from ingest.steps.explain import explain_table
-from ingest.steps.not_taken import FilesNotTaken
-from ingest.steps.policy import StepPolicy
 from ingest.store_gc.execute import Execution
 from ingest.store_gc.inventory import take_inventory
+from ingest.store_gc.plan import GcPolicy
 from ingest.store_gc.planner import make_plan
-from ingest.store_gc.policy import GcPolicy
-from ingest.watching.quiet_clock import QuietClock
+from ingest.watching.watcher import QuietClock
 from tests.simulation.cluster import Client, Cluster, FinishedTasks, read_generation
 from tests.simulation.dump import Content, DumpView, SimulatedDump
 from tests.simulation.faults import Faults

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ingest.consolidating.announcements import clear_announcements
+from ingest.consolidating.consolidator import clear_announcements
 from tests.simulation.faults import Faults
 from tests.simulation.judge import CHANGER, Judge
 from tests.simulation.kernel import Killed, Process

@@ -17,8 +17,7 @@ from ingest.dispatch.submitter import Submitter
 from ingest.steps.committed import Committed
 from ingest.steps.decide import Offer
 from ingest.store_gc.execute import Execution, GcDone
-from ingest.store_gc.planner import _Planner
-from ingest.store_gc.pools import Pools
+from ingest.store_gc.planner import Pools, _Planner
 from tests.simulation.cluster import Worker
 from tests.simulation.world import Cast
 from workers.store import commit

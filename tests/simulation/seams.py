@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any, Self, cast
 from unittest.mock import patch
 
-from ingest.dispatch import task_monitor
+from ingest.dispatch import window
 from ingest.dump_retention import removal
 from ingest.layouts.base import Listing
 from ingest.planning.inspection import Inspected
@@ -193,7 +193,7 @@ def simulated() -> Iterator[None]:
     clock = SimpleNamespace(time_ns=itertools.count(1).__next__)
     with ExitStack() as stack:
         # Only in names, which would differ from one replay to the next.
-        for module in ("ingest.dispatch.parts", "ingest.dump_retention.read_backs"):
+        for module in ("ingest.dispatch.submitter", "ingest.dump_retention.retention"):
             stack.enter_context(patch(f"{module}.time", clock))
         numbers = map(uuid.UUID, map("{:032x}".format, itertools.count(1)))
         for module in ("ingest.store_gc.execute", "workers.store.announcements"):
@@ -204,7 +204,7 @@ def simulated() -> Iterator[None]:
         stack.enter_context(patch.object(Committed, "files_of", _files_of))
         stack.enter_context(patch("ingest.watching.watcher.inspect", _inspect))
         stack.enter_context(patch.object(bounded, "call_within", lambda _, action, **__: action()))
-        stack.enter_context(patch.object(task_monitor, "threading", SimpleNamespace(Thread=InlineThread)))
+        stack.enter_context(patch.object(window, "threading", SimpleNamespace(Thread=InlineThread)))
         stack.enter_context(patch.object(recompressing, "supervised", lambda action, *some: action(*some)))
         stack.enter_context(patch.object(recompressing, "_chosen", _all_arrays))
         stack.enter_context(patch.object(recompressing, "_encode_again", _encode_again))

@@ -4,8 +4,7 @@ import pytest
 
 from ingest.cli.gc_report import json_row, print_plan, print_removed, say_notes, say_what_stays
 from ingest.store_gc.execute import GcDone, GcReport
-from ingest.store_gc.plan import GcAction, GcPlan
-from ingest.store_gc.policy import GcPolicy
+from ingest.store_gc.plan import GcAction, GcPlan, GcPolicy
 from workers.model import StepKey
 
 OLD = GcAction("step", 0, 3, "a" * 32, 10, 2048, "older than 30d")

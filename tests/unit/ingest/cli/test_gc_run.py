@@ -9,7 +9,7 @@ import typer
 
 from ingest.cli import gc_run
 from ingest.settings import load
-from ingest.store_gc.policy import GcPolicy
+from ingest.store_gc.plan import GcPolicy
 from workers.errors import UsageError
 
 

@@ -10,8 +10,8 @@ from ingest.cli.ingest_report import exit_as, print_report
 from ingest.layouts.base import Problem
 from ingest.service.report import Report
 from ingest.settings import Settings
+from ingest.steps.difference import FilesNotTaken
 from ingest.steps.events import DumpedAgain
-from ingest.steps.not_taken import FilesNotTaken
 from tests.cli import strict_json
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly

@@ -4,11 +4,11 @@ import pytest
 
 from ingest.cli.ingest_report import _say_problems
 from ingest.cli.ingest_sources import _REASONS, say_sources, sources_row
-from ingest.dump_retention.events import SourceDeleted
+from ingest.dump_retention.policy import SourceDeleted
 from ingest.layouts.base import Problem
 from ingest.service.report import Report
 from ingest.steps.events import SourceKept
-from ingest.steps.keep_reasons import KeepReason
+from ingest.steps.keeping import KeepReason
 from workers.model import StepKey
 
 REPORT = Report(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ingest.consolidating.announcements import clear_announcements
+from ingest.consolidating.consolidator import clear_announcements
 from tests.cube_stores import put
 from tests.wrapped_objects import WrappedObjects
 from workers.model import StepKey

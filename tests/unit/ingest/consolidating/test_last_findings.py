@@ -4,8 +4,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from ingest.consolidating.consolidator import CommitsListed
-from ingest.consolidating.last_findings import LastFindings
+from ingest.consolidating.consolidator import CommitsListed, LastFindings
 from ingest.metrics import ConsolidatorMetrics
 from ingest.steps.events import AnomalousCommitRead
 from tests.dumps import DumpLibrary

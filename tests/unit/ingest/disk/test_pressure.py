@@ -20,9 +20,8 @@ from ingest.reporting.log_output import configure
 from ingest.reporting.logs import ServiceLog
 from ingest.service.one_shot import ingest_once
 from ingest.settings import load
-from ingest.steps.completeness import CompletenessPolicy
-from ingest.steps.policy import StepPolicy
-from ingest.watching.quiet_clock import QuietClock
+from ingest.steps.decide import CompletenessPolicy, StepPolicy
+from ingest.watching.watcher import QuietClock
 from tests.cli import run
 from tests.dumps import DumpLibrary
 from tests.fake_client import FakeClient

@@ -7,7 +7,7 @@ from distributed import Future, KilledWorker
 from distributed.client import FutureCancelledError
 from distributed.scheduler import NoValidWorkerError, WorkerState
 
-from ingest.dispatch.futures import NO_WORKER_HINT, result_of, shares_of
+from ingest.dispatch.clients import NO_WORKER_HINT, result_of, shares_of
 from tests.fake_client import FakeFuture
 from workers.errors import ClusterError, DumpIngestError, StoreUnavailable, WorkerDied
 

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 from distributed import LocalCluster
 
-from ingest.dispatch.handshake import require_answer
+from ingest.dispatch.cluster import require_answer
 from workers.errors import ClusterError
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ingest.dispatch.own_dask_workers import end_dask_workers, start_dask_workers
+from ingest.dispatch.own_dask_cluster import end_dask_workers, start_dask_workers
 from workers.errors import ClusterError
 
 

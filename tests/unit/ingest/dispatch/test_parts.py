@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.dispatch.parts import PUBLISH, WHOLE, OfferedStep, TaskPart, call_of, key_suffix
+from ingest.dispatch.submitter import PUBLISH, WHOLE, OfferedStep, TaskPart, call_of, key_suffix
 from ingest.steps.state import StepState
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, plan_all

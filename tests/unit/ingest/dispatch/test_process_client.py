@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 
-from ingest.dispatch.clients import ask
-from ingest.dispatch.futures import result_of
-from ingest.dispatch.parts import InflightTask, OfferedStep, TaskPart
-from ingest.dispatch.process_client import ProcessClient, ProcessFuture
-from ingest.dispatch.process_workers import ProcessWorkers
-from ingest.dispatch.task_monitor import TaskMonitor, WorkerReplaced
+from ingest.dispatch.clients import ask, result_of
+from ingest.dispatch.processes import ProcessClient, ProcessFuture, ProcessWorkers
+from ingest.dispatch.submitter import InflightTask, OfferedStep, TaskPart
+from ingest.dispatch.window import TaskMonitor, WorkerReplaced
 from workers.errors import ClusterError, WorkerDied
 from workers.events import Event
 

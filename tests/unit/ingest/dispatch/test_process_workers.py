@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ingest.dispatch.process_workers import ProcessWorkers, count_of_workers
+from ingest.dispatch.processes import ProcessWorkers, count_of_workers
 from workers.errors import ClusterError
 from workers.host.cpu import CpuLimits
 
@@ -51,6 +51,6 @@ def test_a_process_that_the_system_does_not_start_is_an_error(monkeypatch: pytes
     def refuse(*_: object) -> Any:
         raise BlockingIOError("no more processes")
 
-    monkeypatch.setattr("ingest.dispatch.process_workers.start_process", refuse)
+    monkeypatch.setattr("ingest.dispatch.processes.start_process", refuse)
     with pytest.raises(ClusterError, match="cannot start workers: no more processes"):
         ProcessWorkers(2)

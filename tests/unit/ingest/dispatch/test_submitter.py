@@ -20,9 +20,8 @@ from ingest.dispatch.outcomes import (
     StepStale,
     TaskRetried,
 )
-from ingest.dispatch.parts import InflightTask
-from ingest.dispatch.submitter import DispatchLimits, Submitter
-from ingest.steps.table import StepTable
+from ingest.dispatch.submitter import DispatchLimits, InflightTask, Submitter
+from ingest.steps.state import StepTable
 from tests.fake_client import FakeClient
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, plan_all

@@ -13,13 +13,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from distributed import Client
 
-from ingest.dispatch.clients import submit
-from ingest.dispatch.futures import result_of
-from ingest.dispatch.own_dask_cluster import OwnDaskCluster
-from ingest.dispatch.own_dask_workers import end_dask_workers, start_dask_workers
-from ingest.dispatch.parts import InflightTask, OfferedStep, TaskPart
-from ingest.dispatch.task_monitor import TaskMonitor, WorkerReplaced
-from ingest.dispatch.window import TaskWindow
+from ingest.dispatch.clients import result_of, submit
+from ingest.dispatch.own_dask_cluster import OwnDaskCluster, end_dask_workers, start_dask_workers
+from ingest.dispatch.submitter import InflightTask, OfferedStep, TaskPart
+from ingest.dispatch.window import TaskMonitor, TaskWindow, WorkerReplaced
 from tests.hanging import HangingFiles
 from workers.errors import ClusterError, WorkerDied
 from workers.events import Event

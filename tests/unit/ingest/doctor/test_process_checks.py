@@ -12,7 +12,7 @@ from ingest.doctor import process_checks
 from ingest.doctor.check import Check
 from ingest.doctor.checks import run_checks
 from ingest.doctor.process_checks import check_process
-from ingest.metrics import ConsolidatorMetrics, WatcherMetrics, heartbeat, serve
+from ingest.metrics import ConsolidatorMetrics, WatcherMetrics, common, serve
 from ingest.settings import load
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
@@ -60,7 +60,7 @@ class Process:
 
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
-    monkeypatch.setattr(heartbeat, "last_beat", lambda: NOW)
+    monkeypatch.setattr(common, "last_beat", lambda: NOW)
     made = Process()
     yield made
     made.close()
@@ -108,7 +108,7 @@ def test_a_process_that_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_process_that_hangs_in_a_dead_file_system(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat, "last_beat", lambda: NOW - 300)
+    monkeypatch.setattr(common, "last_beat", lambda: NOW - 300)
     process.watch()
     process.serve()
     check = checked(process)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.dump_retention.directories import step_directories
+from ingest.dump_retention.removal import step_directories
 from ingest.layouts.detect import find_dump
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump

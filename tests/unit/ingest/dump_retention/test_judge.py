@@ -5,11 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.dump_retention.judge import SourceJudge
-from ingest.dump_retention.policy import RetentionPolicy
+from ingest.dump_retention.policy import RetentionPolicy, SourceJudge
 from ingest.layouts.detect import find_dump
 from ingest.service.service import Service
-from ingest.steps.keep_reasons import KeepReason
+from ingest.steps.keeping import KeepReason
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from tests.services import make_service

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ingest.dump_retention.policy import NO_NEWS, Candidate, RetentionPolicy
-from ingest.steps.keep_reasons import KeepReason
+from ingest.steps.keeping import KeepReason
 from tests.made_steps import made_commit
 from workers.errors import UsageError
 from workers.model import StepKey

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from ingest.dump_retention import read_backs
-from ingest.dump_retention.read_backs import ReadBacks, jobs_of
+from ingest.dump_retention import retention as read_backs
+from ingest.dump_retention.retention import ReadBacks, jobs_of
 from tests.fake_client import FakeClient
 from workers.errors import ClusterError
 from workers.model import SourceFile, StepKey

@@ -12,10 +12,10 @@ import pytest
 from ingest.api import open_store
 from ingest.dump_retention.policy import RetentionPolicy
 from ingest.service.report import Report
+from ingest.steps.difference import FilesNotTaken
 from ingest.steps.events import CommitKept, SourceKept
-from ingest.steps.keep_reasons import KeepReason
-from ingest.steps.not_taken import FilesNotTaken
-from ingest.steps.phases import Pause
+from ingest.steps.keeping import KeepReason
+from ingest.steps.state import Pause
 from tests.checker import leaves
 from tests.deleting import Run
 from tests.fake_client import FakeClient, FakeFuture
@@ -268,7 +268,7 @@ def test_a_dump_that_may_not_be_written_is_refused_at_once(
 def test_a_large_step_is_read_back_in_parts_and_deleted_as_a_whole(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ingest.dump_retention.read_backs.JOB_FILES", 2)
+    monkeypatch.setattr("ingest.dump_retention.retention.JOB_FILES", 2)
     run = Run(filled.root, store)
     assert sum(event.files for event in run.ingest().deleted) == 12
     assert sum(future.key.startswith("read-back") for future in run.client.futures) == 8

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from ingest.dump_retention.step_deletion import StepDeletion
-from ingest.steps.keep_reasons import KeepReason
-from ingest.steps.phases import Phase
+from ingest.dump_retention.retention import StepDeletion
+from ingest.steps.keeping import KeepReason
+from ingest.steps.state import Phase
 from tests.made_steps import made_files, made_listing, made_state
 from workers.model import StepKey
 from workers.store.model import StoreAddress

@@ -16,7 +16,7 @@ from ingest.questions.divergence import divergence
 from ingest.questions.origin import origin
 from ingest.reader.dump_store import DumpStore, open_store
 from ingest.reader.step import Step
-from ingest.repairing.sources import DumpedPayload, is_same
+from ingest.repairing.work import DumpedPayload, is_same
 from tests.dump_data_writer import chunk, number
 from tests.dumps import unpack
 from tests.pipeline import ingest_directly

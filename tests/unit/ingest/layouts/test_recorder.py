@@ -11,7 +11,7 @@ import ingest
 from ingest.layouts.base import Description, Listing
 from ingest.layouts.detect import find_dump
 from ingest.layouts.recorder import STATISTICS_FILE, STEP_FILE
-from ingest.steps.completeness import CompletenessPolicy
+from ingest.steps.decide import CompletenessPolicy
 from tests.pipeline import ingest_directly
 
 STEP = "recorded/rank_1.tp_rank_1_of_2/step_8"

@@ -7,8 +7,9 @@ from prometheus_client import CollectorRegistry
 from ingest.consolidating.consolidator import CommitsListed, Consolidator, StepsConsolidated
 from ingest.findings.series import StepFindings
 from ingest.metrics import ConsolidatorMetrics
+from ingest.metrics.common import MAX_RANKS, OTHER
 from ingest.metrics.findings import MAX_PLACES, MAX_RULES
-from ingest.metrics.ranks import MAX_RANKS, OTHER
+from ingest.store_gc.last_run import GcRuns, GcRunsRead
 from tests.dumps import DumpLibrary
 from tests.metric_values import NOW, series, value
 from tests.pipeline import ingest_directly
@@ -84,3 +85,11 @@ def test_a_rank_falls_behind_while_others_commit(registry: CollectorRegistry) ->
     metrics.observe(CommitsListed({0: 101, 1: 100}, (), -1))
     metrics.observe(CommitsListed({0: 105, 1: 100}, (), -1))
     assert [value(registry, name, rank=rank) for rank in "01"] == [0, 2]
+
+
+def test_shows_what_the_record_says(registry: CollectorRegistry) -> None:
+    metrics = ConsolidatorMetrics(registry)
+    assert value(registry, "dump_ingest_gc_last_failure_timestamp_seconds") == 0
+    metrics.observe(GcRunsRead(GcRuns(10.0, 20.0, "denied")))
+    assert value(registry, "dump_ingest_gc_last_success_timestamp_seconds") == 10
+    assert value(registry, "dump_ingest_gc_last_failure_timestamp_seconds") == 20

@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry
 from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.dispatch.outcomes import StepCommitted
 from ingest.findings.series import StepFindings
+from ingest.metrics.common import OTHER
 from ingest.metrics.findings import MAX_RULES, FindingMetrics, RuleTotal
-from ingest.metrics.ranks import OTHER
 from tests.dumps import DumpLibrary
 from tests.metric_values import NOW, series, value
 from tests.pipeline import plan_all

@@ -8,7 +8,7 @@ import pytest
 
 import ingest
 from ingest.questions.localize import localize
-from ingest.store_gc.policy import GcPolicy
+from ingest.store_gc.plan import GcPolicy
 from tests.gc_stores import age
 from tests.made_runs import Values
 from tests.npy_files import MadeDump, tensor_name

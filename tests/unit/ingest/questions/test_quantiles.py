@@ -8,7 +8,7 @@ import pytest
 
 import ingest
 from ingest.questions.quantiles import quantiles
-from ingest.store_gc.policy import GcPolicy
+from ingest.store_gc.plan import GcPolicy
 from tests.gc_stores import age
 from workers.errors import UsageError
 from workers.store import strict_json

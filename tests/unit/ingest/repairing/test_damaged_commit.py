@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ingest.api import open_store, repair
-from ingest.repairing.damaged_commit import commit_of, write_commit
+from ingest.repairing.commits import commit_of, write_commit
 from ingest.repairing.work import Unmendable
 from tests import checker
 from tests.repairs import work_on

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ingest.reader.step_findings import findings_of
-from ingest.repairing.from_index import mend_findings, mend_totals
+from ingest.repairing.tables import mend_findings, mend_totals
 from tests.damages import DAMAGES
 from tests.repairs import work_on
 

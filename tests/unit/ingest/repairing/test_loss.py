@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ingest.api import open_store, repair
-from ingest.repairing.loss import name_of_rest
+from ingest.repairing.payloads import name_of_rest
 from tests import checker
 from tests.damages import STEP, flip, only
 from workers.errors import DamagedStore

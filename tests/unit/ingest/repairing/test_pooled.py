@@ -72,7 +72,7 @@ def test_a_forged_dump_does_not_get_into_the_array(
     shard.unlink()
     for path in pooled.dump.root.glob("rank_0/**/1/*weight*"):
         path.write_bytes(path.read_bytes()[:-1] + b"?")
-    monkeypatch.setattr("ingest.repairing.sources.is_same", lambda *_: True)
+    monkeypatch.setattr("ingest.repairing.work.is_same", lambda *_: True)
     repair(pooled.store, apply=True, grid=GRID, rank=0, step=1)
     monkeypatch.undo()
     assert not shard.exists()
@@ -89,7 +89,7 @@ def test_another_version_of_the_compressor_writes_another_array(
     shard = shard_of(pooled)
     encoded = pool_packer.encode
     shard.unlink()
-    monkeypatch.setattr("ingest.repairing.pooled.encode", lambda *arguments: encoded(*arguments) + b"x")
+    monkeypatch.setattr("ingest.repairing.payloads.encode", lambda *arguments: encoded(*arguments) + b"x")
     monkeypatch.setattr(blosc, "VERSION_STRING", "2")
     repair(pooled.store, apply=True, grid=GRID, rank=0, step=1)
     assert not shard.exists()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ingest.api import open_store, repair
-from ingest.repairing.remaking import Dumps, grids_like, name_dump
+from ingest.repairing.work import Dumps, grids_like, name_dump
 from tests.damages import only
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly

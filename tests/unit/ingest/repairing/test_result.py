@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ingest.repairing.result import Lost, Mended, RepairReport, StepRepair
+from ingest.repairing.work import Lost, Mended, RepairReport, StepRepair
 from workers.model import StepKey
 
 MENDED = StepRepair(StepKey(0, 1), ("truncated",), [Mended("a/c/0", "the dump /d")])

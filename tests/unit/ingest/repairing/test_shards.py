@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from ingest.repairing.shards import PlaceInArray, elements_of_shard, encode_shard, shard_range
+from ingest.repairing.payloads import PlaceInArray, elements_of_shard, encode_shard, shard_range
 from workers.errors import DamagedStore
 from workers.store.model import ArraySpec
 

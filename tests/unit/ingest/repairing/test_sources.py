@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ingest.api import repair
-from ingest.repairing.sources import first_same, is_same
+from ingest.repairing.work import first_same, is_same
 from tests.damages import STEP, only
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ingest.api import open_store, repair
 from ingest.reader.verifying.verify import Verified, verify_step
-from ingest.repairing.step_payloads import mend_payloads
+from ingest.repairing.payloads import mend_payloads
 from ingest.repairing.tables import DIGEST_CHUNK
 from tests import checker
 from tests.damages import SHARD, flip, forget_checksums, only

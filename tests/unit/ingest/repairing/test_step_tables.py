@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ingest.repairing.damaged_commit import commit_of
-from ingest.repairing.step_tables import mend_nodes, tables_of
+from ingest.repairing.commits import commit_of
+from ingest.repairing.tables import mend_nodes, tables_of
 from ingest.repairing.work import StepWork, Unmendable
 from tests.damages import DAMAGES
 from tests.repairs import work_on

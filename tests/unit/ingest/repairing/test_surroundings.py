@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ingest.api import open_store
-from ingest.repairing.surroundings import damage_of_root, mend_surroundings
+from ingest.repairing.run import damage_of_root, mend_surroundings
 from tests.damages import DAMAGES
 from workers.errors import StoreFormatError
 from workers.store.objects import ObjectStore

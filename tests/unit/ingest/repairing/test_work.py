@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.repairing.result import Mended
+from ingest.repairing.work import Mended
 from tests.repairs import work_on
 
 

@@ -14,7 +14,7 @@ from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.disk.pressure import DiskSeen
 from ingest.disk.space import DiskSpace
 from ingest.dispatch.outcomes import StepCommitted, StepFailed, StepStale, TaskRetried
-from ingest.dump_retention.events import ReadBackFailed, SourceDeleted
+from ingest.dump_retention.policy import ReadBackFailed, SourceDeleted
 from ingest.findings.series import StepFindings
 from ingest.layouts.base import Problem
 from ingest.reporting.logs import PostLog, SeriesLog, ServiceLog, log_findings
@@ -28,7 +28,7 @@ from ingest.steps.events import (
     StepDamaged,
     StoreRecovered,
 )
-from ingest.steps.keep_reasons import KeepReason
+from ingest.steps.keeping import KeepReason
 from tests.metric_values import listing, look
 from tests.npy_files import MadeDump
 from tests.pipeline import plan_all, run

@@ -8,8 +8,7 @@ import numpy as np
 from ingest.dispatch.outcomes import StepCommitted
 from ingest.service.backlog import Backlog
 from ingest.service.settling import settle
-from ingest.steps.phases import Phase
-from ingest.steps.table import StepTable
+from ingest.steps.state import Phase, StepTable
 from tests.metric_values import listing
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly, plan_all

@@ -9,9 +9,8 @@ import pytest
 from ingest.api import open_store
 from ingest.service.one_shot import ingest_once
 from ingest.service.service import Service
-from ingest.steps.completeness import CompletenessPolicy
+from ingest.steps.decide import CompletenessPolicy, StepPolicy
 from ingest.steps.events import CommitReverted
-from ingest.steps.policy import StepPolicy
 from tests.npy_files import MadeDump, tensor_name
 from tests.services import ingest, observed_service
 from workers.errors import (

@@ -13,11 +13,11 @@ from ingest.api import open_store
 from ingest.dispatch.outcomes import StepCommitted, StepFailed
 from ingest.service.foreign_dump import ForeignDump
 from ingest.service.one_shot import ingest_once
+from ingest.steps.decide import StepPolicy
+from ingest.steps.difference import FilesNotTaken
 from ingest.steps.explain import explain_table
-from ingest.steps.not_taken import FilesNotTaken
-from ingest.steps.policy import StepPolicy
 from ingest.store_gc import apply_gc, plan_gc
-from ingest.store_gc.policy import GcPolicy
+from ingest.store_gc.plan import GcPolicy
 from tests.npy_files import MadeDump, tensor_name
 from tests.services import ingest, make_service, observed_service
 from tests.wrapped_objects import WrappedObjects

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ingest.disk.pressure import DiskSeen, Pressure, Threshold
 from ingest.service.disk_watch import DiskWatch
-from ingest.steps.policy import StepPolicy
+from ingest.steps.decide import StepPolicy
 from tests.services import Heard
 
 ALWAYS = Threshold(nbytes=2**62)

@@ -13,7 +13,7 @@ import pytest
 from ingest.api import open_store
 from ingest.dispatch.outcomes import StepCommitted, StepFailed
 from ingest.service.foreign_dump import ForeignDump, ForeignDumpCheck
-from ingest.steps.policy import StepPolicy
+from ingest.steps.decide import StepPolicy
 from tests.npy_files import MadeDump, tensor_name
 from tests.services import ingest, make_service, observed_service
 from tests.wrapped_objects import WrappedObjects

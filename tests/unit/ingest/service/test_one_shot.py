@@ -15,8 +15,7 @@ from ingest.dump_retention.policy import RetentionPolicy
 from ingest.reader.rows import file_rows
 from ingest.service.one_shot import finish, ingest_once
 from ingest.service.service import Service
-from ingest.steps.completeness import CompletenessPolicy
-from ingest.steps.policy import StepPolicy
+from ingest.steps.decide import CompletenessPolicy, StepPolicy
 from tests.npy_files import MadeDump
 from tests.services import ingest, make_service, observed_service
 from tests.wrapped_objects import WrappedObjects

@@ -5,12 +5,10 @@ from pathlib import Path
 import numpy as np
 
 from ingest.dispatch.outcomes import StepCommitted, StepFailed
-from ingest.dump_retention.events import ReadBackFailed, SourceDeleted
-from ingest.dump_retention.policy import RetentionPolicy
+from ingest.dump_retention.policy import ReadBackFailed, RetentionPolicy, SourceDeleted
 from ingest.layouts.base import Problem
 from ingest.service.report import Report
-from ingest.steps.phases import Phase, Wait, WaitFor
-from ingest.steps.table import StepTable
+from ingest.steps.state import Phase, StepTable, Wait, WaitFor
 from ingest.watching.watcher import DumpState
 from tests.deleting import Run
 from tests.made_steps import made_commit, made_listing, made_plan, made_state

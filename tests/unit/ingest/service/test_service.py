@@ -12,9 +12,8 @@ from ingest.api import open_store
 from ingest.dispatch.clients import TaskClient
 from ingest.dispatch.outcomes import StepCommitted, StepFailed
 from ingest.service.service import Service
-from ingest.steps.completeness import CompletenessPolicy
+from ingest.steps.decide import CompletenessPolicy, StepPolicy
 from ingest.steps.events import DependencyDown, StoreRecovered
-from ingest.steps.policy import StepPolicy
 from tests.fake_client import FakeClient
 from tests.npy_files import MadeDump
 from tests.services import ingest, observed_service

@@ -12,8 +12,7 @@ import pytest
 
 from ingest.api import open_store
 from ingest.service.one_shot import ingest_once
-from ingest.steps.completeness import CompletenessPolicy
-from ingest.steps.policy import StepPolicy
+from ingest.steps.decide import CompletenessPolicy, StepPolicy
 from tests.fake_client import FakeClient, FakeFuture
 from tests.npy_files import MadeDump, tensor_name
 from tests.services import ingest, observed_service

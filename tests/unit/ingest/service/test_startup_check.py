@@ -7,7 +7,7 @@ import numpy as np
 
 from ingest.reader.verifying.verify_listing import ExpectedObjects
 from ingest.service.startup_check import StartupCheck, expected_of
-from ingest.steps.table import StepTable
+from ingest.steps.state import StepTable
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from workers.model import StepKey

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ingest.layouts.base import Listing
-from ingest.steps.bad_files import NO_BAD_FILES
+from ingest.steps.state import NO_BAD_FILES
 from tests.npy_files import MadeDump
 from tests.pipeline import listings, plan_all
 from workers.errors import ClusterError, PoisonedFile, StoreError, UnreadableFile

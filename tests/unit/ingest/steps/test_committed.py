@@ -11,10 +11,8 @@ import pytest
 
 from bench.steps import CountingStore
 from ingest.service.service import Service
-from ingest.steps.completeness import CompletenessPolicy
-from ingest.steps.policy import StepPolicy
-from ingest.watching.quiet_clock import QuietClock
-from ingest.watching.watcher import DumpState, Watcher
+from ingest.steps.decide import CompletenessPolicy, StepPolicy
+from ingest.watching.watcher import DumpState, QuietClock, Watcher
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from tests.services import make_service

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ingest.steps.completeness import CompletenessPolicy, waits_for_content, waits_for_time
-from ingest.steps.phases import WaitFor
+from ingest.steps.decide import CompletenessPolicy, waits_for_content, waits_for_time
+from ingest.steps.state import WaitFor
 from tests.made_steps import made_inspected, made_listing
 from workers.model import StepKey
 

@@ -17,17 +17,13 @@ from ingest.steps.decide import (
     Plan,
     Proposal,
     Refuse,
+    StepPolicy,
     decide,
     held_as,
 )
-from ingest.steps.deletion import DeletionStage
-from ingest.steps.difference import CommittedFiles
+from ingest.steps.difference import CommittedFiles, FilesNotTaken
 from ingest.steps.explain import explain
-from ingest.steps.not_taken import FilesNotTaken
-from ingest.steps.phases import Cover, Pause, Phase, Wait, WaitFor
-from ingest.steps.policy import StepPolicy
-from ingest.steps.state import StepState
-from ingest.steps.table import StepTable
+from ingest.steps.state import Cover, DeletionStage, Pause, Phase, StepState, StepTable, Wait, WaitFor
 from tests.made_steps import (
     ROOT,
     files_in,

@@ -1,6 +1,6 @@
 """What is known of a committed step whose files are to be deleted."""
 
-from ingest.steps.deletion import Deletion
+from ingest.steps.state import Deletion
 from tests.made_steps import made_files
 from workers.model import StepKey
 

@@ -3,16 +3,21 @@
 import pytest
 
 from ingest.layouts.base import Problem
-from ingest.steps.bad_files import NO_BAD_FILES
-from ingest.steps.decide import Inspect, KeepExisting, Offer, Refuse
-from ingest.steps.deletion import DeletionStage
+from ingest.steps.decide import Inspect, KeepExisting, Offer, Refuse, StepPolicy
 from ingest.steps.events import SourceKept
 from ingest.steps.explain import StepRow, explain, explain_table
-from ingest.steps.keep_reasons import KeepReason
-from ingest.steps.phases import Cover, Pause, Phase, Wait, WaitFor
-from ingest.steps.policy import StepPolicy
-from ingest.steps.state import StepState
-from ingest.steps.table import StepTable
+from ingest.steps.keeping import KeepReason
+from ingest.steps.state import (
+    NO_BAD_FILES,
+    Cover,
+    DeletionStage,
+    Pause,
+    Phase,
+    StepState,
+    StepTable,
+    Wait,
+    WaitFor,
+)
 from tests.made_steps import made_plan, made_state
 from workers.errors import ClusterError, UsageError
 from workers.model import StepKey

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from ingest.layouts.detect import LAYOUTS
-from ingest.steps.keep_reasons import CHECKPOINTS, KeepReason, must_stay
+from ingest.steps.keeping import CHECKPOINTS, KeepReason, must_stay
 from tests.made_steps import made_commit
 from workers.model import StepKey
 from workers.store.commit import Commit

@@ -1,6 +1,6 @@
 """Which steps are the newest of their rank."""
 
-from ingest.steps.newest import newest_steps
+from ingest.steps.keeping import newest_steps
 from workers.model import StepKey
 
 

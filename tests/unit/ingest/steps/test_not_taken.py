@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.steps.not_taken import FilesNotTaken
+from ingest.steps.difference import FilesNotTaken
 from workers.errors import UsageError
 from workers.model import StepKey
 

@@ -9,7 +9,7 @@ import pytest
 from ingest.api import open_store
 from ingest.service.one_shot import ingest_once
 from ingest.service.report import Report
-from ingest.steps.other_dump import comes_from_other_dump
+from ingest.steps.difference import comes_from_other_dump
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly

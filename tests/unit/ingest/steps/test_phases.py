@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.steps.phases import Phase, Wait, WaitFor
+from ingest.steps.state import Phase, Wait, WaitFor
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from ingest.disk.pressure import DiskSeen, Policy
 from ingest.disk.space import DiskSpace
-from ingest.steps.policy import StepPolicy
+from ingest.steps.decide import StepPolicy
 
 
 def disk(policy: Policy, *, full: bool) -> DiskSeen:

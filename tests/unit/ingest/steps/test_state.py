@@ -3,10 +3,7 @@
 import pytest
 
 from ingest.layouts.base import Problem
-from ingest.steps.bad_files import NO_BAD_FILES
-from ingest.steps.deletion import DeletionStage
-from ingest.steps.phases import Cover, Pause, Phase, Wait, WaitFor
-from ingest.steps.state import StepState
+from ingest.steps.state import NO_BAD_FILES, Cover, DeletionStage, Pause, Phase, StepState, Wait, WaitFor
 from tests.made_steps import made_commit, made_inspected, made_listing, made_plan, made_state
 from workers.errors import ClusterError, PoisonedFile, StoreUnavailable
 from workers.model import SourceFile, StepKey

@@ -5,10 +5,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.steps.deletion import DeletionStage
-from ingest.steps.phases import Pause, Phase
-from ingest.steps.state import StepState
-from ingest.steps.table import StepTable
+from ingest.steps.state import DeletionStage, Pause, Phase, StepState, StepTable
 from tests.made_steps import made_listing
 from workers.model import StepKey
 

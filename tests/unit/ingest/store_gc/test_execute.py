@@ -13,11 +13,11 @@ import pytest
 import ingest
 from ingest.reader.verifying.verify import verify
 from ingest.steps.committed import Committed
-from ingest.steps.table import StepTable
+from ingest.steps.state import StepTable
 from ingest.store_gc.execute import Execution, GcReport
 from ingest.store_gc.inventory import take_inventory
+from ingest.store_gc.plan import GcPolicy
 from ingest.store_gc.planner import make_plan
-from ingest.store_gc.policy import GcPolicy
 from tests import checker
 from tests.gc_stores import (
     DAY_S,

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 
 from ingest.store_gc.inventory import Inventory
-from ingest.store_gc.plan import GcPlan, shortly
+from ingest.store_gc.plan import GcPlan, GcPolicy, shortly
 from ingest.store_gc.planner import make_plan
-from ingest.store_gc.policy import GcPolicy
 from tests.gc_inventories import NOW, POLICIES, inventories, one_rank
 from workers.errors import UsageError
 

@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from ingest.store_gc.plan_record import decode_plan
+from ingest.store_gc.plan import GcPolicy, decode_plan
 from ingest.store_gc.planner import make_plan
-from ingest.store_gc.policy import GcPolicy
 from tests.gc_inventories import NOW, one_rank
 from workers.errors import UsageError
 

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 
 from ingest.store_gc.inventory import Extent, Inventory, StepInventory
-from ingest.store_gc.plan import GcAction, GcPlan
+from ingest.store_gc.plan import GcAction, GcPlan, GcPolicy
 from ingest.store_gc.planner import make_plan
-from ingest.store_gc.policy import GcPolicy
 from tests.gc_inventories import DAY_S, NOW, POLICIES, inventories, one_rank
 from workers.errors import UsageError
 from workers.model import StepKey

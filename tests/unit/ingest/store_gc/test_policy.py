@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.store_gc.policy import DAY_S, GcPolicy, duration, parse_duration
+from ingest.store_gc.plan import DAY_S, GcPolicy, duration, parse_duration
 from workers.errors import UsageError
 
 

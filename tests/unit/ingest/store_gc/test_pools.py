@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ingest.store_gc.inventory import CommitFacts, Extent, Generation, Inventory, StepInventory
-from ingest.store_gc.pools import Pools
+from ingest.store_gc.planner import Pools
 from tests.gc_inventories import DAY_S, NOW
 from workers.model import StepKey
 

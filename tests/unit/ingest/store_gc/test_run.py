@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import ingest
-from ingest.store_gc.policy import GcPolicy
+from ingest.store_gc.plan import GcPolicy
 from tests import checker
 from tests.gc_stores import POLICY, assert_sound, gc, steps_of
 from workers.errors import TensorsRemoved

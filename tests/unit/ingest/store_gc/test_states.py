@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from bench.steps import commit_tables, make_tables
-from ingest.steps.newest import newest_steps
+from ingest.steps.keeping import newest_steps
 from ingest.store_gc.execute import Execution
 from ingest.store_gc.inventory import take_inventory
-from ingest.store_gc.plan import GcPlan
+from ingest.store_gc.plan import DAY_S, GcPlan, GcPolicy
 from ingest.store_gc.planner import make_plan
-from ingest.store_gc.policy import DAY_S, GcPolicy
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.opening import open_objects, resolve

@@ -15,13 +15,9 @@ from ingest.layouts.detect import find_dump
 from ingest.layouts.walk import Walk
 from ingest.planning.inspection import Inspected
 from ingest.steps.committed import Committed
-from ingest.steps.completeness import CompletenessPolicy
-from ingest.steps.phases import Pause
-from ingest.steps.policy import StepPolicy
-from ingest.steps.state import StepState
-from ingest.steps.table import StepTable
-from ingest.watching.quiet_clock import QuietClock, file_system_time
-from ingest.watching.watcher import DumpState, Watcher
+from ingest.steps.decide import CompletenessPolicy, StepPolicy
+from ingest.steps.state import Pause, StepState, StepTable
+from ingest.watching.watcher import DumpState, QuietClock, Watcher, file_system_time
 from tests.npy_files import MadeDump, npy_bytes, tensor_name
 from workers.model import StepKey
 from workers.store.model import Grid

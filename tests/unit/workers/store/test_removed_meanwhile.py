@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.store_gc.policy import GcPolicy
+from ingest.store_gc.plan import GcPolicy
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import plan_all
 from workers.errors import SourceChanged

@@ -10,10 +10,9 @@ import numpy as np
 import ingest
 from ingest.page.watchers import Watchers
 from ingest.service.service import Service
-from ingest.steps.completeness import CompletenessPolicy
+from ingest.steps.decide import CompletenessPolicy, StepPolicy
 from ingest.steps.explain import explain_table
-from ingest.steps.policy import StepPolicy
-from ingest.watching.quiet_clock import QuietClock
+from ingest.watching.watcher import QuietClock
 from tests.in_process import run_here
 from tests.npy_files import MadeDump
 from tests.page_server import RunningPage

@@ -8,7 +8,7 @@ import pytest
 
 import ingest
 from ingest.questions.placement.layout_answer import RunLayout
-from ingest.store_gc.policy import GcPolicy
+from ingest.store_gc.plan import GcPolicy
 from tests.damages import only
 from tests.gc_stores import age
 from tests.laid_out import Lay, layout_of

@@ -8,7 +8,7 @@ import pytest
 
 import ingest
 from ingest.findings.backtest import backtest
-from ingest.store_gc.policy import GcPolicy
+from ingest.store_gc.plan import GcPolicy
 from tests.gc_stores import age
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly

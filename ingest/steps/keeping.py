@@ -1,9 +1,11 @@
-"""Why the source files of a step stay, and when they must."""
+"""Why the source files of a step stay, when they must, and which steps are the newest of their rank."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
+from workers.model import StepKey
 from workers.store.commit import Commit
 
 #: The layouts of checkpoints, by name: importing all layouts would take 0.2 s.
@@ -67,3 +69,16 @@ def must_stay(commit: Commit | None) -> tuple[KeepReason, str] | None:
             f"its commit is {commit.summary.status}: the source may be all that there is",
         )
     return None
+
+
+def newest_steps(keys: Iterable[StepKey], count: int) -> set[StepKey]:
+    """Return the `count` newest steps of each rank, by step number. Run files are not steps."""
+    steps_by_rank: dict[int, list[int]] = {}
+    for key in keys:
+        if key.step is not None:
+            steps_by_rank.setdefault(key.rank, []).append(key.step)
+    return {
+        StepKey(rank, step)
+        for rank, steps in steps_by_rank.items()
+        for step in sorted(steps, reverse=True)[:count]
+    }

@@ -1,0 +1,68 @@
+"""What tells a process and its run from others, and a bounded number of labels for any number of ranks."""
+
+import time
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from ingest import heartbeat
+from ingest.metrics.common import OTHER, ProcessMetrics, RankLabels
+from ingest.watching.watcher import DumpState
+from tests.metric_values import NOW, value
+
+
+def test_clock_store_and_expected_ranks(registry: CollectorRegistry) -> None:
+    metrics = ProcessMetrics(registry, lambda: NOW, "s3://bucket/run.zarr")
+    assert value(registry, "dump_ingest_time_seconds") == NOW
+    assert value(registry, "dump_ingest_store_info", store="s3://bucket/run.zarr") == 1
+    assert value(registry, "dump_ingest_expected_ranks") == 0
+    metrics.observe(DumpState({}, {}, (), expected_ranks=64))
+    assert value(registry, "dump_ingest_expected_ranks") == 64
+    metrics.observe(DumpState({}, {}, ()))
+    assert value(registry, "dump_ingest_expected_ranks") == 64
+
+
+@pytest.mark.parametrize("given", [0, 8])
+def test_what_the_settings_say_counts_more_than_a_rank_table(given: int, registry: CollectorRegistry) -> None:
+    metrics = ProcessMetrics(registry, lambda: NOW, expected_ranks=given)
+    metrics.observe(DumpState({}, {}, (), expected_ranks=64))
+    assert value(registry, "dump_ingest_expected_ranks") == given
+
+
+def test_credentials_are_masked() -> None:
+    registry = CollectorRegistry()
+    ProcessMetrics(registry, lambda: 0.0, "s3://key:secret@bucket/run.zarr")
+    assert value(registry, "dump_ingest_store_info", store="s3://***@bucket/run.zarr") == 1
+
+
+def test_ranks_beyond_the_limit_share_a_label() -> None:
+    labels = RankLabels(limit=2)
+    assert [labels.of(rank) for rank in (7, 3, 5, 7, 9)] == ["7", "3", OTHER, "7", OTHER]
+    assert list(labels) == [7, 3, 5, 9]
+
+
+def test_what_ranks_have_together_is_the_lowest_or_the_sum() -> None:
+    labels = RankLabels(limit=1)
+    values = {0: 5.0, 1: 4.0, 2: 3.0}
+    assert labels.combine(values, min) == {"0": 5.0, OTHER: 3.0}
+    assert labels.combine(values, sum) == {"0": 5.0, OTHER: 7.0}
+
+
+def test_each_label_is_announced_once() -> None:
+    announced: list[str] = []
+    labels = RankLabels(limit=2, on_new=[announced.append])
+    for rank in (0, 1, 0, 2, 3, 2):
+        labels.of(rank)
+    assert announced == ["0", "1", OTHER]
+
+
+def test_it_shows_the_last_beat() -> None:
+    registry = CollectorRegistry()
+    ProcessMetrics(registry, lambda: NOW)
+    heartbeat.beat()
+    first = registry.get_sample_value("dump_ingest_heartbeat_timestamp_seconds")
+    time.sleep(0.5)
+    second = registry.get_sample_value("dump_ingest_heartbeat_timestamp_seconds")
+    assert first is not None
+    assert second is not None
+    assert abs(second - first) < 0.4
