@@ -18,8 +18,9 @@ from bench.load import Load, build
 from ingest.dispatch.cluster import Cluster
 from ingest.dispatch.submitter import DispatchLimits
 from ingest.layouts.detect import find_dump
-from ingest.service.build import ServiceOptions, build_service
 from ingest.service.one_shot import ingest_once
+from ingest.service.options import ServiceOptions
+from ingest.service.service import build_service
 from ingest.settings import Settings
 from ingest.steps.decide import CompletenessPolicy, StepPolicy
 from tests.servers.ceph import CephS3, Store

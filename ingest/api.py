@@ -4,7 +4,6 @@
 this module loads all of them at once, which takes two seconds.
 """
 
-from ingest.consolidating.sketching import SketchReport
 from ingest.dump_configs.checking.check import CheckedConfig, check_dump_config
 from ingest.findings.anomalies import Anomalies, anomalies
 from ingest.findings.backtest import RuleTest
@@ -58,7 +57,7 @@ from ingest.store_gc.plan import GcPlan, GcPolicy
 from ingest.store_gc.recompress import RecompressPlan, RecompressReport, plan_recompress, recompress_store
 from ingest.wiring.consolidation import consolidate
 from ingest.wiring.services import ingest_dump
-from ingest.wiring.sketching import sketch
+from ingest.wiring.sketching import SketchReport, sketch
 from workers.arrays.statistics import Statistics
 from workers.errors import (
     AccessDenied,

@@ -10,7 +10,7 @@ import pytest
 import ingest
 from bench.steps import commit_tables, make_tables
 from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
-from ingest.consolidating.runners import RunJobs
+from ingest.dispatch.runners import RunJobs
 from ingest.reader.cubes.consolidated import ConsolidatedCubes, open_cubes
 from ingest.reader.cubes.cube_columns import narrow_blocks
 from ingest.reader.snapshot import take_snapshot

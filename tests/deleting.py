@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ingest.dump_retention.policy import RetentionPolicy
-from ingest.service.one_shot import ingest_once
-from ingest.service.report import Report
+from ingest.service.one_shot import Report, ingest_once
 from tests.fake_client import FakeClient
 from tests.services import Heard, make_service
 from workers.rules.load import load_rules

@@ -10,10 +10,9 @@ from distributed import Client
 
 from ingest.dispatch.submitter import DispatchLimits
 from ingest.layouts.detect import find_dump
-from ingest.service.build import ServiceOptions, build_service
-from ingest.service.one_shot import ingest_once
-from ingest.service.report import Report
-from ingest.service.service import Service
+from ingest.service.one_shot import Report, ingest_once
+from ingest.service.options import ServiceOptions
+from ingest.service.service import Service, build_service
 from ingest.steps.decide import CompletenessPolicy, StepPolicy
 from ingest.watching.watcher import QuietClock
 from tests.fake_client import FakeClient

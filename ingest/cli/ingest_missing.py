@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import ingest
 from ingest.cli.printing import say
 from ingest.questions.missing import MissingItem, MissingItems
-from ingest.service.report import Report
+from ingest.service.one_shot import Report
 from ingest.settings import Settings
 from workers.errors import DumpIngestError
 

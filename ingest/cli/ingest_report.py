@@ -20,7 +20,7 @@ from ingest.cli.ingest_sources import say_sources, sources_row
 from ingest.cli.printing import print_json, print_table, say, step_text
 from ingest.reader.rows import summary_row
 from ingest.reader.text import counted, counted_steps, files_with_problems, printable
-from ingest.service.report import Report
+from ingest.service.one_shot import Report
 from ingest.settings import Settings
 from ingest.steps.difference import FilesNotTaken
 from ingest.units import human_bytes

@@ -6,7 +6,7 @@ from typing import Any
 
 from ingest.cli.printing import say
 from ingest.reader.text import counted, printable
-from ingest.service.report import Report
+from ingest.service.one_shot import Report
 from ingest.steps.events import SourceKept
 from ingest.units import human_bytes
 

@@ -49,8 +49,7 @@ _LATE_S = 20.0
 
 if TYPE_CHECKING:
     from ingest.layouts.base import Dump
-    from ingest.service.backlog import Backlog
-    from ingest.service.readiness import Readiness
+    from ingest.service.explaining import Backlog, Readiness
     from ingest.settings import Settings
 
 _LEFT_HINT = (
@@ -183,10 +182,13 @@ def _watch(dump: Path, settings: Settings, stop: StopRequest) -> None:
     from ingest.reporting.log_output import configure  # deferred: 0.1 s, as structlog
     from ingest.reporting.logs import ServiceLog  # deferred: 0.3 s
     from ingest.reporting.status_line import StatusLine  # deferred: the same
-    from ingest.service.backlog import Backlog  # deferred: 0.5 s with the service
-    from ingest.service.live_steps import PATH, LiveSteps  # deferred: the same
+    from ingest.service.explaining import (
+        Backlog,  # deferred: 0.5 s with the service
+        LiveSteps,  # deferred: the same
+        Readiness,  # deferred: the same
+    )
+    from ingest.service.live_watcher import PATH  # deferred: the same
     from ingest.service.one_shot import finish  # deferred: the same
-    from ingest.service.readiness import Readiness  # deferred: the same
     from ingest.watching.fs_events import watch_events  # deferred: 0.05 s
     from ingest.wiring.services import open_service  # deferred: 0.4 s
     from ingest.wiring.stores import place_of_store  # deferred: the same

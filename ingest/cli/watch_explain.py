@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 def rows_of_dump(dump: Path, settings: Settings) -> list[StepRow]:
     """Scan a dump once, and return a row for each of its steps."""
-    from ingest.wiring.explaining import explain_steps  # deferred: 0.8 s
+    from ingest.wiring.services import explain_steps  # deferred: 0.8 s
 
     return explain_steps(dump, settings)
 
 
 def rows_of_watcher(url: str) -> list[StepRow]:
     """Return the rows of a running watcher, from the address at which it serves its metrics."""
-    from ingest.service.live_steps import fetch_steps  # deferred: 0.5 s with the service
+    from ingest.service.live_watcher import fetch_steps  # deferred: 0.5 s with the service
 
     return fetch_steps(url)
 

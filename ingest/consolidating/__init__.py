@@ -5,5 +5,4 @@ lease.py         the right to write the cubes, held by one process at a time
 listing.py       which steps are committed, compared with what the cubes hold
 round_plan.py    what one round writes: pure, no I/O
 cube_writer.py   writes it: steps by tasks, what they share, copies of commits, cuts along the tensors
-runners.py       where tasks run: in this process or on a Dask cluster
 """

@@ -18,7 +18,7 @@ from ingest.consolidating.cube_writer import CubeWriter, StepWriter, copy_commit
 from ingest.consolidating.lease import VIEW_LEASE, Lease
 from ingest.consolidating.listing import CommitListing, CommittedSteps
 from ingest.consolidating.round_plan import NothingHeld, RoundPlan, RoundState, Unreadable, plan_round
-from ingest.consolidating.runners import RunJobs, in_threads
+from ingest.dispatch.runners import RunJobs, in_threads
 from ingest.findings.evaluator import SeriesEvaluator
 from ingest.findings.series import StepFindings
 from ingest.findings.stored import SeriesRead, known_series, read_series

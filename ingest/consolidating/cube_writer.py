@@ -16,7 +16,7 @@ from msgspec import structs
 
 from ingest.consolidating.lease import Lease
 from ingest.consolidating.round_plan import RoundPlan, Unreadable
-from ingest.consolidating.runners import RunJobs
+from ingest.dispatch.runners import RunJobs
 from ingest.heartbeat import beat
 from ingest.reader.cubes.consolidated import ConsolidatedCubes
 from workers.arrays.aggregate import STATISTICS

@@ -228,14 +228,6 @@ class Submitter:
         """Return how many tasks the workers have."""
         return len(self._inflight)
 
-    def prepare(self) -> None:
-        """Connect now, rather than with the first task.
-
-        Raises:
-            ClusterError: the scheduler does not answer, or has no workers.
-        """
-        self.client()
-
     def offer(self, plan: StepPlan) -> None:
         """Start a step; it stays under way until an outcome says that it is committed, failed or stale."""
         state = self.table.ensure(plan.key)

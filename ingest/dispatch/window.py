@@ -10,7 +10,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -21,17 +21,15 @@ from ingest.dispatch.clients import (
     TaskClient,
     TaskFuture,
     ask,
-    error_of_cluster,
     replace_worker,
     result_of,
 )
 from workers.errors import ClusterError, DumpIngestError, WorkerDied
 from workers.events import Event, Observer
 from workers.model import MIB
-from workers.store.prefetch import in_order
 
 if TYPE_CHECKING:
-    from distributed import Client, Future
+    pass
 
 
 #: Only older tasks are asked about, and how often, in seconds.
@@ -222,40 +220,7 @@ def _replace_in_thread(client: TaskClient, worker: str) -> None:
     ).start()
 
 
-#: What to do if the cluster has failed a command that does not wait for it.
-AGAIN_HINT = "Run the same command again, or without --scheduler."
 Job = TypeVar("Job")
-Result = TypeVar("Result")
-
-
-def run_in_order(
-    client: Client, function: Callable[[Job], Result], jobs: Iterable[Job], *, ahead: int
-) -> Generator[Result, None, None]:
-    """Run a task for each job, and yield their results in the order of the jobs, or raise what a task raised.
-
-    Dask runs a task up to twice more if it fails. Whatever ends the iteration, remaining tasks are cancelled.
-
-    Args:
-        client: of the cluster.
-        function: what a task runs.
-        jobs: its arguments.
-        ahead: how many further tasks are in flight, or done, while the caller holds a result.
-
-    Raises:
-        ClusterError: the scheduler was lost, or every worker that took a task died.
-    """
-
-    def submit(job: Job) -> Future[Result]:
-        return client.submit(function, job, pure=False, retries=2)
-
-    try:
-        yield from in_order(jobs, submit, ahead=ahead)
-    except Exception as exc:
-        error = error_of_cluster(getattr(function, "__name__", "task"), exc)
-        if error is None:
-            raise
-        error.hint = error.hint or AGAIN_HINT
-        raise error from exc
 
 
 @dataclass(eq=False, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import socket
@@ -10,18 +11,26 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ingest.disk.pressure import parse_threshold
 from ingest.disk.space import space_at
 from ingest.doctor.access import Identity, first_barrier
-from ingest.doctor.check import Check
-from ingest.doctor.configuration import check_configuration
-from ingest.doctor.process_checks import check_process
-from ingest.doctor.scheduler_check import check_scheduler
-from ingest.doctor.store_checks import KEPT, check_backlog, check_clock, check_gc, check_view
+from ingest.doctor.remote import (
+    KEPT,
+    Check,
+    check_backlog,
+    check_clock,
+    check_gc,
+    check_process,
+    check_scheduler,
+    check_view,
+)
+from ingest.dump_configs.checking.check import check_dump_config, worst_first
 from ingest.layouts.base import Dump, DumpScan, ProblemKind
 from ingest.layouts.detect import find_dump
 from ingest.layouts.proposal import proposed_hint
+from ingest.reader.context.configuration import COPIES
 from ingest.reader.ranges import format_ranges
 from ingest.reader.text import counted
 from ingest.service.foreign_dump import ForeignDumpCheck
@@ -29,7 +38,14 @@ from ingest.settings import LoadedSettings, Settings
 from ingest.units import human_bytes
 from ingest.wiring.stores import grid_of, place_of_store, refuse_misplaced
 from workers import __version__
-from workers.errors import AccessDenied, ClockSkewed, DumpIngestError, StoreError, StoreUnavailable
+from workers.errors import (
+    AccessDenied,
+    ClockSkewed,
+    DumpIngestError,
+    StoreError,
+    StoreUnavailable,
+    UsageError,
+)
 from workers.host.credentials import masked
 from workers.store import commit
 from workers.store.objects import ObjectStore
@@ -314,3 +330,35 @@ def _belongs(settings: Settings, scanned: _Scanned, objects: ObjectStore) -> Che
         f"{counted(len(ranks), 'rank')} of {scanned.dump.root}: new to the store, or in it from this dump"
     )
     return Check("dump in store", ok=True, detail=detail)
+
+
+_SHOWN = 3
+
+
+def check_configuration(root: Path) -> list[Check]:
+    """Say what is wrong in the configuration that a dump has of itself; nothing without one."""
+    copies = sorted(root.glob(COPIES))
+    if not copies:
+        return []
+    path = copies[0]
+    about = _about(path.with_name("config.json"))
+    version, device = str(about.get("ms_version", "")), str(about.get("device_target", ""))
+    name = "dump configuration"
+    try:
+        checked = check_dump_config(path, version=version, device=device if device != "Davinci" else "Ascend")
+    except UsageError as exc:
+        return [Check(name, ok=False, detail=exc.message, hint=exc.hint)]
+    if not checked.findings:
+        return [Check(name, ok=True, detail=f"{path}: nothing is wrong with it")]
+    shown = "; ".join(str(finding) for finding in worst_first(checked.findings)[:_SHOWN])
+    hint = f"`dump-ingest check {path}` shows everything, with the sources."
+    return [Check(name, ok=not checked.refused, detail=f"{path}: {shown}", hint=hint)]
+
+
+def _about(path: Path) -> dict[str, Any]:
+    """Read MindSpore's description of itself next to the configuration; {} if there is none."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -1,24 +1,27 @@
-"""What a watcher would do with each step of a dump now: one scan, no Dask, and nothing is written."""
+"""What becomes of each step of a dump, and of the watcher: asked once, or of one that runs."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
 from ingest.dispatch.clients import TaskClient
 from ingest.dump_retention.policy import SourceJudge
-from ingest.layouts.base import Dump
-from ingest.service.build import ServiceOptions, build_service
-from ingest.service.service import Service
+from ingest.layouts.base import Dump, ProblemKind
+from ingest.service.options import ServiceOptions
+from ingest.service.service import Service, build_service
 from ingest.steps.committed import Committed
 from ingest.steps.decide import Decision, StepPolicy
 from ingest.steps.events import SourceKept
 from ingest.steps.explain import StepRow, explain, explain_table
-from ingest.steps.state import DeletionStage, StepState
-from ingest.watching.watcher import Watcher
+from ingest.steps.state import DeletionStage, StepState, StepTable
+from ingest.watching.watcher import DumpState, Watcher
 from workers.errors import ClusterError
+from workers.events import Event
 from workers.model import SourceFile, StepKey
 from workers.store.objects import ObjectStore
 
@@ -36,7 +39,7 @@ def explain_dump(dump: Dump, objects: ObjectStore, options: ServiceOptions) -> l
         StoreError: the store refused.
     """
     service = build_service(dump, objects, _no_cluster, options)
-    service.disk.measure()
+    service.measure_disk()
     now = service.clock()
     dump_state = service.watcher.scan(_AskedForAll(service.committed), service.current_policy)
     service.check_ranks({key.rank for key in dump_state.there}, explains=True)
@@ -66,11 +69,11 @@ class _AskedForAll:
 
 def _decide(service: Service, policy: StepPolicy, now: float) -> Iterator[tuple[StepState, Decision]]:
     """Yield the decision about each complete step that the store does not have."""
-    decider = service.offering.decider
+    planner = service.offering.planner
     complete = _complete(service.watcher, policy, now)
     while states := list(islice(complete, _BATCH)):
-        planned = [(state, decider.plan(state, policy, now)) for state in states]
-        yield from decider.decide(planned, policy, now)
+        planned = [(state, planner.plan(state, policy, now)) for state in states]
+        yield from zip(states, planner.decide(planned, policy, now), strict=True)
         for state in states:
             state.inspected = None  # its headers take memory, and are not needed any more
 
@@ -100,3 +103,71 @@ def _judge(judge: SourceJudge) -> None:
 
 def _no_cluster() -> TaskClient:
     raise ClusterError("explaining needs no cluster")
+
+
+class LiveSteps:
+    """The page `/steps` of a watcher: all of its steps, as they are when somebody asks.
+
+    It is made in a thread of the web server, while the service goes on. So each row is true of its step, and
+    two rows may be some milliseconds apart.
+    """
+
+    def __init__(self, wall_clock: Callable[[], float] = time.time) -> None:
+        """Begin before the service: until then the page has no steps."""
+        self._service: Service | None = None
+        self._wall_clock = wall_clock
+
+    def attach(self, service: Service) -> None:
+        """Show the steps of this service."""
+        self._service = service
+
+    def rows(self) -> list[StepRow]:
+        """Return a row for each step."""
+        if self._service is None:
+            return []
+        return explain_table(self._service.table, self._service.current_policy, self._service.clock())
+
+    def page(self) -> bytes:
+        """Return the page as JSON."""
+        page = {"at": self._wall_clock(), "steps": [row.to_dict() for row in self.rows()]}
+        return json.dumps(page, allow_nan=False).encode()
+
+
+@dataclass(slots=True)
+class Readiness:
+    """Says why a watcher is not ready; an observer, and read by another thread.
+
+    A dump that does not exist yet is waited for, and a store that does not answer comes back: only what
+    somebody has to change counts.
+    """
+
+    reason: str = ""
+    """Why it is not ready; "" if it is."""
+
+    def observe(self, event: Event) -> None:
+        """Take in a scan of the dump."""
+        if not isinstance(event, DumpState):
+            return
+        denied = [problem for problem in event.problems if problem.kind is ProblemKind.DENIED]
+        readable = [key for key, listing in event.present.items() if key.step is not None and listing.files]
+        self.reason = f"nothing of the dump can be read: {denied[0]}" if denied and not readable else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """The steps that the last scan showed and that were not committed since, as the table has them.
+
+    Run files do not count: they change as long as the job runs.
+    """
+
+    table: StepTable
+
+    @property
+    def steps(self) -> int:
+        """How many steps are not in the store as they were seen last, complete or not."""
+        return len(self.table.left())
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of their files."""
+        return sum(state.listing.nbytes for state in self.table.left() if state.listing is not None)

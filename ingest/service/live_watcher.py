@@ -1,17 +1,85 @@
-"""What a running watcher serves next to its metrics about itself: its steps, lag, backlog and disk."""
+"""What a running watcher serves next to its metrics, fetched: its steps, lag, backlog and disk."""
 
 from __future__ import annotations
 
+import http.client
+import json
+import urllib.error
+import urllib.request
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from ingest.service.live_steps import fetch_page, fetch_steps
 from ingest.steps.explain import StepRow
 from ingest.steps.state import Phase
-from workers.errors import DumpIngestError
+from workers.errors import DumpIngestError, UsageError
+
+FROM_HINT = (
+    "Name where it serves its metrics (the setting metrics, or consolidator_metrics): --from HOST:PORT."
+)
+
+
+def process_address(url: str) -> str:
+    """Return scheme, host and port of a URL, or of `host:9108`: `http://host:9108`.
+
+    Raises:
+        UsageError: it is neither the URL of a web server nor a host with a port.
+    """
+    has_scheme = "://" in url
+    try:
+        parts = urlsplit(url if has_scheme else f"http://{url}")
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if parts.scheme not in ("http", "https") or not parts.hostname or not (has_scheme or port):
+        raise UsageError(f"{url!r} is not the address of a watcher or consolidator", hint=FROM_HINT)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+#: Where the page is, next to `/metrics`.
+PATH = "/steps"
+_TIMEOUT_S = 30.0
+
+
+def fetch_steps(url: str, timeout_s: float = _TIMEOUT_S) -> list[StepRow]:
+    """Return the rows of a running watcher.
+
+    Args:
+        url: where it serves its metrics, such as `http://host:9108`.
+        timeout_s: how long to wait for it, in seconds.
+
+    Raises:
+        UsageError: the URL is not one of a web server.
+        DumpIngestError: nobody answers there, or no watcher does.
+    """
+    page = fetch_page(url, PATH, timeout_s)
+    try:
+        return [StepRow.from_dict(row) for row in json.loads(page)["steps"]]
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        address = f"{process_address(url)}{PATH}"
+        raise DumpIngestError(f"{address} is not served by a watcher", hint=FROM_HINT) from exc
+
+
+def fetch_page(url: str, path: str, timeout_s: float) -> bytes:
+    """Fetch a page of a running watcher.
+
+    Raises:
+        UsageError: the URL is not one of a web server.
+        DumpIngestError: nobody answers there.
+    """
+    address = f"{process_address(url)}{path}"
+    try:
+        with urllib.request.urlopen(address, timeout=timeout_s) as answer:  # noqa: S310 (http or https)
+            return bytes(answer.read())
+    except (OSError, http.client.HTTPException) as exc:
+        if isinstance(exc, urllib.error.HTTPError) and exc.code == http.client.NOT_FOUND:
+            raise DumpIngestError(f"{address} is not served by a watcher", hint=FROM_HINT) from exc
+        reason = getattr(exc, "reason", None) or exc
+        raise DumpIngestError(f"no watcher answers at {address}: {reason}", hint=FROM_HINT) from exc
+
 
 _PREFIX = "dump_ingest_watcher_"
 #: Phases in which nothing more happens to a step.

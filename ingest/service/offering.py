@@ -1,23 +1,38 @@
-"""Takes complete steps from the watcher to the workers, as many as there is room for."""
+"""Takes complete steps from the watcher to the workers: plans them, decides about them, offers them."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from ingest.dispatch.outcomes import StepFailed
 from ingest.dispatch.submitter import Submitter
-from ingest.service.decider import Decider
+from ingest.planning.plan import plan_step, times_rewritten
 from ingest.service.dependencies import Dependencies
-from ingest.service.scan_schedule import ScanSchedule
-from ingest.steps.decide import Decision, Inspect, KeepExisting, Offer, Refuse, StepPolicy
+from ingest.service.options import ServiceOptions
+from ingest.service.shared_tensors import SharedTensors
+from ingest.steps.committed import Committed
+from ingest.steps.decide import (
+    Decision,
+    Inspect,
+    KeepExisting,
+    Offer,
+    Plan,
+    Proposal,
+    Refuse,
+    StepPolicy,
+    decide,
+)
+from ingest.steps.difference import CommittedFiles
 from ingest.steps.events import DumpedAgain
 from ingest.steps.state import StepState, Wait
 from ingest.watching.watcher import Watcher
-from workers.errors import ClusterError, StoreError
+from workers.errors import ClusterError, DamagedStore, StepRemoved, StoreError
 from workers.events import Observer
 from workers.store import commit
+from workers.store.commit import Commit
+from workers.store.model import Origin
 from workers.tasks.model import StepPlan
 
 #: Steps under way at once, and rows of their plans; more only wait in memory.
@@ -29,25 +44,101 @@ _BATCH = 16
 _BATCH_S = 0.1
 
 
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """Plans complete steps, and answers what `decide` asks. Reads the store, and changes nothing in it."""
+
+    root: Path
+    """The dump."""
+    committed: Committed
+    options: ServiceOptions
+    shared: SharedTensors | None = None
+    """Tells what goes into the pool; None if nothing does."""
+
+    def plan(self, state: StepState, policy: StepPolicy, now: float) -> StepPlan:
+        """Plan a step that is inspected and complete."""
+        decision = decide(state, policy, now)
+        assert isinstance(decision, Plan)  # noqa: S101 (for mypy)
+        return self._plan(state, decision.leave_out_tensors)
+
+    def decide(
+        self, planned: Sequence[tuple[StepState, StepPlan]], policy: StepPolicy, now: float
+    ) -> list[Decision]:
+        """Decide about steps that were planned.
+
+        Raises:
+            StoreError: the store refused.
+        """
+        commits = self.committed.read([state.key for state, _ in planned])
+        return [self._decide(state, plan, commits.get(state.key), policy, now) for state, plan in planned]
+
+    def _decide(
+        self, state: StepState, plan: StepPlan, commit: Commit | None, policy: StepPolicy, now: float
+    ) -> Decision:
+        if commit is not None and (state.learn_poison(commit) or _learn_rewrites(state, plan, commit)):
+            return Inspect()
+        files = () if state.listing is None else state.listing.files
+        proposal = Proposal(
+            plan,
+            commit,
+            lambda: self.committed.was_removed(state.key, plan.fingerprint, files),
+            lambda: self._committed_files(commit),
+        )
+        decision = decide(state, policy, now, proposal)
+        if isinstance(decision, Plan):
+            again = self._plan(state, decision.leave_out_tensors)
+            decision = decide(state, policy, now, replace(proposal, plan=again))
+        return decision
+
+    def _plan(self, state: StepState, leave_out_tensors: str) -> StepPlan:
+        inspected, options = state.inspected, self.options
+        assert inspected is not None  # noqa: S101 (for mypy: else it is not complete)
+        listing = inspected.listing
+        return plan_step(
+            inspected,
+            Origin(listing.layout, options.host, str(self.root), listing.rank_from),
+            self.committed.objects.address,
+            options.grid,
+            options.rules,
+            leave_out_tensors=leave_out_tensors,
+            rewrites=state.rewrites,
+            sketches=options.sketches,
+            marginals=options.marginals,
+            shared=None if self.shared is None or leave_out_tensors else self.shared.of(listing.key),
+        )
+
+    def _committed_files(self, commit: Commit | None) -> CommittedFiles | DamagedStore | StepRemoved:
+        if commit is None:
+            return CommittedFiles()
+        try:
+            return self.committed.files_of(commit)
+        except (DamagedStore, StepRemoved) as exc:
+            return exc
+
+
+def _learn_rewrites(state: StepState, plan: StepPlan, commit: Commit) -> bool:
+    """Take over how often an earlier process found files rewritten; return whether that was news."""
+    times = times_rewritten(plan.fingerprint, commit.fingerprint)
+    if times:
+        state.record_rewrites(times)
+    return bool(times)
+
+
 @dataclass(slots=True)
 class Offering:
-    """Decides about the steps that are complete, and offers to the workers those that are to be taken."""
+    """Offers to the workers the complete steps that are to be taken, as many as there is room for."""
 
     watcher: Watcher
-    decider: Decider
+    planner: Planner
     submitter: Submitter
     dependencies: Dependencies
-    schedule: ScanSchedule
     notify: Observer
-    clock: Callable[[], float] = time.monotonic
-    _is_prepared: bool = False
-    """Whether cluster and store have answered once, so that steps can be offered."""
+    outdate: Callable[[], object]
+    """Called when the last scan does not hold any more."""
+    clock: Callable[[], float]
+    has_begun: bool = False
+    """Whether cluster and store have answered once, so that anything may have been written."""
     _refused: list[StepFailed] = field(default_factory=list)
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether anything may have been written."""
-        return self._is_prepared
 
     def offer(self, policy: StepPolicy) -> bool:
         """Offer some steps that are complete; return whether there may be more."""
@@ -60,7 +151,7 @@ class Offering:
             state = self.watcher.next_complete(policy, started)
             if state is None:
                 break
-            planned.append((state, self.decider.plan(state, policy, started)))
+            planned.append((state, self.planner.plan(state, policy, started)))
         if planned:
             self._offer(planned, policy, started)
         return False
@@ -83,19 +174,16 @@ class Offering:
 
     def _offer(self, planned: Sequence[tuple[StepState, StepPlan]], policy: StepPolicy, now: float) -> None:
         try:
-            self._prepare()
-            decisions = self.decider.decide(planned, policy, now)
+            if not self.has_begun:
+                self.submitter.client()
+                commit.ensure_root(self.planner.committed.objects)
+                self.has_begun = True
+            decisions = self.planner.decide(planned, policy, now)
         except (StoreError, ClusterError) as exc:
             self.dependencies.endure(exc)
             return
-        for (state, plan), (_, decision) in zip(planned, decisions, strict=True):
+        for (state, plan), decision in zip(planned, decisions, strict=True):
             self._carry_out(state, plan, decision)
-
-    def _prepare(self) -> None:
-        if not self._is_prepared:
-            self.submitter.prepare()
-            commit.ensure_root(self.decider.committed.objects)
-            self._is_prepared = True
 
     def _carry_out(self, state: StepState, plan: StepPlan, decision: Decision) -> None:
         match decision:
@@ -110,4 +198,4 @@ class Offering:
             case Refuse(error=error):
                 self._refused.append(StepFailed(plan, error))
             case Inspect() | Wait():
-                self.schedule.outdate()
+                self.outdate()

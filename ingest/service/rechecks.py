@@ -9,6 +9,7 @@ generation.
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -16,11 +17,14 @@ from dataclasses import dataclass, field
 
 from ingest.dispatch.clients import TaskClient, shares_of, submit
 from ingest.dispatch.window import TaskMonitor, TaskWindow
-from ingest.steps.events import ContentReplaced, RecheckFailed
+from ingest.reader.damage import Damage
+from ingest.reader.verifying.verify_listing import ExpectedObjects, damage_in_listing
+from ingest.steps.events import ContentReplaced, RecheckFailed, StepDamaged
 from ingest.steps.state import StepState, StepTable
-from workers.errors import ClusterError, DumpIngestError, SourceChanged
-from workers.model import MIB, SourceFile
+from workers.errors import ClusterError, DumpIngestError, SourceChanged, StoreError
+from workers.model import MIB, SourceFile, StepKey
 from workers.store.model import StoreAddress
+from workers.store.objects import ObjectStore
 from workers.tasks import run as tasks
 from workers.tasks.recheck import RecheckJob
 
@@ -191,3 +195,37 @@ def _may_be_read(state: StepState) -> bool:
 
 def _files(state: StepState) -> list[SourceFile]:
     return [] if state.listing is None else list(state.listing.files)
+
+
+@dataclass(slots=True)
+class StartupCheck:
+    """Lists, once and in a thread of its own, the steps that were committed before the service began."""
+
+    objects: ObjectStore
+    _thread: threading.Thread | None = None
+    _damages: list[Damage] = field(default_factory=list)
+
+    def poll(self, table: StepTable) -> list[StepDamaged]:
+        """Start the check on the first call; after it has ended, return the damage once."""
+        if self._thread is None:
+            expected = expected_of(table)
+            # Daemon: a store that does not answer must not keep the process from ending.
+            self._thread = threading.Thread(
+                target=self._run, args=(expected,), name="dump-ingest-damage", daemon=True
+            )
+            self._thread.start()
+        if self._thread.is_alive() or not self._damages:
+            return []
+        damages, self._damages = self._damages, []
+        return [StepDamaged(damage.key, damage.reason, self.objects.address.url) for damage in damages]
+
+    def _run(self, expected: Mapping[StepKey, ExpectedObjects]) -> None:
+        try:
+            self._damages = damage_in_listing(self.objects, expected)
+        except StoreError:
+            return  # what else asks the store says so
+
+
+def expected_of(table: StepTable) -> dict[StepKey, ExpectedObjects]:
+    """Return the objects that a listing must show of each step committed before the service began."""
+    return {state.key: state.stored for state in table if state.stored is not None}

@@ -13,28 +13,33 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ingest.dispatch.outcomes import Outcome, StepFailed, TaskRetried
+from ingest.disk.pressure import DiskSeen
+from ingest.disk.space import space_at
+from ingest.dispatch.clients import TaskClient
+from ingest.dispatch.outcomes import Outcome, StepCommitted, StepFailed, StepStale, TaskRetried
 from ingest.dispatch.submitter import Submitter
-from ingest.dump_retention.policy import SourceDeleted
+from ingest.dispatch.window import TaskMonitor
+from ingest.dump_retention.policy import SourceDeleted, SourceJudge
 from ingest.heartbeat import beat
-from ingest.service.commits import CHECK_S, CommitChecks
-from ingest.service.dependencies import Dependencies
-from ingest.service.disk_watch import DiskWatch
+from ingest.layouts.base import Dump
+from ingest.service.dependencies import Dependencies, StoreProbe
 from ingest.service.foreign_dump import ForeignDumpCheck
-from ingest.service.observers import Observers
-from ingest.service.offering import Offering
-from ingest.service.rechecks import Rechecks
-from ingest.service.scan_schedule import ScanSchedule
-from ingest.service.settling import believable, settle
-from ingest.service.startup_check import StartupCheck
+from ingest.service.offering import Offering, Planner
+from ingest.service.options import ServiceOptions
+from ingest.service.rechecks import Rechecks, StartupCheck
+from ingest.service.shared_tensors import SharedTensors
 from ingest.service.stopping import is_interrupted
 from ingest.steps.committed import Committed
 from ingest.steps.decide import StepPolicy
 from ingest.steps.events import CommitReverted, ContentReplaced, RecheckFailed, StoreRecovered
-from ingest.steps.state import StepTable
+from ingest.steps.state import StepState, StepTable
 from ingest.watching.watcher import DumpState, Watcher
 from workers.errors import ClusterError, StoreError, StoreUnavailable
-from workers.events import Event
+from workers.events import Event, Observer
+from workers.store import commit
+from workers.store.backends.bounded import BoundedObjects, Outage
+from workers.store.objects import ObjectStore
+from workers.store.packed.pool import without_pool
 
 if TYPE_CHECKING:  # importing it takes 0.03 s, and most dumps are kept
     from ingest.dump_retention.retention import SourceRetention
@@ -47,22 +52,85 @@ _SHORT_TICK_S = 0.05
 _FIRST_FILES = 4096
 #: How long what is under way may take to finish after Ctrl-C, in seconds.
 INTERRUPTED_DRAIN_S = 2.0
+#: How often commits are read again, and how many: 10,000 within 40 minutes.
+_RECHECK_S = 60.0
+_RECHECKED = 256
+#: How long the store is asked for commits between two checks for finished tasks, in seconds.
+_CHECK_S = 0.05
+#: The share of the time that scans may take, because a large dump takes long to list. A scan that failed has
+#: mostly waited for the store.
+_SCAN_SHARE = 0.1
+_FAILED_SCAN_SHARE = 0.5
+#: The longest pause, in seconds, after a scan that took far longer than the one before: something other than
+#: the size of the dump may have held it up.
+_LONGEST_FIRST_REST_S = 60.0
+_ELSEWHERE_HINT = "A directory as store must be the same one for the workers; else use a URL such as s3://..."
+
+
+class Observers(list[Observer]):
+    """The observers of one service, in the order in which they are called."""
+
+    def notify(self, event: Event) -> None:
+        """Call every observer with an event."""
+        for observer in self:
+            observer(event)
+
+
+@dataclass(slots=True)
+class ScanSchedule:
+    """When to scan the dump: often, but for at most a tenth of the time."""
+
+    poll_s: float = 1.0
+    """The shortest time between two scans, in seconds."""
+    clock: Callable[[], float] = time.monotonic
+    is_fresh: bool = False
+    """Whether no step has changed its state since the last scan, so that its result still holds."""
+    next_at: float = 0.0
+    rests_until: float = 0.0
+    """Until this time, a change in the dump does not make a scan due."""
+    _last_took_s: float = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to scan."""
+        return self.clock() >= self.next_at
+
+    def scan_soon(self) -> None:
+        """Make a scan due now."""
+        self.next_at = 0.0
+
+    def note_change(self) -> None:
+        """Make a scan due as soon as the share of the time allows, because the dump has changed."""
+        self.next_at = min(self.next_at, self.rests_until)
+
+    def outdate(self) -> None:
+        """Record that a step has changed its state since the last scan."""
+        self.is_fresh = False
+
+    def record_scan(self, started: float, *, failed: bool) -> None:
+        """Record a scan that has just ended."""
+        share = _FAILED_SCAN_SHARE if failed else _SCAN_SHARE
+        now = self.clock()
+        took_s, last_took_s, rest_per_s = now - started, self._last_took_s, 1 / share - 1
+        self._last_took_s = took_s
+        rest_s = min(took_s * rest_per_s, max(last_took_s * rest_per_s, _LONGEST_FIRST_REST_S))
+        self.rests_until = now + rest_s
+        self.next_at = max(now + self.poll_s, self.rests_until)
 
 
 @dataclass(slots=True)
 class Service:
-    """Watcher, store, workers and retention of one dump; `ingest.service.build` puts them together."""
+    """Watcher, store, workers and retention of one dump; `build_service` puts them together."""
 
+    options: ServiceOptions
     table: StepTable
     """What is known of each step: the one thing that all parts share."""
     watcher: Watcher
     committed: Committed
     offering: Offering
     submitter: Submitter
-    commits: CommitChecks
     retention: SourceRetention | None
     """Deletes what is committed; None if dumps are kept."""
-    disk: DiskWatch
     dependencies: Dependencies
     schedule: ScanSchedule
     observers: Observers
@@ -71,9 +139,12 @@ class Service:
     """Finds out whether the dump belongs to the store; None if its steps are to be replaced anyway."""
     rechecks: Rechecks
     """Reads committed files again."""
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float]
     dump_state: DumpState | None = None
     """What the last scan showed; None before the first."""
+    disk: DiskSeen | None = None
+    """How full the disk of the dump was at the last scan; None if that does not matter."""
+    _next_recheck: float | None = None
 
     def tick(self, *, wake: Callable[[float], object] | None = None) -> list[Outcome]:
         """Scan the dump, decide about complete steps, submit them, settle what has finished, and delete.
@@ -93,24 +164,33 @@ class Service:
         has_more = self.offering.offer(self.current_policy) or has_postponed
         is_asking = self._ask_store()
         outcomes = self._settle(self._idle(wake, has_more=has_more, is_asking=is_asking))
-        self._delete()
-        self._recheck(is_idle=not (has_more or is_asking or outcomes))
+        if self.retention is not None:
+            with self._enduring():
+                self._report_all(self.retention.poll())
+        self._recheck_files(is_idle=not (has_more or is_asking or outcomes))
         return outcomes
 
     @property
     def current_policy(self) -> StepPolicy:
         """The policy, for a disk that is as full as it was at the last scan."""
-        return self.disk.apply_to(self.policy)
+        return self.policy if self.disk is None else self.policy.under(self.disk)
 
     @property
     def is_deleting(self) -> bool:
         """Whether files of the dump are still to be deleted."""
         return self.retention is not None and self.retention.busy
 
+    def measure_disk(self) -> None:
+        """Measure the free space and report it. While the dump is gone, the last measurement stands."""
+        space = space_at(self.watcher.dump.root)
+        if self.options.pressure is not None and space is not None:
+            self.disk = self.options.pressure.judge(space)
+            self.observers.notify(self.disk)
+
     def scan(self) -> None:
         """Scan the dump, measure its disk, and compare the result with the store."""
         started = self.clock()
-        self.disk.measure()
+        self.measure_disk()
         try:
             first_files = _FIRST_FILES if self.dump_state is None else 0
             dump_state = self.watcher.scan(self.committed, self.current_policy, first_files=first_files)
@@ -133,7 +213,7 @@ class Service:
         self.schedule.record_scan(started, failed=False)
         if self.dump_state.postponed:
             self.schedule.scan_soon()
-        self._report_all([CommitReverted(key) for key in self.commits.recheck()])
+        self._recheck_commits()
 
     def check_ranks(self, ranks: Collection[int], *, explains: bool = False) -> None:
         """Find out whether these ranks belong to the store, before anything of them is committed.
@@ -188,16 +268,22 @@ class Service:
 
     def _ask_store(self) -> bool:
         """Ask the store for a part of what it has of the dump; return whether that was necessary."""
-        has_asked = self.commits.ask()
-        if has_asked and self.committed.is_checked:
+        if self.committed.is_checked:
+            return False
+        try:
+            is_left = self.committed.check(_CHECK_S)
+        except StoreError as exc:
+            self.dependencies.endure(exc)
+            return False
+        if not is_left:
             self.schedule.scan_soon()
-        return has_asked
+        return True
 
     def _idle(self, wake: Callable[[float], object] | None, *, has_more: bool, is_asking: bool) -> float:
         """Wait, if nothing is to be done; return how long to wait for tasks to finish."""
         busy = bool(self.submitter.offered_steps)
         if busy and not has_more:
-            return CHECK_S if is_asking else _TICK_S  # workers need the processor, too
+            return _CHECK_S if is_asking else _TICK_S  # workers need the processor, too
         if wake is not None and not busy:
             is_in_hurry = self.is_deleting or self.rechecks.is_busy
             pause_s = min(_SHORT_TICK_S if is_in_hurry else _TICK_S, self.schedule.poll_s)
@@ -208,43 +294,67 @@ class Service:
         """Wait for tasks to finish, and record what came of their steps."""
         beat()
         finished: list[Outcome] = []
-        try:
+        with self._enduring():
             finished = self.submitter.poll(timeout_s)
-        except ClusterError as exc:
-            self.dependencies.endure(exc)
-        outcomes: list[Outcome] = [*self.offering.take_refused()]
-        outcomes += [
-            believable(outcome, self.table.ensure(outcome.plan.key))
-            for outcome in self.commits.confirm(finished)
+        outcomes = [
+            settle(outcome, self.table.ensure(outcome.plan.key), self.clock())
+            for outcome in (*self.offering.take_refused(), *self._confirm(finished))
         ]
         for outcome in outcomes:
             self.schedule.outdate()
             if isinstance(outcome, StepFailed | TaskRetried):
                 self.dependencies.probe.report_failure(outcome.error)
-            settle(outcome, self.table.ensure(outcome.plan.key), self.clock())
             self.observers.notify(outcome)
         return outcomes
 
-    def _delete(self) -> None:
-        """Go on with deleting what is committed."""
-        if self.retention is None:
+    def _confirm(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Return the outcomes; a commit that workers made and this process cannot see is a failure."""
+        made = {outcome.plan.key: outcome for outcome in outcomes if isinstance(outcome, StepCommitted)}
+        try:
+            commits = self.committed.read(list(made))
+        except StoreError as exc:
+            self.dependencies.report(exc)
+            return list(outcomes)
+        return [
+            outcome
+            if not isinstance(outcome, StepCommitted)
+            or (
+                (seen := commits.get(outcome.plan.key)) is not None
+                and outcome.plan.fingerprint in seen.record.generations
+            )
+            else _not_seen(outcome)
+            for outcome in outcomes
+        ]
+
+    def _recheck_commits(self) -> None:
+        """Read some commits again if it is time to, and report the steps of which an older one came back."""
+        now = self.clock()
+        is_due = self._next_recheck is not None and now >= self._next_recheck
+        if is_due or self._next_recheck is None:  # at first all was just read
+            self._next_recheck = now + _RECHECK_S
+        if not is_due:
             return
         try:
-            self._report_all(self.retention.poll())
-        except ClusterError as exc:
-            self.dependencies.endure(exc)
+            self._report_all([CommitReverted(key) for key in self.committed.recheck(_RECHECKED)])
+        except StoreError as exc:
+            self.dependencies.report(exc)
 
-    def _recheck(self, *, is_idle: bool) -> None:
+    def _recheck_files(self, *, is_idle: bool) -> None:
         """Go on with reading committed files again, if nothing else is to be done."""
         is_idle = is_idle and self.dump_state is not None and not self.submitter.offered_steps
-        try:
+        with self._enduring():
             events = self.rechecks.poll(is_idle=is_idle and not self.is_deleting)
+            if events:
+                self.schedule.scan_soon()
+            self._report_all(events)
+
+    @contextmanager
+    def _enduring(self) -> Iterator[None]:
+        """Have a cluster that does not answer waited for, unless the service gives up."""
+        try:
+            yield
         except ClusterError as exc:
             self.dependencies.endure(exc)
-            return
-        if events:
-            self.schedule.scan_soon()
-        self._report_all(events)
 
     def _resume(self) -> None:
         """Try at once what waited for the store, which is back."""
@@ -264,6 +374,35 @@ class Service:
             self.observers.notify(event)
 
 
+def settle(outcome: Outcome, state: StepState, now: float) -> Outcome:
+    """Record what came of a step: when it is tried again, and what is to be looked at before.
+
+    Returns:
+        The outcome, with the error to believe in.
+    """
+    plan = outcome.plan
+    match outcome:
+        case StepStale():
+            state.record_stale(plan.fingerprint)
+        case StepCommitted(summary=summary):
+            is_partial = summary.status == "partial"
+            files = frozenset(entry.source for entry in plan.entries) if is_partial else frozenset()
+            state.record_commit(without_pool(plan.fingerprint), now, files)
+        case StepFailed():
+            error = state.believable(outcome.error)
+            if not state.record_bad_file(plan, error):
+                state.record_failure(error, now)
+            return StepFailed(plan, error)
+    return outcome
+
+
+def _not_seen(outcome: StepCommitted) -> StepFailed:
+    """Return the failure of a step that workers have committed elsewhere."""
+    plan = outcome.plan
+    message = f"{plan.key}: the workers committed it, but it is not in {plan.store.url} as seen from here"
+    return StepFailed(plan, StoreError(message, hint=_ELSEWHERE_HINT))
+
+
 @contextmanager
 def without_old_objects() -> Iterator[None]:
     """Leave what is in memory by now out of garbage collections.
@@ -275,3 +414,89 @@ def without_old_objects() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
+
+
+def build_service(
+    dump: Dump,
+    objects: ObjectStore,
+    connect: Callable[[], TaskClient],
+    options: ServiceOptions | None = None,
+    *,
+    observers: Sequence[Observer] = (),
+) -> Service:
+    """Put a service together, around one table of steps; nothing is scanned yet.
+
+    Args:
+        dump: what to take steps from.
+        objects: the store to take them into.
+        connect: returns a connected client; called when the first step is offered, and if a client is lost.
+        options: what to do.
+        observers: called with everything that happens.
+    """
+    options = options or ServiceOptions()
+    table, heard, clock, outage = StepTable(), Observers(observers), options.clock, Outage()
+    patient = BoundedObjects(objects, options.patience_s, outage)
+    committed = Committed(patient, table, take_removed=options.take_removed, notify=heard.notify)
+    watcher = Watcher(dump, options.grid, table, options.quiet_clock)
+    monitor = TaskMonitor(options.task_timeout_s, clock, notify=heard.notify)
+    submitter = Submitter(connect, options.limits, table, clock, options.resources, monitor=monitor)
+    schedule = ScanSchedule(options.poll_s, clock)
+    other_roots = frozenset(options.continues)
+
+    def ask() -> None:
+        commit.read_root(objects)
+        outage.end()
+
+    dependencies = Dependencies(
+        heard.notify,
+        StoreProbe(ask),
+        options.retry_forever,
+        options.patience_s,
+        outage,
+        lambda: commit.read_root(patient),
+        clock,
+    )
+    planner = Planner(dump.root, committed, options, SharedTensors(patient) if options.pool else None)
+    foreign_dumps = ForeignDumpCheck(dump, patient, options.grid, options.host, set(other_roots))
+    return Service(
+        options=options,
+        table=table,
+        watcher=watcher,
+        committed=committed,
+        offering=Offering(watcher, planner, submitter, dependencies, heard.notify, schedule.outdate, clock),
+        submitter=submitter,
+        retention=_retention(dump, committed, submitter, options, monitor),
+        dependencies=dependencies,
+        schedule=schedule,
+        observers=heard,
+        policy=replace(options.policy, deletes=options.retention is not None, other_roots=other_roots),
+        foreign_dumps=None if options.policy.replace else foreign_dumps,
+        rechecks=Rechecks(
+            table,
+            str(dump.root),
+            objects.address,
+            submitter.client,
+            options.recheck_rate,
+            options.resources,
+            clock,
+            monitor,
+        ),
+        clock=clock,
+    )
+
+
+def _retention(
+    dump: Dump, committed: Committed, submitter: Submitter, options: ServiceOptions, monitor: TaskMonitor
+) -> SourceRetention | None:
+    if options.retention is None:
+        return None
+    from ingest.dump_retention.retention import ReadBacks, SourceRetention  # deferred: 0.03 s, mostly idle
+
+    return SourceRetention(
+        SourceJudge(committed.table, committed, dump.root, options.host, options.retention),
+        committed.objects.address,
+        ReadBacks(submitter.client, options.limits.inflight_nbytes, options.resources, monitor),
+        retry_forever=options.retry_forever,
+        dry_run=options.dry_run,
+        clock=options.clock,
+    )

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
+from ingest.dispatch.runners import open_runner
 from ingest.findings.evaluator import SeriesEvaluator
 from ingest.reader.require import require_store
-from ingest.service.report import Report
+from ingest.service.one_shot import Report
 from ingest.settings import Settings, load
-from ingest.wiring.runner import open_runner
 from ingest.wiring.stores import address_of_store
 from workers.errors import StoreError
 from workers.rules.ready import rules_of

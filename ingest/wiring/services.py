@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -9,19 +11,24 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ingest.disk.pressure import Pressure, parse_threshold
 from ingest.dispatch.outcomes import JobConverted
 from ingest.dispatch.processes import ProcessWorkers
+from ingest.dispatch.submitter import DispatchLimits
+from ingest.dump_retention.policy import RetentionPolicy
 from ingest.layouts.base import Dump
 from ingest.layouts.beside import tensors_beside
 from ingest.layouts.detect import find_dump
-from ingest.service.build import build_service
-from ingest.service.one_shot import ingest_once
-from ingest.service.report import Report
-from ingest.service.service import Service, without_old_objects
+from ingest.service.explaining import explain_dump
+from ingest.service.one_shot import Report, ingest_once
+from ingest.service.options import ServiceOptions
+from ingest.service.service import Service, build_service, without_old_objects
 from ingest.service.stopping import StopRequest
 from ingest.settings import Settings, load
-from ingest.wiring.options import options_of
-from ingest.wiring.stores import place_of_store, refuse_misplaced
+from ingest.steps.decide import CompletenessPolicy, StepPolicy
+from ingest.steps.explain import StepRow
+from ingest.wiring.stores import grid_of, place_of_store, refuse_misplaced
+from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.errors import StoreSilent, UsageError
 from workers.events import Event, Observer
 from workers.rules.ready import rules_of
@@ -31,6 +38,64 @@ from workers.store.opening import open_objects
 
 if TYPE_CHECKING:
     from ingest.dispatch.cluster import Cluster
+
+
+#: How long the loop of a watcher waits for the store, in seconds. What takes longer is left to the workers.
+_PATIENCE_S = 10.0
+
+
+def options_of(settings: Settings, *, retry_forever: bool = False, dry_run: bool = False) -> ServiceOptions:
+    """Return the options of a service from its settings.
+
+    Raises:
+        UsageError: a rule is wrong.
+    """
+    completeness = CompletenessPolicy(settings.quiet_s, settings.settle_s)
+    deletes = settings.after_commit == "delete"
+    return ServiceOptions(
+        policy=StepPolicy(completeness, settings.order, replace=settings.replace),
+        grid=grid_of(settings),
+        limits=DispatchLimits(int(settings.inflight_size)),
+        resources=settings.worker_resources,
+        host=settings.host or socket.gethostname(),
+        rules=rules_of(settings.rules),
+        poll_s=settings.poll_s,
+        retry_forever=retry_forever,
+        # A watcher never takes again what was removed, or it would undo each `gc`.
+        take_removed=settings.replace and not retry_forever,
+        pressure=Pressure(settings.under_pressure, parse_threshold(settings.pressure_free)),
+        continues=frozenset(settings.continues),
+        recheck_rate=_recheck_rate(settings, watches=retry_forever),
+        retention=RetentionPolicy(settings.keep_last, settings.keep_anomalous) if deletes else None,
+        dry_run=dry_run,
+        patience_s=min(_PATIENCE_S, settings.store_timeout_s) if retry_forever else settings.store_timeout_s,
+        task_timeout_s=settings.task_timeout_s,
+        pool=settings.pool,
+        sketches=settings.sketches,
+        marginals=MarginalScope(settings.marginals),
+    )
+
+
+def _recheck_rate(settings: Settings, *, watches: bool) -> float:
+    """Return how many bytes of committed files are read again each second: a run of `ingest` does it once."""
+    if watches:
+        return float(settings.recheck_rate)
+    return math.inf if settings.recheck else 0.0
+
+
+def explain_steps(dump: str | Path, settings: Settings) -> list[StepRow]:
+    """Explain where each step of a dump is and why; what `dump-ingest watch --explain` prints.
+
+    Scans the dump and asks the store once, and writes nothing; needs no cluster.
+
+    Raises:
+        UsageError: the directory is not a dump, or the store would lie in it.
+        StoreError: the store cannot be used.
+    """
+    tree = find_dump(Path(dump), rank_map=settings.rank_map, layout=settings.layout, with_checkpoints=False)
+    objects = open_objects(place_of_store(settings, tree))
+    commit.read_root(objects)
+    return explain_dump(tree, objects, options_of(settings, retry_forever=True))
 
 
 def start_workers(settings: Settings, *, retry_forever: bool = False) -> Cluster | ProcessWorkers:

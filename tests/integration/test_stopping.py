@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ingest.reader.catalog import open_catalog
-from ingest.service.live_steps import fetch_steps
+from ingest.service.live_watcher import fetch_steps
 from tests.cli import start
 from tests.servers.process import free_port
 

@@ -10,8 +10,8 @@ from ingest.consolidating.lease import Lease, LeaseHeld
 from ingest.dispatch.outcomes import StepFailed
 from ingest.dispatch.submitter import DispatchLimits
 from ingest.dump_retention.policy import RetentionPolicy
-from ingest.service.build import ServiceOptions, build_service
-from ingest.service.service import Service
+from ingest.service.options import ServiceOptions
+from ingest.service.service import Service, build_service
 from ingest.steps.decide import CompletenessPolicy, StepPolicy
 from ingest.steps.difference import FilesNotTaken
 from ingest.steps.explain import explain_table

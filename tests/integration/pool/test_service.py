@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ingest.api import GcPolicy, consolidate
-from ingest.service.report import Report
+from ingest.service.one_shot import Report
 from tests import checker
 from tests.cli import run as cli_run
 from tests.gc_stores import gc

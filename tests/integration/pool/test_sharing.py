@@ -12,13 +12,13 @@ from ingest.planning import plan as planning
 from ingest.planning.inspection import inspect
 from ingest.reader.catalog import Catalog
 from ingest.reader.verifying.verify import verify
-from ingest.service.planner import Planner
-from ingest.service.shared_tensors import SharedTensors
+from ingest.steps.state import StepState
 from tests import checker
 from tests.gc_stores import age
 from tests.npy_files import tensor_name
 from tests.pools import RANKS, TIME, PooledRun, replicas, run, small_pools, values_of
 from tests.servers.ceph import S3Bucket
+from tests.services import make_service
 from workers.model import StepKey
 from workers.store.packed import pool
 
@@ -171,10 +171,10 @@ def test_without_tensors_nothing_is_pooled(pooled: PooledRun) -> None:
     key = StepKey(0, 1)
     tree = find_dump(pooled.dump.root)
     (listing,) = (listing for listing in tree.scan({}).listings if listing.key == key)
-    inspected = inspect(tree.root, listing, tree.describe(listing))
-    planner = Planner(tree.root, pooled.address, pooled.grid, shared=SharedTensors(pooled.objects))
-    assert any(segment.pooled for job in planner.plan(inspected).jobs for segment in job.segments)
-    without = planner.plan(inspected, leave_out_tensors="full")
+    state = StepState(key, inspected=inspect(tree.root, listing, tree.describe(listing)))
+    planner = make_service(pooled.dump.root, pooled.store, grid=pooled.grid, pool=True).offering.planner
+    assert any(segment.pooled for job in planner._plan(state, "").jobs for segment in job.segments)
+    without = planner._plan(state, "full")
     assert not any(segment.pooled for job in without.jobs for segment in job.segments)
     run(without)
     assert not list(verify(open_store(str(pooled.store))))

@@ -8,7 +8,7 @@ import typer
 
 from ingest.cli.ingest_report import exit_as, print_report
 from ingest.layouts.base import Problem
-from ingest.service.report import Report
+from ingest.service.one_shot import Report
 from ingest.settings import Settings
 from ingest.steps.difference import FilesNotTaken
 from ingest.steps.events import DumpedAgain

@@ -6,7 +6,7 @@ from ingest.cli.ingest_report import _say_problems
 from ingest.cli.ingest_sources import _REASONS, say_sources, sources_row
 from ingest.dump_retention.policy import SourceDeleted
 from ingest.layouts.base import Problem
-from ingest.service.report import Report
+from ingest.service.one_shot import Report
 from ingest.steps.events import SourceKept
 from ingest.steps.keeping import KeepReason
 from workers.model import StepKey

@@ -14,7 +14,7 @@ import zarr
 import ingest
 from ingest.consolidating import consolidator
 from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
-from ingest.consolidating.runners import in_threads
+from ingest.dispatch.runners import in_threads
 from ingest.heartbeat import last_beat
 from ingest.reader.cubes.consolidated import open_cubes
 from tests.cube_stores import NAMES, Killed, Unpublished, assert_is_what_is_committed, once, put

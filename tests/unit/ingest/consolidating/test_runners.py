@@ -6,7 +6,7 @@ import pytest
 from distributed import Client
 
 from ingest.consolidating.consolidator import Consolidator
-from ingest.consolidating.runners import in_threads, on_cluster
+from ingest.dispatch.runners import in_threads, on_cluster
 from tests.cube_stores import assert_is_what_is_committed, put
 from workers.store.consolidated.cubes import CubeGrid
 from workers.store.objects import ObjectStore

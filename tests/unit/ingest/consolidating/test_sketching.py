@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ingest.api import open_store
-from ingest.consolidating.runners import in_threads
-from ingest.consolidating.sketching import SketchReport, sketch_steps
+from ingest.dispatch.runners import in_threads
+from ingest.wiring.sketching import SketchReport, sketch_steps
 from tests.damages import flip, only
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly

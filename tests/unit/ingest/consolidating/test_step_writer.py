@@ -7,7 +7,7 @@ import pytest
 
 from ingest.consolidating.consolidator import Consolidator
 from ingest.consolidating.lease import LEASE_S, Lease
-from ingest.consolidating.runners import in_threads
+from ingest.dispatch.runners import in_threads
 from ingest.reader.cubes.consolidated import open_cubes
 from tests.cube_stores import (
     NAMES,

@@ -8,7 +8,8 @@ import pytest
 from distributed import Client
 from distributed.client import ClosedClientError, FutureCancelledError
 
-from ingest.dispatch.window import TaskWindow, run_in_order
+from ingest.dispatch.runners import run_in_order
+from ingest.dispatch.window import TaskWindow
 from tests.fake_client import FakeFuture
 from tests.servers.cluster import DaskCluster
 from workers.errors import ClusterError, DumpIngestError

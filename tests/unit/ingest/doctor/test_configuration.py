@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from ingest.doctor.configuration import check_configuration
+from ingest.doctor.checks import check_configuration
 from tests.dumps import DumpLibrary
 
 

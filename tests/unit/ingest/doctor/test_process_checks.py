@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from ingest.doctor import process_checks
-from ingest.doctor.check import Check
+from ingest.doctor import remote
 from ingest.doctor.checks import run_checks
-from ingest.doctor.process_checks import check_process
+from ingest.doctor.remote import Check, check_process
 from ingest.metrics import ConsolidatorMetrics, WatcherMetrics, common, serve
 from ingest.settings import load
 from tests.npy_files import MadeDump
@@ -97,7 +96,7 @@ def test_a_process_that_is_gone_evicted_or_pending() -> None:
 
 def test_a_process_that_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel accepts connections for it."""
-    monkeypatch.setattr(process_checks, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(remote, "_ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         check = check_process(url, STORE, is_view_kept=False)
@@ -173,7 +172,7 @@ def test_what_refuses_to_show_metrics_is_told_with_its_status(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For instance a proxy that asks for a token."""
-    monkeypatch.setattr(process_checks, "_get", lambda _: (401, "Unauthorized"))
+    monkeypatch.setattr(remote, "_get", lambda _: (401, "Unauthorized"))
     assert checked(process).detail.endswith(
         "is not a watcher or consolidator: it answers /metrics with status 401"
     )

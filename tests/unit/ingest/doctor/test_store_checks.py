@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.doctor.store_checks import check_clock
+from ingest.doctor.remote import check_clock
 
 
 @pytest.mark.parametrize(

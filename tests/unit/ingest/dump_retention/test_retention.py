@@ -11,7 +11,7 @@ import pytest
 
 from ingest.api import open_store
 from ingest.dump_retention.policy import RetentionPolicy
-from ingest.service.report import Report
+from ingest.service.one_shot import Report
 from ingest.steps.difference import FilesNotTaken
 from ingest.steps.events import CommitKept, SourceKept
 from ingest.steps.keeping import KeepReason

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from ingest.dispatch.outcomes import StepCommitted
-from ingest.service.backlog import Backlog
-from ingest.service.settling import settle
+from ingest.service.explaining import Backlog
+from ingest.service.service import settle
 from ingest.steps.state import Phase, StepTable
 from tests.metric_values import listing
 from tests.npy_files import MadeDump, tensor_name

@@ -40,7 +40,7 @@ def test_a_step_that_went_back_is_taken_again(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit that was long given up reaches the store when a newer generation is there."""
-    monkeypatch.setattr("ingest.service.commits._RECHECK_S", 0.0)
+    monkeypatch.setattr("ingest.service.service._RECHECK_S", 0.0)
     running, heard = observed_service(filled, store, policy=StepPolicy(CompletenessPolicy(0.1, 0.1)))
     look_again(running)
     leaf = store / "rank_0" / "step_1" / "zarr.json"
@@ -61,7 +61,7 @@ def test_what_another_watcher_commits_knowingly_stands(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two watchers that see different files do not take turns for ever."""
-    monkeypatch.setattr("ingest.service.commits._RECHECK_S", 0.0)
+    monkeypatch.setattr("ingest.service.service._RECHECK_S", 0.0)
     running, heard = observed_service(filled, store)
     look_again(running)
     late = filled.add(np.ones(3), tensor_name(slot=7), rank=0, step=1)

@@ -4,8 +4,7 @@ import threading
 
 import pytest
 
-from ingest.service.dependencies import Dependencies
-from ingest.service.store_probe import StoreProbe
+from ingest.service.dependencies import Dependencies, StoreProbe
 from ingest.steps.events import DependencyDown
 from tests.services import Heard
 from workers.errors import ClusterError, StoreUnavailable

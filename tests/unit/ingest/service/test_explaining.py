@@ -9,8 +9,8 @@ import pytest
 from ingest.disk.pressure import Pressure, Threshold
 from ingest.dump_retention.policy import RetentionPolicy
 from ingest.layouts.detect import find_dump
-from ingest.service.build import ServiceOptions
 from ingest.service.explaining import explain_dump
+from ingest.service.options import ServiceOptions
 from ingest.steps.decide import CompletenessPolicy, StepPolicy
 from ingest.steps.explain import StepRow
 from ingest.store_gc import apply_gc, plan_gc

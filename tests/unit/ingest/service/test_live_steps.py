@@ -9,7 +9,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from ingest.metrics import serve
-from ingest.service.live_steps import PATH, LiveSteps, fetch_steps
+from ingest.service.explaining import LiveSteps
+from ingest.service.live_watcher import PATH, fetch_steps
 from tests.npy_files import MadeDump
 from tests.servers.process import free_port, http_get
 from tests.services import make_service

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.service.process_address import process_address
+from ingest.service.live_watcher import process_address
 from workers.errors import UsageError
 
 

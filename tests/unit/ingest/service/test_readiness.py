@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ingest.layouts.base import Problem
-from ingest.service.readiness import Readiness
+from ingest.service.explaining import Readiness
 from tests.metric_values import listing, look
 
 DENIED = Problem("rank_1", "permission denied", denied=True)

@@ -7,7 +7,7 @@ import numpy as np
 from ingest.dispatch.outcomes import StepCommitted, StepFailed
 from ingest.dump_retention.policy import ReadBackFailed, RetentionPolicy, SourceDeleted
 from ingest.layouts.base import Problem
-from ingest.service.report import Report
+from ingest.service.one_shot import Report
 from ingest.steps.state import Phase, StepTable, Wait, WaitFor
 from ingest.watching.watcher import DumpState
 from tests.deleting import Run

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ingest.service.scan_schedule import ScanSchedule
+from ingest.service.service import ScanSchedule
 from ingest.watching.watcher import DumpState, Watcher
 from tests.npy_files import MadeDump
 from tests.services import observed_service

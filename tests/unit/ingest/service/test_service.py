@@ -55,7 +55,7 @@ def test_what_failed_for_want_of_the_store_is_tried_as_soon_as_it_is_back(
     running.dependencies.probe.pause_s = 0.01
     with monkeypatch.context() as patch:
         patch.setattr(ObservedObjects, "put_many", _unavailable)
-        patch.setattr("ingest.service.build.commit.read_root", _unavailable)
+        patch.setattr("ingest.service.service.commit.read_root", _unavailable)
         _tick_until(running, lambda: sum(isinstance(event, StepFailed) for event in heard) == 5)
         for _ in range(5):
             running.tick()

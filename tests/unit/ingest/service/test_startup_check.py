@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from ingest.reader.verifying.verify_listing import ExpectedObjects
-from ingest.service.startup_check import StartupCheck, expected_of
+from ingest.service.rechecks import StartupCheck, expected_of
 from ingest.steps.state import StepTable
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly

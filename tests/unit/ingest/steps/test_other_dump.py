@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingest.api import open_store
-from ingest.service.one_shot import ingest_once
-from ingest.service.report import Report
+from ingest.service.one_shot import Report, ingest_once
 from ingest.steps.difference import comes_from_other_dump
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump

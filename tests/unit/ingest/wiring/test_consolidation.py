@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ingest.consolidating.lease import LeaseHeld
-from ingest.service.report import Report
+from ingest.service.one_shot import Report
 from ingest.settings import load
 from ingest.wiring.consolidation import consolidate, consolidate_after, open_consolidator
 from tests.npy_files import MadeDump

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ingest.settings import Settings, load
-from ingest.wiring.explaining import explain_steps
+from ingest.wiring.services import explain_steps
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from workers.errors import StoreFormatError, UsageError

@@ -5,7 +5,7 @@ from typing import Any
 from ingest.disk.pressure import Threshold
 from ingest.dump_retention.policy import RetentionPolicy
 from ingest.settings import Settings, load
-from ingest.wiring.options import options_of
+from ingest.wiring.services import options_of
 from workers.arrays.sketches.marginal_scope import MarginalScope
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from ingest.dispatch.runners import open_runner
 from ingest.settings import load
-from ingest.wiring.runner import open_runner
 
 
 @pytest.mark.parametrize("workers", [None, pytest.param(1, marks=pytest.mark.dask)])

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ingest.api import consolidate, open_store, repair
-from ingest.consolidating.runners import in_threads
-from ingest.consolidating.sketching import sketch_steps
+from ingest.dispatch.runners import in_threads
+from ingest.wiring.sketching import sketch_steps
 from tests.damages import only
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly, plan_all
