@@ -142,7 +142,9 @@ def _compare(store: Any, reference: Any) -> Iterator[Statement]:
     name = first["name_a"] or first["name_b"]
     step = first["step_a"] if first["step_a"] is not None else first["step_b"]
     rank = first["rank_a"] if first["rank_a"] is not None else first["rank_b"]
-    yield Statement("compare", text, _places(name), step, (rank,), _cause(first), _admits(first))
+    # A tensor that was put together is that of all ranks that hold a part.
+    ranks = tuple(first.get("ranks_a") or (rank,))
+    yield Statement("compare", text, _places(name), step, ranks, _cause(first), _admits(first))
 
 
 _ALONE: dict[str, Callable[[Any], Iterator[Statement]]] = {

@@ -72,6 +72,10 @@ class Job:
         dump = self.run.dump
         if dump in _RECORDED:
             return ingest.record(model, self.directory, **{**_RECORDED[dump], **how})
+        if dump is Dump.SGLANG:
+            from proving.sglang import dumped  # deferred: it needs the package of SGLang
+
+            return dumped(model, self.directory, how.get("mesh"))
         return _hooked(model, self.directory / f"rank{self.rank}", dump, how.get("first_step", 0))
 
 

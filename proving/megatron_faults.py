@@ -82,7 +82,7 @@ FAULTS = {
     "averaged before the last microbatch": _mistake(_GRADIENT, Cause.MISSING_REDUCTION),
     "summed instead of averaged": _mistake(_GRADIENT, Cause.FACTOR, hidden=_CHOICE),
     "divided twice": _mistake(_GRADIENT, Cause.FACTOR, hidden=_CHOICE),
-    "experts not divided": _mistake(_GRADIENT, Cause.FACTOR, hidden=_CHOICE),
+    "experts not divided": _mistake("Gradient.*experts*", Cause.FACTOR, hidden=_CHOICE),
     # loss
     "divided by the own number of targets": _mistake(_LOSS, Cause.FACTOR, hidden=_CHOICE),
     "not divided by the number of microbatches": _mistake(_LOSS, Cause.FACTOR, hidden=_CHOICE),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from proving.case import Case, Run
+from proving.case import Case, Dump, Run
 
 Options = dict[str, Any]
 
@@ -233,6 +233,14 @@ def _by_tools(seed: int) -> Iterator[Case]:
             run.having(stages=1) if run.program == "pipeline" else run.having(kind="ddp"), ranks=1
         )
         yield Case(name, run, None if "cnn" in name else alone)
+    for name in ("dtensor tp", "dtensor tp on 4", "dtensor sp", "dtensor sp on 4", "fsdp2 x dtensor tp"):
+        run = replace(runs[name], dump=Dump.SGLANG)
+        alone = replace(run.having(kind="ddp"), ranks=1)
+        yield Case(f"{name}, SGLang's dumper", run, alone)
+    for name in ("tp=2", "sp=2", "dp=2 tp=2", "tp=2, late", "cp=2"):
+        run = replace(_megatron(seed, CUTS[name]), dump=Dump.SGLANG)
+        alone = replace(_uncut(seed, CUTS[name]), dump=Dump.SGLANG)
+        yield Case(f"megatron, {name}, SGLang's dumper", run, alone)
     for fault, name, at, on, source in TOOL_MISTAKES:
         run = replace(runs[name], fault=fault, at=at, on=on)
         yield Case(f"{name}: {fault}", run, runs[name], source=source or "own")

@@ -83,12 +83,18 @@ class World:
 
     def wrong(self, fault, at=""):
         """Whether this is done wrong here and now."""
-        if self.job.run.fault != fault or self.options.where not in ("", at):
+        where = self.options.where
+        if self.job.run.fault != fault or where not in ("", at):
             return False
         holds, _, last = at.rpartition(".")
         block = ".".join(at.split(".")[:2])
         reads = f"{block}.{_READ[last]}" if holds and last in _READ else _READ.get(last, holds)
-        places = [place.format(at=at, holds=holds or at, reads=reads) for place in FAULTS[fault].places]
+        names = [at] if where else [at, "*.weight", "*.bias"]  # nothing is named: all of them
+        places = [
+            place.format(at=name, holds=holds or at, reads=reads)
+            for place in FAULTS[fault].places
+            for name in (names if place.startswith(("Gradient.{at}", "Parameter.{at}")) else [at])
+        ]
         return self.job.wrong(fault, self.step, places)
 
     def group(self, axis, fault, at=""):
@@ -506,10 +512,8 @@ def clip_gradients(model, world, largest):
     squares = {"": torch.zeros(()), "tp": torch.zeros(()), "dp": torch.zeros(())}
     for name, parameter in model.named_parameters():
         cut = getattr(parameter, "cut", "")
-        if world.wrong("a shard left out of the norm", name):
-            cut = ""
-            if world.place("tp"):
-                continue
+        if world.wrong("a shard left out of the norm", name) and world.place("tp"):
+            continue
         squares[cut] = squares[cut] + parameter.grad.square().sum()
     for axis in ("tp", "dp"):
         distributed.all_reduce(squares[axis], group=world.groups[axis])
