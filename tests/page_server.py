@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from ingest.page.access import Access, Listen
 from ingest.page.library import Library
+from ingest.page.server import PageServer, PageSettings
 from ingest.page.watchers import Watchers
-from ingest.page.web.access import Access, Listen
-from ingest.page.web.server import PageServer, PageSettings
 
 
 @dataclass(frozen=True, slots=True)

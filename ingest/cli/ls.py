@@ -162,7 +162,7 @@ def _watcher_cells(watcher: ingest.LiveWatcher) -> tuple[str, ...]:
 def _print_token(store: ingest.DumpStore, *, json: bool) -> None:
     """Print the word, or what the page says of a store that answers."""
     from ingest.page.moment import Moment  # deferred: numba, zarr: 0.5 s
-    from ingest.page.words import clock  # deferred: as above
+    from ingest.page.rendering import clock  # deferred: as above
 
     moment = Moment.of(store)
     if json:

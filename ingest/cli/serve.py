@@ -18,7 +18,7 @@ from ingest.heartbeat import INTERVAL_S, beat, tell_ready
 from workers.errors import UsageError
 
 if TYPE_CHECKING:
-    from ingest.page.web.server import PageServer
+    from ingest.page.server import PageServer
 
 
 def command(
@@ -75,11 +75,11 @@ def command(
     [bold]dump-ingest serve s3://bucket/runs --listen 0.0.0.0:8000 --token-file token[/]
     """
     # deferred: tornado and the store take 0.5 s to import
+    from ingest.page.access import Listen, access_for
     from ingest.page.library import Library
+    from ingest.page.server import PageServer, PageSettings
+    from ingest.page.server import base_path as checked_base
     from ingest.page.watchers import Watchers, parse_addresses
-    from ingest.page.web.access import Listen, access_for
-    from ingest.page.web.server import PageServer, PageSettings
-    from ingest.page.web.server import base_path as checked_base
     from ingest.units import parse_size
 
     settings = load_settings(config, store=store).settings

@@ -1,29 +1,26 @@
-"""What the HTTP API answers: the same JSON as that of the commands with `--json`."""
+"""What the HTTP API answers: the same JSON as that of the commands with `--json`; and its description."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from ingest.findings.anomalies import anomalies
-from ingest.page.arguments import Arguments, UrlParameter
-from ingest.page.cells import matrix_asked
-from ingest.page.choice import tensor_of
-from ingest.page.screen import Asked
+from ingest.page.asking import TRUE, Arguments, Asked, Kind, UrlParameter, matrix_asked, tensor_of
 from ingest.page.sheet import window
+from ingest.questions import QUESTIONS
 from ingest.questions.choosing import statistic_named
 from ingest.questions.compare import compare
 from ingest.questions.compare.growth import error_growth
-from ingest.questions.heatmap import heatmap, heatmap_rows
 from ingest.questions.matrix import MOST_CELLS, SUMMARIES, parse_cells, value_rows
 from ingest.questions.origin import origin
-from ingest.questions.outliers import OutliersAnswer, outliers
 from ingest.questions.placement.within import layout
-from ingest.questions.precision import PrecisionAnswer, precision
+from ingest.questions.question import CONDITIONS, Parameter, question_named
 from ingest.reader.rows import step_row
 from ingest.reader.shown import shown_tensor
+from workers import __version__
+from workers.errors import UsageError
 
 RANK = UrlParameter("rank", "integer", "Only this rank.")
 STEP = UrlParameter("step", "integer", "Only this step.")
@@ -88,28 +85,11 @@ def _origin(asked: Asked) -> dict[str, Any]:
     ).to_dict()
 
 
-def _heatmap(asked: Asked) -> list[dict[str, Any]]:
-    moment, given = asked.moment, asked.arguments
-    field = heatmap(moment.store, given.text("name", "*"), given.text("stat", "l2_norm"))
-    return heatmap_rows(field)
-
-
 def _rank_values(asked: Asked) -> list[dict[str, Any]]:
     moment, given = asked.moment, asked.arguments
     statistic = statistic_named(given.text("stat", "l2_norm"))
     by_step = moment.fields.of(moment.snapshot, moment.generations, given.text("name", "*"), statistic)
     return value_rows({step: known.of_ranks for step, known in by_step.items()}, statistic)
-
-
-def _of_sketches(ask: Callable[..., OutliersAnswer | PrecisionAnswer], asked: Asked) -> dict[str, Any]:
-    given = asked.arguments
-    return ask(
-        asked.moment.store,
-        given.text("name", "*"),
-        rank=given.integer("rank"),
-        step=given.integer("step"),
-        include_partial=True,
-    ).to_dict()
 
 
 def _matrix(asked: Asked) -> dict[str, Any]:
@@ -182,7 +162,58 @@ def sides_of(asked: Asked, other: str, rank: int | None, step: int | None) -> tu
     return f"{asked.url}{place}", f"{asked.moment_of(other).store.url}{place}"
 
 
-QUESTIONS = (
+def _endpoint_of(name: str) -> Endpoint:
+    """Return the path of a question: its parameters, except that the page takes partial steps, too."""
+    question = question_named(name)
+    told = {each.name: each for each in question.parameters}
+    has_partial = told.pop("include_partial", None) is not None
+    if told.pop("pattern", None) is not None:
+        told.setdefault("name", Parameter("name", CONDITIONS["name"], None))
+    known = {"rank": RANK, "step": STEP}
+
+    def answer(asked: Asked) -> Any:
+        given = {each: _read(told[each], text) for each, text in asked.arguments.given.items()}
+        if has_partial:
+            given["include_partial"] = True
+        question.check(given)
+        return question.answered(asked.moment.store, given).to_json()
+
+    return Endpoint(
+        name,
+        f"{QUESTIONS[name].summary}",
+        f"{name} {'--include-partial ' * has_partial}--json",
+        tuple(
+            known.get(each, UrlParameter(each, _kind_of(told[each]), told[each].option.words))
+            for each in told
+        ),
+        answer,
+        _is_of_many_steps,
+    )
+
+
+def _kind_of(parameter: Parameter) -> Kind:
+    if isinstance(parameter.default, bool):
+        return "boolean"
+    is_number = parameter.option.kind is int and not parameter.option.is_several
+    return "integer" if is_number else "string"
+
+
+def _read(parameter: Parameter, text: str) -> Any:
+    """Return the value of a parameter; of one that a command repeats, those between commas.
+
+    Raises:
+        UsageError: it is not such a value.
+    """
+    option = parameter.option
+    if isinstance(parameter.default, bool):
+        return text in TRUE
+    try:
+        return [option.kind(part) for part in text.split(",")] if option.is_several else option.kind(text)
+    except ValueError as exc:
+        raise UsageError(f"{parameter.name}: {text[:80]!r} is not understood") from exc
+
+
+ENDPOINTS = (
     Endpoint(
         "incidents",
         "What went wrong, once for each cause; the worst first.",
@@ -285,36 +316,12 @@ QUESTIONS = (
         _always,
     ),
     Endpoint(
-        "heatmap",
-        "A statistic of tensors over ranks and steps.",
-        "heatmap --json",
-        (PATTERN, STAT),
-        _heatmap,
-        _always,
-    ),
-    Endpoint(
         "rank_values",
         "A statistic of tensors over ranks and steps, and nothing else.",
         "heatmap --values-only --json",
         (PATTERN, STAT),
         _rank_values,
         _always,
-    ),
-    Endpoint(
-        "precision",
-        "What casts to narrower formats would lose, the worst first.",
-        "precision --include-partial --json",
-        (PATTERN, RANK, STEP),
-        partial(_of_sketches, precision),
-        _is_of_many_steps,
-    ),
-    Endpoint(
-        "outliers",
-        "Channels and rows of tensors that stand out, are dead or are saturated.",
-        "outliers --include-partial --json",
-        (PATTERN, RANK, STEP),
-        partial(_of_sketches, outliers),
-        _is_of_many_steps,
     ),
     Endpoint(
         "matrix",
@@ -332,4 +339,109 @@ QUESTIONS = (
         _matrix,
         reads_tensors,
     ),
+    *(_endpoint_of(name) for name in ("heatmap", "trend", "precision", "quantiles", "outliers", "trampled")),
 )
+
+
+_RUN_PARAMETER = {
+    "name": "run",
+    "in": "path",
+    "required": True,
+    "description": "A name from /api/v1/runs.",
+    "schema": {"type": "string"},
+}
+_WATCHERS_PARAMETER = {
+    "name": "watchers",
+    "in": "query",
+    "required": False,
+    "description": "Whether the token changes with the watchers, too.",
+    "schema": {"type": "boolean"},
+}
+_JSON: dict[str, Any] = {"application/json": {"schema": {}}}
+_ERROR = {
+    "application/json": {
+        "schema": {
+            "type": "object",
+            "properties": {
+                "error": {
+                    "type": "object",
+                    "properties": {"message": {"type": "string"}, "hint": {"type": "string"}},
+                }
+            },
+        }
+    }
+}
+_FAILURES = {
+    "401": "A token is missing.",
+    "404": "The run, rank, step or parameter does not exist.",
+    "422": "What was asked for is damaged.",
+    "503": "The store does not answer.",
+}
+
+
+def document(base: str) -> dict[str, Any]:
+    """Return the OpenAPI document of a server with this base path."""
+    paths = {
+        "/api/v1/runs": _described_path(
+            "All runs: ranks, steps, the last step, when it was committed, and the rules of the highest "
+            "severity that fired in the newest `examined_steps`; none of this of a run that is being read.",
+            "",
+            [],
+        ),
+        "/api/v1/moment": _described_path(
+            "What the list of runs says now, as a token that changes with it.", "", []
+        ),
+        "/api/v1/runs/{run}/moment": _described_path(
+            "What is committed now, as a token that changes with it; and whether the store answers.",
+            "ls --token --json",
+            [_RUN_PARAMETER, _WATCHERS_PARAMETER],
+        ),
+        "/api/v1/runs/{run}/watchers": _described_path(
+            "What the watchers of the run say of themselves: lag and backlog of each rank, the disk of the "
+            "dump, and what each step waits for. `steps` is as `watch --explain --from URL --json` prints "
+            "it, without the steps that are settled.",
+            "ls --watchers --json",
+            [_RUN_PARAMETER],
+        ),
+    }
+    for question in ENDPOINTS:
+        paths[f"/api/v1/runs/{{run}}/{question.name}"] = _described_path(
+            question.words, question.command, [_RUN_PARAMETER, *_described_parameters(question)]
+        )
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "dump-ingest page",
+            "version": __version__,
+            "description": "Read-only. Numbers that are NaN or infinite are null.",
+        },
+        "servers": [{"url": base or "/"}],
+        "paths": paths,
+    }
+
+
+def _described_path(words: str, command: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
+    same = f" The same JSON as `dump-ingest {command}`." if command else ""
+    responses: dict[str, Any] = {"200": {"description": "The answer.", "content": _JSON}}
+    responses |= {code: {"description": why, "content": _ERROR} for code, why in _FAILURES.items()}
+    return {
+        "get": {
+            "summary": words,
+            "description": f"{words}{same}",
+            "parameters": parameters,
+            "responses": responses,
+        }
+    }
+
+
+def _described_parameters(question: Endpoint) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": parameter.name,
+            "in": "query",
+            "required": parameter.is_required,
+            "description": parameter.words,
+            "schema": {"type": parameter.kind},
+        }
+        for parameter in question.parameters
+    ]

@@ -1,26 +1,255 @@
-"""The runs that a page shows: one store, or the stores below a URL."""
+"""The runs that a page shows, one store or the stores below a URL, and what the list of them says of each."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
+from multiprocessing.pool import ThreadPool
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
+import xxhash
+
+from ingest.findings.stored import SeriesDocument, read_series
 from ingest.page.moment import Moment
-from ingest.page.overview import Overview
-from ingest.page.overviews import Overviews
-from ingest.reader.dump_store import open_store
+from ingest.reader.damage import Damage
+from ingest.reader.dump_store import DumpStore, open_store
 from ingest.reader.require import require_store
+from ingest.reader.step import Step
 from workers.errors import DumpIngestError, StoreError, StoreMissing, UsageError
+from workers.model import StepKey
 from workers.store import commit
+from workers.store.model import SEVERITIES
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
+
+
+class FiredRule(NamedTuple):
+    """A rule that found something in a step."""
+
+    severity: int
+    """Its place in `SEVERITIES`: the higher the worse."""
+    rule: str
+    findings: int
+    step: int
+    """0 for run files."""
+    rank: int | None
+    """None for a rule over several ranks."""
+
+
+def rules_fired_in(opened: Step) -> Iterator[FiredRule]:
+    """Yield the rules that found something in a step of one rank."""
+    summary = opened.commit.summary
+    for rule, count in summary.findings.items():
+        severity = SEVERITIES.index(summary.severities.get(rule, "info"))
+        yield FiredRule(severity, rule, count, opened.key.step or 0, opened.key.rank)
+
+
+#: The most commits that are read of a run: those of its newest steps, at least one step.
+MAX_COMMITS = 256
+#: What stands in the place of rules in a step of which no rule was evaluated.
+NOT_FINITE = "NaN or Inf"
+
+
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """What rules of the highest severity that fired have found."""
+
+    severity: str
+    rules: tuple[str, ...]
+    """Those with the most findings first."""
+    ranks: tuple[int, ...]
+    """Empty for rules over several ranks."""
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A run, as far as it can be told from its listings and its newest commits."""
+
+    ranks: tuple[int, ...] = ()
+    steps: int = 0
+    """How many steps the store lists."""
+    examined: int = 0
+    """How many of them, the newest ones, were looked at."""
+    last_step: int | None = None
+    """The last one that a rank has committed."""
+    committed_at: str = ""
+    """When the newest of these commits was made; "" if there is none."""
+    worst: Worst | None = None
+    """None if no rule fired in the steps that were looked at."""
+    damaged: int = 0
+    """How many of their commits, and of the findings beside them, are damaged."""
+    problem: str = ""
+    """Why the run cannot be read; "" if it can."""
+
+    @classmethod
+    def of(cls, store: DumpStore) -> Overview:
+        """Look at a run: list each rank, and read the commits of the newest steps, 256 or those of one step.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        listed = store.listed()
+        keys = _newest_keys(listed)
+        damages: list[Damage] = []
+        steps = store.committed(keys, damages)
+        numbers = {opened.key.step for opened in steps if opened.key.step is not None}
+        unread: list[str] = []
+        series = read_series(store.objects, numbers, unread)
+        return cls(
+            ranks=tuple(sorted({key.rank for key in listed})),
+            steps=len({key.step for key in listed}),
+            examined=len({key.step for key in keys}),
+            last_step=max(numbers, default=None),
+            committed_at=max((opened.commit.record.committed_at for opened in steps), default=""),
+            worst=_worst([*_of_steps(steps), *_of_series(series.values())]),
+            damaged=len(damages) + len(unread),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what is known, for the API."""
+        worst = self.worst
+        return {
+            "ranks": list(self.ranks),
+            "steps": self.steps,
+            "examined_steps": self.examined,
+            "last_step": self.last_step,
+            "committed_at": self.committed_at or None,
+            "severity": worst and worst.severity,
+            "rules": list(worst.rules) if worst else [],
+            "rule_steps": list(worst.steps) if worst else [],
+            "rule_ranks": list(worst.ranks) if worst else [],
+            "damaged": self.damaged,
+            "problem": self.problem or None,
+        }
+
+
+def _newest_keys(listed: Sequence[StepKey]) -> list[StepKey]:
+    """Return the keys of the newest steps, as many as may be read."""
+    counts = Counter(key.step for key in listed)
+    taken = 0
+    wanted: set[int | None] = set()
+    for step in sorted(counts, key=lambda step: -(step or 0)):
+        taken += counts[step]
+        if wanted and taken > MAX_COMMITS:
+            break
+        wanted.add(step)
+    return [key for key in listed if key.step in wanted]
+
+
+def _of_steps(steps: Sequence[Step]) -> Iterator[FiredRule]:
+    critical = SEVERITIES.index("critical")
+    for opened in steps:
+        yield from rules_fired_in(opened)
+        summary, key = opened.commit.summary, opened.key
+        if not summary.rules and summary.anomalous_tensors:
+            yield FiredRule(critical, NOT_FINITE, summary.anomalous_tensors, key.step or 0, key.rank)
+
+
+def _of_series(documents: Iterable[SeriesDocument]) -> Iterator[FiredRule]:
+    for document in documents:
+        for finding in document.findings:
+            yield FiredRule(SEVERITIES.index(finding.severity), finding.rule, 1, finding.step, finding.rank)
+
+
+def _worst(fired: Sequence[FiredRule]) -> Worst | None:
+    severity = max((each.severity for each in fired), default=None)
+    if severity is None:
+        return None
+    chosen = [each for each in fired if each.severity == severity]
+    counts: Counter[str] = Counter()
+    for each in chosen:
+        counts[each.rule] += each.findings
+    return Worst(
+        SEVERITIES[severity],
+        tuple(rule for rule, _ in counts.most_common()),
+        tuple(sorted({each.rank for each in chosen if each.rank is not None})),
+        tuple(sorted({each.step for each in chosen})),
+    )
+
+
+#: Runs that are read at once.
+_THREADS = 4
+#: The list is left alone for at least this many times the time that reading it took.
+_REST = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ListMoment:
+    """What is known of the runs of a list."""
+
+    runs: Mapping[str, Overview | None]
+    """By name; None for a run that was not read yet."""
+    read_at: float
+    """When all of them were read last, in seconds since the epoch; now if they are being read."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every run was read."""
+        return None not in self.runs.values()
+
+    @property
+    def token(self) -> str:
+        """A word that changes with what is known."""
+        return xxhash.xxh3_64_hexdigest(repr(self.runs).encode())
+
+
+@dataclass(eq=False)
+class Overviews:
+    """Reads all runs of a list, once for all viewers, who see what was read last."""
+
+    read: Callable[[str], Overview]
+    """Returns the overview of a run by its name, and raises nothing."""
+    refresh_s: float = 5.0
+    clock: Callable[[], float] = time.monotonic
+    _known: dict[str, Overview] = field(default_factory=dict)
+    _done: threading.Event | None = None
+    """Set when the newest reading ended; None before the first one."""
+    _due_at: float = 0.0
+    """When the runs are read again, by `clock`."""
+    _read_at: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def moment(self, names: Sequence[str], patience_s: float) -> ListMoment:
+        """Return what is known of these runs; wait a little for those that were never read."""
+        done = self._begin(names)
+        if not self._knows(names):
+            done.wait(patience_s)
+        return ListMoment({name: self._known.get(name) for name in names}, self._read_at or time.time())
+
+    def _knows(self, names: Sequence[str]) -> bool:
+        return all(name in self._known for name in names)
+
+    def _begin(self, names: Sequence[str]) -> threading.Event:
+        """Begin to read the runs if it is time to, or one is new; return the end of the newest reading."""
+        with self._lock:
+            done = self._done
+            if done is None or (done.is_set() and (self.clock() >= self._due_at or not self._knows(names))):
+                done = self._done = threading.Event()
+                # A daemon: a store that hangs does not keep the server from ending.
+                threading.Thread(
+                    target=self._read_all, args=(names, done), name="dump-ingest-overviews", daemon=True
+                ).start()
+            return done
+
+    def _read_all(self, names: Sequence[str], done: threading.Event) -> None:
+        begun = self.clock()
+        try:
+            with ThreadPool(min(_THREADS, len(names))) as pool:
+                for name, overview in pool.imap_unordered(lambda name: (name, self.read(name)), names):
+                    self._known[name] = overview
+        finally:  # whatever happens, the next viewer has them read again
+            self._read_at, ended = time.time(), self.clock()
+            self._due_at = ended + max(self.refresh_s, _REST * (ended - begun))
+            done.set()
+
 
 #: The most runs of a list. Others are opened by their names.
 MAX_RUNS = 500

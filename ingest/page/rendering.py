@@ -1,8 +1,12 @@
-"""Templates. Names come from dumps and may hold anything, so everything is escaped."""
+"""Templates, and how numbers, times and places are written. Names come from dumps, so all is escaped."""
 
 from __future__ import annotations
 
+import math
 import re
+import shlex
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -10,8 +14,96 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from ingest.page import words
+from ingest.reader.ranges import format_ranges
+from ingest.units import human_bytes
 from workers import __version__
+from workers.arrays.aggregate import COUNTS
+
+__all__ = ["format_ranges", "human_bytes"]
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def number(value: float | None, digits: int = 6) -> str:
+    """Return a number with this many significant digits at most; an en dash if it is not known."""
+    if value is None or math.isnan(value):
+        return "\u2013"
+    if math.isinf(value):
+        return "Inf" if value > 0 else "\u2212Inf"
+    if value == int(value) and abs(value) < 1e6:
+        return f"{int(value):,}".replace(",", "\u202f").replace("-", "\u2212")
+    return f"{value:.{digits}g}".replace("-", "\u2212")
+
+
+def exact(value: float | None) -> str:
+    """Return an element of a tensor, which may be `NaN`; an en dash if it is not known."""
+    return "NaN" if value is not None and math.isnan(value) else number(value)
+
+
+def whole(value: float | None) -> str:
+    """Return a count with thin spaces between thousands; an en dash if it is not known."""
+    if value is None or math.isnan(value):
+        return "\u2013"
+    return f"{int(value):,}".replace(",", "\u202f")
+
+
+def statistic(value: float, name: str) -> str:
+    """Return a statistic of this name: counts in full."""
+    return whole(value) if name in COUNTS else number(value)
+
+
+def share(low: float, high: float) -> str:
+    """Return a share of all that is known to lie between two numbers: `0`, `1.2 %`, `0 to 3 %`."""
+    percents = [f"{100 * value:.3g}" for value in (low, high)]
+    if percents == ["0", "0"]:
+        return "0"
+    return f"{percents[0]} %" if percents[0] == percents[1] else f"{percents[0]} to {percents[1]} %"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 tensor`, `2 tensors`."""
+    return f"{whole(count)} {noun}{'s' * (count != 1)}"
+
+
+def sentence(words: str) -> str:
+    """Return words with a capital letter, unless the first is a name such as `l2_norm`."""
+    first = words.partition(" ")[0]
+    return words[:1].upper() + words[1:] if first.isalpha() else words
+
+
+def shape(lengths: Sequence[int]) -> str:
+    """Return a shape such as `2 x 3`, with a sign for times; `scalar` for none."""
+    return " \u00d7 ".join(map(str, lengths)) or "scalar"
+
+
+def short(name: str, limit: int = 56) -> str:
+    """Return a name without its middle if it is long; the last part says more than the first."""
+    return name if len(name) <= limit else f"{name[: limit // 3]}…{name[-(limit - limit // 3 - 1) :]}"
+
+
+def clock(seconds: float) -> str:
+    """Return a time of day, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%S UTC")
+
+
+def date_and_time(seconds: float) -> str:
+    """Return a date and the time of day, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def time_of_commit(committed_at: str) -> str:
+    """Return the time of a commit as people write it."""
+    return f"{committed_at[:19].replace('T', ' ')} UTC"
+
+
+def power_of_two(exponent: int) -> str:
+    """Return a power of two such as `2⁻⁶`."""
+    return f"2{str(exponent).translate(_RAISED)}"
+
+
+def command(*words: object) -> str:
+    """Return a command line that can be pasted into a shell."""
+    return shlex.join(["dump-ingest", *map(str, words)])
 
 
 @cache
@@ -25,20 +117,20 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        number=words.number,
-        whole=words.whole,
-        statistic=words.statistic,
-        exact=words.exact,
-        shape=words.shape,
-        short=words.short,
-        clock=words.clock,
-        date_and_time=words.date_and_time,
-        moment=words.moment,
-        ranges=words.format_ranges,
-        size=words.human_bytes,
-        counted=words.counted,
-        share=words.share,
-        sentence=words.sentence,
+        number=number,
+        whole=whole,
+        statistic=statistic,
+        exact=exact,
+        shape=shape,
+        short=short,
+        clock=clock,
+        date_and_time=date_and_time,
+        moment=time_of_commit,
+        ranges=format_ranges,
+        size=human_bytes,
+        counted=counted,
+        share=share,
+        sentence=sentence,
         prose=prose,
     )
     made.globals["version"] = __version__

@@ -9,10 +9,8 @@ from typing import Any
 from markupsafe import Markup
 
 from ingest.page import rendering
-from ingest.page.arguments import Arguments
-from ingest.page.links import Links
+from ingest.page.asking import Arguments, Asked, Links
 from ingest.page.moment import Moment
-from ingest.page.screen import Asked
 from ingest.page.views import incidents, matrix
 from ingest.reader.dump_store import DumpStore
 

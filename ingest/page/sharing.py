@@ -1,15 +1,21 @@
-"""Answers that viewers share: each is made once, however many ask for it, and kept while there is room."""
+"""Answers that viewers share: each is made once, and kept while there is room; and figures of that."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from workers.errors import DumpIngestError
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from workers.errors import REASONS, DumpIngestError
+from workers.events import Event
 from workers.model import MIB
+from workers.store.events import StoreRequested
 
 #: What a server keeps by default, in bytes of ready answers.
 DEFAULT_NBYTES = 64 * MIB
@@ -81,3 +87,64 @@ class SharedAnswers:
 def _nbytes_of(question: Hashable, answer: bytes) -> int:
     """Return about how many bytes an answer takes: viewers may ask long questions with short answers."""
     return _KEEPING_NBYTES + len(repr(question)) + len(answer)
+
+
+class PageMetrics:
+    """How often and how fast the page answers, and what it keeps."""
+
+    def __init__(self) -> None:
+        """Begin with zeros, for every reason of an error."""
+        self._registry = CollectorRegistry()
+        self._seconds = Histogram(
+            "dump_ingest_page_answer_seconds",
+            "Time to answer, by view or question.",
+            ["view"],
+            registry=self._registry,
+            buckets=(0.005, 0.02, 0.05, 0.1, 0.3, 1, 3, 10, 30),
+        )
+        self._failures = Counter(
+            "dump_ingest_page_failures",
+            "Answers that failed, by reason.",
+            ["reason"],
+            registry=self._registry,
+        )
+        for reason in REASONS:
+            self._failures.labels(reason)
+        self._requests = Counter(
+            "dump_ingest_page_store_requests",
+            "Requests to stores, by operation; one for several objects counts as one.",
+            ["op"],
+            registry=self._registry,
+        )
+        self._kept = Gauge("dump_ingest_page_kept_bytes", "Bytes of kept answers.", registry=self._registry)
+        self._limit = Gauge(
+            "dump_ingest_page_kept_limit_bytes", "The most bytes of kept answers.", registry=self._registry
+        )
+        self._shared = Gauge(
+            "dump_ingest_page_shared_answers",
+            "Answers that were made for another viewer.",
+            registry=self._registry,
+        )
+
+    @contextmanager
+    def answering(self, view: str) -> Iterator[None]:
+        """Measure an answer."""
+        begin = time.perf_counter()
+        yield
+        self._seconds.labels(view).observe(time.perf_counter() - begin)
+
+    def observe(self, event: Event) -> None:
+        """Count a request to a store, in whichever thread it was made."""
+        if isinstance(event, StoreRequested):
+            self._requests.labels(event.op).inc()
+
+    def failed(self, reason: str) -> None:
+        """Count an answer that failed."""
+        self._failures.labels(reason).inc()
+
+    def text(self, answers: SharedAnswers) -> bytes:
+        """Return all figures."""
+        self._kept.set(answers.nbytes)
+        self._limit.set(answers.limit)
+        self._shared.set(answers.hits)
+        return generate_latest(self._registry)

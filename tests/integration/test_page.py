@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.page.rendering import asset
-from ingest.page.words import number, whole
+from ingest.page.rendering import asset, number, whole
 from ingest.questions.compare.html import to_html
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name

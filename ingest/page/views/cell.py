@@ -10,12 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.page.answers import PATTERN, STAT, THE_RANK, THE_STEP
-from ingest.page.arguments import UrlParameter
-from ingest.page.drawing.ribbon import ribbon_picture
-from ingest.page.drawing.scale import Scale, css_of
-from ingest.page.neighbours import around
-from ingest.page.screen import AnswerLine, Asked, Screen, lines
-from ingest.page.words import counted
+from ingest.page.asking import AnswerLine, Asked, Screen, UrlParameter, around, lines
+from ingest.page.cells import Scale, css_of, ribbon_picture
+from ingest.page.rendering import counted
 from ingest.questions.choosing import statistic_named
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ingest.findings.stored import read_series
-from ingest.page.fired_rules import FiredRule, rules_fired_in
+from ingest.page.asking import AnswerLine, Asked, Screen, lines
+from ingest.page.library import FiredRule, rules_fired_in
 from ingest.page.moment import Moment
-from ingest.page.screen import AnswerLine, Asked, Screen, lines
-from ingest.page.views.layout_check import layout_check
+from ingest.page.views.incidents import layout_check
 from ingest.page.watchers import Watched
 from ingest.reader.rows import summary_row
 from ingest.reader.step import Step

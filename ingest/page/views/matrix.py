@@ -14,10 +14,9 @@ from ingest.page.answers import (
     STEPS,
     reads_tensors,
 )
-from ingest.page.cells import matrix_asked
-from ingest.page.drawing.matrix import legend, matrix_picture
-from ingest.page.screen import AnswerLine, Asked, Screen, lines
-from ingest.page.words import command, counted, number, whole
+from ingest.page.asking import AnswerLine, Asked, Screen, lines, matrix_asked
+from ingest.page.cells import legend, matrix_picture
+from ingest.page.rendering import command, counted, number, whole
 from ingest.questions.matrix import MOST_CELLS, SUMMARIES, Matrix, known_statistics
 from workers.arrays.aggregate import ABOUT_NON_FINITE
 

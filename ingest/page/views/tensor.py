@@ -1,35 +1,194 @@
-"""One tensor: its values, pictures and histograms, its neighbours, and the same tensor elsewhere."""
+"""One tensor: its values, pictures and histograms, its neighbours, and the same elsewhere and as a whole."""
 
 from __future__ import annotations
 
 import glob
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 from markupsafe import Markup
 
 from ingest.page.answers import STAT, THE_RANK, THE_TENSOR
-from ingest.page.arguments import UrlParameter
-from ingest.page.choice import tensor_of
-from ingest.page.drawing.charts import bars, series_by_rank, series_picture
-from ingest.page.drawing.exponents import ExponentCounts, exponents_picture
-from ingest.page.drawing.png import Image, as_matrix, image_of
-from ingest.page.neighbours import around
-from ingest.page.screen import AnswerLine, Asked, Screen, lines
+from ingest.page.asking import AnswerLine, Asked, Screen, UrlParameter, around, lines, tensor_of
+from ingest.page.charts import ExponentCounts, bars, exponents_picture, series_by_rank, series_picture
+from ingest.page.rendering import number
 from ingest.page.sheet import SHOWN_COLUMNS, SHOWN_ROWS, Sheet
-from ingest.page.views.overlays import trend_line
-from ingest.page.views.sketches import sketches_of
-from ingest.page.views.unsharded import as_float, whole_of
-from ingest.page.words import number
+from ingest.page.values_picture import Image, as_matrix, image_of
+from ingest.page.views.compare import trend_line
 from ingest.questions.choosing import statistic_named
+from ingest.questions.outliers import OddPositions, OutliersAnswer, outliers
+from ingest.questions.precision import FormatLosses, PrecisionAnswer, precision
 from ingest.questions.trend import trend_of
 from ingest.reader.context import context_of
+from ingest.reader.parallel.unsharded import UnshardedTensor
+from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import ask_of_undamaged
 from ingest.reader.tensor import SMALL_NBYTES, Tensor
+from workers.arrays.sketches.histogram import Histogram
+from workers.arrays.statistics import is_complex, widened_complex
 from workers.errors import DamagedStore, UsageError
+from workers.store.sketches.marginals import arrays_of
+
+#: Odd positions that are listed.
+_ODD_LISTED = 12
+_Answer = TypeVar("_Answer", PrecisionAnswer, OutliersAnswer)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSketches:
+    """What the sketches of one tensor tell."""
+
+    exponents: Markup | None = None
+    """Of its histogram."""
+    zeros: int = 0
+    losses: tuple[FormatLosses, ...] = ()
+    """What other formats would lose; empty without a histogram."""
+    odd: tuple[OddPositions, ...] = ()
+    """Channels that stand out, are dead or saturated; the worst first."""
+    has_marginals: bool = False
+    more_odd: int = 0
+    """How many of these are not listed."""
+    lines: tuple[AnswerLine, ...] = ()
+    """Those that give the same answers."""
+
+    @staticmethod
+    def positions(odd: OddPositions) -> str:
+        """Return the places along the axis as people write them."""
+        return format_ranges(odd.positions)
+
+
+def sketches_of(asked: Asked, tensor: Tensor) -> ShownSketches:
+    """Return the contents of a tensor's sketches; empty if its step was committed without them."""
+    if tensor.step is None:
+        return ShownSketches()
+    histogram = _histogram(tensor)
+    exponents, zeros = _exponents(tensor, histogram)
+    # Each of them reads the index and the names of all tensors, so neither is asked for nothing.
+    losses = None if histogram is None else _answered(precision, asked, tensor)
+    nodes = asked.moment.store.step(tensor.rank, tensor.step).commit.nodes
+    odd = _answered(outliers, asked, tensor) if arrays_of(nodes) else None
+    positions = () if odd is None else odd.positions
+    has_marginals = odd is not None and odd.looked_at > 0
+    asked_too = [*["precision"] * bool(losses and losses.rows), *["outliers"] * has_marginals]
+    return ShownSketches(
+        exponents,
+        zeros,
+        () if losses is None else losses.rows,
+        positions[:_ODD_LISTED],
+        has_marginals,
+        max(len(positions) - _ODD_LISTED, 0),
+        tuple(_sketch_line(asked, tensor, question) for question in asked_too),
+    )
+
+
+def _answered(ask: Callable[..., _Answer], asked: Asked, tensor: Tensor) -> _Answer | None:
+    """Return the answer of a question over sketches for one tensor; None if it has no such sketch."""
+    try:
+        return ask(
+            asked.moment.store,
+            glob.escape(tensor.name),
+            rank=tensor.rank,
+            step=tensor.step,
+            include_partial=True,
+            **({"graph": tensor.graph} if tensor.graph else {}),
+        )
+    except (UsageError, DamagedStore):
+        return None
+
+
+def _sketch_line(asked: Asked, tensor: Tensor, question: str) -> AnswerLine:
+    """Return the line that asks a question over sketches of one tensor; see `_answered`."""
+    pattern, graph = glob.escape(tensor.name), ("--graph", tensor.graph) if tensor.graph else ()
+    place = ("--rank", tensor.rank, "--step", tensor.step, "--include-partial")
+    given = f"rank={tensor.rank}, step={tensor.step}, include_partial=True"
+    given += f", graph={tensor.graph!r}" if tensor.graph else ""
+    return AnswerLine.of(
+        (question, asked.url, pattern, *place, *graph), f"ingest.{question}(store, {pattern!r}, {given})"
+    )
+
+
+def _histogram(tensor: Tensor) -> Histogram | None:
+    try:
+        return tensor.histogram
+    except DamagedStore:
+        return None  # `verify` names the damage
+
+
+def _exponents(tensor: Tensor, histogram: Histogram | None) -> tuple[Markup | None, int]:
+    counts = None if histogram is None else ExponentCounts.of_histogram(histogram)
+    if counts is None:
+        return None, 0
+    return exponents_picture(counts, f"Signs and binary exponents of {tensor.name}"), counts.zeros
+
+
+#: How ranks may hold a tensor, for a command that says so.
+_EXAMPLE = "shard 0"
+
+
+@dataclass(frozen=True, slots=True)
+class WholeTensor:
+    """What the screen of a tensor shows of it as a whole."""
+
+    url: str
+    """Of the screen that shows it."""
+    line: AnswerLine
+    """That gives the same; with a problem, one that says how ranks hold the tensor."""
+    tensor: UnshardedTensor | None = None
+    """None if it is not asked for, or cannot be put together."""
+    image: Image | None = None
+    """None if it is large, or a single number."""
+    problem: str = ""
+
+
+def whole_of(asked: Asked, tensor: Tensor, state: dict[str, Any]) -> WholeTensor | None:
+    """Return a tensor as a whole if it is asked for, or a link to it; None if one rank has the step.
+
+    Args:
+        asked: what is asked for: `whole`, and `placement` if the dump does not tell.
+        tensor: the piece of a rank.
+        state: the arguments of its screen.
+    """
+    ranks = {opened.key.rank for opened in asked.moment.steps if opened.key.step == tensor.step}
+    if len(ranks) < 2 or tensor.step is None:
+        return None
+    placement = asked.arguments.text("placement")
+    link = WholeTensor(asked.links.view("tensor", **state, whole=1), _whole_line(asked, tensor, placement))
+    if not asked.arguments.flag("whole") and not placement:
+        return link
+    try:
+        whole = tensor.unsharded(placement)
+        size = math.prod(whole.shape)
+        image = image_of(as_matrix(as_float(whole.read()))) if 1 < size <= SMALL_NBYTES // 8 else None
+    except (UsageError, DamagedStore) as exc:
+        return WholeTensor(link.url, _whole_line(asked, tensor, placement or _EXAMPLE), problem=exc.message)
+    return WholeTensor(link.url, link.line, whole, image)
+
+
+def _whole_line(asked: Asked, tensor: Tensor, placement: str) -> AnswerLine:
+    """Return the line that puts a tensor together."""
+    graph = ("--graph", tensor.graph) if tensor.graph else ()
+    given = f", graph={tensor.graph!r}" if tensor.graph else ""
+    words = ("--placement", placement) if placement else ("--unsharded",)
+    name = glob.escape(tensor.name)
+    piece = f"store.tensors(rank={tensor.rank}, step={tensor.step}, name={name!r}{given})[0]"
+    return AnswerLine.of(
+        ("show", asked.url, tensor.name, "--rank", tensor.rank, "--step", tensor.step, *graph, *words),
+        f"{piece}.unsharded({placement!r})",
+    )
+
+
+def as_float(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return values as float64; of complex numbers, their absolute values."""
+    if is_complex(values.dtype):
+        values = np.abs(widened_complex(values))
+    converted: npt.NDArray[np.float64] = np.asarray(values).astype(np.float64)
+    return converted
+
 
 #: A line over the steps is drawn at once if this many indexes have to be read for it; else on demand.
 _AT_ONCE = 200

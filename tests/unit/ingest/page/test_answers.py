@@ -1,18 +1,19 @@
-"""Each question of the API is answered as Python answers it."""
+"""What the HTTP API answers, and its description."""
+
+from __future__ import annotations
 
 from typing import Any
 
 import pytest
 
 import ingest
-from ingest.page.answers import QUESTIONS, sides_of
-from ingest.page.arguments import Arguments
-from ingest.page.links import Links
+from ingest.page.answers import ENDPOINTS, sides_of
+from ingest.page.asking import Arguments, Asked, Links
 from ingest.page.moment import Moment
-from ingest.page.screen import Asked
+from tests.page_server import RunningPage
 from workers.errors import UsageError
 
-BY_NAME = {question.name: question for question in QUESTIONS}
+BY_NAME = {question.name: question for question in ENDPOINTS}
 
 
 def answer(moment: Moment, question: str, **given: str) -> Any:
@@ -21,8 +22,8 @@ def answer(moment: Moment, question: str, **given: str) -> Any:
 
 
 def test_questions_have_names_of_their_own() -> None:
-    assert len(BY_NAME) == len(QUESTIONS)
-    for question in QUESTIONS:
+    assert len(BY_NAME) == len(ENDPOINTS)
+    for question in ENDPOINTS:
         names = [parameter.name for parameter in question.parameters]
         assert len(set(names)) == len(names)
 
@@ -60,14 +61,17 @@ def test_values_and_tensors_are_named_in_full(moment: Moment) -> None:
 
 def test_what_reads_many_indexes_is_slow() -> None:
     nothing = Arguments({})
-    assert {question.name for question in QUESTIONS if question.is_slow(nothing)} == {
+    assert {question.name for question in ENDPOINTS if question.is_slow(nothing)} == {
         "comparison",
         "growth",
         "heatmap",
         "layout",
         "outliers",
         "precision",
+        "quantiles",
         "rank_values",
+        "trampled",
+        "trend",
     }
     assert not BY_NAME["outliers"].is_slow(Arguments({"rank": "0", "step": "1"}))
     assert BY_NAME["matrix"].is_slow(Arguments({"stat": "max"}))
@@ -91,3 +95,31 @@ def test_what_needs_sketches_says_so(moment: Moment) -> None:
         answer(moment, "precision", **given)
     with pytest.raises(UsageError, match="marginals"):
         answer(moment, "outliers", **given)
+
+
+def test_every_path_of_the_contract_is_served_and_the_other_way_round(page: RunningPage) -> None:
+    document = page.get("/openapi.json").json
+    assert document["openapi"].startswith("3.1")
+    paths = document["paths"]
+    assert set(paths) == {
+        "/api/v1/runs",
+        "/api/v1/moment",
+        "/api/v1/runs/{run}/moment",
+        "/api/v1/runs/{run}/watchers",
+        *(f"/api/v1/runs/{{run}}/{question.name}" for question in ENDPOINTS),
+    }
+    name = "Log.Default_net-LogLoss_Log-op0.output.0"
+    values = {"with": "run.zarr", "rank": "1", "step": "2", "name": name}
+    for path, methods in paths.items():
+        assert set(methods) == {"get"}
+        asked = [
+            parameter["name"]
+            for parameter in methods["get"]["parameters"]
+            if parameter["in"] == "query" and (parameter["required"] or parameter["name"] == "step")
+        ]
+        query = "&".join(f"{name}={values[name]}" for name in asked)
+        got = page.get(f"{path.replace('{run}', 'run.zarr')}?{query}".rstrip("?"))
+        # This page knows of no watchers, and its store has no marginals: both are said.
+        status = 404 if path.endswith(("/watchers", "/outliers")) else 200
+        assert (got.status, path) == (status, path), got.text
+        got.json  # noqa: B018  (it must be JSON)

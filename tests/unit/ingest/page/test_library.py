@@ -1,4 +1,6 @@
-"""The runs of a page, and when their stores are asked."""
+"""The runs that a page shows, and what the list says of each."""
+
+from __future__ import annotations
 
 import shutil
 import threading
@@ -9,13 +11,17 @@ from pathlib import Path
 import pytest
 
 import ingest
+from bench.steps import commit_run
 from ingest.page import library as module
-from ingest.page.library import Library, Run
+from ingest.page.library import Library, Overview, Overviews, Run, rules_fired_in
 from ingest.page.moment import Moment
+from tests.diverging import WEIGHT, replicas
 from tests.page_server import RunningPage
+from tests.rule_sets import consolidated
 from tests.wrapped_objects import WrappedObjects
 from workers.errors import DamagedStore, UsageError
-from workers.store.model import StoreAddress
+from workers.rules.load import load_rules
+from workers.store.model import SEVERITIES, StoreAddress
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 
@@ -213,3 +219,140 @@ def test_a_store_that_has_lost_its_root_is_named(nan_log: Path, tmp_path: Path) 
     with pytest.raises(DamagedStore, match=r"its zarr\.json is missing") as raised:
         Library(str(store)).names()
     assert "repair" in (raised.value.hint or "")
+
+
+def of(store: Path) -> Overview:
+    return Overview.of(ingest.open_store(store))
+
+
+def test_a_run_is_told_by_its_last_step_and_what_is_not_finite_even_without_rules(nan_log: Path) -> None:
+    seen = of(nan_log)
+    assert (seen.ranks, seen.steps, seen.examined, seen.last_step) == ((0, 1), 3, 3, 3)
+    assert seen.worst is not None
+    assert seen.worst.severity == "critical"
+    assert (seen.worst.rules, seen.worst.ranks, seen.worst.steps) == (
+        ("NaN or Inf",),
+        (1,),
+        (2, 3),
+    )
+    assert seen.committed_at == max(
+        step.commit.record.committed_at for step in ingest.open_store(nan_log).select(step=3)
+    )
+
+
+def test_of_a_long_run_the_newest_steps_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_COMMITS", 7)
+    commit_run(str(tmp_path / "run"), range(2), range(6), ["op"] * 3, born=1, rules=load_rules().enabled)
+    seen = of(tmp_path / "run")
+    assert (seen.steps, seen.examined, seen.last_step) == (6, 3, 5)
+    assert seen.worst is not None
+    assert (seen.worst.severity, seen.worst.rules, seen.worst.steps) == ("critical", ("nan",), (3, 4, 5))
+
+
+def test_what_is_only_listed_or_damaged_hides_nothing(nan_log: Path, tmp_path: Path) -> None:
+    store = tmp_path / "run.zarr"
+    shutil.copytree(nan_log, store)
+    (store / "rank_0" / "step_4" / "begun").mkdir(parents=True)
+    (store / "rank_0" / "step_3" / "zarr.json").write_bytes(b"{")
+    seen = of(store)
+    assert (seen.last_step, seen.damaged, seen.steps) == (3, 1, 4)
+
+
+def test_rules_over_several_ranks_count() -> None:
+    made = replicas(off=[(3, 2, WEIGHT)])
+    assert Overview.of(made.store).worst is None
+    consolidated(made.objects, load_rules().enabled)
+    worst = Overview.of(made.store).worst
+    assert worst is not None
+    assert (worst.severity, worst.steps) == ("critical", (2,))
+
+
+def test_a_run_without_a_step_has_nothing(tmp_path: Path) -> None:
+    store = tmp_path / "run.zarr"
+    commit_run(str(store), [], [], [])
+    assert of(store) == Overview()
+
+
+class Runs:
+    """Counts how often each run is read; each reading takes this long by the clock, once the gate is open."""
+
+    def __init__(self, took_s: float = 0) -> None:
+        self.read: list[str] = []
+        self.now = 100.0
+        self.took_s = took_s
+        self.gate = threading.Event()
+        self.gate.set()
+        self.overviews = Overviews(self.look, refresh_s=5, clock=lambda: self.now)
+
+    def look(self, name: str) -> Overview:
+        self.gate.wait(60)
+        self.now += self.took_s
+        self.read.append(name)
+        return Overview(last_step=len(self.read))
+
+    def wait(self) -> None:
+        assert self.overviews._done is not None
+        assert self.overviews._done.wait(60)
+
+
+def test_nobody_waits_long_for_runs_that_are_read_for_the_first_time() -> None:
+    runs = Runs()
+    runs.gate.clear()
+    begun = time.monotonic()
+    listed = runs.overviews.moment(["a", "b"], 0.05)
+    assert time.monotonic() - begun < 30
+    assert (dict(listed.runs), listed.is_complete) == ({"a": None, "b": None}, False)
+    runs.gate.set()
+    runs.wait()
+    assert runs.overviews.moment(["a", "b"], 60).is_complete
+
+
+def test_a_reading_that_breaks_off_does_not_end_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    raised = threading.Event()
+    monkeypatch.setattr(threading, "excepthook", lambda _: raised.set())
+    runs = Runs()
+
+    def fail(_: str) -> Overview:
+        raise MemoryError
+
+    runs.overviews.read = fail
+    assert not runs.overviews.moment(["a"], 60).is_complete
+    assert raised.wait(60)
+    runs.overviews.read = runs.look
+    assert runs.overviews.moment(["a"], 60).is_complete
+
+
+def test_many_viewers_read_the_runs_once_and_new_runs_at_once() -> None:
+    runs = Runs()
+    first = runs.overviews.moment(["a"], 60)
+    assert [runs.overviews.moment(["a"], 60).token for _ in range(3)] == [first.token] * 3
+    runs.now += 6
+    runs.overviews.moment(["a"], 60)
+    runs.wait()
+    assert runs.read == ["a", "a"]
+    assert runs.overviews.moment(["a"], 60).token != first.token
+    assert runs.overviews.moment(["a", "b"], 60).is_complete
+    assert sorted(runs.read) == ["a", "a", "a", "b"]
+
+
+def test_a_list_that_takes_long_is_read_less_often() -> None:
+    runs = Runs(took_s=2)
+    runs.overviews.moment(["a"], 60)
+    for later_s, read in ((6, 1), (15, 2)):
+        runs.now += later_s
+        runs.overviews.moment(["a"], 60)
+        runs.wait()
+        assert len(runs.read) == read
+
+
+def test_rules_are_counted_as_the_commit_counts_them(tmp_path: Path) -> None:
+    commit_run(str(tmp_path), range(2), range(3), ["op"] * 3, born=1, rules=load_rules().enabled)
+    counted = 0
+    for opened in ingest.open_store(tmp_path).select():
+        fired = list(rules_fired_in(opened))
+        summary = opened.commit.summary
+        assert {rule.rule: rule.findings for rule in fired} == dict(summary.findings)
+        assert {rule.rule: SEVERITIES[rule.severity] for rule in fired} == dict(summary.severities)
+        assert {(rule.step, rule.rank) for rule in fired} <= {(opened.key.step, opened.key.rank)}
+        counted += len(fired)
+    assert counted

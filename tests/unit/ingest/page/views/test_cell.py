@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 
 from bench.steps import commit_tables, make_tables
-from ingest.page.arguments import Arguments
-from ingest.page.links import Links
+from ingest.page.asking import Arguments, Asked, Links
 from ingest.page.moment import Moment
-from ingest.page.screen import Asked
 from ingest.page.views.cell import SCREEN, value_of
 from ingest.reader.dump_store import open_store
 from tests.npy_files import MadeDump

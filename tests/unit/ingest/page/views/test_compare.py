@@ -1,17 +1,25 @@
-"""Two runs side by side."""
+"""Two runs."""
+
+from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ingest.page.arguments import Arguments
+from bench.steps import commit_run
+from ingest.page.asking import Arguments, Asked, Links
 from ingest.page.library import Library
-from ingest.page.links import Links
-from ingest.page.screen import Asked
+from ingest.page.moment import Moment
 from ingest.page.views import compare
-from ingest.page.views.compare import SCREEN
+from ingest.page.views.compare import SCREEN, growth_of, overlay_of_tensor, overlays_of_roles, pairing_of
+from ingest.questions.compare import ComparedStep, Comparison
+from ingest.questions.compare.programs import OperatorGap, Programs, Why
+from ingest.questions.compare.result import GuessedName
+from ingest.reader.dump_store import open_store
 from workers.errors import UsageError
+from workers.model import StepKey
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +76,105 @@ def test_what_takes_long_is_left_out_and_linked(library: Library, monkeypatch: p
     assert whole["growth"] is not None
     assert (whole["over_url"], whole["elements_url"]) == ("", "")
     assert "--no-elements" not in whole["lines"].shell
+
+
+def test_what_differs_first_is_listed_and_drawn(tmp_path: Path) -> None:
+    moments = []
+    for run, seed in (("a.zarr", 0), ("b.zarr", 1)):
+        commit_run(str(tmp_path / run), [0], range(3), [f"op{number}" for number in range(70)], seed=seed)
+        moments.append(Moment.of(open_store(tmp_path / run)))
+    asked_growth = Asked(moments[0], Arguments({}), Links("", "a.zarr"))
+    shown = growth_of(asked_growth, moments[1], 0, "l2_norm")
+    assert shown is not None
+    assert (shown["tensors"], shown["steps"], len(shown["firsts"])) == (70, 3, 12)
+    assert (shown["firsts"][0]["name"], shown["firsts"][0]["step"]) == ("MatMul.op0.output.0", 0)
+    assert 'data-rows="35"' in shown["picture"]
+    assert ">tensor</text>" in shown["picture"]
+    assert growth_of(asked_growth, moments[1], 9, "l2_norm") is None
+
+
+def test_equal_runs_have_no_first_difference(nan_log: Path) -> None:
+    moment = Moment.of(open_store(nan_log))
+    shown = growth_of(Asked(moment, Arguments({}), Links("", "a.zarr")), moment, 1, "nan_count")
+    assert shown is not None
+    assert shown["firsts"] == []
+
+
+def test_the_legend_says_that_one_run_has_nan_and_the_other_has_not(tmp_path: Path) -> None:
+    moments = []
+    names = [f"op{number}" for number in range(70)]
+    for run, born, seed in (("a.zarr", 1, 0), ("b.zarr", None, 1)):
+        commit_run(str(tmp_path / run), [0], range(3), names, born=born, seed=seed)
+        moments.append(Moment.of(open_store(tmp_path / run)))
+    shown = growth_of(Asked(moments[0], Arguments({}), Links("", "a.zarr")), moments[1], 0, "l2_norm")
+    assert shown is not None
+    assert dict(shown["legend"])["notch"] == "only one of the two has NaN or Inf"
+
+
+LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
+
+
+def asked_overlays(moment: Moment, **given: str) -> Asked:
+    return Asked(moment, Arguments.of({"with": "b.zarr", **given}, SCREEN.parameters), Links("", "a.zarr"))
+
+
+def test_loss_gradients_and_weights_have_lines_of_both_runs(moment: Moment) -> None:
+    overlays = overlays_of_roles(asked_overlays(moment), moment, 1)
+    titles = [overlay.title for overlay in overlays]
+    assert "mean of the loss" in titles
+    assert titles[-1] == "greatest l2_norm of a weight"
+    for overlay in overlays:
+        assert overlay.names == ["a.zarr, rank 1", "b.zarr, rank 1"]
+    assert overlays[0].has_bad
+    assert [line.shell.split()[1] for line in overlays[0].answers] == ["heatmap", "heatmap"]
+    assert "role='loss'" in overlays[0].answers[0].python
+
+
+def test_a_tensor_that_is_asked_for_is_drawn_for_both_runs(moment: Moment) -> None:
+    view = asked_overlays(moment, name=LOG)
+    overlay = overlay_of_tensor(view, moment, None, "max", None)
+    assert overlay is not None
+    assert overlay.title == f"max of {LOG}"
+    assert overlay.names == [f"{run}.zarr, rank {rank}" for run in "ab" for rank in (0, 1)]
+    assert overlay_of_tensor(asked_overlays(moment), moment, None, "max", None) is None
+    assert overlay_of_tensor(asked_overlays(moment, name="nothing"), moment, None, "max", None) is None
+
+
+def comparison(**given: Any) -> Comparison:
+    steps = (ComparedStep(StepKey(0, 1), StepKey(2, 3), {}),)
+    return Comparison("a", "b", steps, (), None, **given)
+
+
+def asked_pairing(moment: Moment) -> Asked:
+    return Asked(moment, Arguments.of({}, SCREEN.parameters), Links("", "a.zarr"))
+
+
+def test_gaps_and_guesses_are_rows_that_lead_to_their_runs(moment: Moment) -> None:
+    gaps = (
+        OperatorGap("A", "Cast.c[0]", Why.MOVES),
+        OperatorGap("B", "MatMul.m", Why.FUSED, "Dense.d"),
+    )
+    guess = GuessedName("Add.x.*", "Add.y.*", "sequence")
+    shown = pairing_of(
+        asked_pairing(moment), comparison(programs=Programs(5, 5, 4, gaps), guesses=(guess,)), "b.zarr"
+    )
+    assert shown is not None
+    assert shown.summary.startswith("A ran 5 operators, B 5, and 4 are the same")
+    guessed, only_a, only_b = shown.rows
+    assert (guessed.name_a, guessed.name_b, guessed.why) == ("Add.x.*", "Add.y.*", "by sequence")
+    assert [row.is_guess for row in shown.rows] == [True, False, False]
+    assert (only_a.name_a, only_a.name_b, only_a.why) == ("Cast.c[0]", "", "passes elements on as they are")
+    assert only_a.url.startswith("/runs/a.zarr/cell?rank=0&step=1&name=Cast.c%5B%5B%5D0%5D")
+    assert only_b.why == "A does it in Dense.d, or right before"
+    assert only_b.url.startswith("/runs/b.zarr/cell?rank=2&step=3&")
+
+
+def test_what_is_not_listed_is_counted(moment: Moment) -> None:
+    gaps = tuple(OperatorGap("A", f"Cast.c{number}", Why.UNKNOWN) for number in range(70))
+    shown = pairing_of(asked_pairing(moment), comparison(programs=Programs(70, 1, 0, gaps)), "b.zarr")
+    assert shown is not None
+    assert (len(shown.rows), shown.more) == (60, 10)
+
+
+def test_names_that_tell_all_need_no_table(moment: Moment) -> None:
+    assert pairing_of(asked_pairing(moment), comparison(), "b.zarr") is None

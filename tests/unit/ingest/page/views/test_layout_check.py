@@ -5,12 +5,9 @@ from pathlib import Path
 import pytest
 
 import ingest
-from ingest.page.arguments import Arguments
-from ingest.page.links import Links
+from ingest.page.asking import Arguments, Asked, Links
 from ingest.page.moment import Moment
-from ingest.page.screen import Asked
-from ingest.page.views.incidents import SCREEN
-from ingest.page.views.layout_check import layout_check
+from ingest.page.views.incidents import SCREEN, layout_check
 from ingest.reader.dump_store import open_store
 from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT, Config, simulate, write

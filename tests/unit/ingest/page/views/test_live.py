@@ -3,10 +3,8 @@
 from pathlib import Path
 
 from bench.steps import commit_run, commit_tables, make_tables
-from ingest.page.arguments import Arguments
-from ingest.page.links import Links
+from ingest.page.asking import Arguments, Asked, Links
 from ingest.page.moment import Moment
-from ingest.page.screen import Asked
 from ingest.page.views.live import SCREEN
 from ingest.reader.dump_store import open_store
 from tests.diverging import WEIGHT, replicas

@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ingest.page.arguments import Arguments
-from ingest.page.links import Links
+from ingest.page.asking import Arguments, Asked, Links
 from ingest.page.moment import Moment
-from ingest.page.screen import Asked
 from ingest.page.views.matrix import SCREEN
 from tests.page_server import RunningPage
 from workers.errors import UsageError

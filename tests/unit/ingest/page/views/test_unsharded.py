@@ -5,10 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.page.arguments import Arguments
-from ingest.page.links import Links
+from ingest.page.asking import Arguments, Asked, Links
 from ingest.page.moment import Moment
-from ingest.page.screen import Asked
 from ingest.page.views.tensor import SCREEN
 from ingest.reader.dump_store import open_store
 from tests.pipeline import ingest_directly

@@ -1,12 +1,14 @@
 """Pictures of values."""
 
+from __future__ import annotations
+
 import base64
 import struct
 import zlib
 
 import numpy as np
 
-from ingest.page.drawing.png import MAX_SIDE, Image, as_matrix, image_of
+from ingest.page.values_picture import MAX_SIDE, Image, as_matrix, image_of
 
 
 def pixels(image: Image) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:

@@ -1,9 +1,11 @@
 """Lanes of ranks, operators in them, and edges to the right."""
 
+from __future__ import annotations
+
 import re
 from itertools import pairwise
 
-from ingest.page.drawing.spread import spread_picture
+from ingest.page.spread import spread_picture
 from ingest.questions.origin.graph import OPERATOR, PASSAGE, SpreadEdge, SpreadGraph, SpreadNode
 
 

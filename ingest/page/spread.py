@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from ingest.page.drawing.svg import picture, tag, text
-from ingest.page.words import counted, short
+from ingest.page.charts import picture, tag, text
+from ingest.page.rendering import counted, short
 from ingest.questions.origin.graph import PARAMETER, PASSAGE, SpreadEdge, SpreadGraph, SpreadNode
 
 #: Nodes that are drawn; the nearest to the origin first.

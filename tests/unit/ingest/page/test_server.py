@@ -1,13 +1,15 @@
 """Where the server listens, and below which path."""
 
+from __future__ import annotations
+
 import socket
 from pathlib import Path
 
 import pytest
 
+from ingest.page.access import Listen
 from ingest.page.library import Library
-from ingest.page.web.access import Listen
-from ingest.page.web.server import PageServer, PageSettings, base_path
+from ingest.page.server import PageServer, PageSettings, base_path
 from tests.page_server import RunningPage
 from workers import events
 from workers.errors import UsageError

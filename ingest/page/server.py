@@ -19,15 +19,14 @@ from tornado.netutil import bind_sockets
 from tornado.routing import Rule, URLSpec
 from tornado.web import Application
 
-from ingest.page.answers import QUESTIONS
+from ingest.page import handlers
+from ingest.page.access import Access, Listen
+from ingest.page.answers import ENDPOINTS, document
 from ingest.page.library import Library
 from ingest.page.rendering import environment
-from ingest.page.sharing import DEFAULT_NBYTES, SharedAnswers
+from ingest.page.sharing import DEFAULT_NBYTES, PageMetrics, SharedAnswers
 from ingest.page.views import SCREENS
 from ingest.page.watchers import Watchers
-from ingest.page.web import api, handlers, openapi
-from ingest.page.web.access import Access, Listen
-from ingest.page.web.metrics import PageMetrics
 from workers import events
 from workers.errors import UsageError
 
@@ -81,7 +80,7 @@ def application(
         settings.first_paint_s,
     )
     shared: dict[str, Any] = {"site": site}
-    contract = json.dumps(openapi.document(settings.base)).encode()
+    contract = json.dumps(document(settings.base)).encode()
     runs = r"/api/v1/runs"
     paths: list[tuple[str, type[handlers.Handler], dict[str, Any]]] = [
         (r"/", handlers.Home, shared),
@@ -90,16 +89,16 @@ def application(
         (r"/static/([a-z.]+)", handlers.Asset, shared),
         (r"/healthz", handlers.Health, shared),
         (r"/metrics", handlers.OwnMetrics, shared),
-        (r"/openapi\.json", api.Contract, {**shared, "document": contract}),
-        (r"/api/v1/moment", api.RunsNow, shared),
-        (runs, api.Runs, shared),
-        (rf"{runs}/{_RUN}/moment", api.Now, shared),
-        (rf"{runs}/{_RUN}/watchers", api.WatchersNow, shared),
+        (r"/openapi\.json", handlers.Contract, {**shared, "document": contract}),
+        (r"/api/v1/moment", handlers.RunsNow, shared),
+        (runs, handlers.Runs, shared),
+        (rf"{runs}/{_RUN}/moment", handlers.Now, shared),
+        (rf"{runs}/{_RUN}/watchers", handlers.WatchersNow, shared),
         *(
-            (rf"{runs}/{_RUN}/{question.name}", api.ApiAnswer, {**shared, "question": question})
-            for question in QUESTIONS
+            (rf"{runs}/{_RUN}/{question.name}", handlers.ApiAnswer, {**shared, "question": question})
+            for question in ENDPOINTS
         ),
-        (r"/api/.*", api.UnknownPath, shared),
+        (r"/api/.*", handlers.UnknownPath, shared),
     ]
     # A proxy may take the base path off, or leave it on.
     prefixes = ["", re.escape(settings.base)] if settings.base else [""]

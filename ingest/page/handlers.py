@@ -1,4 +1,4 @@
-"""What answers each kind of request. Nothing reads a store on the event loop.
+"""What answers each kind of request: HTML or JSON. Nothing reads a store on the event loop.
 
 What is in the store now is read in threads of the loop, and answers are made in those of `SharedAnswers`: an
 answer that is kept does not wait for one that is being made.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import Callable
+import json
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -17,17 +18,15 @@ from tornado.httputil import url_concat
 from tornado.web import RequestHandler
 
 from ingest.page import rendering
-from ingest.page.answers import BESIDE
-from ingest.page.arguments import Arguments
-from ingest.page.library import Library, Run
-from ingest.page.links import Links
+from ingest.page.access import COOKIE, Access
+from ingest.page.answers import BESIDE, Endpoint
+from ingest.page.asking import Arguments, Asked, Links, Screen
+from ingest.page.library import Library, ListMoment, Overview, Run
 from ingest.page.moment import Moment
-from ingest.page.screen import Asked, Screen
-from ingest.page.sharing import PageBusy, SharedAnswers
+from ingest.page.rendering import clock
+from ingest.page.sharing import PageBusy, PageMetrics, SharedAnswers
 from ingest.page.views import SCREENS, TABS
 from ingest.page.watchers import Watched, Watchers
-from ingest.page.web.access import COOKIE, Access
-from ingest.page.web.metrics import PageMetrics
 from workers.errors import DamagedStore, DumpIngestError, StoreError, UsageError
 from workers.store import strict_json
 
@@ -68,6 +67,8 @@ class Handler(RequestHandler):
     """Headers, access and errors, the same for all requests."""
 
     site: Site
+    show: Callable[..., Awaitable[None]]
+    """Answers; takes the parts of the path that differ."""
     is_public = False
     is_api = False
 
@@ -210,26 +211,24 @@ class Handler(RequestHandler):
                 raise UsageError(f"the parameter {name[:80]!r} is not UTF-8") from exc
         return query
 
+    async def get(self, *words: str) -> None:
+        """Answer, and turn errors of this project into answers."""
+        try:
+            await self.show(*words)
+        except DumpIngestError as exc:
+            self.site.metrics.failed(exc.reason)
+            # Tabs of a run that does not exist would lead nowhere.
+            run = words[0] if words and self.site.library.has_opened(words[0]) else ""
+            self.refuse(status_of(exc), exc.message, exc.hint, Links(self.site.base, run))
+
     async def head(self, *words: str) -> None:
         """Answer as `get` does; Tornado leaves the body out."""
-        answering = self.get(*words)
-        if answering is not None:
-            await answering
+        await self.get(*words)
 
     def write_error(self, status_code: int, **_details: Any) -> None:
         """Answer with what went wrong, without a traceback."""
         status = HTTPStatus(status_code)
         self.refuse(status, status.phrase.lower() if status_code != 500 else "an error in this program", "")
-
-    async def guarded(self, links: Links, show: Callable[[], Any]) -> None:
-        """Run a request, and turn errors of this project into answers."""
-        try:
-            await show()
-        except DumpIngestError as exc:
-            self.site.metrics.failed(exc.reason)
-            # Tabs of a run that does not exist would lead nowhere.
-            has_views = self.site.library.has_opened(links.run)
-            self.refuse(status_of(exc), exc.message, exc.hint, links if has_views else Links(links.base))
 
 
 async def moment_of(run: Run) -> Moment:
@@ -281,39 +280,35 @@ def frame(links: Links, **given: Any) -> dict[str, Any]:
 class Home(Handler):
     """`/`: the list of runs, or the only run."""
 
-    async def get(self) -> None:
+    async def show(self) -> None:
         """Answer."""
         links = Links(self.site.base)
-
-        async def show() -> None:
-            library = self.site.library
-            names = await asyncio.to_thread(library.names)
-            if library.is_single:
-                self.redirect(links.of_run(names[0]).view("incidents"))
-                return
-            listed = await asyncio.to_thread(library.overviews.moment, names, self.site.first_paint_s)
-            context = frame(
-                links,
-                moment=listed,
-                token=listed.token,
-                news=f"{links.base}/api/v1/moment",
-                url=library.url,
-                poll_ms=_poll_ms(library.refresh_s),
-                comes_back=not listed.is_complete,
+        library = self.site.library
+        names = await asyncio.to_thread(library.names)
+        if library.is_single:
+            self.redirect(links.of_run(names[0]).view("incidents"))
+            return
+        listed = await asyncio.to_thread(library.overviews.moment, names, self.site.first_paint_s)
+        context = frame(
+            links,
+            moment=listed,
+            token=listed.token,
+            news=f"{links.base}/api/v1/moment",
+            url=library.url,
+            poll_ms=_poll_ms(library.refresh_s),
+            comes_back=not listed.is_complete,
+        )
+        self.finish(
+            rendering.render(
+                "runs.html.j2", title="Runs", runs=listed.runs, unlisted=library.unlisted, **context
             )
-            self.finish(
-                rendering.render(
-                    "runs.html.j2", title="Runs", runs=listed.runs, unlisted=library.unlisted, **context
-                )
-            )
-
-        await self.guarded(links, show)
+        )
 
 
 class RunHome(Handler):
     """`/runs/RUN`: its incidents."""
 
-    async def get(self, run_name: str) -> None:
+    async def show(self, run_name: str) -> None:
         """Answer."""
         self.redirect(Links(self.site.base, run_name).view("incidents"))
 
@@ -321,31 +316,27 @@ class RunHome(Handler):
 class View(Handler):
     """`/runs/RUN/VIEW`: a screen."""
 
-    async def get(self, run_name: str, view: str) -> None:
+    async def show(self, run_name: str, view: str) -> None:
         """Answer."""
         links = Links(self.site.base, run_name)
-
-        async def show() -> None:
-            run = await asyncio.to_thread(self.site.library.run, run_name)
-            screen = SCREENS.get(view)
-            if screen is None:
-                raise UsageError(f"no view {view[:80]!r}", hint=f"Views: {', '.join(SCREENS)}.")
-            asked = Arguments.of(self.query(), screen.parameters)
-            if not await asyncio.to_thread(run.is_ready, self.site.first_paint_s):
-                self.say_that_it_is_read(run, links)
-                return
-            watched = await self.watched(run) if screen.shows_watchers else None
-            packed = await self.answer(
-                run,
-                view,
-                lambda moment: page_of(screen, Asked(moment, asked, links, self.site.library, watched), run),
-                beside=asked.text(BESIDE),
-                watched=watched,
-                is_slow=screen.is_slow(asked),
-            )
-            self.send_packed(packed, "text/html")
-
-        await self.guarded(links, show)
+        run = await asyncio.to_thread(self.site.library.run, run_name)
+        screen = SCREENS.get(view)
+        if screen is None:
+            raise UsageError(f"no view {view[:80]!r}", hint=f"Views: {', '.join(SCREENS)}.")
+        asked = Arguments.of(self.query(), screen.parameters)
+        if not await asyncio.to_thread(run.is_ready, self.site.first_paint_s):
+            self.say_that_it_is_read(run, links)
+            return
+        watched = await self.watched(run) if screen.shows_watchers else None
+        packed = await self.answer(
+            run,
+            view,
+            lambda moment: page_of(screen, Asked(moment, asked, links, self.site.library, watched), run),
+            beside=asked.text(BESIDE),
+            watched=watched,
+            is_slow=screen.is_slow(asked),
+        )
+        self.send_packed(packed, "text/html")
 
     def say_that_it_is_read(self, run: Run, links: Links) -> None:
         """Answer with a page that comes back by itself."""
@@ -383,7 +374,7 @@ class Asset(Handler):
 
     is_public = True
 
-    async def get(self, name: str) -> None:
+    async def show(self, name: str) -> None:
         """Answer."""
         kind = _ASSETS.get(name)
         if kind is None:
@@ -399,7 +390,7 @@ class Health(Handler):
     is_public = True
     is_api = True
 
-    async def get(self) -> None:
+    async def show(self) -> None:
         """Answer."""
         self.send_json(b'{"ok": true}')
 
@@ -409,7 +400,7 @@ class OwnMetrics(Handler):
 
     is_public = True
 
-    async def get(self) -> None:
+    async def show(self) -> None:
         """Answer."""
         self.set_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
         self.finish(self.site.metrics.text(self.site.answers))
@@ -418,6 +409,117 @@ class OwnMetrics(Handler):
 class Unknown(Handler):
     """Any other path."""
 
-    async def get(self) -> None:
+    async def show(self) -> None:
         """Answer."""
         self.refuse(HTTPStatus.NOT_FOUND, "no such page", "")
+
+
+class ApiAnswer(Handler):
+    """`/api/v1/runs/RUN/QUESTION`: JSON."""
+
+    is_api = True
+
+    def initialize(self, site: Site, question: Endpoint) -> None:  # type: ignore[override]
+        """Take what all requests share, and the question of this path."""
+        super().initialize(site)
+        self.question = question
+
+    async def show(self, run_name: str) -> None:
+        """Answer."""
+        asked = Arguments.of(self.query(), self.question.parameters)
+        run = await asyncio.to_thread(self.site.library.run, run_name)
+        name = f"api/{self.question.name}"
+        library, links = self.site.library, Links(self.site.base, run.name)
+        packed = await self.answer(
+            run,
+            name,
+            lambda moment: strict_json.dumps(
+                self.question.answer(Asked(moment, asked, links, library))
+            ).encode(),
+            beside=asked.text(BESIDE),
+            is_slow=self.question.is_slow(asked),
+        )
+        self.send_packed(packed, "application/json")
+
+
+class Now(Handler):
+    """`/api/v1/runs/RUN/moment`: what is committed now, as one word; and whether the store answers."""
+
+    is_api = True
+
+    async def show(self, run_name: str) -> None:
+        """Answer."""
+        run = await asyncio.to_thread(self.site.library.run, run_name)
+        moment = await moment_of(run)
+        watched = await self.watched(run) if self.get_query_argument("watchers", "") else None
+        token = moment.token + (watched.token if watched is not None else "")
+        now = {"token": token, "clock": clock(moment.read_at), "away": run.away}
+        self.send_json(json.dumps(now).encode())
+
+
+class WatchersNow(Handler):
+    """`/api/v1/runs/RUN/watchers`: what the watchers of a run say of themselves."""
+
+    is_api = True
+
+    async def show(self, run_name: str) -> None:
+        """Answer."""
+        run = await asyncio.to_thread(self.site.library.run, run_name)
+        watched = await self.watched(run)
+        if watched is None:
+            raise UsageError("the page knows of no watchers", hint="`serve --watchers HOST:PORT,...`")
+        rows = [watcher.to_dict() for watcher in watched.watchers]
+        self.send_json(strict_json.dumps(rows).encode())
+
+
+class UnknownPath(Handler):
+    """Any other path below `/api/`."""
+
+    is_api = True
+
+    async def show(self) -> None:
+        """Answer."""
+        self.refuse(HTTPStatus.NOT_FOUND, "no such path", "/openapi.json has all paths.")
+
+
+class Runs(Handler):
+    """`/api/v1/runs`: all runs, and what the list of them says of each."""
+
+    is_api = True
+
+    async def show(self) -> None:
+        """Answer."""
+        listed = await self.listed()
+        rows = [{"run": name, **(overview or Overview()).to_dict()} for name, overview in listed.runs.items()]
+        self.send_json(strict_json.dumps(rows).encode())
+
+    async def listed(self) -> ListMoment:
+        """Return what is known of all runs."""
+        library = self.site.library
+        names = await asyncio.to_thread(library.names)
+        return await asyncio.to_thread(library.overviews.moment, names, self.site.first_paint_s)
+
+
+class RunsNow(Runs):
+    """`/api/v1/moment`: what the list of runs says now, as one word."""
+
+    async def show(self) -> None:
+        """Answer."""
+        listed = await self.listed()
+        now = {"token": listed.token, "clock": clock(listed.read_at), "away": ""}
+        self.send_json(json.dumps(now).encode())
+
+
+class Contract(Handler):
+    """`/openapi.json`: what the API answers."""
+
+    is_api = True
+
+    def initialize(self, site: Site, document: bytes) -> None:  # type: ignore[override]
+        """Take the document."""
+        super().initialize(site)
+        self.document = document
+
+    async def show(self) -> None:
+        """Answer."""
+        self.send_json(self.document)

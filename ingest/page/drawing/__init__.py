@@ -1,1 +1,0 @@
-"""Pictures: SVG as text, and PNG. Colours are classes of the stylesheet: one picture for light and dark."""

@@ -1,0 +1,152 @@
+"""What a URL asks for, and the URLs and lines that lead there."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import numpy as np
+import pytest
+
+import ingest
+from ingest.page.asking import (
+    AnswerLine,
+    Arguments,
+    Asked,
+    Links,
+    UrlParameter,
+    around,
+    lines,
+    matrix_asked,
+    tensor_of,
+)
+from ingest.page.moment import Moment
+from workers.errors import UsageError
+
+PARAMETERS = (
+    UrlParameter("rank", "integer", "The rank.", is_required=True),
+    UrlParameter("name", "string", "The name of the tensor."),
+    UrlParameter("partial", "boolean", "Also partial steps."),
+)
+
+
+def test_what_is_given_has_its_type_and_the_rest_is_left_out() -> None:
+    asked = Arguments.of({"rank": "007", "name": "", "partial": "true"}, PARAMETERS)
+    assert (asked.need("rank"), asked.integer("rank"), asked.integer("step")) == (7, 7, None)
+    assert (asked.text("name", "*"), asked.flag("partial"), asked.flag("name")) == ("*", True, False)
+
+
+@pytest.mark.parametrize(
+    ("query", "message", "hint"),
+    [
+        ({}, "rank is missing", "The rank."),
+        ({"rank": ""}, "rank is missing", "The rank."),
+        ({"rank": "1", "x" * 999: ""}, "no parameter 'xxx", "Parameters: rank, name, partial."),
+        ({"rank": "-1"}, "rank: '-1' is not a whole number", ""),
+        ({"rank": "1.0"}, "is not a whole number", ""),
+        ({"rank": "\u0663"}, "is not a whole number", ""),  # a digit, but not of ASCII
+        ({"rank": "9" * 19}, "is not a whole number", ""),
+        ({"rank": "1", "name": "x" * 8193}, "name: longer than 8192", ""),
+    ],
+)
+def test_what_a_url_has_wrong_is_named(query: dict[str, str], message: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=message) as error:
+        Arguments.of(query, PARAMETERS)
+    assert error.value.hint == hint
+    assert len(error.value.message) < 150
+
+
+def test_a_view_without_parameters_says_so() -> None:
+    with pytest.raises(UsageError) as error:
+        Arguments.of({"rank": "1"}, ())
+    assert error.value.hint == "Parameters: none."
+
+
+HOSTILE = 'a/b?c&d=#"<é>%2F'
+
+
+def test_a_name_with_any_characters_stays_one_part_of_the_path() -> None:
+    url = urlsplit(Links("/dumps", HOSTILE).view("tensor", name=HOSTILE, step=0, graph="", rank=None))
+    assert unquote(url.path) == f"/dumps/runs/{HOSTILE}/tensor"
+    assert url.path.count("/") == 4
+    assert parse_qs(url.query) == {"name": [HOSTILE], "step": ["0"]}
+
+
+def test_the_base_path_is_in_every_url() -> None:
+    links = Links("/dumps").of_run("a.zarr")
+    assert links.home() == "/dumps/"
+    assert links.asset("page.js") == "/dumps/static/page.js"
+    assert links.api("steps", rank=1) == "/dumps/api/v1/runs/a.zarr/steps?rank=1"
+    assert Links("", "a.zarr").view("live") == "/runs/a.zarr/live"
+
+
+def test_a_report_has_one_run_and_no_other(moment: Moment) -> None:
+    asked = Asked(moment, Arguments({}), Links("", "run.zarr"))
+    assert (asked.runs(), asked.storage_options()) == (["run.zarr"], {})
+    with pytest.raises(UsageError, match=r"no run 'other\.zarr'"):
+        asked.moment_of("other.zarr")
+
+
+def test_lines_can_be_pasted(moment: Moment) -> None:
+    asked = Asked(moment, Arguments({}), Links("", "run.zarr"))
+    shown = lines(asked, AnswerLine.of(("show", asked.url, "Default/a b'c"), "store.ranks"))
+    assert shlex.split(shown.shell) == ["dump-ingest", "show", asked.url, "Default/a b'c"]
+    names: dict[str, object] = {}
+    opening, expression = shown.python.rsplit("\n", 1)
+    exec(opening, names)  # noqa: S102  (as a reader of the page does)
+    assert eval(expression, names) == moment.store.ranks  # noqa: S307
+
+
+def asked(**given: str) -> Arguments:
+    return Arguments({"rank": "1", "step": "2", **given})
+
+
+def test_a_tensor_is_found_by_its_whole_name_and_graph(moment: Moment) -> None:
+    expected = moment.opened(1, 2).tensors()[-1]
+    assert tensor_of(moment, asked(name=expected.name)).name == expected.name
+    assert tensor_of(moment, asked(name=expected.name, graph=expected.graph)).graph == expected.graph
+
+
+@pytest.mark.parametrize(
+    ("change", "similar"), [({"graph": "no such"}, True), ({}, True), ({"name": "?"}, False)]
+)
+def test_others_are_refused_with_similar_names(
+    moment: Moment, change: dict[str, str], *, similar: bool
+) -> None:
+    name = moment.opened(1, 2).tensors()[0].name
+    with pytest.raises(UsageError, match=r"rank 1 step 2 has no tensor") as error:
+        tensor_of(moment, asked(**{"name": name if "graph" in change else name[1:], **change}))
+    assert (name in (error.value.hint or "")) is similar
+
+
+def test_a_step_that_is_not_there_is_refused(moment: Moment) -> None:
+    with pytest.raises(UsageError):
+        tensor_of(moment, asked(step="99", name="x"))
+
+
+@pytest.mark.parametrize("given", [{}, {"stat": "max", "name": "Log.*"}, {"stat": "problems"}])
+def test_it_is_what_the_library_says(moment: Moment, given: dict[str, str]) -> None:
+    asked = matrix_asked(moment, Arguments({**given, "ranks": "1", "steps": "2-9"}))
+    whole = ingest.matrix(
+        moment.store, given.get("stat", "non_finite"), given.get("name"), rank=1, step=[2, 3]
+    )
+    np.testing.assert_equal(asked.to_dict(), whole.to_dict())
+
+
+def test_a_step_that_is_damaged_on_all_ranks_has_a_column(nan_log: Path, tmp_path: Path) -> None:
+    shutil.copytree(nan_log, tmp_path / "run.zarr")
+    for rank in range(2):
+        (tmp_path / f"run.zarr/rank_{rank}/step_2/zarr.json").write_bytes(b"{")
+    store = ingest.open_store(tmp_path / "run.zarr")
+    asked = matrix_asked(Moment.of(store), Arguments({}))
+    np.testing.assert_equal(asked.to_dict(), ingest.matrix(store).to_dict())
+    assert asked.state.tolist() == [[1, 3, 1]] * 2
+
+
+def test_numbers_around_one_are_the_nearest_on_either_side() -> None:
+    assert around(5, [9, 1, 3, 5, 7]) == (3, 7)
+    assert around(4, [1, 3, 7]) == (3, 7)
+    assert around(1, [1, 3]) == (None, 3)
+    assert around(1, []) == (None, None)
