@@ -28,7 +28,7 @@ FLOORS = (
     ("workers.store", "ingest.layouts"),
     ("ingest.dump_configs",),
     ("workers.rules", "ingest.reader", "ingest.recording"),
-    ("workers.tasks",),
+    ("workers.tasks", "ingest.identities"),
     ("workers.plugin", "ingest.planning"),
     ("ingest.steps",),
     ("ingest.dispatch", "ingest.watching"),
