@@ -11,7 +11,7 @@ from typing import Any
 
 from ingest.dump_configs.model import AskedDump
 from ingest.dump_configs.reading import read_acl, read_mindspore
-from ingest.reader.context.non_tensor_files import NonTensorFile, NonTensorFiles
+from ingest.reader.context.files import NonTensorFile, NonTensorFiles
 from ingest.reader.indexed_step import StepSource
 from workers.model import MIB
 

@@ -1,4 +1,4 @@
-"""Edges and original operators in the graphs that GE writes as text (`DUMP_GE_GRAPH`).
+"""Edges and original operators in the graphs that GE writes as text (`DUMP_GE_GRAPH`); the training graph.
 
     graph {
       name: "online_0"
@@ -58,56 +58,54 @@
 (CANN, environment variables `DUMP_GE_GRAPH` and `DUMP_GRAPH_FORMAT`; TorchAir, `dump_layer`; GraphEngine,
 `ge_ir_utils.cc`, `ge_attr_define.h`: `ATTR_NAME_DATA_DUMP_ORIGIN_NAME`. As text of an ONNX model, names are
 there only with `DUMP_GE_GRAPH=1`.) Bytes other than ASCII are escaped in octal.
+
+A TensorFlow job runs several graphs in one session (initialisation, input pipeline, training). Each has its
+own folder, called `model_name`, in a dump. The vendor's advice is to choose the one with the name of the
+computational graph: that of a `ge_proto_*_Build.txt` with an iterator.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ingest.reader.context.files import NonTensorFile, NonTensorFiles
+from ingest.reader.context.ir import IrSource
 from ingest.reader.context.match import flatten
-from ingest.reader.context.non_tensor_files import NonTensorFile, NonTensorFiles
 from ingest.reader.indexed_tensor import IndexedTensor
 from workers.model import MIB
 
 _FILE = re.compile(r"ge_(?P<kind>proto|onnx)_(?P<graph>.*_Build)\.(?:txt|pbtxt)")
 _TEXT = re.compile(r'(name|type|op_type|input|key|s|strings)\s*:\s*"((?:[^"\\]|\\.)*)"')
-_SLOT = re.compile(r"[0-9]{1,6}")
+_EDGE = re.compile(r"(.+):([0-9]{1,6})", re.DOTALL)
 _INTEGER = re.compile(r"i\s*:\s*([0-9]{1,6})")
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)", re.DOTALL)
 _ESCAPED = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 #: Blocks that are an operator, and an attribute of it; of GE, of ONNX, and of an ONNX subgraph.
 _OPS = frozenset({("graph", "op"), ("graph", "node"), ("graph", "node", "attribute", "g", "node")})
-_ATTRS = frozenset({(*op, {"op": "attr", "node": "attribute"}[op[-1]]) for op in _OPS})
 _OUTPUT = ("graph", "op", "output_desc")
-_ATTR_OF_OUTPUT = (*_OUTPUT, "attr")
+_ATTRS = frozenset({*((*op, {"op": "attr", "node": "attribute"}[op[-1]]) for op in _OPS), (*_OUTPUT, "attr")})
 #: Deeper blocks are counted, and what is in them is passed over: an attribute holds a list of messages.
 _MAX_BLOCKS = 16
 _ORIGINAL = "_datadump_original_op_names"
 _MODEL_NAME, _MODEL_SLOT = "_datadump_origin_name", "_datadump_origin_output_index"
 #: How ONNX spells an attribute of an output.
 _OF_OUTPUT = re.compile(r"output_desc_attr_(\w+):([0-9]{1,6})")
-_TYPE_OF_GE = "ge:"
 _MAX_NBYTES = 256 * MIB
 _MAX_LINE = 1_000_000
 
-
-class GeEdge(NamedTuple):
-    """What feeds an input."""
-
-    op_name: str
-    """As the graph spells it."""
-    slot: int
-    """The slot of its output."""
+_BUILT_NAME = re.compile(rb'^\s{0,4}name:\s*"([^"\n]{1,1000})"', re.MULTILINE)
+_ITERATOR = re.compile(rb'(?:op|type):\s*"(?:Iterator\w{0,40}|GetNext\w{0,40})"')
+_MAX_MODELS = 1000
 
 
 class ModelOutput(NamedTuple):
     """An output of an operator of the model, before it was compiled."""
 
     op_name: str
-    """As the model spells it."""
     slot: int
 
 
@@ -117,7 +115,7 @@ class GeOp:
 
     name: str = ""
     op_type: str = ""
-    inputs: list[GeEdge | None] = field(default_factory=list)
+    inputs: list[IrSource | None] = field(default_factory=list)
     """By slot; None for an input that is not connected. Control edges are left out."""
     originals: list[str] = field(default_factory=list)
     """The operators of the model that were fused into it."""
@@ -127,18 +125,16 @@ class GeOp:
 
     def model_output(self, slot: int) -> ModelOutput | None:
         """Return the output of the model that an output is; None if the graph does not tell both parts."""
-        if slot not in self.model_names or slot not in self.model_slots:
-            return None
-        return ModelOutput(self.model_names[slot], self.model_slots[slot])
+        name, of_model = self.model_names.get(slot), self.model_slots.get(slot)
+        return None if name is None or of_model is None else ModelOutput(name, of_model)
 
 
 @dataclass(slots=True)
 class GeGraph:
-    """A graph that GE wrote."""
+    """A graph that GE wrote, and its operators by name as files have it."""
 
     name: str = ""
     ops: dict[str, GeOp] = field(default_factory=dict)
-    """By name as files have it."""
 
 
 def parse_ge_graph(pieces: Iterable[bytes | bytearray]) -> GeGraph:
@@ -150,6 +146,15 @@ def parse_ge_graph(pieces: Iterable[bytes | bytearray]) -> GeGraph:
     for line in _lines(pieces):
         parser.take(line.strip())
     return parser.graph
+
+
+def _lines(pieces: Iterable[bytes | bytearray]) -> Iterator[str]:
+    rest = b""
+    for piece in pieces:
+        *whole, rest = (rest + bytes(piece)).split(b"\n")
+        yield from (line.decode("utf-8", "replace") for line in whole if len(line) < _MAX_LINE)
+        rest = rest[:_MAX_LINE]
+    yield rest.decode("utf-8", "replace")
 
 
 @dataclass(slots=True)
@@ -184,16 +189,11 @@ class _Parser:
             return
         self.blocks = (*self.blocks, name)
         if self.blocks in _OPS:
-            self.op = GeOp()
-            self.output = -1
+            self.op, self.output = GeOp(), -1
         elif self.blocks == _OUTPUT:
             self.output += 1
-        elif self._is_attr:
+        elif self.blocks in _ATTRS:
             self.key = ""
-
-    @property
-    def _is_attr(self) -> bool:
-        return self.blocks in _ATTRS or self.blocks == _ATTR_OF_OUTPUT
 
     def _close(self) -> None:
         if self.deeper:
@@ -202,63 +202,40 @@ class _Parser:
         if self.blocks in _OPS and self.op.name:
             self.graph.ops.setdefault(flatten(self.op.name), self.op)
             self.op = GeOp()  # the operator around a subgraph has another name, and no edges
-        elif self._is_attr:
+        elif self.blocks in _ATTRS:
             self.key = ""
         self.blocks = self.blocks[:-1]
 
     def _take_text(self, field_name: str, text: str) -> None:
-        if self.blocks == ("graph",) and field_name == "name":
-            # Subgraphs follow the graph, whose name the dump has.
-            self.graph.name = self.graph.name or text
-        elif self.blocks in _OPS:
-            self._take_of_op(field_name, text)
-        elif self._is_attr and field_name in ("key", "name"):
-            self._take_key(text)
-        elif self.key == _ORIGINAL and field_name in ("s", "strings"):
-            self.op.originals.append(text)
-        elif self.key == _MODEL_NAME and field_name == "s":
-            self.op.model_names[self.output] = text
-
-    def _take_key(self, text: str) -> None:
-        self.key = text
-        if match := _OF_OUTPUT.fullmatch(text):
-            self.key, self.output = match[1], int(match[2])
-
-    def _take_of_op(self, field_name: str, text: str) -> None:
-        if field_name == "name":
-            self.op.name = text
-        elif field_name in ("type", "op_type"):
-            self.op.op_type = text.removeprefix(_TYPE_OF_GE)
-        elif field_name == "input":
-            source, _, slot = text.rpartition(":")
-            if slot != "-1":
-                is_edge = bool(source) and _SLOT.fullmatch(slot) is not None
-                self.op.inputs.append(GeEdge(source, int(slot)) if is_edge else None)
+        match field_name:
+            case "name" if self.blocks == ("graph",):
+                # Subgraphs follow the graph, whose name the dump has.
+                self.graph.name = self.graph.name or text
+            case "name" if self.blocks in _OPS:
+                self.op.name = text
+            case "type" | "op_type" if self.blocks in _OPS:
+                self.op.op_type = text.removeprefix("ge:")
+            case "input" if self.blocks in _OPS and not text.endswith(":-1"):
+                edge = _EDGE.fullmatch(text)
+                self.op.inputs.append(IrSource(edge[1], int(edge[2])) if edge else None)
+            case "key" | "name" if self.blocks in _ATTRS:
+                self.key = text
+                if match := _OF_OUTPUT.fullmatch(text):
+                    self.key, self.output = match[1], int(match[2])
+            case "s" | "strings" if self.key == _ORIGINAL:
+                self.op.originals.append(text)
+            case "s" if self.key == _MODEL_NAME:
+                self.op.model_names[self.output] = text
 
 
 def _unescaped(text: str) -> str:
     """Return a text of protobuf without its escapes."""
-    if "\\" not in text:
-        return text
-    return _ESCAPE.sub(_plain, text.encode()).decode("utf-8", "replace")
 
+    def plain(match: re.Match[bytes]) -> bytes:
+        is_octal = match[1][:1] in b"01234567"
+        return bytes([int(match[1], 8) & 0xFF]) if is_octal else _ESCAPED.get(match[1], match[1])
 
-def _plain(match: re.Match[bytes]) -> bytes:
-    escaped = match[1]
-    if escaped[:1].isdigit() and escaped[:1] < b"8":
-        return bytes([int(escaped, 8) & 0xFF])
-    return _ESCAPED.get(escaped, escaped)
-
-
-def _lines(pieces: Iterable[bytes | bytearray]) -> Iterator[str]:
-    rest = b""
-    for piece in pieces:
-        *whole, rest = (rest + bytes(piece)).split(b"\n")
-        for line in whole:
-            if len(line) < _MAX_LINE:
-                yield line.decode("utf-8", "replace")
-        rest = rest[:_MAX_LINE]
-    yield rest.decode("utf-8", "replace")
+    return _ESCAPE.sub(plain, text.encode()).decode("utf-8", "replace") if "\\" in text else text
 
 
 @dataclass(eq=False)
@@ -268,44 +245,101 @@ class GeGraphs:
     files: NonTensorFiles
     _graphs: list[GeGraph] | None = None
 
-    def source(self, tensor: IndexedTensor) -> GeEdge | None:
+    def source(self, tensor: IndexedTensor) -> IrSource | None:
         """Return the source of an input, by the names of files; None if it is not known."""
-        op = self._op(tensor)
-        if op is None or not 0 <= tensor.slot < len(op.inputs):
-            return None
-        edge = op.inputs[tensor.slot]
-        return None if edge is None else GeEdge(flatten(edge.op_name), edge.slot)
-
-    def originals(self, tensor: IndexedTensor) -> tuple[str, ...]:
-        """Return the operators of the model that were fused into that of a tensor; empty if not known."""
-        op = self._op(tensor)
-        return () if op is None else tuple(op.originals)
+        op = self.op_of(tensor)
+        edge = op.inputs[tensor.slot] if op and 0 <= tensor.slot < len(op.inputs) else None
+        return edge and edge._replace(name=flatten(edge.name))
 
     def model_output(self, tensor: IndexedTensor) -> ModelOutput | None:
         """Return the output of the model that an output is, by names of files; None if not known."""
-        op = self._op(tensor) if tensor.io == "output" else None
+        op = self.op_of(tensor) if tensor.io == "output" else None
         output = None if op is None else op.model_output(tensor.slot)
-        return None if output is None else ModelOutput(flatten(output.op_name), output.slot)
+        return output and output._replace(op_name=flatten(output.op_name))
 
-    def _op(self, tensor: IndexedTensor) -> GeOp | None:
+    def op_of(self, tensor: IndexedTensor) -> GeOp | None:
         """Return the operator of a tensor, in a graph with the name of its net, or else in the only graph."""
-        graphs = self._parsed()
+        # Asked for each input of a step: almost all dumps have no such file. Each process writes its own.
+        if self._graphs is None:
+            files = self._files().values()
+            self._graphs = [self.files.parse(file, parse_ge_graph) or GeGraph() for file in files]
+        graphs = self._graphs
         if len(graphs) > 1:
             net = flatten(tensor.net)
             graphs = [graph for graph in graphs if flatten(graph.name) == net]
         return next((graph.ops[tensor.op_name] for graph in graphs if tensor.op_name in graph.ops), None)
 
-    def _parsed(self) -> list[GeGraph]:
-        # Asked for each input of a step: almost all dumps have no such file. Each process writes its own.
-        if self._graphs is None:
-            kept = self.files.of_step(None).values()
-            files: dict[str, NonTensorFile] = {}
-            """By what both spellings of a graph have in common."""
-            for file in kept:
-                match = _FILE.fullmatch(file.name)
-                if match and file.nbytes <= _MAX_NBYTES:
-                    twin = f"{file.source.rpartition('/')[0]}/{match['graph']}"
-                    if match["kind"] == "proto" or twin not in files:
-                        files[twin] = file
-            self._graphs = [self.files.parse(file, parse_ge_graph) or GeGraph() for file in files.values()]
-        return self._graphs
+    def _files(self) -> dict[str, NonTensorFile]:
+        """Return one file of each graph, by what both spellings of the graph have in common."""
+        files: dict[str, NonTensorFile] = {}
+        for file in self.files.of_step(None).values():
+            if file.nbytes <= _MAX_NBYTES and (match := _FILE.fullmatch(file.name)):
+                twin = f"{file.source.rpartition('/')[0]}/{match['graph']}"
+                if match["kind"] == "proto" or twin not in files:
+                    files[twin] = file
+        return files
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingGraph:
+    """The training graph of a step, and the rule by which it was chosen."""
+
+    name: str | None
+    """The name of its folder in the dump (`Tensor.net`); None if no rule decides."""
+    rule: str
+    """The rule, in words."""
+    candidates: Mapping[str, int]
+    """All graphs of the step, with the number of their tensors."""
+
+
+def choose_training_graph(
+    candidates: Mapping[str, int], built: Iterable[bytes] = (), configurations: Iterable[bytes] = ()
+) -> TrainingGraph:
+    """Choose the graph that trains.
+
+    The rules, in this order: the only candidate; the only one with the name of a built graph that has an
+    iterator; the only one with the name of any built graph; the only one that a configuration names; the
+    one with the most tensors, unless several have as many.
+
+    Args:
+        candidates: the number of tensors of each graph of a step, by the name of its folder.
+        built: the contents of `ge_proto_*_Build.txt`.
+        configurations: of ACL, `{"dump": {"dump_list": [{"model_name": "...", "layer": [...]}], ...}}`.
+    """
+    if len(candidates) == 1:
+        return TrainingGraph(next(iter(candidates)), "the only graph of the step", candidates)
+    named = [
+        (name[1].decode("utf-8", "replace"), text) for text in built if (name := _BUILT_NAME.search(text))
+    ]
+    rules = {
+        "named like the built graph with an iterator": [
+            name for name, text in named if _ITERATOR.search(text)
+        ],
+        "named like the only built graph of the step": [name for name, _ in named],
+        "the only graph that the dump configuration names": [
+            name for data in configurations for name in _dumped_models(data)
+        ],
+    }
+    most = max(candidates.values(), default=0)
+    rules["the graph with the most tensors"] = [
+        name for name, tensors in candidates.items() if tensors == most
+    ]
+    for rule, names in rules.items():
+        flat = set(map(flatten, names))
+        matches = [name for name in candidates if flatten(name) in flat]
+        if len(matches) == 1:
+            return TrainingGraph(matches[0], rule, candidates)
+    return TrainingGraph(None, "nothing tells them apart" if candidates else "no graph", candidates)
+
+
+def _dumped_models(data: bytes) -> list[str]:
+    """Return the models whose dump a configuration requests; an empty list if it does not name any."""
+    try:
+        content = json.loads(data.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return []
+    match content:
+        case {"dump": {"dump_list": [*entries]}}:
+            names = [entry.get("model_name") for entry in entries[:_MAX_MODELS] if isinstance(entry, dict)]
+            return [name for name in names if isinstance(name, str) and name]
+    return []

@@ -18,12 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
-from ingest.reader.context.signature import Signature, TensorType
-from workers.store.model import RowKind
-from workers.store.tables import Tables
+from ingest.reader.context.ir import Signature, TensorType
 
 EXACT, BY_TYPE, AMBIGUOUS = "exact", "by scope and type", "ambiguous"
 
@@ -54,6 +49,10 @@ class GraphOp:
     signature: Signature | None = None
     runs: bool = True
     """Whether it is in the execution order. Operators that are not are matched only by their exact name."""
+
+    def allows(self, op: DumpedOp) -> bool:
+        """Return whether a dumped operator may be this one, by its types."""
+        return self.signature is None or self.signature.allows(op.types)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,21 +109,20 @@ def match_ops(dumped: Iterable[DumpedOp], graph: Sequence[GraphOp]) -> dict[str,
 
 
 def _index(graph: Sequence[GraphOp]) -> tuple[dict[str, list[GraphOp]], dict[str, list[GraphOp]]]:
-    """Return the operators by name, and by scope and type, both as file names may contain them."""
+    """Return the operators by name, and those that run by scope and type, both as in names of files."""
     full: dict[str, list[GraphOp]] = defaultdict(list)
     last: dict[str, list[GraphOp]] = defaultdict(list)
     for op in graph:
         full[flatten(op.name)].append(op)
         last[flatten(op.name.rpartition("/")[2])].append(op)
-    # Full names take precedence: the last part of another name may be equal to one.
-    by_name = {**last, **full}
     by_stem: dict[str, list[GraphOp]] = {}
+    # Full names take precedence: the last part of another name may be equal to one.
     for names in (last, full):
         stems: dict[str, list[GraphOp]] = defaultdict(list)
         for flat, ops in names.items():
             stems[_stem(flat)[0]] += [op for op in ops if op.runs]
         by_stem |= stems
-    return by_name, by_stem
+    return {**last, **full}, by_stem
 
 
 def _stem(flat: str) -> tuple[str, int]:
@@ -136,6 +134,9 @@ def _stem(flat: str) -> tuple[str, int]:
 def _match_group(ops: list[DumpedOp], free: list[GraphOp]) -> dict[str, OperatorMatch]:
     """Match dumped operators of one scope and type, whose names the graph does not have.
 
+    If not one pairing of all is possible, those are matched whose types allow exactly one; the others are
+    ambiguous.
+
     Args:
         ops: the dumped operators.
         free: the operators of the graph of that scope and type which are not matched yet.
@@ -145,29 +146,9 @@ def _match_group(ops: list[DumpedOp], free: list[GraphOp]) -> dict[str, Operator
     pairings = _possible_pairings(ops, free) if len(ops) == len(free) else []
     if len(pairings) == 1:
         return {name: OperatorMatch((target.name,), BY_TYPE) for name, target in pairings[0].items()}
-    return _match_by_types(ops, free)
-
-
-def _possible_pairings(ops: list[DumpedOp], free: list[GraphOp]) -> list[dict[str, GraphOp]]:
-    """Return the pairings by number and by time that do not contradict the types, without duplicates."""
-    numbered = sorted(ops, key=_number)
-    timed = sorted(numbered, key=lambda op: op.first)
-    by_number = dict(zip((op.name for op in numbered), sorted(free, key=_number), strict=True))
-    by_time = dict(zip((op.name for op in timed), free, strict=True))
-    types = {op.name: op.types for op in ops}
-    pairings: list[dict[str, GraphOp]] = []
-    for pairing in (by_number, by_time):
-        is_possible = all(_allows(target, types[name]) for name, target in pairing.items())
-        if is_possible and pairing not in pairings:
-            pairings.append(pairing)
-    return pairings
-
-
-def _match_by_types(ops: list[DumpedOp], free: list[GraphOp]) -> dict[str, OperatorMatch]:
-    """Match operators if types allow exactly one pairing of them; the others are ambiguous."""
     if len(ops) * len(free) > _MAX_PAIRS:
         return {op.name: _ambiguous(free) for op in ops}
-    candidates = {op.name: [target for target in free if _allows(target, op.types)] for op in ops}
+    candidates = {op.name: [target for target in free if target.allows(op)] for op in ops}
     uses = Counter(target.name for targets in candidates.values() for target in targets)
     return {
         name: OperatorMatch((targets[0].name,), BY_TYPE)
@@ -177,19 +158,22 @@ def _match_by_types(ops: list[DumpedOp], free: list[GraphOp]) -> dict[str, Opera
     }
 
 
-def _allows(target: GraphOp, types: Mapping[tuple[str, int], TensorType]) -> bool:
-    return target.signature is None or target.signature.allows(types)
+def _possible_pairings(ops: list[DumpedOp], free: list[GraphOp]) -> list[dict[str, GraphOp]]:
+    """Return the pairings by number and by time that do not contradict the types, without duplicates."""
 
+    def number(op: DumpedOp | GraphOp) -> int:
+        return _stem(flatten(op.name))[1]
 
-def _number(op: DumpedOp | GraphOp) -> int:
-    return _stem(flatten(op.name))[1]
+    numbered = sorted(ops, key=number)
+    timed = sorted(numbered, key=lambda op: op.first)
+    pairings: list[dict[str, GraphOp]] = []
+    for dumped, targets in ((numbered, sorted(free, key=number)), (timed, free)):
+        pairing = {op.name: target for op, target in zip(dumped, targets, strict=True)}
+        is_possible = all(target.allows(op) for op, target in zip(dumped, targets, strict=True))
+        if is_possible and pairing not in pairings:
+            pairings.append(pairing)
+    return pairings
 
 
 def _ambiguous(targets: Sequence[GraphOp]) -> OperatorMatch:
     return OperatorMatch(tuple(target.name for target in targets[:_MAX_CANDIDATES]), AMBIGUOUS)
-
-
-def tensor_rows(tables: Tables) -> npt.NDArray[np.int64]:
-    """Return the rows of all tensors, those of which only statistics were dumped included, (row,)."""
-    kinds = tables.label("kind")
-    return np.flatnonzero(np.isin(kinds.astype(str), (RowKind.TENSOR.value, RowKind.STATISTICS.value)))

@@ -14,13 +14,10 @@ files of 2.0 to 2.10 have them.)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from ingest.reader.context.ir import IrGraph, IrParser
-from ingest.reader.context.ir_nodes import PASSING, IrSource
-from ingest.reader.context.signature import Signature, TensorType
+from ingest.reader.context.ir import PASSING, IrGraph, IrParser, IrSource, Signature, TensorType, passed_on
 from workers.dump.formats.header import MAX_NDIM
 from workers.dump.formats.wire import LENGTH_DELIMITED, FieldWalk, WireField, read_varint
 from workers.errors import UnreadableTensor
@@ -31,20 +28,17 @@ _TENSOR = 14
 #: Lists and tuples: their elements have slots of their own when the graph runs.
 _SEQUENCES = frozenset({31, 32})
 #: `DataType` of anf_ir.proto, in the spelling of the dump.
-_DTYPES = {
-    1: "bool",
-    2: "int8",
-    3: "int16",
-    4: "int32",
-    5: "int64",
-    6: "uint8",
-    7: "uint16",
-    8: "uint32",
-    9: "uint64",
-    10: "float16",
-    11: "float32",
-    12: "float64",
-}
+_DTYPES = dict(
+    enumerate(
+        (
+            *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+            *("float16", "float32", "float64"),
+        ),
+        1,
+    )
+)
+#: The fields of a node, but for its inputs.
+_OF_NODE = frozenset({2, 3, 6, 8, 9})
 
 
 def parse_pb(pieces: Iterable[bytes | bytearray]) -> IrGraph:
@@ -58,26 +52,11 @@ def parse_pb(pieces: Iterable[bytes | bytearray]) -> IrGraph:
         _PbGraph(b"".join(pieces), parser).read()
     except UnreadableTensor as exc:
         parser.add_problem(str(exc))
-    if not parser.graph.ops:
-        parser.add_problem("no operator has a name")
-    return parser.graph
-
-
-@dataclass(slots=True)
-class _PbNode:
-    """One node, and what reading it means."""
-
-    index: str = ""
-    op_type: str = ""
-    full_name: str = ""
-    stack: str = ""
-    inputs: list[str] = field(default_factory=list)
-    output: TensorType | None = None
-    is_sequence: bool = False
+    return parser.finished()
 
 
 class _PbGraph:
-    """The graph of a file: its fields are walked over once."""
+    """The graph of a file. Its fields are walked over: a list of them may take a hundred times its memory."""
 
     def __init__(self, data: bytes, parser: IrParser) -> None:
         self._data = data
@@ -97,125 +76,73 @@ class _PbGraph:
         """
         for model in self._walk.fields(0, len(self._data)):
             if model.number == 4:
-                self._add_graph(model)
+                # Nodes come first in the file, and read what stands behind them.
+                for part in self._inside(model, 3, 5):
+                    self._add_parameter_or_constant(part)
+                for node in self._inside(model, 1):
+                    self._add_node(node)
 
-    def _add_graph(self, graph: WireField) -> None:
-        # Nodes come first in the file, and read what stands behind them. It is walked over twice, because a
-        # list of its fields may take a hundred times the memory of the file.
-        for part in self._inside(graph):
-            if part.number == 3:
-                self._add_parameter(part)
-            elif part.number == 5:
-                self._add_constant(part)
-        for part in self._inside(graph):
-            if part.number == 1:
-                self._add_node(self._node(part))
-
-    def _inside(self, message: WireField) -> Iterator[WireField]:
+    def _inside(self, message: WireField, *numbers: int) -> Iterator[WireField]:
         if message.wire_type == LENGTH_DELIMITED:
-            yield from self._walk.fields(message.value, message.end)
+            for part in self._walk.fields(message.value, message.end):
+                if part.number in numbers:
+                    yield part
 
-    def _text(self, field: WireField) -> str:
-        return self._data[field.value : field.end].decode("utf-8", "replace")
+    def _text(self, field: WireField | None) -> str:
+        return "" if field is None else self._data[field.value : field.end].decode("utf-8", "replace")
 
-    def _number(self, field: WireField) -> int:
-        return read_varint(lambda offset, nbytes: self._data[offset : offset + nbytes], field)
+    def _numbers(self, message: WireField, *numbers: int) -> Iterator[int]:
+        """Yield the values of fields that are numbers."""
+        for part in self._inside(message, *numbers):
+            if part.wire_type == 0:
+                yield read_varint(lambda offset, nbytes: self._data[offset : offset + nbytes], part)
 
-    def _add_parameter(self, message: WireField) -> None:
-        name, kind = "", None
-        for part in self._inside(message):
-            if part.number == 1:
-                name = self._text(part)
-            elif part.number == 2:
-                kind = self._type(part)
-        self._sources[name] = IrSource(name, -1)
-        self._types[name] = kind
+    def _add_parameter_or_constant(self, message: WireField) -> None:
+        parts = {part.number: part for part in self._inside(message, 1, 2)}
+        name, about = self._text(parts.get(1)), parts.get(2)
+        if message.number == 3:
+            self._sources[name] = IrSource(name, -1)
+            self._types[name] = None if about is None else self._type(about)
+        elif about is not None:
+            for value in self._numbers(about, 3, 4):
+                self._constants[name] = value
+            self._note_sequence(name, about)
 
-    def _add_constant(self, message: WireField) -> None:
-        name = ""
-        for part in self._inside(message):
-            if part.number == 1:
-                name = self._text(part)
-            elif part.number == 2:
-                self._add_value(name, part)
+    def _note_sequence(self, name: str, about: WireField) -> None:
+        if not _SEQUENCES.isdisjoint(self._numbers(about, 1)):
+            self._sequences.add(name)
 
-    def _add_value(self, name: str, message: WireField) -> None:
-        for value in self._inside(message):
-            if value.wire_type != 0:
-                continue
-            if value.number in (3, 4):
-                self._constants[name] = self._number(value)
-            elif value.number == 1 and self._number(value) in _SEQUENCES:
-                self._sequences.add(name)
-
-    def _node(self, message: WireField) -> _PbNode:
-        node = _PbNode()
-        for part in self._inside(message):
-            if part.number == 1:
-                node.inputs += [self._text(name) for name in self._inside(part) if name.number == 1]
-            elif part.number == 2:
-                node.index = self._text(part)
-            elif part.number == 3:
-                node.op_type = self._text(part)
-            elif part.number == 6:
-                node.output = self._type(part)
-                node.is_sequence = self._is_sequence(part)
-            elif part.number == 8:
-                node.full_name = self._text(part)
-            elif part.number == 9:
-                node.stack = self._text(part)
-        return node
-
-    def _add_node(self, node: _PbNode) -> None:
-        inputs = tuple(self._sources.get(name) for name in node.inputs)
-        self._types[node.index] = node.output
-        self._sources[node.index] = self._meaning(node, inputs)
-        if node.is_sequence:
-            self._sequences.add(node.index)
-        if node.full_name:
-            is_plain = self._sequences.isdisjoint(node.inputs)
-            types = tuple(self._types.get(name) for name in node.inputs) if is_plain else ()
-            signature = Signature(types, () if node.is_sequence else (node.output,))
-            self._parser.add_op(node.full_name, inputs, signature, node.stack.splitlines())
-
-    def _meaning(self, node: _PbNode, inputs: tuple[IrSource | None, ...]) -> IrSource | None:
-        """Return the value that reading a node gives; None if it is not known."""
-        if node.op_type in PASSING:
-            return inputs[0] if inputs else None
-        if node.op_type == "TupleGetItem":
-            slot = self._constants.get(node.inputs[1]) if len(inputs) == 2 else None
-            source = inputs[0] if slot is not None else None
-            return None if source is None or slot is None else IrSource(source.name, slot)
-        return IrSource(node.full_name, 0) if node.full_name else None
+    def _add_node(self, message: WireField) -> None:
+        parts = {part.number: part for part in self._inside(message, *_OF_NODE)}
+        read = [self._text(name) for part in self._inside(message, 1) for name in self._inside(part, 1)]
+        index, op_type, full_name, stack = (self._text(parts.get(number)) for number in (2, 3, 8, 9))
+        inputs = tuple(map(self._sources.get, read))
+        output = None
+        if (about := parts.get(6)) is not None:
+            output = self._type(about)
+            self._note_sequence(index, about)
+        self._types[index] = output
+        self._sources[index] = IrSource(full_name, 0) if full_name else None
+        if op_type in PASSING:
+            slot = self._constants.get(read[1]) if len(read) == 2 else None
+            self._sources[index] = passed_on(op_type, inputs, slot)
+        if full_name:
+            is_plain = self._sequences.isdisjoint(read)
+            types = tuple(map(self._types.get, read)) if is_plain else ()
+            signature = Signature(types, () if index in self._sequences else (output,))
+            self._parser.add_op(full_name, inputs, signature, stack.splitlines())
 
     def _type(self, message: WireField) -> TensorType | None:
         """Return the type of a tensor; None for what is not one, or of a type that is not known."""
-        is_tensor, element, lengths = False, 0, list[int]()
-        for part in self._inside(message):
-            if part.number == 1 and part.wire_type == 0:
-                is_tensor = self._number(part) == _TENSOR
-            elif part.number == 2:
-                for tensor in self._inside(part):
-                    if tensor.number == 1 and tensor.wire_type == 0:
-                        element = self._number(tensor)
-                    elif tensor.number == 2:
-                        lengths = list(islice(self._lengths(tensor), MAX_NDIM + 1))
-        if not is_tensor or element not in _DTYPES or not _are_known(lengths):
+        if _TENSOR not in self._numbers(message, 1):
+            return None
+        element, lengths = 0, list[int]()
+        for tensor in self._inside(message, 2):
+            element = next(self._numbers(tensor, 1), 0)
+            for shape in self._inside(tensor, 2):
+                axes = islice(self._inside(shape, 1), MAX_NDIM + 1)
+                lengths = [next(self._numbers(axis, 1), 0) for axis in axes]
+        # A length that is not known is -1, as 64 bits.
+        if element not in _DTYPES or len(lengths) > MAX_NDIM or max(lengths, default=0) >= 2**63:
             return None
         return _DTYPES[element], math.prod(lengths)
-
-    def _is_sequence(self, message: WireField) -> bool:
-        kinds = [
-            self._number(part) for part in self._inside(message) if part.number == 1 and not part.wire_type
-        ]
-        return not _SEQUENCES.isdisjoint(kinds)
-
-    def _lengths(self, shape: WireField) -> Iterator[int]:
-        for axis in self._inside(shape):
-            sizes = [self._number(size) for size in self._inside(axis) if size.number == 1]
-            yield sizes[-1] if sizes else 0
-
-
-def _are_known(lengths: Sequence[int]) -> bool:
-    """Return whether lengths of axes are those of an array: one that is not known is -1, as 64 bits."""
-    return len(lengths) <= MAX_NDIM and max(lengths, default=0) < 2**63

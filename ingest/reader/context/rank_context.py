@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ingest.reader.context.execution_order import parse_history, parse_order
-from ingest.reader.context.frames import SourceLine, best_frame, told_frame
-from ingest.reader.context.ge_graph import GeGraphs, ModelOutput
-from ingest.reader.context.graph_files import GraphFiles
-from ingest.reader.context.ir import IrOp
-from ingest.reader.context.ir_nodes import IrSource
-from ingest.reader.context.json_files import (
-    Stacks,
-    call_texts,
-    find_key,
-    find_stack,
-    parse_construct,
-    parse_kernel_args,
-    parse_stacks,
-)
+from ingest.reader.context.files import MAX_WHOLE_NBYTES, NonTensorFile, NonTensorFiles, Problems, nearest
+from ingest.reader.context.ge_graph import GeGraphs, ModelOutput, TrainingGraph, choose_training_graph
+from ingest.reader.context.ir import IrGraph, IrOp, IrSource, TensorType, parse_ir
 from ingest.reader.context.match import (
     AMBIGUOUS,
     BY_TYPE,
@@ -33,28 +22,37 @@ from ingest.reader.context.match import (
     OperatorMatch,
     flatten,
     match_ops,
-    tensor_rows,
 )
-from ingest.reader.context.non_tensor_files import NonTensorFile, NonTensorFiles
-from ingest.reader.context.signature import TensorType
-from ingest.reader.context.training_graph import (
-    TrainingGraph,
-    choose_training_graph,
-    parse_built_graph,
-    parse_dumped_models,
+from ingest.reader.context.pb import parse_pb
+from ingest.reader.context.stacks import (
+    Frame,
+    SourceLine,
+    best_frame,
+    call_texts,
+    find_key,
+    find_stack,
+    parse_construct,
+    parse_kernel_args,
+    parse_stacks,
 )
+from ingest.reader.flow.content import tensor_rows
 from ingest.reader.indexed_step import StepSource
 from ingest.reader.indexed_tensor import IndexedTensor
 from workers.model import MIB
 
-_ORDER = re.compile(r"ms_execution_order_graph_(\d+)\.csv")
-_HISTORY = re.compile(r"ms_global_execution_order_graph_(\d+)\.csv")
+_ORDER = r"ms_execution_order_graph_{}\.csv"
+_HISTORY = r"ms_global_execution_order_graph_{}\.csv"
+_TEXT, _PROTO = ".ir", ".pb"
+_GRAPH = re.compile(r".*\.ir|.*trace_code_graph_\d+\.pb")
+_GRAPH_NUMBER = re.compile(r".*graph_(\d+)\.(?:ir|pb)")
 _BUILT_GRAPH = re.compile(r"ge_proto_.*_Build\.txt")
 _CONFIG = re.compile(r".*\.json")
 _MAX_CONFIG_NBYTES = MIB
 _MAX_BUILT_NBYTES = 256 * MIB
 #: The operator type under which MindSpore dumps weights and inputs of the network.
 _PARAMETER = "Parameter"
+
+_Parsed = TypeVar("_Parsed")
 
 
 class DumpedSource(NamedTuple):
@@ -75,6 +73,9 @@ def context_of(store: StepSource, rank: int) -> Context:
     return contexts[rank]
 
 
+_CONTEXTS: WeakKeyDictionary[StepSource, dict[int, Context]] = WeakKeyDictionary()
+
+
 class Context:
     """What the dump of one rank has about its operators besides their tensors.
 
@@ -87,17 +88,17 @@ class Context:
         self._store = store
         self._files = NonTensorFiles(store, rank)
         self._ge_graphs = GeGraphs(self._files)
-        self._graphs = GraphFiles(self._files)
-        self._orders: dict[str, list[str]] = {}
-        self._positions: dict[str, dict[str, int]] = {}
-        self._matches: dict[tuple[int | None, str, str], dict[str, OperatorMatch]] = {}
-        self._dumped_names: dict[tuple[int | None, str, str], dict[str, str]] = {}
-        """By step, graph and directory: the names of operators in the dump by those in the graph."""
-        self._stacks: dict[str, Stacks] = {}
-        self._parents: dict[str, dict[str, str | None]] = {}
+        self._parsed: dict[tuple[object, ...], Any] = {}
+        """What was computed so far, by its kind and what it is about."""
 
     def __repr__(self) -> str:
         return f"<Context of rank {self.rank} of {self._store.url}>"
+
+    def _once(self, make: Callable[[], _Parsed], *about: object) -> _Parsed:
+        if about not in self._parsed:
+            self._parsed[about] = make()
+        parsed: _Parsed = self._parsed[about]
+        return parsed
 
     @property
     def problems(self) -> list[str]:
@@ -109,50 +110,48 @@ class Context:
 
         None if the dump does not have it, as for parameters, or if it is ambiguous; see `match`.
         """
-        return _line_of_record(tensor) or self._line_of_call(tensor) or self._line_of_op(tensor)
+        match tensor.told.get("location"):  # of a log, next to the statistics
+            case {"file": str(file), "line": int(line), **rest}:
+                frame = Frame(file, line, str(rest.get("code", "")), str(rest.get("function", "")))
+                return _source_line((frame,), EXACT, "op", tensor.op_name, tensor.source)
+        return self._line_of_call(tensor) or self._line_of_op(tensor)
 
     def match(self, tensor: IndexedTensor) -> OperatorMatch | None:
         """Return the operator of the graph that a tensor belongs to; None if the graph has none like it."""
         if tensor.op_type == _PARAMETER:
             return None
-        for graph in (tensor.graph, ""):
-            matches = self._matches_of(tensor.step, graph, tensor.source)
-            if tensor.op_name in matches:
-                return matches[tensor.op_name]
-        return None
+        matches = self._matches_of(tensor, tensor.graph).get(tensor.op_name)
+        return matches or self._matches_of(tensor, "").get(tensor.op_name)
 
     def execution_order(self, graph: str) -> list[str]:
         """Return the full names of the operators that a graph runs, in order; empty if that is not known.
 
         The order is a plan: operators that do not wait for each other may run in another order.
         """
-        if graph not in self._orders:
-            data = self._read_of_graph(_ORDER, graph)
-            self._orders[graph] = parse_order(data) if data is not None else []
-        return list(self._orders[graph])
+        return self._once(lambda: parse_order(self._read_of_graph(_ORDER, graph)), "order", graph)
 
     def history(self, graph: str) -> list[int]:
         """Return the iterations in which a root graph ran, as the dump lists them; see `parse_history`."""
-        data = self._read_of_graph(_HISTORY, graph)
-        return parse_history(data) if data is not None else []
+        return parse_history(self._read_of_graph(_HISTORY, graph))
 
-    def _read_of_graph(self, name: re.Pattern[str], graph: str) -> bytes | None:
-        """Return the content of the run file of a graph whose name matches; None if there is none."""
-        files = [file for file in self._files.of_run(name) if _graph_number(name, file) == graph]
-        return self._files.read(files[0]) if files else None
+    def _read_of_graph(self, name: str, graph: str) -> bytes:
+        """Return the content of the run file of a graph; nothing if there is none."""
+        files = self._files.of_run(re.compile(name.format(r"\d+")))
+        own = [file for file in files if re.fullmatch(name.format(re.escape(graph)), file.name)]
+        return (self._files.read(own[0]) if own else None) or b""
 
     def position(self, tensor: IndexedTensor) -> int | None:
         """Return the position of a tensor's operator in the execution order of its graph, from 0.
 
         None if the operator, or its position, is not known.
         """
-        match = self.match(tensor)
+        match, order = self.match(tensor), self.execution_order(tensor.graph)
         if match is None or match.name is None:
             return None
-        if tensor.graph not in self._positions:
-            order = self.execution_order(tensor.graph)
-            self._positions[tensor.graph] = {name: i for i, name in reversed(list(enumerate(order)))}
-        return self._positions[tensor.graph].get(match.name)
+        positions = self._once(
+            lambda: {name: place for place, name in reversed(list(enumerate(order)))}, "place", tensor.graph
+        )
+        return positions.get(match.name)
 
     def graph_source(self, tensor: IndexedTensor) -> DumpedSource | None:
         """Return the source of an input by the graph, in the names of the dump; None if it is not known.
@@ -163,39 +162,38 @@ class Context:
         if tensor.io != "input":
             return None
         if (edge := self._ge_graphs.source(tensor)) is not None:
-            return DumpedSource("", edge.op_name, edge.slot)
-        producer = tensor.told.get("produced_by")
-        if isinstance(producer, str):
+            return DumpedSource("", *edge)
+        if isinstance(producer := tensor.told.get("produced_by"), str):
             return DumpedSource("", producer, 0)
         match = self.match(tensor)
         if match is None or match.name is None:
             return None
-        for file in self._graphs.of(tensor.graph, tensor.source):
-            op = self._graphs.parsed(file).ops.get(match.name)
-            if op is not None and tensor.slot < len(op.inputs):
-                source = op.inputs[tensor.slot]
-                return None if source is None else self._dumped_source(tensor, source)
-        return None
+        graphs = (graph for _, graph in self._graphs(tensor.graph, tensor.source))
+        ops = (graph.ops[match.name] for graph in graphs if match.name in graph.ops)
+        inputs = next((op.inputs for op in ops if tensor.slot < len(op.inputs)), ())
+        source = inputs[tensor.slot] if inputs else None
+        return None if source is None else self._dumped_source(tensor, source)
 
     def _dumped_source(self, tensor: IndexedTensor, source: IrSource) -> DumpedSource | None:
-        if source.is_parameter:
+        if source.slot < 0:
             return DumpedSource(_PARAMETER, flatten(source.name), 0)
-        key = (tensor.step, tensor.graph, tensor.source.partition("/")[0])
-        if key not in self._dumped_names:
-            matches = self._matches_of(tensor.step, tensor.graph, tensor.source)
-            self._dumped_names[key] = {match.name: name for name, match in matches.items() if match.name}
-        name = self._dumped_names[key].get(source.name)
+        matches = self._matches_of(tensor, tensor.graph)
+        name = self._once(
+            lambda: {match.name: name for name, match in matches.items() if match.name},
+            *("dumped names", tensor.step, tensor.graph, tensor.source.partition("/")[0]),
+        ).get(source.name)
         return None if name is None else DumpedSource("", name, source.slot)
 
     def original_names(self, tensor: IndexedTensor) -> tuple[str, ...]:
-        """Return the operators of the model that were fused into that of a tensor; see `GeGraphs`.
+        """Return the operators of the model that were fused into that of a tensor; empty if not known.
 
-        Without a graph, DumpData may have the last of them.
+        Without a graph of GE, DumpData may have the last of them.
         """
-        told = tensor.told.get("original_op")
+        op, told = self._ge_graphs.op_of(tensor), tensor.told.get("original_op")
+        if op is not None and op.originals:
+            return tuple(op.originals)
         last = (str(told.get("name")),) if isinstance(told, dict) else ()
-        last = () if last == (tensor.full_name or tensor.op_name,) else last
-        return self._ge_graphs.originals(tensor) or last
+        return () if last == (tensor.full_name or tensor.op_name,) else last
 
     def model_output(self, tensor: IndexedTensor) -> ModelOutput | None:
         """Return the output of the model that an output is in GE's graph; None if it is not known."""
@@ -203,31 +201,40 @@ class Context:
 
     def kernel_args(self, tensor: IndexedTensor) -> dict[str, str] | None:
         """Return the arguments of a tensor's operator (`save_kernel_args`); None if the dump has none."""
-        directory = tensor.source.rpartition("/")[0]
-        path = f"{directory}/{tensor.op_type}.{tensor.op_name}.json"
+        path = f"{tensor.source.rpartition('/')[0]}/{tensor.op_type}.{tensor.op_name}.json"
         file = self._files.of_step(tensor.step).get(path)
-        data = self._files.read(file, limit=_MAX_CONFIG_NBYTES) if file else None
-        if file is None or data is None:
-            return None
-        args, problems = parse_kernel_args(data)
+        return self._read(file, parse_kernel_args, _MAX_CONFIG_NBYTES) or None if file else None
+
+    def _read(
+        self,
+        file: NonTensorFile,
+        parse: Callable[[bytes], tuple[dict[str, _Parsed], Problems]],
+        limit: int = MAX_WHOLE_NBYTES,
+    ) -> dict[str, _Parsed]:
+        """Return what is in a JSON file; nothing if it cannot be read."""
+        data = self._files.read(file, limit=limit)
+        content, problems = ({}, Problems()) if data is None else parse(data)
         self._files.add_problems(file, problems)
-        return args or None
+        return content
 
     def parent(self, tensor: IndexedTensor) -> str | None:
         """Return the module in which msProbe saw the call of a tensor; None for an outermost call."""
         parents = self._parents_of(tensor)
         key = find_key(call_texts(tensor), parents)
-        return parents[key] if key is not None else None
+        return None if key is None else parents[key]
 
     def enclosing(self, tensor: IndexedTensor) -> tuple[str, ...]:
         """Return the modules around the call of a tensor that msProbe saw, from innermost to outermost."""
-        parents = self._parents_of(tensor)
-        around: dict[str, None] = {}
+        parents, around = self._parents_of(tensor), dict[str, None]()
         outer = self.parent(tensor)
         while outer is not None and outer not in around:
             around[outer] = None
             outer = parents.get(outer)
         return tuple(around)
+
+    def _parents_of(self, tensor: IndexedTensor) -> dict[str, str | None]:
+        file = self._files.nearest_above(tensor.step, tensor.source, "construct.json")
+        return {} if file is None else self._once(lambda: self._read(file, parse_construct), file.source)
 
     def training_graph(self, step: int | None) -> TrainingGraph:
         """Return the training graph of a step; `choose_training_graph` has the rules.
@@ -238,23 +245,14 @@ class Context:
         tables = self._store.step(self.rank, step).tables
         nets, counts = np.unique(tables.label("net")[tensor_rows(tables)].astype(str), return_counts=True)
         candidates = {str(net): int(count) for net, count in zip(nets, counts, strict=True) if net}
-        if len(candidates) < 2:
-            return choose_training_graph(candidates)
         files = [*self._files.of_step(step).values(), *self._files.of_step(None).values()]
-        built = [parse_built_graph(data) for data in self._read_all(files, _BUILT_GRAPH, _MAX_BUILT_NBYTES)]
-        asked = [
-            name
-            for data in self._read_all(files, _CONFIG, _MAX_CONFIG_NBYTES)
-            for name in parse_dumped_models(data)
-        ]
-        return choose_training_graph(candidates, [graph for graph in built if graph is not None], asked)
 
-    def _read_all(self, files: list[NonTensorFile], name: re.Pattern[str], limit: int) -> Iterator[bytes]:
-        for file in files:
-            if name.fullmatch(file.name) and file.nbytes <= limit:
-                data = self._files.read(file)
-                if data is not None:
-                    yield data
+        def contents(name: re.Pattern[str], limit: int) -> Iterator[bytes]:
+            named = (file for file in files if name.fullmatch(file.name) and file.nbytes <= limit)
+            return filter(None, map(self._files.read, named))
+
+        built, configurations = (_BUILT_GRAPH, _MAX_BUILT_NBYTES), (_CONFIG, _MAX_CONFIG_NBYTES)
+        return choose_training_graph(candidates, contents(*built), contents(*configurations))
 
     def _line_of_op(self, tensor: IndexedTensor) -> SourceLine | None:
         """Return the line of an operator of a graph, from a file of MindSpore.
@@ -262,39 +260,46 @@ class Context:
         An ambiguous operator has a line if all of its candidates have the same line.
         """
         match = self.match(tensor)
-        if match is None:
+        if match is None or (match.how == AMBIGUOUS and not match.is_whole):
             return None
-        is_ambiguous = match.how == AMBIGUOUS
-        matched = BY_TYPE if is_ambiguous else match.how
+        matched = BY_TYPE if match.how == AMBIGUOUS else match.how
         lines = [self._line_of_name(tensor, name, matched) for name in match.names]
-        if is_ambiguous and not match.is_whole:
-            return None
         places = {(line.file, line.line) if line else None for line in lines}
         return lines[0] if len(places) == 1 else None
 
     def _line_of_name(self, tensor: IndexedTensor, name: str, matched: str) -> SourceLine | None:
         """Return the line of the operator with this full name; files of the tensor's graph come first."""
-        for file in (*self._graphs.of(tensor.graph, tensor.source), *self._graphs.of("", tensor.source)):
-            op = self._graphs.parsed(file).ops.get(name)
-            if op is not None and (frame := best_frame(op.stack)) is not None:
-                return SourceLine(
-                    frame.file, frame.line, frame.code, op.stack, matched, op.of, name, file.source
-                )
+        for number in (tensor.graph, ""):
+            for file, graph in self._graphs(number, tensor.source):
+                op = graph.ops.get(name)
+                if op and (line := _source_line(op.stack, matched, op.of, name, file.source)):
+                    return line
         return None
 
-    def _matches_of(self, step: int | None, graph: str, source: str) -> dict[str, OperatorMatch]:
-        """Match the dumped operators of one step and graph; with graph "", those of all graphs."""
-        key = (step, graph, source.partition("/")[0])
-        if key not in self._matches:
+    def _line_of_call(self, tensor: IndexedTensor) -> SourceLine | None:
+        """Return the line of a call that msProbe saw, from its `stack.json`."""
+        file = self._files.nearest_above(tensor.step, tensor.source, "stack.json")
+        if file is None:
+            return None
+        stacks = self._once(lambda: self._read(file, parse_stacks), file.source)
+        call = find_stack(call_texts(tensor), stacks)
+        return call and _source_line(stacks[call[0]], EXACT, call[1], call[0], file.source)
+
+    def _matches_of(self, tensor: IndexedTensor, graph: str) -> dict[str, OperatorMatch]:
+        """Match the dumped operators of a step and graph by name; with graph "", those of all graphs."""
+        step, source = tensor.step, tensor.source
+
+        def make() -> dict[str, OperatorMatch]:
             targets = list(self._graph_ops(graph, source))
-            self._matches[key] = match_ops(self._dumped_ops(step, graph), targets) if targets else {}
-        return self._matches[key]
+            return match_ops(self._dumped_ops(step, graph), targets) if targets else {}
+
+        return self._once(make, "matches", step, graph, source.partition("/")[0])
 
     def _graph_ops(self, graph: str, source: str) -> Iterator[GraphOp]:
         """Yield the operators of a graph in order of execution, then those that this order does not have."""
         ops: dict[str, IrOp] = {}
-        for file in self._graphs.of(graph, source):
-            ops |= self._graphs.parsed(file).ops
+        for _, parsed in self._graphs(graph, source):
+            ops |= parsed.ops
         order = dict.fromkeys(self.execution_order(graph) if graph else ())
         for name in order:
             yield GraphOp(name, ops[name].signature if name in ops else None)
@@ -310,77 +315,75 @@ class Context:
             rows = rows[tables.label("graph")[rows] == graph]
         first: dict[str, int] = {}
         types: dict[str, dict[tuple[str, int], TensorType]] = {}
-        label, number = tables.label, tables.number
-        columns = (
-            label("op_type")[rows],
-            label("op_name")[rows],
-            label("io")[rows],
-            number("slot")[rows],
-            number("timestamp")[rows],
-            label("declared_dtype")[rows],
-            label("dtype")[rows],
-            tables.shape[rows],
+        labels = (
+            tables.label(name)[rows] for name in ("op_type", "op_name", "io", "declared_dtype", "dtype")
         )
-        for op_type, name, io, slot, timestamp, declared, dtype, shape in zip(*columns, strict=True):
-            if op_type == _PARAMETER:
-                continue
-            time = int(timestamp)
-            first[name] = min(first.get(name, time), time)
-            size = int(np.prod(shape[shape >= 0]))
-            types.setdefault(name, {})[io, int(slot)] = (str(declared or dtype).lower(), size)
+        numbers = (tables.number(name)[rows].tolist() for name in ("slot", "timestamp"))
+        for op_type, name, io, declared, dtype, slot, timestamp, shape in zip(
+            *labels, *numbers, tables.shape[rows], strict=True
+        ):
+            if op_type != _PARAMETER:
+                first[name] = min(first.get(name, timestamp), timestamp)
+                size = int(np.prod(shape[shape >= 0]))
+                types.setdefault(name, {})[io, slot] = (str(declared or dtype).lower(), size)
         return [DumpedOp(name, time, types[name]) for name, time in first.items()]
 
-    def _line_of_call(self, tensor: IndexedTensor) -> SourceLine | None:
-        """Return the line of a call that msProbe saw, from its `stack.json`."""
-        file = self._files.nearest_above(tensor.step, tensor.source, "stack.json")
-        if file is None:
-            return None
-        if file.source not in self._stacks:
-            data = self._files.read(file)
-            parsed = parse_stacks(data) if data is not None else Stacks()
-            self._files.add_problems(file, parsed.problems)
-            self._stacks[file.source] = parsed
-        stacks = self._stacks[file.source].stacks
-        call = find_stack(call_texts(tensor), stacks)
-        if call is None:
-            return None
-        key, of = call
-        frame = best_frame(stacks[key])
-        if frame is None:
-            return None
-        return SourceLine(frame.file, frame.line, frame.code, stacks[key], EXACT, of, key, file.source)
+    def _graphs(self, graph: str, source: str) -> Iterator[tuple[NonTensorFile, IrGraph]]:
+        """Yield the file of a graph of MindSpore that is nearest to a path, parsed; with graph "", all.
 
-    def _parents_of(self, tensor: IndexedTensor) -> dict[str, str | None]:
-        file = self._files.nearest_above(tensor.step, tensor.source, "construct.json")
-        if file is None:
-            return {}
-        if file.source not in self._parents:
-            data = self._files.read(file)
-            parents, problems = parse_construct(data) if data is not None else ({}, [])
-            self._files.add_problems(file, problems)
-            self._parents[file.source] = parents
-        return self._parents[file.source]
+        MindSpore writes each graph twice. The text counts; where it is missing, damaged, or cut before its
+        first operator, the `.pb` file of the same name stands for it.
+        """
+        files = {file.source: file for file in self._files.of_run(_GRAPH)}
+        texts = {path.removesuffix(_TEXT) for path in files if path.endswith(_TEXT)}
+        chosen = [
+            file
+            for path, file in files.items()
+            if path.endswith(_TEXT) or path.removesuffix(_PROTO) not in texts
+        ]
+        if graph:
+            numbers = ((file, _GRAPH_NUMBER.fullmatch(file.name)) for file in chosen)
+            file = nearest((file for file, match in numbers if match and match[1] == graph), source)
+            chosen = [file] if file else []
+        for file in chosen:
+            parsed = self._once(partial(self._parse_graph, file), "graph", file.source)
+            twin = files.get(file.source.removesuffix(_TEXT) + _PROTO)
+            if not parsed.ops and twin:
+                parsed = self._once(partial(self._parse_graph, twin), "graph", twin.source)
+            yield file, parsed
 
-
-_CONTEXTS: WeakKeyDictionary[StepSource, dict[int, Context]] = WeakKeyDictionary()
+    def _parse_graph(self, file: NonTensorFile) -> IrGraph:
+        is_text = file.name.endswith(_TEXT)
+        if not is_text and file.nbytes > MAX_WHOLE_NBYTES:
+            return IrGraph()
+        parsed = self._files.parse(file, parse_ir if is_text else parse_pb) or IrGraph()
+        self._files.add_problems(file, parsed.problems)
+        return parsed
 
 
-def _line_of_record(tensor: IndexedTensor) -> SourceLine | None:
-    """Return the line that a log tells next to the statistics of a tensor."""
-    if (frame := told_frame(tensor.told)) is None:
-        return None
-    return SourceLine(
-        file=frame.file,
-        line=frame.line,
-        code=frame.code,
-        stack=(frame,),
-        matched=EXACT,
-        of="op",
-        op=tensor.op_name,
-        source=tensor.source,
+def _source_line(stack: tuple[Frame, ...], matched: str, of: str, op: str, source: str) -> SourceLine | None:
+    frame = best_frame(stack)
+    return (
+        None
+        if frame is None
+        else SourceLine(frame.file, frame.line, frame.code, stack, matched, of, op, source)
     )
 
 
-def _graph_number(pattern: re.Pattern[str], file: NonTensorFile) -> str:
-    match = pattern.fullmatch(file.name)
-    return match[1] if match else ""
+def parse_order(data: bytes) -> list[str]:
+    """Return the full names in `ms_execution_order_graph_{id}.csv`, in order of execution.
+
+    The file has a header, then one name in each line. Bytes that are not valid UTF-8 are replaced.
+    """
+    lines = map(str.strip, data.decode("utf-8", "replace").split("\n"))
+    return [line for line in lines if line and not line.startswith("NodeExecutionOrder")]
+
+
+def parse_history(data: bytes) -> list[int]:
+    """Return the iterations in `ms_global_execution_order_graph_{id}.csv`: those in which the graph ran.
+
+    The file has one iteration in each line, and does not have a header. Some back ends list only dumped
+    iterations. With several ranks, each of them adds a line, so iterations repeat. An iteration in the file
+    may be incomplete.
+    """
+    return [int(line) for line in re.findall(rb"^[ \t]*(\d{1,18})\s*$", data, re.MULTILINE)]

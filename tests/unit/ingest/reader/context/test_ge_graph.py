@@ -1,12 +1,14 @@
-"""Graphs that GE writes as text: edges, and the operators that were fused."""
+"""Graphs that GE writes as text: edges, the operators that were fused, and which graph trains."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import ingest
-from ingest.reader.context.ge_graph import GeEdge, ModelOutput, _Parser, parse_ge_graph
+from ingest.reader.context.ge_graph import ModelOutput, _Parser, choose_training_graph, parse_ge_graph
+from ingest.reader.context.ir import IrSource
 from tests.made_runs import MadeRun, numbers
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
@@ -163,9 +165,9 @@ def test_edges_and_fused_operators_are_read_from_pieces_of_any_size(text: str, s
     graph = parse_ge_graph(data[begin : begin + size] for begin in range(0, len(data), size))
     assert graph.name == "Net"
     assert graph.ops["bert_mul"].op_type == "Mul"
-    assert graph.ops["bert_mul"].inputs == [GeEdge("data", 0), None]
+    assert graph.ops["bert_mul"].inputs == [IrSource("data", 0), None]
     assert graph.ops["bert_mul"].originals == []
-    assert graph.ops["add_bias_fused"].inputs == [GeEdge("bert/mul", 1)]
+    assert graph.ops["add_bias_fused"].inputs == [IrSource("bert/mul", 1)]
     assert graph.ops["add_bias_fused"].originals == ["bert/add", "bert/bias"]
     # The graph does not say which output of `bert/mask` the output 0 is.
     outputs = [graph.ops["add_bias_fused"].model_output(slot) for slot in range(3)]
@@ -175,7 +177,7 @@ def test_edges_and_fused_operators_are_read_from_pieces_of_any_size(text: str, s
 def test_operators_of_subgraphs_are_read_with_their_names() -> None:
     graph = parse_ge_graph([ONNX.encode()])
     assert sorted(graph.ops) == ["add_bias_fused", "bert_mul", "then_求和"]
-    assert graph.ops["then_求和"].inputs == [GeEdge("add_bias_fused", 0)]
+    assert graph.ops["then_求和"].inputs == [IrSource("add_bias_fused", 0)]
     second = parse_ge_graph([GE.encode(), GE.replace("Net", "sub").replace("bert/mul", "sub/mul").encode()])
     assert (second.name, "sub_mul" in second.ops) == ("Net", True)
 
@@ -251,3 +253,37 @@ def test_outputs_are_compared_by_what_the_graph_says_they_are_in_the_model(
         "reference",
         "equal",
     )
+
+
+def built(name: str, op_type: str) -> bytes:
+    return f'graph {{\n  name: "{name}"\n  op {{\n    name: "x"\n    type: "{op_type}"\n  }}\n}}\n'.encode()
+
+
+def asked(*models: str) -> bytes:
+    entries = [{"model_name": model, "layer": ["x"]} for model in models]
+    return json.dumps({"dump": {"dump_list": [*entries, {}, 3], "dump_path": "/d"}}).encode()
+
+
+@pytest.mark.parametrize(
+    ("candidates", "graphs", "configurations", "name", "rule"),
+    [
+        ({"a": 1}, [], [], "a", "the only graph of the step"),
+        ({}, [], [], None, "no graph"),
+        (
+            {"a": 9, "ge_default_1": 1},
+            [built("a", "Add"), built("ge/default.1", "IteratorV2"), built("c", "GetNext"), b"graph {\n}"],
+            [asked("a")],
+            *("ge_default_1", "named like the built graph with an iterator"),
+        ),
+        ({"a": 9, "b": 1}, [built("b", "Add")], [], "b", "named like the only built graph of the step"),
+        ({"a": 9, "b": 1}, [], [asked("b", "z")], "b", "the only graph that the dump configuration names"),
+        ({"a": 9, "b": 1}, [], [asked("a", "b")], "a", "the graph with the most tensors"),
+        ({"a": 9, "b": 1}, [b"\xff"], [b"{", b"[1]", b"[" * 100_000], "a", "the graph with the most tensors"),
+        ({"a": 9, "b": 9}, [], [], None, "nothing tells them apart"),
+    ],
+)
+def test_training_graph_is_chosen_by_the_first_rule_that_decides(
+    candidates: dict[str, int], graphs: list[bytes], configurations: list[bytes], name: str | None, rule: str
+) -> None:
+    chosen = choose_training_graph(candidates, graphs, configurations)
+    assert (chosen.name, chosen.rule, chosen.candidates) == (name, rule, candidates)

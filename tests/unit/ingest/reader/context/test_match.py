@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.reader.context.execution_order import parse_order
-from ingest.reader.context.ir import parse_ir
+from ingest.reader.context.ir import Signature, TensorType, parse_ir
 from ingest.reader.context.match import (
     AMBIGUOUS,
     BY_TYPE,
@@ -21,7 +20,7 @@ from ingest.reader.context.match import (
     flatten,
     match_ops,
 )
-from ingest.reader.context.signature import Signature, TensorType
+from ingest.reader.context.rank_context import parse_order
 from tests.dumps import DumpLibrary
 from tests.samples import sample
 

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.reader.context.frames import best_frame
-from ingest.reader.context.ir import IrGraph, parse_ir
-from ingest.reader.context.ir_nodes import IrSource
+from ingest.reader.context.ir import IrGraph, IrSource, parse_ir
 from ingest.reader.context.pb import parse_pb
+from ingest.reader.context.stacks import best_frame
 from tests.dumps import DumpLibrary
 from workers.dump.formats.wire import varint
 

@@ -1,5 +1,7 @@
 """The context of tensors in a store: everything a dump tells of their operators."""
 
+import re
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -8,7 +10,8 @@ import pytest
 
 from ingest.api import open_store
 from ingest.reader.context import Context, context_of
-from ingest.reader.context.frames import Frame
+from ingest.reader.context.files import NonTensorFiles, nearest
+from ingest.reader.context.stacks import Frame
 from ingest.reader.tensor import Tensor
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, npy_bytes, tensor_name
@@ -47,7 +50,7 @@ def with_ir(made: MadeDump) -> MadeDump:
         "rank_0/execution_order/ms_execution_order_graph_0.csv",
         _ORDER,
     )
-    _add(made, "rank_0/execution_order/ms_global_execution_order_graph_0.csv", "0\n0\n2\n")
+    _add(made, "rank_0/execution_order/ms_global_execution_order_graph_0.csv", "0\r\n0\nx\n2\n")
     return made
 
 
@@ -225,3 +228,92 @@ def test_real_calls_have_lines(store: Path, place: str, count: int) -> None:
         assert not Frame(line.file, line.line, line.code).is_framework
     parents = {context_of(opened, tensor.rank).parent(tensor) for tensor in tensors}
     assert len(parents) > 2
+
+
+@pytest.fixture
+def lenet(dumps: DumpLibrary, tmp_path: Path) -> Path:
+    """Return one step of one rank, with its graph."""
+    whole = dumps["mindspore-2.7.1-cpu-sync"] / "lenet"
+    shutil.copytree(whole, tmp_path / "dump")
+    for path in (tmp_path / "dump").rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    for step in sorted(path for path in (tmp_path / "dump").glob("rank_0/*/0/*") if path.name.isdecimal())[
+        1:
+    ]:
+        shutil.rmtree(step)
+    return tmp_path / "dump"
+
+
+def told(lenet: Path, store: Path) -> list[tuple[str, object, object]]:
+    """Return what the graph says of each input: where it comes from, and the line of its operator."""
+    ingest_directly(lenet, store)
+    opened = open_store(store)
+    context = context_of(opened, 0)
+    lines = [
+        (tensor.name, context.graph_source(tensor), context.source_line(tensor))
+        for tensor in opened.tensors()
+    ]
+    return [(name, source, line and (line.file, line.line, line.of, line.op)) for name, source, line in lines]
+
+
+@pytest.mark.parametrize("text", [None, b"", b"# nothing\n"])
+def test_the_protobuf_stands_for_the_text(lenet: Path, tmp_path: Path, text: bytes | None) -> None:
+    expected = told(lenet, tmp_path / "with.zarr")
+    (graph,) = (lenet / "rank_0/graphs").glob("*.ir")
+    if text is None:
+        graph.unlink()
+    else:
+        graph.write_bytes(text)
+    found = told(lenet, tmp_path / "without.zarr")
+    assert found == expected
+    assert any(source for _, source, _ in found)
+    assert any(line for _, _, line in found)
+
+
+@pytest.fixture
+def files(made: MadeDump, store: Path) -> NonTensorFiles:
+    """The files of rank 1: some of its own in a step, and one that only rank 0 has."""
+    for rank in (0, 1):
+        made.add(np.ones(2), rank=rank)
+    for path, text in (
+        ("rank_0/graphs/graph_0.ir", "graph of rank 0"),
+        ("rank_1/Net/0/0/stack.json", "near"),
+        ("rank_1/Net/stack.json", "far"),
+        ("rank_1/Net/0/0/deep/er/note.json", "deep"),
+    ):
+        file = made.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    ingest_directly(made.root, store)
+    return NonTensorFiles(open_store(store), 1)
+
+
+def read(files: NonTensorFiles, step: int | None, source: str) -> bytes | None:
+    return files.read(files.of_step(step)[source])
+
+
+def test_nearest_file_above_is_found(files: NonTensorFiles) -> None:
+    file = files.nearest_above(0, "rank_1/Net/0/0/deep/er/tensor.npy", "stack.json")
+    assert file is not None
+    assert file.source == "rank_1/Net/0/0/stack.json"
+    assert files.nearest_above(0, "rank_1/Net/0/0/tensor.npy", "construct.json") is None
+
+
+def test_run_files_of_another_rank_stand_in(files: NonTensorFiles) -> None:
+    (file,) = files.of_run(re.compile(r".*\.ir"))
+    assert file.source == "rank_0/graphs/graph_0.ir"
+    assert files.of_run(re.compile(r".*\.csv")) == []
+
+
+def test_large_files_are_problems(files: NonTensorFiles) -> None:
+    file = files.of_step(0)["rank_1/Net/0/0/stack.json"]
+    assert files.read(file, limit=3) is None
+    assert files.problems == ["rank_1/Net/0/0/stack.json: 4 bytes, more than the 3 that are read"]
+
+
+def test_nearest_file_has_the_longest_common_path(files: NonTensorFiles) -> None:
+    candidates = files.of_step(0).values()
+    file = nearest(candidates, "rank_1/Net/0/0/deep/er/tensor.npy")
+    assert file is not None
+    assert file.name == "note.json"
+    assert nearest([], "rank_1") is None

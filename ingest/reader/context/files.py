@@ -17,18 +17,27 @@ from workers.store.model import RowKind
 _PIECE_NBYTES = 4 * MIB
 #: Larger files are not read if they would have to be in memory completely.
 MAX_WHOLE_NBYTES = 512 * MIB
+_MAX_PROBLEMS = 20
 
 _T = TypeVar("_T")
 
 
+class Problems(list[str]):
+    """What is wrong with one file, up to twenty: a damaged file could have a problem in each line."""
+
+    def append(self, problem: str) -> None:
+        """Add a problem, unless there are many."""
+        if len(self) < _MAX_PROBLEMS:
+            super().append(problem)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class NonTensorFile:
-    """One file of a dump that is not a tensor, in the store."""
+    """One file in the store that is not a tensor; `source` is its path, relative to the dump."""
 
     step: IndexedStep
     row: int
     source: str
-    """The path, relative to the dump."""
 
     @property
     def name(self) -> str:
@@ -53,12 +62,11 @@ class NonTensorFiles:
 
     def of_step(self, step: int | None) -> Mapping[str, NonTensorFile]:
         """Return the files of a step by path; with None, those that do not belong to a step."""
-        return self._list(self.rank, step)
+        return self._of(self.rank, step)
 
     def nearest_above(self, step: int | None, source: str, name: str) -> NonTensorFile | None:
         """Return the file of that name in the directory of the path `source`, or in the next one above it."""
-        files = self.of_step(step)
-        directory = source
+        files, directory = self.of_step(step), source
         while directory:
             directory = directory.rpartition("/")[0]
             if file := files.get(f"{directory}/{name}" if directory else name):
@@ -70,13 +78,12 @@ class NonTensorFiles:
 
         If this rank has none, those of the lowest rank that has: MindSpore writes some only for rank 0.
         """
-        own = _named(self.of_step(None).values(), name)
-        if own:
-            return own
-        for rank in self.store.ranks:
-            if rank != self.rank and (files := _named(self._list(rank, None).values(), name)):
-                return files
-        return []
+        own = self._of(self.rank, None).values()
+        if files := [file for file in own if name.fullmatch(file.name)]:
+            return files
+        others = (self._of(rank, None).values() for rank in self.store.ranks if rank != self.rank)
+        named = ([file for file in files if name.fullmatch(file.name)] for files in others)
+        return next(filter(None, named), [])
 
     def read(self, file: NonTensorFile, *, limit: int = MAX_WHOLE_NBYTES) -> bytes | None:
         """Return the content; None, and a problem, if it is damaged or has more than `limit` bytes."""
@@ -98,22 +105,20 @@ class NonTensorFiles:
         """Add the problems that a parser reported for a file."""
         self.problems += [f"{file.source}: {problem}" for problem in problems]
 
-    def _list(self, rank: int, step: int | None) -> dict[str, NonTensorFile]:
-        key = (rank, step)
-        if key not in self._files:
+    def _of(self, rank: int, step: int | None) -> dict[str, NonTensorFile]:
+        if (rank, step) not in self._files:
+            files = self._files[rank, step] = {}
             try:
                 opened = self.store.step(rank, step)
-                sources = opened.tables.label("source")
+                kinds, sources = opened.tables.label("kind"), opened.tables.label("source")
             except UsageError:  # it is not in the store
-                self._files[key] = {}
+                return files
             except DamagedStore as exc:
-                self._files[key] = {}
                 self.problems.append(exc.message)
-            else:
-                rows = np.flatnonzero(opened.tables.label("kind") == RowKind.FILE.value)
-                files = [NonTensorFile(opened, int(row), str(sources[row])) for row in rows]
-                self._files[key] = {file.source: file for file in files}
-        return self._files[key]
+                return files
+            for row in np.flatnonzero(kinds == RowKind.FILE.value).tolist():
+                files[str(sources[row])] = NonTensorFile(opened, row, str(sources[row]))
+        return self._files[rank, step]
 
 
 def nearest(files: Iterable[NonTensorFile], source: str) -> NonTensorFile | None:
@@ -125,7 +130,3 @@ def nearest(files: Iterable[NonTensorFile], source: str) -> NonTensorFile | None
         return next((n for n, (a, b) in enumerate(zip(own, parts, strict=False)) if a != b), len(own))
 
     return max(files, key=shared_parts, default=None)
-
-
-def _named(files: Iterable[NonTensorFile], name: re.Pattern[str]) -> list[NonTensorFile]:
-    return [file for file in files if name.fullmatch(file.name)]

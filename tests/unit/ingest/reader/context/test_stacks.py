@@ -1,4 +1,4 @@
-"""Stacks, parents and arguments out of JSON files."""
+"""Lines of call stacks; stacks, parents and arguments out of JSON files."""
 
 import json
 
@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.reader.context.frames import Frame, best_frame
-from ingest.reader.context.json_files import (
+from ingest.reader.context.stacks import (
+    Frame,
+    best_frame,
     find_key,
     find_stack,
     parse_construct,
@@ -35,14 +36,12 @@ _FRAMES = (
     "content", [{"0": [[_RELU, "Module.a"], _LINES]}, {_RELU: _LINES, "Module.a": _LINES}], ids=["new", "old"]
 )
 def test_stacks_of_both_forms_go_from_outermost_to_innermost(content: object) -> None:
-    found = parse_stacks(json.dumps(content).encode())
-    assert found.stacks == {_RELU: _FRAMES, "Module.a": _FRAMES}
-    assert not found.problems
+    assert parse_stacks(json.dumps(content).encode()) == ({_RELU: _FRAMES, "Module.a": _FRAMES}, [])
 
 
 def test_a_line_without_code_is_a_line() -> None:
-    found = parse_stacks(json.dumps({"a": ["File x.py, line 3, in <module>"]}).encode())
-    assert found.stacks == {"a": (Frame("x.py", 3, "", "<module>"),)}
+    stacks, _ = parse_stacks(json.dumps({"a": ["File x.py, line 3, in <module>"]}).encode())
+    assert stacks == {"a": (Frame("x.py", 3, "", "<module>"),)}
 
 
 def test_parents_may_be_null_or_empty() -> None:
@@ -73,7 +72,7 @@ def test_any_bytes_give_an_answer(data: bytes) -> None:
     "data", [b"[" * 200_000, b'{"a":' * 100_000, b'{"a": ' + b"9" * 10_000 + b"}", b"[]"]
 )
 def test_hostile_json_is_a_problem(data: bytes) -> None:
-    for problems in (parse_stacks(data).problems, parse_construct(data)[1]):
+    for problems in (parse_stacks(data)[1], parse_construct(data)[1]):
         assert len(problems) == 1
 
 
@@ -105,15 +104,14 @@ def test_a_tensor_belongs_to_a_call(name: str, key: tuple[str, str] | None) -> N
 )
 def test_real_tensors_have_a_line_and_a_parent(place: str) -> None:
     directory = sample(place)
-    found = parse_stacks((directory / "stack.json").read_bytes())
+    stacks, wrong = parse_stacks((directory / "stack.json").read_bytes())
     parents, problems = parse_construct((directory / "construct.json").read_bytes())
-    assert not found.problems
-    assert not problems
+    assert wrong == problems == []
     stems = [file.name.rpartition(".")[0] for file in (directory / "dump_tensor_data").iterdir()]
     without = []
     for stem in stems:
-        call = find_stack([stem], found.stacks)
-        best = best_frame(found.stacks[call[0]]) if call else None
+        call = find_stack([stem], stacks)
+        best = best_frame(stacks[call[0]]) if call else None
         if best is None or best.is_framework:
             without.append(stem)
         assert find_key([stem], parents) or "parameters_grad" in stem
@@ -122,13 +120,39 @@ def test_real_tensors_have_a_line_and_a_parent(place: str) -> None:
 
 def test_the_old_form_is_read_to_the_last_line() -> None:
     directory = sample("msprobe-repo-tests/mindspore_data")
-    found = parse_stacks((directory / "stack.json").read_bytes())
+    stacks, wrong = parse_stacks((directory / "stack.json").read_bytes())
     parents, problems = parse_construct((directory / "construct.json").read_bytes())
-    assert (found.problems, problems) == ([], [])
-    assert found.stacks["Tensor.__add__.0.forward"]
+    assert wrong == problems == []
+    assert stacks["Tensor.__add__.0.forward"]
     assert parents["Tensor.__add__.0.forward"] is None
 
 
 def test_real_arguments_are_read() -> None:
     (file,) = sample("synthetic-text/kernel-args").iterdir()
     assert parse_kernel_args(file.read_bytes()) == ({"transpose_a": "False", "transpose_b": "True"}, [])
+
+
+@pytest.mark.parametrize(
+    ("path", "framework"),
+    [
+        ("/srv/train.py", False),
+        ("/home/me/mindspore/train.py", False),
+        ("/env/lib/python3.11/site-packages/mindformers/run.py", False),
+        ("/env/lib/python3.11/site-packages/mindspore/nn/cell.py", True),
+        (r"C:\env\lib\site-packages\mindspore\nn\cell.py", True),
+        ("/home/workspace/mindspore/build/package/mindspore/nn/wrap.py", True),
+        ("/ssd1/mindspore/mindspore/nn/layer/conv.py", True),
+        ("/env/lib/python3.11/site-packages/torch/nn/modules/module.py", True),
+        ("/usr/lib/python3.11/contextlib.py", True),
+        ("<string>", True),
+    ],
+)
+def test_code_of_the_framework_is_told_from_that_of_its_user(path: str, framework: bool) -> None:
+    assert Frame(path, 1, "").is_framework is framework
+
+
+def test_the_best_line_is_the_innermost_of_the_user() -> None:
+    outer = Frame("/srv/train.py", 1, "")
+    assert best_frame([outer, _FRAMES[1], _FRAMES[0], _FRAMES[1]]) == _FRAMES[0]
+    assert best_frame([_FRAMES[1]]) == _FRAMES[1]
+    assert best_frame([]) is None
