@@ -9,7 +9,7 @@ import time
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from proving import parallel, report, single
+from proving import report
 from proving.case import Result, Verdict
 from proving.runner import Proving
 
@@ -17,13 +17,16 @@ from proving.runner import Proving
 def main() -> int:
     """Run what the command line names; return 1 if a program or a question broke."""
     arguments = _arguments()
-    every = [*single.cases(arguments.seed), *parallel.cases(arguments.seed)]
-    cases = [case for case in every if fnmatchcase(case.name, arguments.only)]
     started = time.perf_counter()
     with (
         tempfile.TemporaryDirectory(prefix="proving-") as directory,
         Proving(Path(arguments.keep or directory), arguments.jobs) as proving,
     ):
+        every = proving.cases(arguments.seed)
+        cases = [case for case in every if any(fnmatchcase(case.name, only) for only in arguments.only)]
+        if arguments.list:
+            print("\n".join(f"{case.name} ({case.source})" for case in cases))
+            return 0
         results = proving.results(cases, _say)
     print(report.text(results, verbose=arguments.verbose))
     print(f"{len(results)} cases in {time.perf_counter() - started:.0f} s")
@@ -41,12 +44,18 @@ def _say(result: Result) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m proving", description=__doc__)
-    parser.add_argument("--only", default="*", metavar="GLOB", help="cases with such names")
+    parser.add_argument("--only", nargs="+", default=["*"], metavar="GLOB", help="cases with such names")
+    parser.add_argument("--list", action="store_true", help="print the names of the cases, and run none")
     parser.add_argument("--seed", type=int, default=0, help="of weights and batches")
     parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all results")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page")
-    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep the stores of all runs there")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="DIRECTORY",
+        help="keep the stores of all runs there, and run none that is there already",
+    )
     parser.add_argument("--verbose", action="store_true", help="print what every answer says")
     return parser.parse_args()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -123,6 +123,8 @@ class Fault:
     """How many steps later its first trace is: 1 for what an optimizer does, which the next step shows."""
     hidden: str = ""
     """Why one run without reference does not show it; "" if it does."""
+    edit: Callable[[Any], None] | None = None
+    """What makes the mistake: it changes the model. None if the program asks `Job.wrong` instead."""
 
 
 @dataclass(frozen=True, slots=True)

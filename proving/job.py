@@ -57,6 +57,12 @@ class Job:
         """Return as `wrong`, but in one step alone."""
         return step == self.run.at and self.wrong(fault, step, places)
 
+    def edit(self, model: Any, step: int = 0) -> None:
+        """Change the model once, if the fault is an edit of it and begins now."""
+        change = self.fault and self.fault.edit
+        if change and self._done is None and self.wrong(self.run.fault, step):
+            change(model)
+
     def truth(self) -> Truth | None:
         """Return what this rank did wrong; None if nothing."""
         if self._done is None or self.fault is None:

@@ -37,6 +37,7 @@ FAULTS = {
     "learning rate 0 on one group": Fault((), (Cause.NOT_UPDATED,), lag=1),
     "learning rate 100 times too high": Fault(_PARAMETERS, (Cause.WRONG_UPDATE, Cause.FACTOR), lag=1),
     "optimizer of a copy": Fault(_PARAMETERS, (Cause.NOT_UPDATED,), lag=1),
+    "optimizer has only the last layer": Fault((), (Cause.NOT_UPDATED,), lag=1),
     "weight decay on norms": Fault(
         (), (Cause.WRONG_UPDATE, Cause.FACTOR), lag=1, hidden="what decays is the user's choice"
     ),
@@ -52,6 +53,14 @@ FAULTS = {
     "batch of one value": Fault(_INPUT, (Cause.CONSTANT_BATCH, Cause.BAD_BATCH)),
     "batch repeated": Fault(_INPUT, (Cause.REPEATED_BATCH, Cause.STALE)),
     "batch in other units": Fault(_INPUT, (Cause.BAD_BATCH, Cause.FACTOR)),
+    "batch merged into one record": Fault(
+        (*_INPUT, "embed"), (Cause.BAD_BATCH, Cause.OPERATOR), hidden="one record is a legal batch"
+    ),
+    "targets off by one": Fault(
+        ("model", "Gradient.*"),
+        (Cause.SHIFT, Cause.OPERATOR, Cause.PERMUTED),
+        hidden="targets are not dumped",
+    ),
     "NaN in a batch": Fault(_INPUT, (Cause.NOT_FINITE, Cause.BAD_BATCH)),
 }
 
@@ -75,6 +84,8 @@ class Training:
     every: int = 1
     """Record only such steps."""
     threads: int = 1
+    advance: str = "forward"
+    """What begins a step; `optimizer` for a model that is called several times in one."""
     frozen: str = ""
     """Parameters whose names contain this are not trained."""
 
@@ -106,7 +117,12 @@ def _orthogonal(matrix: Any) -> Any:
     return x.T if matrix.size(0) > matrix.size(1) else x
 
 
-def fit(job: Job, model: Any, batches: Callable[[int], Any], loss_of: Callable[[Any, Any], Any]) -> None:
+def fit(
+    job: Job,
+    model: Any,
+    batches: Callable[[int], Any],
+    loss_of: Callable[[Any, Any], Any],
+) -> None:
     """Train a model, and dump it.
 
     Args:
@@ -121,6 +137,7 @@ def fit(job: Job, model: Any, batches: Callable[[int], Any], loss_of: Callable[[
         parameter.requires_grad_(
             parameter.requires_grad and not (training.frozen and training.frozen in name)
         )
+    job.edit(model)
     loop = _Loop(job, training, model, batches, loss_of)
     middle = training.restart or job.steps
     loop.run(range(middle))
@@ -133,7 +150,12 @@ def fit(job: Job, model: Any, batches: Callable[[int], Any], loss_of: Callable[[
 
 class _Loop:
     def __init__(
-        self, job: Job, training: Training, model: Any, batches: Callable[[int], Any], loss_of: Any
+        self,
+        job: Job,
+        training: Training,
+        model: Any,
+        batches: Callable[[int], Any],
+        loss_of: Any,
     ) -> None:
         self.job, self.training, self.model = job, training, model
         self.batches, self.loss_of = batches, loss_of
@@ -162,6 +184,9 @@ class _Loop:
             groups[1]["lr"] = 0.0
         if self.job.wrong("optimizer of a copy"):
             groups = [{**group, "params": copy.deepcopy(group["params"])} for group in groups]
+        names = [f"Parameter.{name}" for name, _ in self.trained[:-2]]
+        if self.job.wrong("optimizer has only the last layer", places=names):
+            groups = [{"params": [one for _, one in self.trained[-2:]]}]
         groups = [group for group in groups if group["params"]]
         match self.training.optimizer:
             case "sgd":
@@ -187,9 +212,9 @@ class _Loop:
 
     def run(self, steps: range) -> None:
         """Train, and dump."""
+        is_repeated = self.training.accumulate > 1 or self.training.evaluate_every
         how: dict[str, Any] = {"first_step": steps.start, "every": self.training.every}
-        if self.training.accumulate > 1 or self.training.evaluate_every:
-            how["advance"] = "optimizer"
+        how["advance"] = "optimizer" if is_repeated else self.training.advance
         with self.job.recorded(self.net, **how):
             for step in steps:
                 self.step(step)
@@ -197,7 +222,8 @@ class _Loop:
     def step(self, step: int) -> None:
         """Run one step: the passes over its batch, and the optimizer."""
         job, training = self.job, self.training
-        if not job.wrong("no zero_grad", step):
+        job.edit(self.model, step)
+        if step == 0 or not job.wrong("no zero_grad", step):  # before the first there is nothing
             self.optimizer.zero_grad()
         for x, target in self.pieces(step):
             with torch.autocast("cpu", torch.bfloat16) if training.bfloat16 else nullcontext():
@@ -242,7 +268,7 @@ class _Loop:
     def damage(self, step: int) -> None:
         """Do to a parameter what a defect of memory or of software does."""
         name, parameter = self.victim()
-        place, flat = [f"Parameter.{name}"], parameter.view(-1)
+        place, flat = [f"Parameter.{name}"], parameter.reshape(-1)
         if self.job.wrong_once("one bit of a parameter", step, place):
             flat.view(torch.int32)[flat.numel() // 2] ^= 1 << 12
         if self.job.wrong_once("one element of a parameter", step, place):
@@ -273,6 +299,10 @@ class _Loop:
         if self.job.wrong_once("NaN in a batch", step):
             x = x.clone()
             x[0, 0] = float("nan")
+        if self.job.wrong("targets off by one", step):
+            target = target.roll(1, 0)
+        if self.job.wrong("batch merged into one record", step):
+            x, target = x.reshape(1, -1), target.reshape(1, -1)
         x, target = (part.chunk(self.job.ranks)[self.job.rank] for part in (x, target))
         parts = self.training.accumulate
         yield from zip(x.chunk(parts), target.chunk(parts), strict=True)

@@ -131,11 +131,11 @@ MISTAKES: tuple[tuple[str, str, Options, int, tuple[int, ...], str], ...] = (
     ("same batch on all ranks", "", {"dp": 4} | _SGD, 0, (2,), ""),
     ("batch of one token", "", _DP, 1, (), "answers B6"),
     ("targets not shifted", "", _DP | _SGD, 0, (), ""),
-    ("lost in transit", "blocks.1.mlp.down.weight", _DP, 1, (1,), "TrainCheck 7"),
-    ("lost in transit", "blocks.1.mlp.down", _TP, 1, (1,), "TrainCheck 8"),
-    ("lost in transit", "head.weight", {"dp": 4} | _SGD, 0, (3,), "TrainCheck 1"),
+    ("lost in transit", "blocks.1.mlp.down.weight", _DP, 1, (1,), "TrainCheck pytorch-84803"),
+    ("lost in transit", "blocks.1.mlp.down", _TP, 1, (1,), "TrainCheck pytorch-96600"),
+    ("lost in transit", "head.weight", {"dp": 4} | _SGD, 0, (3,), "TrainCheck baichuan2-86"),
     # optimizer
-    ("clipped on one rank only", "", _TP | _SGD | {"clip": 0.2}, 0, (), "TrainCheck 2"),
+    ("clipped on one rank only", "", _TP | _SGD | {"clip": 0.2}, 0, (), "TrainCheck deepspeed-1801"),
     (
         "a shard left out of the norm",
         "blocks.1.attention.q.weight",
@@ -182,13 +182,13 @@ TOOLS: dict[str, tuple[str, int, Options]] = {
 
 #: Mistakes in them: the fault, the variant above, in which step, on which ranks, and its list.
 TOOL_MISTAKES: tuple[tuple[str, str, int, tuple[int, ...], str], ...] = (
-    ("parameters replaced after DDP took them", "ddp", 0, (), "TrainCheck 9"),
-    ("every other step without DDP", "ddp on 4", 1, (), "TrainCheck 18"),
+    ("parameters replaced after DDP took them", "ddp", 0, (), "TrainCheck pytorch-104336"),
+    ("every other step without DDP", "ddp on 4", 1, (), "TrainCheck x-jxmnop"),
     ("no_sync is never left", "ddp, microbatches", 1, (), ""),
     ("statistics of BatchNorm not shared", "ddp, cnn", 0, (), ""),
-    ("same batch on all ranks", "ddp, cnn", 1, (1,), "TrainCheck 13"),
+    ("same batch on all ranks", "ddp, cnn", 1, (1,), "TrainCheck stackoverflow-67180955"),
     ("other eps of one norm", "ddp", 0, (), "answers A8"),
-    ("optimizer made before FSDP", "fsdp1", 0, (), "TrainCheck 21"),
+    ("optimizer made before FSDP", "fsdp1", 0, (), "TrainCheck accelerate-2665"),
     ("gradients of FSDP never reduced", "fsdp2", 1, (), ""),
     ("gradients clipped by local norms", "fsdp2, clipped", 0, (), ""),
     ("same batch on all ranks", "fsdp2 on 4", 1, (2,), ""),

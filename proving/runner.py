@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import threading
 from collections.abc import Callable, Sequence
@@ -15,13 +16,27 @@ from proving import answers, score
 from proving.case import Case, Result, Run, Truth, Verdict
 from proving.layouts import LAYOUTS
 
+#: What a forked process finds imported already: otherwise most of its time is imports.
 _PRELOADED = [
-    "torch",
-    "torch.distributed.tensor.parallel",
+    "torch._dynamo",
     "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel",
     "ingest.recording.record",
+    "proving.answers",
+    "proving.job",
 ]
-_PATIENCE_S = 180
+_PATIENCE_S = 300
+_DONE = "done"
+
+#: Which programs these are: runs that are kept are those of the same programs.
+_PROGRAMS = hashlib.sha256(
+    b"".join(
+        path.read_bytes()
+        for name in ("programs/*.py", "loop.py", "job.py", "edits.py", "collectives.py", "sglang.py")
+        for path in sorted(Path(__file__).parent.glob(name))
+    )
+).hexdigest()[:8]
 
 
 class ProgramFailed(Exception):
@@ -36,7 +51,7 @@ class Proving:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(_PRELOADED)
         self._threads = ThreadPoolExecutor(jobs)
-        self._askers = ProcessPoolExecutor(jobs, self._context)
+        self._pool = ProcessPoolExecutor(jobs, self._context)
         self._runs: dict[Run, Future[Truth | None]] = {}
         self._lock = threading.Lock()
 
@@ -45,7 +60,11 @@ class Proving:
 
     def __exit__(self, *_: object) -> None:
         self._threads.shutdown(cancel_futures=True)
-        self._askers.shutdown()
+        self._pool.shutdown()
+
+    def cases(self, seed: int) -> list[Case]:
+        """Return every case. Their tables import PyTorch, which takes this process seconds."""
+        return self._pool.submit(_cases, seed).result()
 
     def results(self, cases: Sequence[Case], seen: Callable[[Result], None] = lambda _: None) -> list[Result]:
         """Return the results, in the order of the cases; `seen` is called with each as it is there."""
@@ -64,11 +83,11 @@ class Proving:
         except ProgramFailed as exc:
             return Result(case, None, {"program": Verdict.BROKEN}, (), str(exc))
         reference = self._place(case.reference) if case.reference is not None else None
-        asked = self._askers.submit(answers.ask, self._place(case.run), reference, alone=case.alone).result()
+        asked = self._pool.submit(answers.ask, self._place(case.run), reference, alone=case.alone).result()
         return score.result(case, truth, asked)
 
     def _place(self, run: Run) -> Path:
-        return self._directory / run.id
+        return self._directory / f"{run.id}-{_PROGRAMS}"
 
     def _ensure(self, run: Run) -> Truth | None:
         """Run and ingest it, unless that was done or is under way; return what was wrong in it."""
@@ -84,17 +103,31 @@ class Proving:
 
     def _run(self, run: Run) -> Truth | None:
         place = self._place(run)
+        if (place / _DONE).exists():
+            return _truth(run, place)
         place.mkdir(parents=True)
-        processes = [
-            self._context.Process(target=_rank, args=(run, rank, place), daemon=True)
-            for rank in range(run.ranks)
-        ]
-        for process in processes:
-            process.start()
-        _wait(processes, place)
+        if run.ranks == 1:  # in a process that has all imported, and goes on with the next
+            problem = self._pool.submit(_rank, run, 0, place).exception(_PATIENCE_S)
+            if problem is not None:
+                raise ProgramFailed(f"{type(problem).__name__}: {problem}\n{_errors(place)}")
+        else:
+            processes = [
+                self._context.Process(target=_rank, args=(run, rank, place), daemon=True)
+                for rank in range(run.ranks)
+            ]
+            for process in processes:
+                process.start()
+            _wait(processes, place)
         truth = _truth(run, place)
-        self._askers.submit(answers.take_in, place, LAYOUTS.get(run.dump, "")).result()
+        self._pool.submit(answers.take_in, place, LAYOUTS.get(run.dump, "")).result()
+        (place / _DONE).touch()
         return truth
+
+
+def _cases(seed: int) -> list[Case]:
+    from proving import parallel, single
+
+    return [*single.cases(seed), *parallel.cases(seed)]
 
 
 def _rank(run: Run, rank: int, place: Path) -> None:
@@ -120,10 +153,12 @@ def _rank(run: Run, rank: int, place: Path) -> None:
             (place / f"truth-{rank}.json").write_text(truth.to_json())
         if run.ranks > 1:
             distributed.barrier()
-            distributed.destroy_process_group()
     except BaseException:
         (place / f"error-{rank}.txt").write_text(traceback.format_exc())
         raise
+    finally:
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
 
 
 def _wait(processes: Sequence[BaseProcess], place: Path) -> None:
@@ -133,8 +168,11 @@ def _wait(processes: Sequence[BaseProcess], place: Path) -> None:
     for process in processes:
         process.kill()
     if any(codes) or None in codes:
-        errors = "\n".join(path.read_text() for path in sorted(place.glob("error-*.txt")))
-        raise ProgramFailed(f"exit codes {codes}\n{errors}")
+        raise ProgramFailed(f"exit codes {codes}\n{_errors(place)}")
+
+
+def _errors(place: Path) -> str:
+    return "\n".join(path.read_text() for path in sorted(place.glob("error-*.txt")))
 
 
 def _truth(run: Run, place: Path) -> Truth | None:
