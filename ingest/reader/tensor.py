@@ -43,7 +43,7 @@ _DASK_CHUNK_NBYTES = 32 * MIB
 class Tensor(IndexedTensor, ArrayLike):
     """One dumped tensor: where it comes from, what is known about it, and how to read its elements.
 
-    The properties, except `removed`, come from the index of its step. `read`, `read_device`, `edges`, `block`
+    The properties, except `removed`, come from the index of its step. `read`, `read_device`, `edges`
     and the tasks of `dask` read elements from the store, and so do `np.asarray(tensor)` and `tensor[5:7]`.
     """
 
@@ -135,7 +135,7 @@ class Tensor(IndexedTensor, ArrayLike):
             return
         count = max(nbytes // max(self._element().to_numpy().itemsize, 1), 1)
         for begin, end in _intervals(math.prod(self.shape), count):
-            yield self._elements(begin, end)
+            yield self.stored(begin, end)
 
     def examine(
         self,
@@ -209,12 +209,12 @@ class Tensor(IndexedTensor, ArrayLike):
             return small
         # Each task carries one row of the index instead of all of it, and reads this very generation.
         alone = Tensor(self._step.only(self.row), 0)
-        axis = self.slowest_axis
-        if axis is None:
+        if self.stored_axes is None:
             whole: dask.array.Array = da.from_delayed(
                 self._delayed(_read_whole, alone), shape=shape, dtype=self._element().values
             )
             return whole
+        axis = self.stored_axes[0]
         row_nbytes = self.nbytes // shape[axis]
         rows = max(_DASK_CHUNK_NBYTES // max(row_nbytes, 1), 1)
         blocks = [
@@ -268,17 +268,18 @@ class Tensor(IndexedTensor, ArrayLike):
         if not self._is_plain:
             flat = self.read().reshape(-1)
             return flat[:count], flat[size - count :]
-        return self._elements(0, count), self._elements(size - count, size)
+        return self.stored(0, count), self.stored(size - count, size)
 
     @property
-    def slowest_axis(self) -> int | None:
-        """The axis along which parts are contiguous in the store: the first, or the last in Fortran order.
+    def stored_axes(self) -> tuple[int, ...] | None:
+        """The axes in the order of the store, the slowest first.
 
-        None if only the whole tensor can be read: it has no axes, or is packed, or in a device layout.
+        None if only the whole tensor can be read: it is packed, in a device layout, or not dumped.
         """
-        if not self.is_dumped or not self.shape or not self._is_plain:
+        if not self.is_dumped or not self._is_plain:
             return None
-        return len(self.shape) - 1 if self._number("fortran_order") else 0
+        axes = tuple(range(len(self.shape)))
+        return axes[::-1] if self._number("fortran_order") else axes
 
     @property
     def has_ranges(self) -> bool:
@@ -299,7 +300,7 @@ class Tensor(IndexedTensor, ArrayLike):
                 f"{self.name} has no range of elements from {start} to {stop}",
                 hint=f"It has {counted(size, 'element')}; the last one of a range is left out.",
             )
-        return self._elements(start, stop) if self.has_ranges else self.read().reshape(-1)[start:stop]
+        return self.stored(start, stop) if self.has_ranges else self.read().reshape(-1)[start:stop]
 
     def _element(self) -> ElementType:
         return self._step.element(self.row)
@@ -351,27 +352,10 @@ class Tensor(IndexedTensor, ArrayLike):
                 f"{self._step.key}: {self.name}: {flat.size} elements do not fill the shape {shape}"
             ) from exc
 
-    def _elements(self, start: int, stop: int) -> npt.NDArray[Any]:
+    def stored(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return elements `start` to `stop` in the order of the store, 1-D. Needs `stored_axes`."""
         dtype = self._element().to_numpy()
         return np.frombuffer(self._step.read(self.row, start * dtype.itemsize, stop * dtype.itemsize), dtype)
-
-    def block(self, axis: int, begin: int, end: int) -> npt.NDArray[Any]:
-        """Return positions `begin` to `end` of the slowest axis; `tensor[5:7]` does so along any axis.
-
-        Args:
-            axis: must be `slowest_axis`.
-            begin: the first position.
-            end: the position after the last.
-
-        Raises:
-            UsageError: the axis is another one.
-            DamagedStore: chunks are missing or damaged.
-        """
-        if axis != self.slowest_axis:
-            raise UsageError(f"{self.name}: blocks along axis {axis} cannot be read", hint="Use tensor[...].")
-        row = math.prod(self.shape) // max(self.shape[axis], 1)
-        shape = tuple(end - begin if i == axis else n for i, n in enumerate(self.shape))
-        return self._shaped(self._elements(begin * row, end * row), shape)
 
     def _repr_html_(self) -> str:
         known = {name: value for name, value in self.to_dict().items() if value not in ("", None)}
@@ -396,4 +380,4 @@ def _read_whole(tensor: Tensor) -> npt.NDArray[Any]:
 
 
 def _read_block(tensor: Tensor, axis: int, begin: int, end: int) -> npt.NDArray[Any]:
-    return tensor.block(axis, begin, end)
+    return tensor[(*[slice(None)] * axis, slice(begin, end))]

@@ -20,9 +20,8 @@ from xarray.core import indexing
 from ingest.reader.catalog import Catalog, open_catalog
 from ingest.reader.snapshot import partial_reason
 from ingest.reader.step import Step
-from ingest.reader.zarr_view import attributes
 from ingest.reader.zarr_view.elements import ViewElements, chunk_shape
-from ingest.reader.zarr_view.node_names import variable_names
+from ingest.reader.zarr_view.nodes import attributes_of_step, attributes_of_tensor, variable_names
 from workers.errors import UsageError
 from workers.model import MIB
 from workers.store import zarr_dtypes
@@ -48,7 +47,7 @@ class _LazyTensor(BackendArray):
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> npt.NDArray[Any]:
         part: npt.NDArray[Any] = indexing.explicit_indexing_adapter(
-            key, self.shape, indexing.IndexingSupport.BASIC, self.elements.read
+            key, self.shape, indexing.IndexingSupport.BASIC, self.elements.__getitem__
         )
         return part
 
@@ -141,7 +140,7 @@ class DumpIngestBackend(BackendEntrypoint):
         opened = _complete(store, _integer("rank", rank), _integer("step", step), is_enough=include_partial)
         rows = _named(opened, variable_names(opened.tables), name)
         variables = {shown: _variable(opened, row) for shown, row in rows.items() if shown not in dropped}
-        return xr.Dataset(variables, attrs=attributes.of_step(opened))
+        return xr.Dataset(variables, attrs=attributes_of_step(opened))
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
         """Return False: a URL does not show what it holds, so users name the engine."""
@@ -218,6 +217,6 @@ def _variable(step: Step, row: int) -> xr.Variable:
     return xr.Variable(
         elements.dimensions,
         indexing.LazilyIndexedArray(_LazyTensor(elements)),
-        attributes.of_tensor(step, row),
+        attributes_of_tensor(step, row),
         encoding={"preferred_chunks": chunks},
     )

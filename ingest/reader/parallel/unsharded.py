@@ -115,9 +115,13 @@ class UnshardedTensor(ArrayLike):
         return self.placement.assembly.shape
 
     @property
-    def slowest_axis(self) -> int | None:
-        """The first axis; None for a tensor without axes."""
-        return 0 if self.shape else None
+    def stored_axes(self) -> tuple[int, ...]:
+        """The axes in their order."""
+        return tuple(range(len(self.shape)))
+
+    def stored(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return `elements`."""
+        return self.elements(start, stop)
 
     def read(self, *, verify: bool = True) -> npt.NDArray[Any]:  # noqa: ARG002  (ranges have no digest)
         """Return the whole tensor. Chunks have checksums; the digests of pieces are not compared.
@@ -127,17 +131,6 @@ class UnshardedTensor(ArrayLike):
             DamagedStore: chunks of a piece are missing or damaged.
         """
         return self.elements(0, math.prod(self.shape)).reshape(self.shape)
-
-    def block(self, axis: int, begin: int, end: int) -> npt.NDArray[Any]:
-        """Return positions `begin` to `end` of the first axis.
-
-        Raises:
-            UsageError: the axis is another one.
-        """
-        if axis != self.slowest_axis:
-            raise UsageError(f"{self.name}: blocks along axis {axis} cannot be read", hint="Use tensor[...].")
-        row = math.prod(self.shape[1:])
-        return self.elements(begin * row, end * row).reshape(end - begin, *self.shape[1:])
 
     def parts(self) -> Iterator[npt.NDArray[Any]]:
         """Yield all elements, 1-D, in the order of the axes, in pieces of about 4 MiB."""

@@ -1,16 +1,22 @@
-"""The elements of one tensor, in types that Zarr has, and how to read only the needed ones."""
+"""One tensor as a Zarr array: its elements in types that Zarr has, its metadata, and its chunks.
+
+Format: zarr-specs, "Zarr core specification" version 3.1; codecs `transpose` (for tensors in Fortran order)
+and `bytes`. Chunks are not compressed: each is read from the stored tensor when it is requested.
+"""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from itertools import product
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ingest.reader.array_like import ArrayLike
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
 from workers.arrays import dtypes
@@ -18,18 +24,15 @@ from workers.arrays.digest import digest
 from workers.arrays.dtypes import ElementType
 from workers.errors import DamagedStore
 from workers.model import MIB, ceil_div
+from workers.store import metadata
 
-Index: TypeAlias = int | slice
-
-#: Up to this distance between needed elements, in bytes, the elements between them are read as well. It is
-#: the size of an inner chunk of the store.
-_WASTED_NBYTES = MIB
-#: The bytes that are read at once, in addition to the memory of the result.
-_RUN_NBYTES = 64 * MIB
+#: The approximate size of a chunk, in bytes.
+CHUNK_NBYTES = MIB
+_CHUNK_KEY = re.compile(r"c(?:/(?:0|[1-9][0-9]{0,18}))*")
 
 
 @dataclass(slots=True, eq=False)
-class ViewElements:
+class ViewElements(ArrayLike):
     """A tensor as an array of a type that Zarr has: `dtype`, `shape`.
 
     Types that Zarr does not have are shown as follows:
@@ -41,6 +44,9 @@ class ViewElements:
     - opaque types as uint8, with a byte for each element.
 
     All other types are shown bit for bit, in the byte order of the dump.
+
+    Raises:
+        DamagedStore: the index contradicts itself.
     """
 
     step: Step
@@ -54,41 +60,32 @@ class ViewElements:
     """Whether parts of it can be read; false if it is stored in the layout of an accelerator."""
 
     def __post_init__(self) -> None:
-        """Look up the tensor in the index.
-
-        Raises:
-            DamagedStore: the index contradicts itself.
-        """
+        step, row = self.step, self.row
         try:
-            self.element = self.step.element(self.row)
+            self.element = step.element(row)
         except ValueError as exc:
-            raise DamagedStore(f"{self.step.key}: row {self.row}: {exc}") from exc
-        shape = self.step.shape(self.row)
+            raise DamagedStore(f"{step.key}: row {row}: {exc}") from exc
+        shape = step.shape(row)
         if any(length < 0 for length in shape):
-            raise DamagedStore(f"{self.step.key}: row {self.row} has an impossible shape {shape}")
+            raise DamagedStore(f"{step.key}: row {row} has an impossible shape {shape}")
         self.dtype, parts = _shown(self.element)
-        self.is_plain = not self.step.is_in_device_layout(self.row)
-        axes = range(len(shape))
-        is_fortran = self.is_plain and bool(self.step.tables.number("fortran_order")[self.row])
-        self.axes = tuple(reversed(axes)) if is_fortran else tuple(axes)
-        self.shape = shape
-        if parts:
-            self.shape, self.axes = (*shape, parts), (*self.axes, len(shape))
-        if self.is_plain and self._nbytes < self.element.nbytes(math.prod(shape)):
-            raise DamagedStore(f"{self.step.key}: row {self.row} has fewer bytes than its shape takes")
+        self.is_plain = not step.is_in_device_layout(row)
+        axes = tuple(range(len(shape)))
+        is_fortran = self.is_plain and step.tables.number("fortran_order")[row]
+        more = (parts,) if parts else ()
+        self.shape = (*shape, *more)
+        self.axes = (*(axes[::-1] if is_fortran else axes), *([len(shape)] if parts else []))
+        if self.is_plain and step.tables.number("nbytes")[row] < self.element.nbytes(math.prod(shape)):
+            raise DamagedStore(f"{step.key}: row {row} has fewer bytes than its shape takes")
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Of the index of the step, only its own row is sent along.
         return ViewElements, (self.step.only(self.row), 0)
 
     @property
-    def size(self) -> int:
-        """The number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def _nbytes(self) -> int:
-        return int(self.step.tables.number("nbytes")[self.row])
+    def stored_axes(self) -> tuple[int, ...] | None:
+        """The axes in the order of the store; None if it is not plain."""
+        return self.axes if self.is_plain else None
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
@@ -100,7 +97,7 @@ class ViewElements:
         """The names of the axes, as in `d0_16`: axes of the same name have the same length in all tensors."""
         return tuple(f"d{axis}_{length}" for axis, length in enumerate(self.shape))
 
-    def flat(self, start: int, stop: int) -> npt.NDArray[Any]:
+    def stored(self, start: int, stop: int) -> npt.NDArray[Any]:
         """Return elements `start` to `stop` in the order of the store, 1-D of `dtype`.
 
         Reads the inner chunks of the store that hold them, or the whole tensor if it is not plain. Checks the
@@ -109,71 +106,24 @@ class ViewElements:
         Raises:
             DamagedStore: chunks are missing or damaged, or the digest differs.
         """
+        step, row, element = self.step, self.row, self.element
         if not self.is_plain:
-            return Tensor(self.step, self.row).read().reshape(-1).view(self.dtype)[start:stop]
-        bits = self.element.bits if self.element.is_packed else 8 * self.dtype.itemsize
+            return Tensor(step, row).read().reshape(-1).view(self.dtype)[start:stop]
+        bits = element.bits if element.is_packed else 8 * self.dtype.itemsize
         first, last = start * bits // 8, ceil_div(stop * bits, 8)
-        payload = self.step.read(self.row, first, last)
-        is_whole = first == 0 and last == self._nbytes
-        if is_whole and digest(payload) != self.step.tables.digest[self.row].tobytes():
-            raise DamagedStore(f"{self.step.key}: row {self.row}: the digest does not match")
-        if not self.element.is_packed:
+        payload = step.read(row, first, last)
+        is_whole = first == 0 and last == step.tables.number("nbytes")[row]
+        if is_whole and digest(payload) != step.tables.digest[row].tobytes():
+            raise DamagedStore(f"{step.key}: row {row}: the digest does not match")
+        if not element.is_packed:
             return np.frombuffer(payload, self.dtype)
         skipped = start - first * 8 // bits
-        return dtypes.unpack(payload, self.element, skipped + stop - start)[skipped:].astype(self.dtype)
+        return dtypes.unpack(payload, element, skipped + stop - start)[skipped:].astype(self.dtype)
 
-    def read(self, key: Sequence[Index]) -> npt.NDArray[Any]:
-        """Return the same as numpy's `array[key]`. `key` has an integer or slice for each axis.
-
-        Reads the elements between the first and the last needed one, but skips gaps of more than 1 MiB.
-        Memory: the result, and 64 MiB.
-
-        Raises:
-            DamagedStore: chunks are missing or damaged.
-        """
-        ranges = [_as_range(index, length) for index, length in zip(key, self.shape, strict=True)]
-        ascending = [needed if needed.step > 0 else needed[::-1] for needed in ranges]
-        out = np.empty([len(ascending[axis]) for axis in self.axes], self.dtype)
-        if out.size:
-            self._fill(out, [ascending[axis] for axis in self.axes])
-        in_order = out.transpose([self.axes.index(axis) for axis in range(len(self.axes))])
-        final = tuple(map(_final_index, key, ranges))
-        part: npt.NDArray[Any] = in_order[final]
-        return part
-
-    def _fill(self, out: npt.NDArray[Any], needed: list[range]) -> None:
-        """Read the needed positions of each axis, axes in the order of the store, into `out`."""
-        shape = self.stored_shape
-        if not shape or not self.is_plain:
-            whole = self.flat(0, self.size).reshape(shape)
-            out[...] = whole[tuple(slice(r.start, r.stop, r.step) for r in needed)]
-            return
-        axis = self._axis_to_read(needed)
-        row = math.prod(shape[axis + 1 :])
-        along, inner = needed[axis], tuple(slice(r.start, r.stop, r.step) for r in needed[axis + 1 :])
-        rows = max(_RUN_NBYTES // max(row * self.dtype.itemsize, 1), 1)
-        run = max(rows // along.step, 1)
-        for number, outer in enumerate(itertools.product(*needed[:axis])):
-            base = 0
-            for position, length in zip((*outer, 0), shape[: axis + 1], strict=True):
-                base = base * length + position
-            target = out.reshape(-1, *out.shape[axis:])[number]
-            for start in range(0, len(along), run):
-                positions = along[start : start + run]
-                elements = self.flat((base + positions[0]) * row, (base + positions[-1] + 1) * row)
-                rows_read = elements.reshape(-1, *shape[axis + 1 :])
-                target[start : start + len(positions)] = rows_read[(slice(None, None, along.step), *inner)]
-
-    def _axis_to_read(self, needed: list[range]) -> int:
-        """Return the axis along which runs are read, one for each combination of positions before it."""
-        shape = self.stored_shape
-        for axis, along in enumerate(needed):
-            inner = zip(needed[axis + 1 :], shape[axis + 1 :], strict=True)
-            if along.step == 1 and all(len(r) == length for r, length in inner):
-                return axis  # every element of the runs is needed
-            if math.prod(shape[axis + 1 :]) * along.step * self.dtype.itemsize <= _WASTED_NBYTES:
-                return axis
-        return len(shape) - 1
+    def read(self, *, verify: bool = True) -> npt.NDArray[Any]:  # noqa: ARG002  (the whole is always verified)
+        """Return all elements, in the order of the axes."""
+        whole = self.stored(0, math.prod(self.shape)).reshape(self.stored_shape)
+        return whole.transpose(np.argsort(self.axes))
 
 
 def chunk_shape(elements: ViewElements, nbytes: int) -> tuple[int, ...]:
@@ -184,9 +134,7 @@ def chunk_shape(elements: ViewElements, nbytes: int) -> tuple[int, ...]:
     """
     shape = elements.stored_shape
     chunk = [max(length, 1) for length in shape]
-    if not elements.is_plain:
-        return tuple(chunk)
-    for axis, length in enumerate(shape):
+    for axis, length in enumerate(shape if elements.is_plain else ()):
         row = math.prod(chunk[axis + 1 :]) * elements.dtype.itemsize
         if row <= nbytes:
             count = ceil_div(length, max(nbytes // row, 1))
@@ -199,29 +147,99 @@ def chunk_shape(elements: ViewElements, nbytes: int) -> tuple[int, ...]:
 def _shown(element: ElementType) -> tuple[np.dtype[Any], int]:
     """Return the type by which elements are shown, and the length of the additional axis; 0 for none."""
     if element.is_packed:
-        if element.name.startswith("float"):
-            return np.dtype(np.float16), 0
-        return np.dtype(np.uint8 if element.name.startswith("u") else np.int8), 0
+        types = {"float": np.float16, "uint": np.uint8, "int": np.int8}
+        return np.dtype(types[re.sub(r"\d.*", "", element.name)]), 0
     dtype = element.to_numpy()
-    if element.is_native:
-        return dtype, 0
     if element.name == "complex32":
         return np.dtype("<f2"), 2
-    if dtype.kind in "biufc" and dtypes.from_name(dtype.name).is_native:
-        return dtype, 0  # an opaque type, or a byte order that other readers do not know
-    return np.dtype(np.uint8), dtype.itemsize
+    # Opaque types, and a byte order that other readers do not know, are native but for their name.
+    is_native = dtype.kind in "biufc" and dtypes.from_name(dtype.name).is_native
+    return (dtype, 0) if element.is_native or is_native else (np.dtype(np.uint8), dtype.itemsize)
 
 
-def _as_range(index: Index, length: int) -> range:
-    """Return the positions that an index selects on an axis of this length."""
-    if isinstance(index, slice):
-        return range(length)[index]
-    position = range(length)[index]
-    return range(position, position + 1)
+@dataclass(frozen=True, slots=True, eq=False)
+class ViewArray:
+    """The array of one tensor."""
 
+    elements: ViewElements
+    chunk: tuple[int, ...]
+    """The lengths of a chunk, with the axes in the order of the store."""
 
-def _final_index(index: Index, selected: range) -> Index:
-    """Return the index that remains after the positions were read in ascending order."""
-    if isinstance(index, int):
-        return 0
-    return slice(None, None, 1 if selected.step > 0 else -1)
+    @classmethod
+    def of(cls, elements: ViewElements) -> ViewArray:
+        """Return the array of a tensor, with chunks of about `CHUNK_NBYTES`."""
+        return cls(elements, chunk_shape(elements, CHUNK_NBYTES))
+
+    def document(self, attributes: Mapping[str, Any]) -> metadata.Document:
+        """Return the Zarr metadata of the array, with these attributes."""
+        elements, axes = self.elements, self.elements.axes
+        dtype = elements.dtype
+        codecs: list[metadata.Document] = [{"name": "bytes"}]
+        if dtype.itemsize > 1:
+            codecs[0]["configuration"] = {"endian": "big" if dtype.byteorder == ">" else "little"}
+        if axes != tuple(range(len(axes))):
+            codecs.insert(0, {"name": "transpose", "configuration": {"order": list(axes)}})
+        data_type = dtype.newbyteorder("=").name
+        return {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": list(elements.shape),
+            "data_type": data_type,
+            "chunk_grid": {
+                "name": "regular",
+                "configuration": {"chunk_shape": [self.chunk[axes.index(axis)] for axis in sorted(axes)]},
+            },
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": metadata.fill_value(data_type),
+            "codecs": codecs,
+            "dimension_names": list(elements.dimensions),
+            "attributes": dict(attributes),
+            "storage_transformers": [],
+        }
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """The size of a chunk in bytes. Chunks at the ends of the axes are padded with zeros."""
+        return math.prod(self.chunk) * self.elements.dtype.itemsize
+
+    @property
+    def _counts(self) -> list[int]:
+        """The number of chunks along each axis, axes in the order of the store."""
+        return list(map(ceil_div, self.elements.stored_shape, self.chunk))
+
+    def chunk_keys(self) -> Iterator[str]:
+        """Yield the keys of all chunks, relative to the array."""
+        axes = self.elements.axes
+        for index in product(*map(range, self._counts)):
+            yield "/".join(["c", *(str(index[axes.index(axis)]) for axis in sorted(axes))])
+
+    def chunk_index(self, key: str) -> tuple[int, ...] | None:
+        """Return the index of the chunk with this key, axes in the order of the store; None for no chunk."""
+        numbers = list(map(int, key.split("/")[1:])) if _CHUNK_KEY.fullmatch(key) else None
+        if numbers is None or len(numbers) != len(self.chunk):
+            return None
+        index = tuple(numbers[axis] for axis in self.elements.axes)
+        return index if all(map(int.__lt__, index, self._counts)) else None
+
+    def extent(self, index: tuple[int, ...]) -> tuple[int, int]:
+        """Return the first element of a chunk in the order of the store, and the number of its elements.
+
+        The elements are contiguous: at most one axis is cut into chunks longer than 1 and shorter than it.
+        """
+        first, count = 0, 1
+        for i, length, n in zip(index, self.elements.stored_shape, self.chunk, strict=True):
+            first = first * length + i * n
+            count *= min(n, length - i * n)
+        return first, count
+
+    def read(self, index: tuple[int, ...], start: int, stop: int) -> bytes:
+        """Return bytes `start` to `stop` of one chunk. Reads only the parts of the store that hold them.
+
+        Raises:
+            DamagedStore: these parts are missing or damaged.
+        """
+        itemsize = self.elements.dtype.itemsize
+        first, count = self.extent(index)
+        begin, end = start // itemsize, min(ceil_div(stop, itemsize), count)
+        elements = self.elements.stored(first + begin, first + end).tobytes() if begin < end else b""
+        return elements[start - begin * itemsize :][: stop - start].ljust(stop - start, b"\0")

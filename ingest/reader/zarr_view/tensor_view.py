@@ -17,8 +17,7 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
 from ingest.reader.catalog import Catalog
 from ingest.reader.snapshot import LeftOut
-from ingest.reader.zarr_view.node_tree import NodeTree
-from ingest.reader.zarr_view.shown_steps import ShownSteps
+from ingest.reader.zarr_view.nodes import NodeTree, ShownSteps
 from workers.store import zarr_dtypes
 from workers.store.commit import Commit
 from workers.store.model import StoreAddress
@@ -40,7 +39,7 @@ class TensorView(Store):
 
     Nothing is written: metadata and chunks are made from the index and the packed arrays when zarr requests
     them. Opening an array by its path reads the commit and the index of its step, and lists nothing. Chunks
-    have about 1 MiB, along the slowest axis. `Elements` describes how types that Zarr does not have are
+    have about 1 MiB, along the slowest axis. `ViewElements` describes how types that Zarr does not have are
     shown.
 
     A step stays in the generation in which it was first looked at, also in pickled copies of the view. Steps
@@ -200,7 +199,8 @@ def _reopen(address: StoreAddress, include_partial: bool, commits: tuple[Commit,
         view = _VIEWS.get(key)
         if view is None:
             view = TensorView(Catalog(open_objects(address)), include_partial=include_partial)
-            view._steps.pin(commits)  # noqa: SLF001  (this function is a part of the class)
+            for committed in commits:
+                view._steps.pin(committed)  # noqa: SLF001  (this function is a part of the class)
             _VIEWS[key] = view
         return view
 

@@ -1,4 +1,4 @@
-"""Elements are shown in types that Zarr has, and read in parts."""
+"""Elements are shown in types that Zarr has, and read in parts; chunks cover the tensor."""
 
 from pathlib import Path
 
@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ingest
-from ingest.reader.zarr_view import elements as elements_module
+from ingest.reader import array_like
+from ingest.reader.zarr_view.elements import ViewArray, chunk_shape
+from tests.counted_requests import CountedRequests
 from tests.device_writer import write
 from tests.dump_data_writer import DATA_TYPES, FORMAT_CODES, Tensor, dump_data
 from tests.npy_files import MadeDump
@@ -42,7 +44,7 @@ def test_types_that_zarr_lacks_are_shown_by_their_values(
         [Tensor(payload, DATA_TYPES[e.name], (2, len(payload) * 8 // e.bits // 2)) for e in elements],
     )
     ingest_directly(made.root, store)
-    monkeypatch.setattr("ingest.reader.zarr_view.arrays.CHUNK_NBYTES", piece_nbytes)
+    monkeypatch.setattr("ingest.reader.zarr_view.elements.CHUNK_NBYTES", piece_nbytes)
     opened = ingest.open_store(store)
     tensors = opened.tensors()
     assert [tensor.dtype for tensor in tensors] == list(CANN_TYPES)
@@ -93,9 +95,45 @@ def test_a_part_is_what_numpy_would_return(
     key = tuple(data.draw(st.one_of(st.slices(n), *([st.integers(0, n - 1)] if n else []))) for n in shape)
     values = np.arange(np.prod(shape, dtype=int), dtype=np.int16).reshape(shape)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(elements_module, "_WASTED_NBYTES", wasted)
-        patch.setattr(elements_module, "_RUN_NBYTES", run)
-        found = stored_elements(values, fortran=fortran).read(key)
+        patch.setattr(array_like, "_WASTED_NBYTES", wasted)
+        patch.setattr(array_like, "_RUN_NBYTES", run)
+        found = stored_elements(values, fortran=fortran)[key]
     expected = values[key]
     assert found.shape == expected.shape
     assert np.array_equal(found, expected)
+
+
+@given(
+    shape=st.lists(st.integers(0, 9), max_size=4).map(tuple), fortran=st.booleans(), nbytes=st.integers(1, 99)
+)
+def test_chunks_are_contiguous_and_cover_the_tensor(
+    shape: tuple[int, ...], fortran: bool, nbytes: int
+) -> None:
+    values = np.arange(np.prod(shape, dtype=int), dtype=np.int16).reshape(shape)
+    elements = stored_elements(values, fortran=fortran)
+    array = ViewArray(elements, chunk_shape(elements, nbytes))
+    assert all(length >= 1 for length in array.chunk)
+    assert array.chunk_nbytes <= max(nbytes, 2)
+    seen = np.zeros(values.size, int)
+    for key in array.chunk_keys():
+        index = array.chunk_index(key)
+        assert index is not None
+        first, count = array.extent(index)
+        seen[first : first + count] += 1
+    assert (seen == 1).all()
+
+
+def test_a_slice_reads_no_more_chunks_than_it_touches(
+    made: MadeDump, store: Path, requests: CountedRequests
+) -> None:
+    values = np.arange(6 * 1024 * 1024, dtype=np.float32).reshape(6 * 1024, 1024)
+    made.add(np.random.default_rng(0).permutation(values))
+    ingest_directly(made.root, store, Grid(chunk_nbytes=64 * 1024))
+    array = only_array(view_of(store))
+    assert array.chunks == (256, 1024)
+    requests.clear()
+    array[1000:1010, 5]
+    (fetched,) = [
+        nbytes for (_, stop), nbytes in zip(requests.ranges, requests.range_nbytes, strict=True) if stop
+    ]
+    assert fetched <= 1024 * 1024 * 1.1

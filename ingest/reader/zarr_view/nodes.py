@@ -1,0 +1,468 @@
+"""The nodes of a Zarr view: rank, step, operator, then slot; their attributes, and the keys of their objects.
+
+    rank_1/step_2/Log.Default_net-LogLoss_Log-op0/output.0
+    rank_1/step_2/{graph}/...                                  if a step has several graphs
+    rank_1/run/...                                             what does not belong to a step
+
+Names in a dump may contain any characters. A part of a path is a valid name of a node (zarr-specs, "Node
+names"), does not lead out of its group, and cannot control a terminal: all other bytes are written as `%XX`.
+
+Attributes are plain JSON: text, whole numbers, finite numbers, and lists of them. Infinity is the text
+`Infinity`. What is not known is left out. Names that xarray would use to decode an array (`dtype`, `units`,
+...) do not occur.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+from ingest.reader.catalog import Catalog
+from ingest.reader.damage import Damage
+from ingest.reader.rows import summary_row
+from ingest.reader.snapshot import NOT_COMMITTED, LeftOut, partial_reason
+from ingest.reader.step import Step
+from ingest.reader.tensor import Tensor
+from ingest.reader.zarr_view.elements import ViewArray, ViewElements
+from workers.errors import UsageError
+from workers.model import StepKey
+from workers.store import commit, metadata
+from workers.store.commit import Commit
+from workers.store.model import RowKind
+from workers.store.names import rank_named, slot_name, step_named, tensor_name
+from workers.store.tables import Tables
+
+#: The graph of operators without one, in a step in which other operators have one.
+NO_GRAPH = "no_graph"
+_METADATA = "zarr.json"
+#: Steps whose index is kept.
+_INDEXES_KEPT = 16
+#: Fields of `Tensor.to_dict` that the array has itself, or that other attributes replace.
+_LEFT_OUT = frozenset(["shape", "dtype", "is_dumped"])
+
+
+def escape(name: str) -> str:
+    """Return a name as one part of a path. Different names give different parts.
+
+    `%XX` stands for a byte, in UTF-8, of a separator, of a character that cannot be printed, of `%` itself,
+    or of the first character of a name that Zarr reserves.
+    """
+    if name.isascii() and name.isidentifier() and not name.startswith("__"):
+        return name
+    escaped = "".join(c if c.isprintable() and c not in "/\\%" else _quoted(c) for c in name)
+    if escaped.startswith("__") or not escaped.strip(".") or escaped == _METADATA:
+        return _quoted(escaped[0]) + escaped[1:] if escaped else "%"
+    return escaped
+
+
+def _quoted(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
+
+
+def attributes_of_tensor(step: Step, row: int) -> dict[str, Any]:
+    """Return the attributes of one tensor: `Tensor.to_dict`, with `logical_dtype` and `logical_shape`."""
+    fields = Tensor(step, row).to_dict()
+    attributes = {"logical_dtype": fields["dtype"], "logical_shape": fields["shape"]}
+    attributes |= {name: value for name, value in fields.items() if name not in _LEFT_OUT}
+    if step.device(row) is not None:
+        attributes["stored_layout"] = "device" if step.is_in_device_layout(row) else "host"
+    return _plain(attributes)
+
+
+def attributes_of_step(step: Step) -> dict[str, Any]:
+    """Return the attributes of one step of one rank: its totals, and when it was committed."""
+    return _plain({**summary_row(step.commit.summary), "committed_at": step.commit.record.committed_at})
+
+
+def _plain(fields: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what is not known: None, NaN, and -1 for the numbers that a dump may not have."""
+    known = {}
+    for name, value in fields.items():
+        if isinstance(value, float) and math.isinf(value):
+            known[name] = "Infinity" if value > 0 else "-Infinity"
+        elif value is None or (isinstance(value, float) and math.isnan(value)):
+            continue
+        elif name not in {"timestamp", "slot"} or value != -1:
+            known[name] = value
+    return known
+
+
+class _TensorName(NamedTuple):
+    """A row of the index that is a tensor, and what names it."""
+
+    row: int
+    net: str
+    graph: str
+    op_type: str
+    op_name: str
+    io: str
+    slot: int
+    occurrence: int
+    kind: str
+
+
+def _names(tables: Tables) -> list[_TensorName]:
+    labels = (tables.label(name).tolist() for name in ("net", "graph", "op_type", "op_name", "io"))
+    numbers = (tables.number(name).tolist() for name in ("slot", "occurrence"))
+    columns = zip(*labels, *numbers, tables.label("kind").tolist(), strict=True)
+    names = (_TensorName(row, *fields) for row, fields in enumerate(columns))
+    return [name for name in names if name.kind in {RowKind.TENSOR, RowKind.STATISTICS}]
+
+
+def _graph_levels(names: Iterable[_TensorName]) -> dict[tuple[str, str], str]:
+    """Return the name of each graph, by net and graph; an empty dictionary if there is only one graph."""
+    distinct = list(dict.fromkeys((name.net, name.graph) for name in names))
+    graphs = [graph for _, graph in distinct]
+    levels: dict[tuple[str, str], str] = {}
+    for net, graph in distinct if len(distinct) > 1 else ():
+        # Two networks may each have a graph 0.
+        level = f"{net}.{graph or NO_GRAPH}" if graphs.count(graph) > 1 and net else graph or NO_GRAPH
+        levels[net, graph] = _unused(escape(level), levels.values())
+    return levels
+
+
+def _unused(name: str, taken: Collection[str]) -> str:
+    """Return a name that is not taken, by adding `~1`, `~2` and so on."""
+    candidate, copy = name, 0
+    while candidate in taken:
+        copy += 1
+        candidate = f"{name}~{copy}"
+    return candidate
+
+
+def variable_names(tables: Tables) -> dict[str, int]:
+    """Return a name for each tensor that was dumped, unique in the step, and its row.
+
+    The name is `Tensor.name`, with the graph in front of it if another graph has a tensor of that name.
+    """
+    dumped = [name for name in _names(tables) if name.kind == RowKind.TENSOR]
+    levels = _graph_levels(dumped)
+    plain = [escape(tensor_name(n.op_type, n.op_name, n.io, n.slot, n.occurrence)) for n in dumped]
+    graphs: dict[str, set[tuple[str, str]]] = {}
+    for shown, name in zip(plain, dumped, strict=True):
+        graphs.setdefault(shown, set()).add((name.net, name.graph))
+    rows: dict[str, int] = {}
+    for shown, name in zip(plain, dumped, strict=True):
+        full = f"{levels[name.net, name.graph]}:{shown}" if len(graphs[shown]) > 1 else shown
+        rows[_unused(full, rows.keys())] = name.row
+    return rows
+
+
+@dataclass(slots=True)
+class OperatorGroup:
+    """A group of the view: the tensors of one operator, by name."""
+
+    row: int
+    """A row of the index that belongs to the operator."""
+    arrays: dict[str, int] = field(default_factory=dict)
+    """Rows of the tensors that were dumped."""
+    statistics_only: dict[str, int] = field(default_factory=dict)
+    """Rows of the tensors of which only statistics were dumped."""
+
+
+class StepNodes:
+    """The nodes below one step, in order of execution: graphs, operators and arrays, by path in the step."""
+
+    def __init__(self, step: Step) -> None:
+        """Read the index of a step, and name its tensors. The same index always gives the same names."""
+        self.step = step
+        self.operators: dict[str, OperatorGroup] = {}
+        self.graphs: dict[str, list[str]] = {}
+        """The names of the operators of each graph, by its name; empty if the step has only one graph."""
+        names = _names(step.tables)
+        levels = _graph_levels(names)
+        for name in names:
+            path = operator_name = escape(f"{name.op_type}.{name.op_name}")
+            if level := levels.get((name.net, name.graph)):
+                path = f"{level}/{operator_name}"
+            if path not in self.operators:
+                self.operators[path] = OperatorGroup(name.row)
+                if level:
+                    self.graphs.setdefault(level, []).append(operator_name)
+            operator = self.operators[path]
+            members = operator.arrays if name.kind == RowKind.TENSOR else operator.statistics_only
+            array = escape(slot_name(name.io, name.slot, name.occurrence))
+            members[_unused(array, operator.arrays.keys() | operator.statistics_only.keys())] = name.row
+
+    def array(self, path: str) -> ViewArray | None:
+        """Return the array at a path; None if no array is there."""
+        group, _, name = path.rpartition("/")
+        row = self.operators[group].arrays.get(name) if group in self.operators else None
+        return None if row is None else ViewArray.of(ViewElements(self.step, row))
+
+    def document(self, path: str) -> metadata.Document | None:
+        """Return the metadata of a node; None if it does not exist."""
+        if (array := self.array(path)) is not None:
+            return array.document(attributes_of_tensor(self.step, array.elements.row))
+        if path in self.graphs:
+            return metadata.group({"graph": path})
+        if (operator := self.operators.get(path)) is None:
+            return None
+        tensor = Tensor(self.step, operator.row)
+        names = ("rank", "step", "net", "graph", "op_type", "op_name", "full_name")
+        attributes = _plain({name: getattr(tensor, name) for name in names})
+        if operator.statistics_only:
+            without = operator.statistics_only.items()
+            attributes["statistics_only"] = {
+                name: attributes_of_tensor(self.step, row) for name, row in without
+            }
+        return metadata.group(attributes)
+
+    def children(self, path: str) -> Iterable[str]:
+        """Return the names directly below a group or an array."""
+        if not path:
+            return self.graphs or self.operators
+        if path in self.operators:
+            return self.operators[path].arrays
+        # All chunks have the same parent: there may be a million.
+        array = self.array(path)
+        return self.graphs.get(path, ["c"] if array is not None and 0 not in array.elements.shape else [])
+
+
+class ShownSteps:
+    """The steps that a view shows: complete ones or, if wanted, partial ones, too. Thread-safe.
+
+    Each is shown in the generation in which it was first looked at.
+
+    Memory: the index of 16 steps (some 10 MiB for 5000 tensors), and the commit of every step that was
+    looked at.
+    """
+
+    def __init__(self, store: Catalog, *, include_partial: bool) -> None:
+        """Show the steps that `store` has now."""
+        self.store = store.reopened()
+        self.include_partial = include_partial
+        self._steps: dict[StepKey, Step] = {}
+        self._nodes: OrderedDict[StepKey, StepNodes] = OrderedDict()
+        self._lock = threading.RLock()
+
+    @property
+    def commits(self) -> list[Commit]:
+        """The commits of the steps that were looked at."""
+        with self._lock:
+            return [step.commit for step in self._steps.values()]
+
+    def pin(self, committed: Commit) -> Step:
+        """Show this generation of a step, unless another was looked at; return what is shown."""
+        with self._lock:
+            return self._steps.setdefault(committed.key, Step(self.store.objects, committed))
+
+    @cached_property
+    def ranks(self) -> list[int]:
+        """The ranks of which the store has any object, in order."""
+        return commit.list_ranks(self.store.objects)
+
+    def of_rank(self, rank: int) -> list[Step]:
+        """Return the steps of a rank that are shown, in order. Reads their commits."""
+        committed, _ = self._read_rank(rank)
+        return [self.pin(step.commit) for step in committed if self._is_shown(step.commit)]
+
+    def left_out(self) -> list[LeftOut]:
+        """Return the steps in the store that are not shown, by rank. Reads the commit of every step."""
+        left_out = []
+        for rank in self.ranks:
+            committed, damages = self._read_rank(rank)
+            reasons = {damage.key: LeftOut.damaged(damage.key, damage.reason) for damage in damages}
+            for step in committed:
+                if self._is_shown(step.commit):
+                    self.pin(step.commit)
+                elif not _is_empty_run(step.commit):
+                    reasons[step.key] = LeftOut(step.key, partial_reason(step.commit.summary))
+            known = {step.key for step in committed} | reasons.keys()
+            listed = commit.list_keys(self.store.objects, [rank])
+            reasons |= {key: LeftOut(key, NOT_COMMITTED) for key in listed if key not in known}
+            left_out += sorted(reasons.values(), key=lambda left: left.key.order)
+        return left_out
+
+    def _read_rank(self, rank: int) -> tuple[list[Step], list[Damage]]:
+        damages: list[Damage] = []
+        try:
+            return self.store.select(rank, damages=damages), damages
+        except UsageError:  # the rank has no commit
+            return [], damages
+
+    def is_known(self, key: StepKey) -> bool:
+        """Return whether the commit of a step is in memory."""
+        return key in self._steps
+
+    def is_open(self, key: StepKey) -> bool:
+        """Return whether the index of a step is in memory."""
+        return key in self._nodes
+
+    def step(self, key: StepKey) -> Step | None:
+        """Return the generation of a step that is shown; None if the step is not committed.
+
+        Raises:
+            UsageError: the step is partial.
+            DamagedStore: its commit is damaged.
+        """
+        with self._lock:
+            if key in self._steps:
+                return self._steps[key]
+        committed = commit.read(self.store.objects, key)
+        if committed is None or _is_empty_run(committed):
+            return None
+        if not self._is_shown(committed):
+            raise UsageError(
+                f"{self.store.url}: {key} is {partial_reason(committed.summary)}",
+                hint="`as_zarr(include_partial=True)` shows partial steps.",
+            )
+        return self.pin(committed)
+
+    def nodes(self, key: StepKey) -> StepNodes | None:
+        """Return the nodes of a step, whose index is read if needed; None if the step is not committed.
+
+        Raises:
+            UsageError: the step is partial.
+            DamagedStore: its commit or index is damaged.
+        """
+        with self._lock:  # zarr requests many chunks of one step at once: they wait for the same index
+            if key not in self._nodes:
+                step = self.step(key)
+                if step is None:
+                    return None
+                self._nodes[key] = StepNodes(step)
+                if len(self._nodes) > _INDEXES_KEPT:
+                    oldest, _ = self._nodes.popitem(last=False)
+                    # The same generation, without its index.
+                    self._steps[oldest] = Step(self.store.objects, self._steps[oldest].commit)
+            self._nodes.move_to_end(key)
+            return self._nodes[key]
+
+    def _is_shown(self, committed: Commit) -> bool:
+        is_allowed = self.include_partial or committed.summary.status == "complete"
+        return is_allowed and not _is_empty_run(committed)
+
+
+def _is_empty_run(committed: Commit) -> bool:
+    """Return whether this is the commit of run files without tensors: graphs and execution orders alone."""
+    summary = committed.summary
+    return committed.key.step is None and not summary.tensors and not summary.statistics_only
+
+
+class ViewObject(NamedTuple):
+    """An object of the view: metadata of a node, or a chunk, which is read when its bytes are requested."""
+
+    nbytes: int
+    read: Callable[[int, int], bytes]
+    """Returns the bytes from a first one up to an end."""
+
+
+class NodeTree:
+    """The tree of ranks, steps, operators and arrays, as the keys of a Zarr store."""
+
+    def __init__(self, steps: ShownSteps) -> None:
+        self._steps = steps
+
+    def find(self, key: str) -> ViewObject | None:
+        """Return the object with this key; None if it does not exist. Reads no chunk.
+
+        Raises:
+            UsageError: it belongs to a step that is partial.
+            DamagedStore: the commit or the index of its step is damaged.
+        """
+        node, _, name = key.rpartition("/")
+        if name == _METADATA:
+            document = self._document(node)
+            data = b"" if document is None else metadata.encode(document)
+            return None if document is None else ViewObject(len(data), lambda start, stop: data[start:stop])
+        # An operator may be called `c`, too, but no array has digits or `c` in its path after `/c`.
+        node, _, chunk = key.rpartition("/c")
+        array = self._array(node) if node else None
+        index = array.chunk_index(f"c{chunk}") if array else None
+        if array is None or index is None:
+            return None
+        return ViewObject(array.chunk_nbytes, partial(array.read, index))
+
+    def is_in_memory(self, key: str) -> bool:
+        """Return whether `find` answers for a key, and its bytes are returned, without the store."""
+        node, _, name = key.rpartition("/")
+        if name != _METADATA:
+            return name.startswith(".")  # zarr asks for these to find out whether the store has Zarr 2
+        step, path = _split(node)
+        if step is None:
+            return not node
+        return self._steps.is_open(step) if path else self._steps.is_known(step)
+
+    def children(self, node: str) -> Iterator[str]:
+        """Yield the names directly below a node, or below a place within the chunks of an array.
+
+        Lists the ranks, or reads the commits of a rank or the index of a step.
+        """
+        if self._document(node) is None:
+            start = f"{node}/"
+            at = start.rpartition("/c/")[0]
+            below = (key.removeprefix(start) for key in self._chunk_keys(at) if key.startswith(start))
+            yield from dict.fromkeys(key.partition("/")[0] for key in below)
+            return
+        yield _METADATA
+        step, path = _split(node)
+        if not node:
+            yield from (f"rank_{rank}" for rank in self._steps.ranks)
+        elif step is None:
+            rank = rank_named(node)
+            of_rank = () if rank is None else self._steps.of_rank(rank)
+            yield from (opened.key.path.partition("/")[2] for opened in of_rank)
+        elif (nodes := self._steps.nodes(step)) is not None:
+            yield from nodes.children(path)
+
+    def keys(self, prefix: str) -> Iterator[str]:
+        """Yield all keys that begin with `prefix`. Reads the index of each step among them."""
+        node = prefix.rpartition("/")[0]
+        while node and self._document(node) is None:  # a place within the chunks of an array
+            node = node.rpartition("/")[0]
+        yield from (key for key in self._walk(node, prefix) if key.startswith(prefix))
+
+    def _walk(self, node: str, prefix: str) -> Iterator[str]:
+        """Yield the keys at and below a node, without groups whose keys cannot begin with `prefix`."""
+        start = f"{node}/" if node else ""
+        if self._array(node) is not None:
+            yield start + _METADATA
+            yield from self._chunk_keys(node)
+            return
+        for name in self.children(node):
+            key = start + name
+            if name == _METADATA:
+                yield key
+            elif f"{key}/".startswith(prefix) or prefix.startswith(f"{key}/"):
+                yield from self._walk(key, prefix)
+
+    def _chunk_keys(self, node: str) -> Iterator[str]:
+        """Yield the keys of the chunks of the array at a node; none if no array is there."""
+        array = self._array(node)
+        return (f"{node}/{key}" for key in (() if array is None else array.chunk_keys()))
+
+    def _document(self, node: str) -> metadata.Document | None:
+        """Return the metadata of a node; None if it does not exist."""
+        if not node:
+            return metadata.group({"dump_store": self._steps.store.url})
+        rank = rank_named(node)
+        if rank is not None:
+            return metadata.group({"rank": rank}) if rank in self._steps.ranks else None
+        key, path = _split(node)
+        if key is not None and not path:  # the commit is enough, so that a list of steps reads no index
+            step = self._steps.step(key)
+            return None if step is None else metadata.group(attributes_of_step(step))
+        nodes = None if key is None else self._steps.nodes(key)
+        return None if nodes is None else nodes.document(path)
+
+    def _array(self, node: str) -> ViewArray | None:
+        """Return the array at a node; None if no array is there."""
+        key, path = _split(node)
+        nodes = self._steps.nodes(key) if key is not None and path else None
+        return None if nodes is None else nodes.array(path)
+
+
+def _split(path: str) -> tuple[StepKey | None, str]:
+    """Return the step that a path leads to, and the rest of the path; None if it does not lead to a step."""
+    rank_name, _, rest = path.partition("/")
+    step_name, _, below = rest.partition("/")
+    rank, step = rank_named(rank_name), step_named(step_name)
+    if rank is None or (step is None and step_name != "run"):
+        return None, ""
+    return StepKey(rank, step), below
