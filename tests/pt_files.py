@@ -12,8 +12,6 @@ import pytest
 
 from workers.dump.formats import pt
 from workers.dump.formats.pt_alike import AlikeFiles
-from workers.dump.formats.pt_alike_archives import AlikeArchives
-from workers.dump.formats.pt_alike_pickles import AlikePickles
 
 #: Prefixes of torch's storage classes by numpy's name of the element type.
 STORAGES = {
@@ -185,11 +183,4 @@ def _as_dumped(value: dict[str, Any] | str | int | bytes, places: Iterator[int])
 
 def forget_pt_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a process that has read `.pt` files like one that has read none, to the end of the test."""
-    pickles: AlikePickles[Any] = AlikePickles()
-    for name, value in {
-        "_ALIKE": AlikeFiles(),
-        "_ALIKE_ARCHIVES": AlikeArchives(),
-        "_ALIKE_PICKLES": pickles,
-        "_find_alike": pickles.find,
-    }.items():
-        monkeypatch.setattr(pt, name, value)
+    monkeypatch.setattr(pt, "_ALIKE", AlikeFiles())

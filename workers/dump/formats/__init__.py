@@ -6,8 +6,7 @@ dump_data.py,              CANN's DumpData; overflow records
 dump_data_tensor.py,
 overflow.py, wire.py
 pt.py and pt_*.py,         `torch.save`, with a machine for its pickles that runs nothing; checkpoints
-pickle_machine.py,
-pickle_values.py, distcp.py
+pickle_machine.py, distcp.py
 safetensors.py,            safetensors, and ONNX
 safetensors_header.py,
 tensor_proto.py

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from workers.arrays.dtypes import ElementType, from_name
 from workers.arrays.strided import StridedView, span_nbytes
@@ -27,9 +27,6 @@ MAX_VIEW_NBYTES = 256 * MIB
 _MAX_EXPANSION = 16
 _MIN_EXPANDED_NBYTES = 64 * MIB
 _MAX_NAMES = 100
-
-Attributes: TypeAlias = Mapping[str, Any] | str
-"""What is known of a file as a whole: values that are ready for JSON, or the JSON of at least one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +50,13 @@ class PlacedTensor:
 
 
 def assemble(
-    tensors: Sequence[PlacedTensor], attributes: Attributes, read: ReadAt, file_size: int
+    tensors: Sequence[PlacedTensor], attributes: Mapping[str, Any], read: ReadAt, file_size: int
 ) -> tuple[TensorHeader, ...]:
     """Return the payloads and other parts of a file in the order of the file, then the views.
 
     Args:
         tensors: all tensors, in the order in which the file names them.
-        attributes: what is known of the file as a whole.
+        attributes: what is known of the file as a whole: values that are ready for JSON.
         read: reads parts of the file.
         file_size: bytes of the file.
 
@@ -73,7 +70,7 @@ def assemble(
     if too_large := [number for number in again if not is_viewable(tensors[number])]:
         views = {number: view for number, view in views.items() if number not in too_large}
         names = names_of([tensors[number] for number in too_large])
-        attributes = {**values_of(attributes), "not_taken_out": names}
+        attributes = {**attributes, "not_taken_out": names}
     check_expansion(sum(tensors[number].nbytes for number in views), file_size)
     headers: list[TensorHeader] = []
     end = 0
@@ -181,18 +178,9 @@ def _record(tensor: PlacedTensor, view: StridedView | None) -> str:
     return json.dumps(record) if record else ""
 
 
-def _with_attributes(header: TensorHeader, attributes: Attributes) -> TensorHeader:
-    text = attributes if isinstance(attributes, str) else json.dumps(dict(attributes))
+def _with_attributes(header: TensorHeader, attributes: Mapping[str, Any]) -> TensorHeader:
     before = f"{header.record[:-1]}, " if header.record else "{"
-    return header._replace(record=f'{before}"file": {text}}}')
-
-
-def values_of(attributes: Attributes) -> Mapping[str, Any]:
-    """Return attributes as values."""
-    if isinstance(attributes, str):
-        values: Mapping[str, Any] = json.loads(attributes)
-        return values
-    return attributes
+    return header._replace(record=f'{before}"file": {json.dumps(dict(attributes))}}}')
 
 
 def is_viewable(tensor: PlacedTensor) -> bool:

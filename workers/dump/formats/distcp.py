@@ -26,8 +26,7 @@ from workers.dump.formats.header import (
     Truncated,
     read_exactly,
 )
-from workers.dump.formats.pickle_machine import Machine
-from workers.dump.formats.pickle_values import OpaqueKey, member_of
+from workers.dump.formats.pickle_machine import Machine, OpaqueKey, member_of
 from workers.dump.formats.pt import place_tensors
 from workers.dump.formats.pt_pickle import FUNCTIONS
 from workers.errors import UnreadableTensor

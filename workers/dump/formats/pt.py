@@ -23,18 +23,14 @@ from typing import Any, NamedTuple, TypeAlias
 from workers.arrays.dtypes import ElementType, from_npy_descr
 from workers.arrays.strided import StridedView, can_resolve, span_nbytes
 from workers.dump.formats.assembly import (
-    Attributes,
     PlacedTensor,
     assemble,
     is_viewable,
     names_of,
-    values_of,
 )
 from workers.dump.formats.header import FileParts, HoldsNoTensor, ReadAt, TensorHeader, read_exactly
-from workers.dump.formats.pt_alike import AlikeFiles
-from workers.dump.formats.pt_alike_archives import AlikeArchives, ReadArchive
-from workers.dump.formats.pt_alike_pickles import MAX_NBYTES as MAX_KEPT_NBYTES
-from workers.dump.formats.pt_alike_pickles import AlikePickles, CutPickle
+from workers.dump.formats.pt_alike import MAX_PICKLE_NBYTES as MAX_KEPT_NBYTES
+from workers.dump.formats.pt_alike import AlikeFiles, ReadArchive
 from workers.dump.formats.pt_elements import (
     UNTYPED_STORAGE,
     check_shape,
@@ -51,9 +47,6 @@ from workers.errors import UnreadableTensor
 
 #: The largest pickle that is read: enough for 100,000 tensors.
 MAX_PICKLE_NBYTES = 32 * 1024 * 1024
-
-#: A file of more tensors is not remembered: there may be hundreds, each with many of the same tensor.
-_MAX_KEPT_TENSORS = 1000
 
 _PlaceStorage: TypeAlias = Callable[[str], tuple[int, int]]
 """Returns offset and length of a storage in the file, by its key."""
@@ -78,59 +71,33 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
 
 def read_parts(read: ReadAt, file_size: int) -> FileParts:
     """Return what a `.pt` file consists of; see `read_headers`."""
-    parts = _ALIKE.find(read, file_size)
-    return FileParts(_read_unlike(read, file_size)) if parts is None else parts
-
-
-def _read_unlike(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
-    """Return the headers of a file that is not like one that was remembered as a whole."""
-    headers = None
-    if not _ALIKE.is_due(read, file_size):
-        headers = _ALIKE_ARCHIVES.headers_of(read, file_size, _find_alike)
-    if headers is None:
-        parsed = _parse(read, file_size, _describe_like)
-        headers = assemble(parsed.tensors, parsed.attributes, read, file_size)
-        if parsed.archive is not None:
-            _remember(ReadArchive(read, file_size, parsed.archive, parsed.used, headers), parsed)
-    return headers
-
-
-def _remember(file: ReadArchive, parsed: _Parsed) -> None:
-    """Remember a file for those that are like it."""
-    if len(parsed.tensors) > _MAX_KEPT_TENSORS:
-        _described.cache_clear()
-        return
-    cut_pickle = parsed.cut_pickle
-    if cut_pickle is not None:
-        _ALIKE_ARCHIVES.remember(file, described=parsed.described, attributes=cut_pickle.attributes)
-    _ALIKE.remember(file, cut_pickle)
+    if parts := _ALIKE.find(read, file_size):
+        return parts
+    parsed = _parse(read, file_size)
+    headers = assemble(parsed.tensors, parsed.attributes, read, file_size)
+    if parsed.archive is not None:
+        _ALIKE.remember(ReadArchive(read, file_size, parsed.archive, parsed.used, parsed.attributes, headers))
+    return FileParts(headers)
 
 
 def place_tensors(read: ReadAt, file_size: int) -> tuple[Sequence[PlacedTensor], Mapping[str, Any]]:
     """Return the tensors of a `.pt` file, and its other values by name; see `read_headers`."""
     parsed = _parse(read, file_size)
-    return parsed.tensors, values_of(parsed.attributes)
+    return parsed.tensors, parsed.attributes
 
 
 class _Parsed(NamedTuple):
     """What is in a file."""
 
     tensors: Sequence[PlacedTensor]
-    attributes: Attributes
+    attributes: Mapping[str, Any]
     archive: Archive | None = None
     """None for a file in the old format."""
     used: Sequence[Member] = ()
     """The members with the pickle, with the byte order if there is one, and with storages."""
-    described: tuple[_DescribedTensor, ...] = ()
-    """The tensors as the pickle describes them."""
-    cut_pickle: _CutPickle | None = None
-    """Its pickle, if values in it differ from those of others."""
 
 
-def _parse(
-    read: ReadAt, file_size: int, describe: Callable[[bytes, bool], _Described] | None = None
-) -> _Parsed:
-    """Return what is in a file. `describe` is given its pickle, and whether its elements are big-endian."""
+def _parse(read: ReadAt, file_size: int) -> _Parsed:
     if is_legacy(read, file_size):
         file = read_legacy(read, file_size)
         described = _describe(contents(file.value, file.nbytes), big_endian=file.big_endian)
@@ -143,22 +110,22 @@ def _parse(
         raise UnreadableTensor(f"its pickle has {nbytes} bytes; at most {MAX_PICKLE_NBYTES} are read")
     code = read_exactly(read, offset, nbytes)
     big_endian = _is_big_endian(read, archive, f"{prefix}byteorder")
-    kept = describe or _described
-    described = (kept if nbytes <= MAX_KEPT_NBYTES else _described.__wrapped__)(code, big_endian)
+    describe = _described if nbytes <= MAX_KEPT_NBYTES else _described.__wrapped__
+    described = describe(code, big_endian)
     tensors, attributes = _place_all(described, _storages_of(read, archive, f"{prefix}data/"))
     keys = dict.fromkeys(t.key for t in described.tensors)  # of any length, and often the same
     names = [f"{prefix}byteorder", *(f"{prefix}data/{key}" for key in keys)]
     used = [pickled, *(archive.members[name] for name in names if name in archive.members)]
-    return _Parsed(tensors, attributes, archive, used, described.tensors, described.cut_pickle)
+    return _Parsed(tensors, attributes, archive, used)
 
 
-def _place_all(described: _Described, place: _PlaceStorage) -> tuple[list[PlacedTensor], Attributes]:
+def _place_all(described: _Described, place: _PlaceStorage) -> tuple[list[PlacedTensor], Mapping[str, Any]]:
     placed = [_placed(tensor, place) for tensor in described.tensors]
     # One whose elements lie one after the other is read in pieces, however large it is.
     too_large = [tensor for tensor in placed if tensor.view is not None and not is_viewable(tensor)]
     if not too_large:
         return placed, described.attributes
-    attributes = {**values_of(described.attributes), "not_taken_out": names_of(too_large)}
+    attributes = {**described.attributes, "not_taken_out": names_of(too_large)}
     return [tensor for tensor in placed if tensor.view is None or is_viewable(tensor)], attributes
 
 
@@ -179,35 +146,16 @@ class _Described(NamedTuple):
     """What a pickle describes."""
 
     tensors: tuple[_DescribedTensor, ...]
-    attributes: Attributes
-    cut_pickle: _CutPickle | None = None
-    """Itself, if it is like one before but for some values."""
+    attributes: Mapping[str, Any]
 
 
-_CutPickle: TypeAlias = CutPickle[tuple[_DescribedTensor, ...]]
-
-
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _described(code: bytes, big_endian: bool) -> _Described:  # noqa: FBT001  (a key)
     """Return what a pickle describes. The files of a dump differ in their elements more than in these."""
     return _describe(contents(unpickle(code), len(code)), big_endian=big_endian)
 
 
-def _describe_like(code: bytes, big_endian: bool) -> _Described:  # noqa: FBT001  (as above)
-    """Return what a pickle describes; from what is known of one that is alike, if there is one."""
-    if not big_endian and (known := _find_alike(code)):
-        return _Described(known.described, known.attributes, known)
-    described = _described(code, big_endian)
-    if not big_endian and len(described.tensors) <= _MAX_KEPT_TENSORS:
-        _ALIKE_PICKLES.remember(code, described.tensors, values_of(described.attributes))
-    return described
-
-
-#: What is known of earlier files; of pickles only those of little-endian machines.
 _ALIKE = AlikeFiles()
-_ALIKE_ARCHIVES: AlikeArchives[tuple[_DescribedTensor, ...]] = AlikeArchives()
-_ALIKE_PICKLES: AlikePickles[tuple[_DescribedTensor, ...]] = AlikePickles()
-_find_alike = _ALIKE_PICKLES.find
 
 
 def _describe(found: Contents, *, big_endian: bool) -> _Described:

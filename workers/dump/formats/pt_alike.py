@@ -1,26 +1,30 @@
 """Files of `torch.save` that are alike: what was found in one is known of the next.
 
 The files of a dump are written by the same program. Most of them differ in their elements, their checksums,
-the name of the file, which is the first part of the names of members, and in nothing else but values that
-stand beside the tensors. A file is alike if all of this is equal, bit for bit: its size, the directory of its
-archive without times, checksums and that name, the headers of the members that hold tensors, their pickle
-without such values (see `workers.dump.formats.pt_alike_pickles`), and their byte order. Then its tensors lie
-at the same places as in the first file. All these bytes are in the envelopes of the payloads, and are cut
-into what must be equal, names and values by one call.
+the name of the file, which is the first part of the names of members, and in values that a dumper writes
+beside the tensor: a counter, the name of the tensor. A file is alike if all else is equal, bit for bit: its
+size, the directory of its archive without times, checksums and that name, the headers of the members that
+hold tensors, their pickle without such values, and their byte order. Then its tensors lie at the same places
+as in the first file. All these bytes are in the envelopes of the payloads, and are cut into what must be
+equal, names and values by one call.
+
+A value that is a member of a dictionary, and of nothing else, becomes an attribute of the file, and has no
+effect on what else the pickle describes. Which members these are is found by running the pickle once more,
+with a note of the place of each value. Which of them do differ is learnt: the others are compared with all
+the rest of the pickle, which is quicker than reading them.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from workers.dump.formats.header import FileParts, ReadAt, TensorHeader
-from workers.dump.formats.pt_alike_archives import ReadArchive
-from workers.dump.formats.pt_alike_pickles import CutPickle, ReadValue, literal
+from workers.dump.formats.pickle_machine import Machine
 from workers.dump.formats.zip_archive import (
     END_NBYTES,
     ENTRY_NBYTES,
@@ -28,45 +32,61 @@ from workers.dump.formats.zip_archive import (
     LOCAL_NBYTES,
     Archive,
     Member,
-    end_places,
 )
+from workers.errors import UnreadableTensor
 
-#: The longest directory that is remembered, and the longest pickle.
-_MAX_DIRECTORY_NBYTES, _MAX_PICKLE_NBYTES = 8192, 4096
-#: How many files are remembered, and how many of one size with the same end.
-_MAX_KNOWN, _MAX_ALIKE = 1024, 16
-#: After this many files of one size with the same end, and again after twice as many, one whose values differ
-#: is remembered. It takes as long as reading ten that are known by their archive.
-_FIRST_DUE = 8
-#: Where an entry of a directory has time, date and checksum.
-_VARYING = slice(12, 20)
-#: Where the header of a member has its magic, and the lengths of the following parts.
-_MAGIC, _LENGTHS = slice(0, 4), slice(26, LOCAL_NBYTES)
+#: The longest pickle that is remembered: its texts are shorter than any limit of attributes.
+MAX_PICKLE_NBYTES = 4096
+#: The longest directory that is remembered, and the most tensors of a file.
+_MAX_DIRECTORY_NBYTES, _MAX_TENSORS = 8192, 1000
+#: The longest attributes that are remembered, as JSON. With texts of the longest pickle in them, each byte of
+#: which takes up to six characters, they stay below `pt_tree.MAX_ATTRIBUTES_NBYTES`.
+_MAX_TEXT_NBYTES = 16 * 1024
+#: How many files are remembered, how many of one size with the same end, and how many values of each may
+#: differ.
+_MAX_KNOWN, _MAX_ALIKE, _MAX_VARYING = 1024, 16, 64
 _NAME_LENGTHS = struct.Struct("<3H")
+_EQUAL, _STEM = -1, -2
+_encode = json.JSONEncoder().encode
 
-_Range: TypeAlias = tuple[int, int]
-"""Where some bytes begin and end."""
+_Value: TypeAlias = Any
+_Path: TypeAlias = tuple[str, ...]
 _Key: TypeAlias = tuple[int, bytes]
 """Size and end of a file."""
-_Cut: TypeAlias = Callable[[Sequence[bytes]], tuple[bytes, ...]]
+_Part: TypeAlias = tuple[int, int, int]
+"""Where some bytes of a file begin and end, and what they are: `_EQUAL`, `_STEM` for the name of the file, or
+the instruction of a pickle for its value."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class ReadArchive(NamedTuple):
+    """A file of `torch.save` that was read, to be remembered for those that are like it."""
+
+    read: ReadAt
+    file_size: int
+    archive: Archive
+    used: Sequence[Member]
+    """The member with the pickle, the one with the byte order if there is one, and those with the storages of
+    tensors."""
+    attributes: Mapping[str, Any]
+    """Those of the file: values for JSON."""
+    headers: tuple[TensorHeader, ...]
+
+
+class _Known(NamedTuple):
     """A file, and what another one of the same size and end must have in common with it to be alike."""
 
-    envelopes: tuple[_Range, ...]
+    envelopes: tuple[tuple[int, int], ...]
     """Offset and length of the bytes before each payload, then of those behind the last one."""
     cut: struct.Struct
     """Cuts these bytes, joined, into all that is compared or read."""
-    equal: _Cut
+    equal: Callable[[Sequence[bytes]], tuple[bytes, ...]]
     """Selects of that what must be equal."""
     expected: tuple[bytes, ...]
     """How it reads."""
-    stems: _Cut
+    stems: Callable[[Sequence[bytes]], tuple[bytes, ...]]
     """Selects the name of the file, once for each member."""
-    values: tuple[tuple[int, ReadValue], ...]
-    """Which of the parts are values, and what reads each."""
+    values: tuple[tuple[int, int], ...]
+    """Which of the parts are values, and the instruction of each."""
     record: str
     """The record of the file, with `%s` for each of them."""
     headers: tuple[TensorHeader, ...]
@@ -84,32 +104,19 @@ class _Known:
         # If there is a slash in the name, the pickle is not where torch puts it.
         if self.equal(parts) != self.expected or stems.count(stems[0]) < len(stems) or b"/" in stems[0]:
             return None
-        record = self._record_of(parts)
-        if record is None:
+        values = tuple([_as_json(instruction, parts[place]) for place, instruction in self.values])
+        if None in values:
             return None
         if len(self.headers) == 1:
-            return FileParts(self.headers, joined, record)
-        return FileParts(self._complete(envelopes, record))
-
-    def _record_of(self, parts: Sequence[bytes]) -> str | None:
-        """Return the record of a file; None if a value has another length than it had."""
-        values = []
-        for place, read_value in self.values:
-            text, end = read_value(parts[place], 0)
-            if end != len(parts[place]):
-                return None
-            values.append(text)
-        return self.record % tuple(values)
-
-    def _complete(self, envelopes: Sequence[bytes], record: str) -> tuple[TensorHeader, ...]:
-        """Return the headers with their envelopes, and with the record of the file."""
+            return FileParts(self.headers, joined, self.record % values)
         payloads = len(envelopes) - 1
         tails = [b""] * (payloads - 1) + [envelopes[-1]]
         first, *others = [
             header._replace(lead=lead, tail=tail)
             for header, lead, tail in zip(self.headers, envelopes, tails, strict=False)
         ]
-        return (first._replace(record=record), *others, *self.headers[payloads:])
+        complete = (first._replace(record=self.record % values), *others, *self.headers[payloads:])
+        return FileParts(complete)
 
 
 class AlikeFiles:
@@ -117,206 +124,276 @@ class AlikeFiles:
 
     def __init__(self) -> None:
         self._known: dict[_Key, list[_Known]] = {}
-        self._count = 0
-        self._missed: dict[_Key, int] = {}
-        """How many files were like none that is known."""
-        self._once: set[tuple[int, bytes]] = set()
-        """Size and pickle of files that were seen once: many a file is like no other."""
+        self._missed: dict[_Key, tuple[int, bytes]] = {}
+        """How many files were like none that is known, and the pickle of the last of them."""
+        self._varying: set[_Path] = set()
+        """The ways to the values that differ between pickles."""
 
     def find(self, read: ReadAt, file_size: int) -> FileParts | None:
         """Return the parts of a file that is like one that was remembered; None for any other."""
-        key = _key(read, file_size)
-        for known in self._known.get(key, ()):
-            parts = known.parts_of(read)
-            if parts is not None:
+        for known in self._known.get(_key(read, file_size), ()):
+            if parts := known.parts_of(read):
                 return parts
-        if len(self._missed) >= _MAX_KNOWN:
-            self._missed.clear()
-        self._missed[key] = self._missed.get(key, 0) + 1
         return None
 
-    def is_due(self, read: ReadAt, file_size: int) -> bool:
-        """Return whether a file that was not found is to be remembered, because there are many like it."""
-        missed = self._missed.get(_key(read, file_size), 0)
-        return missed >= _FIRST_DUE and missed.bit_count() == 1
+    def remember(self, file: ReadArchive) -> None:
+        """Remember a file that was not found, if one of its size and end was not found before.
 
-    def remember(self, file: ReadArchive, cut_pickle: CutPickle[Any] | None = None) -> None:
-        """Remember a file if it is due, or if one of its size with its pickle was seen before.
-
-        Args:
-            file: the file.
-            cut_pickle: its pickle, if values in it differ from those of others.
+        Many a file is like no other, and it takes a third of the time of reading a file to remember it.
         """
-        read, file_size, archive, (pickled, *_), headers = file
+        archive, pickled = file.archive, file.used[0]
         if (
-            file_size - archive.directory_offset > _MAX_DIRECTORY_NBYTES
-            or pickled.nbytes > _MAX_PICKLE_NBYTES
-            or any(header.is_part for header in headers)
+            file.file_size - archive.directory_offset > _MAX_DIRECTORY_NBYTES
+            or pickled.nbytes > MAX_PICKLE_NBYTES
+            or len(file.headers) > _MAX_TENSORS
+            or any(header.is_part for header in file.headers)
         ):
             return
-        pickle = archive.place(read, pickled)
-        if self._is_first(file_size, read(*pickle)) and not self.is_due(read, file_size):
-            return
-        if end_places(read(file_size - END_NBYTES, END_NBYTES))[0] != archive.directory_offset:
-            return  # a zip64, or one with a comment
-        known = _known(file, cut_pickle)
-        if known is not None:
-            self._add(_key(read, file_size), known)
+        key = _key(file.read, file.file_size)
+        offset, nbytes = archive.place(file.read, pickled)
+        code = file.read(offset, nbytes)
+        count, before = self._missed.get(key, (0, b""))
+        for memory in (self._missed, self._known):
+            if len(memory) >= _MAX_KNOWN:
+                memory.clear()
+        self._missed[key] = count + 1, code
+        # After many files that were alike to none, only the 32nd, 64th, 128th... is remembered.
+        is_due = count and (count < _MAX_ALIKE or (count + 1).bit_count() == 1)
+        if is_due and (known := _known(file, offset, self._learn(code, before))):
+            alike = self._known.setdefault(key, [])
+            alike.insert(0, known)
+            del alike[_MAX_ALIKE:]
 
-    def _add(self, key: _Key, known: _Known) -> None:
-        if self._count >= _MAX_KNOWN:
-            self._known.clear()
-            self._count = 0
-        alike = self._known.setdefault(key, [])
-        alike.insert(0, known)
-        self._count += 1
-        if len(alike) > _MAX_ALIKE:
-            alike.pop()
-            self._count -= 1
-
-    def _is_first(self, file_size: int, pickled: bytes) -> bool:
-        """Return whether a file is the first one of its size with its pickle."""
-        seen = file_size, pickled
-        if seen in self._once:
-            return False
-        if len(self._once) >= _MAX_KNOWN:
-            self._once.clear()
-        self._once.add(seen)
-        return True
+    def _learn(self, code: bytes, before: bytes) -> dict[_Path, _Part]:
+        """Return where those values stand in a pickle that differ between pickles."""
+        places, last = _places(code), _places(before)
+        self._varying |= {
+            path
+            for path, (begin, end, _) in places.items()
+            if path in last and code[begin:end] != before[last[path][0] : last[path][1]]
+        }
+        varying = [path for path in places if path in self._varying][:_MAX_VARYING]
+        return {path: places[path] for path in varying}
 
 
 def _key(read: ReadAt, file_size: int) -> _Key:
     return file_size, read(file_size - END_NBYTES, END_NBYTES) if file_size > END_NBYTES else b""
 
 
-def _known(file: ReadArchive, cut_pickle: CutPickle[Any] | None) -> _Known | None:
-    """Return what there is to know of a file; None if another one could not be compared with it."""
-    read, file_size, archive, used, headers = file
-    begin = archive.directory_offset
-    directory = read(begin, file_size - begin)
-    stems = _stems(directory, len(archive.members))
-    # `itemgetter` would return a single member without a tuple; a file of torch.save has more than one.
-    if len(stems) < 2:
+def _known(file: ReadArchive, pickle: int, varying: Mapping[_Path, _Part]) -> _Known | None:
+    """Return what there is to know of a file; None if another one could not be compared with it.
+
+    Args:
+        file: the file.
+        pickle: where its pickle begins.
+        varying: where values that differ stand in it.
+    """
+    read = file.read
+    values = [(pickle + begin, pickle + end, instruction) for begin, end, instruction in varying.values()]
+    directory = list(_directory_parts(file))
+    parts = sorted({*directory, *_member_parts(file, pickle, values)})
+    envelopes = _envelopes(file.headers)
+    cut = _cut(parts, envelopes)
+    record = _record(file, list(varying))
+    # `itemgetter` would return a single name without a tuple; a file of torch.save has more than one.
+    stems = [place for place, part in enumerate(parts) if part[2] == _STEM]
+    if cut is None or record is None or len(stems) < 2:
         return None
-    offset, nbytes = archive.place(read, used[0])
-    varying = cut_pickle.values if cut_pickle else ()
-    values = [(offset + value.begin, offset + value.end) for value in varying]
-    names = [(begin + first, begin + last) for _, first, last in stems]
-    equal = {
-        (0, len(LOCAL_MAGIC)),
-        *_members(read, archive, used),
-        *_between(offset, offset + nbytes, values),
-    }
-    equal |= {(begin + first, begin + last) for first, last in _unvarying(directory, stems)}
-    ranges = sorted(part for part in {*equal, *names, *values} if part[0] < part[1])
-    envelopes = _envelopes(headers)
-    cut = _cut(ranges, envelopes)
-    record = _record_template(headers[0].record, cut_pickle)
-    if cut is None or record is None:
-        return None
-    places = {part: place for place, part in enumerate(ranges)}
-    compared = [part for part in ranges if part in equal]
+    equal = [place for place, part in enumerate(parts) if part[2] == _EQUAL]
+    first, *others = [header._replace(lead=b"", tail=b"") for header in file.headers]
     return _Known(
         envelopes=envelopes,
         cut=cut,
-        equal=itemgetter(*(places[part] for part in compared)),
-        expected=tuple(read(first, last - first) for first, last in compared),
-        stems=itemgetter(*(places[part] for part in names)),
-        values=tuple((places[part], value.read) for part, value in zip(values, varying, strict=True)),
+        equal=itemgetter(*equal),
+        expected=tuple(read(parts[place][0], parts[place][1] - parts[place][0]) for place in equal),
+        stems=itemgetter(*stems),
+        values=tuple((place, part[2]) for place, part in enumerate(parts) if part[2] >= 0),
         record=record,
-        headers=_without_envelopes(headers),
+        headers=(first._replace(record=""), *others),
     )
 
 
-def _envelopes(headers: Sequence[TensorHeader]) -> tuple[_Range, ...]:
-    """Return offset and length of the bytes before each payload, then of those behind the last one."""
+def _directory_parts(file: ReadArchive) -> Iterator[_Part]:
+    """Yield the parts of a directory but times and checksums.
+
+    Nothing is yielded from the first name on that does not begin with that of the file.
+    """
+    begin = file.archive.directory_offset
+    directory = file.read(begin, file.file_size - begin)
+    stem = b""
+    at = 0
+    for _ in file.archive.members:
+        name_n, extra_n, comment_n = _NAME_LENGTHS.unpack_from(directory, at + 28)
+        first, end = at + ENTRY_NBYTES, at + ENTRY_NBYTES + name_n + extra_n + comment_n
+        name = directory[first : first + name_n]
+        stem = stem or name[: name.find(b"/") + 1]
+        if len(stem) < 2 or not name.startswith(stem):
+            return
+        last = first + len(stem) - 1
+        for part in (
+            (at, at + 12, _EQUAL),
+            (at + 20, first, _EQUAL),
+            (first, last, _STEM),
+            (last, end, _EQUAL),
+        ):
+            yield begin + part[0], begin + part[1], part[2]
+        at = end
+    # A zip64 has further records, which are the same.
+    yield begin + at, file.file_size, _EQUAL
+
+
+def _member_parts(file: ReadArchive, pickle: int, values: Sequence[_Part]) -> Iterator[_Part]:
+    """Yield magic and lengths from the headers of members, the byte order, and pickle and values in it."""
+    yield 0, len(LOCAL_MAGIC), _EQUAL
+    for member in file.used:
+        at = member.header_offset
+        yield at, at + len(LOCAL_MAGIC), _EQUAL
+        yield at + 26, at + LOCAL_NBYTES, _EQUAL
+        if member.name.endswith("/byteorder"):
+            offset, nbytes = file.archive.place(file.read, member)
+            yield offset, offset + nbytes, _EQUAL
+    begin = pickle
+    for value in values:
+        yield begin, value[0], _EQUAL
+        yield value
+        begin = value[1]
+    yield begin, pickle + file.used[0].nbytes, _EQUAL
+
+
+def _envelopes(headers: Sequence[TensorHeader]) -> tuple[tuple[int, int], ...]:
     payloads = [header for header in headers if header.view is None]
     last = payloads[-1]
     leads = [(header.offset - len(header.lead), len(header.lead)) for header in payloads]
     return (*leads, (last.offset + last.nbytes, len(last.tail)))
 
 
-def _without_envelopes(headers: Sequence[TensorHeader]) -> tuple[TensorHeader, ...]:
-    """Return headers without their envelopes, and without the record of the file."""
-    first, *others = [header._replace(lead=b"", tail=b"") for header in headers]
-    return first._replace(record=""), *others
-
-
-def _record_template(record: str, cut_pickle: CutPickle[Any] | None) -> str | None:
-    """Return the record of a file with `%s` for the values that differ; None if it does not end with them."""
-    if cut_pickle is None:
-        return literal(record)
-    before = record.removesuffix(f"{cut_pickle.attributes}}}")
-    return None if before == record else f"{literal(before)}{cut_pickle.template}}}"
-
-
-def _between(begin: int, end: int, cuts: Iterable[_Range]) -> Iterator[_Range]:
-    """Yield what is left of a range without some parts of it."""
-    for first, last in cuts:
-        yield begin, first
-        begin = last
-    yield begin, end
-
-
-def _members(read: ReadAt, archive: Archive, used: Sequence[Member]) -> Iterator[_Range]:
-    """Yield the parts of members' headers that must be equal, and the byte order, if the file states it."""
-    for member in used:
-        for part in (_MAGIC, _LENGTHS):
-            yield member.header_offset + part.start, member.header_offset + part.stop
-    if len(used) > 1 and used[1].name.endswith("/byteorder"):
-        offset, nbytes = archive.place(read, used[1])
-        yield offset, offset + nbytes
-
-
-def _stems(directory: bytes, count: int) -> list[tuple[int, int, int]]:
-    """Return for each entry of a directory where it begins, and where the name of the file is in it.
-
-    Nothing is returned if the names of the members do not begin with the same one, or it is empty.
-    """
-    stems = []
-    stem = b""
+def _cut(parts: Sequence[_Part], envelopes: Sequence[tuple[int, int]]) -> struct.Struct | None:
+    """Return what cuts parts of a file, in their order, out of its envelopes; None if one is not there."""
+    formats: list[str] = []
     at = 0
-    for _ in range(count):
-        name_n, extra_n, comment_n = _NAME_LENGTHS.unpack_from(directory, at + 28)
-        first = at + ENTRY_NBYTES
-        name = directory[first : first + name_n]
-        stem = stem or name[: name.find(b"/") + 1]
-        if len(stem) < 2 or not name.startswith(stem):
-            return []
-        stems.append((at, first, first + len(stem) - 1))
-        at = first + name_n + extra_n + comment_n
-    return stems
-
-
-def _unvarying(directory: bytes, stems: Sequence[tuple[int, int, int]]) -> Iterator[_Range]:
-    """Yield the parts of a directory between what varies: times, checksums and the name of the file."""
-    varying = ((entry + _VARYING.start, entry + _VARYING.stop) for entry, _, _ in stems)
-    names = ((first, last) for _, first, last in stems)
-    return _between(0, len(directory), chain.from_iterable(zip(varying, names, strict=True)))
-
-
-def _cut(ranges: Sequence[_Range], envelopes: Sequence[_Range]) -> struct.Struct | None:
-    """Return what cuts ranges of a file out of its envelopes; None if one is not there.
-
-    Args:
-        ranges: in the order of the file; none begins before the end of the one before it.
-        envelopes: offset and length of each.
-    """
-    formats, at = [], 0
-    for first, last in ranges:
-        place = _place_of(first, last, envelopes)
-        if place is None or place < at:
+    starts = [sum(nbytes for _, nbytes in envelopes[:number]) for number in range(len(envelopes))]
+    for first, last, _ in parts:
+        place = next(
+            (
+                start + first - offset
+                for start, (offset, nbytes) in zip(starts, envelopes, strict=True)
+                if offset <= first and last <= offset + nbytes
+            ),
+            -1,
+        )
+        if place < at:
             return None
         formats.append(f"{place - at}x{last - first}s")
         at = place + last - first
     return struct.Struct(f"<{''.join(formats)}{sum(nbytes for _, nbytes in envelopes) - at}x")
 
 
-def _place_of(first: int, last: int, envelopes: Sequence[_Range]) -> int | None:
-    """Return where a range of a file begins in its joined envelopes; None if it is not there."""
-    at = 0
-    for offset, nbytes in envelopes:
-        if offset <= first and last <= offset + nbytes:
-            return at + first - offset
-        at += nbytes
-    return None
+def _record(file: ReadArchive, varying: Sequence[_Path]) -> str | None:
+    """Return the record of a file with `%s` for the values that differ; None if it does not end with them."""
+    record = file.headers[0].record
+    if not varying:
+        return record.replace("%", "%%")
+    texts: list[str] = []
+    left = list(reversed(varying))
+
+    def write(value: _Value, path: _Path) -> None:
+        if left and path == left[-1]:
+            left.pop()
+            texts.append("%s")
+        elif not isinstance(value, dict):
+            texts.append(_encode(value).replace("%", "%%"))
+        else:
+            texts.append("{")
+            for number, (key, member) in enumerate(value.items()):
+                texts.append(f"{', ' if number else ''}{_encode(key)}: ".replace("%", "%%"))
+                write(member, (*path, key))
+            texts.append("}")
+
+    write(file.attributes, ())
+    before = record.removesuffix(f"{_encode(file.attributes)}}}").replace("%", "%%")
+    is_known = not left and len(before) < len(record) and "left_out" not in file.attributes
+    return f"{before}{''.join(texts)}}}" if is_known and sum(map(len, texts)) <= _MAX_TEXT_NBYTES else None
+
+
+#: The instructions of pickle for values that may differ: BININT1, BININT2, BININT, BINFLOAT, and those for
+#: texts, BINUNICODE and SHORT_BINUNICODE, with the bytes of their length.
+_INTEGERS, _FLOAT = b"KMJ", ord("G")
+_TEXTS = {ord("X"): 4, 0x8C: 1}
+
+
+def _as_json(instruction: int, content: bytes) -> str | None:
+    """Return the value behind an instruction as JSON; None if it has another length."""
+    if (length_n := _TEXTS.get(instruction)) is not None:
+        text = content[length_n:]
+        return (
+            _encode(text.decode(errors="replace"))
+            if int.from_bytes(content[:length_n], "little") == len(text)
+            else None
+        )
+    if instruction == _FLOAT:
+        value = struct.unpack(">d", content)[0]
+        return _encode(value if math.isfinite(value) else str(value))
+    return str(int.from_bytes(content, "little", signed=instruction == ord("J")))
+
+
+class _Written(NamedTuple):
+    """A number or a text in a pickle, and where it stands."""
+
+    value: _Value
+    place: _Part
+
+
+class _PlacingMachine(Machine):
+    """Runs a pickle, and keeps the place of each number and text. Nothing is called."""
+
+    def __init__(self, code: bytes) -> None:
+        super().__init__(code, {})
+        self.fetched: dict[int, _Value] = {}
+        """The values that the pickle refers to again after they were made, by identity."""
+
+    def _write(self) -> _Written:
+        begin = self.end
+        instruction = self._code[begin - 1]
+        value = Machine.VALUES[instruction](self)
+        return _Written(value, (begin, self.end, instruction))
+
+    def _get(self, number: int) -> _Value:
+        value = super()._get(number)
+        self.fetched[id(value)] = value
+        return value
+
+    def _set(self, target: _Value, items: list[_Value]) -> _Value:
+        items[::2] = map(_value_of, items[::2])
+        return super()._set(target, items)
+
+    VALUES: ClassVar[Mapping[int, Callable[[Any], _Value]]] = {
+        **Machine.VALUES,
+        **dict.fromkeys([*_INTEGERS, _FLOAT, *_TEXTS], _write),
+        0x93: lambda self: self._global(*map(_value_of, self._take(2))),
+        ord("Q"): lambda self: tuple(self._take(1)),
+    }
+
+
+def _value_of(value: _Value) -> _Value:
+    return value.value if isinstance(value, _Written) else value
+
+
+def _places(code: bytes) -> dict[_Path, _Part]:
+    """Return where values stand that are members of dictionaries and nothing else, by the ways to them."""
+    machine = _PlacingMachine(code)
+    try:
+        root = machine.run()
+    except UnreadableTensor:  # it needs what a function makes, or has keys that are not simple
+        return {}
+
+    def members(value: _Value, path: _Path) -> Iterator[tuple[_Path, _Part]]:
+        if id(value) in machine.fetched:
+            return
+        if isinstance(value, _Written):
+            yield path, value.place
+        # Keys of other types are written as text, so two of them may be the same.
+        elif type(value) is dict and all(type(key) is str for key in value):
+            for key, member in value.items():
+                yield from members(member, (*path, key))
+
+    return dict(sorted(members(root, ()), key=lambda item: item[1]))

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from workers.dump.formats.header import ReadAt, Truncated, read_exactly
-from workers.dump.formats.pickle_machine import Machine
-from workers.dump.formats.pickle_values import Function, Storage
+from workers.dump.formats.pickle_machine import Function, Machine, Storage
 from workers.dump.formats.pt_elements import storage_itemsize
 from workers.dump.formats.pt_pickle import FUNCTIONS
 from workers.dump.formats.zip_archive import LOCAL_MAGIC

@@ -12,11 +12,11 @@ from itertools import chain, islice
 from typing import Any, TypeAlias
 
 from workers.dump.formats.header import MAX_NDIM
-from workers.dump.formats.pickle_machine import Machine
-from workers.dump.formats.pickle_values import (
+from workers.dump.formats.pickle_machine import (
     Function,
     Global,
     Instance,
+    Machine,
     Storage,
     attribute_of,
     describe_value,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from workers.dump.formats.pickle_values import Global, Instance, OpaqueKey, Storage, describe_value
+from workers.dump.formats.pickle_machine import Global, Instance, OpaqueKey, Storage, describe_value
 from workers.dump.formats.pt_pickle import Composite, RebuiltTensor, Wrapper
 from workers.errors import UnreadableTensor
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.dump.formats.pickle_machine import Machine
-from workers.dump.formats.pickle_values import Function, Global, Instance, Storage, describe_value
+from workers.dump.formats.pickle_machine import Function, Global, Instance, Machine, Storage, describe_value
 from workers.errors import UnreadableTensor
 
 MODULE = "workers.dump.formats.pickle_machine"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from workers.dump.formats.pickle_values import Global, Instance, OpaqueKey, Storage
+from workers.dump.formats.pickle_machine import Global, Instance, OpaqueKey, Storage
 from workers.dump.formats.pt_pickle import Composite, RebuiltTensor, Wrapper
 from workers.dump.formats.pt_tree import (
     MAX_ATTRIBUTES_NBYTES,
