@@ -31,7 +31,6 @@ from tests.pt_files import (
     pt_bytes,
     rebuilt,
     storage,
-    strides_of,
     text,
     tuple_of,
 )
@@ -40,7 +39,7 @@ from workers.arrays.strided import elements_of
 from workers.dump.formats import assembly, pt_pickle
 from workers.dump.formats.assembly import MAX_ENVELOPE_NBYTES
 from workers.dump.formats.header import HoldsNoTensor, TensorHeader, Truncated
-from workers.dump.formats.pt import read_headers
+from workers.dump.formats.pt import LEGACY_MAGIC, read_headers
 from workers.dump.formats.pt_tree import contents
 from workers.errors import UnreadableTensor
 
@@ -474,8 +473,63 @@ def test_random_instructions_are_refused_or_make_a_tensor(codes: list[bytes]) ->
     unpickle(pickled(b"".join(codes)))
 
 
-def test_strides_of_the_writer_are_in_elements() -> None:
-    assert strides_of(FLOATS) == (3, 1)
+MACHINE = b"}" + text("little_endian") + b"\x88s"
+LEGACY_PAYLOAD = (6).to_bytes(8, "little") + FLOATS.tobytes()
+
+
+def legacy(
+    *,
+    protocol: int = 1001,
+    machine: bytes = MACHINE,
+    keys: bytes = b"]" + text("0") + b"a",
+    payload: bytes = LEGACY_PAYLOAD,
+) -> bytes:
+    """Return a file as torch wrote it before 1.6: five pickles, and the storages behind them."""
+    value = rebuilt("torch.FloatStorage", (2, 3), (3, 1))
+    pickles = map(pickled, (integer(protocol), machine, value, keys))
+    return LEGACY_MAGIC + b" j\xa8P\x19." + b"".join(pickles) + payload
+
+
+def test_file_of_torch_before_1_6_is_read_in_the_order_of_its_machine() -> None:
+    assert (values_of(legacy()) == FLOATS).all()
+    assert header_of(legacy(machine=MACHINE.replace(b"\x88", b"\x89"))).element.to_numpy().str == ">f4"
+    with pytest.raises(Truncated, match="its storage 0 ends at"):
+        header_of(legacy()[:-1])
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        (legacy(protocol=1002), "not in a format of torch.save that is known"),
+        (legacy(machine=integer(1)), "not in a format of torch.save that is known"),
+        (legacy(keys=integer(1)), "its list of storages is damaged"),
+        (legacy(keys=b"]" + integer(1) + b"a"), "its list of storages is damaged"),
+        (legacy(keys=b"]" + text("9") + b"a"), "its storage 9 is not the one of a tensor"),
+        (legacy(keys=b"](" + text("0") * 2 + b"e", payload=bytes(16)), "its storage 0 is not the one"),
+        (legacy(keys=b"]", payload=b""), "its storage 0 is not in the file"),
+    ],
+)
+def test_damage_to_a_file_of_torch_before_1_6_is_named(file: bytes, message: str) -> None:
+    with pytest.raises(UnreadableTensor, match=message):
+        header_of(file)
+
+
+@pytest.mark.parametrize(
+    ("storage", "element", "declared"),
+    [
+        ("torch.BFloat16Storage", "|V2", "big-endian torch.bfloat16"),
+        ("torch.ByteStorage", "uint8", ""),
+        ("torch.QInt32Storage", "int32", "torch.qint32"),
+        ("torch.QUInt8Storage", "uint8", "torch.quint8"),
+    ],
+)
+def test_big_endian_and_quantised_elements_say_what_they_are(
+    storage: str, element: str, declared: str
+) -> None:
+    itemsize = {"|V2": 2, "uint8": 1}.get(element, 4)
+    members = members_of(rebuilt(storage, (6,), (1,)), bytes(6 * itemsize), order="big")
+    header = header_of(archive(members))
+    assert (header.element.name, header.declared_dtype) == (element, declared)
 
 
 @pytest.mark.parametrize(
