@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -17,6 +19,8 @@ from proving.runner import Proving
 def main() -> int:
     """Run what the command line names; return 1 if a program or a question broke."""
     arguments = _arguments()
+    if arguments.answers:
+        return _with(arguments.answers)
     started = time.perf_counter()
     with (
         tempfile.TemporaryDirectory(prefix="proving-") as directory,
@@ -29,12 +33,26 @@ def main() -> int:
             return 0
         results = proving.results(cases, _say)
     print(report.text(results, verbose=arguments.verbose))
+    if arguments.before:
+        print(report.changes(results, arguments.before.read_text()))
     print(f"{len(results)} cases in {time.perf_counter() - started:.0f} s")
     if arguments.json:
         arguments.json.write_text(report.json_of(results))
     if arguments.html:
         arguments.html.write_text(report.html(results))
     return int(any(Verdict.BROKEN in result.verdicts.values() for result in results))
+
+
+def _with(folder: Path) -> int:
+    """Do the same with these programs, and `ingest` and `workers` of another working tree."""
+    without = argparse.ArgumentParser(add_help=False)
+    without.add_argument("--with")
+    _, others = without.parse_known_args()
+    with tempfile.TemporaryDirectory(prefix="proving-") as directory:
+        Path(directory, "proving").symlink_to(Path(__file__).parent)
+        path = os.pathsep.join((directory, str(folder.resolve())))
+        command = [sys.executable, "-P", "-m", "proving", *others]
+        return subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False).returncode
 
 
 def _say(result: Result) -> None:

@@ -180,6 +180,7 @@ class Statement:
     """Names of the tensor, and of its operator, with what is recorded of them."""
     step: int | None = None
     ranks: tuple[int, ...] = ()
+    """None if the answer does not say which."""
     cause: str = ""
     """A `Cause`, or the answer's own word if it is none of these; "" if the answer states no cause."""
     admits: bool = False

@@ -17,8 +17,13 @@ from proving.job import Job
 
 _PARAMETERS = ("Parameter.*",)
 _GRADIENTS = ("Gradient.*.weight", "Gradient.*.bias")
-_INPUT = ("model", "Module.*.input.*")
-_LOSS = ("Gradient.model.output", "Gradient.*.output", *_GRADIENTS)
+_INPUT = ("model",)
+#: The layer that the loss reads, in all programs.
+_LOSS = tuple(
+    f"{kind}{name}*"
+    for name in ("model", "head", "fc", "last", "net.4", "decoder", "encoder.2", "policy")
+    for kind in ("", "Gradient.")
+)
 
 FAULTS = {
     "no zero_grad": Fault((*_GRADIENTS, "optimizer"), (Cause.ACCUMULATED,)),
@@ -54,7 +59,7 @@ FAULTS = {
     "batch repeated": Fault(_INPUT, (Cause.REPEATED_BATCH, Cause.STALE)),
     "batch in other units": Fault(_INPUT, (Cause.BAD_BATCH, Cause.FACTOR)),
     "batch merged into one record": Fault(
-        (*_INPUT, "embed"), (Cause.BAD_BATCH, Cause.OPERATOR), hidden="one record is a legal batch"
+        _INPUT, (Cause.BAD_BATCH, Cause.OPERATOR), hidden="one record is a legal batch"
     ),
     "targets off by one": Fault(
         ("model", "Gradient.*"),
@@ -289,19 +294,22 @@ class _Loop:
 
     def pieces(self, step: int) -> Iterator[tuple[Any, Any]]:
         """Yield the parts of a batch that are run one after another, each as input and target."""
-        x, target = self.batches(step - 1 if self.job.wrong_once("batch repeated", step) else step)
+        # Who reads the batch: the model, and in it the first module that computes.
+        first = [next(name for name, module in self.model.named_modules() if not [*module.children()])]
+        is_repeated = self.job.wrong_once("batch repeated", step, first)
+        x, target = self.batches(step - 1 if is_repeated else step)
         if self.training.reverse:
             x, target = x.flip(0), target.flip(0)
-        if self.job.wrong_once("batch of one value", step):
+        if self.job.wrong_once("batch of one value", step, first):
             x = x.flatten()[:1].expand(x.numel()).reshape(x.shape).clone()
-        if self.job.wrong_once("batch in other units", step):
+        if self.job.wrong_once("batch in other units", step, first):
             x = x * 255
-        if self.job.wrong_once("NaN in a batch", step):
+        if self.job.wrong_once("NaN in a batch", step, first):
             x = x.clone()
             x[0, 0] = float("nan")
         if self.job.wrong("targets off by one", step):
             target = target.roll(1, 0)
-        if self.job.wrong("batch merged into one record", step):
+        if self.job.wrong("batch merged into one record", step, first):
             x, target = x.reshape(1, -1), target.reshape(1, -1)
         x, target = (part.chunk(self.job.ranks)[self.job.rank] for part in (x, target))
         parts = self.training.accumulate

@@ -18,7 +18,7 @@ _SENT = "what the ranks send to one another is not dumped"
 _OUTPUT, _WEIGHT, _GRADIENT = "{at} {holds}", "Parameter.{at}* {at}", "Gradient.{at}* {holds}"
 _INPUT_GRADIENT = "Gradient.{reads}* {reads} {at}"
 _LOSS = "saved.loss* Gradient.model* model Gradient.head.output* Gradient.head.weight*"
-_INPUT = "model embed Module.*.input.*"
+_INPUT = "model embed"
 
 FAULTS = {
     # tensor parallelism, forward

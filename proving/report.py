@@ -29,11 +29,13 @@ def by_list(results: Sequence[Result]) -> dict[str, Counter[Verdict]]:
     """Count the verdicts of each list, alone and compared; faults that one run does not show are apart."""
     counts: dict[str, Counter[Verdict]] = {}
     for result in results:
+        lists = ["healthy"] if result.case.healthy else ["all faults", f"faults of {result.case.list}"]
         for asked, verdict in (("alone", result.alone), ("compared", result.compared)):
             if verdict is not None:
                 hidden = asked == "alone" and result.truth is not None and result.truth.hidden
-                title = f"{result.case.list}, {asked}{', leaves no trace' if hidden else ''}"
-                counts.setdefault(title, Counter())[verdict] += 1
+                for name in lists:
+                    title = f"{name}, {asked}{', leaves no trace' if hidden else ''}"
+                    counts.setdefault(title, Counter())[verdict] += 1
     return dict(sorted(counts.items()))
 
 
@@ -51,6 +53,18 @@ def text(results: Sequence[Result], *, verbose: bool = False) -> str:
     """Return both tables, and each case that is not as it should be."""
     tables = [_markdown("list", by_list(results)), _markdown("question", by_question(results))]
     return "\n\n".join([*tables, "\n".join(_rows(results, verbose=verbose))])
+
+
+def changes(results: Sequence[Result], before: str) -> str:
+    """Return which verdicts are others than in `before`, what `json_of` returned for another run."""
+    were = {row["case"]["name"]: row for row in json.loads(before)["results"]}
+    told = []
+    for result in results:
+        was = were.get(result.case.name, {})
+        for asked, verdict in (("alone", result.alone), ("compared", result.compared)):
+            if verdict != was.get(asked):
+                told.append(f"{was.get(asked)} -> {verdict}: {result.case.name}, {asked}")
+    return "\n".join([f"\n{len(told)} verdicts are others than before", *sorted(told)])
 
 
 def _markdown(title: str, counts: dict[str, Counter[Verdict]]) -> str:

@@ -40,7 +40,7 @@ def _fits(truth: Truth, statement: Statement) -> bool:
         _is_place(truth, statement)
         and statement.step is not None
         and truth.steps[0] <= statement.step <= truth.steps[1]
-        and not {*truth.ranks}.isdisjoint(statement.ranks)
+        and (not statement.ranks or not {*truth.ranks}.isdisjoint(statement.ranks))
         and (not statement.cause or statement.cause in truth.causes)
     )
 
@@ -56,7 +56,8 @@ def _is_open(truth: Truth, statement: Statement) -> bool:
     part, and its answer is the place.
     """
     has_no_cause = not statement.cause and statement.question != "compare"
-    return statement.admits or has_no_cause or not {*statement.ranks} <= {*truth.ranks}
+    has_no_rank = not statement.ranks or not {*statement.ranks} <= {*truth.ranks}
+    return statement.admits or has_no_cause or has_no_rank
 
 
 def _is_false(truth: Truth, statement: Statement) -> bool:

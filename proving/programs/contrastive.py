@@ -12,11 +12,14 @@ from proving.edits import mistake, returning, setting, visible
 
 FAULTS = loop.FAULTS | {
     "temperature of another model": mistake(
-        lambda model: setattr(model, "temperature", 1.0), "model Gradient.*", Cause.FACTOR, Cause.OPERATOR
+        lambda model: setattr(model, "temperature", 1.0),
+        "model Gradient.model.* Gradient.encoder.* encoder",
+        Cause.FACTOR,
+        Cause.OPERATOR,
     ),
     "both views equal": visible(
         lambda model: setattr(model, "noise", 0.0),
-        "encoder encoder.0 encoder.*.input* Module.*.input* model",
+        "encoder encoder.0",
         Cause.REPEATED_BATCH,
         Cause.BAD_BATCH,
     ),

@@ -29,7 +29,7 @@ FAULTS = loop.FAULTS | {
         Cause.SHIFT,
     ),
     "division by a degree of zero": visible(
-        lambda model: model.edges[1].fill_(0), "layers.0 layers.0.input* model", Cause.NOT_FINITE
+        lambda model: model.edges[1].fill_(0), "*edges* layers.0 layers.0.input* model", Cause.NOT_FINITE
     ),
     "weights transposed": mistake(loading("layers.1.weight", lambda w: w.T), "*layers.1*", Cause.TRANSPOSED),
     "other slope": mistake(setting("act", negative_slope=0.1), "act", Cause.OPERATOR),

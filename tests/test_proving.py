@@ -1,0 +1,93 @@
+"""A sample of the proving ground (docs/proving.md): where answers are true today, they stay true."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import pytest
+
+from proving import score
+from proving.case import Cause, Result, Statement, Truth, Verdict
+from proving.runner import Proving
+
+#: Cases, and what is not as it should be of them: `alone`, `compared`. An improvement makes that shorter.
+SAMPLE: dict[str, str] = {
+    "transformer, groups=2, fused=True, record, functions": "",
+    "transformer, restart=8": "",
+    "transformer, otherwise: checkpointing=True": "alone compared",
+    "cnn": "",
+    "cnn, evaluate_every=2, optimizer=adamw": "",
+    "lstm, statistics": "",
+    "lstm, optimizer=sgd, rate=0.1, clip=0.0": "alone compared",
+    "vae": "",
+    "gan": "",
+    "moe, experts=8, top=1": "",
+    "lora, rank=1, optimizer=sgd, hooks, torch.save": "",
+    "regression": "",
+    "actor_critic": "",
+    "recommender, otherwise: sparse=True": "alone compared",
+    "graph, otherwise: optimizer=sgd, reverse=True": "alone compared",
+    "megatron, tp=2": "alone compared",
+    "megatron, sp=2, late": "alone compared",
+    "cnn, optimizer=adam: no zero_grad": "alone compared",
+    "cnn: learning rate 0 on one group": "alone compared",
+    "lstm: gradients clipped to nothing": "alone compared",
+    "cnn, evaluate_every=2: eval mode not left": "alone compared",
+    "cnn: NaN in a batch": "",
+    "transformer: eps of one norm": "alone compared",
+    "transformer, optimizer=sgd on 2 ranks: one bit of a parameter": "alone compared",
+    "graph: weights transposed": "",
+    "graph: division by a degree of zero": "alone compared",
+    "moe: router in bfloat16": "alone compared",
+    "vit: dropout switched off": "alone compared",
+    "megatron, tp=2: no reduction forward blocks.1.mlp.down": "alone compared",
+    "megatron, tp=2: no reduction backward": "alone compared",
+}
+
+
+TRUTH = Truth("one bit", ("Parameter.fc.*",), (Cause.BIT,), (5, 6), (1,))
+RIGHT = Statement("divergence", "", ("Parameter.fc.weight",), 6, (1,), Cause.BIT)
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict"),
+    [
+        ([], Verdict.SILENT),
+        ([RIGHT], Verdict.RIGHT),
+        ([replace(RIGHT, cause="")], Verdict.OPEN),
+        ([replace(RIGHT, admits=True)], Verdict.OPEN),
+        ([replace(RIGHT, ranks=(0, 1))], Verdict.OPEN),
+        ([replace(RIGHT, ranks=())], Verdict.OPEN),
+        ([replace(RIGHT, cause="", question="compare")], Verdict.RIGHT),
+        ([replace(RIGHT, cause=Cause.MISSING_REDUCTION)], Verdict.WRONG),
+        ([replace(RIGHT, step=7)], Verdict.WRONG),
+        ([replace(RIGHT, ranks=(0,))], Verdict.WRONG),
+        ([replace(RIGHT, places=("Parameter.head.weight",))], Verdict.WRONG),
+        ([RIGHT, replace(RIGHT, places=("head",), step=7, cause="")], Verdict.RIGHT),
+        ([RIGHT, replace(RIGHT, places=("head",), step=7)], Verdict.WRONG),
+        ([RIGHT, replace(RIGHT, step=4, cause="")], Verdict.WRONG),
+    ],
+)
+def test_an_answer_is_right_if_place_step_rank_and_cause_are(said: list[Statement], verdict: Verdict) -> None:
+    assert score.of_fault(TRUTH, said) is verdict
+
+
+@pytest.fixture(scope="module")
+def results(torch_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Result]]:  # noqa: ARG001  (they must be there)
+    with Proving(tmp_path_factory.mktemp("proving")) as proving:
+        cases = [case for case in proving.cases(seed=0) if case.name in SAMPLE]
+        yield {result.case.name: result for result in proving.results(cases)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SAMPLE)
+def test_what_answers_said_truly_they_still_say_truly(name: str, results: Mapping[str, Result]) -> None:
+    result = results[name]
+    failing = {asked for asked, is_good in _judged(result).items() if not is_good}
+    assert failing <= {*SAMPLE[name].split()}, (result.truth, *result.statements)
+
+
+def _judged(result: Result) -> dict[str, bool]:
+    """Return whether the answers alone and compared reach the floor: right, or quiet if all is well."""
+    good = (Verdict.RIGHT, Verdict.QUIET)
+    hidden = (*good, Verdict.OPEN, Verdict.SILENT) if result.truth and result.truth.hidden else good
+    return {"alone": result.alone in (*hidden, None), "compared": result.compared in (*good, None)}
