@@ -22,9 +22,9 @@ import zarr
 from workers.model import MIB
 from workers.store import metadata
 from workers.store.model import ArraySpec
+from workers.store.objects import NewObject
 from workers.store.opening import open_objects, resolve
 from workers.store.packed.shards import ShardPacker
-from workers.store.pieces import NewObject
 
 #: What malloc does with freed megabytes. Workers that `ingest.dispatch.cluster` starts keep them. Other
 #: processes may return them, depending on the state of their heap; each encoded chunk then costs new pages.

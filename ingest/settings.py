@@ -23,8 +23,8 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, fi
 from ingest.disk.pressure import parse_threshold
 from ingest.environment import CONFIG_VARIABLE, ENV_PREFIX, TOKEN_VARIABLE
 from workers.errors import UsageError
-from workers.host.cpu import CpuLimits, parse_cpus
 from workers.host.credentials import masked_values, refuse_in_options, refuse_in_url
+from workers.host.resources import CpuLimits, parse_cpus
 
 _MIB = 1024 * 1024
 _NUMBER = re.compile(r"[0-9]{1,18}")

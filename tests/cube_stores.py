@@ -21,7 +21,7 @@ from workers.model import StepKey
 from workers.store.consolidated.blocks import Block, TensorAxis, block_of
 from workers.store.consolidated.cubes import GROUP, CubeGrid
 from workers.store.objects import ObjectStore
-from workers.tasks import consolidate, cut_by_tensor
+from workers.tasks import consolidate
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -161,8 +161,7 @@ def run_with(objects: ObjectStore) -> RunJobs:
 
     def run(task: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Result]:
         with pytest.MonkeyPatch.context() as patch:
-            for module in (consolidate, cut_by_tensor):
-                patch.setattr(module, "open_objects", lambda _: objects)
+            patch.setattr(consolidate, "open_objects", lambda _: objects)
             yield from map(task, jobs)
 
     return run

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from workers.store.leaf_checksum import without_checksum
+from workers.store.record import without_checksum
 
 STEP = "rank_0/step_1"
 

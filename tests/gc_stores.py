@@ -15,9 +15,8 @@ from tests import checker
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly, plan_all
 from tests.wrapped_objects import WrappedObjects
-from workers.store.objects import ObjectStore
+from workers.store.objects import NewObject, ObjectStore
 from workers.store.opening import open_objects, resolve
-from workers.store.pieces import NewObject
 from workers.tasks.convert import convert
 
 DAY_S = 86400.0

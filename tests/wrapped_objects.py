@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from workers.store.backends.wrapper import WrapperObjects
-from workers.store.objects import StoredObject, UnfinishedUpload
-from workers.store.pieces import NewObject
+from workers.store.objects import NewObject, StoredObject, UnfinishedUpload
 
 
 class WrappedObjects(WrapperObjects):

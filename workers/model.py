@@ -1,4 +1,4 @@
-"""What all other modules build on: the keys of steps, source files, small pickles, exact arithmetic."""
+"""What all other modules build on: the keys of steps, source files, small pickles, arithmetic, counts."""
 
 from __future__ import annotations
 
@@ -65,3 +65,8 @@ class SourceFile(Positional):
     version: int = field(default=0, compare=False, kw_only=True)
     """A number that differs when the time of its inode (ctime) or the inode itself does; 0 if not known.
     Stays in the process that listed the file: it is part of no fingerprint, and is not pickled."""
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 tensor`, `2 tensors`."""
+    return f"{count} {noun}{'s' * (count != 1)}"

@@ -19,10 +19,10 @@ from prometheus_client import REGISTRY
 
 from workers import events
 from workers.arrays.compiled import kernels
-from workers.host.cpu import throttle
+from workers.host.heartbeat import answer_watchdog
+from workers.host.paths import check_scratch
+from workers.host.resources import throttle
 from workers.host.steady_clock import steady_dask
-from workers.host.temporary import check_scratch
-from workers.host.watchdog import answer_watchdog
 from workers.tasks.metrics import StoreMetrics, WorkerMetrics, register_build_info
 
 _installed = threading.Lock()

@@ -31,8 +31,7 @@ from workers.model import StepKey
 from workers.store import commit
 from workers.store.announcements import BEGUN, DONE, REMOVED, path_of, read_announcements
 from workers.store.commit import Commit
-from workers.store.consolidated.cube_state import CubeState
-from workers.store.consolidated.cubes import REBUILD_HINT
+from workers.store.consolidated.cubes import REBUILD_HINT, CubeState
 from workers.store.objects import ObjectStore
 
 

@@ -26,13 +26,27 @@ from workers.store import metadata
 from workers.store.announcements import CHANGED
 from workers.store.commit import Commit
 from workers.store.consolidated.blocks import TensorAxis, TensorKey
-from workers.store.consolidated.cube_state import CubeState, parse_state
-from workers.store.consolidated.cubes import GROUP, KEY_FIELDS, SKETCH_LABELS, CubeGrid, CubeLayouts
+from workers.store.consolidated.cubes import (
+    GROUP,
+    KEY_FIELDS,
+    SKETCH_LABELS,
+    CubeGrid,
+    CubeLayouts,
+    CubeState,
+    parse_state,
+    unique_names,
+)
 from workers.store.consolidated.nd_arrays import ArrayLayout
-from workers.store.consolidated.tensor_axis import unique_names
 from workers.store.objects import ObjectStore
-from workers.tasks.consolidate import Consolidated, ConsolidateJob, UnknownTensors, consolidate
-from workers.tasks.cut_by_tensor import CutBlock, CutJob, cut_by_tensor
+from workers.tasks.consolidate import (
+    Consolidated,
+    ConsolidateJob,
+    CutBlock,
+    CutJob,
+    UnknownTensors,
+    consolidate,
+    cut_by_tensor,
+)
 
 _METADATA = f"{GROUP}/zarr.json"
 #: Stands for the generation of a step that was being rewritten when its writer ended.

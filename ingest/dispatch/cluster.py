@@ -28,7 +28,7 @@ from ingest.dispatch.own_dask_cluster import start_dask_workers
 from ingest.dispatch.processes import count_of_workers
 from ingest.settings import Settings
 from workers.errors import ClusterError
-from workers.host.cpu import throttle
+from workers.host.resources import throttle
 from workers.host.steady_clock import steady_dask
 from workers.model import MIB
 from workers.plugin import IngestPlugin

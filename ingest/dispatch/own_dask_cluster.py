@@ -28,7 +28,7 @@ from distributed import Nanny, Security, SpecCluster
 from distributed.worker_memory import parse_memory_limit
 
 from workers.errors import ClusterError
-from workers.host.temporary import own_directory
+from workers.host.paths import own_directory
 from workers.plugin import PortlessWorker
 from workers.scheduler import PortlessScheduler, keep_no_spans, replace_lost_workers
 

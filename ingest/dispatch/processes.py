@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
 
+from workers import processes as prepare
 from workers.errors import ClusterError
-from workers.host.cpu import CpuLimits, throttle
-from workers.host.memory import machine_nbytes
+from workers.host.resources import CpuLimits, machine_nbytes, throttle
 from workers.model import MIB
-from workers.processes.prepare import prepare
-from workers.processes.start import ProcessDied, WorkerProcess, start_process
+from workers.processes import ProcessDied, WorkerProcess, start_process
 
 #: How often in a row a new process may end before it is ready: then all is given up.
 _MAX_BAD_STARTS = 3

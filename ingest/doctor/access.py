@@ -9,7 +9,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from workers.host.home import from_here
+from workers.host.paths import from_here
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ingest.layouts.declared import CONTAINERS
 from ingest.layouts.places import holds_tensors
-from workers.host.home import absolute
+from workers.host.paths import absolute
 
 _SUFFIXES = frozenset(CONTAINERS)
 

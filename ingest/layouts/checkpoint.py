@@ -27,8 +27,7 @@ from workers.dump.formats.distcp import MAX_METADATA_NBYTES, Chunk, read_metadat
 from workers.dump.formats.header import Container
 from workers.dump.model import TensorName
 from workers.errors import UnreadableTensor
-from workers.host.wording import counted
-from workers.model import SourceFile
+from workers.model import SourceFile, counted
 
 _METADATA = ".metadata"
 _COPY_HINT = (

@@ -51,7 +51,7 @@ from ingest.layouts.trainers import (
 from ingest.layouts.tree import DumpTree
 from ingest.layouts.walk import begins_like, is_directory
 from workers.errors import AccessDenied, DumpError, UsageError
-from workers.host.home import absolute
+from workers.host.paths import absolute
 
 _OF_DUMPS: tuple[Layout, ...] = (
     MindSpore(),

@@ -27,8 +27,7 @@ from ingest.layouts.msprobe_names import parse_tensor_name
 from ingest.layouts.pattern import parse
 from workers.dump.formats.header import Container
 from workers.dump.model import ReportedStatistics
-from workers.host.wording import counted
-from workers.model import SourceFile
+from workers.model import SourceFile, counted
 
 _JSON = ("dump.json", "debug.json")
 _TENSORS = "dump_tensor_data"

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from workers.errors import REASONS, DumpIngestError
 from workers.events import Event
 from workers.model import MIB
-from workers.store.events import StoreRequested
+from workers.store.objects import StoreRequested
 
 #: What a server keeps by default, in bytes of ready answers.
 DEFAULT_NBYTES = 64 * MIB

@@ -19,7 +19,7 @@ from workers.dump.paths import to_text
 from workers.model import MIB
 from workers.store.consolidated.blocks import TensorKey
 from workers.store.model import ArraySpec, Grid, RowKind
-from workers.store.packed.sparse_chunks import sparse_rule
+from workers.store.packed.chunks import sparse_rule
 from workers.tasks.model import Entry
 
 #: A class of ranks is pooled if what it shares of one type comes to this many bytes: it takes two requests.

@@ -15,8 +15,7 @@ from workers.arrays.filter import Filter
 from workers.arrays.statistics import FIELDS
 from workers.store import tables
 from workers.store.commit import Commit
-from workers.store.model import RowKind, StoreAddress
-from workers.store.names import tensor_name
+from workers.store.model import RowKind, StoreAddress, tensor_name
 from workers.store.opening import open_objects
 from workers.store.roles import roles_of_tables
 from workers.store.sketches.sketch_names import ColumnsWithSketches, is_sketch_column

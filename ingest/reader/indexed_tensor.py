@@ -8,9 +8,8 @@ from typing import Any
 
 from ingest.reader.indexed_step import IndexedStep, StepSource
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS, Statistics
-from workers.store.attributes import attributes_of, record_of
-from workers.store.model import RowKind
-from workers.store.names import tensor_name
+from workers.store.model import RowKind, tensor_name
+from workers.store.tables import attributes_of, record_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from workers.errors import DumpIngestError, StoreFormatError, StoreMissing, UsageError
-from workers.host.home import from_here
+from workers.host.paths import from_here
 from workers.store import commit
 from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore

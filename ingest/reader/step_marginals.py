@@ -7,8 +7,7 @@ from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.arrays.sketches.marginals import Marginal
 from workers.store.sketches import marginals
 from workers.store.sketches.marginals import MarginalArrays, StepMarginals
-from workers.store.sketches.sketch_tables import marginals_in
-from workers.store.sketches.step_sketches import StepSketches
+from workers.store.sketches.sketch_tables import StepSketches, marginals_in
 from workers.store.step import StoredStep
 
 

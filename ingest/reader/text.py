@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from workers.host.wording import counted
+from workers.model import counted
 
 if TYPE_CHECKING:  # it imports msgspec, and --help needs none of it
     from workers.model import StepKey

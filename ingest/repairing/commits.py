@@ -18,13 +18,19 @@ from workers.errors import DamagedStore, SourceChanged
 from workers.model import StepKey
 from workers.store import commit, findings, metadata, tables
 from workers.store.commit import Commit
-from workers.store.leaf_checksum import without_checksum
 from workers.store.model import CommitSummary, Finding, Origin, RowKind
 from workers.store.objects import ObjectStore
 from workers.store.packed import pool
 from workers.store.packed.pool import GENERATION, PooledArray
-from workers.store.record import LEAF, StepContents, WithoutTensors, decode_record, new_record
-from workers.store.table_checksums import checksums_of
+from workers.store.record import (
+    LEAF,
+    StepContents,
+    WithoutTensors,
+    decode_record,
+    new_record,
+    without_checksum,
+)
+from workers.store.table_codec import checksums_of
 from workers.store.tables import Tables
 from workers.tasks.publish import count_rows
 

@@ -32,15 +32,14 @@ from workers.model import MIB, StepKey
 from workers.store import commit, metadata, tables
 from workers.store.commit import Commit
 from workers.store.model import ArraySpec
-from workers.store.objects import ObjectStore
+from workers.store.objects import Gathered, ObjectStore
 from workers.store.packed import pool
 from workers.store.packed.pool_packer import PackedInPool, PoolPacker, encode, is_named
 from workers.store.packed.shards import ShardPacker
-from workers.store.pieces import Gathered
 from workers.store.record import StepContents
 from workers.store.sketches import sketch_tables
 from workers.store.step import StoredStep
-from workers.store.table_checksums import checksums_of
+from workers.store.table_codec import checksums_of
 from workers.store.tables import LABELS, NUMBERS, Tables
 from workers.tasks.publish import MAX_PROBLEMS_IN_RECORD, count_rows
 

@@ -26,12 +26,11 @@ from workers.rules.step import evaluate
 from workers.store import commit, findings, metadata, tables
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
-from workers.store.recomputed import RecomputedStatistics
 from workers.store.record import LEAF, CommitRecord, totals_of
 from workers.store.sketches import sketch_tables
-from workers.store.sketches.sketch_tables import SketchKind
-from workers.store.sketches.step_sketches import StepSketches
-from workers.store.table_checksums import checksums_of
+from workers.store.sketches.sketch_tables import SketchKind, StepSketches
+from workers.store.step import RecomputedStatistics
+from workers.store.table_codec import checksums_of
 from workers.store.tables import Tables
 from workers.tasks.convert import convert
 from workers.tasks.publish import count_rows, publish

@@ -35,8 +35,7 @@ from workers.store.commit import Commit
 from workers.store.model import Grid, Origin, StoreAddress
 from workers.store.objects import ObjectStore
 from workers.store.record import LEAF, CommitRecord
-from workers.store.restore import is_view, view_of
-from workers.store.step import StoredStep
+from workers.store.step import StoredStep, is_view, view_of
 from workers.tasks.convert import dry_run
 from workers.tasks.model import Receipt, StepPlan
 from workers.tasks.publish import Assembled, assemble

@@ -31,8 +31,8 @@ from ingest.steps.keeping import KeepReason
 from ingest.watching.watcher import DumpState
 from workers.errors import StoreSilent
 from workers.events import Event
-from workers.store.events import StoreClockSeen
 from workers.store.model import Finding
+from workers.store.objects import StoreClockSeen
 from workers.store.strict_json import finite_or_none
 
 #: Reasons for keeping files in a dump that somebody should look into.

@@ -26,7 +26,7 @@ from workers.model import MIB, SourceFile, StepKey
 from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore
 from workers.tasks import run as tasks
-from workers.tasks.recheck import RecheckJob
+from workers.tasks.read_back import RecheckJob
 
 #: Source bytes and files of one task, about: what a conversion may have to wait for.
 _JOB_NBYTES = 64 * MIB

@@ -16,8 +16,7 @@ from workers.model import StepKey
 from workers.store import commit, metadata
 from workers.store.announcements import unfinished
 from workers.store.commit import Commit
-from workers.store.model import WORSE_THAN_INFO
-from workers.store.names import rank_named, step_named
+from workers.store.model import WORSE_THAN_INFO, rank_named, step_named
 from workers.store.objects import ObjectStore, StoredObject, UnfinishedUpload
 from workers.store.packed import pool
 from workers.store.record import LEAF

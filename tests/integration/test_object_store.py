@@ -23,11 +23,10 @@ from tests.servers.ceph import PROGRAMS, CephS3, S3Bucket
 from tests.servers.cluster import DaskCluster
 from tests.servers.process import free_port, run_tool
 from workers.model import MIB
-from workers.store.backends.s3 import S3Objects
+from workers.store.backends.remote import S3Objects
 from workers.store.model import StoreAddress
-from workers.store.objects import ObjectStore
+from workers.store.objects import ObjectStore, Uploads
 from workers.store.opening import connect, resolve
-from workers.store.uploads import Uploads
 
 pytestmark = pytest.mark.s3
 

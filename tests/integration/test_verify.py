@@ -11,7 +11,7 @@ from tests.cli import run
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from workers.arrays.statistics import FIELDS, RunningStatistics
-from workers.store import recomputed
+from workers.store import step as stored_steps
 
 
 @pytest.mark.parametrize(("error", "damaged"), [(1e-15, False), (1e-3, True)])
@@ -32,7 +32,7 @@ def test_rounding_of_a_mean_that_cancels_is_no_damage(
             here[FIELDS.index("mean")] += error
             return tuple(here)
 
-    monkeypatch.setattr(recomputed, "RunningStatistics", OtherMachine)
+    monkeypatch.setattr(stored_steps, "RunningStatistics", OtherMachine)
 
     found = [damage.reason for damage in verify.verify(store)]
     assert found == (["the statistics do not match: mean"] if damaged else [])

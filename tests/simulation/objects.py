@@ -12,9 +12,8 @@ from tests.simulation.kernel import EPOCH, Kernel, Process
 from workers.errors import StoreUnavailable
 from workers.store.announcements import CHANGED
 from workers.store.model import StoreAddress
-from workers.store.objects import StoredObject, UnfinishedUpload
+from workers.store.objects import Gathered, NewObject, StoredObject, UnfinishedUpload
 from workers.store.packed.pool import POOL
-from workers.store.pieces import Gathered, NewObject
 from workers.store.record import LEAF
 
 ADDRESS = StoreAddress("/store")

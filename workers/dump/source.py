@@ -13,7 +13,7 @@ import xxhash
 
 from workers.dump import paths
 from workers.errors import AccessDenied, SourceChanged
-from workers.host.cpu import throttle
+from workers.host.resources import throttle
 from workers.model import SourceFile, bounded_ns
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # NONBLOCK: never hang on a FIFO

@@ -1,4 +1,4 @@
-"""A heartbeat, and its notification to systemd, as sd_notify(3) describes it."""
+"""A heartbeat, and its notification to systemd, as sd_notify(3) describes it; also that of a Dask server."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from distributed.core import Server
+
 
 #: Messages to systemd are sent this many times in the interval that its watchdog allows.
 _BEATS_OF_AN_INTERVAL = 4
@@ -57,3 +62,22 @@ class Heartbeat:
         address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as to:
             to.sendto(message.encode(), address)
+
+
+def answer_watchdog(server: Server, environment: Mapping[str, str]) -> None:
+    """Tell a service manager that a server has started, and that its event loop beats, if it asks for that.
+
+    The loop answers heartbeats, tasks and `/health`; tasks themselves run in threads, and the watcher looks
+    after those. So a loop that stands still for minutes hangs, and nobody else would end its process: a
+    scheduler forgets a worker that it does not hear of, which has no nanny to start it again.
+    """
+    from tornado.ioloop import PeriodicCallback  # deferred: the watcher has no Dask server
+
+    heart = Heartbeat(environment)
+    heart.tell_ready()
+    if heart.interval_s == math.inf:
+        return
+    # Dask starts and stops it with its own callbacks. Twice in an interval, because it may be late.
+    server.periodic_callbacks["dump-ingest-watchdog"] = PeriodicCallback(
+        heart.beat, heart.interval_s / 2 * 1000
+    )

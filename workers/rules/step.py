@@ -25,12 +25,11 @@ from workers.arrays.statistics import FIELDS
 from workers.model import StepKey
 from workers.rules.names import is_chosen
 from workers.rules.values import Rule, RuleSet, evaluated, why_failed
-from workers.store.model import Evaluated, Finding, RowKind
-from workers.store.names import tensor_name
+from workers.store.model import Evaluated, Finding, RowKind, tensor_name
 from workers.store.roles import roles_of_tables
 from workers.store.sketches.sketch_columns import SketchColumns
 from workers.store.sketches.sketch_names import ColumnsWithSketches, is_sketch_column
-from workers.store.sketches.step_sketches import StepSketches
+from workers.store.sketches.sketch_tables import StepSketches
 from workers.store.tables import LABELS, NUMBERS, Tables
 
 #: The names that a condition may use.

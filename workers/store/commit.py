@@ -2,6 +2,9 @@
 
 Everything of a generation is written first; the `zarr.json` of the leaf goes last, in one PUT, and carries
 the record and the metadata of every node below it. A leaf without that object does not exist for readers.
+
+What follows from a committed generation, and was not computed at its commit, is added by committing it again
+with more nodes (`extend`).
 """
 
 from __future__ import annotations
@@ -10,24 +13,23 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from workers.errors import DamagedStore, SourceChanged
 from workers.model import StepKey
-from workers.store import metadata
-from workers.store.announcements import announce, changing
-from workers.store.compact_leaf import CompactLeaf, Nodes
-from workers.store.leaf_checksum import with_checksum
-from workers.store.model import CommitSummary, Origin
-from workers.store.names import rank_named, step_named
+from workers.store import metadata, tables
+from workers.store.announcements import REMOVED, announce, changing
+from workers.store.model import CommitSummary, Origin, rank_named, step_named
 from workers.store.objects import ObjectStore
 from workers.store.packed import pool
 from workers.store.record import (
     LEAF,
     CommitRecord,
+    CompactLeaf,
+    Nodes,
     StepContents,
     WithoutTensors,
     decode_record,
@@ -35,8 +37,9 @@ from workers.store.record import (
     new_record,
     not_ours,
     root_format,
+    with_checksum,
 )
-from workers.store.removed_meanwhile import refuse_without_pool, refuse_without_shards
+from workers.store.table_codec import checksums_of
 
 ROOT = "zarr.json"
 #: Commits that are requested before the first of them is looked at.
@@ -386,3 +389,92 @@ def parse(data: bytes, key: StepKey) -> Commit:
     record = decode_record(data, key)
     leaf = CompactLeaf.of(data, record.fingerprint)
     return Commit(key, record.fingerprint, record.commit_summary(), record, Nodes(leaf), leaf)
+
+
+def refuse_without_pool(objects: ObjectStore, key: StepKey, paths: Collection[str]) -> None:
+    """Raise SourceChanged if an array is not in the pool any more: gc may have taken it for unused."""
+    if not paths:
+        return
+    prefix = pool.pool_of(key)
+    present = objects.sizes(prefix)
+    for path in paths:
+        below = path[len(prefix) + 1 :]
+        if not {f"{below}/{pool.SHARD}", f"{below}/{pool.NODE}"} <= present.keys():
+            raise SourceChanged(f"{key}: {path} was removed from the pool meanwhile")
+
+
+def refuse_without_shards(
+    objects: ObjectStore, key: StepKey, fingerprint: str, shards: Collection[str]
+) -> None:
+    """Raise SourceChanged if shards of a generation are gone.
+
+    Another watcher may have committed the same generation before, and gc removed the step since then.
+    """
+    if not shards:
+        return
+    lost = set(shards) - objects.sizes(f"{key.path}/{fingerprint}").keys()
+    if lost:
+        raise SourceChanged(f"{key}: {min(lost)} was removed from the store meanwhile")
+
+
+def extend(
+    objects: ObjectStore,
+    committed: Commit,
+    nodes: Mapping[str, metadata.Document],
+    objects_to_write: Mapping[str, bytes],
+) -> bool:
+    """Commit a step again with further nodes; return whether it was still as it was when it was read.
+
+    Readers find the step at any moment, with the nodes or without.
+
+    Args:
+        objects: the store.
+        committed: the step.
+        nodes: metadata of the arrays and groups that are added, by path in the generation.
+        objects_to_write: their chunks, by path in the generation.
+
+    Raises:
+        StoreError: the store refused; the step is as it was.
+    """
+    prefix, leaf = committed.prefix, f"{committed.key.path}/{LEAF}"
+    documents = {f"{prefix}/{path}/{LEAF}": metadata.encode(node) for path, node in nodes.items()}
+    objects.put_many({**{f"{prefix}/{path}": data for path, data in objects_to_write.items()}, **documents})
+    # As it was written: what a later version has added to it stays.
+    record = committed.document["attributes"][metadata.ATTRIBUTE]
+    record["summary"]["stored_bytes"] += sum(map(len, objects_to_write.values()))
+    record["summary"]["objects"] += len(objects_to_write) + len(nodes)
+    record["checksums"] = {**record.get("checksums", {}), **checksums_of(objects_to_write)}
+    data = encode_leaf(record, committed.fingerprint, {**committed.nodes, **nodes})
+    present = _read_undamaged(objects, committed)
+    if present is None or present.leaf != committed.leaf:
+        return False
+    with changing(objects, committed.key):
+        objects.put(leaf, data)
+        return _is_whole(objects, parse(data, committed.key))
+
+
+def _read_undamaged(objects: ObjectStore, committed: Commit) -> Commit | None:
+    try:
+        return read(objects, committed.key)
+    except DamagedStore:
+        return None
+
+
+def _is_whole(objects: ObjectStore, written: Commit) -> bool:
+    """Return whether a commit has its objects; withdraw what is wrong in it if `gc` deleted some.
+
+    Between the last look at a commit and the write of another is a window of milliseconds, in which `gc` may
+    hide the step, or its tensors, and begin to delete. It hides before it deletes, and so does this.
+    """
+    sizes = objects.sizes(written.prefix)
+    if not set(tables.chunk_keys()) <= sizes.keys():
+        announce(objects, written.key, REMOVED)
+        objects.delete(f"{written.key.path}/{LEAF}")
+        return False
+    lost = written.record.stored.keys() - sizes.keys()
+    if written.without_tensors is None and any(map(metadata.is_of_tensors, lost)):
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        drop_tensors(
+            objects, written, WithoutTensors(now, "gc", "they were removed while the step was extended")
+        )
+    return True

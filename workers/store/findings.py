@@ -20,7 +20,7 @@ from workers.errors import DamagedStore
 from workers.model import StepKey
 from workers.store import metadata, table_codec
 from workers.store.model import SEVERITIES, Evaluated, Finding
-from workers.store.table_checksums import NO_CHECKSUMS, refuse_foreign
+from workers.store.table_codec import NO_CHECKSUMS, refuse_foreign
 
 GROUP = "findings"
 LABELS = ("rule", "severity", "graph", "name", "reason")

@@ -15,7 +15,7 @@ import msgspec
 from workers.arrays import dtypes
 from workers.store.model import ArraySpec
 from workers.store.packed import pool, shards
-from workers.store.packed.sparse_chunks import BY_BLOSC, QUICK
+from workers.store.packed.chunks import BY_BLOSC, QUICK
 
 Document: TypeAlias = dict[str, Any]
 

@@ -1,17 +1,22 @@
 """The seam to storage: the few operations on a bucket or a directory that the store is built from.
 
 `ObjectStore` is the contract. The modules of `backends` implement it, `opening` chooses among them, and
-tests/unit/workers/store/backends holds each of them to it.
+tests/unit/workers/store/backends holds each of them to it. Requests are reported as events; `Uploads` writes
+objects in the background while their task goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
+from workers.errors import StoreError
+from workers.events import Event
+from workers.model import MIB
 from workers.store.model import StoreAddress
-from workers.store.pieces import NewObject
 
 #: Requests on their way at once. An object store answers each after tens of milliseconds, so ten thousand
 #: small objects, requested one after the other, would take minutes.
@@ -142,3 +147,139 @@ class ObjectStore(Protocol):
 
         Only a directory as store has any. Writers make them again.
         """
+
+
+class NewObject(Protocol):
+    """An object that is being written."""
+
+    def write(self, piece: bytes | bytearray | memoryview) -> None:
+        """Add a piece; the caller may change it when this has returned."""
+
+    def close(self) -> None:
+        """Give it its name, in place of any other object of that name."""
+
+    def drop(self) -> None:
+        """Leave nothing of it behind; nothing happens if it is closed."""
+
+
+class Gathered:
+    """A new object that is held in memory, and put as a whole."""
+
+    def __init__(self, put: Callable[[bytes], None]) -> None:
+        """Call `put` when it is closed."""
+        self._put = put
+        self._pieces: list[bytes] = []
+
+    def write(self, piece: bytes | bytearray | memoryview) -> None:
+        """Add a piece."""
+        self._pieces.append(bytes(piece))
+
+    def close(self) -> None:
+        """Put the whole."""
+        whole = b"".join(self._pieces)
+        self._pieces = []
+        self._put(whole)
+
+    def drop(self) -> None:
+        """Forget the pieces."""
+        self._pieces = []
+
+
+#: Kinds of requests to a store. A batch counts as one: its requests are on their way at the same time.
+STORE_OPS = ("get", "get_many", "put", "put_many", "delete", "list")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRequested(Event):
+    """A request to a store has ended, with all repetitions by the client."""
+
+    op: str
+    """One of `STORE_OPS`."""
+    seconds: float
+    error: StoreError | None = None
+    """Why it failed. That an object does not exist is an answer, not an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAbandoned(Event):
+    """A request made no progress for too long, and was given up. It ends by itself at some time, or never."""
+
+    verb: str
+    seconds: float
+    """How long it was waited for since its last progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreClockSeen(Event):
+    """The store has told the time."""
+
+    ahead_s: float
+    """How far the clock of this host is ahead of the store's clock, in seconds; accurate to a second."""
+
+
+#: Objects that are being written at once.
+UPLOADS_AT_ONCE = 2
+#: Their bytes together, unless one object alone is larger. The client holds each twice while it is sent.
+UPLOADS_NBYTES = 128 * MIB
+
+
+class Uploads:
+    """Writes objects in the background: a task encodes the next one meanwhile.
+
+    Used as `with Uploads(objects) as uploads:`. When the block has ended, every object is written; if one
+    could not be written, the block ends with that error. An error within the block takes precedence. In both
+    cases objects that were waiting are not written, and none is still being written. Not safe to share
+    between threads.
+
+    Memory: `UPLOADS_NBYTES`, or one object if that is larger, twice.
+    """
+
+    def __init__(self, objects: ObjectStore) -> None:
+        """Write to `objects`."""
+        self._objects = objects
+        self._threads = ThreadPoolExecutor(UPLOADS_AT_ONCE, thread_name_prefix="dump-ingest-upload")
+        self._running: list[tuple[Future[None], int]] = []
+
+    def put(self, key: str, data: bytes | bytearray) -> None:
+        """Begin to write one object. Waits while too many are being written.
+
+        Raises:
+            StoreError: an earlier object could not be written.
+        """
+        self._drop_finished()
+        while self._running and not self._has_room(len(data)):
+            # The oldest: all are of about the same size.
+            self._running[0][0].result()
+            self._drop_finished()
+        # A copy, so that the buffer of the caller is free at once.
+        content = bytes(data)
+        self._running.append((self._threads.submit(self._objects.put, key, content), len(content)))
+
+    def create(self, key: str) -> NewObject:
+        """Begin one object that comes in pieces: writing begins when it is closed."""
+        return Gathered(lambda data: self.put(key, data))
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wait for objects that are being written; raise the error if one fails."""
+        try:
+            if error is None:
+                for future, _ in self._running:
+                    future.result()
+        finally:
+            self._threads.shutdown(cancel_futures=True)
+
+    def _has_room(self, nbytes: int) -> bool:
+        waiting = sum(size for _, size in self._running)
+        return len(self._running) < UPLOADS_AT_ONCE and waiting + nbytes <= UPLOADS_NBYTES
+
+    def _drop_finished(self) -> None:
+        for future, _ in self._running:
+            if future.done():
+                future.result()
+        self._running = [(future, size) for future, size in self._running if not future.done()]

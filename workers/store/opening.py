@@ -12,7 +12,7 @@ from typing import Any
 
 from workers.errors import UsageError
 from workers.host.credentials import refuse_in_options, refuse_in_url
-from workers.host.home import absolute
+from workers.host.paths import absolute
 from workers.store.backends.bounded import BoundedObjects
 from workers.store.backends.local import LocalObjects
 from workers.store.backends.observed import ObservedObjects
@@ -91,10 +91,12 @@ def connect(address: StoreAddress) -> ObjectStore:
 def _backend(address: StoreAddress) -> ObjectStore:
     if "://" not in address.url and "::" not in address.url:
         return LocalObjects(address)
-    from workers.store.backends import s3  # deferred: fsspec takes 0.05 s, and a directory needs none of it
-    from workers.store.backends.fsspec_objects import FsspecObjects  # deferred: the same
+    from workers.store.backends import (
+        remote,  # deferred: fsspec takes 0.05 s, and a directory needs none of it
+    )
+    from workers.store.backends.remote import FsspecObjects  # deferred: the same
 
-    return s3.S3Objects(address) if address.url.startswith(s3.PROTOCOLS) else FsspecObjects(address)
+    return remote.S3Objects(address) if address.url.startswith(remote.PROTOCOLS) else FsspecObjects(address)
 
 
 @lru_cache(maxsize=16)

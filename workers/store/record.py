@@ -3,26 +3,36 @@
 Fields that are not known here come from later versions, and are passed over. A field that is missing, or that
 no version of dump-ingest has written, is damage: readers print these values, add them up and build keys from
 them.
+
+Every byte of the `zarr.json` of a step counts, and damage may leave valid JSON. So its first attribute,
+`dump_ingest_crc32c`, is a checksum: eight hexadecimal digits, the crc32c of the document without
+this attribute.
+
+A run has such a document for each rank and step. The metadata of the nodes is most of it, thirty times as
+large once it is unpacked, and the same in most steps of a run but for the name of the generation. So it is
+compact in memory: compressed, and compressed only once, because that takes longer than to read and check all
+of a commit.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import version
 from operator import attrgetter
 from typing import Annotated, Any, TypeAlias
 
+import google_crc32c
 import msgspec
 
 from workers.dump.paths import to_text
 from workers.errors import DamagedStore, StoreFormatError
 from workers.model import StepKey
 from workers.store import metadata
-from workers.store.leaf_checksum import has_wrong_checksum
 from workers.store.model import CommitSummary, Count, Origin, Totals
 from workers.store.packed import pool
 from workers.store.packed.pool import PooledArray
@@ -345,3 +355,100 @@ def format_version_of(without: WithoutTensors | None, *, has_views: bool, has_po
 @cache
 def _software() -> dict[str, str]:
     return {name: version(name) for name in _SOFTWARE}
+
+
+_LEAF_BEGIN = b'{"zarr_format":3,"node_type":"group","attributes":{'
+_CHECKSUM_NAME = b'"dump_ingest_crc32c":"'
+_CHECKSUM_DIGITS, _CHECKSUM_END = 8, b'",'
+_END_OF_CHECKSUM = len(_LEAF_BEGIN) + len(_CHECKSUM_NAME) + _CHECKSUM_DIGITS + len(_CHECKSUM_END)
+
+
+def with_checksum(document: bytes) -> bytes:
+    """Return the `zarr.json` of a step with its checksum.
+
+    Raises:
+        ValueError: it does not begin as `metadata.encode` writes it.
+    """
+    if not document.startswith(_LEAF_BEGIN):
+        raise ValueError("this is not the metadata of a step")
+    return _LEAF_BEGIN + _attribute_for(document) + document[len(_LEAF_BEGIN) :]
+
+
+def without_checksum(data: bytes) -> bytes:
+    """Return a `zarr.json` as it was before it got its checksum; as it is if it has none."""
+    return _LEAF_BEGIN + data[_END_OF_CHECKSUM:] if data.startswith(_LEAF_BEGIN + _CHECKSUM_NAME) else data
+
+
+def has_wrong_checksum(data: bytes) -> bool:
+    """Return whether a `zarr.json` has a checksum that is not its own."""
+    if not data.startswith(_LEAF_BEGIN + _CHECKSUM_NAME):
+        return False
+    return data[len(_LEAF_BEGIN) : _END_OF_CHECKSUM] != _attribute_for(without_checksum(data))
+
+
+def _attribute_for(document: bytes) -> bytes:
+    return b"%b%08x%b" % (_CHECKSUM_NAME, google_crc32c.value(document), _CHECKSUM_END)
+
+
+#: Where the metadata of the nodes begins in what `metadata.leaf` makes.
+_NODES_BEGIN = b'"consolidated_metadata"'
+#: Stands for the name of the generation. JSON has no such byte.
+_STAND_IN = b"\0"
+
+
+@dataclass(frozen=True, slots=True)
+class CompactLeaf:
+    """The content of one `zarr.json`, byte for byte: equal content, equal values."""
+
+    before_nodes: bytes
+    """All that precedes the metadata of the nodes: the commit record."""
+    packed_nodes: bytes
+    """The rest, compressed by zlib, with `_STAND_IN` for each occurrence of `name`."""
+    name: bytes
+    """Of the generation."""
+
+    @classmethod
+    def of(cls, data: bytes, fingerprint: str) -> CompactLeaf:
+        """Pack a checked `zarr.json`, which is the commit of this generation."""
+        start = max(data.find(_NODES_BEGIN), 0)
+        nodes, name = data[start:], fingerprint.encode()
+        if _STAND_IN in nodes:  # damage that JSON decoders pass over
+            name = _STAND_IN
+        return cls(data[:start], _compressed(nodes.replace(name, _STAND_IN)), name)
+
+    @property
+    def data(self) -> bytes:
+        """The `zarr.json`."""
+        return self.before_nodes + zlib.decompress(self.packed_nodes).replace(_STAND_IN, self.name)
+
+
+@lru_cache(maxsize=64)
+def _compressed(nodes: bytes) -> bytes:
+    return zlib.compress(nodes, 1)
+
+
+class Nodes(Mapping[str, metadata.Document]):
+    """The metadata of the nodes of a generation, by path in it; unpacked when it is needed."""
+
+    __slots__ = ("_leaf",)
+
+    def __init__(self, leaf: CompactLeaf) -> None:
+        """Hold a checked leaf."""
+        self._leaf = leaf
+
+    def __getitem__(self, path: str) -> metadata.Document:
+        return _unpacked(self._leaf)[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_unpacked(self._leaf))
+
+    def __len__(self) -> int:
+        return len(_unpacked(self._leaf))
+
+    def __reduce__(self) -> tuple[type[Nodes], tuple[CompactLeaf]]:
+        return Nodes, (self._leaf,)
+
+
+@lru_cache(maxsize=64)
+def _unpacked(leaf: CompactLeaf) -> dict[str, metadata.Document]:
+    return decode_nodes(leaf.data)

@@ -1,25 +1,36 @@
-"""A committed step in the store: its index, and the payload of each row."""
+"""A committed step in the store: its index, the payload of each row, and what follows from both.
+
+Source files are rebuilt from the part of its file that each row has, byte for byte; statistics are recomputed
+from stored payloads.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 
+import numpy as np
+import numpy.typing as npt
+
 from workers.arrays import device_format, dtypes
 from workers.arrays.device_format import DeviceLayout
-from workers.arrays.dtypes import ElementType
+from workers.arrays.digest import new_digest
+from workers.arrays.dtypes import ElementType, unpack
+from workers.arrays.sketches.marginals import NO_MARGINALS, MarginalTable, running_marginals
+from workers.arrays.statistics import RunningStatistics
+from workers.arrays.strided import StridedView
 from workers.errors import DamagedStore, StepRemoved, StoreDenied, TensorsRemoved, UsageError
 from workers.model import StepKey
 from workers.store import commit, metadata, tables
 from workers.store.commit import Commit
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
-from workers.store.packed.shard_stream import ShardStream
-from workers.store.packed.shards import ShardReader
-from workers.store.tables import Tables
+from workers.store.packed.shards import ShardReader, ShardStream
+from workers.store.tables import Tables, record_of
 
 _ARRAY = re.compile(r"(files|tensors/[a-z0-9_]+|pool/step_[0-9]+/[0-9a-f]{64}/[a-z0-9_]+)?")
 
@@ -231,3 +242,142 @@ class StoredStep:
             return metadata.packed_spec(path, document)
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
             raise DamagedStore(f"{self.key}: the metadata of {path} is damaged") from exc
+
+
+def begin_of(step: StoredStep, row: int) -> int:
+    """Return where the part of a row begins in its source file, in bytes."""
+    table = step.tables
+    return int(table.number("source_offset")[row]) - len(_bytes(table.label("lead")[row]))
+
+
+def nbytes_of(step: StoredStep, row: int) -> int:
+    """Return how many bytes the part of a row has in its source file."""
+    table = step.tables
+    envelope_nbytes = len(_bytes(table.label("lead")[row])) + len(_bytes(table.label("tail")[row]))
+    return int(table.number("source_nbytes")[row]) + envelope_nbytes
+
+
+def is_view(step: StoredStep, row: int) -> bool:
+    """Return whether a row has no part of its file: its elements are picked from the parts of other rows."""
+    table = step.tables
+    return not table.number("source_nbytes")[row] and bool(table.number("nbytes")[row])
+
+
+def view_of(step: StoredStep, row: int) -> StridedView | None:
+    """Return how the elements of a view are picked from its file; None if the index does not say."""
+    try:
+        record = record_of(step.tables, row)["view"]
+        strides = record["strides"]
+        return StridedView(
+            None if strides is None else tuple(int(stride) for stride in strides),
+            conjugate=bool(record["conjugate"]),
+            negative=bool(record["negative"]),
+            inline=bytes.fromhex(record["inline"]),
+            deflated=int(record["deflated"]),
+            skipped=int(record["skipped"]),
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def part(step: StoredStep, row: int, payload: Iterable[bytes]) -> Iterator[bytes | memoryview]:
+    """Yield the part of a source file that a row has: bytes before the payload, the payload, bytes after it.
+
+    The digest of the payload is compared when its last piece has been read.
+
+    Args:
+        step: the step.
+        row: a row of its index.
+        payload: what is stored for it, in pieces, as `StoredStep.payloads` gives it.
+
+    Raises:
+        DamagedStore: the payload is missing or damaged, or does not match its digest.
+    """
+    table = step.tables
+    yield _bytes(table.label("lead")[row])
+    yield from _as_in_source(step, row, _checked(payload, table.digest[row].tobytes()))
+    yield _bytes(table.label("tail")[row])
+
+
+def _bytes(text: object) -> bytes:
+    return str(text).encode("latin-1")
+
+
+def _checked(pieces: Iterable[bytes], digest: bytes) -> Iterator[bytes]:
+    """Pass the pieces on; at their end, compare their digest."""
+    running = new_digest()
+    for piece in pieces:
+        running.update(piece)
+        yield piece
+    if running.digest() != digest:
+        raise DamagedStore("the digest does not match")
+
+
+def _as_in_source(step: StoredStep, row: int, pieces: Iterator[bytes]) -> Iterator[bytes | memoryview]:
+    """Yield the payload as the file had it: in device layout, if it was brought into host layout."""
+    if is_view(step, row):
+        for _ in pieces:
+            pass  # to compare the digest
+        return
+    device = step.device(row)
+    if device is None or step.is_in_device_layout(row):
+        yield from pieces
+        return
+    stored = b"".join(pieces)
+    host = np.frombuffer(stored, step.element(row).to_numpy()).reshape(step.shape(row))
+    yield np.ascontiguousarray(device_format.to_device(host, device)).reshape(-1).view(np.uint8).data
+
+
+class RecomputedStatistics:
+    """The statistics of one row, computed from its payload; only if the stored ones were computed, too."""
+
+    def __init__(
+        self, step: StoredStep, row: int, *, with_histogram: bool = False, with_marginals: bool = False
+    ) -> None:
+        """Prepare for a row of a step."""
+        self._step, self._row = step, row
+        self._running: RunningStatistics | None = None
+        if step.tables.label("statistics_from")[row] == "computed":
+            self._element = step.element(row)
+            self._left = math.prod(step.shape(row))
+            self._device = step.device(row) if step.is_in_device_layout(row) else None
+            self._payload: list[bytes] = []
+            self._is_fortran = self._device is None and bool(step.tables.number("fortran_order")[row])
+            summed = None
+            if with_marginals:
+                summed = running_marginals(self._element, step.shape(row), fortran_order=self._is_fortran)
+            self._running = RunningStatistics(with_histogram=with_histogram, marginals=summed)
+
+    def update(self, piece: bytes) -> None:
+        """Add a piece of the payload."""
+        if self._running is None:
+            return
+        if self._device is not None:
+            self._payload.append(bytes(piece))
+            return
+        values = unpack(piece, self._element, self._left)
+        self._left -= values.size
+        self._running.update(values)
+
+    def result(self) -> npt.NDArray[np.float64] | None:
+        """Return the statistics, (len(FIELDS),); None if the stored ones were not computed."""
+        self._take_device()
+        return None if self._running is None else np.array(self._running.row())
+
+    def histogram_rows(self) -> npt.NDArray[np.int64]:
+        """Return the histogram, (bin, 3); empty without one. See `histogram.FIELDS`."""
+        self._take_device()
+        return np.zeros((0, 3), np.int64) if self._running is None else self._running.histogram_rows()
+
+    def marginals(self) -> MarginalTable:
+        """Return the marginals; none without any. Call it once."""
+        self._take_device()
+        return NO_MARGINALS if self._running is None else self._running.marginals()
+
+    def _take_device(self) -> None:
+        """Add a tensor in device layout, which is complete now."""
+        if self._running is not None and self._device is not None and self._payload:
+            payload = np.frombuffer(b"".join(self._payload), np.uint8)
+            host = device_format.to_host(payload, self._device, self._step.shape(self._row), self._element)
+            self._running.update(host.reshape(-1))
+            self._payload.clear()

@@ -3,10 +3,15 @@
 A table is a 2-D array of one chunk, (row, field), whose attribute `fields` names the columns. There are few
 wide tables instead of one array per column, so that a step has ten small objects instead of forty, each of
 which costs one round trip to open.
+
+The label `record` of a row is a JSON object. `file` has the values of a file of tensors, in one of its rows;
+`tensor` has what is known of this tensor alone; `path` the keys that lead to it, if its name does not tell
+them apart; `view` how it is picked from the bytes of the file.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +22,9 @@ import numpy.typing as npt
 from workers.arrays import statistics
 from workers.arrays.digest import DIGEST_BYTES
 from workers.errors import DamagedStore
-from workers.store import metadata, problems, table_codec
+from workers.store import metadata, table_codec
 from workers.store.model import RowKind
-from workers.store.table_checksums import NO_CHECKSUMS, refuse_foreign
+from workers.store.table_codec import NO_CHECKSUMS, refuse_foreign
 
 #: Text columns of the index. `source` is the path relative to the dump; `lead` and `tail` are the bytes of
 #: the source file before and after the payload, as latin-1 text. `layout` is `device` if the payload is
@@ -93,7 +98,7 @@ class Tables:
     def disagreeing(self) -> npt.NDArray[np.bool_]:
         """Whether the statistics that the dump gives for a tensor differ from the computed ones, (row,)."""
         known = self.known_disagreeing
-        return problems.disagreeing(self.label("problem")) if known is None else known
+        return disagreeing(self.label("problem")) if known is None else known
 
     @property
     def has_views(self) -> bool:
@@ -325,3 +330,55 @@ def shape_table(shapes: Sequence[tuple[int, ...]]) -> npt.NDArray[np.int64]:
     for row, shape in enumerate(shapes):
         table[row, : len(shape)] = shape
     return table
+
+
+#: Stands between the file that reports statistics and how they differ from the computed ones.
+_DISAGREES = " disagrees: "
+
+
+def with_disagreement(problem: str, source: str, differences: Sequence[str]) -> str:
+    """Return the label of a row whose reported and computed statistics differ.
+
+    Args:
+        problem: the label without that.
+        source: the file that reports the statistics.
+        differences: how they differ, for people.
+    """
+    disagreement = f"{source}{_DISAGREES}{', '.join(differences)}"
+    return f"{problem}; {disagreement}" if problem else disagreement
+
+
+def disagreeing(problems: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return a mask of the labels that `with_disagreement` made, (row,) of str."""
+    mask = np.asarray(problems != "")
+    mask[mask] = [_DISAGREES in problem for problem in problems[mask]]
+    return mask
+
+
+def attributes_of(tables: Tables, row: int) -> dict[str, Any]:
+    """Return the values of the file of a tensor; and under `tensor`, what is known of that alone."""
+    sources, records = tables.label("source"), tables.label("record")
+    attributes: dict[str, Any] = {}
+    for text in records[(sources == sources[row]) & (records != "")].tolist():
+        # One row has the values of the file; a file may have thousands of others.
+        values = parse_record(text).get("file") if '"file"' in text else None
+        if isinstance(values, dict):
+            attributes |= values
+    own = record_of(tables, row)
+    if "tensor" in own:
+        attributes["tensor"] = own["tensor"]
+    return attributes
+
+
+def record_of(tables: Tables, row: int) -> dict[str, Any]:
+    """Return the record of a row; {} if it has none, or it is damaged."""
+    return parse_record(str(tables.label("record")[row]))
+
+
+def parse_record(text: str) -> dict[str, Any]:
+    """Return a record that is written as JSON; {} if it is empty, or not one."""
+    try:
+        record = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}

@@ -1,11 +1,16 @@
-"""`compare_pairs`: compares tensors in a thread or a Dask task. It is given places and returns metrics."""
+"""Comparisons in a thread or a Dask task: of pairs of tensors; of tensors that several ranks hold in pieces.
+
+A task is given places and returns metrics. `read_contents` and `are_turned` tell tensors of unknown content
+apart.
+"""
 
 from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -13,14 +18,26 @@ from workers.arrays import device_format
 from workers.arrays.comparison import Array, Metrics, RunningComparison, is_numeric, no_difference
 from workers.arrays.digest import digest, new_digest
 from workers.arrays.dtypes import unpack
+from workers.arrays.sharded.assembly import Assembly
+from workers.arrays.sharded.placement_search import Pieces, Search, search, trimmed
+from workers.arrays.statistics import RunningStatistics, has_statistics
 from workers.errors import DamagedStore
 from workers.model import MIB
-from workers.tasks.operands import InFile, Operand, Payload, Stored, read_pieces, read_whole
+from workers.tasks.operands import (
+    InFile,
+    Operand,
+    Payload,
+    Stored,
+    elements_of,
+    read_pieces,
+    read_whole,
+    with_twins,
+)
 
-#: A pair with more payload bytes than this is compared piece by piece.
-WHOLE_NBYTES = 32 * MIB
 #: Elements of a piece.
 _PIECE = 1024 * 1024
+#: A pair with more payload bytes than this is compared piece by piece.
+WHOLE_NBYTES = 32 * MIB
 #: Up to this many payload bytes, a tensor that is not in the order of its axes is brought into it in memory.
 MAX_REORDERED_NBYTES = 256 * MIB
 
@@ -207,3 +224,185 @@ def _can_reorder(operand: Operand) -> bool:
     if operand.nbytes > MAX_REORDERED_NBYTES:
         return False
     return operand.device is None or device_format.convertible(operand.device, operand.shape, operand.element)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementQuestion:
+    """The pieces of one tensor on two sides, of which it is asked how they make it up."""
+
+    a: tuple[Operand, ...]
+    b: tuple[Operand, ...]
+    pieces_a: Pieces
+    pieces_b: Pieces
+
+    @property
+    def nbytes(self) -> int:
+        """Payload bytes of all pieces."""
+        return sum(operand.nbytes for operand in (*self.a, *self.b))
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementAnswer:
+    """The ways that were tried; none if nothing could be read."""
+
+    search: Search
+    problem: str = ""
+    damaged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPair:
+    """A tensor of two sides, each put together from pieces. B is the reference."""
+
+    a: tuple[Operand, ...]
+    b: tuple[Operand, ...]
+    assembly_a: Assembly
+    assembly_b: Assembly
+
+    @property
+    def nbytes(self) -> int:
+        """Payload bytes of all pieces."""
+        return sum(operand.nbytes for operand in (*self.a, *self.b))
+
+
+def search_placements(questions: Sequence[PlacementQuestion]) -> list[PlacementAnswer]:
+    """Answer each question.
+
+    Memory: for one question at a time, what `elements_of` takes, and twice 256 Ki elements.
+
+    Raises:
+        StoreError: a store cannot be reached. Damage is reported in the answer.
+        DumpError: a file of a dump changed, or cannot be read.
+    """
+    return [_search_placement(question) for question in questions]
+
+
+def _search_placement(question: PlacementQuestion) -> PlacementAnswer:
+    try:
+        elements = elements_of([*question.a, *question.b])
+        count = len(question.a)
+        answer = search(
+            with_twins(question.pieces_a, elements[:count]),
+            with_twins(question.pieces_b, elements[count:]),
+            elements[:count],
+            elements[count:],
+        )
+    except DamagedStore as exc:
+        return PlacementAnswer(Search(()), exc.message, damaged=True)
+    except (ValueError, TypeError) as exc:  # elements that are not numbers, or in an unknown layout
+        return PlacementAnswer(Search(()), str(exc))
+    return PlacementAnswer(answer)
+
+
+def compare_placed(pairs: Sequence[PlacedPair]) -> list[PairComparison]:
+    """Compare tensors that are put together from pieces; range by range, never a whole tensor.
+
+    Memory: for one pair at a time, what `elements_of` takes, and some blocks of 1 Mi elements.
+
+    Raises:
+        StoreError: a store cannot be reached. Damage is reported in the result of the pair.
+        DumpError: a file of a dump changed, or cannot be read.
+    """
+    return [_compare_placed(pair) for pair in pairs]
+
+
+def _compare_placed(pair: PlacedPair) -> PairComparison:
+    running = RunningComparison()
+    try:
+        elements = elements_of([*pair.a, *pair.b], in_order=True)
+        count = len(pair.a)
+        a, b = trimmed(pair.assembly_a, pair.assembly_b), trimmed(pair.assembly_b, pair.assembly_a)
+        size = math.prod(b.shape)
+        for start in range(0, max(size, 1), _PIECE):  # once without elements, for the types
+            stop = min(start + _PIECE, size)
+            running.update(a.read(elements[:count], start, stop), b.read(elements[count:], start, stop))
+    except DamagedStore as exc:
+        return PairComparison(None, problem=exc.message, damaged=True)
+    except (ValueError, TypeError) as exc:
+        return PairComparison(None, problem=str(exc))
+    return PairComparison(running.result())
+
+
+def pack(function: Callable[[Sequence[Any]], list[Any]], batch: Sequence[Any]) -> bytes:
+    """Return the argument of `run_packed`."""
+    return pickle.dumps((function, list(batch)), protocol=5)
+
+
+def run_packed(packed: bytes) -> list[Any]:
+    """Run a function of this module over a batch, in a task."""
+    # Whoever reaches a Dask scheduler can run code on its workers, so unpickling adds no danger.
+    function, batch = pickle.loads(packed)  # noqa: S301
+    answers: list[Any] = function(batch)
+    return answers
+
+
+#: A tensor counts as turned if turning it makes it this many times closer to the other one.
+_NEARER = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class TensorContent:
+    """The content of one tensor; nothing if it could not be read."""
+
+    digest: bytes = b""
+    statistics: tuple[float, ...] = ()
+    """In the order of `workers.arrays.statistics.FIELDS`; empty for types without statistics."""
+
+
+def read_contents(operands: Sequence[Operand]) -> list[TensorContent]:
+    """Return the content of each tensor. Reads each once, in pieces of 1 Mi elements.
+
+    Raises:
+        StoreError: a store cannot be reached.
+        DumpError: a file of a dump changed, or cannot be read.
+    """
+    return [_content_of(operand) for operand in operands]
+
+
+def _content_of(operand: Operand) -> TensorContent:
+    digest, statistics = new_digest(), RunningStatistics()
+    summable = operand.device is None and has_statistics(operand.element)
+    left = operand.size
+    try:
+        for piece in read_pieces(operand, _PIECE):
+            digest.update(piece)
+            if summable:
+                values = unpack(piece, operand.element, left)
+                left -= values.size
+                statistics.update(values)
+    except DamagedStore:
+        return TensorContent()
+    return TensorContent(digest.digest(), statistics.row() if summable else ())
+
+
+def are_turned(pairs: Sequence[Pair]) -> list[bool]:
+    """Return of each pair of matrices whether B is A with its axes exchanged.
+
+    `Pair.b` has the shape that it was dumped with: the shape of A, or the same with exchanged axes. Matrices
+    of more than `MAX_REORDERED_NBYTES` are not read; if their shapes differ, they count as turned.
+
+    Raises:
+        StoreError: a store cannot be reached.
+        DumpError: a file of a dump changed, or cannot be read.
+    """
+    return [_is_turned(pair) for pair in pairs]
+
+
+def _is_turned(pair: Pair) -> bool:
+    a, b = pair.a, pair.b
+    readable = is_numeric(a.element) and is_numeric(b.element)
+    if not readable or max(a.nbytes, b.nbytes) > MAX_REORDERED_NBYTES:
+        return a.shape != b.shape
+    payloads = read_whole([a, b])
+    if isinstance(payloads[0], DamagedStore) or isinstance(payloads[1], DamagedStore):
+        return False
+    try:
+        first, second = a.values(payloads[0]), b.values(payloads[1])
+    except ValueError:
+        return False
+    distances = []
+    for other in (second, second.reshape(b.shape).T.reshape(-1)):
+        running = RunningComparison()
+        running.update(first, other)
+        distances.append(running.result().rmse)
+    return bool(distances[1] * _NEARER < distances[0] or (distances[1] == 0 < distances[0]))

@@ -1,13 +1,16 @@
-"""`consolidate`: the Dask task that adds one step of some ranks to the cubes.
+"""The Dask tasks that write the cubes: `consolidate` adds one step of some ranks to them.
 
 It reads the index and the statistics of each rank, aligns them along the axis of tensors, writes the objects
-that belong to this step alone, and returns what belongs to objects of several steps. This makes nothing
-visible: the consolidator writes the metadata of the cubes afterwards.
+that belong to this step alone, and returns what belongs to objects of several steps. `cut_by_tensor` writes a
+cube of a full block of steps again, cut along the tensors. Neither makes anything visible: the consolidator
+writes the metadata of the cubes afterwards.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -27,13 +30,108 @@ from workers.store.consolidated.cubes import (
     TOTALS,
     CubeGrid,
     CubeLayouts,
+    SketchedRows,
+    read_axis,
+    sketched_rows,
 )
-from workers.store.consolidated.tensor_axis import read_axis
+from workers.store.consolidated.nd_arrays import ArrayLayout
 from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects
+from workers.store.sketches import histograms
 from workers.store.tables import Tables
-from workers.tasks.consolidate_sketches import Part, write_sketches
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The part of the cubes that a task writes."""
+
+    place: int
+    """Of the step."""
+    rank_chunk: int
+    members: Mapping[int, int]
+    """By rank: its place within the chunk."""
+
+
+def write_sketches(
+    objects: ObjectStore,
+    layouts: CubeLayouts,
+    part: Part,
+    block: Block,
+    steps: Mapping[int, tuple[Commit, Tables]],
+) -> dict[int, tuple[int, ...]]:
+    """Write the object of `sketches` for a part; return by rank the values of `SKETCH_TOTALS`.
+
+    If no tensor has a histogram, no object is left there. Cubes of earlier versions have neither.
+
+    Args:
+        objects: the store.
+        cubes: the layouts.
+        part: what is written.
+        block: all tensors of the step, by rank and place on the axis.
+        steps: by rank, its commit and its index.
+
+    Raises:
+        StoreError: the store refused.
+    """
+    layout = layouts.sketches
+    if layout is None:
+        return dict.fromkeys(steps, ())
+    sketched = _read_sketches(objects, steps)
+    has_any = any(len(rank.rows) for rank in sketched.values())
+    keys = {
+        start: f"{GROUP}/{layout.key((part.place, 0, 0, part.rank_chunk, number))}"
+        for number, start in enumerate(range(0, block.row.shape[1], layout.chunk[-1]))
+    }
+    if has_any:
+        for start, key in keys.items():
+            objects.put(key, _encoded_sketches(layout, part, block, sketched, start))
+    else:
+        # The step may have had some before it was dumped again.
+        objects.delete_many(list(keys.values()))
+    return {rank: (len(rows.rows), rows.without) for rank, rows in sketched.items()}
+
+
+def _read_sketches(
+    objects: ObjectStore, steps: Mapping[int, tuple[Commit, Tables]]
+) -> dict[int, SketchedRows]:
+    """Return by rank what the cubes hold; histograms that are damaged count as missing."""
+    table = histograms.TABLE
+    keys = {
+        rank: f"{committed.prefix}/{table.chunk}"
+        for rank, (committed, _) in steps.items()
+        if table.path in committed.nodes
+    }
+    chunks = objects.get_many(list(keys.values())) if keys else {}
+    sketched = {}
+    for rank, (committed, index) in steps.items():
+        entries = table.empty()
+        if rank in keys:
+            chunk, checksums = chunks.get(keys[rank]), committed.record.checksums
+            with suppress(DamagedStore):  # `verify` tells; a question that needs them asks the step
+                entries = table.decode(committed.nodes[table.path], chunk, str(committed.key), checksums)
+        sketched[rank] = sketched_rows(index, entries)
+    return sketched
+
+
+def _encoded_sketches(
+    layout: ArrayLayout, part: Part, block: Block, sketched: Mapping[int, SketchedRows], start: int
+) -> bytes:
+    """Return the object that holds the tensors from one place of the axis."""
+    whole = layout.full()
+    width = whole.shape[-1]
+    for number, rank in enumerate(block.ranks):
+        rows, places = block.row[number], part.members[rank]
+        tensors = np.flatnonzero(rows[start : start + width] >= 0)
+        of_rank = sketched[rank]
+        where = np.full(int(rows.max(initial=-1)) + 1, -1, np.int64)
+        known = of_rank.rows < len(where)
+        where[of_rank.rows[known]] = of_rank.of_row[known]
+        held = where[rows[start + tensors]]
+        has = held >= 0
+        # (tensor, sketch, bound) becomes (sketch, bound, tensor)
+        whole[0, :, :, places, tensors[has]] = of_rank.values[held[has]]
+    return layout.encode(whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,3 +317,54 @@ def _axis(job: ConsolidateJob) -> TensorAxis:
             _AXES.clear()  # the axis of one store at a time is enough
             _AXES[key] = axis
     return axis if len(axis) == job.width else TensorAxis(axis.keys[: job.width])
+
+
+@dataclass(frozen=True, slots=True)
+class CutJob:
+    """One block of steps of one cube, for one chunk of ranks and one chunk of tensors.
+
+    Memory of the task: 8 bytes for each cell, at most 64 MiB, and the same encoded, twice.
+    """
+
+    store: StoreAddress
+    grid: CubeGrid
+    name: str
+    """The cube."""
+    block: int
+    rank_chunk: int
+    tensor_chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class CutBlock:
+    """What became of a block."""
+
+    job: CutJob
+    damage: str = ""
+    """What is damaged in the objects of its steps; nothing was written then."""
+    absent: tuple[int, ...] = ()
+    """Places of the steps without an object, rightly or not."""
+
+
+def cut_by_tensor(job: CutJob) -> CutBlock:
+    """Write one cube of a block of steps as one object. Safe to run again.
+
+    Raises:
+        StoreError: the store refused.
+    """
+    objects, layouts = open_objects(job.store), CubeLayouts(job.grid)
+    of_steps, by_tensor = layouts.per_step[job.name], layouts.by_tensor[job.name]
+    steps = job.grid.steps
+    places = range(job.block * steps, (job.block + 1) * steps)
+    keys = [f"{GROUP}/{of_steps.key((place, job.rank_chunk, job.tensor_chunk))}" for place in places]
+    contents = objects.get_many(keys)
+    values = np.empty(by_tensor.chunk, by_tensor.dtype)
+    try:
+        for number, key in enumerate(keys):
+            values[number] = of_steps.decode(contents.get(key), key)[0]
+    except DamagedStore as exc:
+        return CutBlock(job, exc.message)
+    key = by_tensor.key((job.block, job.rank_chunk, job.tensor_chunk))
+    objects.put(f"{GROUP}/{key}", by_tensor.encode(values))
+    absent = (place for place, name in zip(places, keys, strict=True) if name not in contents)
+    return CutBlock(job, absent=tuple(absent))

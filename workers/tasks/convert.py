@@ -9,25 +9,24 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from workers import events
 from workers.arrays import device_format
-from workers.arrays.digest import DIGEST_BYTES, new_digest
+from workers.arrays.digest import DIGEST_BYTES, digest, new_digest
 from workers.arrays.digest import digest as digest_of
 from workers.dump.source import DISK_ERRORS, OpenFile
 from workers.errors import UnreadableFile
 from workers.model import MIB
 from workers.store import metadata
 from workers.store.backends.deadline import supervised
-from workers.store.objects import ObjectStore
+from workers.store.objects import Gathered, NewObject, ObjectStore, Uploads
 from workers.store.opening import open_objects
 from workers.store.packed.pool_packer import PackedInPool, PoolPacker
 from workers.store.packed.shards import Packer, ShardCounter, ShardPacker
-from workers.store.pieces import Gathered, NewObject
-from workers.store.uploads import Uploads
+from workers.tasks.columns import Envelope, Envelopes
 from workers.tasks.entry_statistics import (
     UNKNOWN,
     EntryStatistics,
@@ -37,10 +36,78 @@ from workers.tasks.entry_statistics import (
     meaning,
     to_convert,
 )
-from workers.tasks.envelopes import Envelope, Envelopes
-from workers.tasks.events import Converted, ConvertFailed, ConvertStarted
-from workers.tasks.model import Entry, PooledRows, Receipt, Segment, ShardJob
-from workers.tasks.payload_buffer import PART_NBYTES, PayloadBuffer
+from workers.tasks.model import (
+    Converted,
+    ConvertFailed,
+    ConvertStarted,
+    Entry,
+    PooledRows,
+    Receipt,
+    Segment,
+    ShardJob,
+)
+
+#: Bytes that are read, digested, summarised and encoded while they are in the L2 cache. Most files are a
+#: single part of this size. A multiple of the blocks of `workers.arrays.statistics`, so that the bits of sums
+#: do not depend on it.
+PART_NBYTES: Final = MIB
+
+
+class PayloadBuffer:
+    """Memory that payloads are read into: each in the place of the one before it."""
+
+    def __init__(self, nbytes: int) -> None:
+        """Take memory of this size."""
+        self._memory = memoryview(bytearray(nbytes))
+        self._envelope: bytearray | None = None
+        """The envelope of the payload that is held, if it was read with it."""
+
+    def __len__(self) -> int:
+        """Return its size in bytes."""
+        return len(self._memory)
+
+    def hold(self, entry: Entry, nbytes: int, file: OpenFile) -> tuple[bytes, list[memoryview]]:
+        """Read a payload of `nbytes` that fits; return its digest, and its parts, one after the other."""
+        header = entry.header
+        offset, lead = (header.offset, header.lead) if header else (0, b"")
+        if nbytes <= PART_NBYTES and entry.envelope_digest is not None:
+            part = self._memory[:nbytes]
+            self._envelope = file.envelope(offset, nbytes, entry.envelope_digest, part)
+            return digest(part), [part]
+        if nbytes <= PART_NBYTES:
+            part = file.first_piece(self._memory, offset, nbytes, lead)
+            return digest(part), [part]
+        running, parts = new_digest(), []
+        for at in range(0, nbytes, PART_NBYTES):
+            part = self._memory[at : min(at + PART_NBYTES, nbytes)]
+            file.first_piece(part, offset + at, len(part), b"" if at else lead)
+            running.update(part)
+            parts.append(part)
+        return running.digest(), parts
+
+    def envelope(self, entry: Entry, file: OpenFile) -> Envelope | None:
+        """Return the envelope of the payload that was read last; None if its header has it."""
+        if entry.envelope_digest is None:
+            return None
+        content, self._envelope = self._envelope, None
+        if content is None:
+            content = file.envelope(entry.offset, entry.nbytes, entry.envelope_digest)
+        return Envelope(content, entry.offset)
+
+    def pieces(self, entry: Entry, file: OpenFile) -> Iterator[memoryview]:
+        """Yield a payload of any size in parts, each valid until the next."""
+        header = entry.header
+        lead = header.lead if header and header.view is None else b""
+        return file.pieces(self._memory[:PART_NBYTES], entry.offset, entry.nbytes, lead)
+
+    def ranges(self, entry: Entry, file: OpenFile, ranges: Iterable[tuple[int, int]]) -> memoryview:
+        """Return ranges of a payload, (offset, nbytes), one after the other."""
+        at = 0
+        for offset, nbytes in ranges:
+            file.first_piece(self._memory[at : at + nbytes], entry.offset + offset, nbytes)
+            at += nbytes
+        return self._memory[:at]
+
 
 _AnyPacker: TypeAlias = Packer | PoolPacker
 #: A payload of up to this many bytes is held in memory until it is known whether it is a copy.

@@ -31,10 +31,10 @@ import numpy as np
 
 from workers.arrays.statistics import RunningStatistics
 from workers.errors import ClusterError, PoisonedFile, WorkerDied, as_error
-from workers.host.interpreter import environment
-from workers.host.memory import data_left, data_nbytes, machine_nbytes, status_nbytes
+from workers.host.paths import environment
+from workers.host.resources import data_left, data_nbytes, machine_nbytes, status_nbytes
 from workers.model import MIB
-from workers.store.packed.blosc import BIT_SHUFFLE, compressor
+from workers.store.packed.chunks import BIT_SHUFFLE, compressor
 from workers.tasks.convert import PIECE_BYTES, convert_here, dry_run
 from workers.tasks.entry_statistics import MAX_CONVERTED_BYTES
 from workers.tasks.model import Receipt, ShardJob

@@ -7,9 +7,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from workers import __version__
 from workers.errors import REASONS, DumpIngestError
 from workers.events import Event
-from workers.store.events import STORE_OPS, RequestAbandoned, StoreClockSeen, StoreRequested
-from workers.tasks.events import Converted, ConvertFailed, ConvertStarted, Published
-from workers.tasks.model import Receipt
+from workers.store.objects import STORE_OPS, RequestAbandoned, StoreClockSeen, StoreRequested
+from workers.tasks.model import Converted, ConvertFailed, ConvertStarted, Published, Receipt
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 #: Requests to a store: a small object takes some ten milliseconds, a request that is retried for long

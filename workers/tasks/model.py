@@ -1,4 +1,4 @@
-"""Values that pass between the planner and the Dask tasks. All of them are frozen and picklable."""
+"""Values that pass between the planner and the Dask tasks, frozen and picklable; and events of the tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from workers.store.packed.pool import PooledArray
 
 if TYPE_CHECKING:  # with them come the codecs, 0.05 s, which the start of a worker does without
     from workers.store.sketches.marginals import StepMarginals
-    from workers.tasks.envelopes import Envelopes
+    from workers.tasks.columns import Envelopes
+from workers.events import Event
+from workers.store.model import CommitSummary
 
 #: Incremented whenever the same source would become other rows or values; part of every fingerprint. Another
 #: encoding of chunks does not count: steps that are stored stay as they are.
@@ -221,3 +223,34 @@ class Receipt:
     """Those of which the plan has only the digest; None if there are none."""
     pooled: tuple[PooledRows, ...] = ()
     """What was packed into the pool; `stored` and `ends` do not have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertStarted(Event):
+    """A worker began to convert a job."""
+
+    job: ShardJob
+
+
+@dataclass(frozen=True, slots=True)
+class Converted(Event):
+    """A worker wrote all shards of a job."""
+
+    job: ShardJob
+    receipt: Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertFailed(Event):
+    """A worker gave up on a job."""
+
+    job: ShardJob
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Published(Event):
+    """A worker committed a step."""
+
+    summary: CommitSummary
+    seconds: float

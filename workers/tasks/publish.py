@@ -27,13 +27,12 @@ from workers.store.opening import open_objects
 from workers.store.record import PoisonedSource, StepContents, WithoutTensors
 from workers.store.sketches import block_digests, histograms, marginals
 from workers.store.sketches.marginals import StepMarginals
-from workers.store.sketches.step_sketches import StepSketches
-from workers.store.table_checksums import checksums_of
+from workers.store.sketches.sketch_tables import StepSketches
+from workers.store.table_codec import checksums_of
 from workers.store.tables import Tables
 from workers.tasks.columns import EntryColumns
-from workers.tasks.events import Published
 from workers.tasks.index import build_tables
-from workers.tasks.model import Receipt, StepPlan
+from workers.tasks.model import Published, Receipt, StepPlan
 
 #: How many problems a commit record lists; the index has all of them.
 MAX_PROBLEMS_IN_RECORD = 100

@@ -21,8 +21,7 @@ from workers.tasks.convert import convert
 from workers.tasks.isolate import convert_in_subprocess
 from workers.tasks.model import Receipt, ShardJob, StepPlan
 from workers.tasks.publish import publish
-from workers.tasks.read_back import ReadBack, ReadBackJob, read_back
-from workers.tasks.recheck import RecheckJob, recheck
+from workers.tasks.read_back import ReadBack, ReadBackJob, RecheckJob, read_back, recheck
 
 # Plans are repetitive: they shrink to a ninth, in a fiftieth of the time that it takes to convert the step.
 _LZ4 = LZ4()
@@ -133,7 +132,7 @@ def run_read_back(packed: bytes) -> ReadBack:
 
 
 def run_recheck(packed: bytes) -> tuple[str, ...]:
-    """Run `workers.tasks.recheck.recheck`."""
+    """Run `workers.tasks.read_back.recheck`."""
     job: RecheckJob = _unpack(packed)
     return recheck(job)
 

@@ -17,14 +17,12 @@ from workers.arrays.sketches.marginals import MarginalTable
 from workers.errors import DamagedStore, StepRemoved, TensorsRemoved
 from workers.model import MIB, StepKey
 from workers.store import commit, metadata
-from workers.store.commit import Commit
-from workers.store.extending import extend
+from workers.store.commit import Commit, extend
 from workers.store.model import RowKind, StoreAddress
 from workers.store.opening import open_objects
-from workers.store.recomputed import RecomputedStatistics
 from workers.store.sketches import block_digests, histograms, marginals, sketch_tables
 from workers.store.sketches.marginals import MarginalArrays, StepMarginals
-from workers.store.step import StoredStep
+from workers.store.step import RecomputedStatistics, StoredStep
 
 _PIECE_NBYTES = 16 * MIB
 HAS_SKETCHES = "it has sketches"

@@ -30,8 +30,8 @@ from workers.arrays.dtypes import ElementType, from_name
 from workers.arrays.sketches.marginals import Marginal
 from workers.errors import UsageError
 from workers.model import StepKey
-from workers.store.attributes import parse_record
 from workers.store.model import Grid, Origin, RowKind, StoreAddress
+from workers.store.tables import parse_record
 from workers.tasks.model import Entry
 from workers.tasks.operands import InFile, Operand
 

@@ -27,8 +27,8 @@ from ingest.reader.parallel.told_placement import told_text
 from workers.arrays.comparison import no_difference
 from workers.arrays.sharded.placement_search import is_sum
 from workers.model import StepKey
-from workers.tasks.compare import PairComparison
-from workers.tasks.compare_placements import (
+from workers.tasks.compare import (
+    PairComparison,
     PlacedPair,
     PlacementAnswer,
     PlacementQuestion,

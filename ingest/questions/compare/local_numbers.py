@@ -18,7 +18,7 @@ from ingest.questions.placement.decide import fit_limit
 from workers.arrays.sharded.part_search import part_error
 from workers.errors import DamagedStore
 from workers.store.consolidated.blocks import TensorKey
-from workers.tasks.piece_elements import elements_of
+from workers.tasks.operands import elements_of
 
 #: The word before a number in a name, such as `layers.` or `layer_id=`.
 Family: TypeAlias = str

@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 from ingest.dispatch.runners import AGAIN_HINT, run_in_order
 from workers.errors import ClusterError, DumpIngestError
 from workers.store.prefetch import in_order
-from workers.tasks.compare import WHOLE_NBYTES, Pair, PairComparison, compare_pairs, pack_pairs, run_compare
-from workers.tasks.compare_placements import pack, run_packed
+from workers.tasks.compare import (
+    WHOLE_NBYTES,
+    Pair,
+    PairComparison,
+    compare_pairs,
+    pack,
+    pack_pairs,
+    run_compare,
+    run_packed,
+)
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -27,10 +27,9 @@ from workers.arrays.dtypes import from_name
 from workers.arrays.sketches.marginals import Marginal
 from workers.model import StepKey
 from workers.store import metadata
-from workers.store.attributes import attributes_of, record_of
 from workers.store.consolidated.blocks import tensors_of
 from workers.store.model import ArraySpec, RowKind, StoreAddress
-from workers.store.tables import Tables
+from workers.store.tables import Tables, attributes_of, record_of
 from workers.tasks.operands import Operand, Stored
 
 

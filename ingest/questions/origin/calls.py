@@ -20,8 +20,7 @@ from ingest.reader.flow.operator_kinds import (
     is_parameter,
 )
 from ingest.reader.step import Step
-from workers.store.model import RowKind
-from workers.store.names import tensor_name
+from workers.store.model import RowKind, tensor_name
 from workers.store.tables import Tables
 
 #: Which rows of a step are bad, (row,); see `bad_numbers`.

@@ -10,7 +10,7 @@ from ingest.questions.compare.runner import PairRunner, answer_each
 from ingest.questions.placement.decide import Certainty, Decision, decide
 from ingest.questions.placement.equal_holders import EqualHolders
 from workers.arrays.sharded.placement_search import is_sum
-from workers.tasks.compare_placements import PlacementQuestion, search_placements
+from workers.tasks.compare import PlacementQuestion, search_placements
 
 #: How many tensors that all ranks have are tried as what pieces make up.
 _AHEAD = 3

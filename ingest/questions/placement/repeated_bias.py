@@ -17,8 +17,7 @@ from workers.arrays.dtypes import from_name
 from workers.arrays.sharded.assembly import widened
 from workers.errors import DamagedStore
 from workers.store.consolidated.blocks import TensorKey
-from workers.tasks.operands import Operand
-from workers.tasks.piece_elements import elements_of
+from workers.tasks.operands import Operand, elements_of
 
 #: The most elements of an output that is looked at.
 _MAX_SIZE = 4 * 1024 * 1024

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from ingest.reader.cubes.cube_find import find
 from ingest.reader.cubes.cube_reader import CubeReader
 from workers.errors import DamagedStore, StoreError
-from workers.store.consolidated.cube_state import parse_state
-from workers.store.consolidated.cubes import GROUP
+from workers.store.consolidated.cubes import GROUP, parse_state
 from workers.store.objects import ObjectStore
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class ConsolidatedCubes(CubeReader):
         Args:
             where: a condition such as `nan_count > 0 and io == 'output'` on the statistics, the fields of
                 the tensor (`name`, `net`, `graph`, `op_type`, `op_name`, `io`, `slot`, `occurrence`), `rank`
-                and `step`, and on the columns of `workers.store.consolidated.sketch_cube.SKETCHES`. Unknown
+                and `step`, and on the columns of `workers.store.consolidated.cubes.SKETCHES`. Unknown
                 statistics are NaN. What is known between two bounds must fulfil it for all values between
                 them.
             step: only these steps.

@@ -22,10 +22,16 @@ from workers.arrays.statistics import FIELDS, NON_FINITE_FIELDS
 from workers.errors import DamagedStore
 from workers.model import StepKey, ceil_div
 from workers.store.consolidated.blocks import Block, TensorAxis
-from workers.store.consolidated.cube_state import CubeState, parse_state
-from workers.store.consolidated.cubes import CUBE, GROUP, REBUILD_HINT, CubeLayouts
+from workers.store.consolidated.cubes import (
+    CUBE,
+    GROUP,
+    REBUILD_HINT,
+    CubeLayouts,
+    CubeState,
+    parse_state,
+    read_axis,
+)
 from workers.store.consolidated.nd_arrays import ArrayLayout
-from workers.store.consolidated.tensor_axis import read_axis
 from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore
 

@@ -12,9 +12,8 @@ from ingest.reader.cubes.cube_reader import CubeReader
 from workers.arrays.bounds import BoundedColumn
 from workers.errors import DamagedStore, UsageError
 from workers.model import MIB, StepKey, ceil_div
-from workers.store.consolidated.cubes import GROUP, REBUILD_HINT
+from workers.store.consolidated.cubes import BOUNDS, GROUP, REBUILD_HINT, SKETCHES, sketch_place
 from workers.store.consolidated.nd_arrays import ArrayLayout
-from workers.store.consolidated.sketch_cube import BOUNDS, SKETCHES, sketch_place
 from workers.store.objects import ObjectStore
 from workers.store.sketches.sketch_names import PERCENTILE, is_sketch_column
 

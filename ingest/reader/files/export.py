@@ -13,8 +13,7 @@ from workers.dump import paths
 from workers.errors import DamagedStore, UsageError
 from workers.model import MIB, StepKey
 from workers.store.model import RowKind
-from workers.store.restore import begin_of, part
-from workers.store.step import StoredStep
+from workers.store.step import StoredStep, begin_of, part
 
 _PIECE_NBYTES = 16 * MIB
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from workers.errors import DumpIngestError, UsageError
-from workers.store.backends.new_file import NewFile
+from workers.store.backends.local import NewFile
 
 #: Errors of a disk, which another name in the same place does not avoid.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)

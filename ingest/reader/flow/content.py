@@ -14,9 +14,8 @@ import numpy.typing as npt
 
 from ingest.reader.indexed_step import IndexedStep
 from workers.arrays.statistics import FIELDS
-from workers.store.attributes import record_of
 from workers.store.model import RowKind
-from workers.store.tables import Tables
+from workers.store.tables import Tables, record_of
 
 #: Equal for tensors of equal content: made of the digest, or of the statistics without one.
 Content: TypeAlias = tuple[object, ...]

@@ -21,8 +21,7 @@ import numpy as np
 from ingest.reader.indexed_step import IndexedStep
 from ingest.reader.parallel.mesh import AXES, Coordinate, Coordinates, ordered
 from workers.errors import DamagedStore
-from workers.store.attributes import record_of
-from workers.store.tables import Tables
+from workers.store.tables import Tables, record_of
 
 #: Layouts that can tell coordinates. The indexes of others need not be read for them.
 _TELLING_LAYOUTS = frozenset(

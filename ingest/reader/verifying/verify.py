@@ -25,10 +25,10 @@ from workers.model import MIB, StepKey
 from workers.store import commit, metadata
 from workers.store.model import RowKind
 from workers.store.packed import pool
-from workers.store.recomputed import RecomputedStatistics
 from workers.store.sketches import block_digests, histograms, sketch_tables
 from workers.store.sketches.entry_table import rows_of
 from workers.store.sketches.sketch_tables import SketchKind
+from workers.store.step import RecomputedStatistics
 
 _PIECE_NBYTES = 16 * MIB
 #: What is said of a payload whose checksums are right.

@@ -33,8 +33,7 @@ from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store import commit, metadata
 from workers.store.commit import Commit
-from workers.store.model import RowKind
-from workers.store.names import rank_named, slot_name, step_named, tensor_name
+from workers.store.model import RowKind, rank_named, slot_name, step_named, tensor_name
 from workers.store.tables import Tables
 
 #: The graph of operators without one, in a step in which other operators have one.

@@ -23,7 +23,7 @@ from numba.core import caching, config
 
 from workers.arrays.compiled import kernel_target
 from workers.arrays.compiled.kernel_target import TARGET
-from workers.host.temporary import own_directory
+from workers.host.paths import own_directory
 
 
 def dispatchers(functions: Mapping[str, tuple[Callable[..., Any], set[str]]]) -> dict[str, Any]:

@@ -26,8 +26,7 @@ import xxhash
 from llvmlite import binding
 
 from workers.arrays.compiled import kernel_target
-from workers.host.interpreter import environment
-from workers.host.temporary import own_directory
+from workers.host.paths import environment, own_directory
 
 #: What the code of the entries depends on.
 _SOURCES: Final = (

@@ -28,7 +28,7 @@ from workers.arrays.sharded.assembly import (
     joined,
     zigzag,
 )
-from workers.host.wording import counted
+from workers.model import counted
 
 #: The most dimensions of a mesh that is guessed, and the most ways that are tried for one tensor.
 _MAX_DIMENSIONS = 4

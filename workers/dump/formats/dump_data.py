@@ -24,7 +24,7 @@ from workers.dump.formats.dump_data_tensor import Described, Item, format_name, 
 from workers.dump.formats.header import ReadAt, TensorHeader, Truncated
 from workers.dump.formats.wire import LENGTH_DELIMITED, FieldWalk, WireField, varint
 from workers.errors import UnreadableTensor
-from workers.host.wording import counted
+from workers.model import counted
 
 #: The longest header that is accepted, in bytes. For a file of version 1, everything except its payloads.
 MAX_HEADER_BYTES = 16 * 2**20

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from workers.errors import UnreadableTensor
-from workers.host.wording import counted
+from workers.model import counted
 
 #: The largest number of bytes in an integer; sizes and strides have 8. In the place of a larger one stands a
 #: text, so that no arithmetic with it can take long.

@@ -9,13 +9,10 @@ from typing import TypeVar
 
 from workers import events
 from workers.errors import StoreSilent
-from workers.host.wording import counted
-from workers.model import MIB
+from workers.model import MIB, counted
 from workers.store.backends.deadline import call_within
 from workers.store.backends.wrapper import WrapperObjects
-from workers.store.events import RequestAbandoned
-from workers.store.objects import ObjectStore, StoredObject, UnfinishedUpload
-from workers.store.pieces import NewObject
+from workers.store.objects import NewObject, ObjectStore, RequestAbandoned, StoredObject, UnfinishedUpload
 
 T = TypeVar("T")
 #: What is sent counts as progress when it is acknowledged: each of these bytes allows a second more.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from types import TracebackType
 
 from workers.errors import (
@@ -16,7 +18,6 @@ from workers.errors import (
     StoreError,
     StoreUnavailable,
 )
-from workers.store.backends.s3_session import seconds_ahead
 from workers.store.model import StoreAddress
 
 #: What reading or listing raises for a miss; the latter if a part of the key is an object itself.
@@ -109,3 +110,16 @@ def _as_skewed(exc: Exception, action: str) -> ClockSkewed | None:
 def reason_of(exc: BaseException) -> str:
     """Return the type and the text of an exception in one line of bounded length."""
     return " ".join(f"{type(exc).__name__}: {exc}".split())[:300]
+
+
+def seconds_ahead(headers: Mapping[str, str]) -> float | None:
+    """Return how far the clock of this host is ahead of the time in the headers of an answer that just came.
+
+    None if they do not tell it. Less than a second and a half counts as none: the time is in whole seconds.
+    """
+    text = headers.get("date") or headers.get("Date")
+    try:
+        ahead_s = time.time() - parsedate_to_datetime(text or "").timestamp()
+    except ValueError:
+        return None
+    return 0.0 if -0.5 <= ahead_s <= 1.5 else round(ahead_s, 1)

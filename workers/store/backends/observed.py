@@ -10,9 +10,7 @@ from typing import TypeVar
 from workers import events
 from workers.errors import StoreError
 from workers.store.backends.wrapper import WrapperObjects
-from workers.store.events import StoreRequested
-from workers.store.objects import StoredObject, UnfinishedUpload
-from workers.store.pieces import NewObject
+from workers.store.objects import NewObject, StoredObject, StoreRequested, UnfinishedUpload
 
 T = TypeVar("T")
 

@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.statistics import FIELDS
-from workers.store.model import RowKind
-from workers.store.names import tensor_name
+from workers.store.model import RowKind, tensor_name
 from workers.store.tables import Tables
 
 #: Kinds of rows that are tensors.

@@ -29,25 +29,179 @@ along the tensors (`by_tensor`): all its steps, and a few tensors, in an inner c
 The cubes of version 3 have no `commit`, and those of version 2 no `by_tensor` and no `sketches` either; those
 of version 1 have no `aggregate`, and no inner chunks in the blocks of several steps. They are read, and go on
 as they are.
+
+The cubes cannot hold histograms, of which each has as many bins as its tensor needs. `sketches` holds the
+bounds that follow from these for a few columns of `workers.store.sketches.sketch_names`, as float64, so that
+a condition is as certain as if the histograms were read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from workers.arrays.aggregate import STATISTICS
+from workers.arrays.bounds import BoundedColumn
+from workers.arrays.compiled.histogram_loops import LAST, LOWEST_EXPONENT
 from workers.arrays.digest import DIGEST_BYTES
+from workers.arrays.number_formats import format_named
+from workers.arrays.sketches.histogram_table import HistogramTable
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS, NON_FINITE_FIELDS
+from workers.errors import DamagedStore
 from workers.model import MIB
 from workers.store import metadata
-from workers.store.consolidated.blocks import TensorKey
+from workers.store.consolidated.blocks import TensorAxis, TensorKey
 from workers.store.consolidated.nd_arrays import ArrayLayout
-from workers.store.consolidated.sketch_cube import BOUNDS, SKETCHES
+from workers.store.model import Count
+from workers.store.objects import ObjectStore
+from workers.store.sketches import histograms
+from workers.store.sketches.entry_table import rows_of
+from workers.store.sketches.sketch_names import LOSS, PERCENTILE, is_sketch_column, percent_of
+from workers.store.tables import Tables
+
+#: The columns, by the names that the cubes have for them.
+SKETCHES = (
+    *("p1", "p50", "p99", "p99.9", "abs_p50", "abs_p99", "abs_p99.9"),
+    *(
+        f"{loss}_{name}"
+        for name in ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "mxfp8_e4m3", "nvfp4")
+        for loss in ("overflow", "underflow")
+    ),
+)
+BOUNDS = ("low", "high")
+_PLACES = {name.replace(".", "_"): place for place, name in enumerate(SKETCHES)}
+
+
+def sketch_place(name: str) -> int | None:
+    """Return the place in `SKETCHES` of a column of a condition, however it spells its format; None for none.
+
+    Args:
+        name: as conditions have it inside, `p99_9` for `p99.9`.
+    """
+    if not is_sketch_column(name):
+        return None
+    if loss := LOSS.fullmatch(name):
+        name = f"{loss[1]}_{format_named(loss[2]).name}"
+    elif percentile := PERCENTILE.fullmatch(name):
+        name = f"{percentile[1] or ''}p{percent_of(percentile):g}".replace(".", "_")
+    return _PLACES.get(name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SketchedRows:
+    """The columns of one step of one rank."""
+
+    rows: npt.NDArray[np.int64]
+    """(n,): the rows of the index that have a histogram."""
+    of_row: npt.NDArray[np.int64]
+    """(n,): where in `values` each of them is; equal tensors are there once."""
+    values: npt.NDArray[np.float64]
+    """(distinct, len(SKETCHES), len(BOUNDS)); NaN for percentiles of tensors without a finite element."""
+    without: int
+    """How many other tensors of real numbers there are: those that lack a histogram."""
+
+
+def sketched_rows(index: Tables, entries: npt.NDArray[np.int64]) -> SketchedRows:
+    """Return the rows of the cubes for a step. A histogram that contradicts the statistics is left out.
+
+    Args:
+        index: the index of the step.
+        entries: the table of its histograms, `histograms.TABLE`.
+    """
+    counted = np.array(histograms.counted_rows(index), np.int64)
+    sketch_of = _numbers_of_rows(index, entries, counted)
+    first_rows, members = _distinct(counted, sketch_of)
+    table, is_known = _table(index, entries, first_rows, sketch_of[first_rows])
+    kept = is_known[members]
+    elements = index.statistic("count")[first_rows]
+    return SketchedRows(counted[kept], members[kept], _values(table, elements), int((~kept).sum()))
+
+
+def _numbers_of_rows(
+    index: Tables, entries: npt.NDArray[np.int64], counted: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Return by row of the index the row whose entries it shares, (row,); -1 for rows without any."""
+    shared = np.full(len(index.labels), -1, np.int64)
+    own = np.array(rows_of(entries), np.int64)
+    own = own[(own >= 0) & (own < len(shared))]
+    if not len(own) or not len(counted):
+        return shared
+    contents = histograms.contents_of(index)
+    first_of: dict[tuple[object, ...], int] = {}
+    for row in own.tolist():
+        first_of.setdefault(contents[row], row)
+    shared[counted] = [first_of.get(contents[row], -1) for row in counted.tolist()]
+    shared[own] = own
+    return shared
+
+
+def _distinct(
+    counted: npt.NDArray[np.int64], sketch_of: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return rows that stand for equal ones, (distinct,), and the place in them of each row, (counted,)."""
+    # A row without entries stands for itself.
+    sharing = np.where(sketch_of[counted] >= 0, sketch_of[counted], -1 - counted)
+    _, first, members = np.unique(sharing, return_index=True, return_inverse=True)
+    return counted[first], members.reshape(-1)
+
+
+def _table(
+    index: Tables,
+    entries: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.int64],
+    sketch_of: npt.NDArray[np.int64],
+) -> tuple[HistogramTable, npt.NDArray[np.bool_]]:
+    """Return the histograms of these rows, and which of them agree with the statistics, (row,)."""
+    place_of = np.full(len(index.labels), -1, np.int64)
+    place_of[sketch_of[sketch_of >= 0]] = np.flatnonzero(sketch_of >= 0)
+    in_range = (entries[:, 0] >= 0) & (entries[:, 0] < len(place_of))
+    entries = entries[in_range]
+    tensor, bins = place_of[entries[:, 0]], entries[:, 1:]
+    possible = (bins[:, 0] >= LOWEST_EXPONENT) & (bins[:, 0] <= LOWEST_EXPONENT + LAST)
+    possible &= (bins[:, 1:] >= 0).all(axis=1)
+    is_known = np.ones(len(rows), bool)
+    is_known[tensor[(tensor >= 0) & ~possible]] = False
+    used = (tensor >= 0) & possible
+    tensor, bins = tensor[used], bins[used]
+    statistics = dict(zip(FIELDS, index.statistics[rows].T, strict=True))
+    for column, sign, infinite in (
+        (1, "positive_count", "pos_inf_count"),
+        (2, "negative_count", "neg_inf_count"),
+    ):
+        counted = np.zeros(len(rows), np.int64)
+        np.add.at(counted, tensor, bins[:, column])
+        is_known &= counted == statistics[sign] - statistics[infinite]
+    is_known &= statistics["zero_count"] >= 0
+    zeros = np.where(is_known, statistics["zero_count"], 0).astype(np.int64)
+    kept = is_known[tensor]
+    return HistogramTable.of_entries(
+        tensor[kept], bins[kept], zeros, statistics["min"], statistics["max"]
+    ), is_known
+
+
+def _values(table: HistogramTable, elements: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    values = np.empty((table.tensors, len(SKETCHES), len(BOUNDS)))
+    for name, place in _PLACES.items():
+        values[:, place, 0], values[:, place, 1] = _column(name, table, elements)
+    return values
+
+
+def _column(name: str, table: HistogramTable, elements: npt.NDArray[np.float64]) -> BoundedColumn:
+    if percentile := PERCENTILE.fullmatch(name):
+        return table.quantile(percent_of(percentile) / 100, magnitude=percentile[1] is not None)
+    loss = LOSS.fullmatch(name)
+    assert loss is not None  # noqa: S101  (for mypy: these are the other columns)
+    target = format_named(loss[2])
+    lost = table.overflow(target) if loss[1] == "overflow" else table.underflow(target)
+    some = np.where(elements > 0, elements, 1.0)
+    return BoundedColumn(lost.low / some, lost.high / some)
+
 
 GROUP = "consolidated"
 #: The group in it of the cubes that are cut along the tensors.
@@ -307,3 +461,140 @@ class CubeLayouts:
 def _missing(fill: Any) -> dict[str, Any]:
     # By this, xarray shows what a rank does not have as missing, and not as a count of -1.
     return {"_FillValue": fill} if isinstance(fill, int) else {}
+
+
+#: What this version reads and writes.
+_KNOWN_VERSIONS = (1, 2, 3, 4)
+#: No table of (step, rank) is larger: it takes half a GiB.
+_MAX_TABLE = 1 << 26
+
+
+class CubeState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the metadata of the cubes says about them: how long the axes are, and what is being written.
+
+    The fields are in the order in which they are written.
+    """
+
+    epoch: str
+    """Changes when the cubes are made again."""
+    revision: Count
+    """How often the metadata was written."""
+    rewrites: Count
+    """How often a writer began to write steps again that were in the cubes."""
+    rewriting: tuple[Length, ...]
+    """Places of the steps that are being written again: nobody may trust what the cubes hold of them."""
+    grid: CubeGrid
+    steps: Length = 0
+    ranks: Length = 0
+    tensors: Length = 0
+    consolidated_at: str = ""
+    """When the metadata was written, ISO 8601."""
+    version: int = CUBES_VERSION
+    uncut: tuple[Length, ...] = ()
+    """Full blocks of steps that the cubes by tensor do not hold, or not as they are now. Ascending."""
+
+    @property
+    def full_blocks(self) -> int:
+        """How many blocks of steps are full."""
+        return self.steps // self.grid.steps
+
+    @property
+    def has_cubes_by_tensor(self) -> bool:
+        """Whether the cubes are written once more, cut along the tensors."""
+        return self.version >= WITH_CUBES_BY_TENSOR
+
+    def is_cut(self, block: int) -> bool:
+        """Return whether the cubes by tensor hold a block of steps."""
+        return self.has_cubes_by_tensor and block < self.full_blocks and block not in self.uncut
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the lengths fit each other, and the tables of (step, rank) fit into memory."""
+        return (
+            self.grid.is_possible
+            and self.steps * self.ranks <= _MAX_TABLE
+            and max(self.rewriting, default=-1) < self.steps
+            and max(self.uncut, default=-1) < self.full_blocks
+        )
+
+    def document(self) -> metadata.Document:
+        """Return the metadata of the group, with that of all arrays in it."""
+        layouts = CubeLayouts(self.grid, self.version)
+        documents = layouts.documents(self.steps, self.ranks, self.tensors)
+        attributes = msgspec.to_builtins(self)
+        if not self.has_cubes_by_tensor:
+            del attributes["uncut"]  # software of that time refuses fields that it does not know
+        document = metadata.leaf(attributes, documents)
+        # By this, xarray takes them for coordinates (CF conventions, section 5).
+        document["attributes"]["coordinates"] = " ".join((*KEY_FIELDS, "name"))
+        return document
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+_DECODE_VERSION = msgspec.json.Decoder(_Version).decode
+_DECODE_STATE = msgspec.json.Decoder(CubeState).decode
+
+
+def parse_state(data: bytes | None) -> CubeState | None:
+    """Read the metadata of the cubes; None if there are none, or those of another version.
+
+    Raises:
+        DamagedStore: it is damaged.
+    """
+    if data is None:
+        return None
+    try:
+        written = metadata.own_attributes(data)
+        if _DECODE_VERSION(written).version not in _KNOWN_VERSIONS:
+            return None
+        state = _DECODE_STATE(written)
+    except (ValueError, RecursionError) as exc:
+        raise DamagedStore(f"{GROUP}/zarr.json is damaged: {exc}", hint=REBUILD_HINT) from exc
+    if not state.is_possible:
+        raise DamagedStore(f"{GROUP}/zarr.json has impossible lengths", hint=REBUILD_HINT)
+    return state
+
+
+def unique_names(keys: Sequence[TensorKey], taken: set[str]) -> list[str]:
+    """Return a name for each of `keys` that occurs once: its own if that is free, otherwise with its graph.
+
+    `taken` has the names given before; the new ones are added to it.
+    """
+    names = []
+    for key in keys:
+        name = _free_name(key, taken)
+        taken.add(name)
+        names.append(name)
+    return names
+
+
+def _free_name(key: TensorKey, taken: set[str]) -> str:
+    name = f"{key.name}~{key.copy}" if key.copy else key.name
+    longest = f"{key.net}/{key.graph}/{name}"
+    for candidate in (name, f"{key.graph}/{name}", longest):
+        if candidate not in taken:
+            return candidate
+    return f"{longest}~{len(taken)}"
+
+
+def read_axis(objects: ObjectStore, layouts: CubeLayouts, width: int) -> TensorAxis:
+    """Read the first `width` tensors of the axis.
+
+    Raises:
+        DamagedStore: they are missing or damaged.
+    """
+    columns = []
+    for name in KEY_FIELDS:
+        layout = layouts.keys[name]
+        keys = [f"{GROUP}/{key}" for key in layout.keys((width,)).values()]
+        chunks = objects.get_many(keys)
+        parts = []
+        for key in keys:
+            if key not in chunks:
+                raise DamagedStore(f"{key}: missing", hint=REBUILD_HINT)
+            parts.append(layout.decode(chunks[key], key))
+        columns.append(np.concatenate(parts)[:width].tolist() if parts else [])
+    return TensorAxis(TensorKey(*column) for column in zip(*columns, strict=True))

@@ -20,7 +20,7 @@ from numcodecs import Blosc, VLenUTF8, Zstd
 from workers.errors import DamagedStore
 from workers.model import ceil_div
 from workers.store import untrusted
-from workers.store.packed.blosc import SHUFFLE, compressor
+from workers.store.packed.chunks import SHUFFLE, compressor
 from workers.store.packed.shards import crc32c, without_crc32c
 
 Array: TypeAlias = npt.NDArray[Any]

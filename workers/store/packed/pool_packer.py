@@ -15,11 +15,10 @@ from numcodecs import blosc
 from workers.model import MIB, StepKey, ceil_div
 from workers.store import metadata
 from workers.store.model import ArraySpec
-from workers.store.objects import ObjectStore, StoredObject
+from workers.store.objects import Gathered, ObjectStore, StoredObject
 from workers.store.packed import pool
 from workers.store.packed.pool import PooledArray
 from workers.store.packed.shards import ShardPacker
-from workers.store.pieces import Gathered
 
 #: Elements are held in blocks of this size: numpy asks for huge pages for them, and taking and clearing small
 #: pages would cost more than the copy. A multiple of usual chunks, which are then encoded where they lie.

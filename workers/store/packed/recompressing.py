@@ -23,11 +23,10 @@ from workers.store.announcements import REMOVED, announce
 from workers.store.backends.deadline import supervised
 from workers.store.commit import Commit
 from workers.store.model import ArraySpec
-from workers.store.objects import ObjectStore
+from workers.store.objects import Gathered, ObjectStore
+from workers.store.packed.chunks import BY_BLOSC
 from workers.store.packed.pool import without_pool
 from workers.store.packed.shards import ShardPacker, ShardReader
-from workers.store.packed.sparse_chunks import BY_BLOSC
-from workers.store.pieces import Gathered
 from workers.store.record import LEAF
 from workers.store.tombstones import Tombstone
 

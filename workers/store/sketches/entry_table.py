@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from workers.errors import DamagedStore
 from workers.store import metadata, table_codec
-from workers.store.table_checksums import NO_CHECKSUMS, refuse_foreign
+from workers.store.table_codec import NO_CHECKSUMS, refuse_foreign
 
 ROW = "row"
 

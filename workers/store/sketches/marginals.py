@@ -31,7 +31,7 @@ from workers.store import metadata, untrusted
 from workers.store.consolidated.nd_arrays import ArrayLayout
 from workers.store.sketches import histograms
 from workers.store.sketches.entry_table import EntryTable, is_of_rows, rows_of
-from workers.store.table_checksums import NO_CHECKSUMS, refuse_foreign
+from workers.store.table_codec import NO_CHECKSUMS, refuse_foreign
 from workers.store.tables import Tables
 
 #: Places of an inner chunk, and inner chunks of a shard.

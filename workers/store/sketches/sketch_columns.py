@@ -24,7 +24,7 @@ from workers.errors import UsageError
 from workers.store.sketches import histograms
 from workers.store.sketches.marginals import rows_without_marginals
 from workers.store.sketches.sketch_names import COUNTS, LOSS, PERCENTILE, percent_of
-from workers.store.sketches.step_sketches import StepSketches
+from workers.store.sketches.sketch_tables import StepSketches
 from workers.store.tables import Tables
 
 HINT = "The setting `sketches` adds them to new steps, `dump-ingest sketch` to old ones."

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
 
 from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.errors import DamagedStore
 from workers.store import metadata
 from workers.store.sketches import block_digests, histograms, marginals
+from workers.store.sketches.marginals import StepMarginals
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +75,14 @@ def chunk_keys(nodes: Mapping[str, metadata.Document]) -> list[str]:
         except DamagedStore:
             continue
     return keys
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepSketches:
+    """The histograms and the marginals of a step as they are stored."""
+
+    histograms: npt.NDArray[np.int64] = field(default_factory=histograms.TABLE.empty)
+    """Entries of `workers.store.sketches.histograms.TABLE`."""
+    marginals: StepMarginals = field(default_factory=StepMarginals.none)
+    scope: MarginalScope = MarginalScope.NONE
+    """The tensors of which marginals were made."""

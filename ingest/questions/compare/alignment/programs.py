@@ -24,8 +24,7 @@ from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.reader.flow.operator_kinds import is_input
 from workers.store.consolidated.blocks import OperatorKey
-from workers.tasks.compare import Pair
-from workers.tasks.contents import are_turned
+from workers.tasks.compare import Pair, are_turned
 
 _MATCHED_BY = {
     Because.CONTENT: MatchedBy.CONTENT,

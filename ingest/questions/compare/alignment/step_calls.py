@@ -16,7 +16,7 @@ from ingest.reader.flow.operator_kinds import is_input, is_output
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS
 from workers.store.consolidated.blocks import OperatorKey
-from workers.tasks.contents import read_contents
+from workers.tasks.compare import read_contents
 
 _L1 = "l1:"
 _COLUMNS = tuple(FIELDS.index(name) if name in FIELDS else None for name in MARKS)

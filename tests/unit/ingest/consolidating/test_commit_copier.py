@@ -23,8 +23,7 @@ from tests.wrapped_objects import WrappedObjects
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.announcements import CHANGED, REMOVED, announce, read_announcements
-from workers.store.consolidated.cube_state import CubeState
-from workers.store.consolidated.cubes import GROUP
+from workers.store.consolidated.cubes import GROUP, CubeState
 from workers.store.objects import ObjectStore
 from workers.store.record import WithoutTensors
 

@@ -10,7 +10,7 @@ import pytest
 
 from ingest.dispatch.processes import ProcessWorkers, count_of_workers
 from workers.errors import ClusterError
-from workers.host.cpu import CpuLimits
+from workers.host.resources import CpuLimits
 
 pytestmark = pytest.mark.timeout(180)
 

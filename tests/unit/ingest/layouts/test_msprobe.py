@@ -22,7 +22,7 @@ from workers.dump.formats.header import Container
 from workers.dump.formats.pt import read_headers
 from workers.dump.model import TensorName
 from workers.model import SourceFile, StepKey
-from workers.tasks.reported_vs_computed import disagreements
+from workers.tasks.index import disagreements
 
 TREES = (
     "msprobe-26.2.0-mindspore-cpu",

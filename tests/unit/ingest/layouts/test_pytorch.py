@@ -25,9 +25,8 @@ from tests.torch_truth import COMPOSITE, LAYOUTS, ODD_LAYOUT, differences, truth
 from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store import metadata
-from workers.store.restore import is_view
-from workers.tasks.read_back import ReadBackJob, ReadBackVerdict, read_back
-from workers.tasks.recheck import RecheckJob, recheck
+from workers.store.step import is_view
+from workers.tasks.read_back import ReadBackJob, ReadBackVerdict, RecheckJob, read_back, recheck
 
 #: The directory of each dump, below that of its `truth.json`.
 DUMPS = {

@@ -21,8 +21,8 @@ from tests.metric_values import NOW, listing, look, series, value
 from tests.pipeline import plan_all
 from workers.errors import REASONS, ClusterError, DamagedStore, StoreUnavailable
 from workers.model import StepKey
-from workers.store.events import STORE_OPS
 from workers.store.model import CommitSummary
+from workers.store.objects import STORE_OPS
 from workers.tasks.model import StepPlan
 
 

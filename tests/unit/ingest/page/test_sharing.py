@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ingest.page.sharing import MOST_UNDER_WAY, PageBusy, PageMetrics, SharedAnswers
 from workers.errors import REASONS
 from workers.events import Event
-from workers.store.events import StoreRequested
+from workers.store.objects import StoreRequested
 
 
 def test_many_viewers_cost_one_answer() -> None:

@@ -23,7 +23,7 @@ from tests.services import Heard, ingest, make_service, observed_service
 from workers.errors import ClusterError, DamagedStore
 from workers.model import StepKey
 from workers.tasks import run
-from workers.tasks.recheck import RecheckJob, recheck
+from workers.tasks.read_back import RecheckJob, recheck
 
 pytestmark = pytest.mark.timeout(60)
 KEY = StepKey(0, 1)

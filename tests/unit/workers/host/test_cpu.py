@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from workers.errors import UsageError
-from workers.host.cpu import CpuLimits, Throttle, format_cpus, parse_cpus
+from workers.host.resources import CpuLimits, Throttle, format_cpus, parse_cpus
 
 ROOT = Path(__file__).parents[4]
 
@@ -33,7 +33,7 @@ def test_priority_and_processors_are_taken_by_the_process_and_what_it_starts() -
     code = (
         "import os, subprocess, sys\n"
         "from workers.errors import UsageError\n"
-        "from workers.host.cpu import CpuLimits\n"
+        "from workers.host.resources import CpuLimits\n"
         "before = os.nice(0)\n"
         f"CpuLimits(5, frozenset([{first}])).apply()\n"
         "CpuLimits(2).apply()\n"  # would be a higher one
@@ -54,7 +54,7 @@ def test_priority_and_processors_are_taken_by_the_process_and_what_it_starts() -
 def test_a_priority_that_somebody_raised_stays() -> None:
     code = (
         "import os\n"
-        "from workers.host.cpu import CpuLimits\n"
+        "from workers.host.resources import CpuLimits\n"
         "raised = os.nice(-1)\n"
         "CpuLimits().apply()\n"
         "print(os.nice(0) - raised)"

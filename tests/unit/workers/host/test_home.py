@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from workers.errors import UsageError
-from workers.host.home import absolute
+from workers.host.paths import absolute
 
 
 def test_a_home_directory_is_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.host.interpreter import environment
+from workers.host.paths import environment
 
 ROOT = Path(__file__).parents[4]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from workers.errors import ClusterError
-from workers.host.temporary import check_scratch, is_private, own_directory
+from workers.host.paths import check_scratch, is_private, own_directory
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from workers.host.watchdog import answer_watchdog
+from workers.host.heartbeat import answer_watchdog
 
 
 def waiting(systemd: socket.socket) -> Iterator[bytes]:

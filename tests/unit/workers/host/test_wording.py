@@ -1,6 +1,6 @@
 """Words of messages."""
 
-from workers.host.wording import counted
+from workers.model import counted
 
 
 def test_a_noun_agrees_with_its_count() -> None:

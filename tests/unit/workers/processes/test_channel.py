@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from workers.processes.channel import Channel
+from workers.processes import Channel
 
 
 def pair() -> tuple[Channel, Channel]:

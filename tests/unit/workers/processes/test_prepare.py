@@ -10,8 +10,8 @@ ROOT = Path(__file__).parents[4]
 def test_a_worker_keeps_to_limits_and_loads_no_service() -> None:
     code = (
         "import os, sys\n"
-        "from workers.host.cpu import CpuLimits, throttle\n"
-        "from workers.processes.prepare import prepare\n"
+        "from workers.host.resources import CpuLimits, throttle\n"
+        "from workers.processes import prepare\n"
         "prepare(CpuLimits(nice=7, share=0.5), 0.25)\n"
         "print(max(os.nice(0), 7) == os.nice(0), throttle._share, 'ingest' in sys.modules)"
     )

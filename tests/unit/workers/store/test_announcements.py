@@ -9,7 +9,7 @@ from bench.steps import commit_tables, make_tables
 from tests.wrapped_objects import WrappedObjects
 from workers.errors import StoreUnavailable
 from workers.model import StepKey
-from workers.store import commit, extending
+from workers.store import commit
 from workers.store.announcements import CHANGED, REMOVED, announce, changing, read_announcements
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
@@ -74,7 +74,7 @@ def _drop_tensors(objects: ObjectStore) -> None:
 
 
 def _extend(objects: ObjectStore) -> None:
-    assert extending.extend(objects, present(objects), {"more": {"node_type": "group"}}, {})
+    assert commit.extend(objects, present(objects), {"more": {"node_type": "group"}}, {})
 
 
 def _spoil_and_publish(objects: ObjectStore) -> None:

@@ -7,8 +7,7 @@ import pytest
 
 from bench.steps import make_tables
 from workers.model import StepKey
-from workers.store.attributes import attributes_of, record_of
-from workers.store.tables import LABELS, Tables
+from workers.store.tables import LABELS, Tables, attributes_of, record_of
 
 
 def tables(*rows: tuple[str, Any]) -> Tables:

@@ -8,8 +8,7 @@ import pytest
 from tests.made_steps import made_commit
 from workers.model import StepKey
 from workers.store.commit import encode_leaf
-from workers.store.compact_leaf import CompactLeaf, Nodes
-from workers.store.record import decode_nodes
+from workers.store.record import CompactLeaf, Nodes, decode_nodes
 
 NAME = "ab12cd34" * 4
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from workers import events
 from workers.events import Event
-from workers.store.events import STORE_OPS, StoreRequested
+from workers.store.objects import STORE_OPS, StoreRequested
 from workers.store.opening import connect, resolve
 
 

@@ -11,8 +11,7 @@ from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.commit import Commit
-from workers.store.extending import extend
+from workers.store.commit import Commit, extend
 from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects

@@ -11,8 +11,8 @@ from tests.made_steps import made_commit
 from workers.errors import DamagedStore
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.leaf_checksum import has_wrong_checksum, with_checksum, without_checksum
 from workers.store.metadata import encode, group, leaf
+from workers.store.record import has_wrong_checksum, with_checksum, without_checksum
 
 KEY = StepKey(0, 8)
 DOCUMENT = encode(leaf(made_commit(KEY, "ab12" * 8).record.to_dict(), {"ab12" * 8: group()}))

@@ -4,7 +4,7 @@ import pytest
 
 from workers.model import StepKey
 from workers.store.consolidated.blocks import TensorKey
-from workers.store.names import rank_named, slot_name, step_named, tensor_name
+from workers.store.model import rank_named, slot_name, step_named, tensor_name
 
 
 def test_name_is_operator_and_slot() -> None:

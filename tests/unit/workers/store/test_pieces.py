@@ -1,6 +1,6 @@
 """Objects in pieces: gathered in memory, they are put as a whole when they are closed."""
 
-from workers.store.pieces import Gathered
+from workers.store.objects import Gathered
 
 
 def test_the_whole_is_put_once_when_it_is_closed() -> None:

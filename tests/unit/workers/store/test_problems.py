@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.store.problems import disagreeing, with_disagreement
+from workers.store.tables import disagreeing, with_disagreement
 
 
 def test_the_text_is_that_of_earlier_versions() -> None:

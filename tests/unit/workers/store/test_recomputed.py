@@ -11,8 +11,7 @@ from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly, plan_all
 from tests.pipeline import run as run_plan
 from workers.store.model import Grid
-from workers.store.recomputed import RecomputedStatistics
-from workers.store.step import StoredStep
+from workers.store.step import RecomputedStatistics, StoredStep
 
 PIECE = 64
 

@@ -10,9 +10,9 @@ from ingest.store_gc.plan import GcPolicy
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import plan_all
 from workers.errors import SourceChanged
+from workers.store.commit import refuse_without_pool, refuse_without_shards
 from workers.store.objects import ObjectStore
 from workers.store.packed import pool
-from workers.store.removed_meanwhile import refuse_without_pool, refuse_without_shards
 from workers.tasks.convert import convert
 from workers.tasks.publish import publish
 

@@ -10,7 +10,8 @@ from tests.npy_files import MadeDump, npy_bytes
 from tests.pipeline import SMALL_GRID, plan_all, run
 from workers.dump.paths import from_text
 from workers.errors import DamagedStore
-from workers.store import commit, restore
+from workers.store import commit
+from workers.store import step as steps
 from workers.store.opening import open_objects
 from workers.store.step import StoredStep
 from workers.tasks.model import StepPlan
@@ -30,10 +31,10 @@ def restored(step: StoredStep) -> dict[str, bytes]:
     for row, payload in step.payloads(range(len(step.tables.labels)), 64):
         if step.tables.label("kind")[row] == "statistics":
             continue
-        part = b"".join(restore.part(step, row, payload))
-        assert len(part) == restore.nbytes_of(step, row)
+        part = b"".join(steps.part(step, row, payload))
+        assert len(part) == steps.nbytes_of(step, row)
         file = files.setdefault(from_text(str(step.tables.label("source")[row])), bytearray())
-        begin = restore.begin_of(step, row)
+        begin = steps.begin_of(step, row)
         file.extend(bytes(max(begin + len(part) - len(file), 0)))
         file[begin : begin + len(part)] = part
     return {path: bytes(content) for path, content in files.items()}
@@ -58,14 +59,14 @@ def step(made: MadeDump, store: Path) -> StoredStep:
 def test_a_part_has_the_envelope_of_the_payload(step: StoredStep) -> None:
     (content,) = restored(step).values()
     assert content == npy_bytes(np.arange(40, dtype=">f8"))
-    assert restore.begin_of(step, 0) == 0
-    assert restore.nbytes_of(step, 0) == len(content)
+    assert steps.begin_of(step, 0) == 0
+    assert steps.nbytes_of(step, 0) == len(content)
 
 
 def test_a_payload_that_does_not_match_its_digest_is_damage(step: StoredStep) -> None:
     """At its end: a caller must not keep what it was given before."""
     pieces = iter([bytes(8), bytes(312)])
-    parts = restore.part(step, 0, pieces)
+    parts = steps.part(step, 0, pieces)
     assert next(parts)
     with pytest.raises(DamagedStore, match="digest does not match"):
         list(parts)

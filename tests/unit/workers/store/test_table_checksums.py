@@ -19,12 +19,11 @@ from workers.model import StepKey
 from workers.rules.load import load_rules
 from workers.store import commit, tables
 from workers.store.commit import Commit
-from workers.store.leaf_checksum import without_checksum
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 from workers.store.packed import recompressing
-from workers.store.record import WithoutTensors
-from workers.store.table_checksums import checksums_of, refuse_foreign
+from workers.store.record import WithoutTensors, without_checksum
+from workers.store.table_codec import checksums_of, refuse_foreign
 from workers.store.tables import Tables
 from workers.tasks import publish as publishing
 from workers.tasks.convert import convert

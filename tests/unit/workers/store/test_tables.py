@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from workers.arrays import statistics
 from workers.errors import DamagedStore
 from workers.store import tables
-from workers.store.problems import with_disagreement
-from workers.store.tables import LABELS, NUMBERS, Tables
+from workers.store.tables import LABELS, NUMBERS, Tables, with_disagreement
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 

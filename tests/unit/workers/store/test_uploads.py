@@ -8,9 +8,9 @@ import pytest
 
 from tests.wrapped_objects import WrappedObjects
 from workers.errors import StoreUnavailable
-from workers.store import uploads
+from workers.store import objects
+from workers.store.objects import Uploads
 from workers.store.opening import connect, resolve
-from workers.store.uploads import Uploads
 
 
 class SlowStore(WrappedObjects):
@@ -66,7 +66,7 @@ def test_everything_is_there_when_the_block_has_ended(slow: SlowStore) -> None:
             running.put(f"a/{number}", bytearray([number]))
     assert slow.sizes("a") == {str(number): 1 for number in range(20)}
     assert [slow.get(f"a/{number}") for number in range(20)] == [bytes([number]) for number in range(20)]
-    assert slow.most_at_once <= uploads.UPLOADS_AT_ONCE
+    assert slow.most_at_once <= objects.UPLOADS_AT_ONCE
 
 
 def test_the_task_goes_on_while_an_object_is_written(slow: SlowStore) -> None:
@@ -88,7 +88,7 @@ def test_the_buffer_of_the_caller_is_free_at_once(slow: SlowStore) -> None:
 
 
 def test_bytes_on_their_way_are_bounded(slow: SlowStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "UPLOADS_NBYTES", 100)
+    monkeypatch.setattr(objects, "UPLOADS_NBYTES", 100)
     slow.go.set()
     with Uploads(slow) as running:
         for number, size in enumerate([60, 40, 60, 60, 500, 10, 90]):

@@ -10,8 +10,8 @@ from tests.npy_files import MadeDump
 from tests.operands import in_files, in_store
 from workers.arrays.sharded.assembly import Piece, joined
 from workers.arrays.sharded.placement_search import Pieces
-from workers.tasks import piece_elements
-from workers.tasks.compare_placements import (
+from workers.tasks import operands
+from workers.tasks.compare import (
     PlacedPair,
     PlacementQuestion,
     compare_placed,
@@ -24,11 +24,11 @@ WHOLE = np.random.default_rng(0).normal(size=(8, 30)).astype(np.float32)
 PARTS = np.split(WHOLE, 2, axis=1)
 
 
-@pytest.mark.parametrize("limit", [piece_elements.WHOLE_NBYTES, 0])
+@pytest.mark.parametrize("limit", [operands.WHOLE_NBYTES, 0])
 def test_pieces_in_a_store_against_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
-    monkeypatch.setattr(piece_elements, "WHOLE_NBYTES", limit)
+    monkeypatch.setattr(operands, "WHOLE_NBYTES", limit)
     a = tuple(in_store(MadeDump(tmp_path / "a"), tmp_path / "store", *PARTS))
     b = tuple(in_files(MadeDump(tmp_path / "b"), WHOLE))
     question = PlacementQuestion(
@@ -77,8 +77,8 @@ def test_text_is_not_taken_for_numbers(tmp_path: Path) -> None:
 def test_the_same_elements_are_equal_whether_they_are_read_whole_or_by_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(piece_elements, "WHOLE_NBYTES", 0)
-    monkeypatch.setattr(piece_elements, "_WINDOW", 8)
+    monkeypatch.setattr(operands, "WHOLE_NBYTES", 0)
+    monkeypatch.setattr(operands, "_WINDOW", 8)
     values = WHOLE.astype(">f8")
     a, b = (
         tuple(in_files(MadeDump(tmp_path / order), np.asarray(values, order=order))) for order in ("C", "F")

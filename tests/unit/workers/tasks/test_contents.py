@@ -7,8 +7,7 @@ from tests.npy_files import MadeDump
 from tests.operands import in_files
 from workers.arrays.digest import digest
 from workers.arrays.statistics import FIELDS
-from workers.tasks.compare import Pair
-from workers.tasks.contents import are_turned, read_contents
+from workers.tasks.compare import Pair, are_turned, read_contents
 
 
 def test_content_of_files(made: MadeDump) -> None:

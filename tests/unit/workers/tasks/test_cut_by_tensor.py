@@ -9,7 +9,7 @@ from workers.store import commit
 from workers.store.consolidated.cubes import CubeGrid
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
-from workers.tasks.cut_by_tensor import CutBlock, CutJob, cut_by_tensor
+from workers.tasks.consolidate import CutBlock, CutJob, cut_by_tensor
 
 
 @pytest.fixture

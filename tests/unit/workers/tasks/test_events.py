@@ -12,7 +12,7 @@ from workers import events
 from workers.errors import SourceChanged
 from workers.events import Event
 from workers.tasks.convert import convert
-from workers.tasks.events import Converted, ConvertFailed, ConvertStarted, Published
+from workers.tasks.model import Converted, ConvertFailed, ConvertStarted, Published
 
 
 @pytest.fixture

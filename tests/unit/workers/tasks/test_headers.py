@@ -6,7 +6,7 @@ import pytest
 
 from workers.arrays.dtypes import from_name
 from workers.dump.formats.header import TensorHeader
-from workers.tasks.headers import Headers
+from workers.tasks.columns import Headers
 
 SHARED = TensorHeader(from_name("float32"), (2,), offset=128, nbytes=8, lead=b"npy", tail=b"")
 LIKE = [SHARED._replace(lead=bytes([number]), tail=b"\xff") for number in range(3)]

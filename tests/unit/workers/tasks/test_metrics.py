@@ -12,8 +12,8 @@ from tests.pipeline import plan_all, run
 from workers import events
 from workers.errors import SourceChanged, StoreUnavailable
 from workers.store.opening import connect, resolve
-from workers.tasks.events import ConvertFailed, ConvertStarted
 from workers.tasks.metrics import StoreMetrics, WorkerMetrics
+from workers.tasks.model import ConvertFailed, ConvertStarted
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from workers.dump.source import OpenFile, envelope_digest
 from workers.errors import SourceChanged
 from workers.model import SourceFile
 from workers.store.model import RowKind
-from workers.tasks.envelopes import Envelope
+from workers.tasks.columns import Envelope
+from workers.tasks.convert import PART_NBYTES, PayloadBuffer
 from workers.tasks.model import Entry
-from workers.tasks.payload_buffer import PART_NBYTES, PayloadBuffer
 
 LEAD = b"a header"
 

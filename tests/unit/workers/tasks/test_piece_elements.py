@@ -12,9 +12,8 @@ from tests.npy_files import MadeDump
 from tests.operands import in_files, in_store
 from workers.arrays.sharded.placement_search import Pieces
 from workers.errors import DamagedStore
-from workers.tasks import piece_elements
-from workers.tasks.operands import Operand, Stored
-from workers.tasks.piece_elements import RangedElements, elements_of, with_twins
+from workers.tasks import operands
+from workers.tasks.operands import Operand, RangedElements, Stored, elements_of, with_twins
 
 VALUES = np.arange(1000, dtype="<f4").reshape(10, 100)
 
@@ -22,8 +21,8 @@ VALUES = np.arange(1000, dtype="<f4").reshape(10, 100)
 @pytest.fixture(params=["together", "by range"])
 def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "by range":
-        monkeypatch.setattr(piece_elements, "WHOLE_NBYTES", 0)
-        monkeypatch.setattr(piece_elements, "_WINDOW", 64)
+        monkeypatch.setattr(operands, "WHOLE_NBYTES", 0)
+        monkeypatch.setattr(operands, "_WINDOW", 64)
     return str(request.param)
 
 
@@ -59,16 +58,16 @@ def test_equal_pieces_of_a_dump_are_known_once_they_are_read(tmp_path: Path) -> 
 
 def test_what_is_read_in_order_is_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (operand,) = in_files(MadeDump(tmp_path / "dump"), VALUES)
-    monkeypatch.setattr(piece_elements, "WHOLE_NBYTES", 0)
-    monkeypatch.setattr(piece_elements, "_WINDOW", 50)
+    monkeypatch.setattr(operands, "WHOLE_NBYTES", 0)
+    monkeypatch.setattr(operands, "_WINDOW", 50)
     requested = []
-    read_range = piece_elements._read_range
+    read_range = operands._read_range
 
     def counted(operand: Operand, start: int, stop: int) -> np.ndarray:
         requested.append((start, stop))
         return read_range(operand, start, stop)
 
-    monkeypatch.setattr(piece_elements, "_read_range", counted)
+    monkeypatch.setattr(operands, "_read_range", counted)
     (elements,) = elements_of([operand])
     values = np.concatenate([elements.read(start, start + 100) for start in range(0, 1000, 100)])
     assert values.tolist() == VALUES.reshape(-1).tolist()
@@ -90,15 +89,15 @@ def test_reads_ahead_begin_as_chunks_do_and_end_with_shards(
     assert isinstance(operand.place, Stored)
     array = replace(operand.place.array, chunk=50, chunks_per_shard=4)
     shifted = replace(operand, place=replace(operand.place, first=120, array=array))
-    monkeypatch.setattr(piece_elements, "WHOLE_NBYTES", 0)
-    monkeypatch.setattr(piece_elements, "_WINDOW", 50)
+    monkeypatch.setattr(operands, "WHOLE_NBYTES", 0)
+    monkeypatch.setattr(operands, "_WINDOW", 50)
     requested = []
 
     def given(_: Operand, start: int, stop: int) -> np.ndarray:
         requested.append((start, stop))
         return VALUES.reshape(-1)[start:stop]
 
-    monkeypatch.setattr(piece_elements, "_read_range", given)
+    monkeypatch.setattr(operands, "_read_range", given)
     (elements,) = elements_of([shifted], in_order=True)
     assert elements.read(0, 1000).tolist() == VALUES.reshape(-1).tolist()
     assert requested[:3] == [(0, 80), (80, 280), (280, 480)]

@@ -14,7 +14,7 @@ from workers.errors import SourceChanged
 from workers.model import SourceFile, StepKey
 from workers.store import commit
 from workers.store.opening import open_objects, resolve
-from workers.tasks.recheck import RecheckJob, recheck
+from workers.tasks.read_back import RecheckJob, recheck
 from workers.tasks.run import pack_recheck, run_recheck
 
 

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS, UNKNOWN, Statistics, summarise
 from workers.dump.model import ReportedStatistics, TensorName
-from workers.tasks.reported_vs_computed import disagreements
+from workers.tasks.index import disagreements
 
 
 def report(statistics: Statistics, digits: int = 6, **told: Any) -> ReportedStatistics:

@@ -14,7 +14,7 @@ from workers.store import commit
 from workers.store.model import StoreAddress
 from workers.store.opening import open_objects
 from workers.store.record import WithoutTensors
-from workers.tasks.compare_placements import search_placements
+from workers.tasks.compare import search_placements
 
 RNG = np.random.default_rng(11)
 #: Large enough for marginals of both axes, also of halves.

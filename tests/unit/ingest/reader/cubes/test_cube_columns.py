@@ -20,7 +20,7 @@ from workers.arrays.aggregate import STATISTICS, aggregated, default_aggregate, 
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore
 from workers.store import commit
-from workers.store.consolidated import cube_state
+from workers.store.consolidated import cubes as stored_cubes
 from workers.store.consolidated.cubes import CubeGrid
 from workers.store.opening import open_objects, resolve
 
@@ -170,7 +170,7 @@ def test_a_view_of_version_1_is_read_and_continued_as_it_is(
     assert (old.state.version, aggregates(old, "max")) == (1, None)
     pattern = old.axis[0].name
     narrow = {step: of.values for step, of in rank_values(opened, pattern, "max").items()}
-    monkeypatch.setattr(cube_state, "_KNOWN_VERSIONS", (2, 3))
+    monkeypatch.setattr(stored_cubes, "_KNOWN_VERSIONS", (2, 3))
     for step, of in rank_values(open_store(store), pattern, "max").items():
         np.testing.assert_array_equal(of.values, narrow[step])
     monkeypatch.undo()

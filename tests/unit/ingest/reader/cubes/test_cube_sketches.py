@@ -16,12 +16,10 @@ from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.errors import DamagedStore, UsageError
 from workers.store import commit, metadata
-from workers.store.consolidated.cube_state import parse_state
-from workers.store.consolidated.cubes import GROUP, CubeGrid
-from workers.store.consolidated.sketch_cube import SKETCHES
+from workers.store.consolidated.cubes import GROUP, SKETCHES, CubeGrid, parse_state
 from workers.store.opening import open_objects, resolve
 from workers.store.sketches.sketch_columns import SketchColumns
-from workers.store.sketches.step_sketches import StepSketches
+from workers.store.sketches.sketch_tables import StepSketches
 
 METADATA = f"{GROUP}/zarr.json"
 

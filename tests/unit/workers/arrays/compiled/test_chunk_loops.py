@@ -22,7 +22,7 @@ from workers.arrays.compiled.chunk_plan import (
     WORD_NBYTES,
     Outcome,
 )
-from workers.store.packed.chunk_decoder import _kernels
+from workers.store.packed.chunks import _kernels
 
 RNG = np.random.default_rng(31)
 

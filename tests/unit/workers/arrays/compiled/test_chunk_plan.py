@@ -2,7 +2,7 @@
 
 from workers.arrays.compiled import chunk_plan
 from workers.arrays.compiled.chunk_plan import COLUMNS, COLUMNS_AT, FIELDS, ITEMSIZES, Outcome
-from workers.store.packed.chunk_encoder import HEADER
+from workers.store.packed.chunks import HEADER
 
 
 def test_the_header_is_that_of_the_encoder() -> None:

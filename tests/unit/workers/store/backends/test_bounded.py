@@ -12,8 +12,8 @@ from workers.errors import StoreSilent, StoreUnavailable
 from workers.events import Event
 from workers.store.backends.bounded import BoundedObjects, Outage
 from workers.store.backends.local import LocalObjects
-from workers.store.events import RequestAbandoned
 from workers.store.model import StoreAddress
+from workers.store.objects import RequestAbandoned
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.object_store_contract import ObjectStoreContract, memory_url
 from workers.errors import StoreUnavailable, UsageError
-from workers.store.backends.fsspec_objects import FsspecObjects, _modified_at
+from workers.store.backends.remote import FsspecObjects, _modified_at
 from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore
 

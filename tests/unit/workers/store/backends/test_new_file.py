@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.store.backends.new_file import NewFile
+from workers.store.backends.local import NewFile
 
 
 def test_it_has_its_name_when_it_is_closed(tmp_path: Path) -> None:

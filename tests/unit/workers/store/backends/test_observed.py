@@ -10,12 +10,11 @@ from tests.object_store_contract import ObjectStoreContract, memory_url
 from tests.wrapped_objects import WrappedObjects
 from workers import events
 from workers.errors import StoreDenied, StoreUnavailable, UsageError
-from workers.store.backends.fsspec_objects import FsspecObjects
 from workers.store.backends.local import LocalObjects
 from workers.store.backends.observed import ObservedObjects
-from workers.store.events import STORE_OPS, StoreRequested
+from workers.store.backends.remote import FsspecObjects
 from workers.store.model import StoreAddress
-from workers.store.objects import ObjectStore
+from workers.store.objects import STORE_OPS, ObjectStore, StoreRequested
 
 
 class TestContract(ObjectStoreContract):

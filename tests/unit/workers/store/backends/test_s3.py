@@ -6,7 +6,7 @@ import fsspec
 import pytest
 
 from workers.errors import StoreDenied, StoreUnavailable
-from workers.store.backends.s3 import S3Objects
+from workers.store.backends.remote import S3Objects
 from workers.store.model import StoreAddress
 
 

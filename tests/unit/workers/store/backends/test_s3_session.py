@@ -9,9 +9,9 @@ from workers import events
 from workers.errors import ClockSkewed, StoreDenied
 from workers.events import Event
 from workers.store.backends.failures import Translated
-from workers.store.backends.s3_session import S3Listener, seconds_ahead
-from workers.store.events import StoreClockSeen
+from workers.store.backends.remote import S3Listener, seconds_ahead
 from workers.store.model import StoreAddress
+from workers.store.objects import StoreClockSeen
 
 
 @pytest.mark.parametrize(("ahead_s", "least", "most"), [(0, 0, 0), (7200, 7198, 7202), (-600, -602, -598)])

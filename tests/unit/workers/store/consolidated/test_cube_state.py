@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from tests.dumps import unpack
 from workers.errors import DamagedStore
 from workers.store import metadata
-from workers.store.consolidated.cube_state import CubeState, parse_state
-from workers.store.consolidated.cubes import CubeGrid
+from workers.store.consolidated.cubes import CubeGrid, CubeState, parse_state
 
 STATE = CubeState("epoch", 3, 1, (0, 2), CubeGrid(2, 64, 16, 8), 4, 2, 70, "2026-01-02T03:04:05+00:00")
 

@@ -6,7 +6,7 @@ import pytest
 from bench.steps import make_tables
 from workers.arrays.statistics import FIELDS, summarise
 from workers.model import StepKey
-from workers.store.consolidated.sketch_cube import SKETCHES, sketch_place, sketched_rows
+from workers.store.consolidated.cubes import SKETCHES, sketch_place, sketched_rows
 from workers.store.sketches import histograms
 from workers.store.sketches.sketch_names import is_sketch_column
 from workers.store.tables import Tables

@@ -6,8 +6,7 @@ import pytest
 
 from workers.errors import DamagedStore
 from workers.store.consolidated.blocks import TensorKey
-from workers.store.consolidated.cubes import CubeGrid, CubeLayouts
-from workers.store.consolidated.tensor_axis import read_axis, unique_names
+from workers.store.consolidated.cubes import CubeGrid, CubeLayouts, read_axis, unique_names
 from workers.store.opening import connect, resolve
 
 

@@ -5,13 +5,13 @@ import sys
 
 import numpy as np
 
-from workers.store.packed.blosc import BIT_SHUFFLE, NO_SHUFFLE, compressor
+from workers.store.packed.chunks import BIT_SHUFFLE, NO_SHUFFLE, compressor
 
 #: A worker is killed in the middle of its work; a semaphore of the system would stay, and be reported.
 _KILLED = """
 import os, signal
 from multiprocessing import resource_tracker
-from workers.store.packed.blosc import SHUFFLE, compressor
+from workers.store.packed.chunks import SHUFFLE, compressor
 values = compressor("lz4", 5, SHUFFLE, 4)
 assert values.decode(values.encode(bytes(4096))) == bytes(4096)
 assert resource_tracker._resource_tracker._pid is None

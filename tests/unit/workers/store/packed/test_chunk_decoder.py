@@ -11,10 +11,18 @@ from tests.unit.workers.store.packed.test_chunk_encoder import contents
 from workers.arrays.compiled import kernels
 from workers.arrays.compiled.chunk_plan import ITEMSIZES, STREAM_NBYTES
 from workers.model import MIB
-from workers.store.packed import chunk_decoder
-from workers.store.packed.blosc import BIT_SHUFFLE, SHUFFLE, compressor
-from workers.store.packed.chunk_decoder import ChunkDecoder, decompress, is_as_encoded
-from workers.store.packed.chunk_encoder import CONFIGURATION, HEADER, LEVEL
+from workers.store.packed import chunks
+from workers.store.packed.chunks import (
+    BIT_SHUFFLE,
+    CONFIGURATION,
+    HEADER,
+    LEVEL,
+    SHUFFLE,
+    ChunkDecoder,
+    compressor,
+    decompress,
+    is_as_encoded,
+)
 
 RNG = np.random.default_rng(23)
 
@@ -28,8 +36,8 @@ def made() -> None:
 @pytest.fixture(autouse=True)
 def worth(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Decode here from the first byte on, and compare with Blosc again: a test may change either."""
-    monkeypatch.setattr(chunk_decoder, "_WORTH_NBYTES", 0)
-    is_exact = chunk_decoder._is_exact
+    monkeypatch.setattr(chunks, "_WORTH_NBYTES", 0)
+    is_exact = chunks._decodes_exactly
     is_exact.cache_clear()
     yield
     is_exact.cache_clear()
@@ -63,7 +71,7 @@ def test_chunks_are_those_of_blosc(itemsize: int, chunk_nbytes: int) -> None:
 
 def test_the_kernels_decode_what_the_encoder_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = Mock(wraps=decompress)
-    monkeypatch.setattr(chunk_decoder, "decompress", calls)
+    monkeypatch.setattr(chunks, "decompress", calls)
     content = RNG.standard_normal(MIB // 4, np.float32).view(np.uint8)
     body = compressor("lz4", LEVEL, BIT_SHUFFLE, 4).encode(content)
     assert decoded(body, 4) == content.tobytes()
@@ -82,11 +90,11 @@ def test_blosc_decodes_everything_else(shuffle: int, level: int, itemsize: int) 
 def test_blosc_decodes_without_kernels_and_small_amounts(monkeypatch: pytest.MonkeyPatch) -> None:
     content = RNG.integers(0, 8, MIB, np.uint8)
     body = compressor("lz4", LEVEL, BIT_SHUFFLE, 4).encode(content)
-    monkeypatch.setattr(chunk_decoder, "decompress", None)
-    monkeypatch.setattr(chunk_decoder, "_WORTH_NBYTES", 1 << 60)
+    monkeypatch.setattr(chunks, "decompress", None)
+    monkeypatch.setattr(chunks, "_WORTH_NBYTES", 1 << 60)
     assert decoded(body, 4) == content.tobytes()
-    monkeypatch.setattr(chunk_decoder, "_WORTH_NBYTES", 0)
-    monkeypatch.setattr(chunk_decoder, "_lz4", lambda: None)
+    monkeypatch.setattr(chunks, "_WORTH_NBYTES", 0)
+    monkeypatch.setattr(chunks, "_lz4_decompress", lambda: None)
     assert decoded(body, 4) == content.tobytes()
     monkeypatch.setattr(kernels, "entries", lambda: None)
     assert decoded(body, 4) == content.tobytes()
@@ -153,7 +161,7 @@ def fuzz(rounds: int, seed: int) -> int:
         body = damage(bytearray(compressor("lz4", LEVEL, BIT_SHUFFLE, itemsize).encode(content)), rng)
         around = np.full(content.size + 128, 77, np.uint8)
         if is_as_encoded(memoryview(body), itemsize):
-            kernels_of = chunk_decoder._kernels(itemsize)
+            kernels_of = chunks._kernels(itemsize)
             assert kernels_of is not None
             try:
                 decompress(with_crc(body), around[64:-64].data, itemsize, kernels_of)

@@ -10,13 +10,14 @@ import pytest
 from workers.arrays.compiled import kernels
 from workers.arrays.compiled.chunk_plan import ITEMSIZES
 from workers.model import MIB
-from workers.store.packed import chunk_encoder
-from workers.store.packed.blosc import BIT_SHUFFLE, compressor
-from workers.store.packed.chunk_encoder import (
+from workers.store.packed import chunks
+from workers.store.packed.chunks import (
+    BIT_SHUFFLE,
     LEVEL,
     ByBlosc,
     ChunkEncoder,
     ShuffledLz4,
+    compressor,
     encoder_of,
 )
 
@@ -32,7 +33,7 @@ def made() -> None:
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
     """Compare encoders with Blosc again: a test may change either."""
-    is_exact = chunk_encoder._is_exact
+    is_exact = chunks._is_exact
     is_exact.cache_clear()
     yield
     is_exact.cache_clear()
@@ -110,16 +111,16 @@ def test_blosc_encodes_until_kernels_are_made(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_another_blosc_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunk_encoder, "_ACCELERATION", 60)
+    monkeypatch.setattr(chunks, "_ACCELERATION", 60)
     assert isinstance(encoder(4), ByBlosc)
 
 
 def test_libraries_that_show_nothing_are_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
     content = RNG.standard_normal(MIB // 4, np.float32).view(np.uint8).data
     expected = bytes(encoder(4).encode(content))
-    monkeypatch.setattr(chunk_encoder, "crc32c_function", lambda: None)
+    monkeypatch.setattr(chunks, "crc32c_function", lambda: None)
     assert encoder(4).encode(content) == expected
-    monkeypatch.setattr(chunk_encoder, "_lz4", lambda: None)
-    chunk_encoder._is_exact.cache_clear()
+    monkeypatch.setattr(chunks, "_lz4", lambda: None)
+    chunks._is_exact.cache_clear()
     assert encoder(4).encode(content) == expected
     assert isinstance(encoder(4), ByBlosc)

@@ -14,12 +14,11 @@ from workers.model import StepKey
 from workers.store import commit, metadata
 from workers.store.commit import drop_tensors
 from workers.store.model import ArraySpec
-from workers.store.objects import ObjectStore
+from workers.store.objects import Gathered, ObjectStore
 from workers.store.packed import recompressing
+from workers.store.packed.chunks import BY_BLOSC, QUICK
 from workers.store.packed.recompressing import is_dense, recompress
 from workers.store.packed.shards import ShardPacker
-from workers.store.packed.sparse_chunks import BY_BLOSC, QUICK
-from workers.store.pieces import Gathered
 from workers.store.record import WithoutTensors
 
 KEY = StepKey(0, 1)

@@ -14,9 +14,8 @@ from workers.errors import DamagedStore, StoreUnavailable
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
 from workers.store.opening import connect, resolve
-from workers.store.packed import shard_stream, shards
-from workers.store.packed.shard_stream import ShardStream
-from workers.store.packed.shards import ShardReader
+from workers.store.packed import shards
+from workers.store.packed.shards import ShardReader, ShardStream
 
 LENGTH = 250
 
@@ -51,7 +50,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a run of two chunks, and keep four."""
     monkeypatch.setattr(shards, "_TAIL_NBYTES", 0)
     monkeypatch.setattr(shards, "_RUN_NBYTES", 64)
-    monkeypatch.setattr(shard_stream, "_KEPT_NBYTES", 128)
+    monkeypatch.setattr(shards, "_KEPT_NBYTES", 128)
 
 
 def read(
@@ -77,7 +76,7 @@ def test_ranges_of_any_kind_are_read(
     with (
         tempfile.TemporaryDirectory() as directory,
         patch.multiple(shards, _RUN_NBYTES=run_nbytes, _TAIL_NBYTES=0),
-        patch.object(shard_stream, "_KEPT_NBYTES", kept_nbytes),
+        patch.object(shards, "_KEPT_NBYTES", kept_nbytes),
     ):
         pack(Path(directory), spec, [payload])
         contents = read(connect(resolve(directory)), spec, ranges, piece)

@@ -23,11 +23,10 @@ from workers.store import metadata
 from workers.store.backends.bounded import BoundedObjects
 from workers.store.backends.local import LocalObjects
 from workers.store.model import ArraySpec
-from workers.store.objects import ObjectStore
+from workers.store.objects import Gathered, ObjectStore
 from workers.store.opening import connect, resolve
 from workers.store.packed import shards
 from workers.store.packed.shards import ShardCounter, ShardPacker, ShardReader
-from workers.store.pieces import Gathered
 
 DESCRS = ["<i2", ">i2", "<f4", ">f8", "<c8", "<c16", "|u1", "|b1", "<E2"]
 

@@ -6,8 +6,8 @@ import pytest
 from numcodecs import Blosc
 
 from workers.arrays.compiled import kernels
-from workers.store.packed import sparse_chunks
-from workers.store.packed.sparse_chunks import BY_BLOSC, QUICK, encoder_of_sparse, is_sparse, sparse_rule
+from workers.store.packed import chunks
+from workers.store.packed.chunks import BY_BLOSC, QUICK, encoder_of_sparse, is_sparse, sparse_rule
 
 
 def test_real_numbers_may_be_sparse() -> None:
@@ -76,7 +76,7 @@ def test_the_same_chunk_always_gives_the_same_bytes() -> None:
 
 
 def test_without_the_zstd_inside_of_blosc_the_earlier_rule_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sparse_chunks, "_zstd", lambda: None)
+    monkeypatch.setattr(chunks, "_zstd", lambda: None)
     assert sparse_rule("float32") == BY_BLOSC
     chunk = memoryview(bytes(2**20))
     encoders = [encoder_of_sparse(rule, 2**20, 4) for rule in (BY_BLOSC, QUICK)]

@@ -1,8 +1,8 @@
-"""Directories for temporary files on a host with several users.
+"""Places on a host with several users: home directories, directories for temporary files, our own modules.
 
-What is in them is trusted: compiled kernels are executed, and Dask has Python look for modules in the
-directory of a worker. Any user may create any name in `/tmp`, so a name that can be guessed may belong to
-somebody else.
+What is in a directory for temporary files is trusted: compiled kernels are executed, and Dask has Python
+look for modules in the directory of a worker. Any user may create any name in `/tmp`, so a name that can be
+guessed may belong to somebody else.
 """
 
 from __future__ import annotations
@@ -12,7 +12,39 @@ import stat
 import tempfile
 from pathlib import Path
 
-from workers.errors import ClusterError
+from workers.errors import ClusterError, UsageError
+
+
+def absolute(path: Path) -> Path:
+    """Return an absolute path, with `~` and `~user` replaced by home directories.
+
+    Raises:
+        UsageError: the user has no home directory, or the current directory was deleted.
+    """
+    try:
+        expanded = path.expanduser()
+    except RuntimeError as exc:
+        user = path.parts[0]
+        raise UsageError(
+            f"{path}: the home directory {user} does not exist",
+            hint=f"If a directory has that name, write its absolute path, such as $PWD/{user}.",
+        ) from exc
+    return from_here(expanded)
+
+
+def from_here(path: Path) -> Path:
+    """Return an absolute path.
+
+    Raises:
+        UsageError: the current directory was deleted.
+    """
+    try:
+        return path.absolute()
+    except FileNotFoundError as exc:
+        raise UsageError(
+            f"{path}: the current directory was deleted", hint="Change to it again: cd $PWD."
+        ) from exc
+
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -65,3 +97,15 @@ def _may_be_replaced(directory: Path) -> bool:
     if above.st_uid not in {0, os.getuid()}:
         return True
     return bool(above.st_mode & _OTHERS_WRITE) and not above.st_mode & stat.S_ISVTX
+
+
+_ROOT = str(Path(__file__).parents[2])
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of this process, with `workers` and `ingest` on the path of modules.
+
+    Start the interpreter with `-P`: the working directory may hold anything.
+    """
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), _ROOT]))
+    return {**os.environ, "PYTHONPATH": path}
