@@ -17,11 +17,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
 
-from workers import processes as prepare
 from workers.errors import ClusterError
 from workers.host.resources import CpuLimits, machine_nbytes, throttle
 from workers.model import MIB
-from workers.processes import ProcessDied, WorkerProcess, start_process
+from workers.processes import ProcessDied, WorkerProcess, prepare, start_process
 
 #: How often in a row a new process may end before it is ready: then all is given up.
 _MAX_BAD_STARTS = 3

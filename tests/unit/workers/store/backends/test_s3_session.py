@@ -8,8 +8,8 @@ import pytest
 from workers import events
 from workers.errors import ClockSkewed, StoreDenied
 from workers.events import Event
-from workers.store.backends.failures import Translated
-from workers.store.backends.remote import S3Listener, seconds_ahead
+from workers.store.backends.failures import Translated, seconds_ahead
+from workers.store.backends.remote import S3Listener
 from workers.store.model import StoreAddress
 from workers.store.objects import StoreClockSeen
 
