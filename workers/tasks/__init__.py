@@ -8,6 +8,7 @@ sketch.py                  sketches for a step that was committed without
 read_back.py               source files compared with the store, before they are deleted and later
 consolidate.py             one step of some ranks into the cubes
 compare.py, operands.py    comparisons; the tensors that they read
-model.py, columns.py       what passes between planner and tasks, and how it is packed
+model.py, columns.py,      what passes between planner and tasks, and how it is packed
+envelopes.py
 metrics.py                 what tasks report
 """

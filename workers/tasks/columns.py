@@ -3,22 +3,17 @@
 Entry by entry, each value costs a call. A column is a single list of numbers or of text. Most headers of a
 step differ in their envelopes, if at all. So the rest is packed once, what derives from it is computed once,
 and rows are put together when they are asked for.
-
-The envelope of a payload is all that its file holds besides it: the bytes before and the bytes behind the
-payload of a file with a single tensor. Conversion reads it, and the index keeps it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from operator import attrgetter
-from typing import Any, NamedTuple, Self, TypeAlias, overload
+from typing import Any, Self, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
-from numcodecs import LZ4
 
 from workers.dump.formats.header import TensorHeader
 from workers.dump.model import TensorName
@@ -235,55 +230,3 @@ def _entries(
 ) -> Iterator[Entry]:
     *source, kinds, headers, digests, readable = columns[: len(_PAYLOAD)]
     return map(Entry, map(SourceFile, *source), kinds, names, headers, digests, problems, readable, records)
-
-
-_LZ4 = LZ4()
-
-LeadAndTail: TypeAlias = tuple[str, str]
-"""The bytes of a file before and behind the payload of its only tensor, as latin-1 text."""
-
-
-class Envelope(NamedTuple):
-    """All bytes of a file but the payload of its only tensor."""
-
-    content: bytearray
-    """The bytes before the payload, and those behind it."""
-    lead_nbytes: int
-    """How many stand before it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Envelopes:
-    """Envelopes by row of the index.
-
-    Those of different files are alike, so they are compressed on their way to another process, all at once,
-    and unpacked only where they are asked for: not by the process that passes them on.
-    """
-
-    rows: tuple[int, ...]
-    lead_nbytes: tuple[int, ...]
-    """Of each row."""
-    tail_nbytes: tuple[int, ...]
-    packed: bytes
-    """The envelopes, one after the other, compressed by LZ4; empty if all of them are."""
-
-    @classmethod
-    def of(cls, rows: Sequence[int], envelopes: Sequence[Envelope | None]) -> Self | None:
-        """Return those rows that have an envelope, with it; None if no row has."""
-        pairs = zip(rows, envelopes, strict=True)
-        by_row = {row: envelope for row, envelope in pairs if envelope is not None}
-        if not by_row:
-            return None
-        contents, leads = zip(*by_row.values(), strict=True)
-        tails = tuple(len(content) - lead for content, lead in zip(contents, leads, strict=True))
-        joined = b"".join(contents)
-        return cls(tuple(by_row), leads, tails, bytes(_LZ4.encode(joined)) if joined else b"")
-
-    def texts(self) -> Iterator[tuple[int, LeadAndTail]]:
-        """Yield each row, with what stands before and behind its payload."""
-        joined = memoryview(_LZ4.decode(self.packed) if self.packed else b"")
-        end = 0
-        for row, lead_n, tail_n in zip(self.rows, self.lead_nbytes, self.tail_nbytes, strict=True):
-            begin, middle = end, end + lead_n
-            end = middle + tail_n
-            yield row, (str(joined[begin:middle], "latin-1"), str(joined[middle:end], "latin-1"))

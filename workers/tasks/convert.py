@@ -26,7 +26,6 @@ from workers.store.objects import Gathered, NewObject, ObjectStore, Uploads
 from workers.store.opening import open_objects
 from workers.store.packed.pool_packer import PackedInPool, PoolPacker
 from workers.store.packed.shards import Packer, ShardCounter, ShardPacker
-from workers.tasks.columns import Envelope, Envelopes
 from workers.tasks.entry_statistics import (
     UNKNOWN,
     EntryStatistics,
@@ -36,6 +35,7 @@ from workers.tasks.entry_statistics import (
     meaning,
     to_convert,
 )
+from workers.tasks.envelopes import Envelope, Envelopes
 from workers.tasks.model import (
     Converted,
     ConvertFailed,

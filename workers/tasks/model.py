@@ -20,7 +20,7 @@ from workers.store.packed.pool import PooledArray
 
 if TYPE_CHECKING:  # with them come the codecs, 0.05 s, which the start of a worker does without
     from workers.store.sketches.marginals import StepMarginals
-    from workers.tasks.columns import Envelopes
+    from workers.tasks.envelopes import Envelopes
 from workers.events import Event
 from workers.store.model import CommitSummary
 

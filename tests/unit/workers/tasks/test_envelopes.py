@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from workers.tasks.columns import Envelope, Envelopes
+from workers.tasks.envelopes import Envelope, Envelopes
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from workers.dump.source import OpenFile, envelope_digest
 from workers.errors import SourceChanged
 from workers.model import SourceFile
 from workers.store.model import RowKind
-from workers.tasks.columns import Envelope
 from workers.tasks.convert import PART_NBYTES, PayloadBuffer
+from workers.tasks.envelopes import Envelope
 from workers.tasks.model import Entry
 
 LEAD = b"a header"
