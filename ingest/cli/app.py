@@ -301,7 +301,7 @@ def main() -> None:
     # Child processes import nothing from the working directory, which may be one that others can write to.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
     # Of numpy, which starts threads for its linear algebra when it is imported, and does none here. A process
-    # with one thread can have its workers as copies of itself: see `workers.processes`.
+    # with one thread can have its workers as copies of itself: see `workers.processes.worker`.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # pydantic would look through the metadata of all installed packages for plugins, in 0.03 s.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")

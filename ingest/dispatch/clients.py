@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ingest.dispatch.processes import ProcessClient, ProcessFuture
 from workers.errors import ClusterError, DumpIngestError, WorkerDied, as_error
-from workers.processes import ProcessDied
+from workers.processes.worker import ProcessDied
 
 if TYPE_CHECKING:
     from distributed import Client, Future

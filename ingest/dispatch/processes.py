@@ -20,7 +20,7 @@ from typing import Any, Self
 from workers.errors import ClusterError
 from workers.host.resources import CpuLimits, machine_nbytes, throttle
 from workers.model import MIB
-from workers.processes import ProcessDied, WorkerProcess, prepare, start_process
+from workers.processes.worker import ProcessDied, WorkerProcess, prepare, start_process
 
 #: How often in a row a new process may end before it is ready: then all is given up.
 _MAX_BAD_STARTS = 3

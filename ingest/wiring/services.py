@@ -137,7 +137,7 @@ def open_service(
     place = place_of_store(settings, dump)
     with ExitStack() as at_end:
         if workers is None:
-            # Before anything starts a thread: see `workers.processes`.
+            # Before anything starts a thread: see `workers.processes.worker`.
             workers = start_workers(settings, retry_forever=retry_forever)
             at_end.enter_context(workers)
         objects = open_objects(place)

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from workers.processes import Channel
+from workers.processes.worker import Channel
 
 
 def pair() -> tuple[Channel, Channel]:

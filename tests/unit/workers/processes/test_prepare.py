@@ -11,7 +11,7 @@ def test_a_worker_keeps_to_limits_and_loads_no_service() -> None:
     code = (
         "import os, sys\n"
         "from workers.host.resources import CpuLimits, throttle\n"
-        "from workers.processes import prepare\n"
+        "from workers.processes.worker import prepare\n"
         "prepare(CpuLimits(nice=7, share=0.5), 0.25)\n"
         "print(max(os.nice(0), 7) == os.nice(0), throttle._share, 'ingest' in sys.modules)"
     )

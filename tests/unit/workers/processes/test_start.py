@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from workers.model import MIB
-from workers.processes import WorkerProcess, start_process
+from workers.processes.worker import WorkerProcess, start_process
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -79,7 +79,7 @@ _COPIES = """
 import os, pickle, sys
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import colorsys
-from workers.processes import Copy, start_process
+from workers.processes.worker import Copy, start_process
 started = [start_process(512 << 20, os.getpid) for _ in range(2)]
 for process in started:
     assert isinstance(process._child, Copy), "has threads"

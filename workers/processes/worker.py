@@ -193,7 +193,7 @@ def prepare(limits: CpuLimits, part: float) -> None:
     threading.Thread(target=kernels.warm_up, kwargs={"apart": True}, daemon=True).start()
 
 
-_PROGRAM = "from workers.processes import main; main()"
+_PROGRAM = "from workers.processes.worker import main; main()"
 _SIGNALS = {signal.SIGINT, signal.SIGTERM}
 #: The descriptors that a copy keeps besides its channel: standard input, output and error.
 _STANDARD_FDS = 3
