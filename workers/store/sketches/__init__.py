@@ -1,10 +1,7 @@
-"""Sketches in the store: what a step keeps of the values of its tensors besides their statistics.
+"""Sketches: what is kept of the values of tensors besides statistics.
 
-sketch_tables.py            which arrays a generation has for them
-entry_table.py              tables with none, one or many entries for each row of the index
-histograms.py, marginals.py,
-block_digests.py
-sketch_names.py,            the columns that conditions ask for: their names, their values, those of a step
-sketch_columns.py,
-step_sketches.py
+sketch_tables.py                       the arrays of a generation; what rules and conditions need of them
+histograms.py, block_digests.py        entries for the rows of the index, in the format of entry_table.py
+marginals.py                           sums along the axes of tensors
+sketch_columns.py, sketch_names.py     what conditions may ask of them
 """
