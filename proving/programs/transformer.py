@@ -180,6 +180,8 @@ class Transformer(nn.Module):
         )
         self.norm = nn.LayerNorm(options.width)
         self.head = nn.Linear(options.width, TOKENS, bias=False)
+        if options.tied:  # otherwise the first logits are too large
+            nn.init.normal_(self.embed.weight, std=0.02)
         if options.tied and not job.wrong("head not tied"):
             self.head.weight = self.embed.weight
 
