@@ -69,6 +69,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all results")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page")
     parser.add_argument(
+        "--with", dest="answers", type=Path, metavar="FOLDER", help="the answers of this working tree"
+    )
+    parser.add_argument("--before", type=Path, metavar="FILE", help="say what changed since this --json")
+    parser.add_argument(
         "--keep",
         type=Path,
         metavar="DIRECTORY",
