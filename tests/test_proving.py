@@ -17,7 +17,7 @@ SAMPLE: dict[str, str] = {
     "cnn": "",
     "cnn, evaluate_every=2, optimizer=adamw": "",
     "lstm, statistics": "",
-    "lstm, optimizer=sgd, rate=0.03, clip=0.0": "alone compared",
+    "lstm, optimizer=sgd, rate=0.1, clip=0.0": "alone compared",
     "vae": "",
     "gan": "",
     "moe, experts=8, top=1": "",

@@ -209,8 +209,8 @@ def _layout(tensor: ComparedTensor) -> str:
 
 def _times(tensor: ComparedTensor) -> str:
     """Return how many times the derived limit the difference is, and whether what came before explains it."""
-    bound = tensor.held or tensor.bound
-    if bound is None or bound.times is None or tensor.metrics is None:
+    bound = tensor.bound
+    if bound is None or tensor.metrics is None:
         return ""
     return f"{bound.times:.2g}" + " (explained)" * (bound.explained and bound.times > 1)
 

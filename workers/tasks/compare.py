@@ -323,6 +323,18 @@ def _compare_placed(pair: PlacedPair) -> PairComparison:
     return PairComparison(running.result())
 
 
+def read_placed(pair: PlacedPair) -> tuple[Array, Array] | None:
+    """Return all elements of both sides, 1-D; None if they cannot be read. Takes memory for both."""
+    try:
+        elements = elements_of([*pair.a, *pair.b], in_order=True)
+        count = len(pair.a)
+        a, b = trimmed(pair.assembly_a, pair.assembly_b), trimmed(pair.assembly_b, pair.assembly_a)
+        size = math.prod(b.shape)
+        return a.read(elements[:count], 0, size), b.read(elements[count:], 0, size)
+    except (DamagedStore, ValueError, TypeError):
+        return None
+
+
 def pack(function: Callable[[Sequence[Any]], list[Any]], batch: Sequence[Any]) -> bytes:
     """Return the argument of `run_packed`."""
     return pickle.dumps((function, list(batch)), protocol=5)

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ingest.questions.compare.beyond_rounding import unexplained
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
 from ingest.questions.compare.listed_tensors import ListedTensors
 from ingest.questions.compare.matching import MatchedBy
@@ -60,8 +59,6 @@ class ComparisonBuilder:
     _unexplained: ComparedTensor | None = None
     _close_beyond: int = 0
     """How many tensors are within the fixed limits, though rounding does not explain their difference."""
-    _by_spread: int = 0
-    """How many tensors are within limits because replicas of the same run are as far apart."""
     _kept: ListedTensors = field(init=False)
 
     def __post_init__(self) -> None:
@@ -147,10 +144,7 @@ class ComparisonBuilder:
 
     def _note_unexplained(self, tensors: list[ComparedTensor]) -> None:
         """Record the first tensor that rounding does not explain, and how many of these are within limits."""
-        self._by_spread += sum(
-            row.bound is not None and row.bound.spread > 0 and row.verdict is Verdict.CLOSE for row in tensors
-        )
-        beyond = unexplained(tensors)
+        beyond = [row for row in tensors if row.bound is not None and not row.bound.explained]
         self._close_beyond += sum(row.verdict is Verdict.CLOSE for row in beyond)
         if beyond and (self._unexplained is None or _order(beyond[0]) < _order(self._unexplained)):
             self._unexplained = beyond[0]
@@ -200,11 +194,6 @@ class ComparisonBuilder:
             for why, count in self._underived.items():
                 some = counted(count, "step")
                 yield f"the limits of {some} are the fixed ones of types, not derived: {why}"
-        if self._by_spread:
-            yield (
-                f"{counted(self._by_spread, 'tensor')} differ by more than rounding explains, and by no "
-                "more than replicas within one of the runs (`spread`)"
-            )
         if self._close_beyond and self._unexplained:
             yield _beyond_rounding(self._close_beyond, self._unexplained)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ingest.questions.compare.by_content import replicated_on
 from ingest.questions.compare.held_tensors import HeldTensors
-from ingest.questions.compare.tolerance import relative_difference
+from ingest.questions.compare.rounding import relative_difference
 from ingest.questions.placement.decide import Certainty, Decision, fit_limit
 from workers.arrays.comparison import Metrics
 from workers.arrays.sharded.marginal_placement import MarginalWay, held_as, ways_held

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from ingest.questions.compare.held_by import HeldBy
-from ingest.questions.compare.tolerance import RoundingBound
+from ingest.questions.compare.rounding import RoundingBound
 from workers.arrays.comparison import METRICS, Metrics
 from workers.model import StepKey
 from workers.store.strict_json import finite_or_none
@@ -21,6 +21,10 @@ class Verdict(StrEnum):
     """Type, shape and every bit are equal."""
     CLOSE = "close"
     """Within the limits."""
+    NOISE = "noise"
+    """Exact arithmetic leaves it open: rounding of what is zero, or what an optimizer made of that."""
+    NOT_READ = "not read"
+    """Nothing was computed from it as it was dumped: it was caught in flight."""
     DIFFERENT = "different"
     SHAPE = "shape differs"
     UNKNOWN = "not compared"
@@ -32,7 +36,7 @@ class Verdict(StrEnum):
 
 
 #: Verdicts that do not count as a difference.
-GOOD = frozenset({Verdict.EQUAL, Verdict.CLOSE, Verdict.IGNORED})
+GOOD = frozenset({Verdict.EQUAL, Verdict.CLOSE, Verdict.NOISE, Verdict.NOT_READ, Verdict.IGNORED})
 UNMATCHED = frozenset({Verdict.ONLY_A, Verdict.ONLY_B})
 #: In order, the worst first.
 _SEVERITY = (
@@ -41,6 +45,8 @@ _SEVERITY = (
     Verdict.UNKNOWN,
     Verdict.ONLY_A,
     Verdict.ONLY_B,
+    Verdict.NOT_READ,
+    Verdict.NOISE,
     Verdict.CLOSE,
     Verdict.IGNORED,
     Verdict.EQUAL,
@@ -83,6 +89,9 @@ class ComparedTensor:
     """What was compared: `digest`, `elements`, `device layout`, `statistics` or `marginals`."""
     metrics: Metrics | None = None
     damaged: bool = False
+    level: str = ""
+    """What a difference rests on that nothing before explains: `shown`: what its operator read is known and
+    does not explain it; `likely`: what was executed before does not."""
     held: HeldBy | None = None
     """Set if layouts were compared: the tensor was put together from the pieces of several ranks."""
     bound: RoundingBound | None = None
@@ -127,6 +136,7 @@ class ComparedTensor:
             "shape_b": None if self.shape_b is None else list(self.shape_b),
             "verdict": self.verdict.value,
             "reason": self.reason,
+            "level": self.level,
             "matched": self.matched,
             "guessed": self.guessed,
             "ambiguous": self.ambiguous,

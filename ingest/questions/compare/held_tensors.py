@@ -59,6 +59,12 @@ class HeldTensors:
             pairs.append((side.digests[number].tobytes(), side.meanings[number]))
         return pairs
 
+    @property
+    def contents(self) -> list[bytes]:
+        """By tensor the digests of its pieces, one after another; b"" if one is not known."""
+        of_pieces = ([digest for digest, _ in self.digests(tensor)] for tensor in range(len(self.keys)))
+        return [b"".join(digests) if all(map(any, digests)) else b"" for digests in of_pieces]
+
     def shapes(self, tensor: int) -> tuple[tuple[int, ...], ...]:
         """Return the shape of each piece."""
         return tuple(self.ranks[rank].shapes[number] for rank, number in self.holders[tensor])

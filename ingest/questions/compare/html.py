@@ -39,12 +39,12 @@ def to_html(comparison: Comparison) -> str:
         more=len(comparison.tensors) - len(worst),
         first=comparison.first,
         across=any(tensor.held for tensor in worst),
-        bounded=any(tensor.held or tensor.bound for tensor in worst),
+        bounded=any(tensor.bound for tensor in worst),
     )
 
 
 def _row(tensor: ComparedTensor) -> dict[str, Any]:
-    bound = tensor.held or tensor.bound
+    bound = tensor.bound
     figures = []
     for name in _SHOWN:
         value = getattr(tensor.metrics, name) if tensor.metrics else math.nan

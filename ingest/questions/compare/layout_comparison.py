@@ -6,10 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy.typing as npt
 
 from ingest.questions.compare.by_content import same_content
 from ingest.questions.compare.by_marginals import confirmed, propose
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
+from ingest.questions.compare.dataflow import Dataflow, is_parameter_gradient
 from ingest.questions.compare.held_by import HeldBy
 from ingest.questions.compare.held_tensors import HeldTensors
 from ingest.questions.compare.layout_judge import JudgedTensor, LayoutJudge
@@ -19,7 +23,7 @@ from ingest.questions.compare.result import FirstDifference
 from ingest.questions.compare.runner import PairRunner, answer_each
 from ingest.questions.compare.step_comparison import Choices
 from ingest.questions.compare.thresholds import default_limit, is_ignored
-from ingest.questions.placement.agree import Agreements, is_parameter_gradient, kinds_of, placement_text
+from ingest.questions.placement.agree import Agreements, kinds_of, placement_text
 from ingest.questions.placement.decide import Certainty, Decision, decide
 from ingest.questions.placement.layout_map import LayoutMap
 from ingest.questions.placement.told import contradicts, settled_by
@@ -33,6 +37,7 @@ from workers.tasks.compare import (
     PlacementAnswer,
     PlacementQuestion,
     compare_placed,
+    read_placed,
     search_placements,
 )
 
@@ -47,8 +52,6 @@ class LayoutState:
     layout_map: LayoutMap
     agreements: Agreements = field(default_factory=Agreements)
     judge: LayoutJudge = field(default_factory=LayoutJudge)
-    reductions: Counter[str] = field(default_factory=Counter)
-    """How many gradients of parameters are `reduced`, and how many are `a sum` that is not."""
 
 
 class LayoutComparison:
@@ -72,6 +75,19 @@ class LayoutComparison:
         """By verdict; filled by `compare`."""
         self.layout: Counter[tuple[str, str]] = Counter()
         """By placement and certainty; filled by `compare`."""
+
+    @property
+    def unreduced(self) -> list[str]:
+        """The gradients of parameters of which each rank of A holds a part, if those of others are whole."""
+        parts, whole = [], 0
+        for number, decision in self._decisions.items():
+            name, way = self._a.keys[number].name, decision.way
+            if way is None or not is_parameter_gradient(name) or decision.certainty is not Certainty.CERTAIN:
+                continue
+            is_part = is_sum(way.a) and not way.same_on_both
+            parts += [name] * is_part
+            whole += not is_part
+        return parts if whole else []
 
     @property
     def matched(self) -> int:
@@ -213,41 +229,15 @@ class LayoutComparison:
                 self._odd[number] = f"the dump tells {told_text(told)}"
             elif not self._is_awaited_sum(number, checked):
                 agreements.learn([kinds[number][0]], checked)
-                self._learn_reduction(number, checked)
         for number, decision in self._decisions.items():
             agreed = agreements.settle(kinds[number], decision)
             mapped = self._decisions[number] = self._state.layout_map.apply(self._a.keys[number].name, agreed)
             if mapped.way is not decision.way:
                 self._outcomes.pop(number, None)  # it was measured in another way
-            usual = agreements.odd(kinds[number][0], agreed) or self._unreduced(number, agreed)
-            is_told_otherwise = number in self._odd or agreed.certainty is Certainty.MAPPED
-            if usual and not is_told_otherwise and not self._is_held_as_in_b(number, agreed):
-                self._odd[number] = f"others of its kind are {usual}"
-
-    def _is_held_as_in_b(self, number: int, decision: Decision) -> bool:
-        """Return whether the ranks of B hold a tensor in the same way, so that it is not a difference."""
-        way = decision.way
-        if way is None or len(self._b.holders[self._pairs[number].b]) == 1:
-            return False
-        return way.same_on_both or way.kinds[0] == way.kinds[1]
 
     def _is_awaited_sum(self, number: int, decision: Decision) -> bool:
         """Return whether ranks may hold a sum only because nobody waited for its reduction yet."""
         return decision.way is not None and is_sum(decision.way.a) and self._a.is_awaited(number)
-
-    def _learn_reduction(self, number: int, decision: Decision) -> None:
-        """Count whether the gradient of a parameter has been reduced."""
-        if is_parameter_gradient(self._a.keys[number]) and decision.way is not None:
-            state = "a sum" if is_sum(decision.way.a) else "reduced"
-            self._state.reductions[state] += decision.certainty is Certainty.CERTAIN
-
-    def _unreduced(self, number: int, decision: Decision) -> str:
-        """Return `reduced` if a gradient is not, and those of most other parameters are."""
-        reductions = self._state.reductions
-        if not is_parameter_gradient(self._a.keys[number]) or decision.way is None:
-            return ""
-        few = reductions["a sum"] * _FEW <= reductions["reduced"]
-        return "reduced" if few and decision.fits and is_sum(decision.way.a) else ""
 
     def _metrics(self, runner: PairRunner) -> dict[int, PairComparison]:
         """Return by tensor how far the two sides are apart, put together as decided."""
@@ -271,11 +261,29 @@ class LayoutComparison:
                 self._b.shapes(pair.b)[0],
                 self._odd.get(number, ""),
                 self._problem(pair),
+                self._a.pieces(pair.a).identical,
             )
             for number, pair in sorted(self._pairs.items())
         ]
-        rows = self._state.judge.judge(tensors, self._choices.thresholds, fixed=self._choices.fixed_limits)
+        rows = self._state.judge.judge(
+            tensors,
+            self._choices.thresholds,
+            Dataflow(
+                self._a.keys,
+                (self._a.contents, self._b.contents),
+                {number: pair.b for number, pair in self._pairs.items()},
+            ),
+            self._elements,
+            fixed=self._choices.fixed_limits,
+        )
         return [self._by_marginals(row) for row in rows]
+
+    def _elements(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
+        """Return the elements of both sides, put together as decided; None if they cannot be read."""
+        pair, decision = self._pairs.get(number), self._decisions.get(number)
+        if pair is None or decision is None or decision.way is None or not self._can_be_read(pair):
+            return None
+        return read_placed(self._placed(pair, decision))
 
     def _by_marginals(self, row: ComparedTensor) -> ComparedTensor:
         """Return a row whose elements are gone as close if marginals agree within the limit of its type."""
@@ -344,5 +352,3 @@ class LayoutComparison:
 
 #: How many tensors of B are tried for one whose name only A has.
 _NEIGHBOURS = 4
-#: So many gradients are reduced for each that is not, where one that is not is a mistake.
-_FEW = 4

@@ -1,36 +1,30 @@
-"""Verdicts on tensors that were put together from pieces: limits of the user, or derived ones."""
+"""Verdicts on tensors that were put together from pieces: limits of the user, or what `judge` derives."""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
+from ingest.questions.compare.dataflow import Dataflow, is_gradient, is_held_parameter, is_of_parameter
+from ingest.questions.compare.judge import Elements, Judge, Judgement, Measured
 from ingest.questions.compare.result import ComparedInput, FirstDifference
+from ingest.questions.compare.rounding import RoundingBound
 from ingest.questions.compare.thresholds import Thresholds, is_ignored
-from ingest.questions.compare.tolerance import (
-    Judgement,
-    Measured,
-    ToleranceWalk,
-    does_spread,
-    is_gradient,
-    is_of_parameter,
-    longest_sum,
-    relative_difference,
-    usual_gradient,
-)
 from ingest.questions.placement.decide import Certainty, Decision
 from ingest.questions.placement.explain import explain_difference
 from ingest.reader.flow.operator_kinds import is_input
-from workers.arrays.comparison import Metrics
+from workers.arrays.sharded.placement import Held
+from workers.arrays.sharded.placement_search import is_sum
 from workers.store.consolidated.blocks import TensorKey
 from workers.tasks.compare import PairComparison
 
 #: How close the ratio of a gradient must be to the number of data-parallel ranks.
 _FACTOR = 1e-3
+#: With which certainty ranks hold parts of a sum.
+_SHOWN = frozenset({Certainty.CERTAIN, Certainty.AGREED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,103 +37,118 @@ class JudgedTensor:
     key: TensorKey
     shape_b: tuple[int, ...]
     odd: str
-    """What shows that its ranks should hold it in another way; "" if nothing does."""
+    """What the dump tells of how its ranks hold it, if values show otherwise; else ""."""
     problem: tuple[str, bool]
     """Why nothing could be read, and whether a store is damaged."""
+    is_same_everywhere: bool = True
+    """Whether all ranks of A hold the same bytes."""
     note: str = ""
     """What was allowed for."""
+
+    @property
+    def is_held_alike(self) -> bool:
+        """Whether ranks hold it whole, or cut alike on both sides, so that operators on it do the same."""
+        way = self.decision.way if self.decision else None
+        if way is None:
+            return False
+        held = {dimension.held for dimension in (*way.a.dimensions, *way.b.dimensions)}
+        return way.same_on_both or held <= {Held.REPLICATED}
+
+    def measured(self) -> Measured | None:
+        """Return how far both sides are apart; None if nothing could be read."""
+        metrics = self.outcome.metrics if self.outcome else None
+        if metrics is None and (self.decision is None or self.decision.way is not None or self.problem[0]):
+            return None
+        way = self.decision.way if self.decision else None
+        return Measured(
+            self.row.number,
+            (self.row.dtype_a, self.row.dtype_b),
+            self.shape_b,
+            metrics,
+            fits=metrics is not None,
+            spread=way.spread if way else 0.0,
+            is_alike=self.is_held_alike,
+        )
 
 
 @dataclass(slots=True)
 class LayoutJudge:
     """Judges the tensors of one step after the other."""
 
-    _walk: ToleranceWalk = field(default_factory=ToleranceWalk)
+    _judge: Judge = field(default_factory=Judge)
+    _tensors: dict[int, JudgedTensor] = field(default_factory=dict)
+    """Those of the step that was judged last."""
+    _flow: Dataflow = field(default_factory=lambda: Dataflow(()))
 
     def judge(
-        self, tensors: Sequence[JudgedTensor], thresholds: Thresholds, *, fixed: bool = False
+        self,
+        tensors: Sequence[JudgedTensor],
+        thresholds: Thresholds,
+        flow: Dataflow,
+        elements: Elements,
+        *,
+        fixed: bool = False,
     ) -> list[ComparedTensor]:
         """Return the rows with their verdicts.
 
         Args:
             tensors: the pairs of one step, in order of execution.
             thresholds: limits of the user; those that fit a tensor count instead of derived ones.
+            flow: what operators of A read.
+            elements: reads a tensor of A and its counterpart.
             fixed: the limits of types count instead of derived ones.
         """
-        self._walk.begin_step()
-        length = longest_sum([tensor.shape_b for tensor in tensors])
-        outcomes = ((_operator(tensor.key), tensor.outcome) for tensor in tensors)
-        usual = usual_gradient((name, outcome.metrics if outcome else None) for name, outcome in outcomes)
-        inputs = _differences_of_inputs(tensors)
         batches = _cuts_of_batches(tensors)
-        judged = [
-            self._row(
-                _rescaled(tensor, batches),
-                thresholds,
-                length,
-                usual,
-                inputs.get(tensor.key.operator, ()),
-                fixed=fixed,
-            )
+        tensors = [_rescaled(tensor, batches) for tensor in tensors]
+        self._tensors = {tensor.row.number: tensor for tensor in tensors}
+        self._flow = flow
+        measured = [known for tensor in tensors if (known := tensor.measured())]
+        judgements = self._judge.judge(measured, flow, elements)
+        is_given = fixed or not thresholds.are_empty
+        return [
+            _row(tensor, judgements.get(tensor.row.number), thresholds, is_given=is_given)
             for tensor in tensors
         ]
-        return _with_explanations(judged)
-
-    def _row(
-        self,
-        tensor: JudgedTensor,
-        thresholds: Thresholds,
-        length: int,
-        usual: float,
-        inputs: tuple[float, ...],
-        *,
-        fixed: bool,
-    ) -> _Judged:
-        row, outcome = tensor.row, tensor.outcome
-        names, dtypes = (row.name_a, row.name_b), (row.dtype_a, row.dtype_b)
-        limits = thresholds.limits(names, dtypes)
-        if is_ignored(limits):
-            return _Judged(replace(row, verdict=Verdict.IGNORED))
-        if outcome is None or outcome.metrics is None:
-            problem, damaged = tensor.problem if outcome is None else (outcome.problem, outcome.damaged)
-            reason = problem or (tensor.decision.explanation if tensor.decision else "")
-            return _Judged(replace(row, verdict=Verdict.UNKNOWN, reason=reason, damaged=damaged))
-        metrics = outcome.metrics
-        measured = Measured(
-            dtypes,
-            metrics,
-            length,
-            () if is_input(tensor.key.io) else inputs,
-            tensor.decision.way.spread if tensor.decision and tensor.decision.way else 0.0,
-            is_gradient(_operator(tensor.key)),
-            usual,
-        )
-        judgement = self._walk.judge(measured)
-        if fixed or not thresholds.are_empty:
-            reason = limits.broken(metrics)
-            judgement = judgement._replace(within=not reason, reason=reason)
-        return _Judged(
-            _with_verdict(tensor, metrics, judgement), judgement, measured.inputs, bool(tensor.odd)
-        )
 
     def first(self, rows: Sequence[ComparedTensor]) -> FirstDifference | None:
         """Return the first tensor that differs by more than what came before explains.
 
-        One that spreads counts before one after which all agree.
+        If it was computed from parts of a sum on each rank, that sum, which was not reduced, comes first.
         """
-        pairs = [row for row in rows if row.name_a and row.name_b]
-        different = [row for row in pairs if row.verdict in {Verdict.DIFFERENT, Verdict.SHAPE}]
+        known = {row.number: row for row in rows if row.name_a and row.name_b}
+        different = [row for row in known.values() if row.verdict in {Verdict.DIFFERENT, Verdict.SHAPE}]
         if not different:
             return None
-        first = _first_of(different, pairs)
+        grown = [row for row in different if row.bound is None or not row.bound.explained]
+        first = min(grown or different, key=lambda row: row.number)
+        first = self._unreduced(first, known) or first
         return FirstDifference(first, _inputs_beside(first, rows))
 
+    def _unreduced(self, first: ComparedTensor, known: dict[int, ComparedTensor]) -> ComparedTensor | None:
+        """Return the sum of which each rank read its own part as the whole, if that is why they differ."""
+        if self._tensors[first.number].is_same_everywhere:
+            return None  # so all ranks have read the same
+        earlier = [n for n in known if n < first.number and not is_held_parameter(known[n].name)]
+        read = self._flow.reads(first.number, known) or earlier[-1:]
+        parts = [n for n in read if n in earlier and self._is_part_of_sum(n, first)]
+        if not parts:
+            return None
+        # What was computed from parts is parts of a sum, too, as long as that is linear.
+        place = bisect_left(earlier, parts[0])
+        while place and self._is_part_of_sum(earlier[place - 1], known[earlier[place]]):
+            place -= 1
+        part = known[earlier[place]]
+        why = f"each rank holds a part of the sum, and computed {first.name_a} from that part alone"
+        return replace(part, verdict=Verdict.DIFFERENT, reason=why, level="shown")
 
-def _first_of(different: Sequence[ComparedTensor], pairs: Sequence[ComparedTensor]) -> ComparedTensor:
-    """Return the first tensor that is not explained and spreads; else that is not explained; else any."""
-    grown = [row for row in different if row.held is None or not row.held.explained]
-    spreading = [row for row in grown if _spreads(row, pairs)]
-    return min(spreading or grown or different, key=lambda row: row.number)
+    def _is_part_of_sum(self, number: int, following: ComparedTensor) -> bool:
+        """Return whether each rank holds a part of what B has whole, and what follows does not reduce it."""
+        tensor = self._tensors[number]
+        own, other = tensor.key.op_name, self._tensors[following.number].key.op_name
+        way = tensor.decision.way if tensor.decision else None
+        is_known = tensor.decision is not None and tensor.decision.certainty in _SHOWN
+        is_reduction = own.startswith(f"{other}.") or other.startswith(f"{own}.")
+        return way is not None and is_known and is_sum(way.a) and not way.same_on_both and not is_reduction
 
 
 def _inputs_beside(first: ComparedTensor, rows: Iterable[ComparedTensor]) -> tuple[ComparedInput, ...]:
@@ -152,66 +161,45 @@ def _inputs_beside(first: ComparedTensor, rows: Iterable[ComparedTensor]) -> tup
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """A row with its verdict, and what it is explained by."""
+def _row(
+    tensor: JudgedTensor, judgement: Judgement | None, thresholds: Thresholds, *, is_given: bool
+) -> ComparedTensor:
+    """Return the row of a tensor with the verdict: by given limits, or else the judgement."""
+    row, outcome = tensor.row, tensor.outcome
+    limits = thresholds.limits((row.name_a, row.name_b), (row.dtype_a, row.dtype_b))
+    if is_ignored(limits):
+        return replace(row, verdict=Verdict.IGNORED)
+    metrics = outcome.metrics if outcome else None
+    bound = judgement.bound if judgement else None
+    row = replace(row, metrics=metrics, basis=outcome.basis if outcome else "", bound=bound)
+    if is_given and metrics is not None:
+        reason = limits.broken(metrics)
+        verdict = Verdict.EQUAL if metrics.bit_equal else Verdict.DIFFERENT if reason else Verdict.CLOSE
+        return _explained(tensor, replace(row, verdict=verdict, reason=reason))
+    if judgement is not None and judgement.verdict is Verdict.NOT_READ and not is_given:
+        return replace(row, verdict=Verdict.NOT_READ, reason=judgement.reason)
+    if metrics is None:
+        problem, damaged = (outcome.problem, outcome.damaged) if outcome else tensor.problem
+        reason = problem or (tensor.decision.explanation if tensor.decision else "")
+        return replace(row, verdict=Verdict.UNKNOWN, reason=reason, damaged=damaged)
+    known = judgement or Judgement(Verdict.EQUAL, RoundingBound(0.0, 0.0, explained=True))
+    row = replace(row, verdict=known.verdict, reason=known.reason, level=known.level)
+    return _explained(tensor, row)
 
-    row: ComparedTensor
-    judgement: Judgement | None = None
-    """None if it was not compared."""
-    inputs: tuple[float, ...] = ()
-    odd: bool = False
 
-
-def _with_verdict(tensor: JudgedTensor, metrics: Metrics, judgement: Judgement) -> ComparedTensor:
-    row, decision = tensor.row, tensor.decision
-    verdict = Verdict.EQUAL if metrics.bit_equal else Verdict.CLOSE if judgement.within else Verdict.DIFFERENT
-    reason = judgement.reason
-    if verdict is Verdict.DIFFERENT and decision is not None:
-        reason = "; ".join(filter(None, (reason, explain_difference(decision))))
+def _explained(tensor: JudgedTensor, row: ComparedTensor) -> ComparedTensor:
+    """Return a row with what the way in which ranks hold the tensor adds to its verdict."""
+    decision = tensor.decision
     if tensor.odd:
-        verdict, reason = Verdict.DIFFERENT, _why_odd(row, tensor.odd)
-    if decision is not None and decision.certainty is Certainty.LIKELY and verdict is Verdict.CLOSE:
-        verdict = Verdict.UNKNOWN
-    if verdict is Verdict.CLOSE and tensor.note:
-        reason = tensor.note
-    held = row.held and replace(row.held, limit=judgement.limit, times=judgement.times)
-    basis = tensor.outcome.basis if tensor.outcome else ""
-    return replace(row, verdict=verdict, reason=reason, metrics=metrics, basis=basis, held=held)
-
-
-def _why_odd(row: ComparedTensor, odd: str) -> str:
-    own = row.held.placement if row.held else "?"
-    is_unreduced = own.endswith(("partial sum", "mean")) and "replicated" in odd
-    cause = ": a reduction is missing, or was not finished when it was dumped" if is_unreduced else ""
-    return f"its ranks hold it as {own}, and {odd}{cause}"
-
-
-def _with_explanations(judged: Sequence[_Judged]) -> list[ComparedTensor]:
-    """Return rows of which those that differ say whether what was executed before explains that.
-
-    What differs and does not spread explains nothing.
-    """
-    rows = [each.row for each in judged]
-    explained = []
-    largest = 0.0
-    for each in judged:
-        row, judgement = each.row, each.judgement
-        if judgement is not None and row.held is not None:
-            before = max(each.inputs) if each.inputs else largest
-            is_explained = not each.odd and judgement.is_explained_by(before)
-            row = replace(row, held=replace(row.held, explained=is_explained))
-            largest = max(largest, _explaining(row, judgement, rows))
-        explained.append(row)
-    return explained
-
-
-def _explaining(row: ComparedTensor, judgement: Judgement, rows: Sequence[ComparedTensor]) -> float:
-    """Return by how much what is executed after a tensor may differ because of it; 0 for nothing."""
-    difference = relative_difference(row.metrics) if row.metrics else 0.0
-    is_noise = judgement.within and judgement.times > 1
-    explains = judgement.within or _spreads(row, rows)
-    return difference if math.isfinite(difference) and explains and not is_noise else 0.0
+        own = row.held.placement if row.held else "?"
+        bound = row.bound and replace(row.bound, explained=False)
+        reason = f"its ranks hold it as {own}, and {tensor.odd}"
+        return replace(row, verdict=Verdict.DIFFERENT, reason=reason, bound=bound)
+    if row.verdict is Verdict.DIFFERENT and decision is not None:
+        return replace(row, reason="; ".join(filter(None, (row.reason, explain_difference(decision)))))
+    if row.verdict is Verdict.CLOSE and decision is not None and decision.certainty is Certainty.LIKELY:
+        return replace(row, verdict=Verdict.UNKNOWN)
+    return replace(row, reason=tensor.note) if row.verdict is Verdict.CLOSE and tensor.note else row
 
 
 def _cuts_of_batches(tensors: Iterable[JudgedTensor]) -> frozenset[tuple[int, int]]:
@@ -233,12 +221,12 @@ def _rescaled(tensor: JudgedTensor, batches: frozenset[tuple[int, int]]) -> Judg
     """
     way = tensor.decision.way if tensor.decision else None
     metrics = tensor.outcome.metrics if tensor.outcome else None
-    if way is None or metrics is None or tensor.outcome is None or not is_gradient(_operator(tensor.key)):
+    name = tensor.row.name_a
+    if way is None or metrics is None or tensor.outcome is None or not is_gradient(name):
         return tensor
     sizes = {cut.size for cut in way.a.dimensions if (cut.axis, cut.size) in batches}
-    if not any(math.isclose(way.factor, size, rel_tol=_FACTOR) for size in sizes) or is_of_parameter(
-        _operator(tensor.key)
-    ):
+    is_factor = any(math.isclose(way.factor, size, rel_tol=_FACTOR) for size in sizes)
+    if not is_factor or is_of_parameter(name):
         return tensor
     size = round(way.factor)
     rest = replace(
@@ -248,29 +236,3 @@ def _rescaled(tensor: JudgedTensor, batches: frozenset[tuple[int, int]]) -> Judg
     )
     note = f"{size} times B, as each of {size} ranks averages the loss over its share of the batch"
     return replace(tensor, outcome=replace(tensor.outcome, metrics=rest), note=note)
-
-
-def _operator(key: TensorKey) -> str:
-    return f"{key.op_type}.{key.op_name}"
-
-
-def _spreads(row: ComparedTensor, rows: Sequence[ComparedTensor]) -> bool:
-    """Return whether the difference of a row spreads; `rows` are in order of execution."""
-    place = bisect_right(rows, row.number, key=lambda other: other.number)
-    return does_spread(
-        (other.name_a, other.verdict is Verdict.DIFFERENT) for other in islice(rows, place, None)
-    )
-
-
-def _differences_of_inputs(
-    tensors: Iterable[JudgedTensor],
-) -> dict[tuple[str, str, str, str, int], tuple[float, ...]]:
-    inputs: dict[tuple[str, str, str, str, int], tuple[float, ...]] = {}
-    for tensor in tensors:
-        metrics = tensor.outcome.metrics if tensor.outcome else None
-        if metrics is not None and is_input(tensor.key.io):
-            inputs[tensor.key.operator] = (
-                *inputs.get(tensor.key.operator, ()),
-                relative_difference(metrics),
-            )
-    return inputs

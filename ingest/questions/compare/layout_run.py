@@ -58,6 +58,8 @@ class _Outcome:
     matched: int = 0
     incomplete: int = 0
     """Steps that are complete on one side alone."""
+    unreduced: list[str] = field(default_factory=list)
+    """Gradients of which ranks of A hold parts in the first such step."""
 
     def add(
         self, a: HeldTensors, b: HeldTensors, comparison: LayoutComparison, rows: list[ComparedTensor]
@@ -71,6 +73,7 @@ class _Outcome:
         keys = StepKey(min(a.ranks), a.step), StepKey(min(b.ranks), b.step)
         self.steps.append(ComparedStep(*keys, dict(comparison.counts)))
         self.first = self.first or comparison.first(rows)
+        self.unreduced = self.unreduced or comparison.unreduced
         self.kept.add(rows)
 
 
@@ -206,6 +209,12 @@ def _notes(steps_a: SideSteps, steps_b: SideSteps, outcome: _Outcome) -> list[st
         notes.append(
             f"how ranks hold {counted(undecided, 'tensor')} is open (`certainty`); "
             "--layout-map FILE settles it"
+        )
+    if outcome.unreduced:
+        notes.append(
+            f"each rank of A holds its part of {', '.join(outcome.unreduced[:3])}"
+            f"{' and others' * (len(outcome.unreduced) > 3)}; the gradients of other parameters are whole. "
+            "Whether they were reduced before the update, the parameters of the next step show"
         )
     if outcome.guessed:
         notes.append(f"paired by values, because names differ: {counted(outcome.guessed.total(), 'tensor')}")

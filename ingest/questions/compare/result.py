@@ -24,7 +24,7 @@ class Limits(StrEnum):
     """Which limits decided whether tensors are close."""
 
     DERIVED = "derived"
-    """From types, lengths of sums and what was executed before; see `tolerance`."""
+    """From types, lengths of sums and what was executed before; see `judge`."""
     FIXED = "fixed"
     """One for each type, because the user wanted that, or nothing could be derived."""
     GIVEN = "given"
@@ -78,7 +78,7 @@ class ComparedInput:
     @property
     def differs(self) -> bool:
         """Whether it exceeds its limits, or could not be compared."""
-        return self.verdict not in {Verdict.EQUAL, Verdict.CLOSE, Verdict.IGNORED}
+        return self.verdict not in GOOD
 
     @property
     def says(self) -> str:
@@ -219,7 +219,8 @@ class Comparison:
         """The verdict on everything: `equal`, `close` or `different`."""
         if not self.is_within:
             return Verdict.DIFFERENT.value
-        return Verdict.CLOSE.value if self.counts[Verdict.CLOSE] else Verdict.EQUAL.value
+        is_equal = self.counts.keys() <= {Verdict.EQUAL, Verdict.IGNORED, *UNMATCHED}
+        return Verdict.EQUAL.value if is_equal else Verdict.CLOSE.value
 
     def worst(self, count: int | None = None) -> list[ComparedTensor]:
         """Return the tensors, the worst first; at most `count`."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 from ingest.questions.compare.builder import ComparisonBuilder
 from ingest.questions.compare.layout_run import LayoutRun, are_cut_differently
 from ingest.questions.compare.mapping import NameMapping
-from ingest.questions.compare.own_spread import OwnSpread
 from ingest.questions.compare.result import Comparison
 from ingest.questions.compare.runner import ClusterRunner, PairRunner, ThreadRunner
 from ingest.questions.compare.selection import Selection, parse_selection
@@ -104,7 +103,6 @@ def compare(
         include_partial=include_partial,
         elements=elements,
         chosen=conditions,
-        own_spread=OwnSpread(None if fixed_limits else (side_a, side_b)),
     )
     if layout_map is not None or are_cut_differently(steps_a, steps_b, across_layouts):
         if conditions:

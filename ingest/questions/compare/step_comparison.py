@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -13,28 +13,29 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.compare.alignment.programs import AlignedPrograms, align_programs, operator_name
-from ingest.questions.compare.beyond_rounding import Bounded, MeasuredTensor, RankTolerance
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
+from ingest.questions.compare.dataflow import Dataflow
 from ingest.questions.compare.first_difference import first_difference
+from ingest.questions.compare.judge import Judge, Judgement, Measured
 from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.matching import Form, MatchedBy, TensorPair, match_tensors
 from ingest.questions.compare.one_sided import counterparts, one_sided_row
-from ingest.questions.compare.own_spread import OwnSpread
 from ingest.questions.compare.result import FirstDifference, Limits
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.suggested_map import guessed_names
 from ingest.questions.compare.tensor_choice import only_chosen
 from ingest.questions.compare.thresholds import ThresholdLimits, Thresholds, is_ignored
-from ingest.questions.compare.tolerance import RoundingBound
 from ingest.questions.compare.updated_parameters import ignoring_updates
 from ingest.questions.compare.version_matching import KnownPairs, are_of_versions, with_guesses
 from ingest.reader.tensor_filter import FilterFields
 from ingest.reader.text import shape_text
 from workers.arrays.comparison import Metrics
 from workers.arrays.digest import DIGEST_BYTES
+from workers.errors import DamagedStore
 from workers.store.consolidated.blocks import OperatorKey
 from workers.tasks.compare import Pair, PairComparison
+from workers.tasks.operands import read_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +54,8 @@ class Choices:
     """Which tensors are compared; all without conditions."""
     known_pairs: KnownPairs = field(default_factory=dict)
     """What was guessed in the steps before, of operators of two versions."""
-    tolerances: dict[tuple[int, int], RankTolerance] = field(default_factory=dict)
+    judges: dict[tuple[int, int], Judge] = field(default_factory=dict)
     """By ranks of A and B: what their steps have shown of rounding."""
-    own_spread: OwnSpread = field(default_factory=OwnSpread)
-    """Measures replicas where verdicts hang on them."""
 
     @property
     def limits(self) -> Limits:
@@ -132,12 +131,6 @@ class StepComparison:
         """The counterpart of each operator, by side."""
         return counterparts(self._a, self._b, self._all_pairs)
 
-    @property
-    def _tolerance(self) -> RankTolerance:
-        """What was derived for these two ranks in the steps before."""
-        ranks = self._a.key.rank, self._b.key.rank
-        return self._choices.tolerances.setdefault(ranks, RankTolerance())
-
     def compare(self) -> Iterator[ComparedTensor]:
         """Yield the comparison of each tensor; equal ones only if these are kept.
 
@@ -151,12 +144,10 @@ class StepComparison:
                 yield self._row(self._pairs[number], Verdict.EQUAL, basis="digest")
         rest = [self._pairs[number] for number in np.flatnonzero(~same).tolist()]
         decided, measured = self._measure(rest)
-        bounds: Mapping[int, Bounded] = {}
+        judgements: Mapping[int, Judgement] = {}
         if self._choices.thresholds.are_empty and not self.underived:
-            bounds = self._bounds(
-                measured, [self._pairs[number].a for number in np.flatnonzero(same).tolist()]
-            )
-        compared = [*decided, *(self._judge(known, bounds.get(known.pair.a)) for known in measured)]
+            judgements = self._judgements(measured, np.flatnonzero(same).tolist())
+        compared = [*decided, *(self._judge(known, judgements.get(known.pair.a)) for known in measured)]
         if self.gaps:
             compared = ignoring_updates(compared, self._pairs, self._a.keys, self._contents)
         for row in (*compared, *self._unmatched()):
@@ -226,16 +217,40 @@ class StepComparison:
         ]
         return rows, measured
 
-    def _bounds(self, measured: Sequence[_MeasuredPair], equal: Sequence[int]) -> dict[int, Bounded]:
-        """Return the differences that rounding explains, by the numbers of the measured tensors of A."""
+    def _judgements(self, measured: Sequence[_MeasuredPair], equal: Sequence[int]) -> dict[int, Judgement]:
+        """Return the judgements of differing tensors, by the numbers of the measured tensors of A."""
         a, b = self._a, self._b
-        tensors = (
-            MeasuredTensor(pair.a, a.names[pair.a], (a.dtypes[pair.a], b.dtypes[pair.b]), outcome.metrics)
-            for pair, _, outcome in measured
-            if outcome.metrics is not None
+        known: list[tuple[TensorPair, Metrics | None]] = [(self._pairs[place], None) for place in equal]
+        known += [(pair, outcome.metrics) for pair, _, outcome in measured if outcome.metrics is not None]
+        known.sort(key=lambda each: each[0].a)
+        tensors = [
+            Measured(pair.a, (a.dtypes[pair.a], b.dtypes[pair.b]), a.shapes[pair.a], metrics)
+            for pair, metrics in known
+        ]
+        contents = [[b"" if each == _UNKNOWN else each for each in side.contents] for side in (a, b)]
+        ranks = a.key.rank, b.key.rank
+        flow = Dataflow(
+            a.keys, (contents[0], contents[1]), self._number_in_b, is_same_rank=ranks[0] == ranks[1]
         )
-        spreads_of = partial(self._choices.own_spread.measure, a, b, self._number_in_b, self._runner)
-        return self._tolerance.judge(tensors, a.keys, equal, b.different_shapes, spreads_of)
+        judge = self._choices.judges.setdefault(ranks, Judge())
+        return judge.judge(tensors, flow, self._elements)
+
+    def _elements(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
+        """Return the elements of a tensor of A and of its counterpart; None if one cannot be read."""
+        pair = next((pair for pair in self._pairs if pair.a == number), None)
+        if pair is None or not self._have_elements(pair):
+            return None
+        operands = self._operands(pair)
+        payloads = read_whole([operands.a, operands.b])
+        try:
+            a, b = (
+                operand.values(payload)
+                for operand, payload in zip((operands.a, operands.b), payloads, strict=True)
+                if not isinstance(payload, DamagedStore)
+            )
+        except ValueError:  # damaged, or in a layout that cannot be read
+            return None
+        return a, b
 
     def _operands(self, pair: TensorPair) -> Pair:
         a, b = self._a.operand(pair.a), self._b.operand(pair.b)
@@ -276,22 +291,21 @@ class StepComparison:
             return pair
         return *contents, a.meanings[pair.a], b.meanings[pair.b], pair.form
 
-    def _judge(self, known: _MeasuredPair, bounded: Bounded | None) -> ComparedTensor:
-        """Return the verdict by the derived limit, if there is one that is wanted, or else by a fixed one."""
+    def _judge(self, known: _MeasuredPair, judgement: Judgement | None) -> ComparedTensor:
+        """Return the verdict by what was derived, if that is wanted, or else by fixed limits."""
         pair, limits, outcome = known
         metrics = outcome.metrics
         if metrics is None:
             return self._row(pair, Verdict.UNKNOWN, outcome.problem, damaged=outcome.damaged)
-        if metrics.bit_equal:
-            is_within, reason = True, ""
-        elif bounded is not None and not self._choices.fixed_limits:
-            is_within, reason = bounded.judgement.within, bounded.judgement.reason
-        else:
+        bound = judgement.bound if judgement else None
+        verdict, reason, level = Verdict.EQUAL, "", ""
+        if judgement is not None and not self._choices.fixed_limits:
+            verdict, reason, level = judgement.verdict, judgement.reason, judgement.level
+        elif not metrics.bit_equal:
             reason = limits.broken(metrics)
-            is_within = not reason
-        verdict = Verdict.EQUAL if metrics.bit_equal else Verdict.CLOSE if is_within else Verdict.DIFFERENT
-        bound = bounded.bound if bounded else None
-        return self._row(pair, verdict, reason, basis=outcome.basis, metrics=metrics, bound=bound)
+            verdict = Verdict.DIFFERENT if reason else Verdict.CLOSE
+        row = self._row(pair, verdict, reason, basis=outcome.basis, metrics=metrics)
+        return replace(row, bound=bound, level=level)
 
     def _judge_statistics(
         self, pairs: Sequence[TensorPair], limits: ThresholdLimits
@@ -356,7 +370,6 @@ class StepComparison:
         basis: str = "",
         damaged: bool = False,
         metrics: Metrics | None = None,
-        bound: RoundingBound | None = None,
     ) -> ComparedTensor:
         a, b = self._a, self._b
         key, name = a.keys[pair.a], a.names[pair.a]
@@ -382,7 +395,6 @@ class StepComparison:
             basis=basis,
             metrics=metrics,
             damaged=damaged,
-            bound=bound,
         )
 
     def _unmatched_row(self, side: StepTensors, number: int, verdict: Verdict) -> ComparedTensor:

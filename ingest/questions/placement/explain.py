@@ -29,8 +29,7 @@ def _unequal_replicas(way: ScoredWay) -> str:
     """Return that what should be the same on all ranks is not; "" if it is, or if shards are involved."""
     if way.a.kind != Held.REPLICATED or way.spread <= _REST:
         return ""
-    cause = "replicas drifted apart, or a reduction is missing, or was not finished when it was dumped"
-    return f"its ranks do not hold the same: {cause}"
+    return "its ranks do not hold the same"
 
 
 def _factor(way: ScoredWay) -> str:
@@ -40,11 +39,11 @@ def _factor(way: ScoredWay) -> str:
     count = max((dimension.size for dimension in way.a.dimensions), default=1)
     text = f"it is {factor:.4g} times B"
     if count > 1 and math.isclose(factor, count, rel_tol=_REST):
-        return f"{text}: summed over {count} ranks and not averaged"
+        return f"{text}, the number of ranks"
     if count > 1 and math.isclose(factor, 1 / count, rel_tol=_REST):
-        return f"{text}: averaged over {count} ranks once too often"
+        return f"{text}, one part in as many as there are ranks"
     if math.isclose(factor, -1, rel_tol=_REST):
-        return f"{text}: a sign is turned round"
+        return f"{text}: its sign is turned round"
     return text
 
 

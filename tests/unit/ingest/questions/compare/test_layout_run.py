@@ -119,26 +119,40 @@ def test_reasons_say_what_a_mistake_looks_like(against_one: Compare) -> None:
         first = against_one(tp, dp, f"BUG {bug}").first
         assert first is not None
         reasons[bug] = first.reason
-    assert "it is -1 times B: a sign is turned round" in reasons["sign of a gradient"]
-    assert "it is 2 times B: summed over 2 ranks and not averaged" in reasons["gradients are summed"]
-    assert "a reduction is missing" in reasons["missing reduction"]
+    assert "it is -1 times B: its sign is turned round" in reasons["sign of a gradient"]
+    assert "it is 2 times B, the number of ranks" in reasons["gradients are summed"]
+    assert "each rank holds a part of the sum, and computed" in reasons["missing reduction"]
+
+
+def test_what_values_cannot_show_is_no_difference_but_told(against_one: Compare) -> None:
+    found = against_one(1, 2, "BUG a gradient is not reduced")
+    assert found.verdict == "close"
+    note = next(note for note in found.notes if "holds its part of" in note)
+    assert "grad.param.layers.2.fc2.weight" in note
+    assert "the parameters of the next step show" in note
+
+
+def test_what_nothing_was_computed_from_is_no_difference(against_one: Compare) -> None:
+    found = against_one(2, 1, "BUG a rank reads other tokens")
+    assert found.verdict == "close"
+    (unread,) = [row for row in found.tensors if row.verdict is Verdict.NOT_READ]
+    assert short(unread.name) == "input_ids"
+    assert "nothing was computed from it" in unread.reason
 
 
 def test_a_limit_is_told_with_how_often_it_is_exceeded(against_one: Compare) -> None:
     found = against_one(2, 1, "BUG scale of the scores")
     assert found.first is not None
-    held = found.first.tensor.held
-    assert held is not None
-    assert held.limit is not None
-    assert held.times is not None
-    assert held.limit < 1e-5
-    assert held.times > 1000
-    assert not held.explained
+    bound = found.first.tensor.bound
+    assert bound is not None
+    assert bound.limit < 1e-5
+    assert bound.times > 1000
+    assert not bound.explained
     assert "times the limit" in found.first.reason
     later = next(row for row in found.tensors if short(row.name) == "layers.1.norm2")
     assert later.verdict is Verdict.DIFFERENT
-    assert later.held is not None
-    assert later.held.explained
+    assert later.bound is not None
+    assert later.bound.explained
 
 
 @pytest.fixture(scope="module")

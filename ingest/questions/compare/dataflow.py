@@ -1,0 +1,161 @@
+"""What the operators of a step read, as far as the names and bytes of its tensors tell."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ingest.reader.flow.operator_kinds import is_input, is_output, is_parameter
+from workers.store.consolidated.blocks import OperatorKey, TensorKey
+
+_GRADIENT = "grad"
+_PARAMETER = re.compile(r"param|weight|bias")
+_NO_DIGEST = b""
+
+
+def is_gradient(name: str) -> bool:
+    """Return whether a tensor of this name is a gradient."""
+    return _GRADIENT in name.lower()
+
+
+def is_of_parameter(name: str) -> bool:
+    """Return whether a tensor of this name is a parameter, or the gradient of one."""
+    return bool(_PARAMETER.search(name.lower()))
+
+
+def is_held_parameter(name: str) -> bool:
+    """Return whether a tensor of this name is a parameter itself, and not its gradient."""
+    return is_of_parameter(name) and not is_gradient(name)
+
+
+def is_parameter_gradient(name: str) -> bool:
+    """Return whether a tensor of this name is the gradient of a parameter."""
+    return is_of_parameter(name) and is_gradient(name)
+
+
+@dataclass(frozen=True)
+class Dataflow:
+    """The tensors of a step of A, in order of execution, and what is known of the bytes of both sides."""
+
+    keys: Sequence[TensorKey]
+    digests: tuple[Sequence[bytes], Sequence[bytes]] | None = None
+    """Of the tensors of A and of B, b"" where not known; of pieces one after another."""
+    in_b: dict[int, int] = field(default_factory=dict)
+    """The numbers of B by those of A."""
+    is_same_rank: bool = True
+    """Whether A and B have the same ranks: what two ranks differ by, a reduction makes equal again."""
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of the tensors."""
+        return [key.name for key in self.keys]
+
+    @cached_property
+    def last_of(self) -> dict[str, int]:
+        """The number of the last tensor with a name, of those that were dumped several times in the step."""
+        return {self.repeated_name(number): number for number in range(len(self.keys))}
+
+    def repeated_name(self, number: int) -> str:
+        """Return the name that a tensor has in common with what was dumped as it in the step again."""
+        return self.keys[number]._replace(occurrence=0, copy=0).name
+
+    @cached_property
+    def kinds(self) -> list[tuple[str, str]]:
+        """What operators are called that return tensors like this one: type, and output or gradient."""
+        return [
+            (key.op_type, "gradient" if is_gradient(name) else "")
+            for key, name in zip(self.keys, self.names, strict=True)
+        ]
+
+    @cached_property
+    def has_parameters(self) -> bool:
+        """Whether the parameters of modules are dumped."""
+        return any(is_parameter(key.op_type) for key in self.keys)
+
+    def is_output(self, number: int) -> bool:
+        """Return whether an operator returned a tensor."""
+        return is_output(self.keys[number].io)
+
+    def reads(self, number: int, known: Container[int]) -> list[int] | None:
+        """Return what the operator of a tensor read, of what is known; None if that is not known at all.
+
+        An output is computed of the inputs of its operator, and of the parameters of a module and of those in
+        it. The gradient of a parameter is computed of the gradient of what its module returned.
+        """
+        key = self.keys[number]
+        if is_parameter(key.op_type) or is_input(key.io):
+            return None
+        if is_gradient(self.names[number]):
+            if not is_parameter_gradient(self.names[number]):
+                return None
+            module = key.op_name.rpartition(".")[0]
+            return [n for n in self._gradients_of_outputs.get(module, ()) if n in known] or None
+        inputs = self._inputs.get(key.operator)
+        if not inputs or any(n not in known for n in inputs):
+            return None
+        return inputs + [n for n in self._parameters_below(key.op_name) if n in known]
+
+    def may_be_unread(self, number: int) -> bool:
+        """Return whether an operator returned a tensor that none is known to have read as it was dumped."""
+        own = self.digests[0][number] if self.digests is not None else _NO_DIGEST
+        return self.is_same_rank and self.is_output(number) and not (own and self._readers[0].get(own))
+
+    def read_otherwise(self, number: int) -> int | None:
+        """Return the input of A that stands for what was dumped of a tensor, but has other bytes; else None.
+
+        It is known which by B, where an input has the bytes of the tensor's counterpart.
+        """
+        if self.digests is None or is_input(self.keys[number].io) or number not in self.in_b:
+            return None
+        own, in_b = self.digests[0][number], self.digests[1][self.in_b[number]]
+        if _NO_DIGEST in (own, in_b) or self._readers[0].get(own):
+            return None
+        readers = [n for n in self._readers[1].get(in_b, ()) if n > number]
+        return readers[0] if readers else None
+
+    @cached_property
+    def _readers(self) -> tuple[dict[bytes, list[int]], dict[bytes, list[int]]]:
+        """The inputs of A by their digests, on A and on B."""
+        of_a: dict[bytes, list[int]] = defaultdict(list)
+        of_b: dict[bytes, list[int]] = defaultdict(list)
+        if self.digests is not None:
+            for number, other in self.in_b.items():
+                if is_input(self.keys[number].io):
+                    of_a[self.digests[0][number]].append(number)
+                    of_b[self.digests[1][other]].append(number)
+        return of_a, of_b
+
+    @cached_property
+    def _inputs(self) -> dict[OperatorKey, list[int]]:
+        inputs: dict[OperatorKey, list[int]] = defaultdict(list)
+        for number, key in enumerate(self.keys):
+            if is_input(key.io):
+                inputs[key.operator].append(number)
+        return inputs
+
+    @cached_property
+    def _parameters(self) -> dict[str, list[int]]:
+        """The parameters by each module that they are in."""
+        parameters: dict[str, list[int]] = defaultdict(list)
+        for number, key in enumerate(self.keys):
+            if is_parameter(key.op_type):
+                parts = key.op_name.split(".")
+                for length in range(1, len(parts)):
+                    parameters[".".join(parts[:length])].append(number)
+        return parameters
+
+    def _parameters_below(self, module: str) -> list[int]:
+        return self._parameters.get(module, [])
+
+    @cached_property
+    def _gradients_of_outputs(self) -> dict[str, list[int]]:
+        """The gradients of what modules returned, by module."""
+        gradients: dict[str, list[int]] = defaultdict(list)
+        for number, key in enumerate(self.keys):
+            module, is_of_output, _ = key.op_name.rpartition(".output")
+            if is_of_output and is_gradient(self.names[number]):
+                gradients[module].append(number)
+        return gradients

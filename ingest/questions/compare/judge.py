@@ -1,0 +1,434 @@
+"""Judges differences in the order of execution: what is a fact, what is rounding, what nobody computed with.
+
+1. **Facts.** An operator that read the same bytes on both sides and returned others is different, however
+   little, if both runs are deterministic. They are if other calls of such operators that read the same bytes
+   have returned the same bytes, and so many that rounding in another order would have shown in them.
+2. **Limits** decide where inputs differ. An operator passes on what its inputs differ by, at most `GROWTH`
+   times as large, and adds its own rounding; see `rounding`:
+
+       limit = base + GROWTH * (difference of its inputs)
+
+   but never more than the fixed limit of the type, or `DRIFT` times what the step began with. Where it is not
+   known what an operator read, all that was executed before and is within its limits stands for it.
+3. **Noise.** A gradient that is zero in exact arithmetic, such as that of the bias of keys, is rounding
+   alone. An optimizer that divides gradients by their size moves parameters by it as far as by any other. So
+   what a parameter may differ by follows, element by element, from how uncertain its gradient was.
+4. **Not read.** A tensor from which nothing was computed as it was dumped: it was dumped before an
+   asynchronous reduction into it had ended, or its memory was in use again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.questions.compare.compared_tensor import Verdict
+from ingest.questions.compare.dataflow import Dataflow, is_gradient, is_held_parameter, is_parameter_gradient
+from ingest.questions.compare.rounding import RoundingBound, longest_sum, relative_difference, rounding
+from ingest.questions.compare.thresholds import default_limit
+from workers.arrays.comparison import Metrics
+
+#: By how much one operator may enlarge the relative difference of what it reads.
+GROWTH = 16.0
+#: By how much the differences of one step may exceed those with which it began.
+DRIFT = 32.0
+#: Calls with the same bytes on both sides show that operators are deterministic if rounding had shown in them
+#: but with this probability.
+_CHANCE = 1e-6
+_FEWEST_CALLS = 2
+#: Nobody read a tensor if all that was executed later, and so many tensors at least, are this much closer.
+_CLOSER, _FEWEST_LATER = 1024.0, 3
+#: How much more than its uncertainty in the first order an element may move.
+_MOVES = 4.0
+#: The most elements of a parameter that are read to explain how it moved, and the most parameters of a step.
+_MOST_ELEMENTS, _MOST_PARAMETERS = 1 << 26, 256
+
+#: Equal steps in which calls are counted: the others would show the same.
+_EQUAL_STEPS = 3
+#: Verdicts on tensors whose differences do not count as what others read.
+_WITHOUT_EFFECT = frozenset({Verdict.NOISE, Verdict.NOT_READ})
+
+Elements: TypeAlias = Callable[[int], tuple[npt.NDArray[Any], npt.NDArray[Any]] | None]
+"""Returns the elements of a tensor of A, by its number, and of its counterpart; None if it cannot."""
+
+
+class Measured(NamedTuple):
+    """How far a tensor of A is from its counterpart."""
+
+    number: int
+    dtypes: tuple[str, str]
+    shape: tuple[int, ...]
+    metrics: Metrics | None = None
+    """None if the bytes are equal, or nothing makes the two comparable."""
+    fits: bool = True
+    """Whether they could be compared: pieces of ranks may make up no tensor."""
+    spread: float = 0.0
+    """By how much replicas differ among themselves."""
+    is_alike: bool = True
+    """Whether its ranks hold it alike on both sides, so that operators on it do the same on both."""
+
+    @property
+    def unequal(self) -> int:
+        """How many elements differ, be it in their bits alone."""
+        if self.metrics is None or self.metrics.bit_equal:
+            return 0 if self.fits else self.size
+        return max(self.metrics.unequal + self.metrics.nan_mismatch + self.metrics.inf_mismatch, 1)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def difference(self) -> float:
+        """The relative difference; infinite if the two cannot be compared."""
+        return relative_difference(self.metrics) if self.fits else math.inf
+
+
+class Judgement(NamedTuple):
+    """The verdict on one tensor."""
+
+    verdict: Verdict
+    bound: RoundingBound
+    reason: str = ""
+    level: str = ""
+    """What a difference that nothing before explains rests on: `shown` if it is known what its operator read,
+    else `likely`."""
+
+
+@dataclass(slots=True)
+class _Calls:
+    """Calls that read the same bytes on both sides."""
+
+    equal: int = 0
+    """How many returned the same bytes."""
+    elements: int = 0
+    """How many elements these returned."""
+    unequal: int = 0
+
+    def contradict(self, tensor: Measured) -> bool:
+        """Return whether these show that the difference of a tensor is not rounding in another order."""
+        if self.unequal or self.equal < _FEWEST_CALLS:
+            return False
+        share = min(tensor.unequal / max(tensor.size, 1), 1 - 1e-12)
+        return self.elements * math.log1p(-share) < math.log(_CHANCE)
+
+
+class _Step(NamedTuple):
+    """What is kept of a step to explain how parameters moved."""
+
+    flow: Dataflow
+    judgements: Mapping[int, Judgement]
+    elements: Elements
+
+    def verdict(self, name: str) -> Verdict | None:
+        """Return the verdict on a tensor; None if the step does not have it."""
+        number = self.flow.last_of.get(name)
+        if number is None:
+            return None
+        return self.judgements[number].verdict if number in self.judgements else Verdict.EQUAL
+
+    def read(self, name: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
+        """Return the elements of a tensor and of its counterpart."""
+        return self.elements(self.flow.last_of[name])
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the steps so far have shown."""
+
+    healthy: float = 0.0
+    """The largest difference of a tensor within its limits."""
+    coarsest: float = 0.0
+    """The largest fixed limit: what is computed from bfloat16 is as coarse."""
+    calls: defaultdict[object, _Calls] = field(default_factory=lambda: defaultdict(_Calls))
+    """By kind, shape and types of elements of what they returned; those of all under None."""
+    is_apart: bool = False
+    """Whether anything differed in the steps before."""
+    found: bool = False
+    """Whether a difference that nothing explains was found."""
+    before: _Step | None = None
+    uncertain: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    """The relative uncertainty of the gradients, by the name and element of each parameter that moved apart:
+    momentum goes on with what was uncertain in earlier steps."""
+
+
+class Judge:
+    """Judges the steps of one rank of A against one of B, or of all of both, one after the other."""
+
+    def __init__(self) -> None:
+        self._known = _Known()
+        self._steps = 0
+
+    def judge(self, tensors: Sequence[Measured], flow: Dataflow, elements: Elements) -> dict[int, Judgement]:
+        """Judge one step; return the judgements by the number of the tensor, of equal ones maybe none.
+
+        Memory: at most six tensors of `_MOST_ELEMENTS` elements, as float64.
+
+        Args:
+            tensors: those that both sides have, in order of execution.
+            flow: what operators of A read.
+            elements: reads them, where verdicts hang on single elements.
+        """
+        self._steps += 1
+        judgements: dict[int, Judgement] = {}
+        is_apart = any(tensor.unequal for tensor in tensors)
+        if is_apart or self._steps <= _EQUAL_STEPS:
+            judgements = _StepJudge(self._known, tensors, flow, elements).judge()
+        self._known.before = _Step(flow, judgements, elements)
+        self._known.is_apart |= is_apart
+        return judgements
+
+
+class _StepJudge:
+    """Judges one step."""
+
+    def __init__(
+        self, known: _Known, tensors: Sequence[Measured], flow: Dataflow, elements: Elements
+    ) -> None:
+        self._known, self._flow, self._elements = known, flow, elements
+        self._tensors = {tensor.number: tensor for tensor in tensors}
+        self._differences = {number: tensor.difference for number, tensor in self._tensors.items()}
+        self._at_start = known.healthy
+        self._length = longest_sum({tensor.shape for tensor in tensors})
+        self._usual = _usual_gradient(flow.names, tensors)
+        self._judgements: dict[int, Judgement] = {}
+        self._unread = self._without_readers()
+        self._is_equal_so_far = True
+        """Whether all that was executed in this step so far is equal."""
+        self._parameters_read = 0
+
+    def judge(self) -> dict[int, Judgement]:
+        """Return the judgements by number."""
+        for number, tensor in self._tensors.items():
+            judgement = self._judgements[number] = self._of(tensor)
+            if judgement.verdict is Verdict.CLOSE:
+                self._known.healthy = max(self._known.healthy, self._differences[number])
+            self._known.found |= judgement.verdict is Verdict.DIFFERENT
+            self._is_equal_so_far &= not tensor.unequal
+        return self._judgements
+
+    def _of(self, tensor: Measured) -> Judgement:
+        number, difference = tensor.number, self._differences[tensor.number]
+        reads = self._flow.reads(number, self._tensors)
+        is_fact = self._is_fact(tensor, reads)
+        limit, base = self._limits(tensor, reads)
+        times = difference / limit if limit else (math.inf if tensor.unequal else 0.0)
+        bound = RoundingBound(limit, times, explained=True)
+        if not tensor.unequal:
+            return Judgement(Verdict.EQUAL, bound)
+        if difference <= limit and not is_fact:
+            return Judgement(Verdict.CLOSE, bound)
+        if number in self._unread:
+            return Judgement(Verdict.NOT_READ, bound, self._unread[number])
+        if is_fact:
+            bound = RoundingBound(limit, times, explained=False)
+            return Judgement(Verdict.DIFFERENT, bound, self._same_bytes(tensor), "shown")
+        if noise := self._noise(tensor, base, limit, reads):
+            return Judgement(Verdict.NOISE, bound, noise)
+        bound = RoundingBound(limit, times, self._is_explained(difference, base, reads))
+        level = "likely" if reads is None else "shown"
+        return Judgement(Verdict.DIFFERENT, bound, self._beyond(tensor, limit, reads), level)
+
+    def _limits(self, tensor: Measured, reads: Sequence[int] | None) -> tuple[float, float]:
+        """Return the difference that rounding and what was read explain, and that of rounding alone."""
+        is_moved = is_held_parameter(self._flow.names[tensor.number])
+        base = rounding(tensor.dtypes, 1 if is_moved else self._length)
+        fixed = max(map(default_limit, tensor.dtypes))
+        self._known.coarsest = max(self._known.coarsest, fixed)
+        before = self._known.healthy if reads is None else self._largest(reads)
+        cap = max(self._known.coarsest, DRIFT * self._at_start) if fixed else 0.0
+        return min(base + min(tensor.spread, GROWTH * base) + GROWTH * before, cap), base
+
+    def _largest(self, numbers: Iterable[int]) -> float:
+        """Return the largest difference of some tensors, of which something was computed as they are."""
+        return max(
+            (self._differences[n] for n in numbers if self._verdict(n) not in _WITHOUT_EFFECT), default=0.0
+        )
+
+    def _verdict(self, number: int) -> Verdict:
+        known = self._judgements.get(number)
+        return known.verdict if known else Verdict.EQUAL
+
+    def _is_fact(self, tensor: Measured, reads: Sequence[int] | None) -> bool:
+        """Return whether its operator read the same bytes on both sides, and must have returned the same.
+
+        Counts calls with the same bytes while at it.
+        """
+        if not tensor.is_alike or not tensor.fits or not self._has_same_sources(tensor, reads):
+            return False
+        calls, all_calls = self._calls_like(tensor), self._known.calls[None]
+        is_fact = bool(tensor.unequal) and (
+            calls.contradict(tensor)
+            or (calls.equal >= _FEWEST_CALLS and not calls.unequal and all_calls.contradict(tensor))
+        )
+        for known in (calls, all_calls):
+            known.equal += not tensor.unequal
+            known.elements += 0 if tensor.unequal else tensor.size
+            known.unequal += bool(tensor.unequal) and not is_fact
+        return is_fact
+
+    def _has_same_sources(self, tensor: Measured, reads: Sequence[int] | None) -> bool:
+        """Return whether all that a tensor was computed of is known to be equal."""
+        flow, known, name = self._flow, self._known, self._flow.names[tensor.number]
+        if is_held_parameter(name):
+            before, name = known.before, flow.repeated_name(tensor.number)
+            sources = () if before is None else (before.verdict(name), before.verdict(gradient_name(name)))
+            return bool(sources) and all(verdict is Verdict.EQUAL for verdict in sources)
+        if not flow.is_output(tensor.number):
+            return False
+        if reads is not None and (flow.has_parameters or not known.is_apart):
+            return all(not self._tensors[number].unequal for number in reads)
+        return self._is_equal_so_far and not known.is_apart
+
+    def _calls_like(self, tensor: Measured) -> _Calls:
+        """Return the calls of the kind that a tensor was returned by. Updates work element by element."""
+        is_moved = is_held_parameter(self._flow.names[tensor.number])
+        kind = self._flow.kinds[tensor.number]
+        return self._known.calls[kind, () if is_moved else tensor.shape, tensor.dtypes]
+
+    def _same_bytes(self, tensor: Measured) -> str:
+        is_moved = is_held_parameter(self._flow.names[tensor.number])
+        what = (
+            "it and its gradient were equal in the step before"
+            if is_moved
+            else "its operator read the same bytes"
+        )
+        return (
+            f"{tensor.unequal} of {tensor.size} elements differ, relative difference "
+            f"{self._differences[tensor.number]:.2g}, though {what}; with the same bytes, "
+            f"{self._calls_like(tensor).equal} others like it are equal"
+        )
+
+    def _beyond(self, tensor: Measured, limit: float, reads: Sequence[int] | None) -> str:
+        metrics, difference = tensor.metrics, self._differences[tensor.number]
+        if metrics is None:
+            return "the pieces of its ranks make up no tensor that is near"
+        if odd := metrics.nan_mismatch + metrics.inf_mismatch:
+            return f"{odd} NaN or Inf in one of the two"
+        if not limit:
+            return f"{metrics.unequal} of {metrics.count} elements differ"
+        why = f"rounding of {tensor.dtypes[0]} in sums of {self._length}, and what "
+        why += "came before" if reads is None else "its inputs differ by"
+        times = difference / limit
+        return f"relative difference {difference:.2g}, {times:.2g} times the limit {limit:.2g} ({why})"
+
+    def _is_explained(self, difference: float, base: float, reads: Sequence[int] | None) -> bool:
+        """Return whether an operator that read what differs before may differ by this, right or wrong.
+
+        Of exact types, such as indices, any difference may follow from what was read, if that differs.
+        """
+        before = self._largest(self._judgements if reads is None else reads)
+        return before > 0 if not base else difference <= base + GROWTH * before
+
+    def _noise(self, tensor: Measured, base: float, limit: float, reads: Sequence[int] | None) -> str:
+        """Return why a difference is what exact arithmetic leaves open; "" if it is not known to be."""
+        name, metrics = self._flow.names[tensor.number], tensor.metrics
+        if metrics is None or metrics.nan_mismatch or metrics.inf_mismatch:
+            return ""
+        if is_gradient(name):
+            scale = base * self._usual
+            is_noise = metrics.rmse <= scale and _size(metrics) <= GROWTH * scale
+            return "rounding of what is zero in exact arithmetic" if is_noise else ""
+        if is_held_parameter(name):
+            return self._uncertain_update(tensor, self._flow.repeated_name(tensor.number))
+        noisy = [number for number in reads or () if self._verdict(number) is Verdict.NOISE]
+        carried = max((self._carried(metrics, self._tensors[number]) for number in noisy), default=0.0)
+        if not noisy or self._differences[tensor.number] > limit + GROWTH * carried:
+            return ""
+        return f"no more than what {self._flow.names[noisy[0]]} differs by, which is noise, makes"
+
+    def _carried(self, metrics: Metrics, read: Measured) -> float:
+        """Return the relative difference that what an operator read makes in what it returned."""
+        if len(read.shape) != 1 or read.metrics is None or not _size(metrics):
+            return read.difference
+        # A bias, or the weight of a norm: what it differs by is added to each row.
+        return read.metrics.rmse / _size(metrics)
+
+    def _uncertain_update(self, tensor: Measured, name: str) -> str:
+        """Return why a parameter may have moved apart; "" if its gradient in the step before forbids it.
+
+        An optimizer moves an element by at most about `largest`, the largest step of any, times the relative
+        uncertainty of its gradients so far.
+        """
+        before, gradient = self._known.before, gradient_name(name)
+        if before is None or self._known.found or tensor.size > _MOST_ELEMENTS:
+            return ""
+        if before.verdict(name) is None or before.verdict(gradient) in {None, Verdict.DIFFERENT}:
+            return ""
+        self._parameters_read += 1
+        if self._parameters_read > _MOST_PARAMETERS:
+            return ""
+        pairs = [self._elements(tensor.number), before.read(name), before.read(gradient)]
+        flat = [np.asarray(values, np.float64).ravel() for pair in pairs if pair for values in pair]
+        if None in pairs or len({values.size for values in flat}) != 1:
+            return ""
+        a, b, a_before, b_before, grad_a, grad_b = flat
+        with np.errstate(all="ignore"):
+            uncertain = np.minimum(np.abs(grad_a - grad_b) / np.abs(grad_b), 2.0)
+            uncertain[grad_a == grad_b] = 0.0
+            uncertain = np.maximum(uncertain, self._known.uncertain.get(name, 0.0))
+            largest = max(np.abs(a - a_before).max(initial=0.0), np.abs(b - b_before).max(initial=0.0))
+            rounded = rounding(tensor.dtypes, 1) * np.maximum(np.abs(a), np.abs(b))
+            allowed = largest * np.maximum(uncertain, self._at_start) + np.abs(a_before - b_before) + rounded
+            if not bool(np.all(np.abs((a - b) - (a_before - b_before)) <= _MOVES * allowed)):
+                return ""
+        self._known.uncertain[name] = uncertain.astype(np.float32)
+        return f"moved by no more than {gradient} allows, which is uncertain there"
+
+    def _without_readers(self) -> dict[int, str]:
+        """Return, by number, why differing tensors have no effect: nothing was computed from them."""
+        unread = {}
+        later, closest = 0, 0.0
+        for number, tensor in reversed(self._tensors.items()):
+            name, difference = self._flow.names[number], self._differences[number]
+            if is_held_parameter(name) or is_parameter_gradient(name):
+                continue
+            reader = self._flow.read_otherwise(number) if tensor.unequal else None
+            if reader in self._differences and self._differences[reader] * _CLOSER <= difference:
+                unread[number] = (
+                    f"caught in flight: {self._flow.names[reader]} reads other bytes, which agree"
+                )
+            elif (
+                tensor.unequal
+                and self._flow.may_be_unread(number)
+                and later >= _FEWEST_LATER
+                and closest * _CLOSER <= difference
+            ):
+                unread[number] = (
+                    f"nothing was computed from it: the {later} tensors that were executed later are at "
+                    f"least {_CLOSER:.0f} times closer"
+                )
+            else:
+                later, closest = later + 1, max(closest, difference)
+        return unread
+
+
+def gradient_name(parameter: str) -> str:
+    """Return what the gradient of a parameter is called beside it."""
+    for kind in ("Parameter", "param"):
+        if kind in parameter:
+            return parameter.replace(kind, "Gradient" if kind == "Parameter" else "grad__param", 1)
+    return ""
+
+
+def _usual_gradient(names: Sequence[str], tensors: Iterable[Measured]) -> float:
+    """Return the median root mean square of the gradients of a step that differ; 0 if there are none."""
+    sizes = [
+        _size(tensor.metrics)
+        for tensor in tensors
+        if tensor.metrics is not None and _size(tensor.metrics) and is_gradient(names[tensor.number])
+    ]
+    return float(np.median(sizes)) if sizes else 0.0
+
+
+def _size(metrics: Metrics) -> float:
+    """Return the root mean square of the elements of B; 0 if it is not known, as of equal tensors."""
+    distance = metrics.relative_euclidean
+    return metrics.rmse / distance if 0 < distance < math.inf else 0.0

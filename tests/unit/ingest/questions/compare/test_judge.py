@@ -1,0 +1,164 @@
+"""What is a fact, what is rounding, what is noise, and what nobody computed with."""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from ingest.questions.compare.compared_tensor import Verdict
+from ingest.questions.compare.dataflow import Dataflow
+from ingest.questions.compare.judge import Judge, Judgement, Measured
+from ingest.questions.compare.rounding import longest_sum, relative_difference, rounding
+from workers.arrays.comparison import Metrics, RunningComparison
+from workers.store.consolidated.blocks import TensorKey
+
+_SHAPE = (64, 64)
+
+
+def _metrics(relative: float, share: float = 1.0) -> Metrics | None:
+    """Return metrics of a tensor of root mean square 1."""
+    if not relative:
+        return None
+    running = RunningComparison()
+    b = np.random.default_rng(0).standard_normal(math.prod(_SHAPE)).astype(np.float32)
+    b /= np.float32(np.sqrt(np.mean(b**2)))
+    a = b.copy()
+    count = max(round(share * b.size), 1)
+    a[:count] += np.float32(relative / math.sqrt(share))
+    running.update(a, b)
+    return running.result()
+
+
+def _module(name: str, *, kind: str = "Linear") -> list[TensorKey]:
+    return [TensorKey("", "", f"Module.{kind}", name, io, 0) for io in ("input", "output")]
+
+
+def _judged(
+    keys: list[TensorKey], differences: dict[str, Metrics | None], judge: Judge | None = None
+) -> dict[str, Judgement]:
+    """Judge a step in which only these tensors differ."""
+    flow = Dataflow(keys)
+    tensors = [
+        Measured(number, ("float32", "float32"), _SHAPE, differences.get(f"{key.op_name}.{key.io}"))
+        for number, key in enumerate(keys)
+    ]
+    judgements = (judge or Judge()).judge(tensors, flow, lambda _: None)
+    return {f"{keys[n].op_name}.{keys[n].io}": each for n, each in judgements.items()}
+
+
+def test_an_operator_that_read_the_same_and_returned_other_bytes_is_different_however_little() -> None:
+    keys = [key for layer in range(4) for key in _module(f"layers.{layer}", kind="Norm")]
+    found = _judged(keys, {"layers.3.output": _metrics(1e-7)})["layers.3.output"]
+    assert (found.verdict, found.level, found.bound.explained) == (Verdict.DIFFERENT, "shown", False)
+    assert found.bound.times < 1
+    assert "3 others like it are equal" in found.reason
+
+
+@pytest.mark.parametrize("equal_before", [0, 1])
+def test_without_witnesses_a_limit_decides(equal_before: int) -> None:
+    keys = [key for layer in range(equal_before + 1) for key in _module(f"layers.{layer}")]
+    found = _judged(keys, {f"layers.{equal_before}.output": _metrics(1e-7)})
+    assert found[f"layers.{equal_before}.output"].verdict is Verdict.CLOSE
+
+
+def test_operators_that_rounded_otherwise_once_are_no_witnesses() -> None:
+    keys = [key for layer in range(5) for key in _module(f"layers.{layer}")]
+    found = _judged(keys, {f"layers.{layer}.output": _metrics(1e-7) for layer in (0, 4)})
+    assert {each.verdict for each in found.values()} == {Verdict.EQUAL, Verdict.CLOSE}
+
+
+def test_few_elements_that_were_equal_do_not_show_that_one_element_must_be() -> None:
+    """Rounding in another order may well differ in a few of 4096 elements."""
+    keys = [key for layer in range(3) for key in _module(f"layers.{layer}")]
+    found = _judged(keys, {"layers.2.output": _metrics(1e-7, share=3 / 4096)})
+    assert found["layers.2.output"].verdict is Verdict.CLOSE
+
+
+def test_what_an_operator_read_explains_what_it_returned() -> None:
+    keys = [*_module("a"), *_module("b"), *_module("c")]
+    differ = {"a.output": 0.1, "b.input": 0.1, "b.output": 0.2, "c.output": 0.2}
+    found = _judged(keys, {name: _metrics(size) for name, size in differ.items()})
+    assert not found["a.output"].bound.explained
+    assert found["b.output"].bound.explained
+    assert not found["c.output"].bound.explained  # it read the same
+    assert found["c.output"].level == "shown"
+
+
+def test_a_gradient_that_is_zero_in_exact_arithmetic_is_noise() -> None:
+    gradients = [TensorKey("", "", "Gradient", name, "output", 0) for name in ("q.bias", "k.bias", "v.bias")]
+    tiny = RunningComparison()
+    b = np.random.default_rng(0).standard_normal(math.prod(_SHAPE)) * 1e-8
+    tiny.update(b[::-1].copy(), b)
+    found = _judged(
+        gradients,
+        {"q.bias.output": _metrics(1e-6), "k.bias.output": tiny.result(), "v.bias.output": _metrics(1e-6)},
+    )
+    assert [each.verdict for each in found.values()] == [Verdict.CLOSE, Verdict.NOISE, Verdict.CLOSE]
+
+
+@pytest.mark.parametrize(
+    ("moved", "verdict"),
+    [("where its gradient is uncertain", Verdict.NOISE), ("elsewhere", Verdict.DIFFERENT)],
+)
+def test_a_parameter_moves_as_far_as_its_gradient_is_uncertain(moved: str, verdict: Verdict) -> None:
+    keys = [TensorKey("", "", kind, "k.bias", "output", 0) for kind in ("Parameter", "Gradient")]
+    flow, judge = Dataflow(keys), Judge()
+    values = np.random.default_rng(0).standard_normal((2, 64)).astype(np.float32)
+    other = values.copy()
+    other[1, :32] *= -1  # of these, not even the sign is known
+    values[1, :32] *= 1e-7
+    other[1, :32] *= 1e-7
+
+    def measured(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> list[Measured]:
+        tensors = []
+        for number in range(2):
+            running = RunningComparison()
+            running.update(a[number], b[number])
+            metrics = running.result()
+            tensors.append(
+                Measured(number, ("float32", "float32"), (64,), None if metrics.bit_equal else metrics)
+            )
+        return tensors
+
+    judge.judge(measured(values, other), flow, lambda n: (values[n], other[n]))
+    next_a, next_b = values.copy(), other.copy()
+    next_a[0] -= np.float32(1e-3) * np.sign(values[1])
+    next_b[0] -= np.float32(1e-3) * np.sign(other[1])
+    if moved == "elsewhere":
+        next_a[0, 40] += np.float32(1e-3)
+    found = judge.judge(measured(next_a, next_b), flow, lambda n: (next_a[n], next_b[n]))
+    assert found[0].verdict is verdict
+
+
+def test_what_nothing_was_computed_from_is_not_read() -> None:
+    keys = [TensorKey("", "", "dump", name, "output", 0) for name in "abcdef"]
+    found = _judged(keys, {"b.output": _metrics(0.3)})
+    assert found["b.output"].verdict is Verdict.NOT_READ
+    assert _judged(keys, {"d.output": _metrics(0.3)})["d.output"].verdict is Verdict.DIFFERENT
+
+
+def test_a_tensor_whose_reader_has_other_bytes_was_caught_in_flight() -> None:
+    keys = [*_module("a"), *_module("b")]
+    digests = [[b"x", b"torn", b"y", b"z"], [b"x", b"y", b"y", b"z"]]
+    flow = Dataflow(keys, (digests[0], digests[1]), {number: number for number in range(4)})
+    tensors = [
+        Measured(number, ("float32", "float32"), _SHAPE, _metrics(0.3) if number == 1 else None)
+        for number in range(4)
+    ]
+    found = Judge().judge(tensors, flow, lambda _: None)
+    assert found[1].verdict is Verdict.NOT_READ
+    assert "caught in flight" in found[1].reason
+
+
+def test_limits_grow_with_the_length_of_sums_and_not_for_exact_types() -> None:
+    assert rounding(("float32", "float32"), 1) < rounding(("float32", "float32"), 10_000) < 1e-4
+    assert rounding(("bfloat16", "float32"), 1) > 1e-3
+    assert rounding(("int64", "int64"), 100) == 0
+    assert longest_sum([(), (8,), (4, 16, 32)]) == 64
+
+
+def test_nan_in_one_of_two_tensors_is_no_number() -> None:
+    running = RunningComparison()
+    running.update(np.array([1.0, np.nan]), np.array([1.0, 2.0]))
+    assert relative_difference(running.result()) == math.inf
