@@ -22,7 +22,7 @@ from workers.store import commit, findings, metadata, tables
 from workers.store.model import CommitSummary, Origin, RowKind
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
-from workers.store.record import StepContents
+from workers.store.record import new_record
 from workers.store.tables import LABELS, NUMBERS, Tables
 
 
@@ -101,14 +101,10 @@ def commit_tables(
         "anomalous_tensors": nan_tensors,
         **found,
     }
-    commit.write(
-        objects,
-        CommitSummary(**totals),
-        origin=Origin("made", "bench", "/nowhere"),
-        nodes={"": metadata.group(), "index": metadata.group(), **documents},
-        objects_to_write=chunks,
-        contents=StepContents(nets=(), graphs=("0",), stored={}, problems=()),
-    )
+    origin = Origin("made", "bench", "/nowhere")
+    record = new_record(CommitSummary(**totals), origin=origin, stored={}, graphs=("0",))
+    nodes = {"": metadata.group(), "index": metadata.group(), **documents}
+    commit.write(objects, record, nodes, chunks)
     return fingerprint
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from workers.store.backends.observed import ObservedObjects
+from workers.store.backends.wrappers import ObservedObjects
 
 _METHODS = ("get", "get_many", "get_range", "children", "sizes")
 

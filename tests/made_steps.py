@@ -9,9 +9,10 @@ from ingest.planning.plan import fingerprint
 from ingest.steps.difference import CommittedFiles
 from ingest.steps.state import StepState
 from workers.model import SourceFile, StepKey
+from workers.store import metadata
 from workers.store.commit import Commit
 from workers.store.model import CommitSummary, Grid, Origin, StoreAddress
-from workers.store.record import CommitRecord, WithoutTensors, totals_of
+from workers.store.record import CommitRecord, CompactLeaf, WithoutTensors, encode_leaf, totals_of
 from workers.tasks.model import StepPlan
 
 ROOT, HOST = "/dump", "here"
@@ -78,7 +79,7 @@ def made_commit(
     summary = CommitSummary(key=key, fingerprint=name, status=chosen, **counts)
     without = WithoutTensors("2026-01-01T00:00:00+00:00", "gc", "old") if removed_tensors else None
     made = CommitRecord(
-        format_version=2,
+        format_version=metadata.FORMAT_VERSION,
         without_tensors=without,
         rank=key.rank,
         step=key.step,
@@ -88,7 +89,7 @@ def made_commit(
         summary=totals_of(summary),
         **{"previous": (), "stored": {}, **record},
     )
-    return Commit(key, name, summary, made, {}, None)
+    return Commit(key, name, summary, made, CompactLeaf.of(encode_leaf(made, {}), name))
 
 
 def files_in(commit_files: tuple[SourceFile, ...]) -> CommittedFiles:

@@ -115,7 +115,7 @@ def read_step(step: Step, dump: Path | None, count: Counter[str], wrong: list[st
 def read_store(store: Path) -> dict[str, Any]:
     """Read every committed step of a store; return what there was, and what was wrong."""
     root = json.loads((store / "zarr.json").read_text())
-    assert root["attributes"]["dump_ingest"]["format_version"] == 2
+    assert root["attributes"]["dump_ingest"]["format_version"] == 6
     count: Counter[str] = Counter()
     wrong: list[str] = []
     for pattern in ("rank_*/step_*", "rank_*/run"):

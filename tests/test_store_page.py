@@ -16,7 +16,7 @@ from ingest.layouts.detect import find_dump
 from tests import checker
 from tests.device_writer import FORMATS_2D, FORMATS_3D, MATRICES, write
 from tests.dump_data_writer import DATA_TYPES, FORMAT_CODES, Tensor, dump_data
-from tests.dumps import DATA, DumpLibrary, unpack
+from tests.dumps import DATA, DumpLibrary
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import ingest_directly
 from tests.plain_reader import functions_of_the_page
@@ -130,12 +130,6 @@ def test_every_type_and_format_is_rebuilt(tmp_path: Path, *, keep_device_layout:
     assert answer["files"] == 3 + len(typed) + len(arranged)
     layout_names = "device" if keep_device_layout else "host"
     assert {word.partition(" ")[2] for word in answer if word.startswith(layout_names)} == WRITTEN
-
-
-def test_a_store_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    (answer,) = read_plainly(unpack("store-format-2", tmp_path) / "store.zarr")
-    assert answer["wrong"] == []
-    assert answer["rows"] > 0
 
 
 @st.composite

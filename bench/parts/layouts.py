@@ -24,7 +24,7 @@ from ingest.api import open_store
 from ingest.questions.compare import Verdict, compare
 from workers.arrays.compiled import comparison_kernels
 from workers.model import MIB
-from workers.store.backends.observed import ObservedObjects
+from workers.store.backends.wrappers import ObservedObjects
 
 _SHAPE = (8192, 8192)
 _NBYTES = 256 * MIB

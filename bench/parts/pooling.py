@@ -30,7 +30,7 @@ from ingest.planning.plan import plan_step
 from ingest.reader.verifying.verify import verify
 from ingest.service.shared_tensors import SharedTensors
 from workers.model import StepKey
-from workers.store.backends.observed import ObservedObjects
+from workers.store.backends.wrappers import ObservedObjects
 from workers.store.model import Grid, Origin, StoreAddress
 from workers.store.opening import open_objects, resolve
 from workers.tasks.convert import convert

@@ -139,7 +139,7 @@ class CubeWriter:
     @property
     def layouts(self) -> CubeLayouts:
         """The layouts of the arrays."""
-        return CubeLayouts(self.state.grid, self.state.version)
+        return CubeLayouts(self.state.grid)
 
     def in_blocks(self, steps: Iterable[int]) -> list[list[int]]:
         """Group steps of the cubes by the block that holds their counts of NaN and Inf."""
@@ -240,7 +240,6 @@ class CubeWriter:
                 place=place,
                 rank_chunk=chunk,
                 members=tuple((rank, rank_place - chunk * wide) for rank, rank_place in members),
-                version=self.state.version,
             )
 
     def clear(self, place: int) -> None:
@@ -262,9 +261,9 @@ class CubeWriter:
             for layout, value in zip(self.layouts.tables.values(), values, strict=True):
                 block, number = divmod(job.place, layout.chunk[0])
                 self._block(layout, block)[number, first + within] = value
-            for layout in self.layouts.aggregates.values():
-                block, number = divmod(job.place, layout.chunk[0])
-                self._block(layout, block)[number, first + within] = result.aggregates[rank]
+            aggregate = self.layouts.aggregate
+            block, number = divmod(job.place, aggregate.chunk[0])
+            self._block(aggregate, block)[number, first + within] = result.aggregates[rank]
         ranks = slice(first, min(first + job.grid.ranks, len(self.ranks)))
         for layout, counts in zip(self.layouts.anomalies.values(), result.anomalies, strict=True):
             block, number = divmod(job.place, layout.chunk[0])
@@ -326,7 +325,7 @@ class CubeWriter:
 
     def _uncut(self, blocks: Iterable[int]) -> tuple[int, ...]:
         """Return the full blocks that the cubes by tensor lack, these included."""
-        return tuple(sorted({*self.state.uncut, *blocks})) if self.state.has_cubes_by_tensor else ()
+        return tuple(sorted({*self.state.uncut, *blocks}))
 
     def _empty_tables(self) -> dict[str, bytes]:
         """Return empty objects for new chunks of ranks, in blocks of steps that are published already."""
@@ -438,8 +437,6 @@ def copy_commits(
         StoreError: the store refused.
     """
     layout = writer.layouts.commits
-    if layout is None:
-        return
     texts = _by_object(writer, keys, commits)
     new_places = {writer.place(step) for step in appended}
     indexes = list(texts)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+from msgspec import structs
 
 from ingest.reader.cubes.commit_copies import copies_of
 from ingest.reader.step import Step
@@ -24,9 +25,9 @@ from workers.store.packed import pool
 from workers.store.packed.pool import GENERATION, PooledArray
 from workers.store.record import (
     LEAF,
-    StepContents,
     WithoutTensors,
     decode_record,
+    encode_leaf,
     new_record,
     without_checksum,
 )
@@ -91,23 +92,19 @@ def commit_from_objects(
         severities={finding.rule: finding.severity for finding in found},
         **counts,
     )
-    contents = StepContents(
-        nets=tuple(sorted(set(built.label("net")) - {""})),
-        graphs=tuple(sorted(set(built.label("graph")) - {""})),
-        stored=stored,
-        problems=((() if was_complete else (_NOT_KNOWN,)) + _problems(built))[:100],
-        has_views=built.has_views,
-        pool=pooled,
-        checksums=checksums_of(chunks),
-    )
     record = new_record(
         summary,
         origin=origin or Origin("", "", ""),
-        contents=contents,
-        without_tensors=without,
+        stored=stored,
         previous=_other_generations(objects, key, fingerprint),
+        without_tensors=without,
+        nets=tuple(sorted(set(built.label("net")) - {""})),
+        graphs=tuple(sorted(set(built.label("graph")) - {""})),
+        problems=((() if was_complete else (_NOT_KNOWN,)) + _problems(built))[:100],
+        pool=pooled,
+        checksums=checksums_of(chunks),
     )
-    return commit.parse(commit.encode_leaf(record.to_dict(), fingerprint, nodes), key)
+    return commit.parse(encode_leaf(record, nodes), key)
 
 
 def _without_tensors(leaf: bytes, key: StepKey) -> WithoutTensors | None:
@@ -269,16 +266,10 @@ def _commit_from_dump(work: StepWork, leaf: bytes) -> Commit | None:
         return None
     work.remember(remade)
     assembled = remade.assembled
-    record = new_record(
-        assembled.summary,
-        origin=remade.plan.origin,
-        contents=assembled.contents,
-        without_tensors=assembled.without_tensors,
-        previous=names,
-    )
-    name = assembled.summary.fingerprint
+    previous = tuple(name for name in names if name != assembled.summary.fingerprint)
+    record = structs.replace(assembled.record, previous=previous)
     work.mended(work.leaf_path, remade.origin)
-    return commit.parse(commit.encode_leaf(record.to_dict(), name, assembled.nodes), work.key)
+    return commit.parse(encode_leaf(record, assembled.nodes), work.key)
 
 
 def _commit_from_objects(work: StepWork, leaf: bytes) -> Commit | None:

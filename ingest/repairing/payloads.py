@@ -36,7 +36,7 @@ from workers.store.objects import Gathered, ObjectStore
 from workers.store.packed import pool
 from workers.store.packed.pool_packer import PackedInPool, PoolPacker, encode, is_named
 from workers.store.packed.shards import ShardPacker
-from workers.store.record import StepContents
+from workers.store.record import new_record
 from workers.store.sketches import sketch_tables
 from workers.store.step import StoredStep
 from workers.store.table_codec import checksums_of
@@ -419,25 +419,19 @@ def commit_rest(
     sources = built.label("source")
     problems = [f"{sources[row]}: {reason}" for row, reason in sorted(lost.items())]
     record = committed.record
-    commit.write(
-        objects,
+    remade = new_record(
         summary,
         origin=record.source,
-        nodes=nodes,
-        objects_to_write=chunks,
-        contents=StepContents(
-            record.nets,
-            record.graphs,
-            stored,
-            (*problems, *record.problems)[:MAX_PROBLEMS_IN_RECORD],
-            record.poison,
-            built.has_views,
-            pooled,
-            checksums_of(chunks),
-        ),
+        stored=stored,
         without_tensors=record.without_tensors,
-        replaces=committed.fingerprint,
+        nets=record.nets,
+        graphs=record.graphs,
+        problems=(*problems, *record.problems)[:MAX_PROBLEMS_IN_RECORD],
+        poison=record.poison,
+        pool=pooled,
+        checksums=checksums_of(chunks),
     )
+    commit.write(objects, remade, nodes, chunks, replaces=committed.fingerprint)
     return name
 
 

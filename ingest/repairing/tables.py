@@ -26,7 +26,7 @@ from workers.rules.step import evaluate
 from workers.store import commit, findings, metadata, tables
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
-from workers.store.record import LEAF, CommitRecord, totals_of
+from workers.store.record import LEAF, CommitRecord, encode_leaf, totals_of
 from workers.store.sketches import sketch_tables
 from workers.store.sketches.sketch_tables import SketchKind, StepSketches
 from workers.store.step import RecomputedStatistics
@@ -344,7 +344,7 @@ def with_tables(committed: Commit, chunks: Mapping[str, bytes]) -> Commit:
 
 
 def _with_record(committed: Commit, record: CommitRecord, nodes: Mapping[str, metadata.Document]) -> Commit:
-    leaf = commit.encode_leaf(record.to_dict(), committed.fingerprint, nodes)
+    leaf = encode_leaf(record, nodes)
     return commit.parse(leaf, committed.key)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ingest.steps.events import DependencyDown
 from workers.errors import ClusterError, StoreError, StoreUnavailable
 from workers.events import Observer
-from workers.store.backends.bounded import Outage
+from workers.store.backends.wrappers import Outage
 
 #: How long after an answer that did not come the store is asked again.
 _PAUSE_S = 1.0

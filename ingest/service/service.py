@@ -37,7 +37,7 @@ from ingest.watching.watcher import DumpState, Watcher
 from workers.errors import ClusterError, StoreError, StoreUnavailable
 from workers.events import Event, Observer
 from workers.store import commit
-from workers.store.backends.bounded import BoundedObjects, Outage
+from workers.store.backends.wrappers import BoundedObjects, Outage
 from workers.store.objects import ObjectStore
 from workers.store.packed.pool import without_pool
 

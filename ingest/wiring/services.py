@@ -33,7 +33,7 @@ from workers.errors import StoreSilent, UsageError
 from workers.events import Event, Observer
 from workers.rules.ready import rules_of
 from workers.store import commit
-from workers.store.backends.bounded import BoundedObjects
+from workers.store.backends.wrappers import BoundedObjects
 from workers.store.opening import open_objects
 
 if TYPE_CHECKING:

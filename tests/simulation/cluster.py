@@ -23,7 +23,7 @@ from workers.store.model import ArraySpec, CommitSummary, Totals
 from workers.store.packed import pool
 from workers.store.packed.pool import PooledArray
 from workers.store.packed.pool_packer import PoolPacker
-from workers.store.record import StepContents
+from workers.store.record import new_record
 from workers.tasks import run as tasks
 from workers.tasks.model import ShardJob, StepPlan
 from workers.tasks.read_back import ReadBack, ReadBackJob, ReadBackVerdict
@@ -315,22 +315,15 @@ class Worker:
             fingerprint=plan.fingerprint,
             **{**_NO_COUNTS, "status": "complete" if is_whole else "partial"},
         )
-        commit.write(
-            self.objects,
+        record = new_record(
             summary,
             origin=plan.origin,
-            nodes=_NODES,
-            objects_to_write={INDEX: json.dumps(files).encode()},
-            contents=StepContents(
-                (),
-                (),
-                {receipt.key: 1 for receipt in receipts if receipt.contents},
-                (),
-                pool={path: array for receipt in receipts for path, array in receipt.pooled.items()},
-            ),
-            replaces=plan.replaces,
+            stored={receipt.key: 1 for receipt in receipts if receipt.contents},
+            pool={path: array for receipt in receipts for path, array in receipt.pooled.items()},
             now=datetime.fromtimestamp(self.process.wall(), UTC),
         )
+        chunks = {INDEX: json.dumps(files).encode()}
+        commit.write(self.objects, record, _NODES, chunks, replaces=plan.replaces)
         return summary
 
     def _read_back(self, job: ReadBackJob) -> ReadBack:

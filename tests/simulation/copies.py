@@ -6,7 +6,9 @@ commit is read and copied, and which announcements stand, is up to the real code
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from msgspec import structs
 
 from ingest.consolidating.consolidator import clear_announcements
 from tests.simulation.faults import Faults
@@ -15,8 +17,9 @@ from tests.simulation.kernel import Killed, Process
 from tests.simulation.objects import Bucket, SimulatedObjects
 from workers.errors import StoreError
 from workers.model import StepKey
-from workers.store import commit, metadata
+from workers.store import commit
 from workers.store.announcements import read_announcements
+from workers.store.record import encode_leaf
 
 _COPIES = "consolidated/commit"
 _ROUND_S = 30.0
@@ -55,9 +58,9 @@ class Changer:
         committed = commit.read(objects, keys[self.bucket.kernel.choices.pick(len(keys))]) if keys else None
         if committed is None:
             return
-        record = committed.document["attributes"][metadata.ATTRIBUTE]
-        record["summary"]["stored_bytes"] += 1
-        data = commit.encode_leaf(record, committed.fingerprint, committed.nodes)
+        totals = committed.record.summary
+        totals = replace(totals, stored_bytes=totals.stored_bytes + 1)
+        data = encode_leaf(structs.replace(committed.record, summary=totals), committed.nodes)
         history = committed.record.generations
         commit.replace_leaf(objects, committed.key, data, committed.fingerprint, history)
 

@@ -28,7 +28,7 @@ from tests.simulation.kernel import Process
 from tests.simulation.objects import INDEX
 from workers.errors import DamagedStore, StepRemoved
 from workers.store import commit, metadata
-from workers.store.backends import bounded
+from workers.store.backends import wrappers
 from workers.store.commit import Commit
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
@@ -203,7 +203,7 @@ def simulated() -> Iterator[None]:
         stack.enter_context(patch.object(commit, "parse", lru_cache(maxsize=256)(commit.parse)))
         stack.enter_context(patch.object(Committed, "files_of", _files_of))
         stack.enter_context(patch("ingest.watching.watcher.inspect", _inspect))
-        stack.enter_context(patch.object(bounded, "call_within", lambda _, action, **__: action()))
+        stack.enter_context(patch.object(wrappers, "call_within", lambda _, action, **__: action()))
         stack.enter_context(patch.object(window, "threading", SimpleNamespace(Thread=InlineThread)))
         stack.enter_context(patch.object(recompressing, "supervised", lambda action, *some: action(*some)))
         stack.enter_context(patch.object(recompressing, "_chosen", _all_arrays))

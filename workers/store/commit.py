@@ -9,35 +9,29 @@ with more nodes (`extend`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
-import msgspec
+from msgspec import structs
 
 from workers.errors import DamagedStore, SourceChanged
 from workers.model import StepKey
 from workers.store import metadata, tables
 from workers.store.announcements import REMOVED, announce, changing
-from workers.store.model import CommitSummary, Origin, rank_named, step_named
+from workers.store.model import CommitSummary, rank_named, step_named
 from workers.store.objects import ObjectStore
 from workers.store.packed import pool
 from workers.store.record import (
     LEAF,
     CommitRecord,
     CompactLeaf,
-    Nodes,
-    StepContents,
     WithoutTensors,
+    check_root,
     decode_record,
-    format_version_of,
-    new_record,
+    encode_leaf,
     not_ours,
-    root_format,
-    with_checksum,
 )
 from workers.store.table_codec import checksums_of
 
@@ -54,26 +48,17 @@ class Commit:
     fingerprint: str
     summary: CommitSummary
     record: CommitRecord
-    nodes: Mapping[str, metadata.Document]
-    """Metadata of every node of the generation, by its path in it."""
-    leaf: CompactLeaf | None
-    """The `zarr.json` that all of this was read from; None in an abridged commit."""
+    leaf: CompactLeaf
+    """The `zarr.json` that all of this was read from."""
 
     @property
-    def document(self) -> metadata.Document:
-        """The `zarr.json` as it was written: what a later version has added to it is in it, too.
-
-        Raises:
-            ValueError: the commit is abridged.
-        """
-        document: metadata.Document = json.loads(self.data)
-        return document
+    def nodes(self) -> Mapping[str, metadata.Document]:
+        """Metadata of every node of the generation, by its path in it."""
+        return self.leaf.nodes
 
     @property
     def data(self) -> bytes:
-        """The content of the `zarr.json`; for errors, see `document`."""
-        if self.leaf is None:
-            raise ValueError(f"{self.key}: an abridged commit has no zarr.json")
+        """The content of the `zarr.json`."""
         return self.leaf.data
 
     @property
@@ -97,47 +82,29 @@ class Commit:
 
     def abridged(self, path: str) -> Commit:
         """Return a copy with the metadata of one array only: small enough to go with each task."""
-        nodes = {path: self.nodes[path]} if path in self.nodes else {}
-        pooled = {path: self.record.pool[path]} if path in self.record.pool else {}
-        record = msgspec.structs.replace(self.record.abridged(), pool=pooled)
-        return replace(self, record=record, nodes=nodes, leaf=None)
+        record = structs.replace(
+            self.record,
+            pool={path: self.record.pool[path]} if path in self.record.pool else {},
+            previous=(),
+            stored={},
+            checksums={},
+            problems=(),
+            poison=(),
+        )
+        leaf = encode_leaf(record, {path: self.nodes[path]} if path in self.nodes else {})
+        return replace(self, record=record, leaf=CompactLeaf.of(leaf, self.fingerprint))
 
 
-def ensure_root(objects: ObjectStore) -> None:
-    """Make a store if there is none.
+def parse(data: bytes, key: StepKey) -> Commit:
+    """Read the `zarr.json` of a leaf.
 
     Raises:
-        StoreFormatError: the store was written by a newer version, or is something else.
-        StoreError: it cannot be reached, or not written.
+        DamagedStore: it is not a commit of this step.
+        StoreFormatError: another version wrote it.
     """
-    _ensure_root(objects, objects.get(ROOT))
-
-
-def _ensure_root(objects: ObjectStore, data: bytes | None) -> None:
-    if data is None:
-        objects.put(ROOT, root_document())
-    else:
-        _root_version(objects, data)
-
-
-def _root_version(objects: ObjectStore, data: bytes) -> int:
-    """Return the format version that a root states; if it states none, tell damage from something else."""
-    try:
-        return root_format(data, objects.address.url)
-    except DamagedStore as exc:
-        if holds_commits(objects):
-            raise
-        raise not_ours(objects.address.url) from exc
-
-
-def holds_commits(objects: ObjectStore) -> bool:
-    """Return whether any step is committed, without reading the root. Takes a few requests."""
-    for rank in list_ranks(objects):
-        keys = list_keys(objects, [rank])
-        for start in range(0, len(keys), _AT_ONCE):
-            if objects.get_many([f"{key.path}/{LEAF}" for key in keys[start : start + _AT_ONCE]]):
-                return True
-    return False
+    record = decode_record(data, key)
+    leaf = CompactLeaf.of(data, record.fingerprint)
+    return Commit(key, record.fingerprint, record.commit_summary(), record, leaf)
 
 
 def root_document() -> bytes:
@@ -155,24 +122,57 @@ def read_root(objects: ObjectStore) -> int | None:
     """Return the format version of the store, or None before the store exists.
 
     Raises:
-        StoreFormatError: it was written by a newer version, or is something else.
+        StoreFormatError: it was written by another version, or is something else.
         DamagedStore: it is damaged, although there are commits.
     """
     data = objects.get(ROOT)
-    return None if data is None else _root_version(objects, data)
+    if data is not None:
+        _check_root(objects, data)
+    return None if data is None else metadata.FORMAT_VERSION
+
+
+def ensure_root(objects: ObjectStore, rank: int | None = None) -> None:
+    """Make a store, and the group of a rank, if there is none.
+
+    Raises:
+        StoreFormatError: the store was written by another version, or is something else.
+        StoreError: it cannot be reached, or not written.
+    """
+    documents = {ROOT: root_document()}
+    if rank is not None:
+        documents[f"rank_{rank}/{ROOT}"] = rank_document(rank)
+    present = objects.get_many(list(documents))  # in one round trip
+    if ROOT in present:
+        _check_root(objects, present[ROOT])
+    for name, document in documents.items():
+        if name not in present:
+            objects.put(name, document)
+
+
+def _check_root(objects: ObjectStore, data: bytes) -> None:
+    """Check the root of a store; if it is not JSON, tell damage from something else."""
+    try:
+        check_root(data, objects.address.url)
+    except DamagedStore as exc:
+        if holds_commits(objects):
+            raise
+        raise not_ours(objects.address.url) from exc
+
+
+def holds_commits(objects: ObjectStore) -> bool:
+    """Return whether any step is committed, without reading the root. Takes a few requests."""
+    return any(
+        next(_leaves(objects, list_keys(objects, [rank])), None) is not None for rank in list_ranks(objects)
+    )
 
 
 def write(
     objects: ObjectStore,
-    summary: CommitSummary,
-    *,
-    origin: Origin,
+    record: CommitRecord,
     nodes: Mapping[str, metadata.Document],
-    objects_to_write: Mapping[str, bytes],
-    contents: StepContents,
-    without_tensors: WithoutTensors | None = None,
+    chunks: Mapping[str, bytes],
+    *,
     replaces: str | None = None,
-    now: datetime | None = None,
 ) -> None:
     """Make a step visible. Safe to call again; the same generation is then written again as it was.
 
@@ -182,45 +182,76 @@ def write(
 
     Args:
         objects: the store.
-        summary: the totals of the step.
-        origin: where it comes from.
+        record: the record; the generations that were committed before are added to it.
         nodes: metadata of every array and group of the generation, by path in it.
-        objects_to_write: chunks of the generation that no task has written, by path in it.
-        contents: what else the record lists.
-        without_tensors: why no payloads of tensors are among the nodes, if so.
+        chunks: what of the generation no task has written, by path in it.
         replaces: the only other generation whose place this may take, "" for none; None for any.
-        now: the time of the commit.
 
     Raises:
         SourceChanged: another generation was committed meanwhile, or tensors of this one were removed, also
             from the pool.
         StoreError: the store refused.
     """
-    key, fingerprint, checksums = summary.key, summary.fingerprint, contents.checksums
-    _write_generation(objects, summary, nodes, objects_to_write)
-    refuse_without_pool(objects, key, contents.pool)
-    refuse_without_shards(objects, key, fingerprint, contents.stored)
-    present_data = objects.get(f"{key.path}/{LEAF}")
-    present = None if present_data is None else _undamaged(present_data, key)
+    key, leaf = record.key, f"{record.key.path}/{LEAF}"
+    _write_generation(objects, record, nodes, chunks)
+    _refuse_if_removed(objects, record)
+    data = objects.get(leaf)
+    present = None
+    with suppress(DamagedStore):  # a new one takes its place
+        present = None if data is None else parse(data, key)
     if present is not None:
-        _refuse_if_late(present, fingerprint, replaces, without_tensors)
-        if present.fingerprint == fingerprint and present.record.checksums != checksums:
+        _refuse_if_late(present, record, replaces)
+        if present.fingerprint == record.fingerprint and present.record.checksums != record.checksums:
             # Another processor sums up in another order: these tables must be those that the commit lists.
-            _write_generation(objects, summary, nodes, objects_to_write)
+            _write_generation(objects, record, nodes, chunks)
     history = [] if present is None else [*present.record.previous, present.fingerprint]
-    record = new_record(
-        summary,
-        origin=origin,
-        contents=contents,
-        without_tensors=without_tensors,
-        previous=history,
-        now=now,
-    )
-    data = encode_leaf(record.to_dict(), fingerprint, nodes)
-    if present_data is None:
-        objects.put(f"{key.path}/{LEAF}", data)
+    previous = tuple(name for name in dict.fromkeys(history) if name != record.fingerprint)
+    record = structs.replace(record, previous=previous)
+    if data is None:
+        objects.put(leaf, encode_leaf(record, nodes))
     else:
-        replace_leaf(objects, key, data, fingerprint, history)
+        replace_leaf(objects, key, encode_leaf(record, nodes), record.fingerprint, history)
+
+
+def _write_generation(
+    objects: ObjectStore,
+    record: CommitRecord,
+    nodes: Mapping[str, metadata.Document],
+    chunks: Mapping[str, bytes],
+) -> None:
+    """Write the root and the group of the rank, if they are missing, and all of the generation."""
+    ensure_root(objects, record.rank)
+    prefix = f"{record.key.path}/{record.fingerprint}"
+    documents = {f"{prefix}/{path}/zarr.json": metadata.encode(node) for path, node in nodes.items() if path}
+    documents[f"{prefix}/zarr.json"] = metadata.encode(nodes[""])
+    objects.put_many({**{f"{prefix}/{path}": data for path, data in chunks.items()}, **documents})
+
+
+def _refuse_if_removed(objects: ObjectStore, record: CommitRecord) -> None:
+    """Raise SourceChanged if what a commit is about to refer to is gone.
+
+    gc may have taken an array in the pool for unused; or another watcher may have committed the same
+    generation before, and gc removed the step since then.
+    """
+    key = record.key
+    of_pool = objects.sizes(pool.pool_of(key)) if record.pool else {}
+    for path in record.pool:
+        below = path.removeprefix(f"{pool.pool_of(key)}/")
+        if not {f"{below}/{pool.SHARD}", f"{below}/{pool.NODE}"} <= of_pool.keys():
+            raise SourceChanged(f"{key}: {path} was removed from the pool meanwhile")
+    of_step = objects.sizes(f"{key.path}/{record.fingerprint}") if record.stored else {}
+    if lost := record.stored.keys() - of_step.keys():
+        raise SourceChanged(f"{key}: {min(lost)} was removed from the store meanwhile")
+
+
+def _refuse_if_late(present: Commit, record: CommitRecord, replaces: str | None) -> None:
+    """Raise SourceChanged if the present commit is not one that the plan knew."""
+    if present.fingerprint == record.fingerprint:
+        removed = present.without_tensors
+        if removed is not None and removed.by == "gc" and record.without_tensors is None:
+            raise SourceChanged(f"{present.key}: its tensors were removed from the store meanwhile")
+    elif replaces is not None and present.fingerprint != replaces:
+        raise SourceChanged(f"{present.key}: another generation of it was committed since it was planned")
 
 
 def replace_leaf(
@@ -235,37 +266,12 @@ def replace_leaf(
         fingerprint: the generation in it.
         history: the present generation and those that it has replaced; none if the commit is damaged.
     """
-    leaf = f"{key.path}/{LEAF}"
     if history and fingerprint not in history:
         announce(objects, key, fingerprint)
-        objects.put(leaf, data)
-        return
-    with changing(objects, key):
-        objects.put(leaf, data)
-
-
-def _write_generation(
-    objects: ObjectStore,
-    summary: CommitSummary,
-    nodes: Mapping[str, metadata.Document],
-    objects_to_write: Mapping[str, bytes],
-) -> None:
-    """Write the root and the group of the rank, if they are missing, and all of the generation."""
-    rank = f"rank_{summary.key.rank}/zarr.json"
-    present = objects.get_many([ROOT, rank])  # in one round trip
-    _ensure_root(objects, present.get(ROOT))
-    if rank not in present:
-        objects.put(rank, rank_document(summary.key.rank))
-    prefix = f"{summary.key.path}/{summary.fingerprint}"
-    documents = {f"{prefix}/{path}/zarr.json": metadata.encode(node) for path, node in nodes.items() if path}
-    documents[f"{prefix}/zarr.json"] = metadata.encode(nodes[""])
-    objects.put_many({**{f"{prefix}/{path}": data for path, data in objects_to_write.items()}, **documents})
-
-
-def encode_leaf(record: Mapping[str, Any], fingerprint: str, nodes: Mapping[str, metadata.Document]) -> bytes:
-    """Return the `zarr.json` of a step, which is its commit: the record, and the metadata of all nodes."""
-    below = {(f"{fingerprint}/{path}" if path else fingerprint): node for path, node in nodes.items()}
-    return with_checksum(metadata.encode(metadata.leaf(record, below)))
+        objects.put(f"{key.path}/{LEAF}", data)
+    else:
+        with changing(objects, key):
+            objects.put(f"{key.path}/{LEAF}", data)
 
 
 def drop_tensors(objects: ObjectStore, commit: Commit, without: WithoutTensors) -> Commit:
@@ -273,45 +279,87 @@ def drop_tensors(objects: ObjectStore, commit: Commit, without: WithoutTensors) 
 
     From here on no reader looks for them, so no plain Zarr reader takes a missing chunk for zeros.
     """
+    record = commit.record
     nodes = {path: node for path, node in commit.nodes.items() if not metadata.is_of_tensors(path)}
-    stored, totals = commit.record.stored, commit.record.summary
-    dropped = {path: size for path, size in stored.items() if metadata.is_of_tensors(path)}
-    # As it was written: what a later version has added to it stays.
-    record = commit.document["attributes"][metadata.ATTRIBUTE]
-    pooled = record.pop("pool", {})
-    # The rows go on naming the pool, which a version without it takes for damage.
-    has_views = record["format_version"] >= metadata.VIEWS_FORMAT_VERSION
-    record["format_version"] = format_version_of(without, has_views=has_views, has_pool=bool(pooled))
-    record["without_tensors"] = asdict(without)
-    record["summary"]["stored_bytes"] = max(
-        totals.stored_bytes - sum(dropped.values()) - sum(array["nbytes"] for array in pooled.values()), 0
+    kept = {path: size for path, size in record.stored.items() if not metadata.is_of_tensors(path)}
+    freed = sum(record.stored.values()) - sum(kept.values())
+    freed += sum(array.nbytes for array in record.pool.values())
+    gone = len(record.stored) - len(kept) + len(commit.nodes) - len(nodes) + 2 * len(record.pool)
+    summary = replace(
+        record.summary,
+        stored_bytes=max(record.summary.stored_bytes - freed, 0),
+        objects=max(record.summary.objects - gone, 0),
     )
-    objects_left = totals.objects - len(dropped) - len(commit.nodes) + len(nodes) - 2 * len(pooled)
-    record["summary"]["objects"] = max(objects_left, 0)
-    record["stored"] = {path: size for path, size in stored.items() if path not in dropped}
-    data = encode_leaf(record, commit.fingerprint, nodes)
-    replace_leaf(objects, commit.key, data, commit.fingerprint, commit.record.generations)
+    record = structs.replace(record, without_tensors=without, pool={}, summary=summary, stored=kept)
+    data = encode_leaf(record, nodes)
+    replace_leaf(objects, commit.key, data, record.fingerprint, record.generations)
     return parse(data, commit.key)
 
 
-def _undamaged(data: bytes, key: StepKey) -> Commit | None:
-    """Return the present commit; None if it is damaged, because then a new one takes its place."""
-    try:
-        return parse(data, key)
-    except DamagedStore:
-        return None
+def extend(
+    objects: ObjectStore,
+    committed: Commit,
+    nodes: Mapping[str, metadata.Document],
+    chunks: Mapping[str, bytes],
+) -> bool:
+    """Commit a step again with further nodes; return whether it was still as it was when it was read.
+
+    Readers find the step at any moment, with the nodes or without.
+
+    Args:
+        objects: the store.
+        committed: the step.
+        nodes: metadata of the arrays and groups that are added, by path in the generation.
+        chunks: their chunks, by path in the generation.
+
+    Raises:
+        StoreError: the store refused; the step is as it was.
+    """
+    prefix, record = committed.prefix, committed.record
+    documents = {f"{prefix}/{path}/{LEAF}": metadata.encode(node) for path, node in nodes.items()}
+    objects.put_many({**{f"{prefix}/{path}": data for path, data in chunks.items()}, **documents})
+    summary = replace(
+        record.summary,
+        stored_bytes=record.summary.stored_bytes + sum(map(len, chunks.values())),
+        objects=record.summary.objects + len(chunks) + len(nodes),
+    )
+    checksums = {**record.checksums, **checksums_of(chunks)}
+    record = structs.replace(record, summary=summary, checksums=checksums)
+    if not is_unchanged(objects, committed):
+        return False
+    with changing(objects, committed.key):
+        data = encode_leaf(record, {**committed.nodes, **nodes})
+        objects.put(f"{committed.key.path}/{LEAF}", data)
+        return _is_whole(objects, parse(data, committed.key))
 
 
-def _refuse_if_late(
-    present: Commit, fingerprint: str, replaces: str | None, without_tensors: WithoutTensors | None
-) -> None:
-    """Raise SourceChanged if the present commit is not one that the plan knew."""
-    if present.fingerprint == fingerprint:
-        removed = present.without_tensors
-        if removed is not None and removed.by == "gc" and without_tensors is None:
-            raise SourceChanged(f"{present.key}: its tensors were removed from the store meanwhile")
-    elif replaces is not None and present.fingerprint != replaces:
-        raise SourceChanged(f"{present.key}: another generation of it was committed since it was planned")
+def is_unchanged(objects: ObjectStore, committed: Commit) -> bool:
+    """Return whether the commit of a step is still the one that was read, byte for byte."""
+    return objects.get(f"{committed.key.path}/{LEAF}") == committed.data
+
+
+def _is_whole(objects: ObjectStore, written: Commit) -> bool:
+    """Return whether a commit has its objects; withdraw what is wrong in it if `gc` deleted some.
+
+    Between the last look at a commit and the write of another is a window of milliseconds, in which `gc` may
+    hide the step, or its tensors, and begin to delete. It hides before it deletes, and so does this.
+    """
+    sizes = objects.sizes(written.prefix)
+    if not set(tables.chunk_keys()) <= sizes.keys():
+        withdraw(objects, written.key)
+        return False
+    lost = written.record.stored.keys() - sizes.keys()
+    if written.without_tensors is None and any(map(metadata.is_of_tensors, lost)):
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        why = "they were removed while the step was extended"
+        drop_tensors(objects, written, WithoutTensors(now, "gc", why))
+    return True
+
+
+def withdraw(objects: ObjectStore, key: StepKey) -> None:
+    """Announce that a commit goes, and remove it."""
+    announce(objects, key, REMOVED)
+    objects.delete(f"{key.path}/{LEAF}")
 
 
 def read(objects: ObjectStore, key: StepKey) -> Commit | None:
@@ -352,129 +400,25 @@ def read_records(objects: ObjectStore, keys: Sequence[StepKey]) -> dict[StepKey,
 def _leaves(objects: ObjectStore, keys: Sequence[StepKey]) -> Iterator[tuple[StepKey, bytes]]:
     for start in range(0, len(keys), _AT_ONCE):
         names = {f"{key.path}/{LEAF}": key for key in keys[start : start + _AT_ONCE]}
-        for name, data in objects.get_many(list(names)).items():
-            yield names[name], data
+        yield from ((names[name], data) for name, data in objects.get_many(list(names)).items())
 
 
 def list_ranks(objects: ObjectStore) -> list[int]:
     """Return the ranks of which the store has anything at all, in order."""
-    ranks = map(rank_named, objects.children())
-    return sorted(rank for rank in ranks if rank is not None)
+    return sorted(rank for rank in map(rank_named, objects.children()) if rank is not None)
 
 
 def list_steps(objects: ObjectStore, rank: int) -> set[int]:
     """Return the steps of a rank of which the store has anything at all, committed or not."""
-    steps = map(step_named, objects.children(f"rank_{rank}"))
-    return {step for step in steps if step is not None}
+    return {key.step for key in list_keys(objects, [rank]) if key.step is not None}
 
 
 def list_keys(objects: ObjectStore, ranks: Iterable[int] | None = None) -> list[StepKey]:
     """Return the steps of which the store has anything, committed or not, in order; run files, too."""
-    keys = []
-    for rank in list_ranks(objects) if ranks is None else ranks:
-        for name in objects.children(f"rank_{rank}"):
-            step = step_named(name)
-            if step is not None or name == "run":
-                keys.append(StepKey(rank, step))
+    keys = [
+        StepKey(rank, step_named(name))
+        for rank in (list_ranks(objects) if ranks is None else ranks)
+        for name in objects.children(f"rank_{rank}")
+        if name == "run" or step_named(name) is not None
+    ]
     return sorted(keys, key=lambda key: key.order)
-
-
-def parse(data: bytes, key: StepKey) -> Commit:
-    """Read the `zarr.json` of a leaf.
-
-    Raises:
-        DamagedStore: it is not a commit of this step.
-        StoreFormatError: a newer version wrote it.
-    """
-    record = decode_record(data, key)
-    leaf = CompactLeaf.of(data, record.fingerprint)
-    return Commit(key, record.fingerprint, record.commit_summary(), record, Nodes(leaf), leaf)
-
-
-def refuse_without_pool(objects: ObjectStore, key: StepKey, paths: Collection[str]) -> None:
-    """Raise SourceChanged if an array is not in the pool any more: gc may have taken it for unused."""
-    if not paths:
-        return
-    prefix = pool.pool_of(key)
-    present = objects.sizes(prefix)
-    for path in paths:
-        below = path[len(prefix) + 1 :]
-        if not {f"{below}/{pool.SHARD}", f"{below}/{pool.NODE}"} <= present.keys():
-            raise SourceChanged(f"{key}: {path} was removed from the pool meanwhile")
-
-
-def refuse_without_shards(
-    objects: ObjectStore, key: StepKey, fingerprint: str, shards: Collection[str]
-) -> None:
-    """Raise SourceChanged if shards of a generation are gone.
-
-    Another watcher may have committed the same generation before, and gc removed the step since then.
-    """
-    if not shards:
-        return
-    lost = set(shards) - objects.sizes(f"{key.path}/{fingerprint}").keys()
-    if lost:
-        raise SourceChanged(f"{key}: {min(lost)} was removed from the store meanwhile")
-
-
-def extend(
-    objects: ObjectStore,
-    committed: Commit,
-    nodes: Mapping[str, metadata.Document],
-    objects_to_write: Mapping[str, bytes],
-) -> bool:
-    """Commit a step again with further nodes; return whether it was still as it was when it was read.
-
-    Readers find the step at any moment, with the nodes or without.
-
-    Args:
-        objects: the store.
-        committed: the step.
-        nodes: metadata of the arrays and groups that are added, by path in the generation.
-        objects_to_write: their chunks, by path in the generation.
-
-    Raises:
-        StoreError: the store refused; the step is as it was.
-    """
-    prefix, leaf = committed.prefix, f"{committed.key.path}/{LEAF}"
-    documents = {f"{prefix}/{path}/{LEAF}": metadata.encode(node) for path, node in nodes.items()}
-    objects.put_many({**{f"{prefix}/{path}": data for path, data in objects_to_write.items()}, **documents})
-    # As it was written: what a later version has added to it stays.
-    record = committed.document["attributes"][metadata.ATTRIBUTE]
-    record["summary"]["stored_bytes"] += sum(map(len, objects_to_write.values()))
-    record["summary"]["objects"] += len(objects_to_write) + len(nodes)
-    record["checksums"] = {**record.get("checksums", {}), **checksums_of(objects_to_write)}
-    data = encode_leaf(record, committed.fingerprint, {**committed.nodes, **nodes})
-    present = _read_undamaged(objects, committed)
-    if present is None or present.leaf != committed.leaf:
-        return False
-    with changing(objects, committed.key):
-        objects.put(leaf, data)
-        return _is_whole(objects, parse(data, committed.key))
-
-
-def _read_undamaged(objects: ObjectStore, committed: Commit) -> Commit | None:
-    try:
-        return read(objects, committed.key)
-    except DamagedStore:
-        return None
-
-
-def _is_whole(objects: ObjectStore, written: Commit) -> bool:
-    """Return whether a commit has its objects; withdraw what is wrong in it if `gc` deleted some.
-
-    Between the last look at a commit and the write of another is a window of milliseconds, in which `gc` may
-    hide the step, or its tensors, and begin to delete. It hides before it deletes, and so does this.
-    """
-    sizes = objects.sizes(written.prefix)
-    if not set(tables.chunk_keys()) <= sizes.keys():
-        announce(objects, written.key, REMOVED)
-        objects.delete(f"{written.key.path}/{LEAF}")
-        return False
-    lost = written.record.stored.keys() - sizes.keys()
-    if written.without_tensors is None and any(map(metadata.is_of_tensors, lost)):
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        drop_tensors(
-            objects, written, WithoutTensors(now, "gc", "they were removed while the step was extended")
-        )
-    return True

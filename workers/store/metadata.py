@@ -27,18 +27,8 @@ LOGICAL_DTYPE = "logical_dtype"
 SPARSE_CHUNKS = "sparse_chunks"
 #: The most that the compressor accepts.
 _MAX_CHUNK_NBYTES = 2**31
-#: Raised when an older version could no longer read a store.
-FORMAT_VERSION = 2
-#: The same for a leaf that is kept without its tensors: an older version would report it as damaged.
-WITHOUT_TENSORS_FORMAT_VERSION = 3
-#: The same for a leaf with parts of files, or with views: an older version would export their files wrong.
-VIEWS_FORMAT_VERSION = 4
-#: The same for a leaf that refers to the pool: an older version would report its tensors as missing.
-POOL_FORMAT_VERSION = 5
-#: The newest format of a leaf that this version reads.
-NEWEST_LEAF_FORMAT_VERSION = POOL_FORMAT_VERSION
-#: The oldest format that this version reads. Format 1 was never released.
-OLDEST_FORMAT_VERSION = 2
+#: Raised when an older version could no longer read a store. No earlier format was ever released.
+FORMAT_VERSION = 6
 
 
 def is_of_tensors(path: str) -> bool:

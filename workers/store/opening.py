@@ -13,9 +13,8 @@ from typing import Any
 from workers.errors import UsageError
 from workers.host.credentials import refuse_in_options, refuse_in_url
 from workers.host.paths import absolute
-from workers.store.backends.bounded import BoundedObjects
 from workers.store.backends.local import LocalObjects
-from workers.store.backends.observed import ObservedObjects
+from workers.store.backends.wrappers import BoundedObjects, ObservedObjects
 from workers.store.model import PROTOCOL_HINT, STORE_TIMEOUT_S, StoreAddress
 from workers.store.objects import ObjectStore
 

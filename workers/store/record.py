@@ -5,8 +5,8 @@ no version of dump-ingest has written, is damage: readers print these values, ad
 them.
 
 Every byte of the `zarr.json` of a step counts, and damage may leave valid JSON. So its first attribute,
-`dump_ingest_crc32c`, is a checksum: eight hexadecimal digits, the crc32c of the document without
-this attribute.
+`dump_ingest_crc32c`, is a checksum: eight hexadecimal digits, the crc32c of the document without this
+attribute.
 
 A run has such a document for each rank and step. The metadata of the nodes is most of it, thirty times as
 large once it is unpacked, and the same in most steps of a run but for the name of the generation. So it is
@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import shlex
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from importlib.metadata import version
@@ -43,6 +43,13 @@ LEAF = "zarr.json"
 _SOFTWARE = ("dump-ingest", "numpy", "numcodecs", "distributed")
 #: The name of a generation: a part of keys, hence no `..` and no `/`.
 Fingerprint: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z_-]{1,64}\Z")]
+_LEAF_BEGIN = b'{"zarr_format":3,"node_type":"group","attributes":{'
+_CHECKSUM_BEGIN = _LEAF_BEGIN + b'"dump_ingest_crc32c":"'
+_CHECKSUM_NBYTES = len(_CHECKSUM_BEGIN) - len(_LEAF_BEGIN) + len('01234567",')
+#: Where the metadata of the nodes begins in what `metadata.leaf` makes.
+_NODES_BEGIN = b'"consolidated_metadata"'
+#: Stands for the name of the generation. JSON has no such byte.
+_STAND_IN = b"\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +64,8 @@ class WithoutTensors:
     """For people."""
 
     def __str__(self) -> str:
-        done = (
-            "were never stored" if self.by == "policy" else f"were removed on {self.at[:16]} UTC by {self.by}"
-        )
-        return f"the tensors {done}: {self.reason}"
+        removed = f"were removed on {self.at[:16]} UTC by {self.by}"
+        return f"the tensors {'were never stored' if self.by == 'policy' else removed}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,27 +78,6 @@ class PoisonedSource:
     mtime_ns: int
     bytes_kept: bool
     """Whether its bytes were read and stored, without decoding them."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepContents:
-    """What the record of a step lists besides its totals."""
-
-    nets: tuple[str, ...]
-    """Names of the networks, sorted."""
-    graphs: tuple[str, ...]
-    """Names of the graphs, sorted."""
-    stored: Mapping[str, int]
-    """The size in bytes of each shard, by its path in the generation."""
-    problems: tuple[str, ...]
-    """What is wrong with source files, each as `path: problem`; the first of them, if there are many."""
-    poison: tuple[PoisonedSource, ...] = ()
-    has_views: bool = False
-    """Whether files are made of parts, or tensors are picked from them; see `Tables.has_views`."""
-    pool: Mapping[str, PooledArray] = field(default_factory=dict)
-    """The arrays in the pool that rows refer to, by path relative to the root of the store."""
-    checksums: Mapping[str, int] = field(default_factory=dict)
-    """The crc32c that each table ends with, by path of its chunk in the generation."""
 
 
 class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,13 +97,17 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     previous: tuple[Fingerprint, ...]
     """The generations that were committed before, the oldest first."""
     nets: tuple[str, ...] = ()
+    """Names of the networks, sorted."""
     graphs: tuple[str, ...] = ()
+    """Names of the graphs, sorted."""
     stored: dict[str, Count]
+    """The size in bytes of each shard, by its path in the generation."""
     pool: dict[str, PooledArray] = {}
     """The arrays in the pool that rows refer to, by path relative to the root of the store."""
     checksums: dict[str, Count] = {}
     """The crc32c that each table ends with, by path of its chunk in the generation."""
     problems: tuple[str, ...] = ()
+    """What is wrong with source files, each as `path: problem`; the first of them, if there are many."""
     poison: tuple[PoisonedSource, ...] = ()
 
     def __post_init__(self) -> None:
@@ -128,6 +116,11 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
             if self.step is None or pool.step_of(path) != self.step:
                 message = f"{path!r:.120} is not an array in the pool of step {self.step}"
                 raise ValueError(message)
+
+    @property
+    def key(self) -> StepKey:
+        """Rank and step."""
+        return StepKey(self.rank, self.step)
 
     @property
     def committed_at_s(self) -> float:
@@ -143,24 +136,11 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     def commit_summary(self) -> CommitSummary:
         """Return the totals with rank, step and fingerprint."""
         totals = dict(zip(_TOTALS, _GET_TOTALS(self.summary), strict=True))
-        return CommitSummary(key=StepKey(self.rank, self.step), fingerprint=self.fingerprint, **totals)
-
-    def abridged(self) -> CommitRecord:
-        """Return the record without its lists, which may be long."""
-        return msgspec.structs.replace(
-            self, previous=(), nets=(), graphs=(), stored={}, pool={}, checksums={}, problems=(), poison=()
-        )
+        return CommitSummary(key=self.key, fingerprint=self.fingerprint, **totals)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record in the form of the attributes of the leaf."""
         record: dict[str, Any] = msgspec.to_builtins(self)
-        # Most steps have none of them, and earlier versions did not know them.
-        for name in ("without_tensors", "pool", "checksums", "poison"):
-            if not record[name]:
-                del record[name]
-        for name in ("skipped", "tensor_problems"):
-            if not record["summary"][name]:
-                del record["summary"][name]
         return record
 
 
@@ -173,6 +153,45 @@ def totals_of(summary: CommitSummary) -> Totals:
     return Totals(**dict(zip(_TOTALS, _GET_TOTALS(summary), strict=True)))
 
 
+def new_record(
+    summary: CommitSummary,
+    *,
+    origin: Origin,
+    stored: Mapping[str, int],
+    previous: Sequence[str] = (),
+    now: datetime | None = None,
+    **lists: Any,
+) -> CommitRecord:
+    """Return the record of a commit that is made now.
+
+    Args:
+        summary: the totals of the step.
+        origin: where it comes from.
+        stored: the size in bytes of each shard, by its path in the generation.
+        previous: the generations that were committed before, the oldest first.
+        now: the time of the commit.
+        lists: other fields of the record.
+    """
+    return CommitRecord(
+        format_version=metadata.FORMAT_VERSION,
+        rank=summary.key.rank,
+        step=summary.key.step,
+        fingerprint=summary.fingerprint,
+        committed_at=(now or datetime.now(UTC)).isoformat(timespec="milliseconds"),
+        source=Origin(**{name: to_text(value) for name, value in asdict(origin).items()}),
+        summary=totals_of(summary),
+        software=_software(),
+        previous=tuple(previous),
+        stored=dict(stored),
+        **lists,
+    )
+
+
+@cache
+def _software() -> dict[str, str]:
+    return {name: version(name) for name in _SOFTWARE}
+
+
 class _Version(msgspec.Struct):
     format_version: int
 
@@ -183,58 +202,44 @@ class _Root(_Version):
     fingerprint: object = None
 
 
-class _LeafAttributes(msgspec.Struct):
+class _Attributes(msgspec.Struct):
     dump_ingest: msgspec.Raw
 
 
-class _InlineMetadata(msgspec.Struct):
-    metadata: dict[str, dict[str, Any]]
+class _Nodes(msgspec.Struct):
+    metadata: dict[str, msgspec.Raw]
+    """Left as they are: to make objects of them takes most of the time."""
 
 
 class _Leaf(msgspec.Struct):
-    attributes: _LeafAttributes
-    consolidated_metadata: _InlineMetadata
-
-
-class _PackedMetadata(msgspec.Struct):
-    metadata: dict[str, msgspec.Raw]
-
-
-class _PackedLeaf(msgspec.Struct):
-    """A leaf whose nodes are left as they are: to make objects of them takes most of the time."""
-
-    attributes: _LeafAttributes
-    consolidated_metadata: _PackedMetadata
+    attributes: _Attributes
+    consolidated_metadata: _Nodes
 
 
 _DECODE_LEAF = msgspec.json.Decoder(_Leaf).decode
-_DECODE_PACKED_LEAF = msgspec.json.Decoder(_PackedLeaf).decode
-_OBJECT = ord("{")
 _DECODE_ROOT = msgspec.json.Decoder(_Root).decode
 _DECODE_VERSION = msgspec.json.Decoder(_Version).decode
 _DECODE_RECORD = msgspec.json.Decoder(CommitRecord).decode
+_DECODE_NODE = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def root_format(data: bytes, url: str) -> int:
-    """Return the format version of the store whose root has this `zarr.json`.
+def check_root(data: bytes, url: str) -> None:
+    """Check that this is the `zarr.json` of the root of a store that this version reads.
 
     Raises:
-        StoreFormatError: it was written by a newer version, or is something else, such as a commit.
+        StoreFormatError: another version wrote it, or it is something else, such as a commit.
         DamagedStore: it is not JSON: the root of this or of another store is damaged.
     """
     try:
         root = _DECODE_ROOT(metadata.own_attributes(data))
-    except (msgspec.ValidationError, RecursionError) as exc:
-        raise not_ours(url) from exc
-    except msgspec.DecodeError as exc:
+    except (ValueError, RecursionError) as exc:
+        if type(exc) is not msgspec.DecodeError:
+            raise not_ours(url) from exc
         message = f"{url}: its zarr.json is damaged: {exc!s:.200}"
         raise DamagedStore(message, hint=_root_hint(url)) from exc
-    except ValueError as exc:
-        raise not_ours(url) from exc
     if root.fingerprint is not None:
         raise not_ours(url)
-    _check_format(root.format_version, url, metadata.FORMAT_VERSION)
-    return root.format_version
+    _check_format(root.format_version, url)
 
 
 def not_ours(url: str) -> StoreFormatError:
@@ -254,151 +259,70 @@ def _root_hint(url: str) -> str:
     return f"`dump-ingest repair {shlex.quote(url)} --apply` writes it again."
 
 
+def _check_format(version: int, what: str) -> None:
+    known = metadata.FORMAT_VERSION
+    if version != known:
+        raise StoreFormatError(
+            f"{what} has store format {version}; this version of dump-ingest reads {known}",
+            hint="Upgrade dump-ingest on this machine."
+            if version > known
+            else "Ingest the dump into a new store.",
+        )
+
+
+def encode_leaf(record: CommitRecord, nodes: Mapping[str, metadata.Document]) -> bytes:
+    """Return the `zarr.json` of a step, which is its commit: the record, and the metadata of all nodes.
+
+    Args:
+        record: the record.
+        nodes: by path in the generation.
+    """
+    name = record.fingerprint
+    below = {(f"{name}/{path}" if path else name): node for path, node in nodes.items()}
+    return with_checksum(metadata.encode(metadata.leaf(record.to_dict(), below)))
+
+
+def with_checksum(document: bytes) -> bytes:
+    """Return the `zarr.json` of a step, as `metadata.encode` writes it, with its checksum."""
+    checksum = b'%08x",' % google_crc32c.value(document)
+    return _CHECKSUM_BEGIN + checksum + document[len(_LEAF_BEGIN) :]
+
+
+def without_checksum(data: bytes) -> bytes:
+    """Return a `zarr.json` as it was before it got its checksum; as it is if it has none."""
+    begin = len(_LEAF_BEGIN)
+    return data[:begin] + data[begin + _CHECKSUM_NBYTES :] if data.startswith(_CHECKSUM_BEGIN) else data
+
+
 def decode_record(data: bytes, key: StepKey) -> CommitRecord:
     """Read the commit record out of the `zarr.json` of a leaf, the whole of which is checked.
 
     Raises:
         DamagedStore: it is not a commit of this step.
-        StoreFormatError: a newer version wrote it.
+        StoreFormatError: another version wrote it.
     """
-    if has_wrong_checksum(data):
-        raise DamagedStore(f"{key.path}/{LEAF} is not a commit record: its crc32c does not match")
+    what = f"{key.path}/{LEAF}"
+    # One that somebody has edited with another program has none.
+    if data.startswith(_CHECKSUM_BEGIN) and data != with_checksum(without_checksum(data)):
+        raise DamagedStore(f"{what} is not a commit record: its crc32c does not match")
     try:
-        leaf = _DECODE_PACKED_LEAF(data)
-        if not all(memoryview(node)[0] == _OBJECT for node in leaf.consolidated_metadata.metadata.values()):
-            _DECODE_LEAF(data)  # which says what is wrong
-        written = leaf.attributes.dump_ingest
-        # First: nothing else is known about the record of a later version.
-        version = _DECODE_VERSION(written).format_version
-        _check_format(version, str(key), metadata.NEWEST_LEAF_FORMAT_VERSION)
-        record = _DECODE_RECORD(written)
+        leaf = _DECODE_LEAF(data)
+        for node in leaf.consolidated_metadata.metadata.values():
+            if memoryview(node)[0] != ord("{"):
+                _DECODE_NODE(node)  # which says what is wrong
+        # First: nothing else is known about the record of another version.
+        _check_format(_DECODE_VERSION(leaf.attributes.dump_ingest).format_version, str(key))
+        record = _DECODE_RECORD(leaf.attributes.dump_ingest)
     except (ValueError, RecursionError) as exc:
-        raise DamagedStore(f"{key.path}/{LEAF} is not a commit record: {exc!s:.300}") from exc
-    if (record.rank, record.step) != (key.rank, key.step):
-        raise DamagedStore(
-            f"{key.path}/{LEAF} is the commit of rank {record.rank} step {record.step}, not of this step"
-        )
+        raise DamagedStore(f"{what} is not a commit record: {exc!s:.300}") from exc
+    if record.key != key:
+        raise DamagedStore(f"{what} is the commit of rank {record.rank} step {record.step}, not of this step")
     return record
-
-
-def decode_nodes(data: bytes) -> dict[str, metadata.Document]:
-    """Return the metadata of every node of a generation, by path in it, out of a checked `zarr.json`."""
-    leaf = _DECODE_LEAF(data)
-    prefix_length = len(_DECODE_RECORD(leaf.attributes.dump_ingest).fingerprint) + 1
-    return {path[prefix_length:]: node for path, node in leaf.consolidated_metadata.metadata.items()}
-
-
-def _check_format(version: int, what: str, newest: int) -> None:
-    if metadata.OLDEST_FORMAT_VERSION <= version <= newest:
-        return
-    oldest = metadata.OLDEST_FORMAT_VERSION
-    known = f"{oldest} to {newest}" if newest > oldest else f"{newest}"
-    raise StoreFormatError(
-        f"{what} has store format {version}; this version of dump-ingest reads {known}",
-        hint="Upgrade dump-ingest on this machine."
-        if version > newest
-        else "Ingest the dump into a new store.",
-    )
-
-
-def new_record(
-    summary: CommitSummary,
-    *,
-    origin: Origin,
-    contents: StepContents,
-    without_tensors: WithoutTensors | None = None,
-    previous: Sequence[str] = (),
-    now: datetime | None = None,
-) -> CommitRecord:
-    """Return the record of a commit that is made now; see `write`.
-
-    Args:
-        summary: the totals of the step.
-        origin: where it comes from.
-        contents: what else the record lists.
-        without_tensors: why no payloads of tensors are stored, if so.
-        previous: the generations that were committed before, the oldest first.
-        now: the time of the commit.
-    """
-    return CommitRecord(
-        format_version=format_version_of(
-            without_tensors, has_views=contents.has_views, has_pool=bool(contents.pool)
-        ),
-        without_tensors=without_tensors,
-        rank=summary.key.rank,
-        step=summary.key.step,
-        fingerprint=summary.fingerprint,
-        committed_at=(now or datetime.now(UTC)).isoformat(timespec="milliseconds"),
-        source=Origin(**{name: to_text(value) for name, value in asdict(origin).items()}),
-        summary=totals_of(summary),
-        software=_software(),
-        previous=tuple(name for name in dict.fromkeys(previous) if name != summary.fingerprint),
-        nets=contents.nets,
-        graphs=contents.graphs,
-        stored=dict(contents.stored),
-        pool=dict(contents.pool),
-        checksums=dict(contents.checksums),
-        problems=contents.problems,
-        poison=contents.poison,
-    )
-
-
-def format_version_of(without: WithoutTensors | None, *, has_views: bool, has_pool: bool = False) -> int:
-    """Return the format version of a commit: the oldest that reads all of it."""
-    if has_pool:
-        return metadata.POOL_FORMAT_VERSION
-    if has_views:
-        return metadata.VIEWS_FORMAT_VERSION
-    return metadata.FORMAT_VERSION if without is None else metadata.WITHOUT_TENSORS_FORMAT_VERSION
-
-
-@cache
-def _software() -> dict[str, str]:
-    return {name: version(name) for name in _SOFTWARE}
-
-
-_LEAF_BEGIN = b'{"zarr_format":3,"node_type":"group","attributes":{'
-_CHECKSUM_NAME = b'"dump_ingest_crc32c":"'
-_CHECKSUM_DIGITS, _CHECKSUM_END = 8, b'",'
-_END_OF_CHECKSUM = len(_LEAF_BEGIN) + len(_CHECKSUM_NAME) + _CHECKSUM_DIGITS + len(_CHECKSUM_END)
-
-
-def with_checksum(document: bytes) -> bytes:
-    """Return the `zarr.json` of a step with its checksum.
-
-    Raises:
-        ValueError: it does not begin as `metadata.encode` writes it.
-    """
-    if not document.startswith(_LEAF_BEGIN):
-        raise ValueError("this is not the metadata of a step")
-    return _LEAF_BEGIN + _attribute_for(document) + document[len(_LEAF_BEGIN) :]
-
-
-def without_checksum(data: bytes) -> bytes:
-    """Return a `zarr.json` as it was before it got its checksum; as it is if it has none."""
-    return _LEAF_BEGIN + data[_END_OF_CHECKSUM:] if data.startswith(_LEAF_BEGIN + _CHECKSUM_NAME) else data
-
-
-def has_wrong_checksum(data: bytes) -> bool:
-    """Return whether a `zarr.json` has a checksum that is not its own."""
-    if not data.startswith(_LEAF_BEGIN + _CHECKSUM_NAME):
-        return False
-    return data[len(_LEAF_BEGIN) : _END_OF_CHECKSUM] != _attribute_for(without_checksum(data))
-
-
-def _attribute_for(document: bytes) -> bytes:
-    return b"%b%08x%b" % (_CHECKSUM_NAME, google_crc32c.value(document), _CHECKSUM_END)
-
-
-#: Where the metadata of the nodes begins in what `metadata.leaf` makes.
-_NODES_BEGIN = b'"consolidated_metadata"'
-#: Stands for the name of the generation. JSON has no such byte.
-_STAND_IN = b"\0"
 
 
 @dataclass(frozen=True, slots=True)
 class CompactLeaf:
-    """The content of one `zarr.json`, byte for byte: equal content, equal values."""
+    """The content of one checked `zarr.json`, byte for byte: equal content, equal values."""
 
     before_nodes: bytes
     """All that precedes the metadata of the nodes: the commit record."""
@@ -409,7 +333,7 @@ class CompactLeaf:
 
     @classmethod
     def of(cls, data: bytes, fingerprint: str) -> CompactLeaf:
-        """Pack a checked `zarr.json`, which is the commit of this generation."""
+        """Pack the commit of a generation."""
         start = max(data.find(_NODES_BEGIN), 0)
         nodes, name = data[start:], fingerprint.encode()
         if _STAND_IN in nodes:  # damage that JSON decoders pass over
@@ -421,34 +345,18 @@ class CompactLeaf:
         """The `zarr.json`."""
         return self.before_nodes + zlib.decompress(self.packed_nodes).replace(_STAND_IN, self.name)
 
+    @property
+    def nodes(self) -> Mapping[str, metadata.Document]:
+        """The metadata of every node of the generation, by path in it; unpacked when it is needed."""
+        return _unpacked(self)
+
 
 @lru_cache(maxsize=64)
 def _compressed(nodes: bytes) -> bytes:
     return zlib.compress(nodes, 1)
 
 
-class Nodes(Mapping[str, metadata.Document]):
-    """The metadata of the nodes of a generation, by path in it; unpacked when it is needed."""
-
-    __slots__ = ("_leaf",)
-
-    def __init__(self, leaf: CompactLeaf) -> None:
-        """Hold a checked leaf."""
-        self._leaf = leaf
-
-    def __getitem__(self, path: str) -> metadata.Document:
-        return _unpacked(self._leaf)[path]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_unpacked(self._leaf))
-
-    def __len__(self) -> int:
-        return len(_unpacked(self._leaf))
-
-    def __reduce__(self) -> tuple[type[Nodes], tuple[CompactLeaf]]:
-        return Nodes, (self._leaf,)
-
-
 @lru_cache(maxsize=64)
 def _unpacked(leaf: CompactLeaf) -> dict[str, metadata.Document]:
-    return decode_nodes(leaf.data)
+    nodes = _DECODE_LEAF(leaf.data).consolidated_metadata.metadata
+    return {path.partition("/")[2]: _DECODE_NODE(node) for path, node in nodes.items()}

@@ -25,7 +25,6 @@ from workers.store import commit, tables
 from workers.store.commit import Commit
 from workers.store.consolidated.blocks import Block, TensorAxis, TensorKey, block_of
 from workers.store.consolidated.cubes import (
-    CUBES_VERSION,
     GROUP,
     TOTALS,
     CubeGrid,
@@ -62,7 +61,7 @@ def write_sketches(
 ) -> dict[int, tuple[int, ...]]:
     """Write the object of `sketches` for a part; return by rank the values of `SKETCH_TOTALS`.
 
-    If no tensor has a histogram, no object is left there. Cubes of earlier versions have neither.
+    If no tensor has a histogram, no object is left there.
 
     Args:
         objects: the store.
@@ -75,8 +74,6 @@ def write_sketches(
         StoreError: the store refused.
     """
     layout = layouts.sketches
-    if layout is None:
-        return dict.fromkeys(steps, ())
     sketched = _read_sketches(objects, steps)
     has_any = any(len(rank.rows) for rank in sketched.values())
     keys = {
@@ -154,8 +151,6 @@ class ConsolidateJob:
     rank_chunk: int
     members: tuple[tuple[int, int], ...]
     """Ranks, and the place of each within the chunk."""
-    version: int = CUBES_VERSION
-    """Of the cubes."""
     extends: bool = False
     """Whether it puts tensors that are not on the axis at its end: if no other task runs."""
 
@@ -208,7 +203,7 @@ def consolidate(job: ConsolidateJob) -> ConsolidateResult:
     if unknown and not job.extends:
         return UnknownTensors(job, unknown)
     job = replace(job, width=len(known))
-    layouts = CubeLayouts(job.grid, job.version)
+    layouts = CubeLayouts(job.grid)
     anomalies = _write_cubes(job, block, layouts, objects)
     sketch_totals = write_sketches(
         objects,

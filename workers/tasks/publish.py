@@ -24,7 +24,7 @@ from workers.store.backends.deadline import supervised
 from workers.store.model import LARGEST_COUNT, CommitSummary, Evaluated, RowKind
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects
-from workers.store.record import PoisonedSource, StepContents, WithoutTensors
+from workers.store.record import CommitRecord, PoisonedSource, WithoutTensors, new_record
 from workers.store.sketches import block_digests, histograms, marginals
 from workers.store.sketches.marginals import StepMarginals
 from workers.store.sketches.sketch_tables import StepSketches
@@ -50,8 +50,7 @@ class Assembled:
     """Metadata of every array and group of the generation, by path in it."""
     chunks: Mapping[str, bytes]
     """Index, statistics, findings and sketches, by path in the generation."""
-    contents: StepContents
-    without_tensors: WithoutTensors | None
+    record: CommitRecord
 
 
 def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
@@ -70,18 +69,9 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
 
 def _commit(plan: StepPlan, assembled: Assembled) -> None:
     objects = open_objects(plan.store)
-    if assembled.without_tensors is not None:
+    if assembled.record.without_tensors is not None:
         _refuse_to_replace_tensors(objects, plan.key)
-    commit.write(
-        objects,
-        assembled.summary,
-        origin=plan.origin,
-        nodes=assembled.nodes,
-        objects_to_write=assembled.chunks,
-        contents=assembled.contents,
-        without_tensors=assembled.without_tensors,
-        replaces=plan.replaces,
-    )
+    commit.write(objects, assembled.record, assembled.nodes, assembled.chunks, replaces=plan.replaces)
 
 
 def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
@@ -111,17 +101,19 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
         objects=len(shards) + len(chunks) + len(nodes) + 2 * len(pooled) + 1,
         result=result,
     )
-    contents = StepContents(
+    record = new_record(
+        summary,
+        origin=plan.origin,
+        stored=shards,
+        without_tensors=without,
         nets=tuple(sorted(set(built.label("net")) - {""})),
         graphs=tuple(sorted(set(built.label("graph")) - {""})),
-        stored=shards,
         problems=tuple(_problems(plan, built)),
         poison=_poison(plan.poison, entries),
-        has_views=built.has_views,
         pool=pooled,
         checksums=checksums_of(chunks),
     )
-    return Assembled(built, summary, nodes, chunks, contents, without)
+    return Assembled(built, summary, nodes, chunks, record)
 
 
 def _sketches(plan: StepPlan, receipts: Sequence[Receipt], built: Tables) -> StepSketches:

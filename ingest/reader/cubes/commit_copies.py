@@ -79,8 +79,6 @@ def held_copies(cubes: CubeReader, keys: Collection[StepKey]) -> Iterator[tuple[
         DamagedStore: they are damaged.
     """
     layout = cubes.layouts.commits
-    if layout is None:
-        return
     width, ranks = cubes.state.grid.ranks, cubes.ranks.tolist()
     steps = {key.step for key in keys}
     parts = [

@@ -49,9 +49,7 @@ def aggregates(cubes: CubeReader, statistic: str) -> npt.NDArray[np.float64] | N
     Raises:
         DamagedStore: they are damaged.
     """
-    layout = cubes.layouts.aggregates.get("aggregate")
-    if layout is None:
-        return None
+    layout = cubes.layouts.aggregate
     wanted = np.array([STATISTICS.index(statistic)])
     blocks = [_Block(layout, number) for number in range(ceil_div(cubes.state.steps, layout.chunk[0]))]
     return np.concatenate([part[..., 0] for part in _read(cubes, blocks, wanted)])[: cubes.state.steps]
@@ -172,8 +170,8 @@ def _cut(cubes: CubeReader, name: str, places: Sequence[int], tensors: Array) ->
     if name in NON_FINITE_FIELDS:
         layout = cubes.layouts.anomalies[name]
         return [(_Block(layout, place // steps), place % steps) for place in places]
-    of_step, by_tensor = cubes.layouts.per_step[name], cubes.layouts.by_tensor.get(name)
-    if by_tensor is None or tensors.size * grid.ranks * steps * by_tensor.dtype.itemsize > _BLOCK_NBYTES:
+    of_step, by_tensor = cubes.layouts.per_step[name], cubes.layouts.by_tensor[name]
+    if tensors.size * grid.ranks * steps * by_tensor.dtype.itemsize > _BLOCK_NBYTES:
         return [(_Block(of_step, place), 0) for place in places]
     wanted = Counter(place // steps for place in places)
     # Of a block with few wanted steps, each by itself: less is decoded.

@@ -55,7 +55,7 @@ def find(
     # Whether it is a single number decides about the role of a tensor.
     needed = condition.names | ({"count"} if "role" in condition.names else set())
     statistics = [name for name in FIELDS if name in needed]
-    sketches = places_of_sketches(cubes, condition.names)
+    sketches = places_of_sketches(condition.names)
     axis_columns = AxisColumns(cubes.axis)
     fields = {name: axis_columns.column(name, len(cubes.axis)) for name in _TENSOR_FIELDS}
     search = _Search(cubes, condition, axis_columns, sketches, include_partial)

@@ -269,7 +269,7 @@ class CubeReader:
     @cached_property
     def layouts(self) -> CubeLayouts:
         """The layouts of the arrays."""
-        return CubeLayouts(self.state.grid, self.state.version)
+        return CubeLayouts(self.state.grid)
 
     def _read(self, layout: ArrayLayout, shape: tuple[int, ...], first: int | None = None) -> Any:
         """Return an array; with `first`, only the chunks at that position along its first axis."""

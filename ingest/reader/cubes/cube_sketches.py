@@ -26,7 +26,7 @@ _LACKING_HINT = (
 )
 
 
-def places_of_sketches(cubes: CubeReader, names: Iterable[str]) -> dict[str, int]:
+def places_of_sketches(names: Iterable[str]) -> dict[str, int]:
     """Return where `sketches` has each column of a condition that is about sketches, by name.
 
     Raises:
@@ -34,11 +34,6 @@ def places_of_sketches(cubes: CubeReader, names: Iterable[str]) -> dict[str, int
     """
     places: dict[str, int] = {}
     for name in filter(is_sketch_column, sorted(names)):
-        if cubes.layouts.sketches is None:
-            raise UsageError(
-                f"the consolidated view was made by an earlier version, and does not have {_spelled(name)}",
-                hint=f"`dump-ingest consolidate --rebuild` makes it again. {_STEPS_HINT}",
-            )
         place = sketch_place(name)
         if place is None:
             raise UsageError(
@@ -109,8 +104,6 @@ def _objects(
 ) -> Iterator[tuple[ArrayLayout, str, slice, slice]]:
     """Yield the objects of a step that have one of these ranks: layout, key, and which ranks and tensors."""
     layout = cubes.layouts.sketches
-    if layout is None:
-        return
     wide, long = layout.chunk[-2:]
     ranks, tensors = len(has_any), cubes.state.tensors
     for chunk, part in product(range(ceil_div(ranks, wide)), range(ceil_div(tensors, long))):

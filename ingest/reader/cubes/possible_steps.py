@@ -92,7 +92,7 @@ class _CubeConditions:
         names = frozenset().union(*(condition.filter.names for condition in filters))
         needed = names | ({"count"} if "role" in names else set())
         fields = tuple(name for name in FIELDS if name in needed)
-        return cls(cubes, filters, fields, places_of_sketches(cubes, names))
+        return cls(cubes, filters, fields, places_of_sketches(names))
 
     def excluded(self, steps: Sequence[AnyStep]) -> set[AnyStep]:
         """Return the steps of which no tensor fulfils any of the conditions.

@@ -116,8 +116,6 @@ def _verify_cubes(objects: ObjectStore, cubes: ConsolidatedCubes) -> Iterator[St
 
 def _verify_sketches(cubes: ConsolidatedCubes) -> Iterator[StoreDamage]:
     """Read the cube of the sketches; and compare how many tensors it has with the number beside it."""
-    if cubes.layouts.sketches is None:
-        return
     for place, step in enumerate(cubes.steps.tolist()):
         if place in cubes.state.rewriting:
             continue
@@ -159,9 +157,8 @@ def _check_labels(objects: ObjectStore, layouts: CubeLayouts, tensors: int) -> N
     Raises:
         DamagedStore: a chunk of it is missing or damaged.
     """
-    of_axes = [layouts.statistics] if layouts.aggregates else []
     lengths = dict.fromkeys(layouts.keys.values(), tensors)
-    lengths |= {layout: layout.chunk[0] for layout in (*of_axes, *layouts.sketch_labels.values())}
+    lengths |= {layout: layout.chunk[0] for layout in (layouts.statistics, *layouts.sketch_labels.values())}
     for layout, length in lengths.items():
         keys = [f"{GROUP}/{key}" for key in layout.keys((length,)).values()]
         chunks = objects.get_many(keys)

@@ -26,10 +26,6 @@ inner chunks that hold them: neither takes in millions of cells. A question abou
 steps would take a request for each step. So each block of steps is written once more when it is full, cut
 along the tensors (`by_tensor`): all its steps, and a few tensors, in an inner chunk.
 
-The cubes of version 3 have no `commit`, and those of version 2 no `by_tensor` and no `sketches` either; those
-of version 1 have no `aggregate`, and no inner chunks in the blocks of several steps. They are read, and go on
-as they are.
-
 The cubes cannot hold histograms, of which each has as many bins as its tensor needs. `sketches` holds the
 bounds that follow from these for a few columns of `workers.store.sketches.sketch_names`, as float64, so that
 a condition is as certain as if the histograms were read.
@@ -209,10 +205,6 @@ BY_TENSOR = "by_tensor"
 REBUILD_HINT = "`dump-ingest consolidate --rebuild` makes the view again; nothing is lost by it."
 #: Raised when an older version could not read the cubes: it makes them again then, from the commits.
 CUBES_VERSION = 4
-#: The first version with each of these.
-_WITH_INNER_CHUNKS = _WITH_AGGREGATE = 2
-WITH_CUBES_BY_TENSOR = _WITH_SKETCHES = 3
-_WITH_COMMITS = 4
 
 #: Text and numbers of `TensorKey`, in its order.
 KEY_FIELDS = TensorKey._fields
@@ -290,7 +282,6 @@ class CubeLayouts:
     """The layouts of all arrays, by group."""
 
     grid: CubeGrid
-    version: int = CUBES_VERSION
 
     @cached_property
     def per_step(self) -> dict[str, ArrayLayout]:
@@ -320,8 +311,7 @@ class CubeLayouts:
     def anomalies(self) -> dict[str, ArrayLayout]:
         """Cubes that are cut into blocks of several steps."""
         chunk = (self.grid.steps, self.grid.ranks, self.grid.tensors)
-        inner = self.grid.inner_tensors if self.version >= _WITH_INNER_CHUNKS else 0
-        axis = _TENSOR_AXIS if inner else 0
+        inner, axis = self.grid.inner_tensors, _TENSOR_AXIS
         return {
             name: ArrayLayout(name, "int64", CUBE, chunk, -1, inner, axis, attributes=_missing(-1))
             for name in NON_FINITE_FIELDS
@@ -330,8 +320,6 @@ class CubeLayouts:
     @cached_property
     def by_tensor(self) -> dict[str, ArrayLayout]:
         """Cubes of `per_step` once more, in blocks of several steps that are full; by the same names."""
-        if self.version < WITH_CUBES_BY_TENSOR:
-            return {}
         chunk, inner = (self.grid.steps, self.grid.ranks, self.grid.tensors), self.grid.inner_by_tensor
         return {
             name: replace(layout, path=f"{BY_TENSOR}/{name}", chunk=chunk, inner=inner)
@@ -340,21 +328,16 @@ class CubeLayouts:
         }
 
     @cached_property
-    def aggregates(self) -> dict[str, ArrayLayout]:
-        """Each statistic of all tensors of a step and rank together; version 1 has no such array."""
-        if self.version < _WITH_AGGREGATE:
-            return {}
+    def aggregate(self) -> ArrayLayout:
+        """Each statistic of all tensors of a step and rank together."""
         chunk = (_STEPS_OF_AGGREGATE, self.grid.ranks, len(STATISTICS))
         axes = ("step", "rank", "statistic")
         # One statistic alone can be read.
-        layout = ArrayLayout("aggregate", "float64", axes, chunk, np.nan, 1, axes.index("statistic"))
-        return {layout.path: layout}
+        return ArrayLayout("aggregate", "float64", axes, chunk, np.nan, 1, axes.index("statistic"))
 
     @cached_property
-    def sketches(self) -> ArrayLayout | None:
-        """What follows from the histograms of a step, in objects of its own; None before version 3."""
-        if self.version < _WITH_SKETCHES:
-            return None
+    def sketches(self) -> ArrayLayout:
+        """What follows from the histograms of a step, in objects of its own."""
         tensors = min(self.grid.tensors, max(_CELLS_OF_SKETCHES // self.grid.ranks, 1))
         axes = ("step", "sketch", "bound", "rank", "tensor")
         chunk = (1, len(SKETCHES), len(BOUNDS), self.grid.ranks, tensors)
@@ -364,8 +347,6 @@ class CubeLayouts:
     @cached_property
     def sketch_labels(self) -> dict[str, ArrayLayout]:
         """What names the places of `sketches`: its columns, and the two bounds of each."""
-        if self.sketches is None:
-            return {}
         return {
             name: ArrayLayout(name, "string", (name,), (len(SKETCH_LABELS[name]),), "")
             for name in SKETCH_LABELS
@@ -378,18 +359,16 @@ class CubeLayouts:
         texts = {name: ArrayLayout(name, "string", axes, chunk, "") for name in ("fingerprint", "status")}
         totals = {
             name: ArrayLayout(name, "int64", axes, chunk, -1, attributes=_missing(-1))
-            for name in (*TOTALS, *(SKETCH_TOTALS if self.sketches else ()))
+            for name in (*TOTALS, *SKETCH_TOTALS)
         }
         return texts | totals
 
     @cached_property
-    def commits(self) -> ArrayLayout | None:
-        """Copies of commits as text, in objects of their own for each step; None before version 4.
+    def commits(self) -> ArrayLayout:
+        """Copies of commits as text, in objects of their own for each step.
 
         Whether a copy is up to date is known from announcements: see `workers.store.announcements`.
         """
-        if self.version < _WITH_COMMITS:
-            return None
         return ArrayLayout("commit", "string", ("step", "rank"), (1, self.grid.ranks), "")
 
     @cached_property
@@ -420,7 +399,7 @@ class CubeLayouts:
     @property
     def of_ranks(self) -> tuple[ArrayLayout, ...]:
         """What has a value for each step and rank, in blocks of several steps. All of its chunks exist."""
-        return (*self.tables.values(), *self.aggregates.values())
+        return (*self.tables.values(), self.aggregate)
 
     @property
     def shared(self) -> tuple[ArrayLayout, ...]:
@@ -435,24 +414,17 @@ class CubeLayouts:
             name: layout.document(shapes.get(name, cube))
             for name, layout in {**self.per_step, **self.anomalies}.items()
         }
-        if self.by_tensor:
-            documents[BY_TENSOR] = metadata.group()
-            documents |= {layout.path: layout.document(cube) for layout in self.by_tensor.values()}
+        documents[BY_TENSOR] = metadata.group()
+        documents |= {layout.path: layout.document(cube) for layout in self.by_tensor.values()}
         documents |= {name: layout.document((steps, ranks)) for name, layout in self.tables.items()}
-        if self.commits:
-            documents["commit"] = self.commits.document((steps, ranks))
         documents |= {name: layout.document((tensors,)) for name, layout in self.keys.items()}
-        if self.aggregates:
-            shape = (steps, ranks, len(STATISTICS))
-            documents |= {name: layout.document(shape) for name, layout in self.aggregates.items()}
-            documents["statistic"] = self.statistics.document((len(STATISTICS),))
-        if self.sketches:
-            documents["sketches"] = self.sketches.document(
-                (steps, len(SKETCHES), len(BOUNDS), ranks, tensors)
-            )
-            documents |= {name: layout.document(layout.chunk) for name, layout in self.sketch_labels.items()}
+        documents |= {name: layout.document(layout.chunk) for name, layout in self.sketch_labels.items()}
         return {
             **documents,
+            "commit": self.commits.document((steps, ranks)),
+            "aggregate": self.aggregate.document((steps, ranks, len(STATISTICS))),
+            "statistic": self.statistics.document((len(STATISTICS),)),
+            "sketches": self.sketches.document((steps, len(SKETCHES), len(BOUNDS), ranks, tensors)),
             "step": self.steps.document((steps,)),
             "rank": self.ranks.document((ranks,)),
         }
@@ -463,8 +435,6 @@ def _missing(fill: Any) -> dict[str, Any]:
     return {"_FillValue": fill} if isinstance(fill, int) else {}
 
 
-#: What this version reads and writes.
-_KNOWN_VERSIONS = (1, 2, 3, 4)
 #: No table of (step, rank) is larger: it takes half a GiB.
 _MAX_TABLE = 1 << 26
 
@@ -498,14 +468,9 @@ class CubeState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """How many blocks of steps are full."""
         return self.steps // self.grid.steps
 
-    @property
-    def has_cubes_by_tensor(self) -> bool:
-        """Whether the cubes are written once more, cut along the tensors."""
-        return self.version >= WITH_CUBES_BY_TENSOR
-
     def is_cut(self, block: int) -> bool:
         """Return whether the cubes by tensor hold a block of steps."""
-        return self.has_cubes_by_tensor and block < self.full_blocks and block not in self.uncut
+        return block < self.full_blocks and block not in self.uncut
 
     @property
     def is_possible(self) -> bool:
@@ -519,12 +484,8 @@ class CubeState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def document(self) -> metadata.Document:
         """Return the metadata of the group, with that of all arrays in it."""
-        layouts = CubeLayouts(self.grid, self.version)
-        documents = layouts.documents(self.steps, self.ranks, self.tensors)
-        attributes = msgspec.to_builtins(self)
-        if not self.has_cubes_by_tensor:
-            del attributes["uncut"]  # software of that time refuses fields that it does not know
-        document = metadata.leaf(attributes, documents)
+        documents = CubeLayouts(self.grid).documents(self.steps, self.ranks, self.tensors)
+        document = metadata.leaf(msgspec.to_builtins(self), documents)
         # By this, xarray takes them for coordinates (CF conventions, section 5).
         document["attributes"]["coordinates"] = " ".join((*KEY_FIELDS, "name"))
         return document
@@ -548,7 +509,7 @@ def parse_state(data: bytes | None) -> CubeState | None:
         return None
     try:
         written = metadata.own_attributes(data)
-        if _DECODE_VERSION(written).version not in _KNOWN_VERSIONS:
+        if _DECODE_VERSION(written).version != CUBES_VERSION:
             return None
         state = _DECODE_STATE(written)
     except (ValueError, RecursionError) as exc:

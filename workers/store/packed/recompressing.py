@@ -11,15 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import xxhash
+from msgspec import structs
 from numcodecs import blosc
 
 from workers.errors import DamagedStore
 from workers.model import StepKey
 from workers.store import commit, metadata, tombstones
-from workers.store.announcements import REMOVED, announce
 from workers.store.backends.deadline import supervised
 from workers.store.commit import Commit
 from workers.store.model import ArraySpec
@@ -27,7 +26,7 @@ from workers.store.objects import Gathered, ObjectStore
 from workers.store.packed.chunks import BY_BLOSC
 from workers.store.packed.pool import without_pool
 from workers.store.packed.shards import ShardPacker, ShardReader
-from workers.store.record import LEAF
+from workers.store.record import LEAF, CommitRecord, encode_leaf
 from workers.store.tombstones import Tombstone
 
 #: The ways to shuffle that are compared for each array.
@@ -137,14 +136,14 @@ def _replace(objects: ObjectStore, committed: Commit, specs: Mapping[str, ArrayS
     name = f"{without_pool(committed.fingerprint)}-{digest}"
     prefix = f"{committed.key.path}/{name}"
     nodes: dict[str, metadata.Document] = {
-        path: _encoded_so(node, specs[path]) if path in specs else node
+        path: {**node, **_encoding(specs[path], node["shape"][0])} if path in specs else node
         for path, node in committed.nodes.items()
     }
     stored = dict(committed.record.stored)
     for path, spec in specs.items():
         stored |= dict(_encode_again(objects, committed, spec, f"{prefix}/{path}"))
     for listed in objects.listed(committed.prefix):
-        if not any(listed.startswith(f"{path}/") for path in specs) and not _is_temporary(listed):
+        if not any(listed.startswith(f"{path}/") for path in specs) and "/." not in f"/{listed}":
             _copy(objects, f"{committed.prefix}/{listed}", f"{prefix}/{listed}")
     for path in specs:
         objects.put(f"{prefix}/{path}/{LEAF}", metadata.encode(nodes[path]))
@@ -158,12 +157,10 @@ def _replace(objects: ObjectStore, committed: Commit, specs: Mapping[str, ArrayS
     return Recompressed(committed.key, left=left) if left else Recompressed(committed.key, before, after)
 
 
-def _encoded_so(node: metadata.Document, spec: ArraySpec) -> metadata.Document:
-    (length,) = node["shape"]
+def _encoding(spec: ArraySpec, length: int) -> metadata.Document:
+    """Return the part of the metadata of an array that says how it is encoded."""
     made = metadata.packed_array(spec, length)
-    # What a later version has added to the attributes stays.
-    attributes = {**node.get("attributes", {}), **made["attributes"]}
-    return {**node, "codecs": made["codecs"], "attributes": attributes}
+    return {"codecs": made["codecs"], "attributes": made["attributes"]}
 
 
 def _encode_again(
@@ -190,46 +187,34 @@ def _copy(objects: ObjectStore, source: str, target: str) -> None:
     objects.put(target, data)
 
 
-def _is_temporary(name: str) -> bool:
-    return name.rpartition("/")[2].startswith(".")
-
-
-def _record(committed: Commit, name: str, stored: Mapping[str, int], gained: int) -> dict[str, Any]:
-    """Return the commit record of the new generation. What a later version has added to it stays."""
-    record: dict[str, Any] = committed.document["attributes"][metadata.ATTRIBUTE]
-    record["fingerprint"] = name
-    record["previous"] = [*record["previous"], committed.fingerprint]
-    record["stored"] = dict(stored)
-    record["summary"]["stored_bytes"] = max(record["summary"]["stored_bytes"] + gained, 0)
-    return record
+def _record(committed: Commit, name: str, stored: Mapping[str, int], gained: int) -> CommitRecord:
+    """Return the commit record of the new generation."""
+    record = committed.record
+    stored_bytes = max(record.summary.stored_bytes + gained, 0)
+    return structs.replace(
+        record,
+        fingerprint=name,
+        previous=(*record.previous, committed.fingerprint),
+        stored=dict(stored),
+        summary=replace(record.summary, stored_bytes=stored_bytes),
+    )
 
 
 def _commit(
-    objects: ObjectStore,
-    committed: Commit,
-    record: Mapping[str, Any],
-    nodes: Mapping[str, metadata.Document],
+    objects: ObjectStore, committed: Commit, record: CommitRecord, nodes: Mapping[str, metadata.Document]
 ) -> str:
     """Commit the new generation; return why it was not, or was withdrawn, "" if it is in place."""
-    key, leaf = committed.key, f"{committed.key.path}/{LEAF}"
-    present = commit.read(objects, key)
-    if present is None or present.leaf != committed.leaf:
+    key, name = committed.key, record.fingerprint
+    if not commit.is_unchanged(objects, committed):
         return "it was committed again, or removed, meanwhile"
-    name = record["fingerprint"]
-    data = commit.encode_leaf(record, name, nodes)
-    commit.replace_leaf(objects, key, data, name, committed.record.generations)
+    commit.replace_leaf(objects, key, encode_leaf(record, nodes), name, committed.record.generations)
     # Between the last look and the write is a window of milliseconds, in which `gc` may have hidden the step.
     # It writes a tombstone before that.
-    if key.step is not None and _tombstone(committed) in tombstones.read(objects, key.rank).get(key.step, []):
+    committed_ms = round(committed.record.committed_at_s * 1000)
+    tombstone = Tombstone(key.rank, key.step or 0, committed.fingerprint, committed_ms)
+    if key.step is not None and tombstone in tombstones.read(objects, key.rank).get(key.step, []):
         present = commit.read(objects, key)
         if present is not None and present.fingerprint == name:
-            announce(objects, key, REMOVED)
-            objects.delete(leaf)
+            commit.withdraw(objects, key)
         return "it was removed meanwhile"
     return ""
-
-
-def _tombstone(committed: Commit) -> Tombstone:
-    """Return the tombstone that `gc` writes before it removes just this commit."""
-    key, committed_ms = committed.key, round(committed.record.committed_at_s * 1000)
-    return Tombstone(key.rank, key.step or 0, committed.fingerprint, committed_ms)

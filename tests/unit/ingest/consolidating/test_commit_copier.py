@@ -2,18 +2,15 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 
 import pytest
 
-from ingest.consolidating import cube_writer
 from ingest.consolidating.consolidator import Consolidator
 from ingest.reader.cubes.consolidated import ConsolidatedCubes, open_cubes
 from tests.cube_stores import (
     Fragile,
     Killed,
     assert_copies_are_right,
-    assert_is_what_is_committed,
     held_copies,
     once,
     put,
@@ -23,7 +20,7 @@ from tests.wrapped_objects import WrappedObjects
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.announcements import CHANGED, REMOVED, announce, read_announcements
-from workers.store.consolidated.cubes import GROUP, CubeState
+from workers.store.consolidated.cubes import GROUP
 from workers.store.objects import ObjectStore
 from workers.store.record import WithoutTensors
 
@@ -154,25 +151,6 @@ def test_a_damaged_object_of_copies_is_written_again(objects: ObjectStore) -> No
     commit_steps(objects)
     once(objects)
     layout = view_of(objects).layouts.commits
-    assert layout is not None
     objects.put(f"{GROUP}/{layout.key((1, 0))}", b"spoiled")
     once(objects, check=True)
     assert_copies_are_right(view_of(objects))
-
-
-def test_a_view_of_an_earlier_version_goes_on_without(
-    objects: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commit_steps(objects)
-    with monkeypatch.context() as patch:
-        patch.setattr(cube_writer, "CubeState", partial(CubeState, version=3))
-        once(objects)
-    before = view_of(objects)
-    put(objects, 0, 5)
-    once(objects)
-    now = view_of(objects)
-    assert (before.state.version, now.state.version, now.layouts.commits) == (3, 3, None)
-    assert now.steps.tolist() == [1, 2, 4, 5]
-    assert objects.children(f"{GROUP}/commit") == []
-    once(objects, rebuild=True)
-    assert_is_what_is_committed(objects)

@@ -24,7 +24,7 @@ from workers.errors import StoreUnavailable, UsageError
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.announcements import CHANGED
-from workers.store.backends.observed import ObservedObjects
+from workers.store.backends.wrappers import ObservedObjects
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 

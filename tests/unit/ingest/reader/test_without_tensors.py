@@ -7,11 +7,10 @@ import pytest
 import zarr
 
 import ingest
-from ingest.api import DumpStore
 from tests.cli import run
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
-from workers.errors import DamagedStore, StoreFormatError, TensorsRemoved
+from workers.errors import DamagedStore, TensorsRemoved
 from workers.model import StepKey
 from workers.store import commit, metadata
 from workers.store.model import StoreAddress
@@ -70,17 +69,6 @@ def test_a_plain_zarr_reader_finds_no_array_to_fill_with_zeros(store: Path) -> N
     leaf = zarr.open_group(store / KEY.path, mode="r")
     assert f"{generation}/statistics" in leaf
     assert f"{generation}/tensors" not in leaf
-
-
-def test_an_older_version_is_told_to_upgrade(store: Path) -> None:
-    path = store / KEY.path / "zarr.json"
-    document = json.loads(path.read_text())
-    record = document["attributes"][metadata.ATTRIBUTE]
-    assert record["format_version"] == metadata.WITHOUT_TENSORS_FORMAT_VERSION
-    record["format_version"] = metadata.NEWEST_LEAF_FORMAT_VERSION + 1
-    path.write_text(json.dumps(document))
-    with pytest.raises(StoreFormatError, match="store format 6"):
-        DumpStore(open_objects(StoreAddress(str(store)))).step(1, 2)
 
 
 @pytest.mark.parametrize("wrong", [{"at": 3}, {"by": "gc"}, "yes", [], {"at": "", "by": "", "reason": [1]}])

@@ -27,7 +27,7 @@ from workers.errors import (
     StoreUnavailable,
 )
 from workers.model import StepKey
-from workers.store.backends.observed import ObservedObjects
+from workers.store.backends.wrappers import ObservedObjects
 from workers.store.opening import open_objects, resolve
 from workers.tasks import run
 from workers.tasks.convert import convert

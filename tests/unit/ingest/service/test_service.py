@@ -19,7 +19,7 @@ from tests.npy_files import MadeDump
 from tests.services import ingest, observed_service
 from workers.errors import ClusterError, StoreUnavailable, UsageError
 from workers.model import StepKey
-from workers.store.backends.observed import ObservedObjects
+from workers.store.backends.wrappers import ObservedObjects
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -168,7 +168,6 @@ def test_a_copy_that_is_not_the_commit_of_its_step_is_passed_over(objects: Objec
     cubes = open_cubes(objects)
     assert cubes is not None
     layout = cubes.layouts.commits
-    assert layout is not None
     name = f"{GROUP}/{layout.key((3, 0))}"
     copies = layout.decode(objects.get(name), name).copy()
     copies[0, KEY.rank] = text

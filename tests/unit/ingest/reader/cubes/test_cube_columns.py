@@ -9,18 +9,15 @@ import pytest
 
 import ingest
 from ingest.api import DumpStore, open_store, trend
-from ingest.questions.matrix import rank_values
 from ingest.reader.cubes import cube_columns, shard_indexes
 from ingest.reader.cubes.consolidated import ConsolidatedCubes, open_cubes
-from ingest.reader.cubes.cube_columns import aggregated_steps, aggregates, narrow_blocks
-from tests.cube_stores import NAMES, SMALL, assert_is_what_is_committed, once, put
-from tests.dumps import unpack
+from ingest.reader.cubes.cube_columns import aggregated_steps, narrow_blocks
+from tests.cube_stores import NAMES, once, put
 from tests.wrapped_objects import WrappedObjects
 from workers.arrays.aggregate import STATISTICS, aggregated, default_aggregate, parts_of
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore
 from workers.store import commit
-from workers.store.consolidated import cubes as stored_cubes
 from workers.store.consolidated.cubes import CubeGrid
 from workers.store.opening import open_objects, resolve
 
@@ -159,47 +156,6 @@ def test_a_trend_of_one_tensor_is_the_same_with_cubes_and_without(filled: DumpSt
         ingest.consolidate(filled.url)
         after = trend(open_store(filled.url), pattern, "max")
         assert before.equals(after)
-
-
-def test_a_view_of_version_1_is_read_and_continued_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = unpack("store-format-2", tmp_path) / "store.zarr"
-    opened = open_store(store)
-    old = opened.consolidated()
-    assert (old.state.version, aggregates(old, "max")) == (1, None)
-    pattern = old.axis[0].name
-    narrow = {step: of.values for step, of in rank_values(opened, pattern, "max").items()}
-    monkeypatch.setattr(stored_cubes, "_KNOWN_VERSIONS", (2, 3))
-    for step, of in rank_values(open_store(store), pattern, "max").items():
-        np.testing.assert_array_equal(of.values, narrow[step])
-    monkeypatch.undo()
-    key = opened.keys[-1]
-    put(opened.objects, key.rank, 1 + (key.step or 0))
-    once(opened.objects)
-    later = opened.consolidated()
-    assert (later.state.version, later.state.steps) == (1, old.state.steps + 1)
-
-
-def test_a_view_of_version_2_is_read_and_continued_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Else it would be made again for a third rank.
-    monkeypatch.setattr(CubeGrid, "for_size", classmethod(lambda _cls, _ranks, _tensors: SMALL))
-    objects = open_objects(resolve(unpack("store-view-2", tmp_path) / "store.zarr"))
-    assert_is_what_is_committed(objects)
-    for rank in range(3):
-        put(objects, rank, 7)
-        put(objects, rank, 1, seed=1)
-    once(objects)
-    assert_is_what_is_committed(objects)
-    later = open_cubes(objects)
-    assert later is not None
-    assert (later.state.version, later.state.steps, later.state.uncut) == (2, 8, ())
-    assert not objects.children("consolidated/by_tensor")
-    once(objects, rebuild=True)
-    assert_is_what_is_committed(objects)
-    assert objects.children("consolidated/by_tensor")
 
 
 def test_of_a_block_with_few_wanted_steps_each_is_read_by_itself(

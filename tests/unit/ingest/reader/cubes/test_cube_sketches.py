@@ -4,19 +4,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 import ingest
-from ingest.reader.cubes.consolidated import ConsolidatedCubes, open_cubes
+from ingest.reader.cubes.consolidated import ConsolidatedCubes
 from ingest.reader.cubes.cube_sketches import sketches_of_step
 from ingest.reader.step_histograms import read_entries
 from tests.counted_requests import CountedRequests
-from tests.cube_stores import assert_is_what_is_committed, once, put
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.errors import DamagedStore, UsageError
-from workers.store import commit, metadata
-from workers.store.consolidated.cubes import GROUP, SKETCHES, CubeGrid, parse_state
+from workers.store.consolidated.cubes import GROUP, SKETCHES, CubeGrid
 from workers.store.opening import open_objects, resolve
 from workers.store.sketches.sketch_columns import SketchColumns
 from workers.store.sketches.sketch_tables import StepSketches
@@ -80,26 +77,6 @@ def test_bounds_are_those_of_the_histograms(filled: ingest.DumpStore) -> None:
             expected = columns.column(name)
             for side in (0, 1):
                 np.testing.assert_array_equal(column[side][0][rows >= 0], expected[side][rows[rows >= 0]])
-
-
-def test_views_of_earlier_versions_go_on_without(store: Path) -> None:
-    objects = open_objects(resolve(store))
-    commit.ensure_root(objects)
-    put(objects, rank=0, step=0)
-    once(objects)
-    state = parse_state(objects.get(METADATA))
-    assert state is not None
-    objects.put(METADATA, metadata.encode(replace(state, version=2).document()))
-    put(objects, rank=0, step=1)
-    assert once(objects).appended == (1,)
-    assert_is_what_is_committed(objects)
-    cubes = open_cubes(objects)
-    assert cubes is not None
-    assert cubes.state.version == 2
-    assert b'"sketches"' not in (objects.get(METADATA) or b"")
-    with pytest.raises(UsageError, match="made by an earlier version") as caught:
-        cubes.find("p99 > 1")
-    assert "consolidate --rebuild" in caught.value.hint
 
 
 def test_formats_have_several_names(filled: ingest.DumpStore) -> None:

@@ -10,8 +10,8 @@ from tests.wrapped_objects import WrappedObjects
 from workers import events
 from workers.errors import StoreSilent, StoreUnavailable
 from workers.events import Event
-from workers.store.backends.bounded import BoundedObjects, Outage
 from workers.store.backends.local import LocalObjects
+from workers.store.backends.wrappers import BoundedObjects, Outage
 from workers.store.model import StoreAddress
 from workers.store.objects import RequestAbandoned
 

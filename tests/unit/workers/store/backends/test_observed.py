@@ -11,8 +11,8 @@ from tests.wrapped_objects import WrappedObjects
 from workers import events
 from workers.errors import StoreDenied, StoreUnavailable, UsageError
 from workers.store.backends.local import LocalObjects
-from workers.store.backends.observed import ObservedObjects
 from workers.store.backends.remote import FsspecObjects
+from workers.store.backends.wrappers import ObservedObjects
 from workers.store.model import StoreAddress
 from workers.store.objects import STORE_OPS, ObjectStore, StoreRequested
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.wrapped_objects import WrappedObjects
 from workers.store.backends.local import LocalObjects
-from workers.store.backends.wrapper import WrapperObjects
+from workers.store.backends.wrappers import WrapperObjects
 from workers.store.model import StoreAddress
 
 

@@ -1,7 +1,6 @@
-"""The state of the cubes: the bytes that every version writes, and what is damage."""
+"""The state of the cubes: the bytes that are written, and what is damage."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.dumps import unpack
 from workers.errors import DamagedStore
 from workers.store import metadata
 from workers.store.consolidated.cubes import CubeGrid, CubeState, parse_state
@@ -21,17 +19,6 @@ def changed(**fields: Any) -> bytes:
     document = json.loads(metadata.encode(STATE.document()))
     document["attributes"]["dump_ingest"].update(fields)
     return json.dumps(document).encode()
-
-
-@pytest.mark.parametrize(("name", "lengths"), [("store-format-2", (1, 5, 2)), ("store-view-2", (2, 7, 3))])
-def test_the_state_of_an_old_view_is_written_again_as_it_was(
-    name: str, lengths: tuple[int, int, int], tmp_path: Path
-) -> None:
-    data = (unpack(name, tmp_path) / "store.zarr/consolidated/zarr.json").read_bytes()
-    state = parse_state(data)
-    assert state is not None
-    assert (state.version, state.steps, state.ranks) == lengths
-    assert metadata.encode(state.document()) == data
 
 
 def test_the_state_comes_back() -> None:

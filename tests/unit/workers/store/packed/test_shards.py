@@ -20,8 +20,8 @@ from tests.wrapped_objects import WrappedObjects
 from workers.arrays.dtypes import from_npy_descr
 from workers.errors import DamagedStore, StoreError, StoreSilent
 from workers.store import metadata
-from workers.store.backends.bounded import BoundedObjects
 from workers.store.backends.local import LocalObjects
+from workers.store.backends.wrappers import BoundedObjects
 from workers.store.model import ArraySpec
 from workers.store.objects import Gathered, ObjectStore
 from workers.store.opening import connect, resolve
