@@ -232,11 +232,13 @@ def check_root(data: bytes, url: str) -> None:
     """
     try:
         root = _DECODE_ROOT(metadata.own_attributes(data))
-    except (ValueError, RecursionError) as exc:
-        if type(exc) is not msgspec.DecodeError:
-            raise not_ours(url) from exc
+    except (msgspec.ValidationError, RecursionError) as exc:
+        raise not_ours(url) from exc
+    except msgspec.DecodeError as exc:
         message = f"{url}: its zarr.json is damaged: {exc!s:.200}"
         raise DamagedStore(message, hint=_root_hint(url)) from exc
+    except ValueError as exc:
+        raise not_ours(url) from exc
     if root.fingerprint is not None:
         raise not_ours(url)
     _check_format(root.format_version, url)

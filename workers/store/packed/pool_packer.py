@@ -183,12 +183,9 @@ def is_named(name: str, node: metadata.Document, pieces: Sequence[bytes | bytear
         pieces: the elements as they are stored, plain bytes.
     """
     elements = hashlib.sha256()
-    # Before elements were digested first, the name was the digest of the metadata, a line feed, and them.
-    earlier = hashlib.sha256(metadata.encode(node) + b"\n")
     for piece in pieces:
         elements.update(piece)
-        earlier.update(piece)
-    return name in (_name(node, elements.digest()), earlier.hexdigest())
+    return name == _name(node, elements.digest())
 
 
 def _name(node: metadata.Document, elements: bytes) -> str:

@@ -220,11 +220,6 @@ def test_views_are_made_again_from_the_dump(whole: tuple[Path, Step]) -> None:
         assert is_same(DumpedPayload(step, row, dump), nbytes, digest), step.tables.label("source")[row]
 
 
-def test_commit_with_views_is_of_a_format_that_older_versions_refuse(stores: Mapping[str, DumpStore]) -> None:
-    (odd,) = stores["odd"].select()
-    plain = stores["tensorrt-llm-like"].select()[0]
-
-
 @pytest.mark.parametrize(
     ("name", "prefix"),
     [

@@ -10,9 +10,6 @@ from ingest.store_gc.plan import GcPolicy
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import plan_all
 from workers.errors import SourceChanged
-from workers.store.commit import refuse_without_pool, refuse_without_shards
-from workers.store.objects import ObjectStore
-from workers.store.packed import pool
 from workers.tasks.convert import convert
 from workers.tasks.publish import publish
 
@@ -27,15 +24,3 @@ def test_a_generation_that_gc_removed_meanwhile_is_not_committed(made: MadeDump,
     with pytest.raises(SourceChanged, match="tensors/float32/c/0 was removed from the store meanwhile"):
         publish(plan, receipts)
     assert ingest.open_store(store).keys == []
-
-
-def test_what_is_there_is_not_refused(made: MadeDump, store: Path) -> None:
-    made.add(np.ones(3, "<f4"), tensor_name(time=1), step=0)
-    (plan,) = plan_all(made.root, store)
-    publish(plan, [convert(job) for job in plan.jobs])
-    objects: ObjectStore = ingest.open_store(store).objects
-    refuse_without_shards(objects, plan.key, plan.fingerprint, ["tensors/float32/c/0"])
-    refuse_without_shards(objects, plan.key, "none", [])
-    refuse_without_pool(objects, plan.key, [])
-    with pytest.raises(SourceChanged, match="removed from the pool"):
-        refuse_without_pool(objects, plan.key, [f"{pool.pool_of(plan.key)}/abc/float32"])

@@ -150,7 +150,7 @@ def test_tables_that_come_out_otherwise_elsewhere_are_those_of_the_commit(
             publish(plan, receipts)
         assert stored_in(objects) == committed_in(objects).record.checksums
 
-    monkeypatch.setattr(commit, "refuse_without_pool", commit_there)  # after the tables were written
+    monkeypatch.setattr(commit, "_refuse_if_removed", commit_there)  # after the tables were written
     publish(plan, receipts)
     assert stored_in(objects) == committed_in(objects).record.checksums
 

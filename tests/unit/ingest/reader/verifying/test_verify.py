@@ -93,7 +93,8 @@ def test_a_statistic_that_an_older_version_did_not_store_is_not_missed(filled: D
     document = step.commit.nodes["statistics"]
     fewer = {**document["attributes"], "fields": [name for name in FIELDS if name != "l2_norm"]}
     nodes = {**step.commit.nodes, "statistics": {**document, "attributes": fewer}}
-    older = replace(step.commit, nodes=nodes)
+    leaf = CompactLeaf.of(encode_leaf(step.commit.record, nodes), step.fingerprint)
+    older = replace(step.commit, leaf=leaf)
     tables = replace(
         step.tables, statistics=np.where(np.array(FIELDS) == "l2_norm", np.nan, step.tables.statistics)
     )

@@ -1,8 +1,9 @@
 """Requests that do not come to an end are given up."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,8 @@ from tests.wrapped_objects import WrappedObjects
 from workers import events
 from workers.errors import StoreSilent, StoreUnavailable
 from workers.events import Event
+from workers.model import MIB
+from workers.store.backends import wrappers
 from workers.store.backends.local import LocalObjects
 from workers.store.backends.wrappers import BoundedObjects, Outage
 from workers.store.model import StoreAddress
@@ -69,17 +72,18 @@ def test_nothing_is_asked_of_a_store_that_is_away(hanging: Hanging) -> None:
     assert outage.error is None
 
 
-def test_what_is_sent_allows_more_time(tmp_path: Path) -> None:
+def test_what_is_sent_allows_more_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed: list[float] = []
+
+    def call(allowed_s: float, action: Callable[[], Any], **_: object) -> Any:
+        allowed.append(allowed_s)
+        return action()
+
+    monkeypatch.setattr(wrappers, "call_within", call)
     objects = BoundedObjects(LocalObjects(StoreAddress(str(tmp_path))), 10.0)
-    assert objects._for_sent(0) == 10
-    assert objects._for_sent(128 * 2**20) == 138
-
-
-def test_an_object_in_pieces_hangs_no_longer(tmp_path: Path) -> None:
-    with_pieces = BoundedObjects(LocalObjects(StoreAddress(str(tmp_path))), 10.0)
-    new = with_pieces.create("a/b")
-    new.write(b"12")
-    new.write(b"3")
-    assert with_pieces.get("a/b") is None
-    new.close()
-    assert with_pieces.get("a/b") == b"123"
+    objects.put("a", b"")
+    objects.put("b", bytes(3 * MIB))
+    with_pieces = objects.create("c")
+    with_pieces.write(bytes(MIB))
+    with_pieces.close()
+    assert allowed == [10, 13, 10, 11, 11]

@@ -15,7 +15,7 @@ from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 from workers.store.packed import pool, pool_packer
-from workers.store.packed.pool_packer import PoolPacker, is_named
+from workers.store.packed.pool_packer import PoolPacker
 from workers.store.packed.shards import ShardReader
 
 KEY = StepKey(0, 5)
@@ -56,19 +56,6 @@ def test_the_name_is_the_digest_of_metadata_and_elements(objects: ObjectStore) -
     assert node is not None
     elements = hashlib.sha256(payload(1)).digest()
     assert pool.name_in(packed.path) == hashlib.sha256(elements + node).hexdigest()
-
-
-def test_names_of_earlier_versions_are_recognised(objects: ObjectStore) -> None:
-    """They were the digest of the metadata, a line feed, and the elements."""
-    (packed,) = pack(objects, payload(1)).arrays
-    node = objects.get(f"{packed.path}/zarr.json")
-    assert node is not None
-    earlier = hashlib.sha256(node + b"\n" + payload(1)).hexdigest()
-    halves = [bytes(payload(1)[:600]), bytes(payload(1)[600:])]
-    for name in (pool.name_in(packed.path), earlier):
-        assert is_named(name, packed.array.node, halves)
-        assert not is_named(name, packed.array.node, [bytes(payload(2))])
-        assert not is_named(name, {**packed.array.node, "shape": [301]}, halves)
 
 
 def test_elements_are_held_in_blocks(objects: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:

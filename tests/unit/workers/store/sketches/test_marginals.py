@@ -18,6 +18,7 @@ from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.errors import DamagedStore
 from workers.store import commit
 from workers.store.objects import ObjectStore
+from workers.store.record import encode_leaf
 from workers.store.sketches import marginals
 from workers.store.sketches.marginals import StepMarginals
 from workers.tasks.sketch import HAS_SKETCHES, SketchJob, sketch
@@ -79,9 +80,8 @@ def test_they_are_added_to_steps_of_an_older_version(summed: ingest.DumpStore) -
 
 
 def _commit_without(objects: ObjectStore, before: commit.Commit, paths: set[str]) -> None:
-    record = before.record.to_dict()
     nodes = {path: node for path, node in before.nodes.items() if path not in paths}
-    objects.put(f"{before.key.path}/zarr.json", commit.encode_leaf(record, before.fingerprint, nodes))
+    objects.put(f"{before.key.path}/zarr.json", encode_leaf(before.record, nodes))
     for path in paths:
         shutil.rmtree(Path(objects.address.url, before.prefix, path))
 
