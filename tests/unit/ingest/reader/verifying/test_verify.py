@@ -16,6 +16,7 @@ from tests.pipeline import ingest_directly
 from workers.arrays.statistics import FIELDS
 from workers.model import StepKey
 from workers.store.model import Grid
+from workers.store.record import CompactLeaf, encode_leaf
 
 
 @pytest.mark.usefixtures("filled")
