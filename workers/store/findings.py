@@ -11,49 +11,52 @@ set found nothing, only the commit record says so, and the tables are missing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from workers.errors import DamagedStore
 from workers.model import StepKey
-from workers.store import metadata, table_codec
+from workers.store import metadata
 from workers.store.model import SEVERITIES, Evaluated, Finding
-from workers.store.table_codec import NO_CHECKSUMS, refuse_foreign
+from workers.store.table_codec import NO_CHECKSUMS, TableFormat
 
 GROUP = "findings"
 LABELS = ("rule", "severity", "graph", "name", "reason")
 NUMBERS = ("row", "value", "threshold")
 
 
+def _formats(rules: str) -> tuple[TableFormat, TableFormat]:
+    where = f"{GROUP}/{rules}"
+    labels = TableFormat(f"{where}/labels", "string", ("finding", "label"), LABELS)
+    return labels, TableFormat(f"{where}/numbers", "float64", ("finding", "number"), NUMBERS)
+
+
 def encode(
     definitions: Mapping[str, Mapping[str, Any]], evaluated: Evaluated
 ) -> tuple[dict[str, metadata.Document], dict[str, bytes]]:
     """Return the metadata and the chunks, by their paths in the generation; none for no findings."""
-    findings = evaluated.findings
-    if not findings:
+    if not evaluated.findings:
         return {}, {}
-    labels = np.array([[getattr(finding, name) for name in LABELS] for finding in findings], object)
-    numbers = np.array([[getattr(finding, name) for name in NUMBERS] for finding in findings], np.float64)
     definitions = {name: dict(rule) for name, rule in definitions.items() if name in evaluated.totals}
-    where = f"{GROUP}/{evaluated.rules}"
     documents = {
         GROUP: metadata.group(),
-        where: metadata.group({"rules": definitions}),
-        f"{where}/labels": metadata.table_array(labels.shape, "string", ("finding", "label"), LABELS),
-        f"{where}/numbers": metadata.table_array(numbers.shape, "float64", ("finding", "number"), NUMBERS),
+        f"{GROUP}/{evaluated.rules}": metadata.group({"rules": definitions}),
     }
-    return documents, {
-        f"{where}/labels/c/0/0": table_codec.encode(labels, "string"),
-        f"{where}/numbers/c/0/0": table_codec.encode(numbers, "float64"),
-    }
+    chunks: dict[str, bytes] = {}
+    for table, dtype in zip(_formats(evaluated.rules), (object, np.float64), strict=True):
+        rows = [[getattr(finding, name) for name in table.fields] for finding in evaluated.findings]
+        of_table = table.encode(np.array(rows, dtype))
+        documents |= of_table[0]
+        chunks |= of_table[1]
+    return documents, chunks
 
 
 def chunk_keys(rules: str, documents: Mapping[str, metadata.Document]) -> list[str]:
     """Return the keys of the chunks that `decode` needs, relative to a generation; none for no findings."""
-    names = [f"{GROUP}/{rules}/{name}" for name in ("labels", "numbers")]
-    return [f"{name}/c/0/0" for name in names] if rules and names[0] in documents else []
+    formats = _formats(rules)
+    return [table.chunk for table in formats] if rules and formats[0].path in documents else []
 
 
 def decode(
@@ -75,45 +78,21 @@ def decode(
     Raises:
         DamagedStore: a chunk is missing, not what its metadata says, or not that of the commit.
     """
-    columns: dict[str, Sequence[object]] = {}
-    for name, data_type, known in (("labels", "string", LABELS), ("numbers", "float64", NUMBERS)):
-        path = f"{GROUP}/{rules}/{name}"
-        chunk = chunks.get(f"{path}/c/0/0")
-        if chunk is None or path not in documents:
-            raise DamagedStore(f"{key}: {path} is missing")
-        columns |= _decode_columns(chunk, data_type, documents[path], known, f"{key}: {path}")
+    labels, numbers = (table.decode(documents, chunks, str(key), checksums) for table in _formats(rules))
     try:
-        rows = zip(*columns.values(), strict=True)
-        findings = [_finding(key, dict(zip(columns, row, strict=True))) for row in rows]
+        return [
+            _finding(key, *map(str, of_row), *of_finding)
+            for of_row, of_finding in zip(labels.tolist(), numbers.tolist(), strict=True)
+        ]
     except (ValueError, TypeError, OverflowError) as exc:
         raise DamagedStore(f"{key}: {GROUP}/{rules} is damaged: {exc}") from exc
-    refuse_foreign(chunks, checksums, str(key))
-    return findings
 
 
-def _decode_columns(
-    chunk: bytes, data_type: str, document: metadata.Document, known: Sequence[str], where: str
-) -> dict[str, Sequence[object]]:
-    """Return the columns of one table that this version knows, by name."""
-    shape = table_codec.shape_of(document, where)
-    fields = table_codec.fields_of(document, shape[1], where)
-    if not set(known) <= set(fields):
-        raise DamagedStore(f"{where} does not have the columns {', '.join(known)}")
-    table = table_codec.decode(chunk, data_type, shape, where)
-    return {field: table[:, fields.index(field)].tolist() for field in known}
-
-
-def _finding(key: StepKey, columns: Mapping[str, Any]) -> Finding:
-    """Return the finding of one row, by the names of its columns."""
+def _finding(key: StepKey, *values: Any) -> Finding:
+    """Return a finding of a step from the values of its `LABELS` and `NUMBERS`."""
+    columns = dict(zip((*LABELS, *NUMBERS), values, strict=True))
     if columns["severity"] not in SEVERITIES:
         message = f"{columns['severity']!r} is not a severity"
         raise ValueError(message)
-    texts = {name: str(columns[name]) for name in LABELS}
-    return Finding(
-        **texts,
-        rank=key.rank,
-        step=key.step or 0,
-        row=int(columns["row"]),
-        value=float(columns["value"]),
-        threshold=float(columns["threshold"]),
-    )
+    columns["row"] = int(columns["row"])
+    return Finding(rank=key.rank, step=key.step or 0, **columns)

@@ -7,7 +7,8 @@ what each of its tables ends with: whoever reads one compares four bytes, and co
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -19,34 +20,89 @@ from workers.errors import DamagedStore, DumpError
 from workers.store import metadata, untrusted
 from workers.store.packed.shards import crc32c, without_crc32c
 
-_ZSTD = Zstd(level=3)
-_VLEN = VLenUTF8()
+_ZSTD, _VLEN = Zstd(level=3), VLenUTF8()
 #: Bytes with which the codec begins: the number of texts.
 _COUNT_NBYTES = 4
-#: Rows of texts that are encoded at a time.
+#: Rows of texts that are encoded at a time: all texts at once would not fit into the cache.
 _ROWS = 32
+#: For chunks of which a commit lists nothing.
+NO_CHECKSUMS: Mapping[str, int] = MappingProxyType({})
+_CRC_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TableFormat:
+    """One table of a generation: where it is, its type and axes, and the columns that this version knows."""
+
+    path: str
+    data_type: str
+    dimensions: tuple[str, str]
+    fields: tuple[str, ...] = ()
+    """Names of the columns; empty for columns that are numbered."""
+
+    @property
+    def chunk(self) -> str:
+        """The key of its chunk in the generation."""
+        return f"{self.path}/c/0/0"
+
+    def encode(self, table: npt.NDArray[Any]) -> tuple[dict[str, metadata.Document], dict[str, bytes]]:
+        """Return the metadata and the chunk, by path in the generation."""
+        rows, columns = table.shape
+        document = metadata.table_array((rows, columns), self.data_type, self.dimensions, self.fields)
+        return {self.path: document}, {self.chunk: encode(table, self.data_type)}
+
+    def decode(
+        self,
+        documents: Mapping[str, metadata.Document],
+        chunks: Mapping[str, bytes],
+        where: str,
+        checksums: Mapping[str, int] = NO_CHECKSUMS,
+        *,
+        missing: object = None,
+    ) -> npt.NDArray[Any]:
+        """Return the table, its columns in the order of `fields`, without those of a later version.
+
+        Args:
+            documents: the metadata, by path in the generation.
+            chunks: the chunks, by path in the generation.
+            where: names the step.
+            checksums: what the commit lists of the chunks.
+            missing: the value of a column that is not stored; None if that is damage.
+
+        Raises:
+            DamagedStore: the table is missing, not what its metadata says, or not that of the commit.
+        """
+        table, what = chunks.get(self.chunk), f"{where}: {self.path}"
+        document = documents.get(self.path)
+        if table is None or document is None:
+            raise DamagedStore(f"{what} is missing")
+        shape = _shape_of(document, what)
+        stored = _fields_of(document, shape[1], what) if self.fields else []
+        if missing is None and not set(self.fields) <= set(stored):
+            raise DamagedStore(f"{what} does not have the columns {', '.join(self.fields)}")
+        decoded = decode(table, self.data_type, shape, what)
+        refuse_foreign({self.chunk: table}, checksums, where)
+        if stored == list(self.fields):
+            return decoded
+        ordered = np.empty((len(decoded), len(self.fields)), decoded.dtype)
+        for column, field in enumerate(self.fields):
+            ordered[:, column] = decoded[:, stored.index(field)] if field in stored else missing
+        return ordered
 
 
 def encode(array: npt.NDArray[Any], data_type: str) -> bytes:
     """Return a table as the bytes of its one chunk."""
     if data_type == "string":
-        raw: bytes | bytearray = _encode_texts(array)
+        raw = bytearray(array.size.to_bytes(_COUNT_NBYTES, "little"))
+        for row in range(0, len(array), _ROWS):
+            texts = np.ascontiguousarray(array[row : row + _ROWS], dtype=object).reshape(-1)
+            raw += memoryview(_VLEN.encode(texts))[_COUNT_NBYTES:]
     else:
-        little = np.dtype(data_type).newbyteorder("<")
-        raw = np.ascontiguousarray(array, dtype=little).tobytes()
+        raw = bytearray(np.ascontiguousarray(array, np.dtype(data_type).newbyteorder("<")).tobytes())
     if len(raw) > untrusted.MAX_TABLE_NBYTES:  # no reader would decode it
         raise DumpError(f"a table of {len(raw)} bytes; the limit is {untrusted.MAX_TABLE_NBYTES}")
     encoded = bytes(_ZSTD.encode(raw))
     return encoded + crc32c(encoded)
-
-
-def _encode_texts(array: npt.NDArray[Any]) -> bytearray:
-    """Return texts as the codec does, some rows at a time: all texts at once would not fit into the cache."""
-    raw = bytearray(array.size.to_bytes(_COUNT_NBYTES, "little"))
-    for row in range(0, len(array), _ROWS):
-        encoded = _VLEN.encode(np.ascontiguousarray(array[row : row + _ROWS], dtype=object).reshape(-1))
-        raw += memoryview(encoded)[_COUNT_NBYTES:]
-    return raw
 
 
 def decode(chunk: bytes, data_type: str, shape: tuple[int, int], where: str) -> npt.NDArray[Any]:
@@ -67,12 +123,8 @@ def decode(chunk: bytes, data_type: str, shape: tuple[int, int], where: str) -> 
         raise DamagedStore(f"{where} cannot be decoded: {exc}") from exc
 
 
-def shape_of(document: metadata.Document, where: str) -> tuple[int, int]:
-    """Return the numbers of rows and columns of a table; `where` names it.
-
-    Raises:
-        DamagedStore: its metadata does not have them.
-    """
+def _shape_of(document: metadata.Document, where: str) -> tuple[int, int]:
+    """Return the numbers of rows and columns of a table; `where` names it."""
     try:
         rows, columns = document["shape"]
     except (KeyError, TypeError, ValueError) as exc:
@@ -82,12 +134,8 @@ def shape_of(document: metadata.Document, where: str) -> tuple[int, int]:
     return rows, columns
 
 
-def fields_of(document: metadata.Document, columns: int, where: str) -> list[str]:
-    """Return the names of the columns of a table; `where` names it.
-
-    Raises:
-        DamagedStore: its metadata does not have them.
-    """
+def _fields_of(document: metadata.Document, columns: int, where: str) -> Sequence[str]:
+    """Return the names of the columns of a table; `where` names it."""
     attributes = document.get("attributes")
     names = attributes.get("fields", []) if isinstance(attributes, dict) else []
     is_text = isinstance(names, list) and all(isinstance(name, str) for name in names)
@@ -96,14 +144,9 @@ def fields_of(document: metadata.Document, columns: int, where: str) -> list[str
     return names
 
 
-#: What a commit of an earlier version lists.
-NO_CHECKSUMS: Mapping[str, int] = MappingProxyType({})
-_CRC_BYTES = 4
-
-
 def checksums_of(chunks: Mapping[str, bytes]) -> dict[str, int]:
     """Return what a commit lists of chunks: the crc32c at the end of each, by path in the generation."""
-    return {path: _checksum_of(chunk) for path, chunk in chunks.items()}
+    return {path: int.from_bytes(chunk[-_CRC_BYTES:], "little") for path, chunk in chunks.items()}
 
 
 def refuse_foreign(chunks: Mapping[str, bytes], listed: Mapping[str, int], where: str) -> None:
@@ -117,11 +160,7 @@ def refuse_foreign(chunks: Mapping[str, bytes], listed: Mapping[str, int], where
     Raises:
         DamagedStore: one of them is another one, such as that of another step.
     """
-    for path, chunk in chunks.items():
-        if path in listed and listed[path] != _checksum_of(chunk):
+    for path, checksum in checksums_of(chunks).items():
+        if listed.get(path, checksum) != checksum:
             table = path.partition("/c/")[0]
             raise DamagedStore(f"{where}: {table} is not the one that was committed: its crc32c is another")
-
-
-def _checksum_of(chunk: bytes) -> int:
-    return int.from_bytes(chunk[-_CRC_BYTES:], "little")

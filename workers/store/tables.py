@@ -22,9 +22,9 @@ import numpy.typing as npt
 from workers.arrays import statistics
 from workers.arrays.digest import DIGEST_BYTES
 from workers.errors import DamagedStore
-from workers.store import metadata, table_codec
+from workers.store import metadata
 from workers.store.model import RowKind
-from workers.store.table_codec import NO_CHECKSUMS, refuse_foreign
+from workers.store.table_codec import NO_CHECKSUMS, TableFormat
 
 #: Text columns of the index. `source` is the path relative to the dump; `lead` and `tail` are the bytes of
 #: the source file before and after the payload, as latin-1 text. `layout` is `device` if the payload is
@@ -134,43 +134,36 @@ class Tables:
         return column
 
 
-@dataclass(frozen=True, slots=True)
-class _TableFormat:
-    path: str
-    data_type: str
-    dimension: str
-    fields: tuple[str, ...]
-
-
 _TABLES = {
-    "labels": _TableFormat("index/labels", "string", "label", LABELS),
-    "numbers": _TableFormat("index/numbers", "int64", "number", NUMBERS),
-    "shape": _TableFormat("index/shape", "int64", "axis", ()),
-    "digest": _TableFormat("index/digest", "uint8", "digest_byte", ()),
-    "statistics": _TableFormat("statistics", "float64", "statistic", statistics.FIELDS),
+    "labels": TableFormat("index/labels", "string", ("row", "label"), LABELS),
+    "numbers": TableFormat("index/numbers", "int64", ("row", "number"), NUMBERS),
+    "shape": TableFormat("index/shape", "int64", ("row", "axis")),
+    "digest": TableFormat("index/digest", "uint8", ("row", "digest_byte")),
+    "statistics": TableFormat("statistics", "float64", ("row", "statistic"), statistics.FIELDS),
 }
+#: What the columns hold that another version did not write.
+_UNKNOWN = {"string": "", "int64": -1, "uint8": 0, "float64": np.nan}
 
 
 def encode(tables: Tables) -> tuple[dict[str, metadata.Document], dict[str, bytes]]:
     """Return the metadata and the chunk of each table, by their paths in a generation."""
-    documents, chunks = {}, {}
+    documents: dict[str, metadata.Document] = {}
+    chunks: dict[str, bytes] = {}
     for name, table in _TABLES.items():
-        array = getattr(tables, name)
-        documents[table.path] = metadata.table_array(
-            array.shape, table.data_type, ("row", table.dimension), table.fields
-        )
-        chunks[f"{table.path}/c/0/0"] = table_codec.encode(array, table.data_type)
+        of_table = table.encode(getattr(tables, name))
+        documents |= of_table[0]
+        chunks |= of_table[1]
     return documents, chunks
 
 
 def chunk_keys() -> list[str]:
     """Return the keys of the chunks that `decode` needs, relative to a generation."""
-    return [f"{table.path}/c/0/0" for table in _TABLES.values()]
+    return [table.chunk for table in _TABLES.values()]
 
 
 def decode(
-    documents: dict[str, metadata.Document],
-    chunks: dict[str, bytes],
+    documents: Mapping[str, metadata.Document],
+    chunks: Mapping[str, bytes],
     where: str,
     checksums: Mapping[str, int] = NO_CHECKSUMS,
 ) -> Tables:
@@ -185,17 +178,17 @@ def decode(
     Raises:
         DamagedStore: a chunk is missing, not what its metadata says, or not that of the commit.
     """
-    arrays = {
-        name: _decode_one(table, documents, chunks, where, checksums) for name, table in _TABLES.items()
-    }
+    arrays, damaged = decode_each(documents, chunks, where, checksums)
+    for reason in damaged.values():
+        raise DamagedStore(reason)
     if len({len(array) for array in arrays.values()}) > 1:
         raise DamagedStore(f"{where}: its tables have different numbers of rows")
     return Tables(**arrays)
 
 
 def decode_each(
-    documents: dict[str, metadata.Document],
-    chunks: dict[str, bytes],
+    documents: Mapping[str, metadata.Document],
+    chunks: Mapping[str, bytes],
     where: str,
     checksums: Mapping[str, int] = NO_CHECKSUMS,
 ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
@@ -208,31 +201,15 @@ def decode_each(
     arrays, damaged = {}, {}
     for name, table in _TABLES.items():
         try:
-            arrays[name] = _decode_one(table, documents, chunks, where, checksums)
+            unknown = _UNKNOWN[table.data_type]
+            arrays[name] = table.decode(documents, chunks, where, checksums, missing=unknown)
         except DamagedStore as exc:
-            damaged[f"{table.path}/c/0/0"] = exc.message
+            damaged[table.chunk] = exc.message
     return arrays, damaged
 
 
-def _decode_one(
-    table: _TableFormat,
-    documents: dict[str, metadata.Document],
-    chunks: dict[str, bytes],
-    where: str,
-    checksums: Mapping[str, int],
-) -> npt.NDArray[Any]:
-    key = f"{table.path}/c/0/0"
-    chunk = chunks.get(key)
-    if chunk is None or table.path not in documents:
-        raise DamagedStore(f"{where}: {table.path} is missing")
-    rows, columns = table_codec.shape_of(documents[table.path], f"{where}: {table.path}")
-    array = table_codec.decode(chunk, table.data_type, (rows, columns), f"{where}: {table.path}")
-    refuse_foreign({key: chunk}, checksums, where)
-    return _by_field(array, table, documents[table.path], where)
-
-
 def check(
-    decoded: Tables, documents: dict[str, metadata.Document], where: str, *, has_tensors: bool = True
+    decoded: Tables, documents: Mapping[str, metadata.Document], where: str, *, has_tensors: bool = True
 ) -> Tables:
     """Return the tables of a leaf, if readers can rely on them; see `decode`.
 
@@ -245,7 +222,7 @@ def check(
 
 
 def _impossible(
-    decoded: Tables, documents: dict[str, metadata.Document], *, has_tensors: bool
+    decoded: Tables, documents: Mapping[str, metadata.Document], *, has_tensors: bool
 ) -> Iterator[str]:
     """Yield the values of an index that dump-ingest never writes.
 
@@ -262,55 +239,27 @@ def _impossible(
     if ((decoded.shape < 0) & (np.arange(width) < ndim[:, np.newaxis])).any():
         yield "shape has a negative length"
     for label in ("lead", "tail"):
-        if not all(map(_is_latin1, set(decoded.label(label)))):
+        if any(ord(max(text)) > _LATIN1 for text in set(decoded.label(label)) - {""}):
             yield f"labels has text that is not latin-1 in {label}"
     yield from _beyond_their_arrays(decoded, documents, has_tensors=has_tensors)
 
 
 def _beyond_their_arrays(
-    decoded: Tables, documents: dict[str, metadata.Document], *, has_tensors: bool
+    decoded: Tables, documents: Mapping[str, metadata.Document], *, has_tensors: bool
 ) -> Iterator[str]:
     arrays, sizes, offsets = decoded.label("array"), decoded.number("size"), decoded.number("offset")
     for path in set(arrays):
         if not has_tensors and metadata.is_of_tensors(path):
             continue  # nobody reads what the step is kept without
         rows = (arrays == path) & (sizes > 0) & (offsets >= 0)
+        match documents.get(path, {}).get("shape"):
+            case [int(length)] if 0 <= length < 2**62 and length is not True:
+                pass
+            case _:
+                length = 0
         # Not their sum, which may be larger than 64-bit integers.
-        if rows.any() and (sizes[rows] > _length_of(documents.get(path, {})) - offsets[rows]).any():
+        if rows.any() and (sizes[rows] > length - offsets[rows]).any():
             yield f"numbers has elements beyond the end of {path!r:.100}"
-
-
-def _length_of(document: metadata.Document) -> int:
-    shape = document.get("shape", [0])
-    is_length = (
-        isinstance(shape, list) and len(shape) == 1 and type(shape[0]) is int and 0 <= shape[0] < 2**62
-    )
-    return shape[0] if is_length else 0
-
-
-def _is_latin1(text: str) -> bool:
-    try:
-        text.encode("latin-1")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _by_field(
-    array: npt.NDArray[Any], table: _TableFormat, document: metadata.Document, where: str
-) -> npt.NDArray[Any]:
-    """Return the columns in the order of this version; another version may have had others."""
-    if not table.fields:
-        return array
-    stored = table_codec.fields_of(document, array.shape[1], f"{where}: {table.path}")
-    if list(table.fields) == stored:
-        return array
-    missing = {"string": "", "int64": -1, "float64": np.nan}[table.data_type]
-    ordered = np.full((len(array), len(table.fields)), missing, array.dtype)
-    for column, field in enumerate(table.fields):
-        if field in stored:
-            ordered[:, column] = array[:, stored.index(field)]
-    return ordered
 
 
 def empty_statistics(rows: int) -> npt.NDArray[np.float64]:
@@ -332,6 +281,8 @@ def shape_table(shapes: Sequence[tuple[int, ...]]) -> npt.NDArray[np.int64]:
     return table
 
 
+#: The last character of latin-1.
+_LATIN1 = 255
 #: Stands between the file that reports statistics and how they differ from the computed ones.
 _DISAGREES = " disagrees: "
 

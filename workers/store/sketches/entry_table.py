@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from workers.errors import DamagedStore
-from workers.store import metadata, table_codec
-from workers.store.table_codec import NO_CHECKSUMS, refuse_foreign
+from workers.store import metadata
+from workers.store.table_codec import NO_CHECKSUMS, TableFormat
 
 ROW = "row"
 
@@ -34,9 +33,14 @@ class EntryTable:
         return (ROW, *self.own_fields)
 
     @property
+    def format(self) -> TableFormat:
+        """How it is stored."""
+        return TableFormat(self.path, "int64", ("entry", "field"), self.fields)
+
+    @property
     def chunk(self) -> str:
         """The key of the chunk in the generation."""
-        return f"{self.path}/c/0/0"
+        return self.format.chunk
 
     def empty(self) -> npt.NDArray[np.int64]:
         """Return no entries, (0, len(fields))."""
@@ -63,13 +67,7 @@ class EntryTable:
 
     def encode(self, entries: npt.NDArray[np.int64]) -> tuple[dict[str, metadata.Document], dict[str, bytes]]:
         """Return the metadata and the chunk, by path in the generation; none for no entries."""
-        if not len(entries):
-            return {}, {}
-        return {self.path: self.document(len(entries))}, {self.chunk: table_codec.encode(entries, "int64")}
-
-    def document(self, entries: int) -> metadata.Document:
-        """Return the metadata of a table with this number of entries."""
-        return metadata.table_array((entries, len(self.fields)), "int64", ("entry", "field"), self.fields)
+        return self.format.encode(entries) if len(entries) else ({}, {})
 
     def decode(
         self,
@@ -89,16 +87,9 @@ class EntryTable:
         Raises:
             DamagedStore: the table is missing or damaged, or not that of the commit.
         """
-        of_table = f"{where}: {self.path}"
-        if chunk is None:
-            raise DamagedStore(f"{of_table} is missing")
-        shape = table_codec.shape_of(document, of_table)
-        stored = table_codec.fields_of(document, shape[1], of_table)
-        if not set(self.fields) <= set(stored):
-            raise DamagedStore(f"{of_table} does not have the columns {', '.join(self.fields)}")
-        table = table_codec.decode(chunk, "int64", shape, of_table)
-        refuse_foreign({self.chunk: chunk}, checksums, where)
-        return np.ascontiguousarray(table[:, [stored.index(field) for field in self.fields]])
+        chunks = {} if chunk is None else {self.chunk: chunk}
+        decoded = self.format.decode({self.path: document}, chunks, where, checksums)
+        return np.ascontiguousarray(decoded)
 
     def own(self, entries: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.int64]]:
         """Return by row of the index its own entries without the row, (entry, len(own_fields))."""

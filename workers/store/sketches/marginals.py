@@ -200,7 +200,7 @@ class MarginalArrays:
         """Return the metadata and the chunks, by path in the generation."""
         documents, chunks = self.axes.encode(made.entries)
         if not documents:
-            return {self.axes.path: self.axes.document(0)}, {}
+            return self.axes.format.encode(made.entries)[0], {}
         places = made.values.shape[1]
         layout = self._layout(places)
         shard = layout.chunk[1]
