@@ -15,6 +15,7 @@ from ingest.page.moment import token
 from ingest.page.report import report
 from ingest.page.sheet import window
 from ingest.page.watchers import watchers
+from ingest.questions.audit import AuditAnswer, audit
 from ingest.questions.compare import Comparison, compare, load_layout_map, load_mapping, load_thresholds
 from ingest.questions.compare.growth import ErrorGrowth, error_growth
 from ingest.questions.divergence import Divergence, divergence
@@ -78,6 +79,7 @@ __all__ = [
     "AccessDenied",
     "Anatomy",
     "Anomalies",
+    "AuditAnswer",
     "BrokenLinks",
     "CheckedConfig",
     "ClusterError",
@@ -138,6 +140,7 @@ __all__ = [
     "Waited",
     "anomalies",
     "apply_gc",
+    "audit",
     "broken_links",
     "check_dump_config",
     "compare",

@@ -77,6 +77,7 @@ COMMANDS = (
         _ASK,
         "Find tensors on which replicas disagree: the first step and tensor, and the odd rank.",
     ),
+    _asked("audit"),
     _asked("trampled"),
     CommandSummary("compare", _ASK, "Compare two steps, ranks, runs or dumps, tensor by tensor."),
     _asked("localize"),

@@ -339,7 +339,10 @@ ENDPOINTS = (
         _matrix,
         reads_tensors,
     ),
-    *(_endpoint_of(name) for name in ("heatmap", "trend", "precision", "quantiles", "outliers", "trampled")),
+    *(
+        _endpoint_of(name)
+        for name in ("heatmap", "trend", "precision", "quantiles", "outliers", "trampled", "audit")
+    ),
 )
 
 

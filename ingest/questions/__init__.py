@@ -8,6 +8,7 @@ placement/               how the ranks of a run hold each tensor
 next_dump/, missing.py   what to dump next; what was asked for and is not in the store
 outliers.py, precision.py, quantiles.py, localize.py
                          answers from sketches, also when the tensors are gone
+audit.py                 tensors that do not follow from what they were computed from
 trampled.py              memory that changed although nobody wrote it
 trend.py, heatmap.py, matrix.py
                          a statistic over steps and ranks
@@ -32,6 +33,10 @@ class Listed(NamedTuple):
 
 #: The questions of which everything is made from their own modules, by the name of their command.
 QUESTIONS = {
+    "audit": Listed(
+        "ingest.questions.audit",
+        "Check every tensor against what it follows from: what does not follow was computed wrongly.",
+    ),
     "trampled": Listed(
         "ingest.questions.trampled",
         "Find tensors that changed within a step although nobody wrote them: trampled memory.",

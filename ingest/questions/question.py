@@ -222,8 +222,12 @@ class Answer(Plain):
     noun: ClassVar[str]
     """What a row is."""
     left_out: tuple[LeftOut, ...]
-    is_alarm: ClassVar[bool] = False
     store: str
+
+    @property
+    def is_alarm(self) -> bool:
+        """Whether it says that something is wrong."""
+        return False
 
     @property
     def damaged(self) -> list[LeftOut]:

@@ -113,6 +113,7 @@ def _commands(dump: Path, store: str, target: Path) -> dict[str, list[list[objec
         "sketch": [["sketch", store, "--json"]],
         "layout": [["layout", store, "--json"]],
         "trampled": [["trampled", store, "--json"]],
+        "audit": [["audit", store, "--json"]],
         "next": [["next", store, name, "--for", "tensor", "--json"]],
         "check": [["check", dump.with_name("data_dump.json"), "--store", store]],
         "wait": [["wait", store, "--until", "step", "0", "--timeout", "1", "--json"]],

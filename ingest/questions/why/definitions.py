@@ -8,10 +8,8 @@ Sources: IEEE 754-2019, section 7 (invalid operation, division by zero, overflow
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,11 +19,6 @@ from workers.arrays.dtypes import LIMITS
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
 Condition: TypeAlias = Callable[..., npt.NDArray[np.bool_]]
-
-#: Prefixes and parts that dump systems add to the name of an operator.
-_API = re.compile(r"(?i)^(?:tensor|torch|functional|primitive|mint|npu|aten|vf|aclnn)[.:]+")
-_PARTS = frozenset(["default", "forward", "out", "tensor", "scalar", "self", "int", "ext"])
-_VERSION = re.compile(r"(?<=[a-z])v\d+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,18 +147,6 @@ SUMS = {
     **dict.fromkeys(("squaresumall", "l2loss", "norm", "lpnorm"), "sum of squares"),
     **dict.fromkeys(("reduceprod", "prod", "cumprod"), "product"),
 }
-
-
-@lru_cache(maxsize=4096)
-def plain_name(op_type: str) -> str:
-    """Return the name that the tables have: `log` for `Log`, `aten.log.default`, `Tensor.log_`."""
-    parts = [
-        part
-        for part in _API.sub("", op_type).lower().split(".")
-        if part not in _PARTS and not part.isdecimal()
-    ]
-    name = re.sub(r"[^a-z0-9]+", "", parts[-1] if parts else "")
-    return _VERSION.sub("", name.removeprefix("aclnn"))
 
 
 def reasons_of(

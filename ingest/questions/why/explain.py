@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ingest.identities.operators import plain_name
 from ingest.questions.why.answer import WhyAnswer, WhyElement, WhyReason, WhyRow
 from ingest.questions.why.definitions import (
     ELEMENTWISE,
@@ -21,7 +22,6 @@ from ingest.questions.why.definitions import (
     SUMS,
     Numbers,
     beyond,
-    plain_name,
     reasons_of,
     reasons_of_rows,
 )

@@ -73,6 +73,7 @@ WORDS: dict[str, list[str] | None] = {
     "show": ["STORE", "x", "-r", "0", "-n", "1"],
     "sketch": ["STORE"],
     "trampled": ["STORE"],
+    "audit": ["STORE"],
     "trend": ["STORE", "x"],
     "verify": ["STORE"],
     "wait": ["STORE", "--until", "idle", "--timeout", "1"],

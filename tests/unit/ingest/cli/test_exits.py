@@ -94,6 +94,7 @@ ASKING = {
     "trend": ("trend", "STORE", "*"),
     "heatmap": ("heatmap", "STORE", "*"),
     "trampled": ("trampled", "STORE"),
+    "audit": ("audit", "STORE"),
     "export": ("export", "STORE", "OUT"),
     "rules test": ("rules", "test", "STORE"),
     "compare": ("compare", "STORE", "STORE"),

@@ -62,6 +62,7 @@ def test_values_and_tensors_are_named_in_full(moment: Moment) -> None:
 def test_what_reads_many_indexes_is_slow() -> None:
     nothing = Arguments({})
     assert {question.name for question in ENDPOINTS if question.is_slow(nothing)} == {
+        "audit",
         "comparison",
         "growth",
         "heatmap",

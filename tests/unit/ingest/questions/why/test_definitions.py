@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ingest.questions.why.definitions import ELEMENTWISE, plain_name, reasons_of, reasons_of_rows
+from ingest.identities.operators import plain_name
+from ingest.questions.why.definitions import ELEMENTWISE, reasons_of, reasons_of_rows
 
 #: Inputs that show what goes wrong, and what numpy computes.
 CASES: dict[str, tuple[Callable[..., Any], list[list[float]]]] = {

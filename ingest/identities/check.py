@@ -1,0 +1,125 @@
+"""Whether an output follows from its inputs: the judgement of one tensor against what it may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import ml_dtypes
+import numpy as np
+
+from ingest.identities.definition import Array, Expectation, wide
+from ingest.identities.difference import DifferenceShape, shape_of_difference
+from ingest.identities.limits import limit_of, unit_roundoff
+
+Status = Literal["holds", "fails", "open"]
+#: The share of elements that may differ if the definition is that of the operator: a fault spares the rest.
+_SPARED = 0.25
+#: Differences up to this many limits are left open: definitions are exact, implementations are nearly so.
+_DOUBT = 2.0
+#: Of tensors with fewer values, such as masks, most elements are equal by chance.
+_VARIED = 16
+#: Places that a fault has. Elements that differ here and there are those for which an approximation is worse.
+_FAULTS = ("element", "row", "rows", "block")
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityCheck:
+    """What comparing a tensor with its definition showed."""
+
+    status: Status
+    told: str = ""
+    """The attributes that the data showed; or why it is open."""
+    times: float = 0.0
+    """The largest difference in units of its limit; infinite for bits that should be equal."""
+    difference: DifferenceShape | None = None
+    """From what it should be to what it is."""
+
+
+def check(actual: Array, expected: Iterable[tuple[Expectation, bool]]) -> IdentityCheck:
+    """Return whether a tensor is one of those that its definition allows.
+
+    It fails if a definition holds for most of its elements, and for those that it does not hold they lie in
+    one place. If nothing holds for most, the definition is in doubt, and not the tensor.
+
+    Args:
+        actual: the tensor.
+        expected: what it may be, and whether that is with looser rounding: which counts if nothing else does.
+    """
+    with np.errstate(all="ignore"):  # what is not finite is not judged
+        best, tried = _best(actual, expected)
+    if best is None:
+        reason = "does not follow from its definition as a whole" if tried else "other attributes"
+        return IdentityCheck("open", reason)
+    is_fault = best.difference is not None and best.difference.where in _FAULTS and best.times > _DOUBT
+    if best.status == "holds" or is_fault:
+        return best
+    return replace(best, status="open", told="its definition holds nearly, and not in one place")
+
+
+def _best(actual: Array, expected: Iterable[tuple[Expectation, bool]]) -> tuple[IdentityCheck | None, int]:
+    """Return the comparison that holds, or else that in which the fewest differ; and how many there were."""
+    best: IdentityCheck | None = None
+    tried = 0
+    for tried, (expectation, is_loose) in enumerate(expected, 1):
+        if is_loose and best is not None:
+            break
+        found = _compared(actual, expectation)
+        if found.status == "holds":
+            return found, tried
+        if found.status == "fails" and (best is None or _elements(found) < _elements(best)):
+            best = found
+    return best, tried
+
+
+def _elements(found: IdentityCheck) -> int:
+    return found.difference.elements if found.difference is not None else 0
+
+
+def _compared(actual: Array, expectation: Expectation) -> IdentityCheck:
+    """Compare with one expectation; `fails` if most of it holds."""
+    value, error, told = expectation
+    if error is None:
+        is_same = actual.dtype == value.dtype and np.array_equal(_words(actual), _words(value))
+        if is_same:
+            return IdentityCheck("holds", told)
+        if actual.dtype != value.dtype or np.unique(_words(value)).size < min(_VARIED, value.size / 2):
+            return IdentityCheck("open")
+        bad, should, times = _words(actual) != _words(value), value, np.inf
+    else:
+        bad, times = _beyond(actual, value, error)
+        if not bad.any():
+            return IdentityCheck("holds", told, times)
+        if unit_roundoff(actual.dtype) == 0:
+            return IdentityCheck("open")
+        should = np.where(bad, value, wide(actual)).astype(actual.dtype)
+    if np.count_nonzero(bad) > _SPARED * bad.size:
+        return IdentityCheck("open")
+    return IdentityCheck("fails", told, times, shape_of_difference(np.asarray(should), actual))
+
+
+def _words(array: Array) -> Array:
+    """Return the bits of elements as whole numbers, where there are such."""
+    known = array.dtype.itemsize in (1, 2, 4, 8) and array.dtype.kind not in "biu"
+    return array.view(f"u{array.dtype.itemsize}") if known and array.ndim else array
+
+
+def _beyond(actual: Array, value: Array, error: Array | float) -> tuple[Array, float]:
+    """Return which elements are beyond their limits, and the largest difference in units of the limit.
+
+    What was computed from NaN or infinity is not judged, and neither is what may overflow.
+    """
+    limit = limit_of(value, error, actual.dtype)
+    is_judged = np.isfinite(value) & np.isfinite(limit) & (np.abs(value) + limit < _largest(actual))
+    difference = np.where(is_judged, np.abs(wide(actual) - value), 0.0)
+    difference[np.isnan(difference)] = np.inf
+    times = np.divide(difference, limit, out=np.zeros_like(difference), where=difference > 0)
+    return difference > limit, float(times.max(initial=0.0))
+
+
+def _largest(array: Array) -> float:
+    if array.dtype.kind in "biu":
+        return float("inf")
+    kind = np.finfo if array.dtype.kind == "f" else ml_dtypes.finfo
+    return float(kind(array.dtype).max)

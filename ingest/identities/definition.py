@@ -1,0 +1,53 @@
+"""What a definition takes and yields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CallOperands:
+    """What one call read and wrote."""
+
+    inputs: Sequence[Array]
+    """In order; with the parameters of its module, if it is one."""
+    named: Mapping[str, Array] = field(default_factory=dict)
+    """Inputs that are known by a name, such as `weight`."""
+    outputs: Sequence[Array] = ()
+
+    @property
+    def numbers(self) -> list[Array]:
+        """The inputs that are numbers, without flags; scalars are among them."""
+        return [each for each in self.inputs if each.dtype.kind != "b"]
+
+    @property
+    def tensors(self) -> list[Array]:
+        """Those of them that have axes."""
+        return [each for each in self.numbers if each.ndim]
+
+
+class Expectation(NamedTuple):
+    """What an output should be."""
+
+    value: Array
+    """In float64; or in the type of the output, if `error` is None: then bit for bit."""
+    error: Array | float | None
+    """How far the computed value may be from it before it is rounded to its type."""
+    told: str = ""
+    """The attribute that it assumes, such as `eps = 1e-05`."""
+
+
+#: Takes what a call read and wrote, the number of the output, and the roundoff of its arithmetic.
+Definition: TypeAlias = Callable[[CallOperands, int, float], Iterator[Expectation]]
+
+
+def wide(array: Array) -> Array:
+    """Return elements as float64, in which products of two float32 are exact."""
+    return array.astype(np.float64)

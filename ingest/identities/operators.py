@@ -1,0 +1,664 @@
+"""What operators compute: from their inputs, every output that the definition allows, with its rounding.
+
+A definition yields expectations. Attributes that a dump lacks (transposes, axes, eps, approximations) are
+found from the data: each possible one is an expectation, and the one that holds is told.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from itertools import combinations, permutations
+
+import numpy as np
+
+from ingest.identities.definition import Array, CallOperands, Definition, Expectation, wide
+from ingest.identities.limits import FEW, FUNCTION, sum_error, unit_roundoff, working_roundoff
+from ingest.identities.products import DIRECT, convolution, matrix_product
+
+#: Prefixes and parts that dump systems add to the name of an operator.
+_API = re.compile(r"(?i)^(?:tensor|torch|functional|primitive|mint|npu|aten|vf|aclnn)[.:]+")
+_PARTS = frozenset(["default", "forward", "out", "tensor", "scalar", "self", "int", "ext"])
+_VERSION = re.compile(r"(?<=[a-z])v\d+$")
+#: The eps of norms that are tried; others are found from the rows.
+_EPS = (1e-5, 1e-6, 1e-12, 1e-8, 1e-7, 1e-3)
+
+
+@lru_cache(maxsize=4096)
+def plain_name(op_type: str) -> str:
+    """Return the name that tables of operators have: `log` for `Log`, `aten.log.default`, `Tensor.log_`."""
+    parts = [
+        part
+        for part in _API.sub("", op_type).lower().split(".")
+        if part not in _PARTS and not part.isdecimal()
+    ]
+    name = re.sub(r"[^a-z0-9]+", "", parts[-1] if parts else "")
+    return _VERSION.sub("", name.removeprefix("aclnn"))
+
+
+# One element from one element of each input
+
+
+def _fitting(array: Array, out: Array) -> Array | None:
+    """Return an input as it broadcasts to the output; None if it does not. It may lack axes of length 1."""
+    if array.size == out.size:
+        return wide(array).reshape(out.shape)
+    try:
+        return np.broadcast_to(wide(array), out.shape)
+    except ValueError:
+        return None
+
+
+def _binary(compute: Callable[[Array, Array], Array], size: Callable[[Array, Array], Array]) -> Definition:
+    """Return the definition of an operator of two inputs; a scalar that was not dumped is found."""
+
+    def definition(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+        out = call.outputs[slot]
+        given = call.numbers[:2]
+        operands = [each for each in (_fitting(one, out) for one in given) if each is not None]
+        if len(operands) < len(given):
+            return
+        if len(operands) == 1:
+            yield from _with_scalar(compute, operands[0], out)
+        elif operands:
+            a, b = operands
+            yield Expectation(compute(a, b), 2 * unit * size(a, b))
+
+    return definition
+
+
+def _with_scalar(compute: Callable[[Array, Array], Array], a: Array, out: Array) -> Iterator[Expectation]:
+    """Yield the output for the scalar that most elements show, within its own rounding."""
+    shown = wide(out)
+    if compute in (np.add, np.subtract):
+        scalars = shown - a if compute is np.add else a - shown
+    else:
+        scalars = shown / a if compute is np.multiply else a / shown
+    is_usable = np.isfinite(scalars) & (np.abs(a) > 0)
+    if np.count_nonzero(is_usable) < 4:
+        return
+    scalar = float(np.median(scalars[is_usable]))
+    value = compute(a, np.asarray(scalar))
+    unit = unit_roundoff(out.dtype)
+    yield Expectation(
+        value,
+        4 * unit * np.maximum(np.abs(value), np.abs(shown) if compute in (np.add, np.subtract) else 0.0),
+        f"scalar = {scalar:.6g}",
+    )
+
+
+def _unary(*formulas: tuple[str, Callable[[Array], Array], Callable[[Array, Array], Array]]) -> Definition:
+    """Return the definition of a function; of several variants, the one that holds is told."""
+
+    def definition(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+        x = _fitting(call.numbers[0], call.outputs[slot]) if call.numbers else None
+        if x is None:
+            return
+        for told, compute, size in formulas:
+            value = compute(x)
+            yield Expectation(value, FUNCTION * unit * size(x, value), told)
+
+    return definition
+
+
+def _relative(_: Array, y: Array) -> Array:
+    return np.abs(y)
+
+
+def _of_input(x: Array, _: Array) -> Array:
+    return np.abs(x)
+
+
+def _one(_: Array, y: Array) -> Array:
+    return np.ones_like(y)
+
+
+_ERF = np.frompyfunc(math.erf, 1, 1)
+
+
+def _erf(x: Array) -> Array:
+    """Return the error function, which numpy lacks: 0.1 µs for an element."""
+    return np.asarray(_ERF(x)).astype(np.float64)
+
+
+def _sigmoid(x: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+def _gelu(x: Array) -> Array:
+    return np.asarray(x * 0.5 * (1 + _erf(x / math.sqrt(2))))
+
+
+def _gelu_tanh(x: Array) -> Array:
+    return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
+
+
+def _sum_of_all(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+    out = call.outputs[slot]
+    addends = [_fitting(each, out) for each in call.numbers]
+    known = [each for each in addends if each is not None]
+    if len(known) == len(addends) and known:
+        yield Expectation(
+            np.sum(known, axis=0), sum_error(len(known) + 1, unit) * np.sum(np.abs(known), axis=0)
+        )
+
+
+def _biased(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+    out, numbers = call.outputs[slot], call.tensors
+    if len(numbers) < 2 or numbers[0].size != out.size:
+        return
+    x, bias = wide(numbers[0]).reshape(out.shape), wide(numbers[1])
+    for axis in {out.ndim - 1, 1} & set(range(out.ndim)):
+        if out.shape[axis] == bias.size:
+            b = bias.reshape([-1 if each == axis else 1 for each in range(out.ndim)])
+            yield Expectation(x + b, 2 * unit * (np.abs(x) + np.abs(b)))
+
+
+def _masked(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
+    """Where the mask is set, one value; elsewhere the input."""
+    out = call.outputs[slot]
+    masks = [each for each in call.inputs if each.dtype.kind == "b"]
+    kept = [each for each in call.tensors if each.size == out.size and each.dtype == out.dtype]
+    if not masks or not kept:
+        return
+    mask = np.broadcast_to(masks[0], out.shape)
+    filled = out[mask]
+    if filled.size:
+        values, counts = np.unique(filled.view(f"u{out.dtype.itemsize}"), return_counts=True)
+        fill = values[np.argmax(counts)].view(out.dtype)
+        yield Expectation(np.where(mask, fill, kept[0].reshape(out.shape)), None, f"filled with {fill}")
+    else:
+        yield Expectation(kept[0].reshape(out.shape), None)
+
+
+def _triangle(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
+    out = call.outputs[slot]
+    x = call.inputs[0] if call.inputs else out
+    if x.shape != out.shape or out.ndim < 2:
+        return
+    for diagonal in range(-2, 3):
+        for cut in (np.triu, np.tril):
+            yield Expectation(cut(x, diagonal), None, f"diagonal = {diagonal}")
+
+
+def _dropout(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+    """Kept elements are scaled by one factor, the others are zero; in eval mode, all are kept."""
+    out = call.outputs[slot]
+    x = _fitting(call.tensors[0], out) if call.tensors else None
+    if x is None or slot:
+        return
+    shown = wide(out)
+    is_kept = (shown != 0) & (x != 0)
+    if np.count_nonzero(is_kept) < 4:
+        return
+    is_whole = np.count_nonzero(is_kept) == np.count_nonzero(x)
+    ratio = float(np.median(shown[is_kept] / x[is_kept]))
+    ratio = 1.0 if abs(ratio - 1) < 8 * unit_roundoff(out.dtype) else ratio
+    if ratio == 1 and not is_whole:
+        return
+    value = np.where(is_kept, x * ratio, 0.0)
+    yield Expectation(
+        value, 4 * max(unit, unit_roundoff(out.dtype)) * np.abs(value), f"p = {1 - 1 / ratio:.4g}"
+    )
+
+
+# The same elements elsewhere, bit for bit
+
+
+def _same(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
+    out = call.outputs[slot]
+    for x in call.inputs[:1]:
+        if x.size == out.size and x.dtype == out.dtype:
+            yield Expectation(x.reshape(out.shape), None)
+        elif x.dtype == out.dtype and x.size and out.size and not out.size % x.size:
+            for shape in {x.shape, (*x.shape[:-1], 1), x.shape[1:]}:
+                if math.prod(shape) == x.size and _broadcasts(shape, out.shape):
+                    yield Expectation(np.broadcast_to(x.reshape(shape), out.shape), None)
+
+
+def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_shapes(shape, to) == to
+    except ValueError:
+        return False
+
+
+def _permuted(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
+    """Yield it with its axes in every order; it may have been dumped with some of them joined."""
+    out = call.outputs[slot]
+    x = call.inputs[0] if call.inputs else out
+    if x.size != out.size or x.dtype != out.dtype or out.ndim > 5:
+        return
+    for order in permutations(range(out.ndim)):
+        shape = tuple(out.shape[axis] for axis in order)
+        if x.ndim != out.ndim or x.shape == shape:
+            yield Expectation(
+                x.reshape(shape).transpose(np.argsort(order)),
+                None,
+                f"axes = {[*map(int, np.argsort(order))]}",
+            )
+
+
+def _part(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
+    """Yield each range along one axis that has the shape; which of several outputs it is does not matter."""
+    out = call.outputs[slot]
+    x = call.inputs[0] if call.inputs else out
+    if x.dtype != out.dtype:
+        return
+    if x.size == out.size:
+        yield Expectation(x.reshape(out.shape), None)
+    for axis in range(x.ndim):
+        rest = x.shape[:axis] + x.shape[axis + 1 :]
+        length = out.size // max(math.prod(rest), 1)
+        if not 0 < length < x.shape[axis] or length * math.prod(rest) != out.size:
+            continue
+        if out.shape not in (rest, (*x.shape[:axis], length, *x.shape[axis + 1 :])):
+            continue
+        for begin in range(x.shape[axis] - length + 1):
+            piece = np.take(x, range(begin, begin + length), axis).reshape(out.shape)
+            if begin % length == 0 or np.array_equal(piece.flat[:1], out.flat[:1]):
+                yield Expectation(piece, None, f"{begin}:{begin + length} of axis {axis}")
+
+
+def _joined(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
+    out = call.outputs[slot]
+    parts = [each for each in call.inputs if each.dtype == out.dtype and each.ndim]
+    for axis in range(out.ndim) if len(parts) > 1 else ():
+        try:
+            for join in (np.concatenate, np.stack):
+                value = join(parts, axis)
+                if value.shape == out.shape:
+                    yield Expectation(value, None, f"axis = {axis}")
+        except ValueError:
+            continue
+
+
+def _repeated(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
+    out = call.outputs[slot]
+    for x in call.inputs[:1]:
+        for axis in range(x.ndim if x.ndim == out.ndim and x.dtype == out.dtype else 0):
+            times, rest = divmod(out.shape[axis], max(x.shape[axis], 1))
+            if not rest and times > 1:
+                yield Expectation(np.repeat(x, times, axis), None, f"{times} times")
+                yield Expectation(np.concatenate([x] * times, axis), None, f"tiled {times} times")
+
+
+def _cast(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
+    out = call.outputs[slot]
+    x = call.inputs[0] if call.inputs else out
+    if x.size == out.size:
+        yield Expectation(x.reshape(out.shape).astype(out.dtype), None)
+
+
+def _embedding(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
+    """Rows of a table."""
+    out = call.outputs[slot]
+    ids = [each for each in call.tensors if each.dtype.kind in "iu"]
+    tables = [each for each in call.tensors if each.ndim == 2 and each.dtype == out.dtype]
+    if not ids or not tables or ids[0].size * tables[0].shape[1] != out.size:
+        return
+    if ids[0].size and ids[0].min() >= 0 and ids[0].max() < len(tables[0]):
+        yield Expectation(tables[0][ids[0].reshape(-1)].reshape(out.shape), None)
+
+
+def _scattered(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+    """Rows that are added up by their number: the gradient of a table."""
+    out = call.outputs[slot]
+    ids = [each.reshape(-1) for each in call.tensors if each.dtype.kind in "iu"]
+    rows = [each for each in call.tensors if each.dtype.kind not in "iu"]
+    if ids and rows and out.ndim == 2 and rows[0].size == ids[0].size * out.shape[1]:
+        yield from summed_rows(ids[0], wide(rows[0]).reshape(len(ids[0]), -1), out.shape, unit)
+
+
+def summed_rows(ids: Array, rows: Array, shape: tuple[int, ...], unit: float) -> Iterator[Expectation]:
+    """Yield the sums of rows by their numbers."""
+    if not ids.size or ids.min() < 0 or ids.max() >= shape[0]:
+        return
+    value, size = np.zeros(shape), np.zeros(shape)
+    np.add.at(value, ids, rows)
+    np.add.at(size, ids, np.abs(rows))
+    yield Expectation(value, sum_error(int(np.bincount(ids).max()), unit) * size)
+
+
+# Along axes
+
+
+def _reduction(kind: str) -> Definition:
+    """Return the definition of a reduction over whatever axes the shapes allow."""
+
+    def definition(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+        out = call.outputs[slot]
+        if not call.tensors or slot:
+            return
+        x = wide(call.tensors[0])
+        for count in range(1, x.ndim + 1):
+            for axes in combinations(range(x.ndim), count):
+                length = math.prod(x.shape[axis] for axis in axes)
+                kept = tuple(1 if axis in axes else n for axis, n in enumerate(x.shape))
+                if out.shape not in (kept, tuple(n for axis, n in enumerate(x.shape) if axis not in axes)):
+                    continue
+                told = f"axes = {list(axes)}"
+                if kind in ("max", "min"):
+                    chosen = x.max(axes) if kind == "max" else x.min(axes)
+                    yield Expectation(chosen.reshape(out.shape).astype(out.dtype), None, told)
+                    continue
+                divisor = length if kind == "mean" else 1
+                size = np.abs(x).sum(axes) / divisor
+                yield Expectation(
+                    (x.sum(axes) / divisor).reshape(out.shape),
+                    ((sum_error(length, unit) + 2 * unit) * size).reshape(out.shape),
+                    told,
+                )
+
+    return definition
+
+
+def _column_sums(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+    """Yield the gradient of a bias: sums over all but one axis."""
+    out = call.outputs[slot]
+    if not call.tensors or out.ndim != 1 or not out.size or call.tensors[0].size % out.size:
+        return
+    x = wide(call.tensors[0])
+    shapes = [x.reshape(-1, out.size)]
+    shapes += [
+        np.moveaxis(x, axis, -1).reshape(-1, out.size) for axis in range(x.ndim) if x.shape[axis] == out.size
+    ]
+    for rows in shapes:
+        yield Expectation(rows.sum(0), sum_error(len(rows), unit) * np.abs(rows).sum(0))
+
+
+def softmax(x: Array, axis: int = -1) -> Array:
+    """Return the softmax along an axis; a row that is fully masked is NaN."""
+    powers = np.exp(x - x.max(axis, keepdims=True))
+    return np.asarray(powers / powers.sum(axis, keepdims=True))
+
+
+def _softmax(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+    out = call.outputs[slot]
+    x = _fitting(call.tensors[0], out) if call.tensors else None
+    if x is None or not out.ndim:
+        return
+    for axis in reversed(range(out.ndim)):
+        depth = np.abs(x - x.max(axis, keepdims=True))
+        depth[~np.isfinite(depth)] = 0
+        value = softmax(x, axis)
+        rounding = sum_error(out.shape[axis], unit) + FUNCTION * unit
+        yield Expectation(value, value * (rounding + 2 * unit * depth), f"axis = {axis}")
+
+
+def _log_softmax(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+    out = call.outputs[slot]
+    x = _fitting(call.tensors[0], out) if call.tensors else None
+    if x is None or not out.ndim:
+        return
+    for axis in reversed(range(out.ndim)):
+        top = x.max(axis, keepdims=True)
+        value = x - top - np.log(np.exp(x - top).sum(axis, keepdims=True))
+        yield Expectation(
+            value,
+            (sum_error(out.shape[axis], unit) + FUNCTION * unit) * (1 + np.abs(x) + np.abs(top)),
+            f"axis = {axis}",
+        )
+
+
+def _norm(*, centred: bool) -> Definition:
+    """Return the definition of layer norm, or of RMS norm: along the last axes, with the eps that holds."""
+
+    def definition(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+        if (
+            not call.tensors
+            or len(call.outputs[0].shape) == 0
+            or call.tensors[0].size != call.outputs[0].size
+        ):
+            return
+        floats = [each for each in call.tensors if each.dtype.kind not in "iu"]
+        weight = call.named.get("weight", floats[1] if len(floats) > 1 else None)
+        bias = call.named.get("bias", floats[2] if len(floats) > 2 else None)
+        length = call.outputs[0].shape[-1] if weight is None else weight.size
+        if not length or floats[0].size % length:
+            return
+        rows = _NormalisedRows(wide(floats[0]).reshape(-1, length), unit, centred=centred)
+        out = call.outputs[slot]
+        if slot:
+            yield from rows.moments(out)
+            return
+        scale = 1.0 if weight is None else wide(weight).reshape(-1)
+        shift = 0.0 if bias is None else wide(bias).reshape(-1)
+        told = [float(each) for each in call.numbers if not each.ndim and each.dtype.kind not in "iu"]
+        for eps in told or [*_EPS, rows.eps_of(wide(out).reshape(-1, length), scale, shift)]:
+            value, error = rows.normalised(eps)
+            yield Expectation(
+                (value * scale + shift).reshape(out.shape),
+                (error * np.abs(scale) + 2 * unit * (np.abs(value * scale) + np.abs(shift))).reshape(
+                    out.shape
+                ),
+                f"eps = {eps:.6g}",
+            )
+
+    return definition
+
+
+class _NormalisedRows:
+    """Rows that are normalised, and how well their moments are known."""
+
+    def __init__(self, x: Array, unit: float, *, centred: bool) -> None:
+        self.x, self.unit = x, unit
+        self.sums = sum_error(x.shape[1], unit) + 2 * unit
+        self.mean = x.mean(1, keepdims=True) if centred else np.zeros((len(x), 1))
+        self.mean_error = self.sums * np.abs(x).mean(1, keepdims=True) * centred
+        self.variance = ((x - self.mean) ** 2).mean(1, keepdims=True)
+        # Some kernels subtract the square of the mean from the mean of squares.
+        self.variance_error = self.sums * (2 * self.mean**2 + 2 * self.variance) + self.mean_error**2
+
+    def normalised(self, eps: float) -> tuple[Array, Array]:
+        """Return the rows with mean 0 and variance 1, and their error."""
+        scale = 1 / np.sqrt(self.variance + eps)
+        value = (self.x - self.mean) * scale
+        relative = self.variance_error / (self.variance + eps) / 2 + FEW * self.unit
+        inner = self.mean_error + self.unit * (np.abs(self.x) + np.abs(self.mean))
+        return value, inner * scale + np.abs(value) * relative
+
+    def eps_of(self, out: Array, scale: Array | float, shift: Array | float) -> float:
+        """Return the eps that most rows show; 0 if they show none."""
+        centred = (self.x - self.mean) * scale
+        shown = ((out - shift) * centred).sum(1) / (centred**2).sum(1)
+        return max(float(np.nanmedian(1 / shown**2 - self.variance[:, 0])), 0.0)
+
+    def moments(self, out: Array) -> Iterator[Expectation]:
+        """Yield what a norm returns besides: the mean, the variance, and the root of its inverse."""
+        if out.size == len(self.x):
+            yield Expectation(self.mean.reshape(out.shape), self.mean_error.reshape(out.shape), "mean")
+            yield Expectation(
+                self.variance.reshape(out.shape), self.variance_error.reshape(out.shape), "variance"
+            )
+            for eps in _EPS:
+                value = 1 / np.sqrt(self.variance + eps)
+                error = value * (self.variance_error / (self.variance + eps) / 2 + FEW * self.unit)
+                yield Expectation(value.reshape(out.shape), error.reshape(out.shape), f"eps = {eps:.6g}")
+
+
+def _attention(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+    """Softmax of q k^T / sqrt(d), times v; causal, masked, or neither."""
+    out = call.outputs[slot]
+    floats = [wide(each) for each in call.tensors if each.ndim >= 3]
+    if (
+        len(floats) < 3
+        or floats[0].shape[:-1] != out.shape[:-1]
+        or any(each.ndim != floats[0].ndim for each in floats[:3])
+    ):
+        return
+    q, k, v = floats[:3]
+    if k.shape[:-2] != q.shape[:-2]:
+        repeats = q.shape[-3] // k.shape[-3]
+        k, v = np.repeat(k, repeats, -3), np.repeat(v, repeats, -3)
+    if q.size * k.shape[-2] > DIRECT:
+        return
+    scores = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])
+    doubt = (
+        (sum_error(q.shape[-1], unit) + 2 * unit)
+        * (np.abs(q) @ np.abs(k).swapaxes(-1, -2))
+        / math.sqrt(q.shape[-1])
+    )
+    masks = [np.zeros(()), np.where(np.tri(*scores.shape[-2:]) > 0, 0.0, -np.inf)]
+    given = [np.where(each, 0.0, -np.inf) for each in call.inputs if each.dtype.kind == "b" and each.ndim]
+    masks = given or [*floats[3:4]] or masks
+    stored = unit_roundoff(out.dtype)
+    for number, mask in enumerate(masks):
+        weights = softmax(scores + mask)
+        rounding = 2 * doubt.max(-1, keepdims=True) + sum_error(k.shape[-2], unit) + FUNCTION * unit + stored
+        yield Expectation(weights @ v, rounding * (weights @ np.abs(v)), "causal" if number else "")
+
+
+def _cross_entropy(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+    """Yield the mean or sum over records of minus the logarithm of the probability of their class."""
+    out = call.outputs[slot]
+    ids = [each.reshape(-1) for each in call.tensors if each.dtype.kind in "iu"]
+    logits = [each for each in call.tensors if each.dtype.kind not in "iu" and each.ndim == 2]
+    if not ids or not logits or len(ids[0]) != len(logits[0]):
+        return
+    x, chosen = wide(logits[0]), ids[0]
+    is_counted = (chosen >= 0) & (chosen < x.shape[1])
+    if not is_counted.any() or (~is_counted & (chosen != -100)).any():
+        return
+    x, chosen = x[is_counted], chosen[is_counted]
+    top = x.max(1)
+    sums = np.log(np.exp(x - top[:, None]).sum(1))
+    losses = sums + top - x[np.arange(len(x)), chosen]
+    errors = (sum_error(x.shape[1], unit) + FUNCTION * unit) * (
+        1 + sums + np.abs(top) + np.abs(x[np.arange(len(x)), chosen])
+    )
+    if out.size == 1:
+        error = errors.mean() + sum_error(len(x), unit) * np.abs(losses).mean()
+        yield Expectation(losses.mean().reshape(out.shape), np.asarray(error), "mean")
+        yield Expectation(losses.sum().reshape(out.shape), np.asarray(error * len(x)), "sum")
+    elif out.size == len(ids[0]) == len(x):
+        yield Expectation(losses.reshape(out.shape), errors.reshape(out.shape))
+    elif out.size == x.size:
+        probabilities = softmax(x)
+        relative = sum_error(x.shape[1], unit) + FUNCTION * unit + 2 * unit * np.abs(x - top[:, None])
+        value = probabilities.copy()
+        value[np.arange(len(x)), chosen] -= 1
+        error = probabilities * relative + 2 * unit
+        yield Expectation((value / len(x)).reshape(out.shape), (error / len(x)).reshape(out.shape), "mean")
+
+
+# Gradients that frameworks have as operators of their own
+
+
+def _of_gradient(derivative: Callable[[Array], Array]) -> Definition:
+    """Return the definition of the gradient of an activation: that of the output times the derivative."""
+
+    def definition(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+        out = call.outputs[slot]
+        inputs = [_fitting(each, out) for each in call.tensors]
+        known = [each for each in inputs if each is not None]
+        for gradient, x in permutations(known[:2], 2) if len(known) == len(inputs) >= 2 else ():
+            value = gradient * derivative(x)
+            yield Expectation(value, FUNCTION * unit * np.abs(gradient) * (1 + np.abs(x)))
+
+    return definition
+
+
+def _gelu_slope(x: Array) -> Array:
+    return np.asarray(0.5 * (1 + _erf(x / math.sqrt(2))) + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi))
+
+
+def _gelu_tanh_slope(x: Array) -> Array:
+    c = math.sqrt(2 / math.pi)
+    t = np.tanh(c * (x + 0.044715 * x**3))
+    return np.asarray(0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x))
+
+
+def _either(*definitions: Definition) -> Definition:
+    def definition(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+        for each in definitions:
+            yield from each(call, slot, unit)
+
+    return definition
+
+
+def _table(entries: Mapping[str, Definition]) -> dict[str, Definition]:
+    return {name: definition for names, definition in entries.items() for name in names.split()}
+
+
+#: By `plain_name`.
+PRODUCTS: dict[str, Definition] = _table(
+    {"matmul batchmatmul mm bmm linear dense": matrix_product, "conv2d convolution": convolution}
+)
+#: Those whose attributes the data must tell are found by trying.
+DEFINITIONS: dict[str, Definition] = PRODUCTS | _table(
+    {
+        "add tensoradd iadd adds": _binary(np.add, lambda a, b: np.abs(a) + np.abs(b)),
+        "sub subtract isub subs rsub": _binary(np.subtract, lambda a, b: np.abs(a) + np.abs(b)),
+        "mul multiply imul muls": _binary(np.multiply, lambda a, b: np.abs(a * b)),
+        "div realdiv truediv truedivide divide divs": _binary(np.divide, lambda a, b: np.abs(a / b)),
+        "maximum": _binary(np.maximum, lambda a, _: np.zeros_like(a)),
+        "minimum": _binary(np.minimum, lambda a, _: np.zeros_like(a)),
+        "addn": _sum_of_all,
+        "biasadd": _biased,
+        "relu": _unary(("", lambda x: np.maximum(x, 0), lambda x, _: np.zeros_like(x))),
+        "gelu": _unary(("", _gelu, _of_input), ("tanh", _gelu_tanh, _of_input)),
+        "fastgelu quickgelu": _unary(("", lambda x: x * _sigmoid(1.702 * x), _of_input)),
+        "silu swish": _unary(("", lambda x: x * _sigmoid(x), _of_input)),
+        "sigmoid": _unary(("", _sigmoid, _relative)),
+        "tanh": _unary(("", np.tanh, _relative)),
+        "erf": _unary(("", _erf, _relative)),
+        "exp": _unary(("", np.exp, lambda x, y: np.abs(y) * (1 + np.abs(x)))),
+        "log": _unary(("", np.log, lambda _, y: 1 + np.abs(y))),
+        "sqrt": _unary(("", np.sqrt, _relative)),
+        "rsqrt": _unary(("", lambda x: 1 / np.sqrt(x), _relative)),
+        "neg": _unary(("", np.negative, _relative)),
+        "abs": _unary(("", np.abs, _relative)),
+        "square": _unary(("", np.square, _relative)),
+        "reciprocal": _unary(("", lambda x: 1 / x, _relative)),
+        "sin": _unary(("", np.sin, _one)),
+        "cos": _unary(("", np.cos, _one)),
+        "maskedfill": _masked,
+        "triu tril": _triangle,
+        "dropout": _dropout,
+        "reshape view flatten unflatten squeeze unsqueeze contiguous clone detach identity expanddims"
+        " expand broadcastto to expandas requiresgrad": _same,
+        "transpose permute t swapaxes movedim": _permuted,
+        "getitem slice chunk split narrow select stridedslice unbind": _part,
+        "cat concat stack": _joined,
+        "repeatinterleave tile repeat": _repeated,
+        "cast half float bfloat16 type": _cast,
+        "embedding gather indexselect": _embedding,
+        "unsortedsegmentsum": _scattered,
+        "sum reducesum": _reduction("sum"),
+        "mean reducemean": _reduction("mean"),
+        "reducemax amax": _reduction("max"),
+        "reducemin amin": _reduction("min"),
+        "biasaddgrad": _column_sums,
+        "softmax": _softmax,
+        "logsoftmax": _log_softmax,
+        "layernorm": _norm(centred=True),
+        "rmsnorm": _norm(centred=False),
+        "scaleddotproductattention": _attention,
+        "crossentropy sparsesoftmaxcrossentropywithlogits": _cross_entropy,
+        "relugrad": _of_gradient(lambda x: (x > 0).astype(np.float64)),
+        "gelugrad": _either(_of_gradient(_gelu_slope), _of_gradient(_gelu_tanh_slope)),
+    }
+)
+DEFINITIONS["to"] = _either(_same, _cast)
+
+
+def expectations(op_type: str, call: CallOperands, slot: int) -> Iterator[tuple[Expectation, bool]]:
+    """Yield what an output may be by the definition of its operator, and whether with looser rounding.
+
+    First with the arithmetic of float32 (float64 for float64); then, looser, with that of the type of the
+    output, and for products of float32 with that of TF32, which rounds factors to 11 bits.
+    """
+    name = plain_name(op_type)
+    definition = DEFINITIONS.get(name)
+    if definition is None:
+        return
+    dtype = call.outputs[slot].dtype
+    usual = working_roundoff(dtype)
+    units = [usual, max(unit_roundoff(dtype), 2.0**-11 if name in PRODUCTS and usual == 2.0**-24 else 0.0)]
+    for unit in units if units[1] > units[0] else units[:1]:
+        for expectation in definition(call, slot, unit):
+            if expectation.value.shape == call.outputs[slot].shape:
+                yield expectation, unit > usual

@@ -1,0 +1,146 @@
+"""Products of matrices and convolutions: recomputed, or checked by random projection if they are large."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+import numpy as np
+
+from ingest.identities.definition import Array, CallOperands, Expectation, wide
+from ingest.identities.limits import sum_error, unit_roundoff
+
+#: Products of more multiplications than this are checked by projection, and only what differs is recomputed.
+DIRECT = 1 << 26
+#: Projections that differ by this many times what half of them do are looked at.
+_UNUSUAL = 6.0
+
+
+def matrix_product(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+    """X @ w, with a bias or without, and whatever is transposed or flattened."""
+    out = call.outputs[slot]
+    tensors = call.tensors
+    if len(tensors) < 2 or not out.ndim or slot:
+        return
+    bias = call.named.get("bias", tensors[2] if len(tensors) > 2 else None)
+    if bias is not None and (bias.size != out.shape[-1] or len(tensors) > 3):
+        return
+    flags = [bool(each) for each in call.inputs if each.dtype.kind == "b" and not each.ndim]
+    narrowed = [each.astype(out.dtype) if _is_wider(each, out) else each for each in tensors[:2]]
+    for a, b in _arrangements(wide(narrowed[0]), wide(narrowed[1]), out.shape, flags)[:2]:
+        yield from _of_factors(a, b, bias, out, unit)
+
+
+def _is_wider(array: Array, out: Array) -> bool:
+    """Return whether an input is rounded before it is multiplied, as autocast does."""
+    return array.dtype.itemsize > out.dtype.itemsize and unit_roundoff(out.dtype) > 0
+
+
+def _arrangements(
+    a: Array, b: Array, shape: tuple[int, ...], flags: Sequence[bool]
+) -> list[tuple[Array, Array]]:
+    """Return the factors as (batch, row, k) and (batch, k, column), those that multiply to the shape."""
+    found = []
+    columns = shape[-1]
+    for batch in {1, math.prod(shape[:-2])}:
+        rows = math.prod(shape) // max(batch * columns, 1)
+        if not rows or not columns or a.size % (batch * rows) or b.size % columns:
+            continue
+        k = a.size // (batch * rows)
+        own = b.size // max(k * columns, 1)
+        if not k or b.size != own * k * columns or own not in (1, batch):
+            continue
+        lefts = (a.reshape(batch, rows, k), a.reshape(batch, k, rows).swapaxes(1, 2))
+        rights = (b.reshape(own, k, columns), b.reshape(own, columns, k).swapaxes(1, 2))
+        for left, right in product((0, 1), (0, 1)):
+            if len(flags) != 2 or flags == [bool(left), bool(right)]:
+                found.append((lefts[left], rights[right]))
+    return found
+
+
+def _of_factors(a: Array, b: Array, bias: Array | None, out: Array, unit: float) -> Iterator[Expectation]:
+    """Yield a product of factors; of a large one, only the rows and columns in which a projection differs."""
+    batch, rows, k = a.shape
+    columns = b.shape[2]
+    added = (
+        0.0 if bias is None else wide(bias.astype(out.dtype) if _is_wider(bias, out) else bias).reshape(-1)
+    )
+    share = sum_error(k + 1, unit) + unit
+    if batch * rows * columns * k <= DIRECT:
+        value = a @ b
+        error = share * (np.abs(a) @ np.abs(b)) + 2 * unit * np.abs(added)
+        if bias is not None:
+            error = error + unit_roundoff(out.dtype) * np.abs(value)
+        yield Expectation((value + added).reshape(out.shape), error.reshape(out.shape))
+        return
+    actual = wide(out).reshape(batch, rows, columns)
+    value, error = actual.copy(), np.zeros((batch, rows, columns))
+    b = np.broadcast_to(b, (batch, k, columns))
+    for number in range(batch):
+        bad = _unlike(a[number], b[number], actual[number] - added, share + unit_roundoff(out.dtype))
+        if bad is None or sum(map(len, bad)) * 4 > rows + columns:
+            return
+        for chosen in ((bad[0], slice(None)), (slice(None), bad[1])):
+            left, right = a[number][chosen[0]], b[number][:, chosen[1]]
+            value[number][chosen] = left @ right + np.broadcast_to(added, columns)[chosen[1]]
+            error[number][chosen] = share * (np.abs(left) @ np.abs(right)) + 2 * unit * np.max(np.abs(added))
+    yield Expectation(value.reshape(out.shape), error.reshape(out.shape))
+
+
+def _unlike(a: Array, b: Array, c: Array, share: float) -> tuple[Array, Array] | None:
+    """Return the rows and the columns of c in which two random projections differ from those of a @ b.
+
+    R. Freivalds, "Probabilistic machines can use less running time", IFIP 1977. What they name is recomputed:
+    those that differ by more than the rounding that half of them show. None if half of them differ by more
+    than rounding.
+
+    Args:
+        a: (row, k).
+        b: (k, column).
+        c: the product that was computed.
+        share: how far an element may be from the exact one, as a share of the norms of its row and column.
+    """
+    generator = np.random.default_rng(0)
+    found = []
+    for left, right, result in ((a, b, c), (b.T, a.T, c.T)):
+        signs = generator.choice([-1.0, 1.0], (right.shape[1], 2))
+        residue = np.abs(left @ (right @ signs) - result @ signs).max(1)
+        usual = np.median(residue)
+        if usual > 4 * share * np.median(np.linalg.norm(left, axis=1)) * np.linalg.norm(right):
+            return None
+        found.append(np.flatnonzero(~(residue <= _UNUSUAL * usual)))
+    return found[0], found[1]
+
+
+def convolution(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+    """Two-dimensional convolution without dilation or groups; stride and padding follow from the shapes."""
+    out, tensors = call.outputs[slot], call.tensors
+    if len(tensors) < 2 or any(each.ndim != 4 for each in (out, *tensors[:2])):
+        return
+    x, w = wide(tensors[0]), wide(tensors[1])
+    if x.shape[1] != w.shape[1] or out.size * w[0].size > DIRECT:
+        return
+    for stride in (1, 2):
+        pads = [(out.shape[i] - 1) * stride + w.shape[i] - x.shape[i] for i in (2, 3)]
+        for low in {tuple((pad + odd) // 2 for pad in pads) for odd in (0, 1)}:
+            around = [(one, pad - one) for one, pad in zip(low, pads, strict=True)]
+            if min(min(pair) for pair in around) < 0:
+                continue
+            padded = np.pad(x, [(0, 0), (0, 0), *around])
+            windows = np.lib.stride_tricks.sliding_window_view(padded, w.shape[2:], (2, 3))
+            windows = windows[:, :, ::stride, ::stride]
+            value, size = (
+                np.einsum("ncijkl,ockl->noij", *pair, optimize=True)
+                for pair in ((windows, w), (np.abs(windows), np.abs(w)))
+            )
+            added = (
+                wide(tensors[2])[:, None, None]
+                if len(tensors) > 2 and tensors[2].size == out.shape[1]
+                else 0.0
+            )
+            yield Expectation(
+                value + added,
+                sum_error(w[0].size + 1, unit) * size + 2 * unit * np.abs(added),
+                f"stride = {stride}",
+            )
