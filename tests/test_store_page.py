@@ -23,14 +23,14 @@ from tests.plain_reader import functions_of_the_page
 from tests.pools import PooledRun, replicas, small_pools
 from workers.arrays import device_format, dtypes
 from workers.arrays.device_format import DeviceLayout, is_known
-from workers.dump.formats import dump_data_tensor
+from workers.dump.formats.dump_data import FORMAT_NAMES
 from workers.errors import UsageError
 from workers.store.model import Grid
 
 READER = Path(__file__).with_name("plain_reader.py")
 PAGE = functions_of_the_page()
 #: All formats that are brought into host layout, from the table of formats.
-KNOWN = sorted(name for name in dump_data_tensor.FORMAT_NAMES if is_known(name))
+KNOWN = sorted(name for name in FORMAT_NAMES if is_known(name))
 WRITTEN = {*FORMATS_2D, *FORMATS_3D, *MATRICES}
 
 

@@ -19,7 +19,7 @@ from ingest.layouts.fields import step_of
 from ingest.layouts.ranks import PathRank
 from workers.arrays import device_format
 from workers.arrays.dtypes import core_name, from_name
-from workers.dump.formats import dump_data_tensor
+from workers.dump.formats import dump_data
 from workers.dump.formats.dump_data_pb2 import DataType
 
 #: The page, in a checkout.
@@ -70,7 +70,7 @@ def match(layout: Layout, system: System) -> dict[str, str]:
 
 def element_types() -> Iterator[tuple[str, ...]]:
     """Yield the data types of DumpData, and how they are stored."""
-    for code, name in dump_data_tensor.ELEMENT_TYPES.items():
+    for code, name in dump_data.ELEMENT_TYPES.items():
         element = from_name(name)
         if element.is_opaque:
             stored = "bytes, one for each element"
@@ -86,7 +86,7 @@ def element_types() -> Iterator[tuple[str, ...]]:
 
 def device_formats() -> Iterator[tuple[str, ...]]:
     """Yield in which layouts tensors in the memory formats of DumpData are stored, and these formats."""
-    names = dump_data_tensor.FORMAT_NAMES
+    names = dump_data.FORMAT_NAMES
     known = {name for name in names if device_format.is_known(name)}
     for stored, stored_so in (("host layout", known), ("as dumped", names - known)):
         yield stored, ", ".join(f"`{name}`" for name in sorted(stored_so))

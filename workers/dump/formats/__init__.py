@@ -2,9 +2,8 @@
 
 header.py                  what all formats have in common
 npy.py, npz.py, raw.py     numpy, and files of elements alone
-dump_data.py,              CANN's DumpData; overflow records
-dump_data_tensor.py,
-overflow.py, wire.py
+dump_data.py, overflow.py,
+wire.py                    CANN's DumpData; overflow records
 pt.py and pt_*.py,         `torch.save`, with a machine for its pickles that runs nothing; checkpoints
 pickle_machine.py, distcp.py
 safetensors.py,            safetensors, and ONNX

@@ -15,6 +15,7 @@ import json
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from workers.dump.formats.assembly import PlacedTensor, assemble
@@ -76,12 +77,20 @@ def read_headers(
     for begin, end in reversed(list(_archives(read, file_size))):
         chunk = known.get(begin) or Chunk(str(begin))
         try:
-            tensors, values = place_tensors(_part_of(read, begin, end), end - begin)
+            tensors, values = place_tensors(partial(_read_part, read, begin, end), end - begin)
         except HoldsNoTensor as exc:
             tensors, values = [], json.loads(exc.record or "{}").get("file", {})
         except Truncated as exc:
             raise UnreadableTensor(f"its archive at byte {begin} {exc.message}") from exc
-        placed += [_named(tensor, chunk, begin) for tensor in tensors]
+        placed += [
+            replace(
+                tensor,
+                offset=begin + tensor.offset,
+                path=(chunk.name, *tensor.path),
+                attributes={**tensor.attributes, **chunk.attributes},
+            )
+            for tensor in tensors
+        ]
         if values:
             attributes[chunk.name] = values.get("", values)
     if not placed:
@@ -89,18 +98,9 @@ def read_headers(
     return assemble(placed, attributes, read, file_size)
 
 
-def _named(tensor: PlacedTensor, chunk: Chunk, begin: int) -> PlacedTensor:
-    return replace(
-        tensor,
-        offset=begin + tensor.offset,
-        path=(chunk.name, *tensor.path),
-        attributes={**tensor.attributes, **chunk.attributes},
-    )
-
-
-def _part_of(read: ReadAt, begin: int, end: int) -> ReadAt:
-    """Return a function that reads an archive as if it were a file."""
-    return lambda offset, nbytes: read(begin + offset, max(min(nbytes, end - begin - offset), 0))
+def _read_part(read: ReadAt, begin: int, end: int, offset: int, nbytes: int) -> bytes:
+    """Read an archive as if it were a file."""
+    return read(begin + offset, max(min(nbytes, end - begin - offset), 0))
 
 
 def _archives(read: ReadAt, file_size: int) -> Iterator[tuple[int, int]]:
@@ -149,27 +149,16 @@ def read_metadata(data: bytes) -> dict[str, dict[int, Chunk]]:
     files: dict[str, dict[int, Chunk]] = {}
     for index, place in places.items():
         key = index.value if isinstance(index, OpaqueKey) else None
-        name, path, begin = (
-            member_of(key, "fqn"),
-            member_of(place, "relative_path"),
-            member_of(place, "offset"),
-        )
-        if not isinstance(name, str) or not isinstance(path, str) or not _is_place(begin):
-            continue
-        attributes = _attributes(entries.get(name), member_of(key, "offset"))
-        files.setdefault(path, {})[begin] = Chunk(name[:_MAX_NAME], attributes)
+        match member_of(key, "fqn"), member_of(place, "relative_path"), member_of(place, "offset"):
+            case str(name), str(path), int(begin) if 0 <= begin < 2**62:
+                size, offsets = (
+                    _lengths(member_of(*part)) for part in ((entries.get(name), "size"), (key, "offset"))
+                )
+                attributes = (
+                    {"global_shape": size, "offsets": offsets or [0] * len(size)} if size is not None else {}
+                )
+                files.setdefault(path, {})[begin] = Chunk(name[:_MAX_NAME], attributes)
     return files
-
-
-def _is_place(begin: _Value) -> bool:
-    return type(begin) is int and 0 <= begin < 2**62
-
-
-def _attributes(entry: _Value, offsets: _Value) -> dict[str, Any]:
-    size = _lengths(member_of(entry, "size"))
-    if size is None:
-        return {}
-    return {"global_shape": size, "offsets": _lengths(offsets) or [0] * len(size)}
 
 
 def _lengths(value: _Value) -> list[int] | None:

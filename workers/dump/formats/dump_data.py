@@ -14,14 +14,27 @@ payloads of such a file are assigned in the usual order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError
 
-from workers.dump.formats.dump_data_pb2 import DumpData, OpBuffer, OpInput, OpOutput, Workspace
-from workers.dump.formats.dump_data_tensor import Described, Item, format_name, interpret, original_of
-from workers.dump.formats.header import ReadAt, TensorHeader, Truncated
+from workers.arrays import device_format
+from workers.arrays.device_format import DeviceLayout
+from workers.arrays.dtypes import ElementType, from_name
+from workers.dump.formats.dump_data_pb2 import (
+    DataType,
+    DumpData,
+    Format,
+    OpBuffer,
+    OpInput,
+    OpOutput,
+    Workspace,
+)
+from workers.dump.formats.header import MAX_NDIM, ReadAt, TensorHeader, Truncated, is_addressable
 from workers.dump.formats.wire import LENGTH_DELIMITED, FieldWalk, WireField, varint
 from workers.errors import UnreadableTensor
 from workers.model import counted
@@ -37,6 +50,77 @@ _FIRST_READ = 4096
 _NANO_MAGIC = b"\x5a\x5a\x5a\x5a"
 #: The first byte of a file of version 1 is one of these: the tags of version, dump_time, output and input.
 _VERSION_1_TAGS = b"\x0a\x10\x1a\x22"
+#: Bytes after the elements of a tensor that are accepted as padding, at most.
+MAX_PADDING_BYTES = 64 * 2**10
+
+#: Our names of the data types of the header. Tensors of other types are kept as bytes.
+ELEMENT_TYPES = {
+    DataType.DT_FLOAT: "float32",
+    DataType.DT_FLOAT16: "float16",
+    DataType.DT_INT8: "int8",
+    DataType.DT_UINT8: "uint8",
+    DataType.DT_INT16: "int16",
+    DataType.DT_UINT16: "uint16",
+    DataType.DT_INT32: "int32",
+    DataType.DT_INT64: "int64",
+    DataType.DT_UINT32: "uint32",
+    DataType.DT_UINT64: "uint64",
+    DataType.DT_BOOL: "bool",
+    DataType.DT_DOUBLE: "float64",
+    DataType.DT_COMPLEX64: "complex64",
+    DataType.DT_COMPLEX128: "complex128",
+    DataType.DT_BF16: "bfloat16",
+    DataType.DT_INT4: "int4",
+    DataType.DT_UINT1: "uint1",
+    DataType.DT_INT2: "int2",
+    DataType.DT_UINT2: "uint2",
+    DataType.DT_COMPLEX32: "complex32",
+    DataType.DT_HIFLOAT8: "hifloat8",
+    DataType.DT_FLOAT8_E5M2: "float8_e5m2",
+    DataType.DT_FLOAT8_E4M3FN: "float8_e4m3fn",
+    DataType.DT_FLOAT8_E8M0: "float8_e8m0fnu",
+    DataType.DT_FLOAT6_E3M2: "float6_e3m2",
+    DataType.DT_FLOAT6_E2M3: "float6_e2m3",
+    DataType.DT_FLOAT4_E2M1: "float4_e2m1fn",
+    DataType.DT_FLOAT4_E1M2: "float4_e1m2",
+    DataType.DT_HIFLOAT4: "hifloat4",
+    DataType.DT_HIFLOAT4_SCALE: "hifloat4_scale",
+}
+#: Integers that represent other numbers, by a scale that the dump does not record.
+_QUANTIZED = {
+    DataType.DT_DUAL_SUB_INT8: "int8",
+    DataType.DT_DUAL_SUB_UINT8: "uint8",
+    DataType.DT_QINT8: "int8",
+    DataType.DT_QINT16: "int16",
+    DataType.DT_QINT32: "int32",
+    DataType.DT_QUINT8: "uint8",
+    DataType.DT_QUINT16: "uint16",
+}
+_BYTE = from_name("uint8")
+#: By code: the element type, and the name in the header if it means something else.
+_TYPES: dict[int, tuple[ElementType, str]] = {
+    **{code: (from_name(name), "") for code, name in ELEMENT_TYPES.items()},
+    **{code: (from_name(name), DataType.Name(code)) for code, name in _QUANTIZED.items()},
+}
+_TYPE_NAMES: dict[int, str] = {code: name for name, code in DataType.items()}
+#: The names of all memory formats.
+FORMAT_NAMES: frozenset[str] = frozenset(name.removeprefix("FORMAT_") for name, _ in Format.items())
+_FORMATS: dict[int, str] = {code: name.removeprefix("FORMAT_") for name, code in Format.items()}
+#: Formats whose elements are in the order of the axes. For a tensor that is not 4-D, `NCHW` means `ND`.
+_PLAIN = frozenset(
+    [
+        *("ND", "MD", "CN", "NC", "NCL", "NCHW", "NHWC", "CHWN", "HWCN", "NCDHW", "NDHWC", "DHWCN", "DHWNC"),
+        *("RESERVED", "ALL", "NULL", "MAX"),
+    ]
+)
+
+#: Cached, because a dump has many files and few layouts.
+_convertible = lru_cache(maxsize=4096)(device_format.convertible)
+
+Described: TypeAlias = OpInput | OpOutput
+"""A message with a type and a shape."""
+Item: TypeAlias = OpInput | OpOutput | OpBuffer | Workspace
+"""A message with a payload."""
 
 
 class _PlacedItem(NamedTuple):
@@ -95,7 +179,14 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
     for _ in FieldWalk(lambda at, n: header[at : at + n], limit=MAX_FIELDS).fields(0, length):
         pass
     message = _parse(header)
-    return _headers(message, _placed_items(message, begin, file_size), read, file_size, head[:begin])
+    skips_absent = _skips_absent(message, begin, file_size)
+    placed: list[_PlacedItem] = []
+    offset = begin
+    for io, slot, item in _items(message):
+        size = 0 if skips_absent and _is_absent(item) else item.size
+        placed.append(_PlacedItem(io, slot, item, offset, size))
+        offset += size
+    return _headers(message, placed, read, file_size, head[:begin])
 
 
 def _parse(header: bytes) -> DumpData:
@@ -103,16 +194,6 @@ def _parse(header: bytes) -> DumpData:
         return DumpData.FromString(header)
     except DecodeError as exc:
         raise UnreadableTensor("its protobuf header is damaged") from exc
-
-
-def _placed_items(message: DumpData, begin: int, file_size: int) -> Iterator[_PlacedItem]:
-    """Yield all tensors of a file with payloads after its header, whose size must be exactly right."""
-    skip_absent = _skips_absent(message, begin, file_size)
-    offset = begin
-    for io, slot, item in _items(message):
-        size = 0 if skip_absent and _is_absent(item) else item.size
-        yield _PlacedItem(io, slot, item, offset, size)
-        offset += size
 
 
 def _skips_absent(message: DumpData, begin: int, file_size: int) -> bool:
@@ -139,14 +220,15 @@ def _is_absent(item: Item) -> bool:
 
 def _items(message: DumpData) -> Iterator[tuple[str, int, Item]]:
     """Yield io, slot and message of all tensors in the order of their payloads."""
-    for slot, item in enumerate(message.input):
-        yield "input", slot, item
-    for slot, output in enumerate(message.output):
-        yield "output", slot, output
-    for slot, buffer in enumerate(message.buffer):
-        yield "buffer", slot, buffer
-    for slot, space in enumerate(message.space):
-        yield "space", slot, space
+    groups: tuple[tuple[str, Iterable[Item]], ...] = (
+        ("input", message.input),
+        ("output", message.output),
+        ("buffer", message.buffer),
+        ("space", message.space),
+    )
+    for io, items in groups:
+        for slot, item in enumerate(items):
+            yield io, slot, item
 
 
 #: By number of a field of DumpData: its name, and the number of the field `data` in its message.
@@ -170,8 +252,7 @@ def _read_version_1(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
         if nbytes and item.size not in {0, nbytes}:
             raise UnreadableTensor(f"{io} {slot} has {nbytes} bytes, but its header says {item.size}")
         parts.append(_PlacedItem(io, slot, item, offset, nbytes))
-    parts.sort(key=lambda part: part.offset)
-    return _headers(message, parts, read, file_size, b"")
+    return _headers(message, sorted(parts, key=lambda part: part.offset), read, file_size, b"")
 
 
 _Places: TypeAlias = dict[str, list[tuple[int, int]]]
@@ -214,7 +295,7 @@ def _without_payloads(read: ReadAt, file_size: int) -> tuple[bytes, _Places]:
 
 
 def _headers(
-    message: DumpData, items: Iterable[_PlacedItem], read: ReadAt, file_size: int, head: bytes
+    message: DumpData, items: Sequence[_PlacedItem], read: ReadAt, file_size: int, head: bytes
 ) -> tuple[TensorHeader, ...]:
     """Return the headers of all tensors, given where they are and the beginning of the file."""
     if len(message.op_name) > _MAX_NAME_BYTES:
@@ -229,15 +310,14 @@ def _headers(
 
     headers: list[TensorHeader] = []
     previous_end = 0  # of the previous payload
-    all_items = tuple(items)
     # Each tensor carries the name: many tensors without bytes would take far more memory than the file has.
-    if len(message.op_name) * len(all_items) > _MAX_NAME_BYTES + 16 * file_size:
+    if len(message.op_name) * len(items) > _MAX_NAME_BYTES + 16 * file_size:
         raise UnreadableTensor(
-            f"has an operator name of {len(message.op_name)} bytes for each of {len(all_items)} tensors, "
+            f"has an operator name of {len(message.op_name)} bytes for each of {len(items)} tensors, "
             f"in a file of {file_size} bytes"
         )
-    for placed in all_items:
-        meaning = interpret(placed.io, placed.slot, placed.item, placed.size)
+    for placed in items:
+        meaning = _interpret(placed.io, placed.slot, placed.item, placed.size)
         end = placed.offset + meaning.nbytes
         headers.append(
             TensorHeader(
@@ -246,16 +326,142 @@ def _headers(
                 offset=placed.offset,
                 nbytes=meaning.nbytes,
                 lead=between(previous_end, placed.offset) if placed.offset > previous_end else b"",
-                tail=between(end, file_size) if placed is all_items[-1] and end < file_size else b"",
+                tail=between(end, file_size) if placed is items[-1] and end < file_size else b"",
                 device=meaning.device,
                 io=placed.io,
                 slot=placed.slot,
                 full_name=full_name,
-                format=format_name(placed.item),
+                format=_format_name(placed.item),
                 declared_dtype=meaning.declared_dtype,
                 problem=meaning.problem,
-                record=original_of(placed.item),
+                record=_original_of(placed.item),
             )
         )
         previous_end = end
     return tuple(headers)
+
+
+class _Meaning(NamedTuple):
+    """What the bytes of one tensor mean."""
+
+    element: ElementType
+    shape: tuple[int, ...]
+    nbytes: int
+    """Bytes of the payload, without padding."""
+    device: DeviceLayout | None = None
+    declared_dtype: str = ""
+    problem: str = ""
+
+
+def _interpret(io: str, slot: int, item: Item, size: int) -> _Meaning:
+    """Interpret the bytes of one tensor, of which the file has `size`."""
+    if isinstance(item, OpBuffer | Workspace):
+        return _Meaning(_BYTE, (size,), size)
+    is_known = item.data_type in _TYPES
+    unknown = _TYPE_NAMES.get(item.data_type) or f"data_type {item.data_type}"
+    element, declared = _TYPES.get(item.data_type, (_BYTE, unknown))
+    device_shape = _lengths(item.shape.dim)
+    if not size and (item.size or (is_known and device_shape and math.prod(device_shape))):
+        reason = "the file has no bytes of it" if item.address else "it had no device memory"
+        problem = f"not dumped: {reason} (shape {_signed(item.shape.dim)}, {item.size} bytes)"
+        return _Meaning(element, (0,), 0, None, declared, problem)
+    if not is_known:
+        return _Meaning(element, (size,), size, declared_dtype=declared)
+    if not device_shape:
+        shape, problem = _shape_by_size(item, element, size)
+        return _Meaning(element, shape, element.nbytes(math.prod(shape)), None, declared, problem)
+    meaning = _with_device_shape(f"{io} {slot}", item, size, element, device_shape)
+    return meaning if meaning.declared_dtype else meaning._replace(declared_dtype=declared)
+
+
+def _original_of(item: Item) -> str:
+    """Return, as a record, the operator of the model and its output that a tensor is; "" if not known.
+
+    Operators of the model that were fused into one have its name no more: the last of them has its outputs.
+    """
+    if not isinstance(item, OpOutput) or not item.original_op.name:
+        return ""
+    name = item.original_op.name.decode("utf-8", "replace")
+    original = {"name": name, "output": item.original_op.output_index}
+    return json.dumps({"tensor": {"original_op": original}})
+
+
+def _format_name(item: Item) -> str:
+    """Return the name of the memory format; "" if there is none."""
+    if isinstance(item, OpBuffer | Workspace):
+        return ""
+    # Some writers leave GE's encoding in it: sub-format and C0 in the higher bytes (GE, types.h).
+    code = item.format & 0xFF
+    return _FORMATS.get(code) or f"format {code}"
+
+
+def _with_device_shape(
+    name: str,
+    item: Described,
+    size: int,
+    element: ElementType,
+    device_shape: tuple[int, ...],
+) -> _Meaning:
+    if not is_addressable(device_shape, element.itemsize):
+        raise UnreadableTensor(f"{name} has a shape of more bytes than there are addresses")
+    nbytes = element.nbytes(math.prod(device_shape))
+    if nbytes <= size <= nbytes + MAX_PADDING_BYTES:
+        shape, layout, problem = _host_shape(item, element, device_shape)
+        return _Meaning(element, shape, nbytes, layout, "", problem)
+    needed = f"the {nbytes} of {element.name}, shape {device_shape}"
+    if size > nbytes:
+        problem = f"has {size} bytes, far more than {needed}; kept as bytes"
+        return _Meaning(_BYTE, (size,), size, None, _TYPE_NAMES[item.data_type], problem)
+    if not element.is_opaque:
+        raise UnreadableTensor(f"{name} has {size} bytes, fewer than {needed}")
+    problem = f"has {size} bytes, fewer than {needed}; the packing of this type is not known"
+    return _Meaning(element, (size,), size, problem=problem)
+
+
+def _host_shape(
+    item: Described, element: ElementType, device_shape: tuple[int, ...]
+) -> tuple[tuple[int, ...], DeviceLayout | None, str]:
+    """Return the shape to present, the layout that the payload has if it differs, and what is wrong."""
+    if not item.HasField("original_shape"):
+        return device_shape, None, ""
+    host_shape = _lengths(item.original_shape.dim, element.itemsize)
+    if not host_shape:
+        # Either a scalar, or not known.
+        return () if host_shape == () and device_shape == (1,) else device_shape, None, ""
+    name = _format_name(item)
+    is_plain = name in _PLAIN
+    if is_plain and host_shape == device_shape:
+        return host_shape, None, ""
+    # Only weights of a convolution have groups.
+    groups = max(item.sub_format, item.format >> 8 & 0xFFFF, 1) if name.startswith("FRACTAL_Z") else 1
+    layout = DeviceLayout(name, device_shape, groups)
+    if _convertible(layout, host_shape, element):
+        return host_shape, layout, ""
+    if host_shape == device_shape or (is_plain and math.prod(host_shape) == math.prod(device_shape)):
+        return host_shape, None, ""
+    return device_shape, None, f"kept in device shape: {name} does not convert it to {host_shape}"
+
+
+def _shape_by_size(item: Described, element: ElementType, size: int) -> tuple[tuple[int, ...], str]:
+    """Return the shape of a tensor whose device shape is empty or unknown, and what is wrong."""
+    problem = f"its shape {_signed(item.shape.dim)} is not known" if item.shape.dim else ""
+    host_shape = _lengths(item.original_shape.dim, element.itemsize)
+    if host_shape and _format_name(item) in _PLAIN and element.nbytes(math.prod(host_shape)) == size:
+        return host_shape, problem
+    if size == element.itemsize and not problem:
+        return (), problem
+    return (size * 8 // element.bits,), problem
+
+
+def _lengths(dims: Sequence[int], itemsize: int = 0) -> tuple[int, ...] | None:
+    """Return the lengths of axes; None if one is not known, or no array of such elements can have them."""
+    lengths = tuple(dims[: MAX_NDIM + 1])
+    if len(lengths) > MAX_NDIM or max(lengths, default=0) >= 2**62:
+        return None
+    return lengths if is_addressable(lengths, itemsize) else None
+
+
+def _signed(dims: Sequence[int]) -> str:
+    """Return lengths of axes as their writer meant them, where -1 means unknown."""
+    shown = [str(n - 2**64 if n >= 2**63 else n) for n in dims[:8]]
+    return f"({', '.join(shown)}{', ...' if len(dims) > len(shown) else ''})"

@@ -68,7 +68,7 @@ def _placed(read: ReadAt, archive: Archive, name: str, member: Member) -> Placed
             (name,),
             fortran_order=header.fortran_order,
         )
-    offset, nbytes = archive.place_compressed(read, member)
+    offset, nbytes = archive.place(read, member, compressed=True)
     if max(nbytes, member.nbytes) > MAX_VIEW_NBYTES:
         raise UnreadableTensor(
             f"its array {name:.80} is compressed and has {member.nbytes} bytes; "

@@ -17,7 +17,7 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from workers.errors import UnreadableTensor
 
@@ -25,7 +25,9 @@ MAGIC = 0x5A5A5A5A
 #: The longest record that is accepted, in bytes; also for JSON.
 MAX_RECORD_BYTES = 64 * 2**10
 _OLD_BYTES = 2048
-_PREAMBLE = struct.Struct("<6I")  # magic, version, valid, acc_type, rsv, data_len
+_PREAMBLE = struct.Struct("<6I")
+#: The words of the preamble, without the magic and the code of the unit.
+_ACCELERATOR = ("version", "valid", "rsv", "data_len")
 _WORD_BYTES = 8
 
 _TASK = ("model_id", "stream_id", "task_id", "task_type")
@@ -47,54 +49,18 @@ _UNITS = {
     "AICPU": (*_TASK, "context_id", "cpu_id", "thread_id", "status"),
     "SDMA": (*_TASK, "context_id", "thread_id", "src_addr", "dst_addr", "channel_id", "status"),
 }
-_CODES = tuple(_UNITS)
 #: The number of status words of AIC and AIV in version 1 of the magic layout.
 _LONG_STATUS = 4
 #: Written as hexadecimal text in JSON.
 _ADDRESSES = frozenset(["pc_start", "para_base", "src_addr", "dst_addr", "kernel_code"])
 
+#: The words that identify the task of an overflow.
+_FAILED = ("model_id", "stream_id", "task_id")
+
 Word: TypeAlias = int | tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RecordBlock:
-    """What one unit of the device reports."""
-
-    unit: str
-    """As the vendor's tools call it: `AI Core`, `AIV`, `SDMA`..."""
-    words: Mapping[str, Word]
-    """By name. Only a status can be several numbers."""
-    overflowed: bool
-
-    def number(self, name: str) -> int:
-        """Return a word that is a single number; 0 if the unit does not report it."""
-        word = self.words.get(name, 0)
-        return word if isinstance(word, int) else 0
-
-    @property
-    def status(self) -> tuple[int, ...]:
-        """The status words, whose bits tell the kind of overflow."""
-        word = self.words.get("status", 0)
-        return (word,) if isinstance(word, int) else word
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the words as the vendor's converter writes them."""
-        return {name: _word_json(name, word) for name, word in self.words.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Accelerator:
-    """The words before the block in the magic layout."""
-
-    version: int
-    valid: int
-    rsv: int
-    data_len: int
-    """Bytes of the block."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """One overflow, and the task in which it happened: its files have the same stream and task."""
 
     unit: str
@@ -102,46 +68,57 @@ class Failure:
     stream_id: int
     task_id: int
     status: tuple[int, ...]
+    """The status words, whose bits tell the kind of overflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverflowRecord:
     """The content of one overflow file."""
 
-    blocks: tuple[RecordBlock, ...]
-    accelerator: Accelerator | None = None
-    """None for the old layout."""
+    units: Mapping[str, Mapping[str, Word]]
+    """What each unit of the device reports: words by name, of which only a status can be several numbers. A
+    unit is named as the vendor's tools call it: `AI Core`, `AIV`, `SDMA`..."""
+    accelerator: Mapping[str, int] | None = None
+    """The words before the only block in the magic layout; None for the old one."""
 
     def failures(self) -> tuple[Failure, ...]:
-        """Return the overflows, one for each block that has one."""
-        return tuple(
-            Failure(
-                block.unit,
-                block.number("model_id"),
-                block.number("stream_id"),
-                block.number("task_id"),
-                block.status,
+        """Return the overflows, one for each unit that has one."""
+        failed = [
+            (unit, {name: _numbers(word) for name, word in words.items()})
+            for unit, words in self.units.items()
+            if (
+                self.accelerator["valid"]
+                if self.accelerator
+                else any(map(any, map(_numbers, words.values())))
             )
-            for block in self.blocks
-            if block.overflowed
+        ]
+        return tuple(
+            Failure(unit, *(words.get(name, (0,))[0] for name in _FAILED), words.get("status", (0,)))
+            for unit, words in failed
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return the same JSON as the vendor's converter (msaccucmp) writes for this record."""
-        accelerator = self.accelerator
-        if accelerator is None:
-            return {block.unit: block.to_json() for block in self.blocks}
-        return {
-            "magic": hex(MAGIC),
-            "version": accelerator.version,
-            "acc_list": {
-                "valid": accelerator.valid,
-                "acc_type": self.blocks[0].unit,
-                "rsv": accelerator.rsv,
-                "data_len": accelerator.data_len,
-                "data": self.blocks[0].to_json(),
-            },
+        units = {
+            unit: {name: _as_json(name, word) for name, word in words.items()}
+            for unit, words in self.units.items()
         }
+        if self.accelerator is None:
+            return units
+        ((unit, words),) = units.items()
+        version, valid, rsv, data_len = (self.accelerator[name] for name in _ACCELERATOR)
+        block = {"valid": valid, "acc_type": unit, "rsv": rsv, "data_len": data_len, "data": words}
+        return {"magic": hex(MAGIC), "version": version, "acc_list": block}
+
+
+def _as_json(name: str, word: Word) -> Any:
+    if isinstance(word, tuple):
+        return list(word)
+    return hex(word) if name in _ADDRESSES else word
+
+
+def _numbers(word: Word) -> tuple[int, ...]:
+    return (word,) if isinstance(word, int) else word
 
 
 def parse(payload: bytes) -> OverflowRecord:
@@ -156,40 +133,35 @@ def parse(payload: bytes) -> OverflowRecord:
         raise UnreadableTensor(
             f"has {len(payload)} bytes, but an overflow record of this layout has {_OLD_BYTES}"
         )
-    blocks = []
-    for unit, begin, more_begin, more_names in _OLD_UNITS:
-        words: dict[str, Word] = {
-            **_words(payload, begin, _OLD_TASK),
-            **_words(payload, more_begin, more_names),
+    return OverflowRecord(
+        {
+            unit: _words(payload, begin, _OLD_TASK) | _words(payload, more_begin, more_names)
+            for unit, begin, more_begin, more_names in _OLD_UNITS
         }
-        blocks.append(RecordBlock(unit, words, overflowed=any(words.values())))
-    return OverflowRecord(tuple(blocks))
+    )
 
 
 def _parse_magic(payload: bytes) -> OverflowRecord:
     _, version, valid, code, rsv, data_len = _PREAMBLE.unpack_from(payload)
-    if code >= len(_CODES):
+    if code >= len(_UNITS):
         raise UnreadableTensor(f"is an overflow record of the unknown unit {code}")
-    unit = _CODES[code]
-    names = _UNITS[unit]
-    long_status = _has_long_status(unit, version)
-    needed = _PREAMBLE.size + _WORD_BYTES * (len(names) + (_LONG_STATUS - 1) * long_status)
+    unit, names = list(_UNITS.items())[code]
+    # Version 1 of both kinds of cores has four status words in the place of the last one.
+    count = len(names) + (_LONG_STATUS - 1 if version == 1 and names is _CORE else 0)
+    needed = _PREAMBLE.size + _WORD_BYTES * count
     if len(payload) < needed:
         raise UnreadableTensor(f"has {len(payload)} bytes, but an overflow record of {unit} has {needed}")
-    words: dict[str, Word] = {**_words(payload, _PREAMBLE.size, names)}
-    if long_status:
+    words = _words(payload, _PREAMBLE.size, names)
+    if count > len(names):
         words["status"] = struct.unpack_from(
             f"<{_LONG_STATUS}Q", payload, needed - _WORD_BYTES * _LONG_STATUS
         )
-    block = RecordBlock(unit, words, overflowed=valid != 0)
-    return OverflowRecord((block,), Accelerator(version, valid, rsv, data_len))
+    return OverflowRecord(
+        {unit: words}, dict(zip(_ACCELERATOR, (version, valid, rsv, data_len), strict=True))
+    )
 
 
-def _has_long_status(unit: str, version: int) -> bool:
-    return version == 1 and unit in ("AIC", "AIV")
-
-
-def _words(payload: bytes, begin: int, names: tuple[str, ...]) -> dict[str, int]:
+def _words(payload: bytes, begin: int, names: tuple[str, ...]) -> dict[str, Word]:
     return dict(zip(names, struct.unpack_from(f"<{len(names)}Q", payload, begin), strict=True))
 
 
@@ -210,39 +182,29 @@ def parse_json(text: bytes) -> OverflowRecord:
     if not isinstance(content, dict):
         raise UnreadableTensor("is an overflow record that is not a JSON object")
     if "acc_list" in content:
-        return _parse_magic_json(content)
+        accelerator = content["acc_list"]
+        if not isinstance(accelerator, dict) or accelerator.get("acc_type") not in tuple(_UNITS):
+            raise UnreadableTensor("is an overflow record of an unknown unit")
+        unit = accelerator["acc_type"]
+        told = {**accelerator, "version": content.get("version")}
+        words = {name: _number("word", told.get(name)) for name in _ACCELERATOR}
+        return OverflowRecord({unit: _words_of_json(unit, accelerator.get("data"))}, words)
     # Converters keep this order; MindSpore sorts the units.
-    blocks = []
-    for unit, *_ in _OLD_UNITS:
-        if unit in content:
-            words = _words_of_json(unit, content[unit])
-            overflowed = any(any(word) if isinstance(word, tuple) else word for word in words.values())
-            blocks.append(RecordBlock(unit, words, overflowed=overflowed))
-    if not blocks:
+    units = {unit: _words_of_json(unit, content[unit]) for unit, *_ in _OLD_UNITS if unit in content}
+    if not units:
         raise UnreadableTensor("is JSON without any unit of an overflow record")
-    return OverflowRecord(tuple(blocks))
-
-
-def _parse_magic_json(content: Mapping[str, Any]) -> OverflowRecord:
-    accelerator = content["acc_list"]
-    if not isinstance(accelerator, dict) or accelerator.get("acc_type") not in _CODES:
-        raise UnreadableTensor("is an overflow record of an unknown unit")
-    numbers = [content.get("version"), *(accelerator.get(name) for name in ("valid", "rsv", "data_len"))]
-    version, valid, rsv, data_len = (_number("word", number) for number in numbers)
-    unit = accelerator["acc_type"]
-    block = RecordBlock(unit, _words_of_json(unit, accelerator.get("data")), overflowed=valid != 0)
-    return OverflowRecord((block,), Accelerator(version, valid, rsv, data_len))
+    return OverflowRecord(units)
 
 
 def _words_of_json(unit: str, content: object) -> dict[str, Word]:
     if not isinstance(content, dict):
         raise UnreadableTensor(f"is an overflow record without words of {unit}")
-    words: dict[str, Word] = {}
-    for name, value in content.items():
-        if isinstance(value, list):
-            words[name] = tuple(_number(name, number) for number in value)
-        else:
-            words[name] = _number(name, value)
+    words: dict[str, Word] = {
+        name: tuple(_number(name, number) for number in value)
+        if isinstance(value, list)
+        else _number(name, value)
+        for name, value in content.items()
+    }
     if "stream_id" not in words or "task_id" not in words:
         raise UnreadableTensor(f"is an overflow record that does not name the task of {unit}")
     return words
@@ -250,18 +212,10 @@ def _words_of_json(unit: str, content: object) -> dict[str, Word]:
 
 def _number(name: str, value: object) -> int:
     """Return a word of JSON: an integer, or hexadecimal text."""
-    number = value
-    if isinstance(value, str):
-        try:
-            number = int(value, 16)
-        except ValueError:
-            number = None
+    try:
+        number = int(value, 16) if isinstance(value, str) else value
+    except ValueError:
+        number = None
     if type(number) is not int or not 0 <= number < 2**64:
         raise UnreadableTensor(f"is an overflow record whose {name:.40} is not a number of 64 bits")
     return number
-
-
-def _word_json(name: str, word: Word) -> Any:
-    if isinstance(word, tuple):
-        return list(word)
-    return hex(word) if name in _ADDRESSES else word

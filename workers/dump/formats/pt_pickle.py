@@ -94,22 +94,6 @@ def unpickle(pickled: bytes) -> _Value:
     return Machine(pickled, FUNCTIONS).run()
 
 
-def _tensor_v2(*arguments: _Value) -> RebuiltTensor:
-    storage, offset, size, stride, _requires_grad, _hooks, metadata = arguments
-    return _tensor(storage, offset, size, stride, metadata=metadata)
-
-
-def _tensor_v3(*arguments: _Value) -> RebuiltTensor:
-    storage, offset, size, stride, _requires_grad, _hooks, dtype, metadata = arguments
-    return _tensor(storage, offset, size, stride, dtype=dtype, metadata=metadata)
-
-
-def _npu_tensor(*arguments: _Value) -> RebuiltTensor:
-    # The tensor was copied to the host first, and is in host layout; the last argument is its former format.
-    storage, offset, size, stride, _requires_grad, _hooks, _format = arguments
-    return _tensor(storage, offset, size, stride)
-
-
 def _tensor(
     storage: _Value,
     offset: _Value,
@@ -127,7 +111,11 @@ def _tensor(
         raise UnreadableTensor(f"its pickle has {describe_value(dtype)} for an element type")
     if not isinstance(metadata, dict | None):
         raise UnreadableTensor(f"its pickle has {describe_value(metadata)} for metadata")
-    pending = _pending(metadata or {})
+    # Operations that were not carried out on the stored elements.
+    pending = metadata or {}
+    for key, value in pending.items():
+        if key not in ("conj", "neg") or type(value) is not bool:
+            raise UnreadableTensor(f"its elements are not as they are stored: {key!s:.40}")
     return RebuiltTensor(
         storage=storage.kind,
         key=storage.key,
@@ -136,21 +124,9 @@ def _tensor(
         size=size,
         stride=stride,
         dtype=dtype.text if dtype else "",
-        conjugate="conj" in pending,
-        negative="neg" in pending,
+        conjugate=pending.get("conj", False),
+        negative=pending.get("neg", False),
     )
-
-
-def _pending(metadata: Mapping[str, _Value]) -> set[str]:
-    """Return the operations that were not carried out on the stored elements."""
-    for key, value in metadata.items():
-        if key not in ("conj", "neg") or type(value) is not bool:
-            raise UnreadableTensor(f"its elements are not as they are stored: {key!s:.40}")
-    return {key for key, value in metadata.items() if value}
-
-
-def _meta_tensor(dtype: _Value, size: _Value, *_rest: _Value) -> Composite:
-    return Composite("meta tensor without elements", {}, {"dtype": dtype, "shape": size})
 
 
 def _sparse_tensor(layout: _Value, data: _Value) -> Composite:
@@ -187,17 +163,16 @@ def _from_type(function: _Value, cls: _Value, arguments: _Value, state: _Value =
     if function.text.endswith("._rebuild_wrapper_subclass"):
         return Wrapper(cls.text, state)
     if function.text.endswith("._rebuild_njt") and arguments and isinstance(arguments[0], dict):
-        return _nested_tensor(arguments[0])
+        # A jagged nested tensor: the rows of all its tensors, and where each begins and ends.
+        parts = arguments[0]
+        members = {
+            name: parts[name] for name in ("values", "offsets", "lengths") if is_tensor(parts.get(name))
+        }
+        return Composite("nested tensor", members, {"ragged_axis": parts.get("_ragged_idx")})
     known = FUNCTIONS.get(function.text)
     if known is None or known.call is _from_type or not known.required <= len(arguments) <= known.maximum:
         return Instance(function.text, arguments, is_call=True, state=state)
     return known.call(*arguments, *[None] * (known.maximum - len(arguments)))
-
-
-def _nested_tensor(parts: Mapping[str, _Value]) -> Composite:
-    """Return a jagged nested tensor: the rows of all its tensors, and where each begins and ends."""
-    members = {name: parts[name] for name in ("values", "offsets", "lengths") if is_tensor(parts.get(name))}
-    return Composite("nested tensor", members, {"ragged_axis": parts.get("_ragged_idx")})
 
 
 def is_tensor(value: _Value) -> bool:
@@ -240,10 +215,6 @@ def _encoded(text: _Value, _encoding: _Value) -> bytes:
     return text.encode("latin-1", errors="replace")
 
 
-def _mapping(*_arguments: _Value) -> dict[_Value, _Value]:
-    return {}
-
-
 def _collected(values: _Value = None, *_rest: _Value) -> list[_Value] | tuple[_Value, ...]:
     # Not a copy: a pickle may collect the same values again and again.
     return values if isinstance(values, list | tuple) and values else []
@@ -256,17 +227,14 @@ def _attribute(owner: _Value, name: _Value) -> _Value:
     return Instance("builtins.getattr", (owner, name), is_call=True)
 
 
-def _first(value: _Value, *_rest: _Value) -> _Value:
-    return value
-
-
 def _are_lengths(value: _Value) -> bool:
     return isinstance(value, tuple) and len(value) <= MAX_NDIM and all(type(n) is int for n in value)
 
 
-FUNCTIONS = {
-    "collections.OrderedDict": Function(_mapping, 0, 1),
-    "collections.defaultdict": Function(_mapping, 0, 2),
+#: Behind storage, offset, size and stride stand whether it requires a gradient, and hooks.
+FUNCTIONS: Mapping[str, Function] = {
+    "collections.OrderedDict": Function(lambda *_: {}, 0, 1),
+    "collections.defaultdict": Function(lambda *_: {}, 0, 2),
     "collections.deque": Function(_collected, 0, 2),
     "builtins.getattr": Function(_attribute, 2, 2),
     "__builtin__.getattr": Function(_attribute, 2, 2),
@@ -275,19 +243,28 @@ FUNCTIONS = {
     "builtins.frozenset": Function(_collected, 0, 1),
     "__builtin__.frozenset": Function(_collected, 0, 1),
     "_codecs.encode": Function(_encoded, 2, 2),
-    "torch.Size": Function(_first, 1, 1),
-    "torch.device": Function(_first, 1, 2),
-    "torch.serialization._get_layout": Function(_first, 1, 1),
+    "torch.Size": Function(lambda value, *_: value, 1, 1),
+    "torch.device": Function(lambda value, *_: value, 1, 2),
+    "torch.serialization._get_layout": Function(lambda value, *_: value, 1, 1),
     "torch._tensor._rebuild_from_type_v2": Function(_from_type, 4, 4),
     "torch._tensor._rebuild_from_type": Function(_from_type, 3, 4),
-    "torch._utils._rebuild_meta_tensor_no_storage": Function(_meta_tensor, 2, 4),
-    "torch._utils._rebuild_parameter": Function(_first, 3, 3),
-    "torch._utils._rebuild_parameter_with_state": Function(_first, 4, 4),
+    "torch._utils._rebuild_meta_tensor_no_storage": Function(
+        lambda dtype, size, *_: Composite(
+            "meta tensor without elements", {}, {"dtype": dtype, "shape": size}
+        ),
+        2,
+        4,
+    ),
+    "torch._utils._rebuild_parameter": Function(lambda value, *_: value, 3, 3),
+    "torch._utils._rebuild_parameter_with_state": Function(lambda value, *_: value, 4, 4),
     "torch._utils._rebuild_qtensor": Function(_quantized_tensor, 7, 7),
     "torch._utils._rebuild_sparse_tensor": Function(_sparse_tensor, 2, 2),
     "torch._utils._rebuild_tensor": Function(_tensor, 4, 4),
-    "torch._utils._rebuild_tensor_v2": Function(_tensor_v2, 6, 7),
-    "torch._utils._rebuild_tensor_v3": Function(_tensor_v3, 7, 8),
-    "torch_npu.npu._format.Format": Function(_first, 1, 1),
-    "torch_npu.utils.storage._rebuild_npu_tensor": Function(_npu_tensor, 6, 7),
+    "torch._utils._rebuild_tensor_v2": Function(lambda *parts: _tensor(*parts[:4], metadata=parts[6]), 6, 7),
+    "torch._utils._rebuild_tensor_v3": Function(
+        lambda *parts: _tensor(*parts[:4], dtype=parts[6], metadata=parts[7]), 7, 8
+    ),
+    "torch_npu.npu._format.Format": Function(lambda value, *_: value, 1, 1),
+    # The tensor was copied to the host first, and is in host layout; the last argument is its former format.
+    "torch_npu.utils.storage._rebuild_npu_tensor": Function(lambda *parts: _tensor(*parts[:4]), 6, 7),
 }

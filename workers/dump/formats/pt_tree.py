@@ -113,7 +113,15 @@ class _Walk:
         if any(value is holder for holder in self._open):
             return _ITSELF
         self._open.append(value)
-        rest = self._holder(value, path)
+        match value:
+            case Composite() | Wrapper():
+                rest = self._composite(value.unwrapped() if isinstance(value, Wrapper) else value, path)
+            case dict():
+                rest = self._members(value.items(), path)
+            case list() | tuple():
+                rest = self._sequence(value, path)
+            case _:
+                rest = self._instance(value, path)
         self._open.pop()
         return rest
 
@@ -131,25 +139,11 @@ class _Walk:
         self.tensors.append(FoundTensor(path, tensor))
         return _TENSOR
 
-    def _holder(self, value: _Value, path: _Path) -> _Value:
-        match value:
-            case Composite():
-                return self._composite(value, path)
-            case Wrapper():
-                return self._composite(value.unwrapped(), path)
-            case dict():
-                return self._members(value.items(), path)
-            case list() | tuple():
-                return self._sequence(value, path)
-            case _:
-                return self._instance(value, path)
-
     def _members(self, items: Iterable[tuple[_Value, _Value]], path: _Path) -> _Value:
         rest: dict[str, _Value] = {}
         count = 0
-        for key, member in items:
-            text = self._text(_key(key, count))
-            count += 1
+        for count, (key, member) in enumerate(items, start=1):
+            text = self._text(_key(key, count - 1))
             plain = self.visit(member, (*path, text))
             if plain is not _TENSOR:
                 rest[text] = plain
@@ -168,10 +162,9 @@ class _Walk:
         for name, member in value.members.items():
             self.visit(member, (*path, name) if name else path)
         left = self._left
-        attributes = {
-            "kind": self._text(value.kind),
-            **_as_dict(self.visit(dict(value.attributes), path)),
-        }
+        kind = {"kind": self._text(value.kind)}
+        rest = self.visit(dict(value.attributes), path)
+        attributes = kind if rest is _TENSOR else {**kind, **rest}
         if len(self.tensors) == first:
             return attributes
         # Each tensor has all of these attributes.
@@ -182,19 +175,17 @@ class _Walk:
         return _TENSOR
 
     def _instance(self, value: Instance, path: _Path) -> _Value:
-        inline = _as_array(value)
-        if inline is not None:
+        if (inline := _as_array(value)) is not None:
             return self._tensor(inline, path)
-        scalar = _as_scalar(value)
-        if scalar is not None:
-            return scalar
+        match value.arguments:
+            case (dtype, bytes(content)) if value.name.endswith("multiarray.scalar") and _descr(dtype):
+                return f"{_descr(dtype)}: {content.hex():.64}"
         if value.is_call:
             self.foreign.append(value.name)
         before = len(self.tensors)
-        rest = {
-            "class": self._text(value.name),
-            **_as_dict(self._members(_parts(value), path)),
-        }
+        name = {"class": self._text(value.name)}
+        members = self._members(_parts(value), path)
+        rest = name if members is _TENSOR else {**name, **members}
         return _TENSOR if len(self.tensors) > before and len(rest) == 1 else rest
 
 
@@ -221,25 +212,15 @@ def _parts(value: Instance) -> Iterator[tuple[_Value, _Value]]:
 
 def _as_array(value: Instance) -> InlineTensor | None:
     """Return an array of numpy; None if this is none, or one of objects."""
-    if not value.name.endswith("multiarray._reconstruct") or not isinstance(value.state, tuple):
-        return None
     match value.state:
-        case (int(), tuple(shape), dtype, bool(fortran), bytes(content)) if all(
-            type(n) is int for n in shape
+        case (int(), tuple(shape), dtype, bool(fortran), bytes(content)) if (
+            value.name.endswith("multiarray._reconstruct")
+            and isinstance(value.state, tuple)
+            and all(type(n) is int for n in shape)
         ):
             descr = _descr(dtype)
-            return None if descr is None else InlineTensor(descr, shape, content, fortran)
-        case _:
-            return None
-
-
-def _as_scalar(value: Instance) -> str | None:
-    """Return a scalar of numpy as text; None if this is none."""
-    match value.arguments:
-        case (dtype, bytes(content)) if value.name.endswith("multiarray.scalar") and _descr(dtype):
-            return f"{_descr(dtype)}: {content.hex():.64}"
-        case _:
-            return None
+            return InlineTensor(descr, shape, content, fortran) if descr else None
+    return None
 
 
 def _descr(dtype: _Value) -> str | None:
@@ -252,10 +233,6 @@ def _descr(dtype: _Value) -> str | None:
     return f"{order}{name}"
 
 
-def _as_dict(rest: _Value) -> dict[str, _Value]:
-    return rest if isinstance(rest, dict) else {}
-
-
 def _key(key: _Value, number: int) -> str:
     """Return the text of a key, given its place in its dictionary."""
     if not isinstance(key, OpaqueKey):
@@ -263,7 +240,9 @@ def _key(key: _Value, number: int) -> str:
     match key.value:
         case int():
             return str(key.value)
-        case tuple(members) if len(members) <= _MAX_KEY_MEMBERS and all(map(_is_simple, members)):
+        case tuple(members) if len(members) <= _MAX_KEY_MEMBERS and all(
+            isinstance(member, str | int | float | bytes | Global | None) for member in members
+        ):
             return f"({', '.join(repr(_plain(member)) for member in members)})"
         case Instance(name):
             return f"{name} {number}"
@@ -271,10 +250,6 @@ def _key(key: _Value, number: int) -> str:
             return f"tensor {number}"
         case other:
             return f"{describe_value(other)} {number}"
-
-
-def _is_simple(value: _Value) -> bool:
-    return isinstance(value, str | int | float | bytes | Global | None)
 
 
 def _plain(value: _Value) -> _Value:  # noqa: PLR0911  (one return for each kind)

@@ -29,10 +29,9 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from workers.arrays.statistics import COUNT_FIELDS, Statistics
@@ -128,21 +127,19 @@ class _MalformedLine(ValueError):
     """A line is not a row of its table."""
 
 
-@dataclass(frozen=True, slots=True)
-class _StatisticColumns:
-    """What the columns of a table hold."""
+class _Columns(NamedTuple):
+    """What the columns of a table hold, by their indices."""
 
     count: int
-    place: Mapping[str, int]
-    """Indices of the columns that identify the tensor of a row, by the fields of `StatisticRow`."""
-    optional: tuple[tuple[str, int, Callable[[str], Any]], ...]
-    """Those of them that a table may lack: field, index, and the function that parses the text."""
-    names: tuple[str, ...]
-    """The names of the other columns."""
-    texts: Callable[[list[str]], tuple[str, ...]]
-    """Returns the fields of those from a row."""
-    numbers: Callable[[list[str]], tuple[str, ...]]
-    """Returns the fields of those that must be numbers from a row."""
+    facts: tuple[tuple[str, int, Callable[[str], Any]], ...]
+    """Those that tell of which tensor a row is: field of `StatisticRow`, index, and what parses the text."""
+    shape: int
+    statistics: Mapping[str, int]
+    """The others, by their names in the header."""
+    numbers: tuple[int, ...]
+    """Those of the others that must be numbers."""
+    has_op: bool
+    """Whether rows tell the operator, which CANN's do not."""
 
 
 def parse(data: bytes) -> StatisticTable:
@@ -153,7 +150,7 @@ def parse(data: bytes) -> StatisticTable:
     rows: list[StatisticRow] = []
     problems: list[str] = []
     left_out = 0
-    columns: _StatisticColumns | None = None
+    columns: _Columns | None = None
     for number, line in _lines(data):
         try:
             fields = _split(line)
@@ -185,16 +182,12 @@ def statistics(row: StatisticRow) -> Statistics:
             values[field] = value
     if 0.0 in values.values() and tuple(map(str.casefold, names)) == _DEVICE_COLUMNS:
         values = {field: value for field, value in values.items() if value}
-    _drop_impossible(values, row.shape)
-    return Statistics(**_with_infinities(values))
-
-
-def _drop_impossible(values: dict[str, float], shape: tuple[int, ...]) -> None:
-    if values.get("count") == 0 and 0 not in shape:
+    if values.get("count") == 0 and 0 not in row.shape:
         del values["count"]
     if values.get("min", -math.inf) > values.get("max", math.inf):
         # The values from which the writer started its search, in a tensor without any number.
         del values["min"], values["max"]
+    return Statistics(**_with_infinities(values))
 
 
 def checksum(row: StatisticRow) -> str:
@@ -240,10 +233,6 @@ def _lines(data: bytes) -> Iterator[tuple[int, str]]:
 def _split(line: str) -> list[str]:
     if '"' not in line:
         return line.split(",")
-    before, _, rest = line.partition('"')
-    quoted, _, after = rest.partition('"')
-    if before.endswith(",") and after.startswith(",") and '"' not in after:
-        return [*before[:-1].split(","), quoted, *after[1:].split(",")]
     try:
         # Line by line, so that an unpaired quote spoils only one line.
         return next(csv.reader((line,)))
@@ -251,82 +240,61 @@ def _split(line: str) -> list[str]:
         raise _MalformedLine(str(exc)) from exc
 
 
-def _columns(fields: list[str]) -> _StatisticColumns:
+def _columns(fields: list[str]) -> _Columns:
     names = [field.strip() for field in fields]
     names = names[:-1] if names[-1] == "" else names
     if len(names) > _MAX_COLUMNS:
         raise _MalformedLine(f"{len(names)} columns; a table of statistics has at most {_MAX_COLUMNS}")
-    place, others = _indices(names)
+    place: dict[str, int] = {}
+    statistics: dict[str, int] = {}
+    for index, name in enumerate(names):
+        field = _PLACE.get(name.casefold())
+        (place if field else statistics).setdefault(field or name, index)
     if missing := [field for field in _NEEDED if field not in place]:
         raise _MalformedLine(f"the header of a table of statistics has no column for {', '.join(missing)}")
-    numbers = [index for name, index in others.items() if name.casefold() in _NUMBERS]
-    return _StatisticColumns(
+    return _Columns(
         len(names),
-        place,
-        tuple((field, place[field], parse_text) for field, parse_text in _OPTIONAL if field in place),
-        tuple(others),
-        _picker(list(others.values())),
-        _picker(numbers),
+        tuple((field, place[field], parse_text) for field, parse_text in _FACTS.items() if field in place),
+        place["shape"],
+        statistics,
+        tuple(index for name, index in statistics.items() if name.casefold() in _NUMBERS),
+        "op_type" in place,
     )
 
 
-def _indices(names: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the indices of columns that identify a tensor, by field of `StatisticRow`; others, by name."""
-    place: dict[str, int] = {}
-    others: dict[str, int] = {}
-    for index, name in enumerate(names):
-        if field := _PLACE.get(name.casefold()):
-            place.setdefault(field, index)
-        else:
-            others.setdefault(name, index)
-    return place, others
-
-
-def _picker(indices: list[int]) -> Callable[[list[str]], tuple[str, ...]]:
-    if len(indices) > 1:
-        return itemgetter(*indices)
-    return lambda fields: tuple(fields[index] for index in indices)
-
-
-def _row(number: int, fields: list[str], columns: _StatisticColumns) -> StatisticRow:
-    at = columns.place
-    if len(fields) != columns.count or fields[at["shape"]].startswith("("):
+def _row(number: int, fields: list[str], columns: _Columns) -> StatisticRow:
+    if len(fields) != columns.count or fields[columns.shape].startswith("("):
         fields = _aligned(fields, columns)
-    _check_numbers(columns.numbers(fields))
-    io = fields[at["io"]].lower()
+    for index in columns.numbers:
+        _number(fields[index])
+    facts = {field: parse_text(fields[index]) for field, index, parse_text in columns.facts}
+    return StatisticRow(
+        number, columns={name: fields[index] for name, index in columns.statistics.items()}, **facts
+    )
+
+
+def _io(text: str) -> str:
+    io = text.lower()
     if io not in ("input", "output"):
         raise _MalformedLine(f"neither input nor output: {io[:40]!r}")
-    return StatisticRow(
-        number,
-        io,
-        _integer(fields[at["slot"]]),
-        _word(fields[at["dtype"]]),
-        _shape(fields[at["shape"]]),
-        dict(zip(columns.names, columns.texts(fields), strict=True)),
-        **{field: parse_text(fields[index]) for field, index, parse_text in columns.optional},
-    )
+    return io
 
 
-def _aligned(fields: list[str], columns: _StatisticColumns) -> list[str]:
+def _aligned(fields: list[str], columns: _Columns) -> list[str]:
     """Return as many fields as the header has, if it is clear which they are."""
-    at = columns.place["shape"]
-    fields = _with_whole_shape(fields, at)
+    at = columns.shape
+    if len(fields) > at and fields[at].startswith("(") and not fields[at].endswith(")"):
+        # A shape `(2,3)` without quotes was split at its commas.
+        end = next((index for index in range(at, len(fields)) if fields[index].endswith(")")), at)
+        fields = [*fields[:at], ",".join(fields[at : end + 1]), *fields[end + 1 :]]
     if len(fields) == columns.count + 1 and fields[-1] == "":
         return fields[:-1]
-    if "op_type" not in columns.place and set(fields[at + 1 :]) == {"NA"} and len(fields) < columns.count:
+    if not columns.has_op and set(fields[at + 1 :]) == {"NA"} and len(fields) < columns.count:
         # CANN leaves the count out for types for which it has no statistics.
         return fields + [""] * (columns.count - len(fields))
     if len(fields) != columns.count:
         raise _MalformedLine(f"{len(fields)} fields where the header has {columns.count}")
     return fields
-
-
-def _with_whole_shape(fields: list[str], at: int) -> list[str]:
-    """Return the fields with a shape `(2,3)`, which was split at its commas, as one field."""
-    if len(fields) <= at or not fields[at].startswith("(") or fields[at].endswith(")"):
-        return fields
-    end = next((index for index in range(at, len(fields)) if fields[index].endswith(")")), at)
-    return [*fields[:at], ",".join(fields[at : end + 1]), *fields[end + 1 :]]
 
 
 def _integer(text: str) -> int:
@@ -351,14 +319,6 @@ def _word(text: str) -> str:
     return text
 
 
-def _check_numbers(texts: tuple[str, ...]) -> None:
-    try:
-        list(map(float, texts))
-    except ValueError:
-        for text in texts:
-            _number(text)
-
-
 def _number(text: str) -> float:
     try:
         return float(text)
@@ -368,14 +328,8 @@ def _number(text: str) -> float:
         raise _MalformedLine(f"not a number: {text[:40]!r}") from None
 
 
-def _shape(text: str) -> tuple[int, ...]:
-    if len(text) > _MAX_SHAPE_LENGTH:
-        raise _MalformedLine(f"not a shape: {text[:40]!r}")
-    return _short_shape(text)
-
-
 @lru_cache(maxsize=1024)
-def _short_shape(text: str) -> tuple[int, ...]:
+def _shape(text: str) -> tuple[int, ...]:
     if text == "-":  # CANN's word for a scalar
         return ()
     if text.startswith("(") and text.endswith(")"):
@@ -383,18 +337,22 @@ def _short_shape(text: str) -> tuple[int, ...]:
         parts = [] if parts == [""] else parts
     else:
         parts = text.split("x")
-    if not all(part.isdecimal() and len(part) <= 18 for part in parts):
+    if len(text) > _MAX_SHAPE_LENGTH or not all(part.isdecimal() and len(part) <= 18 for part in parts):
         raise _MalformedLine(f"not a shape: {text[:40]!r}")
     return tuple(map(int, parts))
 
 
-#: The fields of `StatisticRow` that a table may lack, and how they are parsed.
-_OPTIONAL: tuple[tuple[str, Callable[[str], Any]], ...] = (
-    ("op_type", str),
-    ("op_name", str),
-    ("task", _identifier),
-    ("stream", _identifier),
-    ("timestamp", _integer),
-    ("format", _word),
-    ("nbytes", _integer),
-)
+#: The fields of `StatisticRow` that identify the tensor, and how they are parsed.
+_FACTS: Mapping[str, Callable[[str], Any]] = {
+    "io": _io,
+    "slot": _integer,
+    "dtype": _word,
+    "shape": _shape,
+    "op_type": str,
+    "op_name": str,
+    "task": _identifier,
+    "stream": _identifier,
+    "timestamp": _integer,
+    "format": _word,
+    "nbytes": _integer,
+}

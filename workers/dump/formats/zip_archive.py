@@ -65,25 +65,14 @@ class Archive:
     """By name, in the order of the directory."""
     directory_offset: int
 
-    def place(self, read: ReadAt, member: Member) -> tuple[int, int]:
-        """Return offset and length of the content of a member.
+    def place(self, read: ReadAt, member: Member, *, compressed: bool = False) -> tuple[int, int]:
+        """Return offset and length of the content of a member, or of its compressed bytes.
 
         Raises:
-            UnreadableTensor: it is compressed, encrypted, or not inside of the archive.
+            UnreadableTensor: it is compressed or encrypted, or not inside of the archive.
         """
-        if not member.is_stored:
+        if not compressed and not member.is_stored:
             raise UnreadableTensor(f"its member {member.name:.80} is compressed or encrypted")
-        return self._content(read, member), member.nbytes
-
-    def place_compressed(self, read: ReadAt, member: Member) -> tuple[int, int]:
-        """Return offset and length of the compressed bytes of a member.
-
-        Raises:
-            UnreadableTensor: it is not inside of the archive.
-        """
-        return self._content(read, member), member.stored_nbytes
-
-    def _content(self, read: ReadAt, member: Member) -> int:
         if member.header_offset + _LOCAL.size > self.directory_offset:
             raise UnreadableTensor(f"its member {member.name:.80} is outside of the archive")
         header = _LOCAL.unpack(read_exactly(read, member.header_offset, _LOCAL.size))
@@ -96,7 +85,7 @@ class Archive:
             raise UnreadableTensor(
                 f"its member {member.name:.80} of {member.stored_nbytes} bytes is outside of the archive"
             )
-        return offset
+        return offset, member.stored_nbytes
 
 
 def open_archive(read: ReadAt, file_size: int) -> Archive:
@@ -106,18 +95,6 @@ def open_archive(read: ReadAt, file_size: int) -> Archive:
         Truncated: the file ends before the zip does.
         UnreadableTensor: it is damaged.
     """
-    offset, directory = _read_directory(read, file_size)
-    return Archive(_parse_directory(directory), offset)
-
-
-def end_places(end: bytes) -> tuple[int, int]:
-    """Return offset and length of the central directory, as the record at the end of a zip has them."""
-    _, _, _, _, _, nbytes, offset, _ = _END.unpack(end)
-    return offset, nbytes
-
-
-def _read_directory(read: ReadAt, file_size: int) -> tuple[int, bytes]:
-    """Return the offset of the central directory, and its bytes."""
     end_offset, end = _find_end(read, file_size)
     _, _, _, _, count, nbytes, offset, _ = _END.unpack(end)
     if count == 0xFFFF or TOO_SMALL in (nbytes, offset):
@@ -128,7 +105,7 @@ def _read_directory(read: ReadAt, file_size: int) -> tuple[int, bytes]:
         )
     if nbytes > MAX_DIRECTORY_NBYTES:
         raise UnreadableTensor(f"its zip directory has {nbytes} bytes")
-    return offset, read_exactly(read, offset, nbytes)
+    return Archive(_parse_directory(read_exactly(read, offset, nbytes)), offset)
 
 
 def _find_end(read: ReadAt, file_size: int) -> tuple[int, bytes]:
@@ -164,26 +141,11 @@ def _parse_directory(directory: bytes) -> dict[str, Member]:
     while at < len(directory):
         if len(directory) - at < _ENTRY.size:
             raise UnreadableTensor(f"its zip directory ends in the middle of an entry, at byte {at}")
-        (
-            magic,
-            _,
-            _,
-            flags,
-            method,
-            _,
-            _,
-            crc,
-            stored,
-            nbytes,
-            name_n,
-            extra_n,
-            comment_n,
-            _,
-            _,
-            _,
-            offset,
-        ) = _ENTRY.unpack_from(directory, at)
-        after = at + _ENTRY.size + name_n + extra_n + comment_n
+        magic, _, _, flags, method, _, _, crc, stored, nbytes, *lengths, _, _, _, offset = _ENTRY.unpack_from(
+            directory, at
+        )
+        name_n, extra_n, _ = lengths
+        after = at + _ENTRY.size + sum(lengths)
         if magic != b"PK\x01\x02" or after > len(directory):
             raise UnreadableTensor(f"its zip directory is damaged at byte {at}")
         at += _ENTRY.size

@@ -10,7 +10,7 @@ from tests.dump_data_writer import (
     dump_data,
 )
 from workers.arrays.device_format import DeviceLayout
-from workers.dump.formats.dump_data_tensor import MAX_PADDING_BYTES
+from workers.dump.formats.dump_data import MAX_PADDING_BYTES
 from workers.errors import UnreadableTensor
 
 

@@ -45,7 +45,7 @@ def test_compressed_member_has_no_place_as_it_is() -> None:
     assert (member.is_deflated, member.is_stored) == (True, False)
     with pytest.raises(UnreadableTensor, match="a/data/0 is compressed or encrypted"):
         archive.place(reader(file), member)
-    offset, nbytes = archive.place_compressed(reader(file), member)
+    offset, nbytes = archive.place(reader(file), member, compressed=True)
     assert (nbytes, file[offset - 8 : offset]) == (member.stored_nbytes, b"a/data/0")
 
 
