@@ -8,7 +8,7 @@ from typing import Any
 #: Sharding imports the compiler of PyTorch, which takes seconds: once for all ranks.
 _PRELOADED = [
     *("torch", "torch.nn.parallel", "torch.distributed.fsdp", "torch._dynamo"),
-    *("ingest.recording.record", "workers.arrays.compiled.kernel_cache"),
+    *("ingest.recording.record", "workers.arrays.compiled.kernel_objects"),
 ]
 
 

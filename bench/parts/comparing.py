@@ -31,7 +31,7 @@ from bench.setting import PROFILE, Setting, ingest, workers
 from bench.stages import as_a_command
 from ingest.api import open_store
 from ingest.questions.compare import Comparison, compare
-from workers.arrays.compiled import comparison_kernels, kernels
+from workers.arrays.compiled import kernels
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -45,7 +45,6 @@ _TIME = re.compile(r"\.\d{16}\.")
 
 def measure(setting: Setting) -> Iterator[Measure]:
     """Yield times on the disk."""
-    comparison_kernels.warm_up()
     kernels.warm_up()  # chunks are decoded in this process, too
     with workers() as client:
         times = _times(client, setting, is_replicated)

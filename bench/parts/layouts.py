@@ -22,7 +22,7 @@ from bench.parts.memory import peak_memory
 from bench.setting import Setting, ingest, workers
 from ingest.api import open_store
 from ingest.questions.compare import Verdict, compare
-from workers.arrays.compiled import comparison_kernels
+from workers.arrays.compiled import kernels
 from workers.model import MIB
 from workers.store.backends.wrappers import ObservedObjects
 
@@ -106,7 +106,7 @@ def _counting(requests: list[str], method: Callable[..., Any]) -> Callable[..., 
 def main() -> None:
     """Run one contender, and print its figures."""
     what, a, b = sys.argv[1:]
-    comparison_kernels.warm_up()
+    kernels.warm_up()
     requests: list[str] = []
     _counted(requests)
     started = time.process_time()

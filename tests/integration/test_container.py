@@ -139,9 +139,8 @@ class TestImage:
     def test_kernels_are_loaded_and_not_compiled(self, image: Image) -> None:
         code = """if True:
             import sys
-            from workers.arrays.compiled import comparison_kernels, kernels
+            from workers.arrays.compiled import kernels
             kernels.warm_up()
-            comparison_kernels.warm_up()
             print("numba" in sys.modules)
         """
         assert image.run("python", "-c", code, env=image.environment()).stdout.split() == ["False"]

@@ -5,8 +5,6 @@ kernels.py, *_kernels.py    what others call
 bitshuffle_code.py          the shuffles of Blosc, as LLVM code
 kernel_entries.py,          object code of all of these: its entries, its files
 kernel_objects.py
-kernel_cache.py,            where compiled code is kept, and for which processor it is made
-kernel_target.py,
+kernel_target.py,           for which processor it is made
 ship_kernels.py
-lazy_compile.py             compiling on first use
 """

@@ -1,7 +1,7 @@
 """How two tensors differ, by compiled loops.
 
 Like those of `workers.arrays.compiled.kernels`, they are object code, so that a comparison does not import
-numba; until that was made, numba compiles them on first use.
+numba.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.compiled import comparison_loops, kernels
-from workers.arrays.compiled.comparison_loops import BLOCK, PLACES
+from workers.arrays.compiled import kernels
+from workers.arrays.compiled.comparison_loops import PLACES
 
 
 def new_state() -> npt.NDArray[np.float64]:
@@ -34,18 +34,6 @@ def accumulate(
         state: from `new_state`.
         scratch: (4, BLOCK); overwritten.
     """
-    words = scratch.view(np.int64)
-    loops = kernels.entries()
-    if loops is None:
-        comparison_loops.run(a, b, state, scratch, words)
-    else:
-        places = [kernels.address(array) for array in (a, b, state, scratch)]
-        loops[f"compare_f{a.itemsize}_f{b.itemsize}"](*places, a.size)
-    return int(words[0, 0])
-
-
-def warm_up() -> None:
-    """Load the loops, or compile them and keep them, for every type of element."""
-    kernels.warm_up()
-    for code in ("f4", "f8"):
-        accumulate(np.zeros(1, code), np.zeros(1, code), new_state(), np.zeros((4, BLOCK)))
+    places = [kernels.address(array) for array in (a, b, state, scratch)]
+    kernels.entries()[f"compare_f{a.itemsize}_f{b.itemsize}"](*places, a.size)
+    return int(scratch.view(np.int64)[0, 0])

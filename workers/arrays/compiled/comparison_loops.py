@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from workers.arrays.compiled.lazy_compile import compiled
+from workers.arrays.compiled.kernel_loops import compiled
 
 #: Elements per block: the two arrays of float64 that are computed from it take 32 KiB.
 BLOCK: Final = 2048

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.compiled import histogram_loops, kernels
+from workers.arrays.compiled import kernels
 from workers.arrays.compiled.histogram_loops import BINS, LAST, LOWEST_EXPONENT, TABLES, WIDTH
 from workers.arrays.compiled.kernels import address
 
@@ -74,17 +74,11 @@ def count_floats(values: npt.NDArray[Any], counts: Counts) -> None:
         values: 1-D and contiguous, float32 or float64 in native byte order.
         counts: what they are added to.
     """
-    entries, tables = kernels.entries(), counts.tables
     counts.make_room(values.size)
-    if values.dtype.itemsize == 4:
-        if entries is not None:
-            entries["histogram_f4"](address(values), values.size, counts.tables_address)
-        else:
-            histogram_loops.count_float32(values.view(np.int32), tables)
-    elif entries is not None:
-        entries["histogram_f8"](address(values), values.size, _BIN_ADDRESS, counts.tables_address)
-    else:
-        histogram_loops.count_float64(values.view(np.int64), _BIN_OF_FLOAT64, tables)
+    size = values.dtype.itemsize
+    bin_of = () if size == 4 else (_BIN_ADDRESS,)
+    entry = kernels.entries()[f"histogram_f{size}"]
+    entry(address(values), values.size, *bin_of, counts.tables_address)
 
 
 def accumulate_floats(values: npt.NDArray[Any], state: npt.NDArray[np.float64], counts: Counts) -> None:
@@ -95,13 +89,8 @@ def accumulate_floats(values: npt.NDArray[Any], state: npt.NDArray[np.float64], 
         state: from `kernels.new_state`.
         counts: what they are added to.
     """
-    entries = kernels.entries()
-    if entries is None:
-        kernels.accumulate(values, state)
-        count_floats(values, counts)
-        return
     counts.make_room(values.size)
-    entry = entries[f"counted_f{values.dtype.itemsize}"]
+    entry = kernels.entries()[f"counted_f{values.dtype.itemsize}"]
     scratch, tables = kernels.scratch_address(), counts.tables_address
     entry(address(values), values.size, scratch, address(state), _BIN_ADDRESS, tables)
 
@@ -130,15 +119,10 @@ def sparse(counts: Counts, pos_inf: int, neg_inf: int) -> npt.NDArray[np.int64]:
         (bin, 3): exponent, number of positive and of negative elements, by exponent. The magnitudes of an
         exponent e are in (2**e, 2**(e+1)].
     """
-    out = counts.rows
-    entries = kernels.entries()
-    if entries is not None:
-        entry = entries["histogram_sparse"]
-        entry(counts.tables_address, counts.totals_address, pos_inf, neg_inf, counts.rows_address)
-    else:
-        histogram_loops.add_tables(counts.tables, counts.totals)
-        histogram_loops.write_sparse(counts.totals, pos_inf, neg_inf, out)
+    entry = kernels.entries()["histogram_sparse"]
+    entry(counts.tables_address, counts.totals_address, pos_inf, neg_inf, counts.rows_address)
     counts.begin()
+    out = counts.rows
     return out[: out[-1, 0]].copy()
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from workers.arrays.compiled.lazy_compile import compiled
+from workers.arrays.compiled.kernel_loops import compiled
 
 #: Bins of one sign. Bin b holds magnitudes in (2**(b-127), 2**(b-126)]; bin 0 begins at 0, and `LAST` has no
 #: end for types with larger numbers than float32. Bin 255 receives zeros and NaN, which are not kept.

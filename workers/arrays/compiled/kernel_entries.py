@@ -5,12 +5,14 @@ Importing this module imports numba.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 from numba import types
+from numba.core import config
 from numba.core.registry import cpu_target
 
 from workers.arrays.compiled import (
@@ -20,9 +22,9 @@ from workers.arrays.compiled import (
     comparison_loops,
     histogram_loops,
     kernel_loops,
+    kernel_target,
     marginal_loops,
 )
-from workers.arrays.compiled.lazy_compile import compile_now
 
 carray: Any = vars(numba)["carray"]  # the type stubs of numba lack it
 
@@ -40,10 +42,14 @@ class MadeEntry(NamedTuple):
 
 def compile_all() -> list[MadeEntry]:
     """Compile the entries for each type of element."""
-    compile_now(comparison_loops.__name__)
-    compile_now(histogram_loops.__name__)
-    compile_now(marginal_loops.__name__)
-    compile_now(kernel_loops.__name__)  # what numba compiles must not meet a function that still waits
+    # The target is set first, because numba reads it when it makes the first dispatcher. Perhaps it was
+    # imported before.
+    kernel_target.use_target()
+    if os.environ.get("NUMBA_CPU_NAME") != config.CPU_NAME:  # type: ignore[attr-defined]
+        config.reload_config()  # type: ignore[no-untyped-call]
+    for loop, fastmath in kernel_loops.LOOPS:
+        options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
+        loop.__globals__[loop.__name__] = numba.njit(**options)(loop)
     return [
         *(_made(f"f{size}", _floats(size), "anaa") for size in (4, 8)),
         *(_made(f"{kind}{size}", _integers(kind, size), "ana") for kind in "iu" for size in (2, 4, 8)),

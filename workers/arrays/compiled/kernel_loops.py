@@ -8,11 +8,25 @@ allocate nothing and raise nothing, so that their code needs no library: see `ke
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from workers.arrays.compiled.lazy_compile import compiled
+_Loop = TypeVar("_Loop", bound=Callable[..., Any])
+#: All loops, and the liberties in arithmetic that the compiler may take with each, as `numba.njit` has them.
+LOOPS: Final[list[tuple[Callable[..., Any], set[str]]]] = []
+
+
+def compiled(fastmath: set[str]) -> Callable[[_Loop], _Loop]:
+    """Return a decorator for a loop, which `kernel_entries` compiles: importing it does not import numba."""
+
+    def mark(function: _Loop) -> _Loop:
+        LOOPS.append((function, fastmath))
+        return function
+
+    return mark
+
 
 #: Elements per block: 16 KiB of float32, half of an L1 data cache.
 BLOCK: Final = 4096

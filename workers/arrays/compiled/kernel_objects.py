@@ -32,8 +32,7 @@ from workers.host.paths import environment, own_directory
 _SOURCES: Final = (
     *("kernel_loops.py", "comparison_loops.py", "histogram_loops.py", "marginal_loops.py"),
     *("bitshuffle_code.py", "chunk_loops.py", "chunk_plan.py", "kernel_entries.py", "kernel_objects.py"),
-    # They hand the options of the compiler on to numba.
-    *("lazy_compile.py", "kernel_cache.py", "kernel_target.py"),
+    "kernel_target.py",
 )
 #: Functions of numba that object code may name and never calls: nothing is allocated, so nothing is freed.
 _NEVER_CALLED: Final = ("NRT_MemInfo_call_dtor",)
@@ -47,7 +46,7 @@ import os
 os.nice(19)
 from workers.arrays.compiled import kernel_objects
 
-exit(not kernel_objects._compile_and_keep())
+exit(not kernel_objects._compile()[1])
 """
 #: What llvmlite keeps of loaded code, for as long as the process lives.
 _engines: list[Any] = []
@@ -74,11 +73,16 @@ class _Kept(msgspec.Struct):
     symbols: dict[str, tuple[str, int]]
 
 
-def load() -> dict[str, KernelEntry] | None:
-    """Return the entries by name, or None if they were not made yet."""
+def load() -> dict[str, KernelEntry]:
+    """Return the entries by name; compile and keep them first if nobody has done so."""
     kernel_target.use_target()
-    kept = _read()
-    return None if kept is None else _loaded(kept)
+    return _loaded(_read() or _compile()[0])
+
+
+def are_kept() -> bool:
+    """Return whether `load` need not compile the entries."""
+    kernel_target.use_target()
+    return any(path.exists() for path in _paths())
 
 
 def make() -> bool:
@@ -88,7 +92,7 @@ def make() -> bool:
     machine does not let them be kept: then every process would compile them.
     """
     with _turn():
-        return _read() is not None or _compile_and_keep()
+        return _read() is not None or _compile()[1]
 
 
 def make_apart() -> bool:
@@ -109,7 +113,8 @@ def make_apart() -> bool:
         return child.wait() == 0
 
 
-def _compile_and_keep() -> bool:
+def _compile() -> tuple[_Kept, bool]:
+    """Compile the entries; return them, and whether they were kept."""
     from workers.arrays.compiled import kernel_entries  # deferred: numba takes 0.5 s to import
 
     made = kernel_entries.compile_all()
@@ -120,8 +125,8 @@ def _compile_and_keep() -> bool:
     for path in _paths():
         with suppress(OSError):
             _write(path, content)
-            return True
-    return False
+            return kept, True
+    return kept, False
 
 
 def _read() -> _Kept | None:

@@ -1,6 +1,6 @@
 """The processor that kernels are compiled for: that of the shipped kernels of an installation, else this one.
 
-`workers.arrays.compiled.kernel_cache` says why an image ships kernels, and for which machines.
+`workers.arrays.compiled.kernel_objects` says why an image ships kernels, and for which machines.
 """
 
 from __future__ import annotations

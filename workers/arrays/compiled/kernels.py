@@ -1,9 +1,9 @@
 """Statistics of elements, by compiled loops.
 
-The loops of `workers.arrays.compiled.kernel_loops` are object code that `warm_up` makes, in six seconds, and
-that later processes load: see `workers.arrays.compiled.kernel_objects`. Until then numba compiles them on
-first use: see `workers.arrays.compiled.kernel_cache`. The last bits of sums depend on the processor that they
-are compiled for, because its vector length decides the order of summation. Extremes and counts do not.
+The loops of `workers.arrays.compiled.kernel_loops` are object code that `warm_up` or the first use makes, in
+six seconds, and that later processes load: see `workers.arrays.compiled.kernel_objects`. The last bits of
+sums depend on the processor that they are compiled for, because its vector length decides the order of
+summation. Extremes and counts do not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.compiled import kernel_loops
 from workers.arrays.compiled.kernel_loops import MAX, MIN, PLACES, SCRATCH, UNIT
 
 if TYPE_CHECKING:
@@ -40,19 +39,8 @@ def accumulate(values: npt.NDArray[Any], state: npt.NDArray[np.float64]) -> None
         state: from `new_state`.
     """
     kind, size = values.dtype.kind, values.dtype.itemsize
-    loops = entries()
-    if kind == "f":
-        if loops is not None:
-            loops[f"f{size}"](address(values), values.size, _scratch.address, address(state))
-            return
-        scratch = _scratch.memory
-        kinds = values.dtype, f"i{size}", f"u{size}"
-        views = (*(scratch.view(kind) for kind in kinds), scratch)
-        kernel_loops.accumulate_floats(tuple(values.view(kind) for kind in kinds), views, state)
-    elif loops is not None:
-        loops[f"{kind}{size}"](address(values), values.size, address(state))
-    else:
-        kernel_loops.accumulate_integers(values, _COUNT_LIKE[size], state)
+    scratch = (_scratch.address,) if kind == "f" else ()
+    entries()[f"{kind}{size}"](address(values), values.size, *scratch, address(state))
 
 
 def accumulate_codes(
@@ -66,30 +54,13 @@ def accumulate_codes(
             finite values must be finite.
         state: from `new_state`.
     """
-    loops = entries()
-    if loops is not None:
-        loops["codes"](address(codes), codes.size, address(values), _scratch.address, address(state))
-    else:
-        tables = _scratch.memory[: 4 * 256].view(np.int64).reshape(4, 256)
-        kernel_loops.accumulate_codes(codes, values, tables, state)
+    entries()["codes"](address(codes), codes.size, address(values), _scratch.address, address(state))
     return _scratch.memory[:256].view(np.int64)
 
 
 def widen_half(half: npt.NDArray[np.float16], out: npt.NDArray[np.float32]) -> None:
     """Write elements of float16 to `out` as float32, without loss and five times as fast as numpy."""
-    loops = entries()
-    if loops is not None:
-        loops["widen_half"](address(half), half.size, address(out))
-    else:
-        kernel_loops.widen_half(half.view(np.uint16), out, out.view(np.int32))
-
-
-#: By item size: empty arrays that tell the compiler in which type to count integers: one as wide as they are.
-_COUNT_LIKE = {
-    2: np.empty(0, np.int16),
-    4: np.empty(0, np.int32),
-    8: np.empty(0, np.int64),
-}
+    entries()["widen_half"](address(half), half.size, address(out))
 
 
 def address(array: npt.NDArray[Any]) -> int:
@@ -122,29 +93,38 @@ def scratch_address() -> int:
 
 
 @cache
-def entries() -> dict[str, KernelEntry] | None:
-    """Return the loops as object code, by kind and size of the elements; None if that was not made yet."""
-    from workers.arrays.compiled import (
-        kernel_objects,  # deferred: llvmlite takes 0.05 s, and readers need no loop
-    )
+def entries() -> dict[str, KernelEntry]:
+    """Return the loops as object code, by kind and size of the elements; if it was not made yet, make it."""
+    with _lock:
+        return _loaded()
+
+
+_lock = threading.Lock()
+
+
+@cache
+def _loaded() -> dict[str, KernelEntry]:
+    # Deferred: llvmlite takes 0.05 s, and readers need no loop.
+    from workers.arrays.compiled import kernel_objects
 
     return kernel_objects.load()
 
 
+def kept() -> dict[str, KernelEntry] | None:
+    """Return what `entries` does; None if that would have to compile them: reading need not wait for it."""
+    from workers.arrays.compiled import kernel_objects  # deferred: as above
+
+    return entries() if entries.cache_info().currsize or kernel_objects.are_kept() else None
+
+
 def warm_up(*, apart: bool = False) -> None:
-    """Load the loops, or compile them and keep them, for every type of element.
+    """Load the loops; if they were not made yet, make them first, or wait for a process that does.
 
     Args:
         apart: compile them in another process, which goes on if this one ends first.
     """
-    if entries() is None:
-        from workers.arrays.compiled import kernel_objects  # deferred: as above
+    from workers.arrays.compiled import kernel_objects  # deferred: as above
 
-        if kernel_objects.make_apart() if apart else kernel_objects.make():
-            entries.cache_clear()
-        elif apart:
-            return  # whoever needs a loop compiles it
-    for code in ("f4", "f8", "i2", "u2", "i4", "u4", "i8", "u8"):
-        accumulate(np.zeros(1, code), new_state())
-    accumulate_codes(np.zeros(1, np.uint8), np.zeros(256), new_state())
-    widen_half(np.zeros(1, np.float16), np.zeros(1, np.float32))
+    is_loaded = entries.cache_info().currsize > 0
+    if is_loaded or (kernel_objects.make_apart() if apart else kernel_objects.make()) or not apart:
+        entries()  # otherwise whoever needs a loop compiles it

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.compiled import kernels, marginal_loops
+from workers.arrays.compiled import kernels
 from workers.arrays.compiled.kernels import address
 from workers.arrays.compiled.marginal_loops import HAS_NONZERO, PLAN_FIELDS, TOTAL, WANTED
 
@@ -62,15 +62,8 @@ class Sums:
         Args:
             values: 1-D and contiguous, float32 or float64 in native byte order, finite; at least one.
         """
-        entries, size = kernels.entries(), self._itemsize
-        if entries is not None:
-            entry = entries[_ADD[size]]
-            entry(address(values), values.size, self._plan.address, self._address, self._added)
-        else:
-            own, sums = self._memory[:PLAN_FIELDS], self._sums()
-            if self._added == 0:
-                marginal_loops.begin(self._plan.places, own, sums)
-            marginal_loops.add_piece((values, values.view(f"i{size}")), self._added, own, sums)
+        entry = kernels.entries()[_ADD[self._itemsize]]
+        entry(address(values), values.size, self._plan.address, self._address, self._added)
         self._added += values.size
 
     def table(self) -> npt.NDArray[np.float32] | None:
@@ -78,28 +71,15 @@ class Sums:
 
         It is None if all elements are zero. Call this once, because it adds up columns in place.
         """
-        entries, size, memory = kernels.entries(), self._itemsize, self._memory
         if self._added == 0:
             return None
-        out = np.empty((3, self._plan.wanted), np.float32)
-        if entries is not None:
-            entries[_WRITE[size]](self._address, address(out))
-        else:
-            sums = self._sums()
-            marginal_loops.write_table(memory[:PLAN_FIELDS], sums, sums[2].view(f"f{size}"), out)
+        memory, out = self._memory, np.empty((3, self._plan.wanted), np.float32)
+        kernels.entries()[_WRITE[self._itemsize]](self._address, address(out))
         has_nonzero = memory[HAS_NONZERO] != 0
         del self._memory  # the next tensor uses it
         if memory.size <= _MOST_SPARE:
             _spare.append((memory, self._address))
         return out if has_nonzero else None
-
-    def _sums(self) -> tuple[npt.NDArray[Any], ...]:
-        """Return sums, sums of squares, and the bits of the largest magnitudes."""
-        own = self._memory[PLAN_FIELDS : self._plan.memory_size]
-        total = own.size // 3
-        moments = own.view(np.float64)
-        largest = own[2 * total :].view(f"i{self._itemsize}")[:total]
-        return moments[:total], moments[total : 2 * total], largest
 
 
 #: The entries by size of the elements.

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from workers.arrays.compiled.lazy_compile import compiled
+from workers.arrays.compiled.kernel_loops import compiled
 
 #: The most axes before the columns, and among them; neighbours of which no marginal is wanted count as one.
 MOST_AXES: Final = 16

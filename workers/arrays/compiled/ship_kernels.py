@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 
-from workers.arrays.compiled import comparison_kernels, kernels
+from workers.arrays.compiled import kernels
 from workers.arrays.compiled.kernel_target import TARGET, TARGETS
 
 
@@ -20,7 +20,6 @@ def ship() -> str:
     if target:
         TARGET.write_text(f"{target}\n", "ascii")
         kernels.warm_up()
-        comparison_kernels.warm_up()
     return target
 
 

@@ -168,7 +168,7 @@ def encoder_of(codec: Blosc, configuration: Mapping[str, Any], chunk_nbytes: int
     """
     itemsize = configuration["typesize"]
     if itemsize in ITEMSIZES and configuration == CONFIGURATION | {"typesize": itemsize}:
-        loops = kernels.entries()
+        loops = kernels.kept()
         if loops is not None and fits(chunk_nbytes, itemsize) and _is_exact(itemsize):
             return ShuffledLz4(chunk_nbytes, itemsize, loops[f"bitshuffle{itemsize}"])
     return ByBlosc(codec)
@@ -177,7 +177,7 @@ def encoder_of(codec: Blosc, configuration: Mapping[str, Any], chunk_nbytes: int
 @lru_cache(maxsize=8)
 def _is_exact(itemsize: int) -> bool:
     """Return whether this Blosc gives the same: it may choose other blocks, or have another LZ4."""
-    loops = kernels.entries()
+    loops = kernels.kept()
     if loops is None or _lz4() is None:
         return False
     sample = sample_block(itemsize).data
@@ -324,7 +324,7 @@ class _QuickZstd:
         weakref.finalize(self, zstd.free, self._context)
         for parameter in (_LEVEL, _CODE_LITERALS):
             zstd.set_parameter(self._context, *parameter)
-        loops = kernels.entries()
+        loops = kernels.kept()
         self._shuffle = loops[f"byteshuffle{itemsize}"] if loops is not None else None
         self._planes = np.empty((itemsize, chunk_nbytes // itemsize), np.uint8)
         encoded = np.empty(HEADER.size + chunk_nbytes + CRC_BYTES, np.uint8)
@@ -506,7 +506,7 @@ def _decodes_exactly(itemsize: int) -> bool:
 
 def _kernels(itemsize: int) -> _Kernels | None:
     """Return the code for elements of a size; None if there is none, or no library has what it calls."""
-    loops, functions = kernels.entries(), (crc32c_function(), _lz4_decompress())
+    loops, functions = kernels.kept(), (crc32c_function(), _lz4_decompress())
     if loops is None or not itemsize or not all(functions):
         return None
     crc32c, lz4 = (ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions)

@@ -122,12 +122,12 @@ def test_a_step_that_is_complete_on_one_side_alone_is_a_difference_and_not_missi
 _PEAK = """
 import sys
 from ingest.questions.compare import compare
-from workers.arrays.compiled import comparison_kernels
+from workers.arrays.compiled import kernels
 
 def peak():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 
-comparison_kernels.warm_up()
+kernels.warm_up()
 before = peak()
 found = compare(sys.argv[1], sys.argv[2])
 assert found.tensors[0].metrics.unequal == 1000, found

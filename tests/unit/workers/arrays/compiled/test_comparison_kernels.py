@@ -62,25 +62,6 @@ def test_block_whose_squares_overflow_or_vanish_is_left_to_the_caller(value: flo
     assert (state["unequal"], state["aa"]) == (BLOCK, BLOCK)
 
 
-@pytest.mark.parametrize("code_a", ["f4", "f8"])
-@pytest.mark.parametrize("code_b", ["f4", "f8"])
-def test_object_code_gives_the_bits_of_numba(
-    code_a: str, code_b: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng = np.random.default_rng(5)
-    for size in (1, 7, BLOCK, 3 * BLOCK + 5):
-        b = rng.standard_normal(size).astype(code_b)
-        a = (b * rng.choice([1, 1.002, 1.1], size)).astype(code_a)
-        a[3::50], b[5::70], b[2::9] = np.nan, np.inf, 0
-        states = []
-        for entries in (kernels.entries, lambda: None):
-            monkeypatch.setattr(kernels, "entries", entries)
-            states.append(new_state())
-            assert accumulate(a, b, states[-1], np.empty((4, BLOCK))) == size
-            monkeypatch.undo()
-        assert states[0].tobytes() == states[1].tobytes()
-
-
 @pytest.mark.parametrize("code", ["f4", "f8"])
 def test_counts_and_extremes_are_those_of_numpy(code: str) -> None:
     rng = np.random.default_rng(6)

@@ -12,16 +12,13 @@ import workers
 
 pytestmark = pytest.mark.timeout(60)
 
-#: Ships with a kernel that compiles quickly, and says for which processor numba compiled it.
+#: Ships without compiling, and says for which processor object code would be looked for, and where first.
 _SHIP = """
-import numpy as np
-from workers.arrays.compiled import kernel_loops, kernels, ship_kernels
+from workers.arrays.compiled import kernel_objects, kernel_target, kernels, ship_kernels
 ship_kernels.TARGETS = {TARGETS}
-kernels.warm_up = lambda: kernels.widen_half(np.zeros(1, np.float16), np.zeros(1, np.float32))
-ship_kernels.comparison_kernels.warm_up = lambda: None
+kernels.warm_up = kernel_target.use_target
 target = ship_kernels.ship()
-codegen = kernel_loops.widen_half.targetctx.codegen() if target else None
-print(target or "none", codegen.magic_tuple()[1:] if codegen else "")
+print(target or "none", kernel_target.processor().strip(), next(kernel_objects._paths()).parent)
 """
 
 
@@ -50,12 +47,11 @@ def ship(package: Path, targets: dict[str, str]) -> str:
 
 def test_kernels_are_compiled_for_the_target_and_kept_beside_their_source(package: Path) -> None:
     """The target counts although the kernels were imported before it was recorded."""
-    assert ship(package, {os.uname().machine: "generic"}) == "generic ('generic', '')"
-    assert (package / "arrays" / "compiled" / "kernels.target").read_text() == "generic\n"
-    assert list((package / "arrays" / "compiled" / "__pycache__").glob("kernel_loops.widen_half-*.nbc"))
+    compiled = package / "arrays" / "compiled"
+    assert ship(package, {os.uname().machine: "generic"}) == f"generic generic {compiled / '__pycache__'}"
+    assert (compiled / "kernels.target").read_text() == "generic\n"
 
 
 def test_machine_without_a_target_ships_nothing(package: Path) -> None:
-    assert ship(package, {"another": "generic"}) == "none"
+    assert ship(package, {"another": "generic"}).startswith("none ")
     assert not (package / "arrays" / "compiled" / "kernels.target").exists()
-    assert not list(package.rglob("*.nbc"))

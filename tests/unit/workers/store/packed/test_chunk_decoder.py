@@ -96,7 +96,7 @@ def test_blosc_decodes_without_kernels_and_small_amounts(monkeypatch: pytest.Mon
     monkeypatch.setattr(chunks, "_WORTH_NBYTES", 0)
     monkeypatch.setattr(chunks, "_lz4_decompress", lambda: None)
     assert decoded(body, 4) == content.tobytes()
-    monkeypatch.setattr(kernels, "entries", lambda: None)
+    monkeypatch.setattr(kernels, "kept", lambda: None)
     assert decoded(body, 4) == content.tobytes()
 
 

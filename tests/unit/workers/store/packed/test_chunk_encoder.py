@@ -106,7 +106,7 @@ def test_blosc_encodes_everything_else(itemsize: int, chunk_nbytes: int, changes
 
 
 def test_blosc_encodes_until_kernels_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "entries", lambda: None)
+    monkeypatch.setattr(kernels, "kept", lambda: None)
     assert isinstance(encoder(4), ByBlosc)
 
 

@@ -46,7 +46,7 @@ def kernels_or_none(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     if request.param:
         kernels.warm_up()
     else:
-        monkeypatch.setattr(kernels, "entries", lambda: None)
+        monkeypatch.setattr(kernels, "kept", lambda: None)
 
 
 @pytest.mark.usefixtures("kernels_or_none")
