@@ -2,8 +2,16 @@
 
 An object has the entries of `workers.arrays.compiled.kernel_entries`, which allocate nothing and raise
 nothing, so it needs nothing of numba. It is kept in one file, under a name that says of which source, by
-which LLVM and for which processor it was made: where numba keeps compiled kernels, see
-`workers.arrays.compiled.kernel_cache`.
+which LLVM and for which processor it was made: next to the source, in `NUMBA_CACHE_DIR`, or in the user's
+directory for temporary files, whichever can be written first.
+
+An image is built once, and runs read-only on many machines. So it ships its kernels, compiled for a target
+that all of these machines can execute: `python -m workers.arrays.compiled.ship_kernels` compiles them next to
+their source, and records the target there. For x86_64 that is x86-64-v3 (AVX2 and FMA; Intel since 2013, AMD
+since 2017). The statistics of 1 MiB of float32 then run at 18 GB/s on a Zen 4, as fast as code compiled for
+that processor, and at 5.8 GB/s with code for any x86_64. On aarch64, every processor has vectors of 128 bits.
+A processor that lacks what the target needs does not use the shipped kernels, and neither does a process with
+a `NUMBA_CPU_NAME` of its own.
 """
 
 from __future__ import annotations
