@@ -45,7 +45,7 @@ site=$("$prefix/bin/python" -c 'import sysconfig; print(sysconfig.get_path("pure
 [ "${BYTECODE:-1}" = 0 ] || "$prefix/bin/python" -m compileall -q -j 0 --invalidation-mode unchecked-hash \
     -s "$prefix" -p "$final" "$site/ingest" "$site/workers"
 
-# 4. The kernels of the statistics, for a processor type that all machines have; see workers/arrays/compiled/kernel_cache.py.
+# 4. The kernels of the statistics, for a processor type that all machines have; see workers/arrays/compiled/kernel_objects.py.
 #    -P: use the installation, not the directory that this script runs in.
 env -u NUMBA_CACHE_DIR -u NUMBA_CPU_NAME -u NUMBA_CPU_FEATURES "$prefix/bin/python" -P -m workers.arrays.compiled.ship_kernels
 

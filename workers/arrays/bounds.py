@@ -34,11 +34,17 @@ class Decided(NamedTuple):
     possible: Mask
 
 
-def lifted(plain: _Function, bounded: _Function) -> _Function:
-    """Return `plain` for arguments that are known, and `bounded` if any is a `BoundedColumn` or `Decided`."""
+def lifted(plain: _Function, bounded: _Function | None = None) -> _Function:
+    """Return `plain` for arguments that are known, and its bounded form if any is a column of bounds.
+
+    Args:
+        plain: a function of numbers, columns and conditions.
+        bounded: its bounded form, if it is not one of `_OF_PLAIN`.
+    """
+    of_bounds = bounded or _OF_PLAIN[plain]
 
     def function(*values: Any) -> Any:
-        return bounded(*values) if any(map(_is_bounded, values)) else plain(*values)
+        return of_bounds(*values) if any(map(_is_bounded, values)) else plain(*values)
 
     return function
 
@@ -57,136 +63,98 @@ def bounds_of(value: Any) -> BoundedColumn:
     return BoundedColumn(np.asarray(low, np.float64), np.asarray(high, np.float64))
 
 
-def decision_of(value: Any) -> Decided:
+def _decision_of(value: Any) -> Decided:
     """Return where a value is true: a condition, or a number other than zero."""
     if isinstance(value, Decided):
         return value
     if isinstance(value, BoundedColumn):
-        return differ(value, 0.0)
+        return _not(_equal(value, bounds_of(0.0)))
     known = np.asarray(value).astype(bool)
     return Decided(known, known)
 
 
-def add(left: Any, right: Any) -> BoundedColumn:
-    """Return the bounds of a sum."""
-    a, b = bounds_of(left), bounds_of(right)
+def _add(a: BoundedColumn, b: BoundedColumn) -> BoundedColumn:
     return _between((a, b), (a.low + b.low, a.high + b.high))
 
 
-def subtract(left: Any, right: Any) -> BoundedColumn:
-    """Return the bounds of a difference."""
-    return add(left, negate(right))
-
-
-def multiply(left: Any, right: Any) -> BoundedColumn:
-    """Return the bounds of a product."""
-    a, b = bounds_of(left), bounds_of(right)
-    return _between((a, b), tuple(x * y for x in a for y in b))
-
-
-def divide(left: Any, right: Any) -> BoundedColumn:
+def _divide(a: BoundedColumn, b: BoundedColumn) -> BoundedColumn:
     """Return the bounds of a quotient, which is vague if the divisor may be zero, unless it certainly is."""
-    a, b = bounds_of(left), bounds_of(right)
     bounds = _between((a, b), tuple(np.divide(x, y) for x in a for y in b))
-    vague = (b.low <= 0) & (b.high >= 0) & (b.low != b.high) & ~np.isnan(a.low)
-    return BoundedColumn(np.where(vague, -np.inf, bounds.low), np.where(vague, np.inf, bounds.high))
+    return _vague_where((b.low <= 0) & (b.high >= 0) & (b.low != b.high) & ~np.isnan(a.low), bounds)
 
 
-def negate(value: Any) -> BoundedColumn:
-    """Return the bounds of a number with the other sign."""
-    low, high = bounds_of(value)
-    return BoundedColumn(-high, -low)
+def _negate(a: BoundedColumn) -> BoundedColumn:
+    return BoundedColumn(-a.high, -a.low)
 
 
-def magnitude(value: Any) -> BoundedColumn:
+def _magnitude(a: BoundedColumn) -> BoundedColumn:
     """Return the bounds of a magnitude: the lower one is zero if the number may be."""
-    bounds = bounds_of(value)
-    low, high = np.abs(bounds.low), np.abs(bounds.high)
-    least = np.where((bounds.low <= 0) & (bounds.high >= 0), 0.0, np.minimum(low, high))
-    return BoundedColumn(np.where(_is_vague(bounds), -np.inf, least), np.maximum(low, high))
+    low, high = np.abs(a.low), np.abs(a.high)
+    least = np.where((a.low <= 0) & (a.high >= 0), 0.0, np.minimum(low, high))
+    return BoundedColumn(np.where(_is_vague(a), -np.inf, least), np.maximum(low, high))
 
 
-def less(left: Any, right: Any) -> Decided:
-    """Return where a number is less than another one."""
-    a, b = bounds_of(left), bounds_of(right)
+def _less(a: BoundedColumn, b: BoundedColumn) -> Decided:
     return _compared(a, b, a.high < b.low, a.low < b.high)
 
 
-def at_most(left: Any, right: Any) -> Decided:
-    """Return where a number is at most another one."""
-    a, b = bounds_of(left), bounds_of(right)
+def _at_most(a: BoundedColumn, b: BoundedColumn) -> Decided:
     return _compared(a, b, a.high <= b.low, a.low <= b.high)
 
 
-def greater(left: Any, right: Any) -> Decided:
-    """Return where a number is greater than another one."""
-    return less(right, left)
-
-
-def at_least(left: Any, right: Any) -> Decided:
-    """Return where a number is at least another one."""
-    return at_most(right, left)
-
-
-def equal(left: Any, right: Any) -> Decided:
-    """Return where a number is another one."""
-    a, b = bounds_of(left), bounds_of(right)
+def _equal(a: BoundedColumn, b: BoundedColumn) -> Decided:
     certain = (a.low == a.high) & (b.low == b.high) & (a.low == b.low)
     return _compared(a, b, certain, (a.low <= b.high) & (b.low <= a.high))
 
 
-def differ(left: Any, right: Any) -> Decided:
-    """Return where a number is not another one."""
-    return negation(equal(left, right))
-
-
 def among(left: Any, values: Any) -> Decided:
     """Return where a number is one of others: a list of numbers and columns."""
-    nowhere = np.zeros(1, bool)
-    return reduce(either, [equal(left, value) for value in values], Decided(nowhere, nowhere))
+    nowhere, a = np.zeros(1, bool), bounds_of(left)
+    return reduce(_or, [_equal(a, bounds_of(value)) for value in values], Decided(nowhere, nowhere))
 
 
 def not_among(left: Any, values: Any) -> Decided:
     """Return where a number is none of others."""
-    return negation(among(left, values))
+    return _not(among(left, values))
 
 
-def both(left: Any, right: Any) -> Decided:
-    """Return where two conditions hold."""
-    a, b = decision_of(left), decision_of(right)
-    return Decided(a.certain & b.certain, a.possible & b.possible)
-
-
-def either(left: Any, right: Any) -> Decided:
-    """Return where one of two conditions holds, or both."""
-    a, b = decision_of(left), decision_of(right)
+def _or(a: Decided, b: Decided) -> Decided:
     return Decided(a.certain | b.certain, a.possible | b.possible)
 
 
-def negation(value: Any) -> Decided:
-    """Return where a condition does not hold."""
-    decided = decision_of(value)
-    return Decided(~decided.possible, ~decided.certain)
+def _not(a: Decided) -> Decided:
+    return Decided(~a.possible, ~a.certain)
 
 
-#: The bounded function of each that a condition applies to known values.
-OF_PLAIN: dict[_Function, _Function] = {
-    operator.add: add,
-    operator.sub: subtract,
-    operator.mul: multiply,
-    np.divide: divide,
-    operator.neg: negate,
-    operator.pos: bounds_of,
-    np.abs: magnitude,
-    np.logical_not: negation,
-    np.logical_and: both,
-    np.logical_or: either,
-    operator.eq: equal,
-    operator.ne: differ,
-    operator.lt: less,
-    operator.le: at_most,
-    operator.gt: greater,
-    operator.ge: at_least,
+def _given(convert: _Function, function: _Function) -> _Function:
+    return lambda *values: function(*map(convert, values))
+
+
+#: The bounded form of each function that a condition applies to known values: of numbers, and of conditions.
+_OF_PLAIN: dict[_Function, _Function] = {
+    plain: _given(bounds_of, bounded)
+    for plain, bounded in (
+        (operator.add, _add),
+        (operator.sub, lambda a, b: _add(a, _negate(b))),
+        (operator.mul, lambda a, b: _between((a, b), tuple(x * y for x in a for y in b))),
+        (np.divide, _divide),
+        (operator.neg, _negate),
+        (operator.pos, lambda a: a),
+        (np.abs, _magnitude),
+        (operator.eq, _equal),
+        (operator.ne, lambda a, b: _not(_equal(a, b))),
+        (operator.lt, _less),
+        (operator.le, _at_most),
+        (operator.gt, lambda a, b: _less(b, a)),
+        (operator.ge, lambda a, b: _at_most(b, a)),
+    )
+} | {
+    plain: _given(_decision_of, bounded)
+    for plain, bounded in (
+        (np.logical_not, _not),
+        (np.logical_and, lambda a, b: Decided(a.certain & b.certain, a.possible & b.possible)),
+        (np.logical_or, _or),
+    )
 }
 
 
@@ -194,12 +162,15 @@ def _is_vague(bounds: BoundedColumn) -> Mask:
     return np.asarray((bounds.low == -np.inf) & (bounds.high == np.inf))
 
 
+def _vague_where(vague: Any, bounds: BoundedColumn) -> BoundedColumn:
+    return BoundedColumn(np.where(vague, -np.inf, bounds.low), np.where(vague, np.inf, bounds.high))
+
+
 def _between(operands: tuple[BoundedColumn, ...], ends: tuple[Any, ...]) -> BoundedColumn:
     """Return the least and the greatest of results; vague where one is NaN though no operand is."""
     low, high = reduce(np.minimum, ends), reduce(np.maximum, ends)
     is_nan = reduce(np.logical_or, [np.isnan(bounds.low) | np.isnan(bounds.high) for bounds in operands])
-    vague = np.isnan(low) & ~is_nan
-    return BoundedColumn(np.where(vague, -np.inf, low), np.where(vague, np.inf, high))
+    return _vague_where(np.isnan(low) & ~is_nan, BoundedColumn(low, high))
 
 
 def _compared(a: BoundedColumn, b: BoundedColumn, certain: Any, possible: Any) -> Decided:

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeAlias
 
 from workers.arrays.arrangements import Arrangement, GroupedArrangement, Shape, nested_strides
@@ -89,26 +91,15 @@ def _arranged(
     return Arrangement(tuple(device.values()), shape, indices, strides)
 
 
-def _nc1hwc0(device: Shape, shape: Shape) -> Iterator[Candidate]:
-    c0 = device[-1] if len(device) == 5 else 0
-    for padded, order in _images(shape) if c0 else ():
-        n, c, h, w = (padded[order.index(axis)] for axis in "NCHW")
-        split = {"N": n, "C1": ceil_div(c, c0), "H": h, "W": w, "C0": c0}
-        if order != "HWCN":
-            yield tuple(split.values()), _arranged(padded, order, split, {"C": "C1 C0"})
-
-
-def _nc1hwc0_c04(device: Shape, shape: Shape) -> Iterator[Candidate]:
-    return _nc1hwc0(device, shape) if device[-1:] == (4,) else iter(())
-
-
-def _ndc1hwc0(device: Shape, shape: Shape) -> Iterator[Candidate]:
-    c0 = device[-1] if len(device) == 6 else 0
-    for padded, order in _volumes(shape) if c0 else ():
-        n, c, d, h, w = (padded[order.index(axis)] for axis in "NCDHW")
-        split = {"N": n, "D": d, "C1": ceil_div(c, c0), "H": h, "W": w, "C0": c0}
-        if order != "DHWCN":
-            yield tuple(split.values()), _arranged(padded, order, split, {"C": "C1 C0"})
+def _channels_in_blocks(device: Shape, shape: Shape, order: str) -> Iterator[Candidate]:
+    """Yield what NC1HWC0 makes of images, and NDC1HWC0 of volumes: the channels in blocks of C0."""
+    names = re.findall(r"[A-Z]\d?", order)
+    c0 = device[-1] if len(device) == len(names) else 0
+    for padded, host in (_volumes(shape) if "D" in names else _images(shape)) if c0 else ():
+        length = dict(zip(host, padded, strict=True))
+        split = {name: length.get(name, c0) for name in names} | {"C1": ceil_div(length["C"], c0)}
+        if host not in ("HWCN", "DHWCN"):
+            yield tuple(split.values()), _arranged(padded, host, split, {"C": "C1 C0"})
 
 
 def _fractal_z(device: Shape, shape: Shape) -> Iterator[Candidate]:
@@ -118,14 +109,6 @@ def _fractal_z(device: Shape, shape: Shape) -> Iterator[Candidate]:
         split = {"C1": ceil_div(c, c0), "H": h, "W": w, "N1": ceil_div(n, _ROWS), "N0": _ROWS, "C0": c0}
         expected = (split["C1"] * h * w, split["N1"], _ROWS, c0)
         yield expected, _arranged(padded, order, split, {"C": "C1 C0", "N": "N1 N0"})
-
-
-def _fractal_z_3d(device: Shape, shape: Shape) -> Iterator[Candidate]:
-    return _weights_3d(device, shape, rows="N", columns="C")
-
-
-def _fractal_z_3d_transpose(device: Shape, shape: Shape) -> Iterator[Candidate]:
-    return _weights_3d(device, shape, rows="C", columns="N")
 
 
 def _weights_3d(device: Shape, shape: Shape, *, rows: str, columns: str) -> Iterator[Candidate]:
@@ -156,28 +139,17 @@ def _fractal_z_c04(device: Shape, shape: Shape) -> Iterator[Candidate]:
             yield expected, _arranged((n, c, h * w), "NCK", split, {"N": "N1 N0", "K": "K1 K0"})
 
 
-def _fractal_nz(device: Shape, shape: Shape) -> Iterator[Candidate]:
-    *batch, m, k = shape if len(shape) != 1 else (1, *shape)
-    c0 = device[-1]
-    if c0:
-        split = {
-            "B": math.prod(batch),
-            "K1": ceil_div(k, c0),
-            "M1": ceil_div(m, _ROWS),
-            "M0": _ROWS,
-            "K0": c0,
-        }
-        expected = (*batch, *tuple(split.values())[1:])
-        yield expected, _arranged((split["B"], m, k), "BMK", split, {"M": "M1 M0", "K": "K1 K0"})
-
-
-def _fractal_zz(device: Shape, shape: Shape) -> Iterator[Candidate]:
+def _matrix_in_blocks(device: Shape, shape: Shape, order: str) -> Iterator[Candidate]:
+    """Yield what FRACTAL_NZ (K1 M1 M0 K0) and FRACTAL_ZZ (M1 K1 M0 K0) make of matrices."""
+    is_nz = order.startswith("K1")
+    shape = (1, *shape) if is_nz and len(shape) == 1 else shape
     if len(shape) < 2 or len(device) < 2:
         return
     *batch, m, k = shape
-    m0, k0 = device[-2:]
+    m0, k0 = (_ROWS if is_nz else device[-2]), device[-1]
     if m0 and k0:
-        split = {"B": math.prod(batch), "M1": ceil_div(m, m0), "K1": ceil_div(k, k0), "M0": m0, "K0": k0}
+        blocks = {"K1": ceil_div(k, k0), "M1": ceil_div(m, m0), "M0": m0, "K0": k0}
+        split = {"B": math.prod(batch)} | {name: blocks[name] for name in order.split()}
         expected = (*batch, *tuple(split.values())[1:])
         yield expected, _arranged((split["B"], m, k), "BMK", split, {"M": "M1 M0", "K": "K1 K0"})
 
@@ -224,14 +196,16 @@ def _permuted(name: str, device: Shape, shape: Shape) -> Iterator[Candidate]:
 PERMUTED = [sorted(order) for order in ("NC", "NCHW", "NCDHW")]
 #: The other formats: functions of the device shape and the host shape.
 FORMATS: dict[str, Callable[[Shape, Shape], Iterator[Candidate]]] = {
-    "NC1HWC0": _nc1hwc0,
-    "NC1HWC0_C04": _nc1hwc0_c04,
-    "NDC1HWC0": _ndc1hwc0,
+    "NC1HWC0": partial(_channels_in_blocks, order="NC1HWC0"),
+    "NC1HWC0_C04": lambda device, shape: (
+        _channels_in_blocks(device, shape, "NC1HWC0") if device[-1:] == (4,) else iter(())
+    ),
+    "NDC1HWC0": partial(_channels_in_blocks, order="NDC1HWC0"),
     "FRACTAL_Z": _fractal_z,
-    "FRACTAL_Z_3D": _fractal_z_3d,
-    "FRACTAL_Z_3D_TRANSPOSE": _fractal_z_3d_transpose,
+    "FRACTAL_Z_3D": partial(_weights_3d, rows="N", columns="C"),
+    "FRACTAL_Z_3D_TRANSPOSE": partial(_weights_3d, rows="C", columns="N"),
     "FRACTAL_Z_C04": _fractal_z_c04,
-    "FRACTAL_NZ": _fractal_nz,
-    "FRACTAL_ZZ": _fractal_zz,
+    "FRACTAL_NZ": partial(_matrix_in_blocks, order="K1 M1 M0 K0"),
+    "FRACTAL_ZZ": partial(_matrix_in_blocks, order="M1 K1 M0 K0"),
     "C1HWNCoC0": _c1hwncoc0,
 }

@@ -18,38 +18,32 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.arrays.aggregate import SUMS
-from workers.arrays.bounds import OF_PLAIN, BoundedColumn, Decided, among, lifted, not_among
+from workers.arrays.bounds import BoundedColumn, Decided, among, lifted, not_among
 from workers.errors import UsageError
 
-
-def _either_way(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of known values that takes bounded ones, too."""
-    return lifted(plain, OF_PLAIN[plain])
-
-
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: _either_way(operator.eq),
-    ast.NotEq: _either_way(operator.ne),
-    ast.Lt: _either_way(operator.lt),
-    ast.LtE: _either_way(operator.le),
-    ast.Gt: _either_way(operator.gt),
-    ast.GtE: _either_way(operator.ge),
+    ast.Eq: lifted(operator.eq),
+    ast.NotEq: lifted(operator.ne),
+    ast.Lt: lifted(operator.lt),
+    ast.LtE: lifted(operator.le),
+    ast.Gt: lifted(operator.gt),
+    ast.GtE: lifted(operator.ge),
     ast.In: lifted(np.isin, among),
     ast.NotIn: lifted(lambda column, values: ~np.isin(column, values), not_among),
 }
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: _either_way(operator.add),
-    ast.Sub: _either_way(operator.sub),
-    ast.Mult: _either_way(operator.mul),
-    ast.Div: _either_way(np.divide),
+    ast.Add: lifted(operator.add),
+    ast.Sub: lifted(operator.sub),
+    ast.Mult: lifted(operator.mul),
+    ast.Div: lifted(np.divide),
 }
 _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
-    ast.Not: _either_way(np.logical_not),
-    ast.USub: _either_way(operator.neg),
-    ast.UAdd: _either_way(operator.pos),
+    ast.Not: lifted(np.logical_not),
+    ast.USub: lifted(operator.neg),
+    ast.UAdd: lifted(operator.pos),
 }
 _add = _ARITHMETIC[ast.Add]
-_abs, _and, _or = _either_way(np.abs), _either_way(np.logical_and), _either_way(np.logical_or)
+_abs, _and, _or = lifted(np.abs), lifted(np.logical_and), lifted(np.logical_or)
 #: Longer conditions are mistakes, and would take minutes to parse.
 _MAX_LENGTH = 20_000
 #: What other languages write, and what a condition has instead.
@@ -203,7 +197,9 @@ class Filter:
     def _compile_comparison(self, parts: list[ast.expr], ops: list[ast.cmpop]) -> _Value:
         if isinstance(ops[0], ast.Eq | ast.NotEq):
             self._refuse_bare_text(parts, "==" if isinstance(ops[0], ast.Eq) else "!=")
-        if nan := next((part for part in parts if _is_nan(part)), None):
+        if nan := next(
+            (part for part in parts if isinstance(part, ast.Name) and part.id.lower() == "nan"), None
+        ):
             raise self._error(
                 f"compares with nan{_at(nan)}, which no number equals",
                 "Use nan_count > 0 for tensors with NaN.",
@@ -238,10 +234,6 @@ def _apply(function: Callable[..., Any], node: ast.AST, *arguments: _Value) -> _
             raise TypeError(message) from exc
 
     return applied
-
-
-def _is_nan(part: ast.expr) -> bool:
-    return isinstance(part, ast.Name) and part.id.lower() == "nan"
 
 
 class _OnlyNumbersError(TypeError):

@@ -16,7 +16,7 @@ _COLUMNS = frozenset(["a", "b", "known"])
 _NUMBERS = st.sampled_from(
     [-math.inf, -3.0, -1.0, -0.5, 0.0, 1e-308, 0.5, 1.0, 2.0, 1e308, math.inf, math.nan]
 )
-_LITERALS = st.sampled_from(["0", "1", "-1", "2.5", "1e308", "inf", "nan"])
+_LITERALS = st.sampled_from(["0", "1", "-1", "2.5", "1e308", "inf", "-nan"])
 _TERMS = st.recursive(
     st.sampled_from(sorted(_COLUMNS)) | _LITERALS,
     lambda term: (
