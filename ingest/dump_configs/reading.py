@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ingest.dump_configs.model import AskedDump, Io, Match, OperatorPattern
-from ingest.layouts.iterations import parse_iterations
+from ingest.layouts.mindspore import parse_iterations
 
 _REGEX = re.compile(r"name-regex\((?P<expression>.*)\)", re.DOTALL)
 _OVERFLOW, _EXCEPTION = "operators that overflow", "inputs of an operator that fails"

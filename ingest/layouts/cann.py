@@ -1,4 +1,4 @@
-"""The tree of CANN, into which TensorFlow, TorchAir, MindSpore, msProbe and OM inference dump.
+r"""The tree of CANN, into which TensorFlow, TorchAir, MindSpore, msProbe and OM inference dump.
 
     {time}/{device}/                             single operators
     {time}/{device}/{net}/{graph}/{iteration}/   models by name and number; no iteration if they give no step
@@ -8,26 +8,208 @@
 rank (TorchAir) or the user's step (MindSpore through ACL, msProbe level L2). Without the latter the iteration
 counts, which is the user's step only if the user selected steps to dump.
 
-Files are DumpData (`ingest.layouts.bin_names`), or CSV instead. MindSpore may write npy and `statistic.csv`
+Files are DumpData (`ingest.layouts.cann`), or CSV instead. MindSpore may write npy and `statistic.csv`
 instead. Converters leave their output among them: an npy file made from a DumpData file next to it is kept as
 a file, so that no tensor counts twice; without that file it is the tensor.
+
+Names of CANN's dump files: `{op_type}.{op_name}.{task}.{stream}.{timestamp}`, without extension.
+
+The CANN runtime builds them (dump_task.cpp), and replaces `.`, `/`, `\` and space in both names by `_`, so
+that a dot always separates two fields. Other forms:
+
+- without the stream: releases of 2021, and exception dumps, whose time may be `YYYYMMDDHHMMSSmmm`;
+- `exception_info.{stream}.{task}.{time}`: an exception whose operator is not known;
+- `....{task_type}.{context}.{thread}[.{device}]` at the end: FFTS+, where each thread of an operator dumps a
+  slice. The thread becomes part of the operator's name, `{op_name}.thread_{thread}`, after a dot that no
+  other name contains: so two slices are never taken for two dumps of one tensor.
+- `{api}_{sequence}_L2.{api}...` and `{api}_{sequence}_L0.{kernel}...`: single operators (op_dfx), where the
+  call comes first and its kind second. Here they are exchanged, so that `op_type` is always the kind.
+
+Statistics that a dump system computed, as the CSV files of a place have them.
+
+Files whose name was too long: it was replaced by a number, and `mapping.csv` next to them has it.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from ingest.layouts.base import Description, Layout, Place, Problem, ReadSmall, System, TensorFile
-from ingest.layouts.bin_names import kind_and_name, known_id, parse_bin_name
-from ingest.layouts.long_names import LongNames
-from ingest.layouts.mindspore_names import parse_tensor_name
 from ingest.layouts.pattern import parse
-from ingest.layouts.reports import STATISTIC_CSV, Reports, read_reports
+from workers.dump.formats import statistic_csv
 from workers.dump.formats.header import Container
 from workers.dump.model import ReportedStatistics, TensorName
 from workers.model import SourceFile
+
+MAPPING = "mapping.csv"
+
+
+class LongNames:
+    """The real names of numbered files. Reads the `mapping.csv` of each directory once, on first use."""
+
+    def __init__(self, read: ReadSmall) -> None:
+        self._read = read
+        self._mappings: dict[str, tuple[Mapping[str, str], str]] = {}
+
+    def real_name(self, path: str) -> tuple[str, bool]:
+        """Return the real name of a file, and whether it is final.
+
+        ("", False) if it has no row: its writer adds the row after the file.
+        """
+        directory, _, file_name = path.rpartition("/")
+        if directory not in self._mappings:
+            self._mappings[directory] = self._mapping(f"{directory}/{MAPPING}" if directory else MAPPING)
+        mapping, last = self._mappings[directory]
+        return mapping.get(file_name, ""), file_name in mapping and file_name != last
+
+    def _mapping(self, path: str) -> tuple[Mapping[str, str], str]:
+        """Return the rows, and the file name of a row that may continue, because no line feed ends it."""
+        mapping = {}
+        last = ""
+        # Without quotes: it is written by plain concatenation. Names contain commas, but the number does not.
+        for line in os.fsdecode(self._read(path) or b"").split("\n"):
+            number, comma, real = line.removesuffix("\r").partition(",")
+            last = number if comma else ""
+            if comma:
+                mapping[number] = real
+        return mapping, last
+
+
+#: The file of MindSpore and of msProbe native.
+STATISTIC_CSV = "statistic.csv"
+_CUT_HINT = "Its writer was still at work, or died."
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """The statistics in one file."""
+
+    reported: tuple[ReportedStatistics, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    unfinished: bool = False
+    """Whether it ends within a row."""
+
+
+def read_reports(path: str, read: ReadSmall, name: TensorName) -> Reports:
+    """Return the statistics in one file.
+
+    Args:
+        path: the file, one of those that `workers.dump.formats.statistic_csv` describes.
+        read: reads it.
+        name: net and graph of its tensors. For CANN's files, which have one operator each, also its name.
+    """
+    data = read(path)
+    if data is None:
+        return Reports(problems=(Problem(path, "has statistics, but cannot be read"),))
+    table = statistic_csv.parse(data)
+    problems = [Problem(path, problem) for problem in table.problems]
+    if table.unfinished:
+        # Seen only if the step is ingested nevertheless: while the file may still grow, the step waits.
+        problems.append(Problem(path, "ends within a line, which is left out", _CUT_HINT))
+    return Reports(tuple(_reported(path, row, name) for row in table.rows), tuple(problems), table.unfinished)
+
+
+def _reported(path: str, row: statistic_csv.StatisticRow, name: TensorName) -> ReportedStatistics:
+    name = name._replace(io=row.io, slot=row.slot, format=row.format)
+    if row.op_type or row.op_name:
+        op_type, op_name = kind_and_name(row.op_type, row.op_name)
+        name = name._replace(
+            op_type=op_type,
+            op_name=op_name,
+            task=row.task,
+            stream=row.stream,
+            timestamp=row.timestamp,
+        )
+    return ReportedStatistics(
+        path,
+        name,
+        row.dtype,
+        row.shape,
+        statistic_csv.statistics(row),
+        checksum=statistic_csv.checksum(row),
+        digits=statistic_csv.DIGITS,
+    )
+
+
+#: The task and the stream if they are not known.
+_UNKNOWN_ID = 65535
+#: Digits of a time that is long enough to show that the numbers after it are those of FFTS+.
+_SHORTEST_TIME = 13
+_BIN_NAME = re.compile(r"([^.]+)\.([^.]+)((?:\.\d{1,18}){2,7})", re.DOTALL)
+_CALL = re.compile(r".+_\d+_L[0-9]|L2DfxAbscent_\d+", re.DOTALL)
+
+
+def parse_bin_name(file_name: str, *, net: str = "", graph: str = "") -> TensorName | None:
+    """Parse the name of a DumpData file; return None if it has another form.
+
+    Io and slot are not in the name, but in the file.
+
+    >>> parse_bin_name("aclnnMul_12_L2.aclnnMul.130.2.1722484800151657").op_type
+    'aclnnMul'
+    """
+    match = _BIN_NAME.fullmatch(file_name)
+    if match is None:
+        return None
+    first, second, rest = match.groups()
+    numbers = rest[1:].split(".")
+    if _is_unknown_operator(first, second, numbers):
+        numbers, second = [numbers[0], second, numbers[1]], ""
+    at = _time_at(numbers)
+    of_thread = numbers[at + 1 :]
+    if of_thread and (len(of_thread) not in (3, 4) or len(numbers[at]) < _SHORTEST_TIME):
+        return None
+    op_type, op_name = kind_and_name(first, second)
+    if of_thread:
+        op_name += f".thread_{int(of_thread[2])}"
+    return TensorName(
+        net=net,
+        graph=graph,
+        op_type=op_type,
+        op_name=op_name,
+        task=known_id(int(numbers[0])),
+        stream=known_id(int(numbers[1])) if at == 2 else -1,
+        timestamp=_microseconds(numbers[at]),
+    )
+
+
+def _is_unknown_operator(first: str, second: str, numbers: Sequence[str]) -> bool:
+    return first == "exception_info" and len(numbers) == 2 and second.isdecimal() and len(second) <= 18
+
+
+def kind_and_name(first: str, second: str) -> tuple[str, str]:
+    """Return the type and the name of an operator, from the first two fields of the name of its file."""
+    if _CALL.fullmatch(first) is None:
+        return first, second
+    # The second version of the runtime puts the level before the kind: `_L0Add`.
+    return second.removeprefix("_L0") or second, first
+
+
+def known_id(number: int) -> int:
+    """Return the number of a task or a stream; -1 for the number that means unknown."""
+    return -1 if number == _UNKNOWN_ID else number
+
+
+def _time_at(numbers: Sequence[str]) -> int:
+    """Return which number is the time: the second, or the third if the stream comes before it."""
+    if len(numbers) <= 3:
+        return len(numbers) - 1
+    return 2 if len(numbers[2]) >= len(numbers[1]) else 1
+
+
+def _microseconds(text: str) -> int:
+    """Return microseconds since the epoch; for a date, which is local time, as if it were UTC."""
+    if len(text) == 17:
+        try:
+            date = datetime.strptime(text[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+        except ValueError:
+            return int(text)
+        return int(date.timestamp()) * 1_000_000 + int(text[14:]) * 1000
+    return int(text)
+
 
 _RANK = r"worldsize{world_size:\d{1,9}}_global_rank{rank}/"
 _PREFIXES = (
@@ -55,6 +237,30 @@ _NPY_NAME = re.compile(
 )
 #: A shape: converters put it where MindSpore puts the format.
 _SHAPE = re.compile(r"\d+(?:[x_]\d+)*")
+
+
+#: Possessive: what ends at a dot cannot be shorter, and to try it would take as long again.
+_TENSOR_NAME = re.compile(
+    r"(?P<op_type>[^.]++)\.(?P<op_name>.+)"
+    r"\.(?P<task>\d{1,18}+)\.(?P<stream>\d{1,18}+)\.(?P<timestamp>\d{1,18}+)"
+    r"\.(?P<io>input|output)\.(?P<slot>\d{1,9}+)\.(?P<format>[^.]++)(?:\.(?P<declared_dtype>[^.]++))?",
+    re.DOTALL,
+)
+
+
+def parse_tensor_name(file_name: str, *, net: str = "", graph: str = "") -> TensorName | None:
+    """Parse the name of an npy file, from the right, because old names of parameters contain dots.
+
+    >>> parse_tensor_name("Parameter.fc.weight.0.0.1795219189197639.output.0.DefaultFormat.npy").op_name
+    'fc.weight'
+    """
+    match = _TENSOR_NAME.fullmatch(file_name.removesuffix(".npy"))
+    if match is None:
+        return None
+    op_type, op_name, task, stream, timestamp, io, slot, memory_format, declared_dtype = match.groups("")
+    numbers = int(slot), 0, int(task), int(stream), int(timestamp)
+    # By position: by name, it takes twice as long.
+    return TensorName(net, graph, op_type, op_name, io, *numbers, memory_format, declared_dtype)
 
 
 class Cann(Layout):

@@ -21,9 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from ingest.layouts.base import Description, Layout, Place, ReadSmall, TensorFile, join_slot
-from ingest.layouts.fields import FIELDS, STEP_FIELDS
-from ingest.layouts.pattern import Pattern, parse
-from ingest.layouts.pytorch_names import module_type
+from ingest.layouts.pattern import FIELDS, STEP_FIELDS, Pattern, parse
+from ingest.layouts.pytorch import module_type
 from workers.dump.formats.header import Container
 from workers.dump.model import TensorName
 from workers.errors import UsageError

@@ -13,9 +13,7 @@ from ingest.layouts.base import Dump, Layout
 from ingest.layouts.cann import Cann
 from ingest.layouts.checkpoint import DistributedCheckpoint
 from ingest.layouts.declared import declare
-from ingest.layouts.mindspore import MindSpore
-from ingest.layouts.mindspore_async import MindSporeAsync
-from ingest.layouts.mindspore_raw import MindSporeRaw
+from ingest.layouts.mindspore import MindSpore, MindSporeAsync, MindSporeRaw
 from ingest.layouts.msprobe import MsProbe, MsProbeSaved
 from ingest.layouts.msprobe_native import MsProbeNative
 from ingest.layouts.numerics import (

@@ -1,4 +1,4 @@
-"""MindSpore dumps, versions 1.3 to 2.10, and msProbe on top of them.
+r"""MindSpore dumps, versions 1.3 to 2.10, and msProbe on top of them.
 
     rank_{r}/{net}/{graph}/{iteration}/
         {op_type}.{op_name}.{task}.{stream}.{time}.{io}.{slot}.{format}[.{dtype}].npy
@@ -8,6 +8,24 @@
 
 All graphs of one rank and iteration make one step. Files of a rank outside of its iterations are its run
 files.
+
+Asynchronous dumps of MindSpore 1.1 and 1.2 on Ascend.
+
+    {device}/{net}_graph_{root_graph}/{graph}/{iteration}/          by the documentation
+    device_{device}/{net}_graph_{root_graph}/{graph}/{iteration}/   by data_dumper.cc
+
+Later releases write the same files into the tree of `ingest.layouts.mindspore`.
+
+Synchronous dumps of MindSpore 1.1 and 1.2, files of elements without a header.
+
+    {net}/device_{device}/iteration_{step}/   GPU and Ascend
+    {net}/iteration_{step}/                   CPU
+        {op}_{io}_{slot}_shape_{d0}_{d1}..._{type}_{format}.bin
+
+`op` is the full name with `--` for `/`. It contains dots and underscores, so names are parsed from the right.
+The full name is restored. A parameter has no scope; its type is `Parameter`, as in all later releases.
+
+The steps that a dump configuration of MindSpore or CANN asks for.
 """
 
 from __future__ import annotations
@@ -18,11 +36,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ingest.layouts.base import Description, Layout, Place, ReadSmall, System, TensorFile
-from ingest.layouts.cann import describe_files
-from ingest.layouts.iterations import parse_iterations
-from ingest.layouts.long_names import LongNames
-from ingest.layouts.mindspore_names import parse_tensor_name
+from ingest.layouts.cann import LongNames, describe_files, parse_tensor_name
 from ingest.layouts.pattern import parse
+from workers.dump.formats.header import Container
 from workers.dump.model import TensorName
 from workers.model import SourceFile
 
@@ -96,3 +112,122 @@ def _named(path: str, net: str, graph: str, names: LongNames) -> TensorFile:
     if real:
         return TensorFile(parse_tensor_name(real, net=net, graph=graph), settled=settled)
     return TensorFile(TensorName(net=net, graph=graph, op_name=stem), settled=False)
+
+
+_MODEL = r"{net}_graph_{root_graph:\d{1,18}}!/{graph:\d{1,18}}/{iteration}"
+
+
+class MindSporeAsync(Layout):
+    """The tree of MindSpore's first asynchronous dumps."""
+
+    name = "mindspore_async"
+    patterns = (parse(f"{{device}}/{_MODEL}"), parse(f"device_{{device}}/{_MODEL}"))
+    systems = (
+        System("MindSpore 1.1 and 1.2, asynchronous, as documented", "3/Net_graph_1/1/8", "DumpData"),
+        System("MindSpore 1.1 and 1.2, asynchronous", "device_3/Net_graph_1/1/8", "DumpData"),
+    )
+
+    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
+        """Describe the files of one place; see `Layout.describe`."""
+        return describe_files(files, read, net=place.fields["net"], graph=place.fields["graph"])
+
+
+_RAW_NAME = re.compile(
+    r"(?P<op>.+)_(?P<io>input|output)_(?P<slot>\d{1,9})_shape_(?P<shape>(?:\d{1,18}_)*)"
+    r"(?:kNumberType)?(?P<type>[A-Za-z]+\d*)_(?P<format>[A-Za-z0-9_]+)\.bin",
+    re.DOTALL,
+)
+_OP_TYPE = re.compile(r"(.+)-op\d+", re.DOTALL)
+#: By type in MindSpore's mstype namespace (type_id.h); those without a number have 32 bits.
+_TYPES = {
+    "bool": "bool",
+    "float": "float32",
+    "int": "int32",
+    "uint": "uint32",
+    **{f"{kind}{bits}": f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": f"float{bits}" for bits in (16, 32, 64)},
+    "bfloat16": "bfloat16",
+    "complex64": "complex64",
+    "complex128": "complex128",
+}
+
+
+class MindSporeRaw(Layout):
+    """The tree of MindSpore's first synchronous dumps."""
+
+    name = "mindspore_raw"
+    patterns = (
+        parse("{net}/device_{device}/iteration_{step}!"),
+        parse(r"{net:(?!device_\d+$).+}/iteration_{step}!"),
+    )
+    systems = (
+        System("MindSpore 1.1 and 1.2, synchronous", "Net/device_3/iteration_8", "raw elements"),
+        System("MindSpore 1.1 and 1.2, synchronous, CPU", "Net/iteration_8", "raw elements"),
+    )
+    evidence = re.compile(r".+_shape_.*\.bin", re.DOTALL)
+
+    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
+        """Describe the files of one place; see `Layout.describe`. Reads none of them."""
+        net = place.fields.get("net", "")
+        named = {file.path: parse_raw_name(file.path.rpartition("/")[2], net=net) for file in files}
+        return Description({path: tensor for path, tensor in named.items() if tensor is not None})
+
+
+def parse_raw_name(file_name: str, *, net: str = "") -> TensorFile | None:
+    """Parse the name of a raw file; return None if it has another form.
+
+    Elements of an unknown type are bytes on one axis, with the type as `declared_dtype`.
+
+    >>> parse_raw_name("moments.fc3.bias_output_0_shape_10_Float32_DefaultFormat.bin").shape
+    (10,)
+    """
+    match = _RAW_NAME.fullmatch(file_name)
+    if match is None:
+        return None
+    op_name = match["op"].replace("--", "/")
+    name = TensorName(
+        net=net,
+        op_type=_op_type(op_name),
+        op_name=op_name,
+        io=match["io"],
+        slot=int(match["slot"]),
+        format=match["format"],
+        declared_dtype=match["type"],
+    )
+    dtype = _TYPES.get(match["type"].lower())
+    if dtype is None:
+        return TensorFile(name, Container.RAW, "uint8")
+    shape = tuple(int(length) for length in match["shape"].split("_")[:-1])
+    return TensorFile(name, Container.RAW, dtype, shape)
+
+
+def _op_type(op_name: str) -> str:
+    if match := _OP_TYPE.fullmatch(op_name.rpartition("/")[2]):
+        return match[1]
+    return "" if "/" in op_name else "Parameter"
+
+
+#: One step, or the first and the last of several. Steps have at most 18 digits, here as in paths.
+_GROUP = re.compile(r"\s*(?P<first>[0-9]{1,18})(?:-(?P<last>[0-9]{1,18}))?\s*")
+#: Those that are listed twice count twice: a configuration of some kilobytes could list a million of them
+#: again and again.
+_MAX_STEPS = 1_000_000
+
+
+def parse_iterations(text: str) -> frozenset[int] | None:
+    """Return the steps that the `iteration` of a dump configuration lists, as in `0|5-8|100-120`.
+
+    None for `all`, for nonsense, and for more than a million steps.
+    """
+    steps: set[int] = set()
+    left = _MAX_STEPS
+    for group in str(text).split("|"):
+        match = _GROUP.fullmatch(group)
+        if match is None:
+            return None
+        low, high = int(match["first"]), int(match["last"] or match["first"])
+        left -= high - low + 1
+        if high < low or left < 0:
+            return None
+        steps.update(range(low, high + 1))
+    return frozenset(steps)

@@ -18,10 +18,8 @@ import re
 from collections.abc import Sequence
 
 from ingest.layouts.base import Description, Layout, Place, Problem, ReadSmall, System, TensorFile
-from ingest.layouts.bin_names import parse_bin_name
-from ingest.layouts.long_names import LongNames
+from ingest.layouts.cann import STATISTIC_CSV, LongNames, parse_bin_name, read_reports
 from ingest.layouts.pattern import parse
-from ingest.layouts.reports import STATISTIC_CSV, read_reports
 from workers.dump.formats.header import Container
 from workers.dump.model import ReportedStatistics, TensorName
 from workers.model import SourceFile

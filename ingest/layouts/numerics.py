@@ -5,7 +5,7 @@
     numerics/rank_{rank}_activations.log                                  torchtitan's numerics debugging
     {name}.json                                                           torch's DebugMode
 
-For the formats, see `te_statistics`, `titan_numerics` and `debug_mode`.
+For the formats, see `logged_statistics` and `debug_mode`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from ingest.layouts.base import Description, Layout, Place, Problem, ReadSmall, 
 from ingest.layouts.debug_mode import HEADER as DEBUG_MODE_HEADER
 from ingest.layouts.debug_mode import NotDebugMode
 from ingest.layouts.debug_mode import read_log as read_debug_mode
+from ingest.layouts.logged_statistics import TE_LINE, TITAN_HEADER, read_te_lines, read_titan_log
 from ingest.layouts.pattern import parse
-from ingest.layouts.te_statistics import LINE, read_lines
-from ingest.layouts.titan_numerics import HEADER as TITAN_HEADER
-from ingest.layouts.titan_numerics import read_log as read_titan
 from workers.dump.model import ReportedStatistics
 from workers.model import SourceFile
 
@@ -37,7 +35,7 @@ class TransformerEngineStatistics(Layout):
             of_files=True,
         ),
     )
-    step_of_line = LINE
+    step_of_line = TE_LINE
     systems = (
         System(
             "TransformerEngine, statistics (nvdlfw-inspect)",
@@ -51,7 +49,7 @@ class TransformerEngineStatistics(Layout):
         above = place.directory.rpartition("/")[0]
         rank, step = int(place.fields["rank"]), int(place.fields["step"])
         tensors = f"{above}/tensor_dumps/rank_{rank}/iter_{step:06d}".lstrip("/")
-        return _described(files, read, lambda file, data: read_lines(file.path, data, tensors))
+        return _described(files, read, lambda file, data: read_te_lines(file.path, data, tensors))
 
 
 class TransformerEngineLogs(Layout):
@@ -95,7 +93,7 @@ class TitanNumerics(Layout):
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
         """Return the statistics of the only step; see `Layout.describe`."""
         return _described(
-            files, read, lambda file, data: read_titan(file.path, data.decode(errors="replace"))
+            files, read, lambda file, data: read_titan_log(file.path, data.decode(errors="replace"))
         )
 
 

@@ -1,7 +1,11 @@
 """Finding places: directories that fit a pattern to its end, so that they hold a step or a part of it.
 
 A directory is matched against the patterns of all layouts while the tree is walked. Only names are read here;
-the files in places are listed later, by `ingest.layouts.listings`.
+the files in places are listed later, by `ingest.layouts.walk`.
+
+Names that resemble those of the directories of ranks and steps, and how these directories are reported.
+
+What lies beside a dump that was found below the directory that a user named.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -17,11 +22,78 @@ from typing import TypeAlias
 
 from ingest.layouts.base import Layout, LayoutPlace, Place, Problem
 from ingest.layouts.declared import CONTAINERS
-from ingest.layouts.fields import FIELDS, STEP_FIELDS
-from ingest.layouts.misnamed import is_like_rank, is_like_step, misnamed_rank, misnamed_step
-from ingest.layouts.pattern import Pattern
+from ingest.layouts.pattern import FIELDS, STEP_FIELDS, Pattern
 from ingest.layouts.ranks import PathRank
-from ingest.layouts.walk import Walk, begins_like, is_directory
+from ingest.layouts.walk import Walk, begins_like, is_directory, parents
+from workers.host.paths import absolute
+
+
+def tensors_beside(directory: Path, root: Path) -> tuple[Path, ...]:
+    """Return directories that hold tensor files outside of the dump and of stores, in order.
+
+    Looks at the first entries of each directory beside those from `directory` down to the dump.
+
+    Args:
+        directory: what the user named.
+        root: the dump that was found there, perhaps some levels below.
+    """
+    directory = absolute(directory)
+    if root == directory or not root.is_relative_to(directory):
+        return ()
+    way_down = [root, *(above for above in root.parents if above.is_relative_to(directory))]
+    beside = (child for above in way_down[1:] for child in _directories(above) if child not in way_down)
+    return tuple(
+        sorted(
+            child
+            for child in beside
+            if not (child / "zarr.json").exists() and holds_tensors(child, _SUFFIXES)
+        )
+    )
+
+
+def _directories(above: Path) -> Iterator[Path]:
+    with suppress(OSError), os.scandir(above) as entries:
+        yield from [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+
+
+#: A number as people may write one, in any digits. What a dump system writes fits the fields of patterns.
+_NUMBER = re.compile(r"[-+]?\d+")
+#: How names begin that resemble those of the directories of ranks.
+_LIKE_RANK = re.compile(r"rank[-+_ ]?\d.*", re.DOTALL | re.IGNORECASE)
+_NO_RANK = "is not how a dump names the directory of a rank"
+_RANK_HINT = (
+    "Ranks go from 0 to 999999999, without a sign, in ASCII digits, and without zeros in front. Rename the "
+    "directory, and run the same command again."
+)
+_NO_STEP = "is not how a dump names a step"
+_STEP_HINT = (
+    "Steps have at most 18 ASCII digits and no sign. The store keeps these files with the run files of their "
+    "rank, as files. Rename the directory, and run the same command again."
+)
+
+
+def is_like_rank(name: str) -> bool:
+    """Return whether a name begins like that of the directory of a rank."""
+    return _LIKE_RANK.fullmatch(name) is not None
+
+
+def is_like_step(name: str) -> bool:
+    """Return whether a name is a number, as people may write one."""
+    return _NUMBER.fullmatch(name) is not None
+
+
+def misnamed_rank(of_rank: str, path: str) -> Problem:
+    """Return the problem of a directory that resembles that of a rank, or is below `of_rank`, which does."""
+    number = of_rank.rpartition("/")[2].removeprefix("rank").removeprefix("_")
+    if _NUMBER.fullmatch(number) is None:
+        return Problem(path, _NO_RANK, misnamed=True)
+    return Problem(of_rank, _NO_RANK, _RANK_HINT, left_out=True, misnamed=True)
+
+
+def misnamed_step(path: str) -> Problem:
+    """Return the problem of a directory that resembles that of a step."""
+    return Problem(path, _NO_STEP, _STEP_HINT, left_out=True, misnamed=True)
+
 
 #: How many entries of a directory are looked at to find out whether it holds a dump.
 MAX_SEEN = 256
@@ -363,13 +435,6 @@ def _owner(directory: _Directory) -> Owner:
         if rank is not None and owner.rank is None:
             owner = Owner(rank, directory.path)
     return owner
-
-
-def parents(path: str) -> Iterator[str]:
-    """Yield the directories above a path, the nearest first, down to the root, which is ""."""
-    while path:
-        path = path.rpartition("/")[0]
-        yield path
 
 
 def all_parents(places: Iterable[LayoutPlace]) -> set[str]:

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from ingest.layouts.base import Layout, Place
 from ingest.layouts.declared import CONTAINERS, declare
-from ingest.layouts.fields import step_of
-from ingest.layouts.pattern import Pattern
+from ingest.layouts.pattern import Pattern, step_of
 from ingest.layouts.ranks import PathRank
 from ingest.layouts.walk import is_directory
 from workers.errors import UsageError

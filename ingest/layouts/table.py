@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ingest.layouts.base import Layout, System
 from ingest.layouts.detect import LAYOUTS
-from ingest.layouts.fields import step_of
+from ingest.layouts.pattern import step_of
 from ingest.layouts.ranks import PathRank
 from workers.arrays import device_format
 from workers.arrays.dtypes import core_name, from_name

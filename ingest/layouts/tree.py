@@ -26,13 +26,20 @@ from ingest.layouts.base import (
     Section,
     TensorFile,
 )
-from ingest.layouts.clashes import find_clashes
-from ingest.layouts.fields import series_of, step_of
-from ingest.layouts.listings import aged, files_by_place, list_places, merge
-from ingest.layouts.places import Discovery, Owner, PlaceSearch, all_parents, parents
-from ingest.layouts.ranks import PathRank, Ranks, is_rank_table
+from ingest.layouts.pattern import series_of, step_of
+from ingest.layouts.places import Discovery, Owner, PlaceSearch, all_parents
+from ingest.layouts.ranks import PathRank, Ranks, find_clashes, is_rank_table
 from ingest.layouts.sections import SectionedLogs, read_section
-from ingest.layouts.walk import MAX_SMALL_FILE_NBYTES, Walk, read_small
+from ingest.layouts.walk import (
+    MAX_SMALL_FILE_NBYTES,
+    Walk,
+    aged,
+    files_by_place,
+    list_places,
+    merge,
+    parents,
+    read_small,
+)
 from workers.dump.model import ReportedStatistics
 from workers.model import SourceFile, StepKey
 

@@ -17,8 +17,8 @@ from ingest.dispatch.processes import ProcessWorkers
 from ingest.dispatch.submitter import DispatchLimits
 from ingest.dump_retention.policy import RetentionPolicy
 from ingest.layouts.base import Dump
-from ingest.layouts.beside import tensors_beside
 from ingest.layouts.detect import find_dump
+from ingest.layouts.places import tensors_beside
 from ingest.service.explaining import explain_dump
 from ingest.service.one_shot import Report, ingest_once
 from ingest.service.options import ServiceOptions

@@ -23,15 +23,12 @@ with atheris.instrument_imports(
     include=["workers.dump.formats", "ingest.layouts", "ingest.reader.context.pb"]
 ):
     from ingest.layouts import (
-        bin_names,
         cann,
         debug_mode,
-        mindspore_names,
-        mindspore_raw,
-        msprobe_names,
-        pytorch_names,
-        te_statistics,
-        titan_numerics,
+        logged_statistics,
+        mindspore,
+        msprobe,
+        pytorch,
         torchair,
     )
     from ingest.layouts.sections import runs
@@ -145,14 +142,14 @@ def read_logs(content: bytes) -> None:
     head, tabs = b"2026-01-01 00:00:00,000 - INFO - a_weight_max", b" \t\t "
     line = head + tabs + b"iteration=000001" + tabs + b"value=" + content + b"\n"
     for variant in (content, line + content + line):
-        list(te_statistics.read_lines("log", variant, "tensors"))
+        list(logged_statistics.read_te_lines("log", variant, "tensors"))
         end = 0
-        for _, begin, behind, _ in runs(variant, te_statistics.LINE):
+        for _, begin, behind, _ in runs(variant, logged_statistics.TE_LINE):
             assert end <= begin < behind <= len(variant)
             end = behind
     block = f"[a/op_0_mm]\n  Shape: {text}\n  Output hash: {text}\n  Input hashes: {text}\n  Location: {text}"
     for log in (text, block):
-        list(titan_numerics.read_log("log", log))
+        list(logged_statistics.read_titan_log("log", log))
     call = {"type": "op", "op_name": text, "args_str": text, "output_str": text, "stack_trace": text}
     for variant in (content, json.dumps({"logs": [call]}).encode()):
         with suppress(debug_mode.NotDebugMode):
@@ -194,18 +191,18 @@ def read_csv(content: bytes) -> None:
 def read_names(content: bytes) -> None:
     name = os.fsdecode(content).replace("/", "")
     for parse in (
-        mindspore_names.parse_tensor_name,
-        bin_names.parse_bin_name,
+        cann.parse_tensor_name,
+        cann.parse_bin_name,
         cann.parse_npy_name,
-        mindspore_raw.parse_raw_name,
-        msprobe_names.parse_tensor_name,
+        mindspore.parse_raw_name,
+        msprobe.parse_tensor_name,
         torchair.parse_call_name,
-        pytorch_names.parse_trt_llm_name,
-        pytorch_names.parse_aoti_name,
-        pytorch_names.parse_te_name,
+        pytorch.parse_trt_llm_name,
+        pytorch.parse_aoti_name,
+        pytorch.parse_te_name,
     ):
         parse(name)
-    pytorch_names.parse_sglang_names([name])
+    pytorch.parse_sglang_names([name])
     text = paths.to_text(os.fsdecode(content))
     text.encode()
     with suppress(DumpError):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from ingest.layouts.base import Beginning, Defer, Description, DumpScan, Listing
-from ingest.layouts.listings import TRUST_S
+from ingest.layouts.walk import TRUST_S
 from ingest.planning.inspection import Inspected, Inspection
 from tests.simulation.kernel import EPOCH, Kernel, Process
 from workers.errors import SourceChanged
@@ -17,7 +17,7 @@ from workers.model import SourceFile, StepKey
 ROOT = Path("/dump")
 WHOLE_NBYTES = 100
 _HALF_NBYTES = 60
-#: The tick of the file system, as in `ingest.layouts.listings`.
+#: The tick of the file system, as in `ingest.layouts.walk`.
 _TICK_S = 2.0
 
 

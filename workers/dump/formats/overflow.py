@@ -93,7 +93,11 @@ class OverflowRecord:
             )
         ]
         return tuple(
-            Failure(unit, *(words.get(name, (0,))[0] for name in _FAILED), words.get("status", (0,)))
+            Failure(
+                unit,
+                **{name: words.get(name, (0,))[0] for name in _FAILED},
+                status=words.get("status", (0,)),
+            )
             for unit, words in failed
         )
 

@@ -130,7 +130,7 @@ class _MalformedLine(ValueError):
 class _Columns(NamedTuple):
     """What the columns of a table hold, by their indices."""
 
-    count: int
+    width: int
     facts: tuple[tuple[str, int, Callable[[str], Any]], ...]
     """Those that tell of which tensor a row is: field of `StatisticRow`, index, and what parses the text."""
     shape: int
@@ -263,7 +263,7 @@ def _columns(fields: list[str]) -> _Columns:
 
 
 def _row(number: int, fields: list[str], columns: _Columns) -> StatisticRow:
-    if len(fields) != columns.count or fields[columns.shape].startswith("("):
+    if len(fields) != columns.width or fields[columns.shape].startswith("("):
         fields = _aligned(fields, columns)
     for index in columns.numbers:
         _number(fields[index])
@@ -287,13 +287,13 @@ def _aligned(fields: list[str], columns: _Columns) -> list[str]:
         # A shape `(2,3)` without quotes was split at its commas.
         end = next((index for index in range(at, len(fields)) if fields[index].endswith(")")), at)
         fields = [*fields[:at], ",".join(fields[at : end + 1]), *fields[end + 1 :]]
-    if len(fields) == columns.count + 1 and fields[-1] == "":
+    if len(fields) == columns.width + 1 and fields[-1] == "":
         return fields[:-1]
-    if not columns.has_op and set(fields[at + 1 :]) == {"NA"} and len(fields) < columns.count:
+    if not columns.has_op and set(fields[at + 1 :]) == {"NA"} and len(fields) < columns.width:
         # CANN leaves the count out for types for which it has no statistics.
-        return fields + [""] * (columns.count - len(fields))
-    if len(fields) != columns.count:
-        raise _MalformedLine(f"{len(fields)} fields where the header has {columns.count}")
+        return fields + [""] * (columns.width - len(fields))
+    if len(fields) != columns.width:
+        raise _MalformedLine(f"{len(fields)} fields where the header has {columns.width}")
     return fields
 
 

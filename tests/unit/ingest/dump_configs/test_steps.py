@@ -3,7 +3,7 @@
 import pytest
 
 from ingest.dump_configs.steps import format_steps
-from ingest.layouts.iterations import parse_iterations
+from ingest.layouts.mindspore import parse_iterations
 
 
 @pytest.mark.parametrize("steps", [[8], [1, 2], [0, 5, 6, 7, 100], [3, 1, 2, 2]])

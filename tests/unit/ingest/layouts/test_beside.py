@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ingest.layouts.beside import tensors_beside
 from ingest.layouts.detect import find_dump
+from ingest.layouts.places import tensors_beside
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.layouts.bin_names import kind_and_name, known_id, parse_bin_name
+from ingest.layouts.cann import kind_and_name, known_id, parse_bin_name
 
 
 @pytest.mark.parametrize(

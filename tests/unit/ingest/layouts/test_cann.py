@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.layouts.base import Description, Layout, Place, ReadSmall
-from ingest.layouts.bin_names import parse_bin_name
-from ingest.layouts.cann import Cann, describe_files, parse_npy_name
+from ingest.layouts.cann import Cann, describe_files, parse_bin_name, parse_npy_name
 from tests.dumps import DumpLibrary
 from workers.dump.formats.header import Container
 from workers.dump.model import TensorName

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from ingest.layouts.detect import LAYOUTS
-from ingest.layouts.fields import FIELDS, STEP_FIELDS, series_of, step_of
+from ingest.layouts.pattern import FIELDS, STEP_FIELDS, series_of, step_of
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.layouts.iterations import parse_iterations
+from ingest.layouts.mindspore import parse_iterations
 
 
 @pytest.mark.parametrize(

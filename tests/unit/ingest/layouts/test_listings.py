@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ingest.layouts.base import LayoutPlace, Listing, Place
-from ingest.layouts.listings import aged, files_by_place, list_places, merge
 from ingest.layouts.mindspore import MindSpore
+from ingest.layouts.walk import aged, files_by_place, list_places, merge
 from workers.model import StepKey
 
 PLACES = ("rank_0/Net/0/8", "rank_0/Net/1/8")

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from ingest.layouts.long_names import LongNames
+from ingest.layouts.cann import LongNames
 
 
 def names(mapping: bytes | None, path: str = "d/mapping.csv") -> LongNames:

@@ -6,7 +6,7 @@ import pytest
 
 from ingest.layouts.base import Place
 from ingest.layouts.detect import find_dump
-from ingest.layouts.mindspore_async import MindSporeAsync
+from ingest.layouts.mindspore import MindSporeAsync
 from workers.dump.model import TensorName
 from workers.model import SourceFile, StepKey
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.layouts.mindspore_names import parse_tensor_name
+from ingest.layouts.cann import parse_tensor_name
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ingest.api import open_store
 from ingest.layouts.base import Place
 from ingest.layouts.detect import find_dump
-from ingest.layouts.mindspore_raw import MindSporeRaw, parse_raw_name
+from ingest.layouts.mindspore import MindSporeRaw, parse_raw_name
 from tests.pipeline import ingest_directly
 from tests.samples import sample
 from workers.arrays.dtypes import from_name

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.layouts.misnamed import is_like_rank, is_like_step, misnamed_rank, misnamed_step
+from ingest.layouts.places import is_like_rank, is_like_step, misnamed_rank, misnamed_step
 
 
 @pytest.mark.parametrize(

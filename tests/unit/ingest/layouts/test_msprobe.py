@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from ingest.layouts.base import Description, Place
 from ingest.layouts.detect import find_dump
-from ingest.layouts.msprobe import MsProbe
-from ingest.layouts.msprobe_names import parse_tensor_name
+from ingest.layouts.msprobe import MsProbe, parse_tensor_name
 from tests.dumps import DumpLibrary
 from tests.samples import sample
 from workers.arrays.statistics import summarise

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.layouts.msprobe_json import JsonTensor, NotMsProbe, read_tensors
+from ingest.layouts.msprobe import JsonTensor, NotMsProbe, read_tensors
 
 TENSOR = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [2, 3]}
 STATISTICS = {"Max": 3.5, "Min": -1.0, "Mean": 0.25, "Norm": 4.0}

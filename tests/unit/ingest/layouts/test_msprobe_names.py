@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.layouts.msprobe_names import parse_tensor_name
+from ingest.layouts.msprobe import parse_tensor_name
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import pytest
 from ingest.layouts import detect, walk
 from ingest.layouts import places as search
 from ingest.layouts.detect import LAYOUTS, find_dump
-from ingest.layouts.places import MAX_SEEN, Discovery, PlaceSearch, all_parents, parents
+from ingest.layouts.places import MAX_SEEN, Discovery, PlaceSearch, all_parents
+from ingest.layouts.walk import parents
 
 
 def discover(root: Path, below: str = "") -> Discovery:

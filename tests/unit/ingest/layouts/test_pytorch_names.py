@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.layouts.pytorch_names import (
+from ingest.layouts.pytorch import (
     module_type,
     parse_aoti_name,
     parse_sglang_names,

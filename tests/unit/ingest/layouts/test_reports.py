@@ -1,6 +1,6 @@
 """Statistics in the CSV files of a place, under the names of their tensors."""
 
-from ingest.layouts.reports import read_reports
+from ingest.layouts.cann import read_reports
 from workers.dump.model import TensorName
 
 HEADER = b"Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,Max Value\n"

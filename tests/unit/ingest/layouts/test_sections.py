@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.layouts import sections
+from ingest.layouts.logged_statistics import TE_LINE
 from ingest.layouts.sections import LogSections, read_section, runs
-from ingest.layouts.te_statistics import LINE
 
 
 def line(step: int, text: str = "a_weight_max", second: int = 0) -> bytes:
@@ -32,14 +32,14 @@ def test_lines_are_those_of_their_steps_however_the_log_grows(steps: list[int | 
         last = last if step is None else step
         if last is not None:
             expected[last] = expected.get(last, b"") + text
-    log = LogSections(LINE)
+    log = LogSections(TE_LINE)
     try:
         for end in (*range(0, len(content), cut), len(content)):
             path.write_bytes(content[:end])
             read = texts(log, path)
         assert read == expected
         # Also after a restart, or each of these steps would be ingested once more.
-        assert log.update(path) == LogSections(LINE).update(path)
+        assert log.update(path) == LogSections(TE_LINE).update(path)
     finally:
         path.unlink()
 
@@ -47,7 +47,7 @@ def test_lines_are_those_of_their_steps_however_the_log_grows(steps: list[int | 
 def test_only_the_last_step_is_unfinished_and_only_new_lines_change_a_section(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(line(0) + line(1))
-    log = LogSections(LINE)
+    log = LogSections(TE_LINE)
     before = log.update(path)
     with path.open("ab") as file:
         file.write(line(2))
@@ -64,7 +64,7 @@ def test_only_the_last_step_is_unfinished_and_only_new_lines_change_a_section(tm
 def test_log_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(line(0) + line(1))
-    log = LogSections(LINE)
+    log = LogSections(TE_LINE)
     first = log.update(path)
     path.write_bytes(line(0, "b_weight_max") + line(1) + line(2))
     second = log.update(path)
@@ -76,20 +76,20 @@ def test_log_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
 def test_time_is_that_of_the_last_line(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(line(0) + line(0, second=7))
-    (section,) = LogSections(LINE).update(path).values()
+    (section,) = LogSections(TE_LINE).update(path).values()
     assert section.changed_ns // 1_000_000 == 1767225607000
 
 
 def test_time_of_a_far_future_fits_into_64_bits(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"".join(line(step).replace(b"2026", b"9999") for step in range(2)))
-    times = {section.changed_ns for section in LogSections(LINE).update(path).values()}
+    times = {section.changed_ns for section in LogSections(TE_LINE).update(path).values()}
     assert len(times) == 2  # other lines, so another time
     assert max(times) < 2**63
 
 
 def test_what_cannot_be_read_has_no_sections(tmp_path: Path) -> None:
-    log = LogSections(LINE)
+    log = LogSections(TE_LINE)
     assert log.update(tmp_path / "none") == {}
     assert log.update(tmp_path) == {}
     os.mkfifo(tmp_path / "fifo")
@@ -104,13 +104,13 @@ def test_runs_of_lines_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sections, "_MAX_RUNS", 3)
     monkeypatch.setattr(sections, "_PIECE_NBYTES", 2 * len(line(0)))
     (tmp_path / "log").write_bytes((line(0) + line(1)) * 50)
-    log = LogSections(LINE)
+    log = LogSections(TE_LINE)
     assert set(log.update(tmp_path / "log")) == {0, 1}
     assert not log.is_whole
 
 
 def test_lines_without_a_step_belong_to_the_one_before() -> None:
     content = b"?\n" + line(0) + b"more\n" + line(1)
-    first, second = runs(content, LINE)
+    first, second = runs(content, TE_LINE)
     assert content[first[1] : first[2]] == line(0) + b"more\n"
     assert content[second[1] : second[2]] == line(1)

@@ -10,7 +10,7 @@ import pytest
 from ingest.layouts import table
 from ingest.layouts.base import Layout, System
 from ingest.layouts.detect import LAYOUTS, find_dump
-from ingest.layouts.fields import MESH_FIELDS
+from ingest.layouts.pattern import MESH_FIELDS
 from tests.npy_files import npy_bytes
 
 ROOT = Path(__file__).parents[4]

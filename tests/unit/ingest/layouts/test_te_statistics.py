@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from ingest.layouts.te_statistics import read_lines
+from ingest.layouts.logged_statistics import read_te_lines
 from workers.dump.model import ReportedStatistics
 
 
@@ -14,7 +14,7 @@ def rows_of(*numbers: tuple[str, str]) -> list[ReportedStatistics]:
         f"2026-01-01 00:00:00,000 - INFO - {name} \t\t\t\t iteration=000003 \t\t\t\t value={value}\n"
         for name, value in numbers
     )
-    return list(read_lines("log", lines.encode(), "tensor_dumps/rank_0/iter_000003"))
+    return list(read_te_lines("log", lines.encode(), "tensor_dumps/rank_0/iter_000003"))
 
 
 @pytest.mark.parametrize(

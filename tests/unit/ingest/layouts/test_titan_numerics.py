@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.layouts.titan_numerics import read_log
+from ingest.layouts.logged_statistics import read_titan_log
 from workers.dump.model import ReportedStatistics
 
 
 def rows_of(*lines: str, key: str = "layers.0.wq/op_3_mm") -> dict[tuple[str, int], ReportedStatistics]:
     block = "\n".join([f"[{key}]", *(f"  {line}" for line in lines)])
-    rows = read_log("log", f"Total captured activations: 1\n{'=' * 80}\n\n{block}\n\n")
+    rows = read_titan_log("log", f"Total captured activations: 1\n{'=' * 80}\n\n{block}\n\n")
     return {(row.name.io, row.name.slot): row for row in rows}
 
 
@@ -68,5 +68,5 @@ def test_shape_that_is_none_is_unknown(shape: str) -> None:
 
 @given(st.text(max_size=60))
 def test_any_text_is_read(text: str) -> None:
-    list(read_log("log", text))
-    list(read_log("log", f"[a/op_0_b]\n  Shape: {text}\n  Output hash: {text}\n  Input hashes: {text}"))
+    list(read_titan_log("log", text))
+    list(read_titan_log("log", f"[a/op_0_b]\n  Shape: {text}\n  Output hash: {text}\n  Input hashes: {text}"))

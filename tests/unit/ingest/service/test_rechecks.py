@@ -38,7 +38,7 @@ def target(filled: MadeDump) -> Path:
 @pytest.fixture(autouse=True)
 def short_trust(monkeypatch: pytest.MonkeyPatch) -> None:
     """Directories are listed again at every look, as they are after a minute."""
-    monkeypatch.setattr("ingest.layouts.listings.TRUST_S", 0.0)
+    monkeypatch.setattr("ingest.layouts.walk.TRUST_S", 0.0)
 
 
 def replace_content(path: Path, value: float) -> None:
