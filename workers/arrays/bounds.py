@@ -130,31 +130,31 @@ def _given(convert: _Function, function: _Function) -> _Function:
     return lambda *values: function(*map(convert, values))
 
 
-#: The bounded form of each function that a condition applies to known values: of numbers, and of conditions.
+#: The bounded form of each function that a condition applies to known numbers.
+_OF_NUMBERS: dict[_Function, _Function] = {
+    operator.add: _add,
+    operator.sub: lambda a, b: _add(a, _negate(b)),
+    operator.mul: lambda a, b: _between((a, b), tuple(x * y for x in a for y in b)),
+    np.divide: _divide,
+    operator.neg: _negate,
+    operator.pos: lambda a: a,
+    np.abs: _magnitude,
+    operator.eq: _equal,
+    operator.ne: lambda a, b: _not(_equal(a, b)),
+    operator.lt: _less,
+    operator.le: _at_most,
+    operator.gt: lambda a, b: _less(b, a),
+    operator.ge: lambda a, b: _at_most(b, a),
+}
+#: The same of those that it applies to conditions.
+_OF_CONDITIONS: dict[_Function, _Function] = {
+    np.logical_not: _not,
+    np.logical_and: lambda a, b: Decided(a.certain & b.certain, a.possible & b.possible),
+    np.logical_or: _or,
+}
 _OF_PLAIN: dict[_Function, _Function] = {
-    plain: _given(bounds_of, bounded)
-    for plain, bounded in (
-        (operator.add, _add),
-        (operator.sub, lambda a, b: _add(a, _negate(b))),
-        (operator.mul, lambda a, b: _between((a, b), tuple(x * y for x in a for y in b))),
-        (np.divide, _divide),
-        (operator.neg, _negate),
-        (operator.pos, lambda a: a),
-        (np.abs, _magnitude),
-        (operator.eq, _equal),
-        (operator.ne, lambda a, b: _not(_equal(a, b))),
-        (operator.lt, _less),
-        (operator.le, _at_most),
-        (operator.gt, lambda a, b: _less(b, a)),
-        (operator.ge, lambda a, b: _at_most(b, a)),
-    )
-} | {
-    plain: _given(_decision_of, bounded)
-    for plain, bounded in (
-        (np.logical_not, _not),
-        (np.logical_and, lambda a, b: Decided(a.certain & b.certain, a.possible & b.possible)),
-        (np.logical_or, _or),
-    )
+    **{plain: _given(bounds_of, bounded) for plain, bounded in _OF_NUMBERS.items()},
+    **{plain: _given(_decision_of, bounded) for plain, bounded in _OF_CONDITIONS.items()},
 }
 
 

@@ -82,9 +82,13 @@ class _Kept(msgspec.Struct):
 
 
 def load() -> dict[str, KernelEntry]:
-    """Return the entries by name; compile and keep them first if nobody has done so."""
+    """Return the entries by name; compile and keep them first if nobody has done so, or is doing so."""
     kernel_target.use_target()
-    return _loaded(_read() or _compile()[0])
+    kept = _read()
+    if kept is None:
+        with _turn():
+            kept = _read() or _compile()[0]
+    return _loaded(kept)
 
 
 def are_kept() -> bool:

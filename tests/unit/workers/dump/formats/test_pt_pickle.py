@@ -3,7 +3,7 @@
 import pytest
 
 from tests.pt_files import call, integer, named, text, tuple_of
-from workers.dump.formats.pt_pickle import Composite, RebuiltTensor, unpickle
+from workers.dump.formats.pt_pickle import Composite, unpickle
 from workers.errors import UnreadableTensor
 
 STORAGE = tuple_of(text("storage"), named("torch.FloatStorage"), text("0"), text("cpu"), integer(6)) + b"Q"
@@ -14,35 +14,6 @@ V2 = "torch._utils._rebuild_tensor_v2"
 
 def pickled(value: bytes) -> bytes:
     return b"\x80\x02" + value + b"."
-
-
-def test_tensor_has_its_storage_and_geometry() -> None:
-    tensor = unpickle(pickled(call(V2, STORAGE, integer(0), SIZE, STRIDE, b"\x89", HOOKS)))
-    assert tensor == RebuiltTensor("torch.FloatStorage", "0", 6, 0, (2, 3), (3, 1))
-
-
-def test_type_that_is_named_next_to_the_storage_is_kept() -> None:
-    arguments = (STORAGE, integer(0), SIZE, STRIDE, b"\x89", HOOKS, named("torch.uint16"))
-    tensor = unpickle(pickled(call("torch._utils._rebuild_tensor_v3", *arguments)))
-    assert tensor.dtype == "torch.uint16"
-
-
-def test_parameter_is_its_tensor() -> None:
-    tensor = call(V2, STORAGE, integer(0), SIZE, STRIDE, b"\x89", HOOKS)
-    whole = call("torch._utils._rebuild_parameter", tensor, b"\x88", HOOKS)
-    assert unpickle(pickled(whole)).size == (2, 3)
-
-
-def test_operations_that_are_still_to_be_done_are_kept() -> None:
-    metadata = b"}" + text("conj") + b"\x88s" + text("neg") + b"\x89s"
-    tensor = unpickle(pickled(call(V2, STORAGE, integer(0), SIZE, STRIDE, b"\x89", HOOKS, metadata)))
-    assert (tensor.conjugate, tensor.negative) == (True, False)
-
-
-def test_operation_that_is_not_known_is_refused() -> None:
-    metadata = b"}" + text("other") + b"\x88s"
-    with pytest.raises(UnreadableTensor, match="not as they are stored: other"):
-        unpickle(pickled(call(V2, STORAGE, integer(0), SIZE, STRIDE, b"\x89", HOOKS, metadata)))
 
 
 def test_class_method_is_named_by_its_class() -> None:
@@ -57,15 +28,6 @@ def test_class_method_is_named_by_its_class() -> None:
 def test_attributes_of_other_things_are_values(owner: bytes) -> None:
     value = unpickle(pickled(call("builtins.getattr", owner, text("y" * 500))))
     assert (value.name, value.is_call) == ("builtins.getattr", True)
-
-
-def test_sparse_tensor_consists_of_indices_and_values() -> None:
-    tensor = call(V2, STORAGE, integer(0), SIZE, STRIDE, b"\x89", HOOKS)
-    layout = call("torch.serialization._get_layout", text("torch.sparse_coo"))
-    data = tuple_of(tensor, tensor, SIZE, b"\x89")
-    found = unpickle(pickled(call("torch._utils._rebuild_sparse_tensor", layout, data)))
-    assert isinstance(found, Composite)
-    assert (sorted(found.members), found.attributes["shape"]) == (["indices", "values"], (2, 3))
 
 
 def test_subclass_of_a_subclass_is_not_followed_without_end() -> None:
