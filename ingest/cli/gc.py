@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec import structs
 
 from ingest.cli.opening import load_settings_with_store
 from ingest.cli.options import ConfigOption, JsonOption, RankOption, StepOption, StoreArgument
@@ -107,7 +107,7 @@ def command(
         steps=step,
     )
     if recompress is not None:
-        if plan is not None or replace(policy, ranks=None, steps=None) != GcPolicy():
+        if plan is not None or structs.replace(policy, ranks=None, steps=None) != GcPolicy():
             raise UsageError(
                 "--recompress removes nothing: options that choose what goes do not apply",
                 hint="Give it with --rank, --step, --apply and --json alone.",

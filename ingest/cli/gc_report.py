@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import asdict
 from typing import Any
+
+from msgspec import structs
 
 from ingest.cli.printing import print_table, say, step_text
 from ingest.reader.text import counted
@@ -113,7 +114,7 @@ def json_row(plan: GcPlan, report: GcReport) -> dict[str, Any]:
         "nbytes": report.nbytes,
         "stopped": report.stopped,
         "notes": list(plan.notes),
-        "removed": [asdict(done.action) for done in report.done if not done.left],
-        "left": [{**asdict(done.action), "left": done.left} for done in report.left],
+        "removed": [structs.asdict(done.action) for done in report.done if not done.left],
+        "left": [{**structs.asdict(done.action), "left": done.left} for done in report.left],
         "broken": [{"rank": key.rank, "step": key.step} for key in report.broken],
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,7 @@ def print_rows(rows: Sequence[StepRow], *, among: Sequence[StepRow] = (), json: 
         json: whether as JSON.
     """
     if json:
-        print_json([row.to_dict() for row in rows])
+        print_json([asdict(row) for row in rows])
         return
     if not rows:
         say(f"no such step in the dump{_contents(among)}")

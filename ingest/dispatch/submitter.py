@@ -277,7 +277,7 @@ class Submitter:
             self._take_back(task)
             task.future.cancel()
         for step in self._offered:
-            step.state.end_work()
+            step.state.work = None
         self._offered.clear()
         self._ready.clear()
         self._later.clear()
@@ -404,7 +404,7 @@ class Submitter:
             yield self._fail(step, number, result)
         elif isinstance(result, CommitSummary):
             self._offered.remove(step)
-            step.state.end_work()
+            step.state.work = None
             step.state.is_isolated = False
             if number == WHOLE:
                 yield from (JobConverted(plan, job) for job in plan.jobs)
@@ -435,7 +435,7 @@ class Submitter:
 
     def _drop(self, step: OfferedStep) -> None:
         self._offered.remove(step)
-        step.state.end_work()
+        step.state.work = None
         # Its jobs only: a task that is shared has come to its end when a step of it is dropped.
         for task in list(step.tasks.values()):
             self._take_back(task)

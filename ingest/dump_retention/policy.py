@@ -137,7 +137,7 @@ class SourceJudge:
 
     def newest(self) -> set[StepKey]:
         """Return the steps that stay because they are the newest of their rank."""
-        return self.policy.newest(state.key for state in self.table.present())
+        return self.policy.newest(state.key for state in self.table if state.listing)
 
     def judge(self, states: Iterable[StepState]) -> list[Judged]:
         """Decide about steps that are not among the newest of their rank.
@@ -175,7 +175,7 @@ class SourceJudge:
             return Candidate(commit, elsewhere)
         alike = self._of_steps({state.key.step})
         undecided = [other.key for other in alike if other.is_pending or other.is_unchecked]
-        anomalous = [other.key for other in alike if other.deletion and other.deletion.has_anomaly]
+        anomalous = [other.key for other in alike if other.deletion.has_anomaly]
         return Candidate(
             commit, elsewhere, undecided=next(iter(undecided), None), anomalous=next(iter(anomalous), None)
         )
@@ -190,12 +190,12 @@ class SourceJudge:
             for state in self._of_steps({key.step for key in keys})
             if state.listing is not None
             and not state.is_pending
-            and not state.for_deletion().is_anomaly_known(state.listing.files)
+            and state.deletion.judged_files != state.listing.files
         ]
         commits = self.committed.read(list({*keys, *(state.key for state, _ in unknown)}))
         for state, files in unknown:
-            is_anomalous = state.key in commits and commits[state.key].summary.is_anomalous
-            state.for_deletion().anomaly = files, is_anomalous
+            state.deletion.judged_files = files
+            state.deletion.has_anomaly = state.key in commits and commits[state.key].summary.is_anomalous
         return commits
 
     def _of_steps(self, steps: set[int | None]) -> list[StepState]:

@@ -250,8 +250,9 @@ class SourceRetention:
         """Whether any work is left for the steps of the last scan."""
         if self._waiting or self._under_way:
             return True
+        deletions = (state.deletion for state in self.judge.table)
         return not self.retry_forever and any(
-            state.deletion is not None and state.deletion.is_to_be_tried_again for state in self.judge.table
+            deletion.failures and deletion.settled_files is None for deletion in deletions
         )
 
     def follow_scan(self) -> list[Event]:
@@ -260,14 +261,20 @@ class SourceRetention:
         Raises:
             UsageError: this is the first scan, and nothing may be deleted in the dump.
         """
-        present = [state for state in self.judge.table.present() if state.key.step is not None]
+        present = {
+            state: state.listing for state in self.judge.table if state.listing and state.key.step is not None
+        }
         if not self._has_seen:
-            self._check_writable(state.listing for state in present if state.listing is not None)
+            directories = [path for listing in present.values() for path, _ in listing.directories]
+            if denied := not_writable(self.judge.root, directories or [""]):
+                raise cannot_delete(self.judge.root, denied)
         self._has_seen = True
         for step in [step for step in self._under_way if step.removing is None and step.has_changed]:
             self._give_up(step)
         self._queue(present)
-        self._events.append(self._left())
+        left = {*self._waiting, *(step.state for step in self._under_way)}
+        listings = [state.listing for state in left if state.listing is not None]
+        self._events.append(RetentionSeen(len(listings), sum(listing.nbytes for listing in listings)))
         return self._take_events()
 
     def poll(self) -> list[Event]:
@@ -295,35 +302,25 @@ class SourceRetention:
         self.read_backs.cancel()
         self._threads.shutdown()
 
-    def _left(self) -> RetentionSeen:
-        """Return how much of the last scan's files is still to be deleted."""
-        states = {*self._waiting, *(step.state for step in self._under_way)}
-        listings = [state.listing for state in states if state.listing is not None]
-        return RetentionSeen(len(listings), sum(listing.nbytes for listing in listings))
-
     def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
 
-    def _check_writable(self, listings: Iterable[Listing]) -> None:
-        directories = [path for listing in listings for path, _ in listing.directories]
-        if denied := not_writable(self.judge.root, directories or [""]):
-            raise cannot_delete(self.judge.root, denied)
-
-    def _queue(self, present: Iterable[StepState]) -> None:
+    def _queue(self, present: Mapping[StepState, Listing]) -> None:
         """Queue the steps that the store holds and that are not on their way, but for the newest."""
         for state in self._waiting:
-            state.for_deletion().stage = None
+            state.deletion.stage = None
         self._waiting.clear()
         newest, now = self.judge.newest(), self.clock()
         for state in sorted(present, key=lambda state: state.key.order):
-            listing = state.listing
-            if listing is None or state.is_pending:
+            listing, deletion = present[state], state.deletion
+            if state.is_pending:
                 continue
-            deletion = state.for_deletion()
             if state.key in newest:
                 self._keep(state, listing, *self.judge.policy.why_newest())
-            elif deletion.stage is None and deletion.is_due(listing.files, now):
+                continue
+            is_due = deletion.settled_files != listing.files and deletion.paused_until <= now
+            if deletion.stage is None and is_due:
                 deletion.stage = DeletionStage.QUEUED
                 self._waiting.append(state)
 
@@ -331,16 +328,14 @@ class SourceRetention:
         """Decide about steps, and have those read back that may go."""
         states = list(states)
         for state in states:
-            state.for_deletion().stage = None
+            state.deletion.stage = None
         try:
-            judged = self.judge.judge(states)
+            for judged in self.judge.judge(states):
+                self._begin_step(judged)
         except StoreError as exc:
             for state in states:
                 if state.listing is not None:
                     self._record_failure(state, state.listing, exc)
-            return
-        for step in judged:
-            self._begin_step(step)
 
     def _begin_step(self, judged: Judged) -> None:
         state, listing, commit = judged.state, judged.listing, judged.commit
@@ -358,7 +353,7 @@ class SourceRetention:
             state, listing, commit.fingerprint, self.clock(), {job.number: job for job in jobs}
         )
         self._under_way.append(step)
-        state.for_deletion().stage = DeletionStage.READING_BACK
+        state.deletion.stage = DeletionStage.READING_BACK
         for job in step.jobs.values():
             self.read_backs.offer(job)
 
@@ -393,7 +388,7 @@ class SourceRetention:
         if not self.judge.may_go(listing, commit, step.fingerprint):
             self._give_up(step)  # the next scan finds out why
             return
-        step.state.for_deletion().stage = DeletionStage.REMOVING
+        step.state.deletion.stage = DeletionStage.REMOVING
         step.removing = self._threads.submit(
             remove,
             self.judge.root,
@@ -425,15 +420,17 @@ class SourceRetention:
         """Record why the rest of a step stays, so that the next scan, which shows it, changes nothing."""
         others = step.others()
         left = {file.path for files in others.values() for file in files}
-        deletion = step.state.for_deletion()
-        deletion.end_pause()
-        deletion.settle(tuple(file for file in step.listing.files if self.dry_run or file.path in left))
+        deletion = step.state.deletion
+        deletion.failures, deletion.paused_until = 0, 0.0
+        deletion.settled_files = tuple(
+            file for file in step.listing.files if self.dry_run or file.path in left
+        )
         for reason, files in others.items():
             self._keep(step.state, step.listing, reason, f"{files[0].path}: {_WHY[reason]}", len(files))
 
     def _settle(self, state: StepState, listing: Listing, reason: KeepReason, detail: str) -> None:
         if reason is not KeepReason.UNDECIDED:
-            state.for_deletion().settle(listing.files)
+            state.deletion.settled_files = listing.files
         self._keep(state, listing, reason, detail)
 
     def _keep(
@@ -441,10 +438,9 @@ class SourceRetention:
     ) -> None:
         """Record why files stay, and report it if it is news."""
         kept = SourceKept(state.key, reason, len(listing.files) if files is None else files, detail)
-        deletion = state.for_deletion()
-        if deletion.kept != kept and reason not in NO_NEWS:
+        if state.deletion.kept != kept and reason not in NO_NEWS:
             self._events.append(kept)
-        deletion.kept = kept
+        state.deletion.kept = kept
 
     def _record_failure(self, state: StepState, listing: Listing, error: DumpIngestError) -> None:
         """Leave a step alone that could not be read back, for a while or for good, and report it."""
@@ -460,14 +456,14 @@ class SourceRetention:
 
     def _pause(self, state: StepState, listing: Listing, *, final: bool) -> float | None:
         """Return after how many seconds a step is tried again; None if it is given up."""
-        deletion = state.for_deletion()
-        attempts = deletion.failures + 1
-        if not self.retry_forever and (final or attempts >= _ATTEMPTS):
-            deletion.settle(listing.files)
+        deletion = state.deletion
+        if not self.retry_forever and (final or deletion.failures + 1 >= _ATTEMPTS):
+            deletion.settled_files = listing.files
             return None
         first, longest = _PAUSE_S if self.retry_forever else (_SHORT_PAUSE_S, _SHORT_PAUSE_S)
-        pause_s = float(min(first * 2 ** min(attempts - 1, 10), longest))
-        deletion.pause(self.clock() + pause_s)
+        pause_s = float(min(first * 2 ** min(deletion.failures, 10), longest))
+        deletion.failures += 1
+        deletion.paused_until = self.clock() + pause_s
         return pause_s
 
     def _give_up(self, step: StepDeletion) -> None:
@@ -476,4 +472,4 @@ class SourceRetention:
 
     def _end(self, step: StepDeletion) -> None:
         self._under_way.remove(step)
-        step.state.for_deletion().stage = None
+        step.state.deletion.stage = None

@@ -107,12 +107,15 @@ class Dependencies:
         """
         if self.outage.error is not None:
             self.probe.report_failure(self.outage.error)
-        elif self._is_long_unheard:
-            self._listened_at = self.clock()
-            try:
-                self.ask()
-            except StoreError as exc:
-                self.report(exc)
+        else:
+            now = self.clock()
+            self._listened_at = now if self._listened_at is None else self._listened_at
+            if now - max(self._listened_at, self.outage.answered_at) > _LISTENS_S:
+                self._listened_at = now
+                try:
+                    self.ask()
+                except StoreError as exc:
+                    self.report(exc)
         error = self.probe.error
         if not self.retry_forever and error is not None and self.probe.away_s > self.gives_up_s:
             raise StoreUnavailable(
@@ -134,12 +137,3 @@ class Dependencies:
         """Report an error; if the store did not answer, begin to ask when it is back."""
         self.probe.report_failure(error)
         self.notify(DependencyDown(error))
-
-    @property
-    def _is_long_unheard(self) -> bool:
-        """Whether it is time to ask the store only to hear from it."""
-        now = self.clock()
-        if self._listened_at is None:
-            self._listened_at = now
-        since = max(self._listened_at, self.outage.answered_at)
-        return now - since > _LISTENS_S

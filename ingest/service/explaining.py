@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import time
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from itertools import islice
 
 from ingest.dispatch.clients import TaskClient
@@ -14,15 +13,13 @@ from ingest.dump_retention.policy import SourceJudge
 from ingest.layouts.base import Dump, ProblemKind
 from ingest.service.options import ServiceOptions
 from ingest.service.service import Service, build_service
-from ingest.steps.committed import Committed
 from ingest.steps.decide import Decision, StepPolicy
 from ingest.steps.events import SourceKept
 from ingest.steps.explain import StepRow, explain, explain_table
 from ingest.steps.state import DeletionStage, StepState, StepTable
-from ingest.watching.watcher import DumpState, Watcher
+from ingest.watching.watcher import DumpState
 from workers.errors import ClusterError
 from workers.events import Event
-from workers.model import SourceFile, StepKey
 from workers.store.objects import ObjectStore
 
 #: Steps whose commits are asked for at once, and whose plans are in memory.
@@ -41,7 +38,8 @@ def explain_dump(dump: Dump, objects: ObjectStore, options: ServiceOptions) -> l
     service = build_service(dump, objects, _no_cluster, options)
     service.measure_disk()
     now = service.clock()
-    dump_state = service.watcher.scan(_AskedForAll(service.committed), service.current_policy)
+    service.committed.at_look_s = 1e9  # the store is asked for every step: one scan shows them all
+    dump_state = service.watcher.scan(service.committed, service.current_policy)
     service.check_ranks({key.rank for key in dump_state.there}, explains=True)
     policy = service.current_policy
     rows = {state: explain(state, policy, now, decision) for state, decision in _decide(service, policy, now)}
@@ -50,27 +48,10 @@ def explain_dump(dump: Dump, objects: ObjectStore, options: ServiceOptions) -> l
     return explain_table(service.table, policy, now, rows)
 
 
-@dataclass(frozen=True, slots=True)
-class _AskedForAll:
-    """Asks the store for every step before any is listed: one scan shows them all."""
-
-    committed: Committed
-
-    def expect(self, keys: Collection[StepKey]) -> Collection[StepKey]:
-        """Ask for all of them."""
-        self.committed.expect(keys)
-        self.committed.check(math.inf)
-        return ()
-
-    def was_removed(self, key: StepKey, fingerprint: str, files: tuple[SourceFile, ...] = ()) -> bool:
-        """Return what the store says."""
-        return self.committed.was_removed(key, fingerprint, files)
-
-
 def _decide(service: Service, policy: StepPolicy, now: float) -> Iterator[tuple[StepState, Decision]]:
     """Yield the decision about each complete step that the store does not have."""
     planner = service.offering.planner
-    complete = _complete(service.watcher, policy, now)
+    complete = iter(lambda: service.watcher.next_complete(policy, now), None)
     while states := list(islice(complete, _BATCH)):
         planned = [(state, planner.plan(state, policy, now)) for state in states]
         yield from zip(states, planner.decide(planned, policy, now), strict=True)
@@ -78,22 +59,16 @@ def _decide(service: Service, policy: StepPolicy, now: float) -> Iterator[tuple[
             state.inspected = None  # its headers take memory, and are not needed any more
 
 
-def _complete(watcher: Watcher, policy: StepPolicy, now: float) -> Iterator[StepState]:
-    while (state := watcher.next_complete(policy, now)) is not None:
-        yield state
-
-
 def _judge(judge: SourceJudge) -> None:
     """Record which dump files would be deleted, and why the others stay."""
     newest = judge.newest()
-    held = [state for state in judge.table.held() if state.key.step is not None]
-    why_newest = judge.policy.why_newest()
+    held = [state for state in judge.table if state.held is not None and state.key.step is not None]
+    reason, detail = judge.policy.why_newest()
     for state in held:
-        if state.key in newest:
-            files = 0 if state.listing is None else len(state.listing.files)
-            state.for_deletion().kept = SourceKept(state.key, why_newest[0], files, why_newest[1])
+        if state.key in newest and state.listing is not None:
+            state.deletion.kept = SourceKept(state.key, reason, len(state.listing.files), detail)
     for judged in judge.judge(state for state in held if state.key not in newest):
-        deletion = judged.state.for_deletion()
+        deletion = judged.state.deletion
         if judged.why_kept is None:
             deletion.stage = DeletionStage.QUEUED
         else:
@@ -129,7 +104,7 @@ class LiveSteps:
 
     def page(self) -> bytes:
         """Return the page as JSON."""
-        page = {"at": self._wall_clock(), "steps": [row.to_dict() for row in self.rows()]}
+        page = {"at": self._wall_clock(), "steps": [asdict(row) for row in self.rows()]}
         return json.dumps(page, allow_nan=False).encode()
 
 
@@ -165,9 +140,9 @@ class Backlog:
     @property
     def steps(self) -> int:
         """How many steps are not in the store as they were seen last, complete or not."""
-        return len(self.table.left())
+        return sum(state.is_left for state in self.table)
 
     @property
     def nbytes(self) -> int:
         """The bytes of their files."""
-        return sum(state.listing.nbytes for state in self.table.left() if state.listing is not None)
+        return sum(state.listing.nbytes for state in self.table if state.listing and state.is_left)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping
@@ -11,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from ingest.steps.explain import StepRow
@@ -39,6 +39,10 @@ def process_address(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
+class _Page(msgspec.Struct):
+    steps: list[StepRow]
+
+
 #: Where the page is, next to `/metrics`.
 PATH = "/steps"
 _TIMEOUT_S = 30.0
@@ -57,8 +61,9 @@ def fetch_steps(url: str, timeout_s: float = _TIMEOUT_S) -> list[StepRow]:
     """
     page = fetch_page(url, PATH, timeout_s)
     try:
-        return [StepRow.from_dict(row) for row in json.loads(page)["steps"]]
-    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        # What a later version has added is left out.
+        return msgspec.json.decode(page, type=_Page).steps
+    except msgspec.MsgspecError as exc:
         address = f"{process_address(url)}{PATH}"
         raise DumpIngestError(f"{address} is not served by a watcher", hint=FROM_HINT) from exc
 

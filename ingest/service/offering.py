@@ -75,8 +75,13 @@ class Planner:
     def _decide(
         self, state: StepState, plan: StepPlan, commit: Commit | None, policy: StepPolicy, now: float
     ) -> Decision:
-        if commit is not None and (state.learn_poison(commit) or _learn_rewrites(state, plan, commit)):
-            return Inspect()
+        if commit is not None:
+            # What an earlier process found out: bad files, and how often files were rewritten.
+            if state.learn_poison(commit):
+                return Inspect()
+            if times := times_rewritten(plan.fingerprint, commit.fingerprint):
+                state.record_rewrites(times)
+                return Inspect()
         files = () if state.listing is None else state.listing.files
         proposal = Proposal(
             plan,
@@ -114,14 +119,6 @@ class Planner:
             return self.committed.files_of(commit)
         except (DamagedStore, StepRemoved) as exc:
             return exc
-
-
-def _learn_rewrites(state: StepState, plan: StepPlan, commit: Commit) -> bool:
-    """Take over how often an earlier process found files rewritten; return whether that was news."""
-    times = times_rewritten(plan.fingerprint, commit.fingerprint)
-    if times:
-        state.record_rewrites(times)
-    return bool(times)
 
 
 @dataclass(slots=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,35 +104,30 @@ class Report:
 
     def close(self, table: StepTable, dump_state: DumpState) -> None:
         """Record what the last scan showed: what the store held already, and what could not be taken."""
-        self._record_held({state.key: state.held for state in table.held()})
+        states, present = sorted(table, key=lambda state: state.key.order), dump_state.present
+        held = {state.key: state.held for state in states if state.held is not None}
+        # What was deleted is not in the table any more.
+        keys = {*held, *(event.key for event in self.deleted)} - {summary.key for summary in self.commits}
+        ordered = sorted(keys, key=lambda key: key.order)
+        self.removed = [key for key in ordered if held.get(key) is Phase.REMOVED]
+        self.unchanged = [key for key in ordered if held.get(key) is not Phase.REMOVED]
         self.problems = dump_state.problems
-        self._record_ranks(dump_state)
-        if dump_state.expected_steps:
-            self.missing_steps = tuple(
-                sorted(dump_state.expected_steps - {key.step for key in dump_state.present})
-            )
-        of_runs = (listing.files for key, listing in dump_state.present.items() if key.step is None)
-        run_files = chain.from_iterable(of_runs)
-        self.may_have_configuration = any(file.path.endswith(".json") for file in run_files)
-        self._record_denied({state.key: state.denied for state in table.denied()})
-        kept = [deletion.kept for state in table if (deletion := state.deletion) is not None]
-        self.source_kept = sorted((event for event in kept if event), key=lambda event: event.key.order)
-
-    def _record_held(self, held: Mapping[StepKey, Phase | None]) -> None:
-        """Record the steps that the store held already; what was deleted is not in the table any more."""
-        committed = {summary.key for summary in self.commits}
-        keys = sorted({*held, *(event.key for event in self.deleted)} - committed, key=lambda key: key.order)
-        self.removed = [key for key in keys if held.get(key) is Phase.REMOVED]
-        self.unchanged = [key for key in keys if held.get(key) is not Phase.REMOVED]
-
-    def _record_ranks(self, dump_state: DumpState) -> None:
-        ranks = {(listing.rank_from, key.rank) for key, listing in dump_state.present.items()}
-        for source, rank in sorted(ranks):
+        for source, rank in sorted({(listing.rank_from, key.rank) for key, listing in present.items()}):
             self.ranks_from.setdefault(source, []).append(rank)
-
-    def _record_denied(self, denied: Mapping[StepKey, Sequence[Problem]]) -> None:
-        for key, problems in sorted(denied.items(), key=lambda item: item[0].order):
-            self.failures[key] = DumpIngestError(f"{key}: {problems[0]}", hint=problems[0].hint)
+        self.missing_steps = tuple(
+            sorted((dump_state.expected_steps or frozenset()) - {key.step for key in present})
+        )
+        self.may_have_configuration = any(
+            file.path.endswith(".json")
+            for key, listing in present.items()
+            for file in (listing.files if key.step is None else ())
+        )
+        self.failures |= {
+            state.key: DumpIngestError(f"{state.key}: {state.denied[0]}", hint=state.denied[0].hint)
+            for state in states
+            if state.denied
+        }
+        self.source_kept = [state.deletion.kept for state in states if state.deletion.kept is not None]
 
 
 def ingest_once(service: Service, stop: threading.Event) -> Report:
@@ -166,7 +160,7 @@ def finish(service: Service, until: float) -> None:
     """
     service.policy = replace(service.policy, completeness=CompletenessPolicy(quiet_s=0.0, settle_s=0.0))
     for state in service.table:
-        state.end_pause()
+        state.pause = None
     report = Report()
     service.observers.append(report.observe)
     service.schedule.outdate()
@@ -220,9 +214,9 @@ def _is_done(service: Service, report: Report, wanted: frozenset[StepKey]) -> bo
 
 def _cannot_be_done(service: Service, report: Report) -> set[StepKey]:
     """Return the steps that are not waited for, although they are pending."""
-    denied = {state.key for state in service.table.denied()}
+    denied = (state.key for state in service.table if state.denied)
     # Run files may change as long as the job runs: once is enough.
-    committed_runs = {summary.key for summary in report.commits if summary.key.step is None}
+    committed_runs = (summary.key for summary in report.commits if summary.key.step is None)
     return {*report.failures, *denied, *committed_runs}
 
 

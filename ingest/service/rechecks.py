@@ -144,7 +144,7 @@ class Rechecks:
         """Return whether a step is left in this round; begin another one if not."""
         if not self._turn and not (self.is_once and self._rounds):
             self._rounds += 1
-            held = self.table.held()
+            held = [state for state in self.table if state.held is not None]
             random.shuffle(held)  # processes that are started often would always read the same steps
             self._turn.extend(held)
         return bool(self._turn)

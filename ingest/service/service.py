@@ -361,7 +361,8 @@ class Service:
         self.observers.notify(StoreRecovered())
         self.submitter.retry_now(StoreUnavailable)
         for state in self.table:
-            state.retry_with_store()
+            if state.pause is not None and state.pause.for_store:
+                state.pause = None
         self.schedule.scan_soon()
 
     def _report_all(self, events: Sequence[Event]) -> None:

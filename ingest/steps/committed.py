@@ -24,8 +24,6 @@ from workers.store.tombstones import Tombstone
 
 #: Commits that are fetched before the clock is looked at: at least, and at most.
 _FEWEST, _MOST = 16, 256
-#: How long a scan waits for commits to be fetched, in seconds; the others are fetched after it.
-_AT_LOOK_S = 0.25
 #: Up to this many new steps of a rank are not asked for: the store is asked again before they are offered.
 _FEW = 16
 
@@ -40,6 +38,8 @@ class Committed:
     """Whether a step that was removed on purpose counts as one that is missing."""
     notify: Observer = lambda _: None
     """Called with the commits that were there before, if they count anomalies."""
+    at_look_s: float = 0.25
+    """How long `expect` waits for commits to be fetched, in seconds; the others are fetched by `check`."""
     _listed: set[int] = field(default_factory=set)
     """Ranks that were listed in the store."""
     _to_check: deque[StepState] = field(default_factory=deque)
@@ -66,14 +66,15 @@ class Committed:
             # When it comes back, nothing is known of it: it may have been removed from the store meanwhile.
             self._tombstones.pop(state.key.rank, None)
         new: dict[int, list[StepState]] = {}
-        for state in self.table.unexpected():
-            new.setdefault(state.key.rank, []).append(state)
+        for state in self.table:
+            if not state.is_expected:
+                new.setdefault(state.key.rank, []).append(state)
         try:
             for rank, states in new.items():
                 self._expect_of_rank(rank, states)
         finally:
-            self._to_check = deque(self.table.unchecked())
-        self.check(_AT_LOOK_S)
+            self._to_check = deque(state for state in self.table if state.is_unchecked)
+        self.check(self.at_look_s)
         return {state.key for state in self._to_check}
 
     def check(self, for_s: float) -> bool:
@@ -154,12 +155,14 @@ class Committed:
         Raises:
             StoreError: the store refused; call again.
         """
-        states = heapq.nsmallest(limit, self.table.committed(), key=lambda state: state.turn)
+        committed = (state for state in self.table if state.committed is not None)
+        states = heapq.nsmallest(limit, committed, key=lambda state: state.turn)
         commits, _ = commit.read_many(self.objects, [state.key for state in states])
         reverted = []
         for state in states:
             current = commits.get(state.key)
-            if current is not None and state.committed not in _names(current):
+            generations = current.record.generations if current is not None else ()
+            if current is not None and state.committed not in {without_pool(name) for name in generations}:
                 reverted.append(state.key)
                 state.cover = None
                 state.committed = without_pool(current.fingerprint)
@@ -188,8 +191,3 @@ class Committed:
         if state.committed is None:
             state.turn = next(self._turns)
         state.committed = without_pool(fingerprint)
-
-
-def _names(commit_of_step: Commit) -> set[str]:
-    """Return the generations of a commit by their names without the pool, as listings have them."""
-    return set(map(without_pool, commit_of_step.record.generations))

@@ -13,7 +13,7 @@ commits without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -167,9 +167,7 @@ def decide(state: StepState, policy: StepPolicy, now: float, proposal: Proposal 
         return wait
     if (held := state.held) is not None:
         return KeepExisting(_cover_of(state, held))
-    if wait := _paused(state, now) or _waits_to_be_listed(state):
-        return wait
-    if decision := _decide_listed(state, policy) or _decide_inspected(state, policy):
+    if decision := _not_complete(state, policy, now):
         return decision
     if proposal is None:
         return Plan(policy.leave_out_tensors if state.key.step is not None else "")
@@ -178,7 +176,10 @@ def decide(state: StepState, policy: StepPolicy, now: float, proposal: Proposal 
 
 def left_alone(state: StepState, now: float) -> Wait | None:
     """Return why a step is not to be examined for now, whatever the dump has of it; None if it is."""
-    return _under_way(state) or _paused(state, now)
+    pause = state.pause
+    if wait := _under_way(state):
+        return wait
+    return Wait(WaitFor.PAUSE, pause.reason) if pause is not None and pause.until > now else None
 
 
 def _under_way(state: StepState) -> Wait | None:
@@ -187,11 +188,6 @@ def _under_way(state: StepState) -> Wait | None:
     if state.is_removing:
         return Wait(WaitFor.DELETION, "its files are being deleted: the store has them")
     return None
-
-
-def _paused(state: StepState, now: float) -> Wait | None:
-    pause = state.pause
-    return None if pause is None or pause.until <= now else Wait(WaitFor.PAUSE, pause.reason)
 
 
 def held_as(state: StepState, policy: StepPolicy, was_removed: Callable[[str], bool]) -> Phase | None:
@@ -205,7 +201,10 @@ def held_as(state: StepState, policy: StepPolicy, was_removed: Callable[[str], b
     """
     if state.committed == state.fingerprint:
         return Phase.COMMITTED
-    for fingerprint, phase in _good_enough(state.fingerprint, policy):
+    good_enough = {state.fingerprint: Phase.COMMITTED}
+    if policy.leave_out_tensors:
+        good_enough[without_tensors(state.fingerprint)] = Phase.LEFT_OUT
+    for fingerprint, phase in good_enough.items():
         if state.committed == fingerprint:
             return phase
         if state.cover is not None and state.cover.fingerprint == fingerprint:
@@ -215,19 +214,14 @@ def held_as(state: StepState, policy: StepPolicy, was_removed: Callable[[str], b
     return None
 
 
-def _good_enough(fingerprint: str, policy: StepPolicy) -> Iterator[tuple[str, Phase]]:
-    """Yield the generations that a listing may be committed as, and what the step is then."""
-    yield fingerprint, Phase.COMMITTED
-    if policy.leave_out_tensors:
-        yield without_tensors(fingerprint), Phase.LEFT_OUT
-
-
 def _cover_of(state: StepState, held: Phase) -> Cover:
     """Return the cover of the commit that a step is held by; a new one if the phase has changed."""
     cover = state.cover
-    if cover is not None and cover.phase is held:
-        return cover
-    return Cover(state.fingerprint, held, _HELD[held])
+    return cover if cover is not None and cover.phase is held else _cover(state.fingerprint, held)
+
+
+def _cover(fingerprint: str, phase: Phase) -> Cover:
+    return Cover(fingerprint, phase, _HELD[phase])
 
 
 _HELD = {
@@ -238,33 +232,31 @@ _HELD = {
 }
 
 
-def _waits_to_be_listed(state: StepState) -> Wait | None:
+def _not_complete(state: StepState, policy: StepPolicy, now: float) -> Wait | Inspect | None:
+    """Return why a step is not complete, or that its headers have to be read to know."""
+    listing = state.listing
+    if wait := left_alone(state, now):
+        return wait
     if state.is_unchecked:
         return Wait(WaitFor.STORE, "the store has something of it and is still to be asked what")
-    return None if state.is_present else Wait(WaitFor.FILES, "no files yet")
-
-
-def _decide_listed(state: StepState, policy: StepPolicy) -> Wait | None:
-    """Return why a step is not complete, before any file of it is opened."""
-    listing = state.listing
     if listing is None:
-        return None
-    denied = tuple(problem for problem in listing.problems if problem.denied)
-    if denied:
+        return Wait(WaitFor.FILES, "no files yet")
+    if denied := tuple(problem for problem in listing.problems if problem.denied):
         return Wait(WaitFor.PERMISSION, f"{denied[0]}", denied)
-    return waits_for_time(listing, state.quiet_for_s, policy.completeness)
+    if wait := waits_for_time(listing, state.quiet_for_s, policy.completeness):
+        return wait
+    return _not_complete_by_content(state, listing, policy.completeness)
 
 
-def _decide_inspected(state: StepState, policy: StepPolicy) -> Wait | Inspect | None:
-    """Return why a step is not complete by the content of its files, or that it has to be read."""
-    listing, inspected = state.listing, state.inspected
-    if listing is None or inspected is None:
-        return Inspect()
-    if inspected.listing.files is not listing.files and inspected.listing.files != listing.files:
+def _not_complete_by_content(
+    state: StepState, listing: Listing, policy: CompletenessPolicy
+) -> Wait | Inspect | None:
+    inspected = state.inspected
+    if inspected is None or inspected.listing.files != listing.files:
         return Inspect()
     if inspected.denied:
         return Wait(WaitFor.PERMISSION, f"{inspected.denied[0]}", inspected.denied)
-    return waits_for_content(inspected, state.quiet_for_s, policy.completeness)
+    return waits_for_content(inspected, state.quiet_for_s, policy)
 
 
 def _decide_planned(state: StepState, policy: StepPolicy, proposal: Proposal) -> Decision:
@@ -272,25 +264,25 @@ def _decide_planned(state: StepState, policy: StepPolicy, proposal: Proposal) ->
     plan, commit = proposal.plan, proposal.commit
     if commit is not None and plan.without_tensors and commit.without_tensors is None:
         return Plan()  # a step that has its tensors in the store is taken with them again
-    if error := _refused_anyway(state, policy, plan):
-        return Refuse(error)
+    refusal: DumpIngestError | None = policy.foreign_ranks.get(plan.key.rank)
+    if state.stale_in_a_row(plan.fingerprint) >= _MAX_STALE:
+        refusal = ClusterError(f"{plan.key}: workers see other files than this host", hint=_STALE_HINT)
+    if refusal is not None:
+        return Refuse(refusal)
     if commit is None:
-        return _decide_uncommitted(state, proposal)
+        # Names of removed generations were compared by the scan; here the files may be a part of one.
+        is_removed = proposal.was_removed()
+        return (
+            KeepExisting(_cover(state.fingerprint, Phase.REMOVED))
+            if is_removed
+            else Offer(replace(plan, replaces=""))
+        )
     if without_pool(commit.fingerprint) in (without_pool(plan.fingerprint), state.fingerprint):
         return KeepExisting(_cover_by_same(state, plan, commit))
     elsewhere = comes_from_other_dump(plan.key, plan.origin, commit, policy.other_roots)
     if elsewhere is not None and not policy.replace:
         return Refuse(elsewhere)
     return _decide_by_files(state, policy, proposal, commit)
-
-
-def _refused_anyway(state: StepState, policy: StepPolicy, plan: StepPlan) -> DumpIngestError | None:
-    """Return why a step is refused, whatever the store has of it; None if it is not."""
-    if plan.key.rank in policy.foreign_ranks:
-        return policy.foreign_ranks[plan.key.rank]
-    if state.stale_in_a_row(plan.fingerprint) >= _MAX_STALE:
-        return ClusterError(f"{plan.key}: workers see other files than this host", hint=_STALE_HINT)
-    return None
 
 
 def _cover_by_same(state: StepState, plan: StepPlan, commit: Commit) -> Cover:
@@ -300,16 +292,8 @@ def _cover_by_same(state: StepState, plan: StepPlan, commit: Commit) -> Cover:
     has every file whole, so it stays even if one of them cannot be read any more.
     """
     if plan.without_tensors and without_pool(commit.fingerprint) != state.fingerprint:
-        return Cover(without_tensors(state.fingerprint), Phase.LEFT_OUT, _HELD[Phase.LEFT_OUT])
-    return Cover(state.fingerprint, Phase.COMMITTED, _HELD[Phase.COMMITTED])
-
-
-def _decide_uncommitted(state: StepState, proposal: Proposal) -> Decision:
-    """Decide about a complete step of which the store has no commit that can be read."""
-    # Names of removed generations were compared by the scan; here the files may be a part of one.
-    if proposal.was_removed():
-        return KeepExisting(Cover(state.fingerprint, Phase.REMOVED, _HELD[Phase.REMOVED]))
-    return Offer(replace(proposal.plan, replaces=""))
+        return _cover(without_tensors(state.fingerprint), Phase.LEFT_OUT)
+    return _cover(state.fingerprint, Phase.COMMITTED)
 
 
 def _decide_by_files(state: StepState, policy: StepPolicy, proposal: Proposal, commit: Commit) -> Decision:

@@ -60,23 +60,11 @@ class StepDifference:
     """How many files of the commit are as they were."""
     lost: int
     """How many contents of the commit the dump does not have in any version."""
-    is_mostly_there: bool
-    """Whether more than half of the contents of the commit are among the fresh files."""
-    has_fewer: bool
-    """Whether the dump has fewer files than the commit."""
-
-    @property
-    def is_dumped_again(self) -> bool:
-        """Whether the fresh files are another dump of the step, and not some that came late to the first.
-
-        Then nothing of the first is left, and most of its tensors were written again.
-        """
-        return not self.left and self.is_mostly_there
-
-    @property
-    def is_newer_state(self) -> bool:
-        """Whether the fresh files are a later state of files that come and go, as run files do."""
-        return bool(self.rewritten) or not self.has_fewer
+    is_dumped_again: bool
+    """Whether the fresh files are another dump of the step, and not some that came late to the first: then
+    nothing of the first is left, and most of its contents were written again."""
+    is_newer_state: bool
+    """Whether the fresh files are a later state of files that come and go, as run files do."""
 
 
 def compare(
@@ -93,25 +81,22 @@ def compare(
     present = {paths.to_text(file.path): (file.size, file.mtime_ns) for file in files}
     fresh = [path for path, version in present.items() if versions.get(path) != version]
     contents = _contents_by_path(entries)
-    of_fresh = _contents_of(fresh, contents)
-    of_all = _contents_of(present, contents)
+    # A file without known contents is identified by its path.
+    of_all = {content for path in present for content in contents.get(path, (path,))}
+    of_fresh = {content for path in fresh for content in contents.get(path, (path,))}
+    rewritten, left = sum(path in versions for path in fresh), len(present) - len(fresh)
     # Under another name, a file that is as large and as old is the same file.
     moved = {present[path] for path in fresh if path not in versions}
     gone = [path for path in versions.keys() - present.keys() if versions[path] not in moved]
     return StepDifference(
         tuple(sorted(fresh)),
         len(gone),
-        sum(path in versions for path in fresh),
-        len(present) - len(fresh),
+        rewritten,
+        left,
         len(committed.contents - of_all) if gone else 0,
-        2 * len(committed.contents & of_fresh) > len(committed.contents),
-        len(present) < len(versions),
+        is_dumped_again=not left and 2 * len(committed.contents & of_fresh) > len(committed.contents),
+        is_newer_state=bool(rewritten) or len(present) >= len(versions),
     )
-
-
-def _contents_of(files: Iterable[str], contents: Mapping[str, Sequence[Content]]) -> set[Content]:
-    """Return the contents of files; a file without known contents is identified by its path."""
-    return {content for path in files for content in contents.get(path, (path,))}
 
 
 def _contents_by_path(entries: Iterable[Entry]) -> dict[str, list[Content]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from ingest.steps.decide import Decision, KeepExisting, Offer, Refuse, StepPolicy, decide
 from ingest.steps.state import (
@@ -55,20 +55,6 @@ class StepRow:
     """Whether the dump files are being deleted: see `DeletionStage`; or why they stay: see `KeepReason`."""
     source_reason: str | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the row as JSON has it."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, row: Mapping[str, Any]) -> StepRow:
-        """Return the row that JSON has; what a later version has added is left out.
-
-        Raises:
-            TypeError: fields are missing.
-        """
-        known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in row.items() if name in known})
-
 
 def explain_table(
     table: StepTable, policy: StepPolicy, now: float, rows: Mapping[StepState, StepRow] | None = None
@@ -82,9 +68,7 @@ def explain_table(
         rows: the rows of steps that were explained before.
     """
     known = rows or {}
-    states = [
-        state for state in table if state.key.step is not None or state.is_present or state.is_unchecked
-    ]
+    states = [state for state in table if state.key.step is not None or state.listing or state.is_unchecked]
     states.sort(key=lambda state: state.key.order)
     return [known.get(state) or explain(state, policy, now) for state in states]
 
@@ -99,11 +83,11 @@ def explain(state: StepState, policy: StepPolicy, now: float, decision: Decision
         decision: what was decided, if that is known; else what can be decided without reading anything.
     """
     progress = _how_far(state, policy, now, decision)
-    listing, deletion, bad = state.listing, state.deletion, state.bad_files
-    source, source_reason = (None, None) if deletion is None else _source(deletion, now)
+    listing, poison = state.listing, state.poison
+    source, source_reason = _source(state.deletion, now)
     reason = progress.reason
-    if bad.poison:
-        reason += f"; {len(bad.poison)} of its files are poison, and are quarantined"
+    if poison:
+        reason += f"; {len(poison)} of its files are poison, and are quarantined"
     if state.is_isolated:
         reason += "; workers died of it, so each of its tasks runs in a process of its own"
     return StepRow(
@@ -116,8 +100,8 @@ def explain(state: StepState, policy: StepPolicy, now: float, decision: Decision
         quiet_s=None if listing is None else round(state.quiet_for_s, 1),
         files=0 if listing is None else len(listing.files),
         bytes=0 if listing is None else listing.nbytes,
-        poison_files=len(bad.poison),
-        unreadable_files=len(bad.unreadable),
+        poison_files=len(poison),
+        unreadable_files=len(state.unreadable),
         source=source,
         source_reason=source_reason,
     )
@@ -146,14 +130,9 @@ def _how_far(state: StepState, policy: StepPolicy, now: float, decision: Decisio
             return _HowFar(Phase.REFUSED, _with_hint(error.message, error.hint))
         case Offer():
             return _HowFar(Phase.READY, _TAKEN_NOW)
-        case _:
-            return _examined_last(state, now)
-
-
-def _examined_last(state: StepState, now: float) -> _HowFar:
-    """Return the result of the last examination: to say more, the files would have to be read."""
-    waiting = state.waiting
-    return _HowFar(Phase.READY, _READY) if waiting is None else _waiting(state, waiting, now)
+        case _:  # to say more than the last examination did, the files would have to be read
+            waiting = state.waiting
+            return _HowFar(Phase.READY, _READY) if waiting is None else _waiting(state, waiting, now)
 
 
 def _waiting(state: StepState, wait: Wait, now: float) -> _HowFar:

@@ -7,8 +7,8 @@ that drops a step.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ingest.layouts.base import Listing, Problem
@@ -140,63 +140,6 @@ _POISON_HINT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class BadFiles:
-    """The bad files of one step, as far as they are known. A cache: a new process finds them out again."""
-
-    unreadable: frozenset[str] = frozenset()
-    """Paths of files that the disk does not give."""
-    poison: Mapping[SourceFile, bool] = field(default_factory=dict)
-    """Files that kill who reads them, and whether their bytes may be read where nobody decodes them."""
-
-    def with_failure(self, plan: StepPlan, error: DumpIngestError) -> BadFiles:
-        """Return the bad files, and the one that a step failed for; the same object if it was not for a file.
-
-        The step is then planned again without taking the file for a tensor, or without reading it.
-        """
-        if isinstance(error, UnreadableFile):
-            return replace(self, unreadable=self.unreadable | {error.path})
-        if isinstance(error, PoisonedFile):
-            entries = [entry for entry in plan.entries if entry.source.path == error.path]
-            was_decoded = any(entry.header is not None for entry in entries)
-            return replace(self, poison={**self.poison, entries[0].source: was_decoded})
-        return self
-
-    def with_commit(self, files: Iterable[SourceFile], commit: Commit) -> BadFiles:
-        """Return the bad files, and those that a commit names as poison; the same object if it has no others.
-
-        Args:
-            files: what the dump has of the step; a file that was written again since is not bad.
-            commit: of an earlier process, which found out what is poison.
-        """
-        recorded = _poison_in(commit)
-        new = {
-            file: recorded[file]
-            for file in (files if recorded else ())
-            if file in recorded.keys() - self.poison
-        }
-        return replace(self, poison={**self.poison, **new}) if new else self
-
-    def doubts(self, error: DumpIngestError) -> ClusterError | None:
-        """Return the error to believe in, if this one makes too many files poison; None if it does not."""
-        if not isinstance(error, PoisonedFile) or len(self.poison) < _MAX_POISON:
-            return None
-        message = f"{error.message}; and before it {_MAX_POISON} other files of this step"
-        return ClusterError(message, hint=_POISON_HINT)
-
-
-#: What is known of the files of nearly every step.
-NO_BAD_FILES = BadFiles()
-
-
-def _poison_in(commit: Commit) -> dict[SourceFile, bool]:
-    """Return the files that a commit says are poison, and whether it has their bytes."""
-    return {
-        SourceFile(from_text(row.source), row.size, row.mtime_ns): row.bytes_kept
-        for row in commit.record.poison
-    }
-
-
 class DeletionStage(StrEnum):
     """How far the deletion of a step's files is. A closed set: it is part of JSON output."""
 
@@ -221,40 +164,10 @@ class Deletion:
     paused_until: float = 0.0
     failures: int = 0
     """How often something went wrong with the step in a row."""
-    anomaly: tuple[tuple[SourceFile, ...], bool] | None = None
-    """Whether the commit of the step has an anomaly, and the files that it had when that was found."""
-
-    def is_due(self, files: tuple[SourceFile, ...], now: float) -> bool:
-        """Return whether it is time to decide about the step, or to try again."""
-        return self.settled_files != files and self.paused_until <= now
-
-    @property
-    def is_to_be_tried_again(self) -> bool:
-        """Whether something went wrong that may pass."""
-        return self.failures > 0 and self.settled_files is None
-
-    @property
-    def has_anomaly(self) -> bool:
-        """Whether the commit of the step has an anomaly, as far as is known."""
-        return self.anomaly is not None and self.anomaly[1]
-
-    def is_anomaly_known(self, files: tuple[SourceFile, ...]) -> bool:
-        """Return whether it was found out if a step with these files has an anomaly."""
-        return self.anomaly is not None and self.anomaly[0] == files
-
-    def settle(self, files: tuple[SourceFile, ...]) -> None:
-        """Leave the step alone as long as these are its files."""
-        self.settled_files = files
-
-    def pause(self, until: float) -> None:
-        """Leave the step alone for a while."""
-        self.failures += 1
-        self.paused_until = until
-
-    def end_pause(self) -> None:
-        """Forget what went wrong before."""
-        self.failures = 0
-        self.paused_until = 0.0
+    judged_files: tuple[SourceFile, ...] | None = None
+    """The files that the step had when `has_anomaly` was found."""
+    has_anomaly: bool = False
+    """Whether its commit has an anomaly, as far as is known."""
 
 
 #: How often the run files of a rank are committed again while they keep changing: first and longest pause.
@@ -308,7 +221,10 @@ class StepState:
     """What the headers of the files say, of this or an earlier listing."""
     waiting: Wait | None = None
     """Why the step was not complete when it was examined last."""
-    bad_files: BadFiles = NO_BAD_FILES
+    unreadable: frozenset[str] = frozenset()
+    """Paths of files that the disk does not give; like `poison`, a new process finds them out again."""
+    poison: Mapping[SourceFile, bool] = field(default_factory=dict)
+    """Files that kill who reads them, and whether their bytes may be read where nobody decodes them."""
 
     # What the store has, by `Committed`.
     is_expected: bool = False
@@ -341,13 +257,7 @@ class StepState:
     """How long the next pause of run files is."""
 
     # What becomes of its source, by retention.
-    deletion: Deletion | None = None
-    """None while nothing is known."""
-
-    @property
-    def is_present(self) -> bool:
-        """Whether the last scan listed files of the step, or may not list them."""
-        return self.listing is not None
+    deletion: Deletion = field(default_factory=Deletion)
 
     @property
     def is_pending(self) -> bool:
@@ -356,16 +266,15 @@ class StepState:
 
     @property
     def is_left(self) -> bool:
-        """Whether the store does not have what can be taken of the step, as it was seen last."""
-        if self.listing is None or not self.is_pending or self.is_committed_since_scan:
+        """Whether the store lacks something of the step that can be taken, as it was seen last."""
+        if self.listing is None or self.held or self.is_committed_since_scan or self.key.step is None:
             return False
         return not self.partial_files or self.partial_files != frozenset(self.listing.files)
 
     @property
     def is_removing(self) -> bool:
         """Whether its files are being unlinked."""
-        deletion = self.deletion
-        return deletion is not None and deletion.stage is DeletionStage.REMOVING
+        return self.deletion.stage is DeletionStage.REMOVING
 
     @property
     def denied(self) -> tuple[Problem, ...]:
@@ -418,7 +327,7 @@ class StepState:
     def record_rewrites(self, times: int) -> None:
         """Record that the files were rewritten: they make another generation than before."""
         self.rewrites += times
-        self.doubtful = frozenset()
+        self.doubtful = frozenset() if times else self.doubtful
         if self.fingerprint:
             self.fingerprint = rewritten(self.fingerprint, times)
 
@@ -444,17 +353,12 @@ class StepState:
         self.is_listing_reusable = False
         self.fingerprint = ""
         self.rewrites, self.doubtful = 0, frozenset()
-        self.bad_files = NO_BAD_FILES
+        self.unreadable, self.poison = frozenset(), {}
         self.stale = ("", 0)
         self.run_pause_s = _RUN_PAUSE_S[0]
         self.partial_files = frozenset()
         if not self.is_removing:
-            self.deletion = None
-
-    def lose_commit(self) -> None:
-        """Forget what the store has: when the step comes back, its commit may have been removed meanwhile."""
-        self.committed = self.cover = None
-        self.is_unchecked = False
+            self.deletion = Deletion()
 
     def wait(self, wait: Wait) -> None:
         """Record why the step is not complete; the next scan lists it again."""
@@ -469,31 +373,44 @@ class StepState:
         self.inspected = None
 
     def record_bad_file(self, plan: StepPlan, error: DumpIngestError) -> bool:
-        """Record the file that the step failed for; return whether it was for a file."""
-        bad_files = self.bad_files.with_failure(plan, error)
-        if bad_files is self.bad_files:
+        """Record the file that the step failed for; return whether it was for a file.
+
+        The step is then planned again without taking the file for a tensor, or without reading it.
+        """
+        if isinstance(error, UnreadableFile):
+            self.unreadable |= {error.path}
+        elif isinstance(error, PoisonedFile):
+            entries = [entry for entry in plan.entries if entry.source.path == error.path]
+            was_decoded = any(entry.header is not None for entry in entries)
+            self.poison = {**self.poison, entries[0].source: was_decoded}
+        else:
             return False
-        self.bad_files = bad_files
         self.discard_inspection()
         return True
 
     def learn_poison(self, commit: Commit) -> bool:
-        """Take over what an earlier process found to be poison; return whether anything of it was new."""
+        """Take over what an earlier process found to be poison; return whether anything of it was new.
+
+        A file that was written again since is not bad.
+        """
         files = () if self.listing is None else self.listing.files
-        bad_files = self.bad_files.with_commit(files, commit)
-        if bad_files is self.bad_files:
-            return False
-        self.bad_files = bad_files
-        self.discard_inspection()
-        return True
+        recorded = {
+            SourceFile(from_text(row.source), row.size, row.mtime_ns): row.bytes_kept
+            for row in commit.record.poison
+        }
+        new = {file: recorded[file] for file in recorded.keys() - self.poison if file in files}
+        if new:
+            self.poison = {**self.poison, **new}
+            self.discard_inspection()
+        return bool(new)
 
     def believable(self, error: DumpIngestError) -> DumpIngestError:
         """Return why the step failed: if too many of its files seem to be poison, it is not the files."""
-        doubted = self.bad_files.doubts(error)
-        if doubted is None:
+        if not isinstance(error, PoisonedFile) or len(self.poison) < _MAX_POISON:
             return error
-        self.bad_files = replace(self.bad_files, poison={})
-        return doubted
+        self.poison = {}
+        message = f"{error.message}; and before it {_MAX_POISON} other files of this step"
+        return ClusterError(message, hint=_POISON_HINT)
 
     # -- on its way
 
@@ -502,10 +419,6 @@ class StepState:
         self.waiting = None
         self.work = Work(jobs)
         return self.work
-
-    def end_work(self) -> None:
-        """Record that the workers do nothing more for the step."""
-        self.work = None
 
     def record_commit(
         self, fingerprint: str, now: float, partial_files: frozenset[SourceFile] = frozenset()
@@ -543,23 +456,6 @@ class StepState:
         stale, times = self.stale
         return times if stale == fingerprint else 0
 
-    def end_pause(self) -> None:
-        """Leave the step alone no longer, whatever the reason was."""
-        self.pause = None
-
-    def retry_with_store(self) -> None:
-        """End a pause that was made because the store did not answer."""
-        if self.pause is not None and self.pause.for_store:
-            self.pause = None
-
-    # -- after its commit
-
-    def for_deletion(self) -> Deletion:
-        """Return what is known for deleting its source, to read and to write."""
-        if self.deletion is None:
-            self.deletion = Deletion()
-        return self.deletion
-
 
 class StepTable:
     """One record for each rank and step that a dump has. Bounded by the dump, and the steps under way.
@@ -587,18 +483,14 @@ class StepTable:
 
     def ensure(self, key: StepKey) -> StepState:
         """Return the record of a step, a new one if it has none."""
-        state = self._states.get(key)
-        if state is None:
-            state = self._states[key] = StepState(key)
-        return state
+        return self._states.get(key) or self._states.setdefault(key, StepState(key))
 
     def follow(self, keys: Collection[StepKey]) -> list[StepState]:
         """Have a record for each of these steps, and drop all others; return those that were dropped."""
-        present = keys if isinstance(keys, set | frozenset) else set(keys)
+        present = frozenset(keys)
         dropped = self.forget(present)
-        if len(self._states) < len(present):
-            for key in sorted(present - self._states.keys(), key=lambda key: key.order):
-                self._states[key] = StepState(key)
+        for key in sorted(present - self._states.keys(), key=lambda key: key.order):
+            self._states[key] = StepState(key)
         return dropped
 
     def forget(self, present: Collection[StepKey]) -> list[StepState]:
@@ -610,49 +502,8 @@ class StepTable:
         gone = [state for key, state in self._states.items() if key not in present]
         for state in gone:
             state.lose_files()
-            state.lose_commit()
+            # When the step comes back, its commit may have been removed meanwhile.
+            state.committed, state.cover, state.is_unchecked = None, None, False
             if state.work is None and not state.is_removing:
                 del self._states[state.key]
         return gone
-
-    # -- queries
-
-    def reusable_listings(self) -> dict[StepKey, Listing]:
-        """Return the listings that the next scan may use again where no directory has changed."""
-        return {
-            key: state.listing
-            for key, state in self._states.items()
-            if state.is_listing_reusable and state.listing is not None
-        }
-
-    def unexpected(self) -> list[StepState]:
-        """Return the steps that are new to `Committed`."""
-        return [state for state in self._states.values() if not state.is_expected]
-
-    def unchecked(self) -> list[StepState]:
-        """Return the steps of which the store has something and is still to be asked what."""
-        return [state for state in self._states.values() if state.is_unchecked]
-
-    def present(self) -> list[StepState]:
-        """Return the steps that the last scan listed."""
-        return [state for state in self._states.values() if state.listing is not None]
-
-    def pending(self) -> list[StepState]:
-        """Return the steps that the store did not have as the last scan saw them, complete or not."""
-        return [state for state in self._states.values() if state.is_pending]
-
-    def left(self) -> list[StepState]:
-        """Return the steps of which the store does not have all that can be taken; no run files."""
-        return [state for state in self if state.key.step is not None and state.is_left]
-
-    def held(self) -> list[StepState]:
-        """Return the steps that the store had as the last scan saw them."""
-        return [state for state in self._states.values() if state.held is not None]
-
-    def denied(self) -> list[StepState]:
-        """Return the steps that wait until somebody has granted a permission or named a rank."""
-        return [state for state in self._states.values() if state.denied]
-
-    def committed(self) -> list[StepState]:
-        """Return the steps of which a generation is committed, as far as is known."""
-        return [state for state in self._states.values() if state.committed is not None]

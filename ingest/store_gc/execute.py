@@ -19,7 +19,6 @@ from typing import TypeAlias
 from ingest.reader.catalog import Catalog, open_catalog
 from ingest.store_gc.inventory import (
     Extent,
-    committed_at,
     generations_in,
     is_of_tensors,
     is_temporary,
@@ -187,7 +186,7 @@ class Execution:
         if key.rank not in self._with_tombstones:
             tombstones.ensure_group(self.objects, key.rank)
             self._with_tombstones.add(key.rank)
-        committed_ms = round(committed_at(committed).timestamp() * 1000)
+        committed_ms = round(committed.record.committed_at_s * 1000)
         tombstone = Tombstone(key.rank, key.step or 0, committed.fingerprint, committed_ms)
         tombstones.write(self.objects, tombstone, removed_at=_iso(self._now()), why=action.why)
 
@@ -405,7 +404,7 @@ def plan_gc(store: Store, policy: GcPolicy | None = None) -> GcPlan:
     """
     policy = policy or GcPolicy()
     needs_anomalies = policy.keep_anomalous or policy.tensors_around_anomalies is not None
-    inventory = take_inventory(_opened(store).objects, anomalies=needs_anomalies)
+    inventory = take_inventory(opened(store).objects, anomalies=needs_anomalies)
     return make_plan(inventory, policy, time.time())
 
 
@@ -425,8 +424,9 @@ def apply_gc(store: Store, plan: GcPlan, *, stop: threading.Event | None = None)
             of the store differ.
         StoreError: the store refused. What was removed stays removed; another call removes the rest.
     """
-    return Execution(_opened(store).objects, plan).run(stop)
+    return Execution(opened(store).objects, plan).run(stop)
 
 
-def _opened(store: Store) -> Catalog:
+def opened(store: Store) -> Catalog:
+    """Return the store, opened if it is not."""
     return store if isinstance(store, Catalog) else open_catalog(store)

@@ -8,14 +8,12 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from ingest.findings.stored import SERIES, read_series
 from workers.errors import StoreDenied, StoreError
 from workers.model import StepKey
 from workers.store import commit, metadata
 from workers.store.announcements import unfinished
-from workers.store.commit import Commit
 from workers.store.model import WORSE_THAN_INFO, rank_named, step_named
 from workers.store.objects import ObjectStore, StoredObject, UnfinishedUpload
 from workers.store.packed import pool
@@ -130,10 +128,10 @@ class Inventory:
 class _Listing:
     """What listings of directories of the store show."""
 
-    total: Extent = field(default_factory=Extent)
+    total: Extent
+    temporaries: dict[str, Extent]
     generations: dict[StepKey, dict[str, Generation]] = field(default_factory=dict)
     records: dict[StepKey, Extent] = field(default_factory=dict)
-    temporaries: dict[str, Extent] = field(default_factory=dict)
     pools: dict[int, dict[str, Extent]] = field(default_factory=dict)
     unfinished_changes: dict[str, Extent] = field(default_factory=dict)
 
@@ -169,7 +167,14 @@ def take_inventory(objects: ObjectStore, *, anomalies: bool = False) -> Inventor
         for key, generations in listing.generations.items()
     ]
     anomalous, evaluated = _findings_of_series(objects) if anomalies else (frozenset(), frozenset())
-    uploads, unknown = _list_uploads(objects)
+    uploads: tuple[UnfinishedUpload, ...] = ()
+    unknown = ""
+    try:
+        uploads = tuple(objects.unfinished_uploads())
+    except StoreDenied as exc:
+        unknown = f"{exc.message}; it takes s3:ListBucketMultipartUploads and s3:ListMultipartUploadParts"
+    except StoreError as exc:  # what speaks the protocol of S3 does not always have this request
+        unknown = exc.message
     return Inventory(
         objects.address.url,
         listing.total,
@@ -182,22 +187,6 @@ def take_inventory(objects: ObjectStore, *, anomalies: bool = False) -> Inventor
         listing.pools,
         listing.unfinished_changes,
     )
-
-
-def commit_facts(committed: Commit) -> CommitFacts:
-    """Return the facts about a commit that gc needs."""
-    return CommitFacts(
-        committed.fingerprint,
-        committed_at(committed).timestamp(),
-        committed.summary.is_anomalous,
-        committed.without_tensors is None,
-        frozenset(map(sys.intern, committed.record.pool)),
-    )
-
-
-def committed_at(committed: Commit) -> datetime:
-    """Return when a step was committed; a record without a time zone is in UTC."""
-    return datetime.fromtimestamp(committed.record.committed_at_s, UTC)
 
 
 def generations_in(listed: Mapping[str, StoredObject]) -> dict[str, list[str]]:
@@ -220,23 +209,13 @@ def is_of_tensors(key: str) -> bool:
     return metadata.is_of_tensors(key.partition("/")[2])
 
 
-def _list_uploads(objects: ObjectStore) -> tuple[tuple[UnfinishedUpload, ...], str]:
-    """Return the uploads that are not completed, or why they cannot be listed: gc goes on without them."""
-    try:
-        return tuple(objects.unfinished_uploads()), ""
-    except StoreDenied as exc:
-        return (), f"{exc.message}; it takes s3:ListBucketMultipartUploads and s3:ListMultipartUploadParts"
-    except StoreError as exc:  # what speaks the protocol of S3 does not always have this request
-        return (), exc.message
-
-
 def _list_store(objects: ObjectStore) -> _Listing:
     """List the directories of all ranks, and everything else below the root."""
     names = objects.children()
     ranks = {name: rank for name in names if (rank := rank_named(name)) is not None}
     others = sorted({*names} - {*ranks, pool.POOL})
     pools = objects.children(pool.POOL) if pool.POOL in names else []
-    whole = _Listing()
+    whole = _Listing(Extent(), {})
     with ThreadPoolExecutor(_RANKS_AT_ONCE, thread_name_prefix="dump-ingest-list") as threads:
         for listing in itertools.chain(
             threads.map(lambda rank: _list_rank(objects, rank), ranks.values()),
@@ -250,7 +229,7 @@ def _list_store(objects: ObjectStore) -> _Listing:
 def _list_rank(objects: ObjectStore, rank: int) -> _Listing:
     name = f"rank_{rank}"
     listed = objects.listed(name)
-    listing = _Listing(Extent.of(listed.values()), temporaries=_temporaries_in(name, listed))
+    listing = _Listing(Extent.of(listed.values()), _temporaries_in(name, listed))
     if objects.is_local:
         # A directory that a killed writer, or a killed gc, left empty is in no listing of objects.
         keys = commit.list_keys(objects, [rank]) if listed else []
@@ -269,7 +248,7 @@ def _list_other(objects: ObjectStore, name: str) -> _Listing:
     begun = unfinished([f"{name}/{key}" for key in listed])
     return _Listing(
         Extent.of(listed.values()),
-        temporaries=_temporaries_in(name, listed),
+        _temporaries_in(name, listed),
         unfinished_changes={path: Extent.of([listed[path.removeprefix(f"{name}/")]]) for path in begun},
     )
 
@@ -277,7 +256,7 @@ def _list_other(objects: ObjectStore, name: str) -> _Listing:
 def _list_pool(objects: ObjectStore, name: str) -> _Listing:
     """List the pool of one step."""
     listed = objects.listed(name)
-    listing = _Listing(Extent.of(listed.values()), temporaries=_temporaries_in(name, listed))
+    listing = _Listing(Extent.of(listed.values()), _temporaries_in(name, listed))
     for key, stored in listed.items():
         digest, _, below = key.partition("/")
         path = f"{name}/{digest}/{below.partition('/')[0]}"
@@ -334,7 +313,16 @@ def _read_commits(
     ordered = sorted(keys, key=lambda key: key.order)
     for start in range(0, len(ordered), _COMMITS_AT_ONCE):
         commits, damaged = commit.read_many(objects, ordered[start : start + _COMMITS_AT_ONCE])
-        facts |= {key: commit_facts(committed) for key, committed in commits.items()}
+        facts |= {
+            key: CommitFacts(
+                committed.fingerprint,
+                committed.record.committed_at_s,
+                committed.summary.is_anomalous,
+                committed.without_tensors is None,
+                frozenset(map(sys.intern, committed.record.pool)),
+            )
+            for key, committed in commits.items()
+        }
         damages |= damaged
     return facts, damages
 

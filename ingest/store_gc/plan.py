@@ -9,8 +9,8 @@ import json
 import math
 import re
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, cast
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from msgspec import DecodeError, Meta, Struct, structs
 from msgspec.json import Decoder
@@ -22,6 +22,12 @@ from workers.model import StepKey
 from workers.store.announcements import has_begun
 from workers.store.packed import pool
 
+Natural: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+What: TypeAlias = Literal["step", "tensors", "remains", "pool", "temporary", "upload", "announcement"]
+Format: TypeAlias = Literal["dump-ingest gc plan 1"]
+FORMAT: Format = "dump-ingest gc plan 1"
+Generation: TypeAlias = Annotated[str, Meta(pattern=r"\A(?:[0-9a-f]{32}(?:-[0-9a-f]{16})?)?\Z")]
+_HINT = "Make the plan again: dump-ingest gc STORE ... --plan FILE"
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 DAY_S = 86400.0
@@ -35,8 +41,7 @@ _LOWEST = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class GcPolicy:
+class GcPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     """Which steps and tensors go. The default removes only previous generations and remains of crashes."""
 
     older_than_s: float | None = None
@@ -52,9 +57,9 @@ class GcPolicy:
     """Never remove a step that has an anomaly on any rank."""
     grace_s: float = DAY_S
     """How long objects that no commit points to stay after the last write next to them."""
-    ranks: tuple[int, ...] | None = None
+    ranks: tuple[Natural, ...] | None = None
     """With `steps`: remove exactly the steps of these ranks, and nothing else; of all ranks if None."""
-    steps: tuple[int, ...] | None = None
+    steps: tuple[Natural, ...] | None = None
     """The same for the numbers of the steps. Excludes all other reasons and all protections."""
 
     def __post_init__(self) -> None:
@@ -82,26 +87,11 @@ class GcPolicy:
         """Whether steps go because they were chosen by rank and number."""
         return self.ranks is not None or self.steps is not None
 
-    def chooses(self, rank: int, step: int) -> bool:
-        """Return whether a step is among the chosen ones."""
-        of_rank = self.ranks is None or rank in self.ranks
-        return self.is_choice and of_rank and (self.steps is None or step in self.steps)
-
     @property
     def removes_steps(self) -> bool:
         """Whether there is a reason for which steps or their tensors go."""
         reasons = (self.older_than_s, self.keep_last, self.max_bytes, self.tensors_around_anomalies)
         return self.is_choice or reasons != (None,) * len(reasons)
-
-    @property
-    def keeps_only_newest(self) -> bool:
-        """Whether a step goes just because it is not among the newest of its rank."""
-        others = (self.older_than_s, self.max_bytes, self.tensors_around_anomalies)
-        return self.keep_last is not None and others == (None, None, None)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields as plain values."""
-        return asdict(self)
 
 
 def parse_duration(text: str) -> float:
@@ -126,206 +116,57 @@ def duration(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
-What: TypeAlias = Literal["step", "tensors", "remains", "pool", "temporary", "upload", "announcement"]
-Format: TypeAlias = Literal["dump-ingest gc plan 1"]
-FORMAT: Format = "dump-ingest gc plan 1"
-Natural: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-GenerationName: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}(?:-[0-9a-f]{16})?\Z")]
-OptionalGenerationName: TypeAlias = Annotated[str, Meta(pattern=r"\A(?:[0-9a-f]{32}(?:-[0-9a-f]{16})?)?\Z")]
-_HINT = "Make the plan again: dump-ingest gc STORE ... --plan FILE"
-
-
-class PolicyRecord(Struct, frozen=True, forbid_unknown_fields=True):
-    """The policy that a plan was made with."""
-
-    older_than_s: float | None
-    keep_last: int | None
-    max_bytes: int | None
-    tensors_around_anomalies: int | None
-    keep_anomalous: bool
-    grace_s: float
-    ranks: tuple[Natural, ...] | None = None
-    steps: tuple[Natural, ...] | None = None
-
-    def __post_init__(self) -> None:
-        """Check the ranges of the numbers."""
-        try:
-            self.policy()
-        except UsageError as exc:
-            raise ValueError(exc.message) from exc
-
-    def policy(self) -> GcPolicy:
-        """Return it as the value that gc works with."""
-        return GcPolicy(**structs.asdict(self))
-
-
-class ActionRecord(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="what"):
-    """What every action in a plan file has; `what` says which of the seven kinds it is."""
-
-    objects: Natural
-    nbytes: Natural
-    why: str
-    upload: str = ""
-
-    @property
-    def what(self) -> What:
-        """The kind of action."""
-        return cast("What", self.__struct_config__.tag)
-
-
-class RemoveStep(ActionRecord, frozen=True, kw_only=True, tag="step"):
-    """A step goes with everything below it. Run files never do: `step` is not null."""
-
-    rank: Natural
-    step: Natural
-    generation: GenerationName
-    path: str
-
-
-class RemoveTensors(RemoveStep, frozen=True, kw_only=True, tag="tensors"):
-    """A step loses the payloads of its tensors."""
-
-
-class RemoveRemains(ActionRecord, frozen=True, kw_only=True, tag="remains"):
-    """A generation goes that no commit points to; "" stands for empty directories alone."""
-
-    rank: Natural
-    step: Natural | None
-    generation: OptionalGenerationName
-    path: str
-
-
-class PathRecord(ActionRecord, frozen=True, kw_only=True):
-    """What every action has that names one path in the store, and no step."""
-
-    rank: None
-    step: None
-    generation: OptionalGenerationName
-    path: str
-
-    names: ClassVar[str]
-    """What the path is that of."""
-
-    def __post_init__(self) -> None:
-        """Check the path."""
-        if not self.is_valid:
-            message = f"path {self.path!r} is not that of {self.names}"
-            raise ValueError(message)
-
-    @property
-    def is_valid(self) -> bool:
-        """Whether the path may stand in an action of this kind."""
-        raise NotImplementedError
-
-
-class RemovePooled(PathRecord, frozen=True, kw_only=True, tag="pool"):
-    """An array in the pool of a step goes, to which no commit refers."""
-
-    names: ClassVar = "an array in the pool of a step"
-
-    @property
-    def is_valid(self) -> bool:
-        """Whether the path is that of an array in a pool."""
-        return pool.step_of(self.path) is not None
-
-
-class RemoveTemporary(PathRecord, frozen=True, kw_only=True, tag="temporary"):
-    """A temporary object of a killed writer goes."""
-
-    names: ClassVar = "a temporary object in the store"
-
-    @property
-    def is_valid(self) -> bool:
-        """Whether the path is that of a temporary object, and inside of the store."""
-        return is_temporary(self.path) and ".." not in self.path.split("/")
-
-
-class AbortUpload(PathRecord, frozen=True, kw_only=True, tag="upload"):
-    """An upload in parts ends that was never completed."""
-
-    names: ClassVar = "an upload into the store"
-
-    @property
-    def is_valid(self) -> bool:
-        """Whether the path is inside of the store."""
-        return self.upload != "" and not {"..", ""} & set(self.path.split("/"))
-
-
-class EndChange(PathRecord, frozen=True, kw_only=True, tag="announcement"):
-    """A change of a commit ends that a killed writer has begun."""
-
-    names: ClassVar = "an announcement in the store"
-
-    @property
-    def is_valid(self) -> bool:
-        """Whether the path is that of the announcement of a beginning."""
-        return has_begun(self.path)
-
-
-class PlanRecord(Struct, frozen=True):
-    """A plan file. It also holds totals, which are for people and are not read."""
-
-    format: Format
-    store: str
-    made_at: str
-    policy: PolicyRecord
-    actions: tuple[
-        RemoveStep | RemoveTensors | RemoveRemains | RemovePooled | RemoveTemporary | AbortUpload | EndChange,
-        ...,
-    ]
-    notes: tuple[str, ...]
-    store_bytes: Natural
-
-
-_DECODER = Decoder(PlanRecord)
-
-
-def decode_plan(text: str, where: str) -> PlanRecord:
-    """Decode the content of a plan file.
-
-    Raises:
-        UsageError: it is not a plan; the message names `where` and the place in it, as `actions[3].step`.
-    """
-    try:
-        return _DECODER.decode(text)
-    except (DecodeError, RecursionError, UnicodeEncodeError) as exc:
-        raise UsageError(f"{where} is not a gc plan: {_explain(exc)}", hint=_HINT) from exc
-
-
-def _explain(error: Exception) -> str:
-    """Put the place before the problem: msgspec ends its messages in " - at `$.actions[3].step`"."""
-    problem, _, place = str(error).partition(" - at `$")
-    name = place.strip("`.")
-    return f"{name}: {problem}" if name else problem
-
-
 #: The longest list of numbers that a note spells out, in characters.
 _MAX_RANGES = 48
 
 
-@dataclass(frozen=True, slots=True)
-class GcAction:
-    """One thing that goes."""
+class GcAction(Struct, frozen=True, forbid_unknown_fields=True):
+    """One thing that goes. Run files and whatever belongs to no step of a store never do.
+
+    Raises:
+        ValueError: there is no such action: a plan file is not trusted.
+    """
 
     what: What
     """`step`: a step with everything below it. `tensors`: only the payloads of a step. `remains`: a
     generation that no commit points to. `pool`: an array in the pool of a step that no commit refers to.
     `temporary`: what a killed writer left behind. `upload`: parts of an object that was never completed.
     `announcement`: that a killed writer has begun to change a commit; it goes with the next consolidation."""
-    rank: int | None
+    rank: Natural | None
     """Set for `step`, `tensors` and `remains`."""
-    step: int | None
+    step: Natural | None
     """Set for the same; None for run files."""
-    generation: str
+    generation: Generation
     """The generation that goes, or that loses its tensors; "" if only empty directories go."""
-    objects: int
-    nbytes: int
+    objects: Natural
+    nbytes: Natural
     why: str
     path: str = ""
     """The path of an array in a pool; the key of a temporary object, of an announcement, or of what an upload
     was to become; "" for everything else."""
     upload: str = ""
     """What the store calls an upload; "" for everything else."""
+
+    def __post_init__(self) -> None:
+        """Check that it names what this kind of action may."""
+        names = self.path.split("/")
+        match self.what:
+            case "step" | "tensors":
+                is_valid = None not in (self.rank, self.step) and self.generation != ""
+            case "remains":
+                is_valid = self.rank is not None
+            case "pool":
+                is_valid = pool.step_of(self.path) is not None
+            case "temporary":
+                is_valid = is_temporary(self.path) and ".." not in names
+            case "upload":
+                is_valid = self.upload != "" and not {"..", ""} & set(names)
+            case "announcement":
+                is_valid = has_begun(self.path)
+        of_step = self.what in ("step", "tensors", "remains")
+        if not is_valid or not (of_step or self.rank is self.step is None):
+            message = f"{self.what!r} is not what may go from here: {self.rank=}, {self.step=}, {self.path=}"
+            raise ValueError(message.replace("self.", ""))
 
     @classmethod
     def at_path(
@@ -370,12 +211,12 @@ class GcPlan:
             "format": FORMAT,
             "store": self.store,
             "made_at": self.made_at,
-            "policy": self.policy.to_dict(),
+            "policy": structs.asdict(self.policy),
             "store_bytes": self.store_bytes,
             "objects": self.objects,
             "nbytes": self.nbytes,
             "notes": list(self.notes),
-            "actions": [asdict(action) for action in self.actions],
+            "actions": [structs.asdict(action) for action in self.actions],
         }
 
     def to_json(self) -> str:
@@ -387,7 +228,7 @@ class GcPlan:
 
     @classmethod
     def from_json(cls, text: str, where: str = "plan") -> GcPlan:
-        """Return the plan that `to_json` wrote. The text is not trusted; see `plan_record`.
+        """Return the plan that `to_json` wrote. The text is not trusted.
 
         Args:
             text: the content of the file.
@@ -396,15 +237,31 @@ class GcPlan:
         Raises:
             UsageError: the text is not a plan; the message names the place, such as `actions[3].step`.
         """
-        record = decode_plan(text, where)
-        return cls(
-            record.store,
-            record.made_at,
-            record.policy.policy(),
-            tuple(GcAction(what=action.what, **structs.asdict(action)) for action in record.actions),
-            record.notes,
-            record.store_bytes,
-        )
+        try:
+            read = _DECODER.decode(text)
+        except UsageError as exc:
+            raise UsageError(f"{where} is not a gc plan: policy: {exc.message}", hint=_HINT) from exc
+        except (DecodeError, RecursionError, UnicodeEncodeError) as exc:
+            # msgspec ends its messages in " - at `$.actions[3].step`".
+            problem, _, place = str(exc).partition(" - at `$")
+            problem = f"{name}: {problem}" if (name := place.strip("`.")) else problem
+            raise UsageError(f"{where} is not a gc plan: {problem}", hint=_HINT) from exc
+        return cls(read.store, read.made_at, read.policy, read.actions, read.notes, read.store_bytes)
+
+
+class _PlanFile(Struct, frozen=True):
+    """A plan file. It also holds totals, which are for people and are not read."""
+
+    format: Format
+    store: str
+    made_at: str
+    policy: GcPolicy
+    actions: tuple[GcAction, ...]
+    notes: tuple[str, ...]
+    store_bytes: Natural
+
+
+_DECODER = Decoder(_PlanFile)
 
 
 def shortly(numbers: Collection[int]) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from itertools import groupby
 from typing import get_args
 
 from ingest.reader.text import counted
@@ -138,7 +137,11 @@ class _Planner:
     def __init__(self, inventory: Inventory, policy: GcPolicy, now: float) -> None:
         self.inventory, self.policy, self.now = inventory, policy, now
         self.notes: list[str] = []
-        self.steps = _committed_steps(inventory)
+        self.steps = [
+            _CommittedStep(step, step.commit, step.key.step)
+            for step in inventory.steps
+            if step.commit is not None and step.key.step is not None
+        ]
         self.numbers = sorted({step.number for step in self.steps})
         self.anomalous = {step.number for step in self.steps if step.commit.is_anomalous}
         self.anomalous |= inventory.anomalous_steps & set(self.numbers)
@@ -177,7 +180,7 @@ class _Planner:
             *tensors.values(),
             *self.pools.actions({*steps, *tensors}, self.notes),
             *(action for action in remains if action.key not in steps),
-            *(action for action in temporaries if not _is_below(action.path, steps)),
+            *(one for one in temporaries if not any(one.path.startswith(f"{key.path}/") for key in steps)),
             *self._uploads(),
             *self._unfinished_changes(),
         ]
@@ -205,7 +208,12 @@ class _Planner:
         stored = [step for step in self.inventory.steps if step.key.step is not None]
         self._refuse_absent("no rank {}", policy.ranks, {step.key.rank for step in stored})
         self._refuse_absent("no step {}", policy.steps, {step.key.step for step in stored})
-        named = {step.key: step for step in stored if policy.chooses(step.key.rank, step.key.step or 0)}
+        named = {
+            step.key: step
+            for step in stored
+            if (policy.ranks is None or step.key.rank in policy.ranks)
+            and (policy.steps is None or step.key.step in policy.steps)
+        }
         self._refuse_absent("rank {} has none of these steps", policy.ranks, {key.rank for key in named})
         self._refuse_absent("none of these ranks has step {}", policy.steps, {key.step for key in named})
         return named
@@ -223,6 +231,8 @@ class _Planner:
     def _steps_by_age_and_number(self) -> dict[StepKey, GcAction]:
         """Return the steps that go because of their age, or because newer ones are kept."""
         policy = self.policy
+        others = (policy.older_than_s, policy.max_bytes, policy.tensors_around_anomalies)
+        is_newest_only = policy.keep_last is not None and others == (None, None, None)
         actions: dict[StepKey, GcAction] = {}
         for step in self.steps:
             if not self._may_go(step):
@@ -232,7 +242,7 @@ class _Planner:
                     actions[step.key] = step.removal(
                         f"committed more than {duration(policy.older_than_s)} ago"
                     )
-            elif policy.keeps_only_newest:
+            elif is_newest_only:
                 actions[step.key] = step.removal(f"not among the newest {policy.keep_last} of its rank")
         return actions
 
@@ -271,21 +281,25 @@ class _Planner:
         limit = self.policy.max_bytes
         if limit is None:
             return
-        others = [action for action in others if action.key not in steps]
-        going = _bytes_by_step([*steps.values(), *tensors.values(), *others])
+        going = Counter[StepKey | None]()
+        rest = (action for action in others if action.key not in steps)
+        for action in (*steps.values(), *tensors.values(), *rest):
+            going[action.key] += action.nbytes  # None stands for temporary objects
+        by_number: dict[int, list[_CommittedStep]] = {}
+        for step in self.steps:
+            by_number.setdefault(step.number, []).append(step)
         left = self.inventory.total.nbytes - going.total() - self.pools.unused({*steps, *tensors}).nbytes
-        for _, steps_of_number in groupby(sorted(self.steps, key=_number), _number):
+        for number in self.numbers:
             if left <= limit:
                 return
-            members = list(steps_of_number)
-            left += self.pools.unused({*steps, *tensors}, members[0].number).nbytes
-            for step in members:
+            left += self.pools.unused({*steps, *tensors}, number).nbytes
+            for step in by_number[number]:
                 if step.key not in steps and self._may_go(step):
                     removal = steps[step.key] = step.removal("the oldest, to fit the size")
                     tensors.pop(step.key, None)
                     # Its tensors, or previous generations, may be on their way out already.
                     left -= removal.nbytes - going[step.key]
-            left -= self.pools.unused({*steps, *tensors}, members[0].number).nbytes
+            left -= self.pools.unused({*steps, *tensors}, number).nbytes
         if left > limit:
             self.notes.append(
                 f"the store will still have {human_bytes(left)}, more than {human_bytes(limit)}: "
@@ -380,26 +394,6 @@ class _Planner:
             )
 
 
-def _committed_steps(inventory: Inventory) -> list[_CommittedStep]:
-    return [
-        _CommittedStep(step, step.commit, step.key.step)
-        for step in inventory.steps
-        if step.commit is not None and step.key.step is not None
-    ]
-
-
-def _number(step: _CommittedStep) -> int:
-    return step.number
-
-
-def _bytes_by_step(actions: Iterable[GcAction]) -> Counter[StepKey | None]:
-    """Return how many bytes go from each step; None stands for temporary objects."""
-    nbytes = Counter[StepKey | None]()
-    for action in actions:
-        nbytes[action.key] += action.nbytes
-    return nbytes
-
-
 def _name_some(keys: Collection[StepKey]) -> str:
     """Name the first few of these steps, and say how many more there are."""
     ordered = sorted(keys, key=lambda key: key.order)
@@ -421,7 +415,3 @@ def _near(numbers: Sequence[int], anomalous: Collection[int], around: int) -> se
 
 def _action(what: What, key: StepKey, generation: str, extent: Extent, why: str) -> GcAction:
     return GcAction(what, key.rank, key.step, generation, extent.objects, extent.nbytes, why)
-
-
-def _is_below(path: str, keys: Collection[StepKey]) -> bool:
-    return any(path.startswith(f"{key.path}/") for key in keys)

@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass, field
 from os import PathLike
 from typing import Any
 
-from ingest.reader.catalog import Catalog, open_catalog
+from ingest.reader.catalog import Catalog
+from ingest.store_gc.execute import opened
 from ingest.store_gc.plan import DAY_S
 from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store import commit, metadata
-from workers.store.commit import Commit
 from workers.store.packed.recompressing import Recompressed, is_dense, recompress
 
 #: Steps that are worked on at once, at most: as many as there are processors.
@@ -82,7 +82,7 @@ def plan_recompress(
         UsageError: the store does not exist, or has no such rank or step.
         StoreError: the store refused.
     """
-    catalog = _opened(store)
+    catalog = opened(store)
     keys = [key for key in catalog.listed(ranks, steps) if key.step is not None]
     if not keys and (ranks or steps):
         raise UsageError(
@@ -90,15 +90,12 @@ def plan_recompress(
         )
     before = time.time() - older_than_s
     commits, _ = commit.read_many(catalog.objects, keys)
-    cold = {key: nbytes for key, made in commits.items() if (nbytes := _nbytes_if_cold(made, before))}
-    return RecompressPlan(tuple(cold), sum(cold.values()))
-
-
-def _nbytes_if_cold(made: Commit, before: float) -> int:
-    """Return the stored bytes of the tensors of a step; 0 if it is young, dense, or without tensors."""
-    if made.record.committed_at_s >= before or is_dense(made) or made.without_tensors is not None:
-        return 0
-    return sum(nbytes for path, nbytes in made.record.stored.items() if metadata.is_of_tensors(path))
+    cold = {
+        key: sum(nbytes for path, nbytes in made.record.stored.items() if metadata.is_of_tensors(path))
+        for key, made in commits.items()
+        if made.record.committed_at_s < before and not is_dense(made) and made.without_tensors is None
+    }
+    return RecompressPlan(tuple(key for key, nbytes in cold.items() if nbytes), sum(cold.values()))
 
 
 def recompress_store(
@@ -123,7 +120,7 @@ def recompress_store(
         UsageError: the store does not exist.
         StoreError: the store refused. What was done stays.
     """
-    objects, report = _opened(store).objects, RecompressReport()
+    objects, report = opened(store).objects, RecompressReport()
     stop = stop or threading.Event()
     threads = min(len(os.sched_getaffinity(0)), _MAX_THREADS)
     with ThreadPoolExecutor(threads, thread_name_prefix="dump-ingest-recompress") as pool:
@@ -137,7 +134,3 @@ def recompress_store(
             raise
     report.stopped = stop.is_set()
     return report
-
-
-def _opened(store: Catalog | str | PathLike[str]) -> Catalog:
-    return store if isinstance(store, Catalog) else open_catalog(store)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from ingest.layouts.base import Beginning, Dump, DumpScan, Listing, Problem
+from ingest.layouts.base import Beginning, Dump, Listing, Problem
 from ingest.planning.inspection import inspect
 from ingest.planning.plan import fingerprint, rewritten, times_rewritten
 from ingest.steps.decide import Inspect, Plan, StepPolicy, decide, held_as, left_alone, waits_for_time
@@ -143,24 +143,33 @@ class Watcher:
             deferred = stored.expect(keys)
             return deferred
 
-        scan = self.dump.scan(self.table.reusable_listings(), defer, beginning)
+        reusable = {
+            state.key: state.listing for state in self.table if state.listing and state.is_listing_reusable
+        }
+        scan = self.dump.scan(reusable, defer, beginning)
         # Without files there is nothing to wait for: a job that is killed leaves an empty directory behind.
         present = {
-            listing.key: listing for listing in scan.listings if listing.files or _denied(listing.problems)
+            listing.key: listing
+            for listing in scan.listings
+            if listing.files or any(problem.denied for problem in listing.problems)
         }
         self._to_examine.clear()
         self._record_listings(present)
         postponed = scan.unlisted.difference(deferred)
         for key in postponed:
             self.table.ensure(key).is_postponed = True
-        pending = [state for state in self.table.present() if not self._compare(state, stored, policy)]
+        pending = [
+            state for state in self.table if state.listing and not self._compare(state, stored, policy)
+        ]
         pending.sort(key=lambda state: state.key.order, reverse=newest_first)
         # What the store is still to be asked for are run files: they are always listed.
         self._to_examine = deque(state for state in pending if not state.is_unchecked)
+        problems = [*scan.problems, *(p for listing in scan.listings for p in listing.problems)]
+        problems += [problem for state in self.table for problem in state.denied]
         return DumpState(
             present,
             {state.key: present[state.key] for state in pending},
-            self._problems(scan),
+            tuple(dict.fromkeys(problems)),
             scan.expected_steps,
             scan.unlisted,
             scan.expected_ranks,
@@ -196,7 +205,7 @@ class Watcher:
         since_last_s = math.inf if self._scanned_at is None else now - self._scanned_at
         states = [(self.table.ensure(key), listing) for key, listing in present.items()]
         reached = 0.0
-        if not all(state.is_present for state, _ in states):
+        if not all(state.listing for state, _ in states):
             newest_change = max(listing.newest_change for listing in present.values())
             reached = self.clock.reached(self.dump.root, newest_change)
         for state, listing in states:
@@ -218,7 +227,9 @@ class Watcher:
         if not state.fingerprint:
             name = fingerprint(listing.files, listing.naming, self.grid)
             state.fingerprint = rewritten(name, state.rewrites)
-            _learn_rewrites(state)
+            # An earlier process may have found the files rewritten with the same sizes and times.
+            if state.committed not in (None, state.fingerprint):
+                state.record_rewrites(times_rewritten(state.fingerprint, state.committed or ""))
         phase = held_as(state, policy, lambda name: stored.was_removed(state.key, name))
         if phase is not None:
             state.hold(phase)
@@ -230,39 +241,12 @@ class Watcher:
     def _examine(self, state: StepState, policy: StepPolicy, now: float) -> Wait | None:
         """Read the headers of a step if it is time to; return why it is not complete, None if it is."""
         decision = decide(state, policy, now)
-        if isinstance(decision, Inspect):
+        if isinstance(decision, Inspect) and (listing := state.listing):
+            described = self.dump.describe(listing)
             try:
-                self._inspect(state)
+                state.inspected = inspect(self.dump.root, listing, described, state.unreadable, state.poison)
             except SourceChanged as exc:
                 return Wait(WaitFor.LOOK, exc.message)
             decision = decide(state, policy, now)
         assert isinstance(decision, Wait | Plan)  # noqa: S101 (for mypy: it is pending, and was inspected)
         return decision if isinstance(decision, Wait) else None
-
-    def _inspect(self, state: StepState) -> None:
-        assert state.listing is not None  # noqa: S101 (for mypy)
-        state.inspected = inspect(
-            self.dump.root,
-            state.listing,
-            self.dump.describe(state.listing),
-            state.bad_files.unreadable,
-            state.bad_files.poison,
-        )
-
-    def _problems(self, scan: DumpScan) -> tuple[Problem, ...]:
-        """Return everything that is wrong with the dump, each problem once."""
-        problems = [*scan.problems, *(p for listing in scan.listings for p in listing.problems)]
-        problems += [problem for state in self.table for problem in state.denied]
-        return tuple(dict.fromkeys(problems))
-
-
-def _learn_rewrites(state: StepState) -> None:
-    """Take over that an earlier process found the files rewritten with the same sizes and times."""
-    if state.committed not in (None, state.fingerprint):
-        times = times_rewritten(state.fingerprint, state.committed or "")
-        if times:
-            state.record_rewrites(times)
-
-
-def _denied(problems: Collection[Problem]) -> bool:
-    return any(problem.denied for problem in problems)

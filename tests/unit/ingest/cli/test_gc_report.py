@@ -10,7 +10,8 @@ from workers.model import StepKey
 OLD = GcAction("step", 0, 3, "a" * 32, 10, 2048, "older than 30d")
 RUN_FILES = GcAction("remains", 1, None, "b" * 32, 1, 1024, "no commit points to it")
 NEWEST = GcPolicy(keep_last=2)
-TEMPORARY = GcAction("temporary", None, None, "", 1, 5, "left by a crash", "rank_0/x.tmp")
+TEMPORARY_PATH = f"rank_0/.x.{'0' * 32}.tmp"
+TEMPORARY = GcAction("temporary", None, None, "", 1, 5, "left by a crash", TEMPORARY_PATH)
 
 
 def plan(*actions: GcAction, notes: tuple[str, ...] = (), policy: GcPolicy = NEWEST) -> GcPlan:
@@ -56,7 +57,7 @@ def test_what_stays_is_named_with_its_reason(capsys: pytest.CaptureFixture[str])
     assert lines[:3] == [
         "left alone: rank 0 step 3: committed again",
         "left alone: rank 1 step run: young",
-        "left alone: rank_0/x.tmp: new",
+        f"left alone: {TEMPORARY_PATH}: new",
     ]
     assert len(lines) == 20 + 1 + 1
     assert lines[20] == "left alone: 13 more; --json names them"

@@ -39,7 +39,7 @@ def looked(made: MadeDump, store: Path, policy: RetentionPolicy) -> tuple[Servic
 
 
 def reasons(service: Service, judge: SourceJudge) -> dict[StepKey, KeepReason | None]:
-    states = [state for state in service.table.held() if state.key.step == 0]
+    states = [state for state in service.table if state.held and state.key.step == 0]
     return {step.state.key: step.why_kept[0] if step.why_kept else None for step in judge.judge(states)}
 
 

@@ -88,7 +88,6 @@ def test_a_store_that_is_not_there_is_not_made(made: MadeDump, store: Path) -> N
 def test_a_long_backlog_of_committed_steps_is_asked_for_at_once(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ingest.steps.committed._AT_LOOK_S", 0.0)
     monkeypatch.setattr("ingest.steps.committed._FEWEST", 1)
     assert {row.phase for row in explained(filled, store).values()} == {"committed"}
 

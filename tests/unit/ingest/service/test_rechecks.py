@@ -253,7 +253,7 @@ def test_the_rate_is_kept(filled: MadeDump, store: Path) -> None:
     now, read = [0.0], 0
     rechecks = running.rechecks
     rechecks.rate, rechecks.clock = 100.0, lambda: now[0]
-    sizes = [state.listing.nbytes for state in running.table.held() if state.listing is not None]
+    sizes = [state.listing.nbytes for state in running.table if state.held and state.listing is not None]
     for _ in range(200):
         now[0] += 1.0
         rechecks.poll(is_idle=False)

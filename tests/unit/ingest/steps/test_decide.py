@@ -102,7 +102,7 @@ def test_whatever_a_step_waits_for_has_a_name(what: str) -> None:
         case "tasks":
             state.offer(jobs=1)
         case "deletion":
-            state.for_deletion().stage = DeletionStage.REMOVING
+            state.deletion.stage = DeletionStage.REMOVING
         case "pause":
             state.pause = Pause(10.0, "it failed")
         case _:
@@ -354,10 +354,12 @@ class Steps(RuleBasedStateMachine):
         self.table.follow(set(self.dump))
         for state in self.table:
             self._see(state)
-        for state in self.table.present():
-            self._compare(state)
-        for state in self.table.pending():
-            self._take(state, poison=poison)
+        for state in self.table:
+            if state.listing is not None:
+                self._compare(state)
+        for state in self.table:
+            if state.is_pending:
+                self._take(state, poison=poison)
 
     def _see(self, state: StepState) -> None:
         problems = (DENIED,) if state.key in self.denied else ()
@@ -438,7 +440,7 @@ class Steps(RuleBasedStateMachine):
             assert commit.record.source.root == ROOT or self.policy.replace
 
     def _finish(self, state: StepState, outcome: str) -> None:
-        state.end_work()
+        state.work = None
         commit, files = self.offered.pop(state.key)
         match outcome:
             case "committed":
@@ -449,16 +451,17 @@ class Steps(RuleBasedStateMachine):
                 state.record_failure(ClusterError("no workers"), self.now)
             case "store away":
                 state.record_failure(StoreUnavailable("away"), self.now)
-                state.retry_with_store()
-                assert state.pause is None
+                assert state.pause is not None
+                assert state.pause.for_store
+                state.pause = None
             case _:
                 state.record_stale(commit.fingerprint)
 
     @invariant()
     def nothing_is_known_of_steps_without_files(self) -> None:
         for state in self.table:
-            if not state.is_present:
-                assert {state.held, state.inspected, state.waiting, state.pause, state.deletion} == {None}
+            if state.listing is None:
+                assert {state.held, state.inspected, state.waiting, state.pause} == {None}
 
     @invariant()
     def every_step_is_somewhere_for_a_reason(self) -> None:
@@ -469,9 +472,9 @@ class Steps(RuleBasedStateMachine):
 
     @invariant()
     def what_the_store_holds_waits_for_nothing(self) -> None:
-        for state in self.table.held():
-            assert state.waiting is None
-            if state.work is None:
+        for state in self.table:
+            assert state.held is None or state.waiting is None
+            if state.held is not None and state.work is None:
                 assert isinstance(decide(state, self.policy, self.now), KeepExisting)
 
 

@@ -1,14 +1,11 @@
 """What people are told of a step: its phase, and why."""
 
-import pytest
-
 from ingest.layouts.base import Problem
 from ingest.steps.decide import Inspect, KeepExisting, Offer, Refuse, StepPolicy
 from ingest.steps.events import SourceKept
 from ingest.steps.explain import StepRow, explain, explain_table
 from ingest.steps.keeping import KeepReason
 from ingest.steps.state import (
-    NO_BAD_FILES,
     Cover,
     DeletionStage,
     Pause,
@@ -76,7 +73,7 @@ def test_tasks_say_how_far_they_are() -> None:
 def test_poison_is_counted_whatever_the_phase() -> None:
     state = made_state(KEY, 1)
     assert state.listing is not None
-    state.bad_files = NO_BAD_FILES.__class__(frozenset(["a.npy"]), {state.listing.files[0]: True})
+    state.unreadable, state.poison = frozenset(["a.npy"]), {state.listing.files[0]: True}
     poisoned = row(state)
     assert (poisoned.poison_files, poisoned.unreadable_files) == (1, 1)
     assert poisoned.reason.endswith("1 of its files are poison, and are quarantined")
@@ -118,12 +115,12 @@ def test_what_was_decided_counts_if_it_is_known() -> None:
 def test_the_source_of_a_committed_step_is_told_next_to_its_phase() -> None:
     state = made_state(KEY, 1)
     state.hold(Phase.COMMITTED)
-    deletion = state.for_deletion()
+    deletion = state.deletion
     assert row(state).source is None
     deletion.kept = SourceKept(KEY, KeepReason.CHANGED, 1, "a.npy changed")
-    deletion.pause(until=160.0)
+    deletion.paused_until = 160.0
     assert (row(state).source, row(state).source_reason) == ("changed", "a.npy changed; tried again in 60 s")
-    deletion.end_pause()
+    deletion.paused_until = 0.0
     assert row(state).source_reason == "a.npy changed"
     deletion.stage = DeletionStage.READING_BACK
     assert row(state).source == "reading_back"
@@ -137,13 +134,6 @@ def test_rows_come_by_step_and_ranks_without_run_files_have_no_row_for_them() ->
     table[StepKey(0, None)].is_unchecked = True
     rows = explain_table(table, StepPolicy(), 0.0)
     assert [(shown.rank, shown.step) for shown in rows] == [(0, None), (1, 0), (0, 1)]
-    assert rows[0].to_dict()["waits_for"] == "store"
+    assert rows[0].waits_for == "store"
     known = StepRow(1, 0, "ready", "as was found out")
     assert explain_table(table, StepPolicy(), 0.0, {table[StepKey(1, 0)]: known})[1] is known
-
-
-def test_a_row_comes_back_from_its_json_and_from_that_of_a_later_version() -> None:
-    shown = row(made_state(KEY, 1))
-    assert StepRow.from_dict(shown.to_dict() | {"colour": "blue"}) == shown
-    with pytest.raises(TypeError):
-        StepRow.from_dict({"rank": 0})

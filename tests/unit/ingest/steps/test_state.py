@@ -2,8 +2,7 @@
 
 import pytest
 
-from ingest.layouts.base import Problem
-from ingest.steps.state import NO_BAD_FILES, Cover, DeletionStage, Pause, Phase, StepState, Wait, WaitFor
+from ingest.steps.state import Deletion, DeletionStage, Pause, StepState, Wait, WaitFor
 from tests.made_steps import made_commit, made_inspected, made_listing, made_plan, made_state
 from workers.errors import ClusterError, PoisonedFile, StoreUnavailable
 from workers.model import SourceFile, StepKey
@@ -24,12 +23,6 @@ def test_a_step_has_been_quiet_since_its_newest_change_and_then_by_what_is_obser
     assert state.quiet_for_s == 1.5
 
 
-def test_a_clock_of_the_file_system_that_is_ahead_makes_no_step_quiet_for_less_than_no_time() -> None:
-    state = StepState(KEY)
-    state.record_listing(made_listing(KEY, 1), now=100.0, reached=-3600.0)
-    assert state.quiet_for_s == 0.0
-
-
 def test_a_fingerprint_is_that_of_the_files_listed() -> None:
     state = made_state(KEY, 1)
     name = state.fingerprint
@@ -38,16 +31,6 @@ def test_a_fingerprint_is_that_of_the_files_listed() -> None:
     assert state.fingerprint == name
     state.record_listing(made_listing(KEY, 1, 2), now=2.0, reached=0.0)
     assert state.fingerprint == ""
-
-
-def test_a_step_that_the_store_holds_waits_for_nothing_and_is_not_pending() -> None:
-    state = made_state(KEY, 1)
-    state.wait(Wait(WaitFor.PERMISSION, "denied", (Problem("path", "no", denied=True),)))
-    assert state.is_pending
-    assert state.denied
-    state.hold(Phase.COMMITTED)
-    assert (state.is_pending, state.denied, state.waiting, state.inspected) == (False, (), None, None)
-    assert state.is_listing_reusable
 
 
 def test_what_waits_is_listed_again_and_what_is_denied_is_read_again() -> None:
@@ -65,22 +48,21 @@ def test_what_waits_is_listed_again_and_what_is_denied_is_read_again() -> None:
 def test_without_files_only_what_the_store_and_its_tasks_do_is_left() -> None:
     state = made_state(KEY, 1)
     state.committed, state.pause, state.is_isolated = "a", Pause(9.0, "failed"), True
-    state.bad_files = NO_BAD_FILES.with_commit(
-        made_listing(KEY, 1).files, made_commit(KEY, "a", poison=[_row(made_listing(KEY, 1).files[0])])
-    )
+    state.poison = {made_listing(KEY, 1).files[0]: True}
     state.offer(jobs=2)
-    state.for_deletion().settle(())
+    state.deletion.settled_files = ()
     state.lose_files()
-    assert {state.listing, state.held, state.inspected, state.waiting, state.pause, state.deletion} == {None}
+    assert {state.listing, state.held, state.inspected, state.waiting, state.pause} == {None}
+    assert state.deletion == Deletion()
     assert not state.is_pending
-    assert state.bad_files is NO_BAD_FILES
+    assert not state.poison
     assert (state.committed, state.is_isolated) == ("a", True)
     assert state.work is not None
 
 
 def test_a_deletion_that_is_under_way_is_not_forgotten_with_the_files() -> None:
     state = made_state(KEY, 1)
-    state.for_deletion().stage = DeletionStage.REMOVING
+    state.deletion.stage = DeletionStage.REMOVING
     state.lose_files()
     assert state.is_removing
 
@@ -91,7 +73,7 @@ def test_poison_of_a_commit_is_learned_once_and_has_the_headers_read_again() -> 
     state.inspected = made_inspected(state.listing)
     commit = made_commit(KEY, "a", poison=[_row(state.listing.files[0])])
     assert state.learn_poison(commit)
-    assert state.bad_files.poison == {state.listing.files[0]: True}
+    assert state.poison == {state.listing.files[0]: True}
     assert {state.inspected} == {None}
     assert not state.learn_poison(commit)
 
@@ -101,9 +83,10 @@ def test_too_much_poison_is_forgotten_and_blamed_on_the_workers() -> None:
     assert state.listing is not None
     error = PoisonedFile("died", path=state.listing.files[8].path)
     assert state.believable(error) is error
+    assert not state.record_bad_file(made_plan(state), StoreUnavailable("away"))
     state.learn_poison(made_commit(KEY, "a", poison=[_row(file) for file in state.listing.files[:8]]))
     assert isinstance(state.believable(error), ClusterError)
-    assert state.bad_files.poison == {}
+    assert state.poison == {}
 
 
 def _row(file: SourceFile) -> PoisonedSource:
@@ -126,16 +109,6 @@ def test_a_commit_of_run_files_is_followed_by_growing_pauses() -> None:
     assert step.pause is None
 
 
-def test_only_a_pause_for_the_store_ends_when_the_store_is_back() -> None:
-    state = made_state(KEY, 1)
-    state.record_failure(ClusterError("no workers"), now=5.0)
-    state.retry_with_store()
-    assert state.pause == Pause(65.0, "no workers")
-    state.record_failure(StoreUnavailable("away"), now=5.0)
-    state.retry_with_store()
-    assert state.pause is None
-
-
 def test_what_is_stale_in_a_row_is_of_one_generation() -> None:
     state = made_state(KEY, 1)
     for _ in range(3):
@@ -152,11 +125,3 @@ def test_a_listing_that_was_committed_as_it_is_may_be_used_again(is_same: bool) 
     state = made_state(KEY, 1)
     state.record_commit(state.fingerprint if is_same else made_plan(state, name="other").fingerprint, 0.0)
     assert state.is_listing_reusable is is_same
-
-
-def test_an_unknown_error_is_not_for_a_file() -> None:
-    state = made_state(KEY, 1)
-    state.cover = Cover("a", Phase.KEPT, "why")
-    assert not state.record_bad_file(made_plan(state), StoreUnavailable("away"))
-    state.lose_commit()
-    assert state.cover is None

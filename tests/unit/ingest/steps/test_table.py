@@ -5,7 +5,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.steps.state import DeletionStage, Pause, Phase, StepState, StepTable
+from ingest.steps.state import Deletion, DeletionStage, Pause, StepState, StepTable
 from tests.made_steps import made_listing
 from workers.model import StepKey
 
@@ -54,33 +54,13 @@ def test_a_step_under_way_keeps_its_record_until_its_tasks_have_ended() -> None:
     offered, removing = seen(table, A), seen(table, B)
     offered.committed = "a"
     offered.offer(jobs=1)
-    removing.for_deletion().stage = DeletionStage.REMOVING
+    removing.deletion.stage = DeletionStage.REMOVING
     assert table.forget([]) == [offered, removing]
     assert list(table) == [offered, removing]
     assert {state.committed for state in table} == {None}
-    assert not table.present()
-    offered.end_work()
-    removing.deletion = None
+    offered.work, removing.deletion = None, Deletion()
     table.forget([])
     assert len(table) == 0
-
-
-def test_queries_say_which_steps_are_where() -> None:
-    table = StepTable()
-    table.follow(KEYS)
-    assert len(table.unexpected()) == len(KEYS)
-    for state in table:
-        state.is_expected = True
-    pending, held, unchecked = seen(table, A), seen(table, B), table[KEYS[0]]
-    held.hold(Phase.COMMITTED)
-    held.committed = "a"
-    unchecked.is_unchecked = True
-    assert table.unexpected() == []
-    assert table.unchecked() == [unchecked]
-    assert table.present() == [pending, held]
-    assert (table.pending(), table.held(), table.committed()) == ([pending], [held], [held])
-    assert table.denied() == []
-    assert table.reusable_listings() == {B: held.listing}
 
 
 def test_other_threads_may_read_while_steps_come_and_go() -> None:

@@ -30,11 +30,3 @@ def test_numbers_out_of_range_are_refused(wrong: dict[str, float], lowest: int) 
     with pytest.raises(UsageError, match="out of range") as refusal:
         GcPolicy(**wrong)  # type: ignore[arg-type]  # wrong on purpose
     assert refusal.value.hint == f"Give a number of at least {lowest}."
-
-
-def test_steps_go_for_their_number_alone_only_without_another_reason() -> None:
-    assert GcPolicy(keep_last=3, keep_anomalous=True).keeps_only_newest
-    assert not GcPolicy().keeps_only_newest
-    assert not GcPolicy(keep_last=3, older_than_s=0).keeps_only_newest
-    assert not GcPolicy(keep_last=3, max_bytes=1).keeps_only_newest
-    assert not GcPolicy(keep_last=3, tensors_around_anomalies=1).keeps_only_newest
