@@ -71,19 +71,13 @@ def submit(
 
 def ask(client: TaskClient, keys: list[Any]) -> ClusterAnswer | None:
     """Return the progress of tasks; None if nobody answers."""
-    return _ask_processes(client, keys) if isinstance(client, ProcessClient) else _ask_dask(client, keys)
-
-
-def _ask_processes(client: ProcessClient, keys: list[Any]) -> ClusterAnswer:
-    at_work = client.at_work()
-    return ClusterAnswer(
-        dict(client.states(keys)),
-        {key: worker for worker, key in at_work.items()},
-        {worker: frozenset([key]) for worker, key in at_work.items()},
-    )
-
-
-def _ask_dask(client: Client, keys: list[Any]) -> ClusterAnswer | None:
+    if isinstance(client, ProcessClient):
+        at_work = client.at_work()
+        return ClusterAnswer(
+            dict(client.states(keys)),
+            {key: worker for worker, key in at_work.items()},
+            {worker: frozenset([key]) for worker, key in at_work.items()},
+        )
     try:
         scheduler: Any = client.scheduler
         states = client.sync(scheduler.get_task_status, keys=keys, callback_timeout=_ANSWER_S)
@@ -154,12 +148,8 @@ def result_of(future: TaskFuture, task: str) -> Any:
     except ProcessDied as exc:
         return WorkerDied(f"{task}: the worker that took the task died ({exc})")
     except Exception as exc:  # noqa: BLE001  (whatever a task raised: it counts as a failed attempt)
-        return as_error(task, exc) if isinstance(future, ProcessFuture) else _error_of_dask(task, exc)
-
-
-def _error_of_dask(task: str, exc: Exception) -> DumpIngestError:
-    """Convert an exception of Dask, or of a task on it, to an error of this project."""
-    return error_of_cluster(task, exc) or as_error(task, exc)
+        of_cluster = None if isinstance(future, ProcessFuture) else error_of_cluster(task, exc)
+        return of_cluster or as_error(task, exc)
 
 
 def error_of_cluster(task: str, exc: Exception) -> ClusterError | None:

@@ -130,7 +130,13 @@ class Cluster:
         client = self.reach()
         if self._own_cluster is None:
             _check_versions(client)
-            self._warn_of_open_scheduler(address_of(client))
+            if is_open(address := address_of(client)) and not self._warned:
+                self._warned = True
+                _log.warning(
+                    "%s is not encrypted: whoever reaches a Dask scheduler or worker runs code as its user; "
+                    "use tls:// (docs/deployment.md says how)",
+                    address,
+                )
         self._wait_for_resources(client)
         try:
             client.register_plugin(IngestPlugin(self._cpu_part))
@@ -151,15 +157,18 @@ class Cluster:
         dask.config.set({**_DASK_DEFAULTS, **MESSAGES_KEPT, **self._settings.dask})
         if self._client is not None:
             self._client.close(timeout=1)
-        address = self._address()
+        address, timeout_s = self._address(), self._settings.scheduler_timeout_s
         check_encryption(address.get("address"))
         try:
             self._require_answer(address)
             # Not the default client: a notebook that calls `ingest_dump` may have its own.
-            self._client = Client(**address, timeout=self._settings.scheduler_timeout_s, set_as_default=False)
-            self._client.wait_for_workers(1, timeout=self._settings.scheduler_timeout_s)
+            self._client = Client(**address, timeout=timeout_s, set_as_default=False)
+            self._client.wait_for_workers(1, timeout=timeout_s)
         except (OSError, TimeoutError, ValueError) as exc:
-            raise ClusterError(self._complaint(exc), hint=_HINT) from exc
+            where = self._settings.scheduler or "workers of its own"
+            reason = " ".join(f"{type(exc).__name__} {exc}".split())[:200]
+            message = f"no Dask scheduler with workers at {where} within {timeout_s:g} s ({reason})"
+            raise ClusterError(message, hint=_HINT) from exc
         return self._client
 
     def close(self) -> None:
@@ -223,22 +232,6 @@ class Cluster:
                     hint=NO_WORKER_HINT,
                 )
             time.sleep(_RESOURCES_PAUSE_S)
-
-    def _warn_of_open_scheduler(self, address: str) -> None:
-        """Warn, once, of a scheduler that anybody on the network can use."""
-        if is_open(address) and not self._warned:
-            self._warned = True
-            _log.warning(
-                "%s is not encrypted: whoever reaches a Dask scheduler or worker runs code as its user; "
-                "use tls:// (docs/deployment.md says how)",
-                address,
-            )
-
-    def _complaint(self, exc: BaseException) -> str:
-        where = self._settings.scheduler or "workers of its own"
-        reason = " ".join(f"{type(exc).__name__} {exc}".split())[:200]
-        timeout_s = self._settings.scheduler_timeout_s
-        return f"no Dask scheduler with workers at {where} within {timeout_s:g} s ({reason})"
 
 
 def _check_versions(client: Client) -> None:

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from multiprocessing import resource_tracker
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import dask
 from cryptography import x509
@@ -102,7 +102,7 @@ _VALIDITY = (dt.datetime(1970, 1, 1, tzinfo=dt.UTC), dt.datetime(9999, 12, 31, 2
 
 
 class OwnDaskCluster:
-    """A scheduler in this process, and worker processes. A context manager; everything ends with it."""
+    """A scheduler in this process, and worker processes, until it is closed."""
 
     def __init__(self, workers: int, resources: Mapping[str, float]) -> None:
         """Start everything.
@@ -135,12 +135,6 @@ class OwnDaskCluster:
             keep_no_spans(scheduler)
             replace_lost_workers(scheduler, math.inf)  # as often as the configuration of Dask says
             self._at_end = stack.pop_all()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the workers and the scheduler."""

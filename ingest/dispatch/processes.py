@@ -12,8 +12,9 @@ import pickle
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
@@ -28,8 +29,11 @@ _MAX_BAD_STARTS = 3
 _END_PRIORITY = -(10**9)
 
 
-class ProcessFuture:
-    """A task, as seen by the caller that submitted it."""
+class ProcessFuture(Future[Any]):
+    """A task, as seen by the caller that submitted it.
+
+    To cancel a task is to forget it: if it runs, its process finishes it, and nobody hears of it.
+    """
 
     def __init__(self, key: str, message: bytes) -> None:
         """Describe a task that waits.
@@ -38,49 +42,16 @@ class ProcessFuture:
             key: its name.
             message: what is sent to the process that runs it.
         """
+        super().__init__()
         self.key = key
         self.message = message
-        self.status = "pending"
-        self._value: Any = None
-        self._ended = threading.Event()
-        self._lock = threading.Lock()
-        self._callbacks: list[Callable[[ProcessFuture], object]] = []
 
-    def add_done_callback(self, callback: Callable[[ProcessFuture], object]) -> None:
-        """Call `callback` when the task has come to its end: in a thread of the client, or now."""
-        with self._lock:
-            if self.status == "pending":
-                self._callbacks.append(callback)
-                return
-        callback(self)
-
-    def cancel(self) -> None:
-        """Forget the task. If it runs, its process finishes it, and nobody hears of it."""
-        self.end("cancelled", None)
-
-    def result(self, timeout: float | None = None) -> Any:
-        """Wait for the result and return it, or raise what the task raised.
-
-        Raises:
-            TimeoutError: it has not come to an end.
-            ClusterError: it was cancelled.
-        """
-        if not self._ended.wait(timeout):
-            raise TimeoutError
-        if self.status == "finished":
-            return self._value
-        raise self._value or ClusterError(f"{self.key} was cancelled")
-
-    def end(self, status: str, value: Any) -> None:
-        """Record the end of the task, unless it has ended before."""
-        with self._lock:
-            if self.status != "pending":
-                return
-            self.status, self._value, self.message = status, value, b""
-            callbacks, self._callbacks = self._callbacks, []
-        self._ended.set()
-        for callback in callbacks:
-            callback(self)
+    @property
+    def status(self) -> str:
+        """How far it is, in the words of Dask."""
+        if not self.done():
+            return "pending"
+        return "cancelled" if self.cancelled() else "error" if self.exception() else "finished"
 
 
 @dataclass(eq=False, slots=True)
@@ -91,16 +62,6 @@ class _Slot:
     process: WorkerProcess
     at_work: ProcessFuture | None = None
     thread: threading.Thread | None = None
-
-
-@dataclass(order=True, frozen=True, slots=True)
-class _Waiting:
-    """A task in the queue. Tasks of a higher priority come first, then the order of submission counts."""
-
-    precedence: int
-    number: int
-    future: ProcessFuture | None = field(compare=False)
-    """None ends the thread that takes it."""
 
 
 class ProcessClient:
@@ -116,7 +77,9 @@ class ProcessClient:
         self.status = "running"
         self._start = start
         self._numbers: Iterator[int] = itertools.count()
-        self._queue: queue.PriorityQueue[_Waiting] = queue.PriorityQueue()
+        self._queue: queue.PriorityQueue[tuple[int, int, ProcessFuture | None]] = queue.PriorityQueue()
+        """Negative priority, number, task: of equal priority, the order of submission counts. None ends the
+        thread that takes it."""
         self._lock = threading.Lock()
         self._futures: dict[str, ProcessFuture] = {}
         """The tasks that have not ended."""
@@ -151,14 +114,14 @@ class ProcessClient:
         with self._lock:
             self._futures[key] = future
         future.add_done_callback(self._forget)
-        self._queue.put(_Waiting(-priority, next(self._numbers), future))
+        self._queue.put((-priority, next(self._numbers), future))
         if self.status != "running":
             future.cancel()
         return future
 
     def close(self) -> None:
         """End all processes at once, even in the middle of tasks; tasks that have not ended are cancelled."""
-        self._give_up("closed")
+        self._give_up()
         for slot in self._slots:
             slot.process.wait()
 
@@ -177,37 +140,34 @@ class ProcessClient:
             if slot.name == worker:
                 slot.process.kill()
 
-    def _forget(self, future: ProcessFuture) -> None:
+    def _forget(self, future: Future[Any]) -> None:
+        assert isinstance(future, ProcessFuture)  # noqa: S101 (for mypy)
+        future.message = b""
         with self._lock:
             self._futures.pop(future.key, None)
 
     def _serve(self, slot: _Slot) -> None:
         """Hand tasks to the process in a slot until the client is closed."""
-        if not self._make_ready(slot):
-            return
-        while (future := self._queue.get().future) is not None:
-            if future.status != "pending":
+        try:
+            slot.process.channel.receive()  # it is ready
+        except EOFError:
+            if self.status != "running" or not self._restart(slot):
+                return
+        while (future := self._queue.get()[2]) is not None:
+            if future.done():
                 continue
             slot.at_work = future
             try:
                 slot.process.channel.send(future.message)
                 has_succeeded, value = pickle.loads(slot.process.channel.receive())  # noqa: S301  (from a child)
+                died = False
             except EOFError:
-                slot.at_work = None
-                future.end("error", ProcessDied(slot.process.wait()))
-                if self.status != "running" or not self._restart(slot):
-                    return
-            else:
-                slot.at_work = None
-                future.end("finished" if has_succeeded else "error", value)
-
-    def _make_ready(self, slot: _Slot) -> bool:
-        """Wait until the process in a slot is ready; start others if it ends before."""
-        try:
-            slot.process.channel.receive()
-        except EOFError:
-            return self.status == "running" and self._restart(slot)
-        return True
+                has_succeeded, value, died = False, ProcessDied(slot.process.wait()), True
+            slot.at_work = None
+            with suppress(InvalidStateError):  # it was cancelled meanwhile
+                future.set_result(value) if has_succeeded else future.set_exception(value)
+            if died and (self.status != "running" or not self._restart(slot)):
+                return
 
     def _restart(self, slot: _Slot) -> bool:
         """Put another process into a slot; give everything up if none becomes ready."""
@@ -222,14 +182,14 @@ class ProcessClient:
                 return True
             break
         slot.process.kill()
-        self._give_up("closed")
+        self._give_up()
         return False
 
-    def _give_up(self, status: str) -> None:
-        self.status = status
+    def _give_up(self) -> None:
+        self.status = "closed"
         for slot in self._slots:
             slot.process.kill()
-            self._queue.put(_Waiting(_END_PRIORITY, next(self._numbers), None))
+            self._queue.put((_END_PRIORITY, next(self._numbers), None))
         with self._lock:
             futures = list(self._futures.values())
         for future in futures:
@@ -271,8 +231,12 @@ class ProcessWorkers:
         self._start = partial(start_process, memory_nbytes, partial(prepare, limits, part))
         self._processes: list[WorkerProcess] = []
         self._client: ProcessClient | None = None
-        self._number = number
-        self._start_all()
+        try:
+            for _ in range(number):
+                self._processes.append(self._start())
+        except OSError as exc:
+            self._end_all()
+            raise ClusterError(f"cannot start workers: {exc}") from exc
 
     def __enter__(self) -> Self:
         return self
@@ -301,15 +265,6 @@ class ProcessWorkers:
         else:
             self._end_all()
         self._processes = []
-
-    def _start_all(self) -> None:
-        self._processes = []
-        try:
-            for _ in range(self._number):
-                self._processes.append(self._start())
-        except OSError as exc:
-            self._end_all()
-            raise ClusterError(f"cannot start workers: {exc}") from exc
 
     def _end_all(self) -> None:
         for process in self._processes:

@@ -147,14 +147,6 @@ def call_of(parts: Sequence[TaskPart]) -> tuple[str, Callable[[bytes], Any], byt
     return "convert", run_job, tasks.pack_convert(plan.jobs[number])
 
 
-def key_suffix(part: TaskPart) -> str:
-    """Return a suffix that makes the key of a task unique."""
-    plan, number = part.step.plan, part.number
-    # Digits in front: Dask takes alphabetic parts of a key for part of the name of the task.
-    place = f"{plan.key.rank}-{plan.key.step}-{number}-{part.step.attempts[number]}-{time.time_ns()}"
-    return f"0{plan.fingerprint[:15]}-{place}"
-
-
 #: What the small steps that share a task may come to. Such a task takes about a tenth of a second.
 _SHARED_STEPS = 16
 _SHARED_ROWS = 4096
@@ -249,7 +241,9 @@ class Submitter:
         if self._offered:
             self.client()
         self._submit_waiting()
-        self._pack_plans()
+        for step in self._offered:  # what will be published, while nothing is to be done but wait
+            if step.packed is None and len(step.plan.jobs) > 1 and step.tasks:
+                step.packed = tasks.pack_plan(step.plan)
         outcomes: list[Outcome] = []
         for task in self._wait_for_finished(timeout_s):
             outcomes += self._settle(task)
@@ -311,19 +305,14 @@ class Submitter:
         while self._ready:
             parts = self._next_parts()
             nbytes = max(sum(part.nbytes for part in parts), 1)  # so that empty tasks are bounded too
-            if parts and not self._fits(nbytes):
+            limit = self.limits.inflight_nbytes
+            if parts and self._inflight_nbytes and self._inflight_nbytes + nbytes > limit:
                 return
             if parts:
                 self._submit(parts, nbytes)
             # Only now: if the cluster is lost, what was not submitted still waits.
             for _ in range(max(len(parts), 1)):
                 self._ready.popleft()
-
-    def _pack_plans(self) -> None:
-        """Prepare what will be published, while nothing is to be done but wait."""
-        for step in self._offered:
-            if step.packed is None and len(step.plan.jobs) > 1 and step.tasks:
-                step.packed = tasks.pack_plan(step.plan)
 
     def _next_parts(self) -> list[TaskPart]:
         """Return the first parts of `_ready` that make one task; none if their step was given up."""
@@ -342,16 +331,17 @@ class Submitter:
                 break
         return parts
 
-    def _fits(self, nbytes: int) -> bool:
-        return not self._inflight_nbytes or self._inflight_nbytes + nbytes <= self.limits.inflight_nbytes
-
     def _submit(self, parts: Sequence[TaskPart], nbytes: int) -> None:
         client = self.client()
         for part in parts:
             part.step.attempts[part.number] = part.step.attempts.get(part.number, 0) + 1
         first = parts[0]
         name, run, packed = call_of(parts)
-        key = f"{name}-{key_suffix(first)}"
+        plan = first.step.plan
+        # No other attempt has this key. Dask takes alphabetic parts at its front for a part of
+        # the name of the task.
+        attempt = f"{first.number}-{first.step.attempts[first.number]}-{time.time_ns()}"
+        key = f"{name}-0{plan.fingerprint[:15]}-{plan.key.rank}-{plan.key.step}-{attempt}"
         future = submit(client, run, packed, key=key, resources=shares_of(self.resources))
         task = InflightTask(parts, nbytes, future, self.clock())
         self._inflight.add(task)
@@ -388,7 +378,8 @@ class Submitter:
         if task not in self._inflight:
             return []  # of a step or a client that was given up
         parts = self._take_back(task)
-        result = _result_of(task)
+        first, *others = (str(part.step.plan.key) for part in parts)
+        result = result_of(task.future, f"{first} (and {len(others)} more)" if others else first)
         results = result if isinstance(result, list) else [result] * len(parts)
         return [
             outcome
@@ -440,11 +431,3 @@ class Submitter:
         for task in list(step.tasks.values()):
             self._take_back(task)
             task.future.cancel()
-
-
-def _result_of(task: InflightTask) -> Receipt | CommitSummary | DumpIngestError | list[Any]:
-    """Return the result of a finished task, or its error."""
-    first, *others = (str(part.step.plan.key) for part in task.parts)
-    steps = f"{first} (and {len(others)} more)" if others else first
-    result: Receipt | CommitSummary | DumpIngestError | list[Any] = result_of(task.future, steps)
-    return result

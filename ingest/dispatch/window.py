@@ -10,9 +10,9 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from ingest.dispatch.clients import (
     HANGS_HINT,
@@ -26,11 +26,7 @@ from ingest.dispatch.clients import (
 )
 from workers.errors import ClusterError, DumpIngestError, WorkerDied
 from workers.events import Event, Observer
-from workers.model import MIB
-
-if TYPE_CHECKING:
-    pass
-
+from workers.model import MIB, SourceFile
 
 #: Only older tasks are asked about, and how often, in seconds.
 _YOUNG_S, _PAUSE_S = 30.0, 10.0
@@ -183,7 +179,9 @@ class TaskMonitor:
         self._replaced_at = {name: at for name, at in self._replaced_at.items() if now - at < RESTART_S}
         if worker not in self._replaced_at:  # for another task that it had
             self._replaced_at[worker] = now
-            _replace_in_thread(client, worker)
+            threading.Thread(
+                target=replace_worker, args=(client, worker), name="dump-ingest-replace", daemon=True
+            ).start()
             self.notify(WorkerReplaced(worker, task.name, for_s))
         return WorkerDied(
             f"{task.name}: a task did not come to an end on {worker} for {for_s:.0f} s; "
@@ -212,12 +210,6 @@ class TaskMonitor:
             self._silent_since = None
         elif self._silent_since is None:
             self._silent_since = asked_at
-
-
-def _replace_in_thread(client: TaskClient, worker: str) -> None:
-    threading.Thread(
-        target=replace_worker, args=(client, worker), name="dump-ingest-replace", daemon=True
-    ).start()
 
 
 Job = TypeVar("Job")
@@ -270,7 +262,7 @@ class TaskWindow(Generic[Job]):
         self.monitor.add(task)
         self._nbytes += nbytes
         # Called in a thread of the client: only the queue is touched.
-        future.add_done_callback(self._ended.put)
+        future.add_done_callback(lambda _: self._ended.put(future))
 
     def ended(self, client: TaskClient | None) -> list[tuple[Job, Any | DumpIngestError]]:
         """Return the jobs that have ended since the last call, with result or error, and forget them.
@@ -308,3 +300,14 @@ class TaskWindow(Generic[Job]):
         self._nbytes -= task.nbytes
         self.monitor.drop(task)
         return task
+
+
+def batches(files: Sequence[SourceFile], max_nbytes: int, max_files: int) -> Iterator[tuple[SourceFile, ...]]:
+    """Split files into tasks of about this size, and of one file at least."""
+    start = nbytes = 0
+    for stop, file in enumerate(files):
+        if stop > start and (nbytes + file.size > max_nbytes or stop - start == max_files):
+            yield tuple(files[start:stop])
+            start, nbytes = stop, 0
+        nbytes += file.size
+    yield tuple(files[start:])

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from ingest.dispatch.clients import TaskClient, shares_of, submit
-from ingest.dispatch.window import TaskMonitor, TaskWindow
+from ingest.dispatch.window import TaskMonitor, TaskWindow, batches
 from ingest.dump_retention.policy import (
     NO_NEWS,
     Judged,
@@ -50,20 +50,6 @@ JOB_FILES = 10_000
 _AT_ONCE = 8
 #: Dask runs tasks of a higher priority first; conversions have 0.
 _PRIORITY = -10
-
-
-def jobs_of(
-    key: StepKey, fingerprint: str, root: str, store: StoreAddress, files: tuple[SourceFile, ...]
-) -> Iterator[ReadBackJob]:
-    """Yield the jobs that read back these files of a committed step."""
-    start = nbytes = 0
-    number = 0
-    for stop, file in enumerate(files):
-        if stop > start and (nbytes + file.size > JOB_NBYTES or stop - start == JOB_FILES):
-            yield ReadBackJob(key, number, fingerprint, root, store, files[start:stop])
-            start, nbytes, number = stop, 0, number + 1
-        nbytes += file.size
-    yield ReadBackJob(key, number, fingerprint, root, store, files[start:])
 
 
 class ReadBacks:
@@ -348,10 +334,12 @@ class SourceRetention:
                 state, listing, KeepReason.DENIED, cannot_delete(self.judge.root, denied).message
             )
             return
-        jobs = jobs_of(state.key, commit.fingerprint, str(self.judge.root), self.store, listing.files)
-        step = StepDeletion(
-            state, listing, commit.fingerprint, self.clock(), {job.number: job for job in jobs}
-        )
+        name, root = commit.fingerprint, str(self.judge.root)
+        jobs = {
+            number: ReadBackJob(state.key, number, name, root, self.store, batch)
+            for number, batch in enumerate(batches(listing.files, JOB_NBYTES, JOB_FILES))
+        }
+        step = StepDeletion(state, listing, name, self.clock(), jobs)
         self._under_way.append(step)
         state.deletion.stage = DeletionStage.READING_BACK
         for job in step.jobs.values():

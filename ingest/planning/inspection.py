@@ -99,10 +99,9 @@ class Inspected:
         for path, inspection in self.inspections.items():
             if inspection.may_grow:
                 return path
-        for path, named in self.description.named.items():
-            if not named.settled:
-                return path  # its row of mapping.csv is missing
-        return self.description.unfinished
+        # Of an unsettled one, the row of mapping.csv is missing.
+        unsettled = (path for path, named in self.description.named.items() if not named.settled)
+        return next(unsettled, self.description.unfinished)
 
 
 def inspect(
@@ -130,8 +129,11 @@ def inspect(
     dump, where = str(root), str(listing.key)
     for file in listing.files:
         beat()
-        if (unreadable or poison) and (bad := _known_bad(file, unreadable, poison)) is not None:
-            inspections[file.path] = bad
+        if file.path in unreadable:
+            inspections[file.path] = _UNREADABLE
+            continue
+        if poison and file in poison:
+            inspections[file.path] = _POISON[poison[file]]
             continue
         named = description.named.get(file.path)
         if named is None and not _may_be_overflow_json(file):
@@ -159,14 +161,7 @@ def _inspect_file(dump: str, file: SourceFile, where: str, named: TensorFile | N
         return Inspection(problem=f"cannot be read: {exc.strerror}", readable=False)
 
 
-def _known_bad(
-    file: SourceFile, unreadable: Collection[str], poison: Mapping[SourceFile, bool]
-) -> Inspection | None:
-    if file.path in unreadable:
-        return Inspection(problem="cannot be read: the disk does not return its bytes", readable=False)
-    return _POISON[poison[file]] if file in poison else None
-
-
+_UNREADABLE = Inspection(problem="cannot be read: the disk does not return its bytes", readable=False)
 #: By whether the bytes of the file may be read.
 _POISON = {
     True: Inspection(problem="kills the process that decodes it; its bytes are kept", is_poison=True),
@@ -189,7 +184,11 @@ def _inspect_tensors(opened: OpenFile, file: SourceFile, named: TensorFile) -> I
                 sample = xxhash.xxh3_64_intdigest(head[length : length + _SAMPLE_BYTES])
                 return Inspection((header,), (sample,))
         read = _reader(opened, head, file.size)
-        headers, envelope, file_record = _parts(named, read, file.size)
+        headers, envelope, file_record = (
+            pt.read_parts(read, file.size)
+            if named.container is Container.PT
+            else FileParts(_headers(named, read, file.size))
+        )
         samples = tuple([_sample(header, read) for header in headers])
         record = None
         if headers and _is_overflow(named):
@@ -242,12 +241,6 @@ def _may_be_overflow_json(file: SourceFile) -> bool:
     name = file.path.rpartition("/")[2]
     is_named_so = name.startswith(f"{OVERFLOW_OP_TYPE}.") and name.endswith(".json")
     return is_named_so and file.size <= overflow.MAX_RECORD_BYTES
-
-
-def _parts(named: TensorFile, read: ReadAt, file_size: int) -> FileParts:
-    if named.container is Container.PT:
-        return pt.read_parts(read, file_size)
-    return FileParts(_headers(named, read, file_size))
 
 
 def _headers(named: TensorFile, read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:

@@ -8,14 +8,14 @@ never write the same shard.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import xxhash
 
 from ingest.planning.inspection import Inspected
-from ingest.planning.pooling import PoolGroup, Shared, packing_digest, pool_groups
+from ingest.planning.pooling import PoolGroup, Shared, array_spec, packing_digest, pool_groups
 from ingest.planning.rows import PlannedRow, plan_rows
 from workers.arrays.dtypes import ElementType
 from workers.arrays.sketches.marginal_scope import MarginalScope
@@ -56,15 +56,6 @@ def without_tensors(name: str) -> str:
     The names differ, so that after a restart it is still known that the payloads are missing.
     """
     return xxhash.xxh3_128(f"{name}\nwithout tensors\n".encode()).hexdigest()
-
-
-def with_pool(name: str, groups: Sequence[PoolGroup]) -> str:
-    """Return the name of the generation that is the same with a part of its payloads in the pool.
-
-    Unlike other names that are made from a name, it begins with that: what is expected to be shared is
-    not known any more when the same files are listed again.
-    """
-    return f"{name}-{packing_digest(groups)}" if groups else name
 
 
 #: How often a step may be rewritten with the same sizes and times.
@@ -133,7 +124,10 @@ def plan_step(
     name = rewritten(name, rewrites)
     if leave_out_tensors:
         name = without_tensors(name)
-    name = with_pool(name, pooled)
+    if pooled:
+        # It begins with the name without: what is expected to be shared is not known any more when the same
+        # files are listed again.
+        name = f"{name}-{packing_digest(pooled)}"
     jobs = tuple(
         ShardJob(
             key=listing.key,
@@ -207,23 +201,7 @@ def _arrays(payloads: Iterable[_Payload], grid: Grid) -> dict[str, ArraySpec]:
             nbytes[path] += payload.nbytes
         elif path:
             nbytes[path], elements[path] = payload.nbytes, payload.element
-    specs = {}
-    for path in sorted(nbytes):
-        element = elements[path]
-        itemsize = element.stored_itemsize if element else 1
-        # A small array is one chunk, no larger than its content.
-        chunk = max(min(grid.chunk_nbytes, nbytes[path]) // itemsize, 1)
-        chunks = max(math.ceil(nbytes[path] / (chunk * itemsize)), 1)
-        specs[path] = ArraySpec(
-            path=path,
-            data_type=element.stored_name if element else "uint8",
-            itemsize=itemsize,
-            big_endian=bool(element and element.is_native and element.big_endian),
-            chunk=chunk,
-            chunks_per_shard=min(chunks, max(grid.shard_nbytes // (chunk * itemsize), 1)),
-            sparse=sparse_rule(element.stored_name) if element else "",
-        )
-    return specs
+    return {path: array_spec(path, elements[path], grid, nbytes[path]) for path in sorted(nbytes)}
 
 
 @dataclass(slots=True)
@@ -247,8 +225,11 @@ def _segments(
     next_shard = dict.fromkeys(arrays, 0)
     jobs = []
     in_pool = frozenset(row for group in pooled for row in group.rows)
-    all_groups = [*_pooled_groups(pooled, payloads), *_groups(rows, payloads, in_pool)]
-    for groups in _packed(all_groups, grid.job_nbytes):
+    pooled_groups = [
+        _CopyGroup(group.spec.path, list(group.rows), sum(payloads[n].read_nbytes for n in group.rows), group)
+        for group in pooled
+    ]
+    for groups in _packed([*pooled_groups, *_groups(rows, payloads, in_pool)], grid.job_nbytes):
         members: dict[str, list[int]] = {}
         segments = []
         for group in groups:
@@ -265,12 +246,6 @@ def _segments(
     return jobs
 
 
-def _pooled_groups(pooled: Sequence[PoolGroup], payloads: Sequence[_Payload]) -> Iterator[_CopyGroup]:
-    for group in pooled:
-        nbytes = sum(payloads[row].read_nbytes for row in group.rows)
-        yield _CopyGroup(group.spec.path, list(group.rows), nbytes, group)
-
-
 def _groups(
     rows: Sequence[PlannedRow], payloads: Sequence[_Payload], in_pool: Collection[int]
 ) -> list[_CopyGroup]:
@@ -284,9 +259,7 @@ def _groups(
             # Only tensors have a sample: nothing else can be recognised as a copy.
             sample = -number if row.sample is None else row.sample
             key = payload.array, payload.nbytes, sample
-            group = groups.get(key)
-            if group is None:
-                group = groups[key] = _CopyGroup(payload.array, [], 0)
+            group = groups.get(key) or groups.setdefault(key, _CopyGroup(payload.array, [], 0))
             group.rows.append(number)
             group.nbytes += payload.read_nbytes
     return _with_views(list(groups.values()), rows, views)
@@ -319,14 +292,11 @@ def _with_views(
 def _packed(groups: Sequence[_CopyGroup], job_nbytes: int) -> list[list[_CopyGroup]]:
     """Distribute the groups over as few jobs as the size of a job allows, all of about the same size."""
     total = sum(group.nbytes for group in groups)
-    count = max(math.ceil(total / job_nbytes), 1)
-    share = total / count
-    if not groups:
-        return []
-    jobs: list[list[_CopyGroup]] = [[]]
+    share = total / max(math.ceil(total / job_nbytes), 1)
+    jobs: list[list[_CopyGroup]] = []
     filled = 0
     for group in groups:
-        if jobs[-1] and filled + group.nbytes / 2 > share * len(jobs):
+        if not jobs or filled + group.nbytes / 2 > share * len(jobs):
             jobs.append([])
         jobs[-1].append(group)
         filled += group.nbytes

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from workers.arrays.dtypes import ElementType
 from workers.dump.paths import to_text
 from workers.model import MIB
 from workers.store.consolidated.blocks import TensorKey
@@ -170,9 +172,10 @@ def pool_groups(
         if rows and samples[row] is not None and samples[row] in {samples[firm] for firm in rows}:
             rows.append(row)
     return [
-        PoolGroup(_spec(entries[rows[0]], grid), rows)
+        PoolGroup(array_spec(first.array, first.header.element if first.header else None, grid), rows)
         for _, units in sorted(_without_small(sets, entries).items())
         for rows in _arrays(units, entries, grid)
+        for first in [entries[rows[0]]]
     ]
 
 
@@ -187,11 +190,9 @@ def _without_small(sets: Mapping[_Place, _Units], entries: Sequence[Entry]) -> d
         ranks, array, _ = place
         beside = [other for other in sets if other[:2] == place[:2] and other[2]]
         large = [(sizes[other], other) for other in beside if sizes[other] >= _FEWEST_NBYTES]
-        if sizes[place] < _FEWEST_NBYTES:
-            place_of_all = min(large)[1] if large else (ranks, array, _OTHERS)
-            merged.setdefault(place_of_all, {}).update(sets[place])
-        else:
-            merged.setdefault(place, {}).update(sets[place])
+        place_of_all = min(large)[1] if large else (ranks, array, _OTHERS)
+        home = place_of_all if sizes[place] < _FEWEST_NBYTES else place
+        merged.setdefault(home, {}).update(sets[place])
     return merged
 
 
@@ -216,30 +217,16 @@ def _candidates(entries: Sequence[Entry], grid: Grid) -> Iterator[tuple[int, Ten
             yield row, key
 
 
-class _Texts(dict[str, str]):
-    """Parts of names as the consolidated view has them: thousands of tensors share a few dozen parts."""
-
-    def __missing__(self, part: str) -> str:
-        self[part] = text = to_text(part)
-        return text
-
-
 def _keys(entries: Iterable[Entry]) -> Iterator[tuple[int, TensorKey]]:
     """Yield each row that is a tensor with its key; see `workers.store.consolidated.blocks.tensors_of`."""
     copies: dict[TensorKey, int] = {}
-    texts = _Texts()
+    text = cache(to_text)  # thousands of tensors share a few dozen parts
     for row, entry in enumerate(entries):
         kind, name = entry.kind, entry.name
         if kind is RowKind.TENSOR or kind is RowKind.STATISTICS:
-            key = TensorKey(
-                texts[name.net],
-                texts[name.graph],
-                texts[name.op_type],
-                texts[name.op_name],
-                texts[name.io],
-                name.slot,
-                name.occurrence,
-            )
+            parts = (name.net, name.graph, name.op_type, name.op_name, name.io)
+            net, graph, op_type, op_name, io = map(text, parts)
+            key = TensorKey(net, graph, op_type, op_name, io, name.slot, name.occurrence)
             copy = copies[key] = copies.get(key, -1) + 1
             yield row, key._replace(copy=copy) if copy else key
 
@@ -263,16 +250,19 @@ def _count(least: float) -> int:
     return power // 4 * 3 if power >= 4 and power // 4 * 3 >= least else power
 
 
-def _spec(entry: Entry, grid: Grid) -> ArraySpec:
-    element = entry.header.element if entry.header else None
+def array_spec(path: str, element: ElementType | None, grid: Grid, nbytes: int | None = None) -> ArraySpec:
+    """Return chunks and shards of a packed array of `nbytes`; of the most that a grid allows if None."""
     itemsize = element.stored_itemsize if element else 1
-    chunk = max(grid.chunk_nbytes // itemsize, 1)
+    # A small array is one chunk, no larger than its content.
+    chunk_nbytes = grid.chunk_nbytes if nbytes is None else min(grid.chunk_nbytes, nbytes)
+    chunk = max(chunk_nbytes // itemsize, 1)
+    chunks = math.inf if nbytes is None else max(math.ceil(nbytes / (chunk * itemsize)), 1)
     return ArraySpec(
-        path=entry.array,
+        path=path,
         data_type=element.stored_name if element else "uint8",
         itemsize=itemsize,
         big_endian=bool(element and element.is_native and element.big_endian),
         chunk=chunk,
-        chunks_per_shard=max(grid.shard_nbytes // (chunk * itemsize), 1),
+        chunks_per_shard=int(min(chunks, max(grid.shard_nbytes // (chunk * itemsize), 1))),
         sparse=sparse_rule(element.stored_name) if element else "",
     )

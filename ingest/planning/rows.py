@@ -38,13 +38,15 @@ def plan_rows(inspected: Inspected) -> list[PlannedRow]:
     """
     rows = [row for file in inspected.listing.files for row in _rows_of(inspected, file)]
     rows = _with_reported(rows, inspected)
-    rows.sort(key=_place)
+    rows.sort(
+        key=lambda row: (
+            row.entry.name.timestamp,
+            row.entry.name.sequence,
+            row.entry.source.path,
+            row.entry.offset,
+        )
+    )
     return _with_failed_operators(_with_occurrences(rows))
-
-
-def _place(row: PlannedRow) -> tuple[int, int, str, int]:
-    entry = row.entry
-    return entry.name.timestamp, entry.name.sequence, entry.source.path, entry.offset
 
 
 def _rows_of(inspected: Inspected, file: SourceFile) -> Iterable[PlannedRow]:
@@ -120,7 +122,7 @@ def _overflow_rows(file: SourceFile, name: TensorName, inspection: Inspection) -
 
 def _completed(name: TensorName, header: TensorHeader) -> TensorName:
     """Return a name, with what the content adds to it."""
-    if not _names_tensor(header):
+    if not (header.io or header.slot >= 0 or header.format or header.declared_dtype or header.full_name):
         return name
     return name._replace(
         io=header.io or name.io,
@@ -132,39 +134,27 @@ def _completed(name: TensorName, header: TensorHeader) -> TensorName:
     )
 
 
-def _names_tensor(header: TensorHeader) -> bool:
-    return bool(header.io or header.slot >= 0 or header.format or header.declared_dtype or header.full_name)
-
-
 def _with_reported(rows: Sequence[PlannedRow], inspected: Inspected) -> list[PlannedRow]:
     """Join the statistics in the dump to their tensors. Those without a tensor become rows of their own."""
-    reported = inspected.description.reported
-    if not reported:
-        return list(rows)
     files = {file.path: file for file in inspected.listing.files}
     joined = list(rows)
     by_path: dict[str, int] = {}
     by_name: dict[tuple[object, ...], int] = {}
-    for number, row in enumerate(rows):
+    for number, row in enumerate(rows if inspected.description.reported else ()):
         if row.entry.kind is RowKind.TENSOR:
             by_path.setdefault(row.entry.source.path, number)
             by_name.setdefault(_identity(row.entry.name), number)
-    for report in reported:
+    for report in inspected.description.reported:
         index = by_path.get(report.tensor) if report.tensor else by_name.get(_identity(report.name))
         if index is not None and joined[index].reported is None:
-            joined[index] = _joined(joined[index], report)
+            row = joined[index]
         else:
-            row = PlannedRow(Entry(files[report.source], RowKind.STATISTICS, report.name))
-            joined.append(_joined(row, report))
+            row, index = PlannedRow(Entry(files[report.source], RowKind.STATISTICS, report.name)), len(joined)
+            joined.append(row)
+        told = report.attributes
+        entry = row.entry._replace(record=_with_told(row.entry.record, told)) if told else row.entry
+        joined[index] = row._replace(entry=entry, reported=report)
     return joined
-
-
-def _joined(row: PlannedRow, report: ReportedStatistics) -> PlannedRow:
-    """Return a row with the statistics that the dump reports for it, and what it says besides."""
-    entry = row.entry
-    if report.attributes:
-        entry = entry._replace(record=_with_told(entry.record, report.attributes))
-    return row._replace(entry=entry, reported=report)
 
 
 def _with_told(text: str, told: str) -> str:
@@ -175,18 +165,9 @@ def _with_told(text: str, told: str) -> str:
 
 
 def _identity(name: TensorName) -> tuple[object, ...]:
-    # What a row of a table and the name of its tensor file have in common.
-    return (
-        name.net,
-        name.graph,
-        name.op_type,
-        name.op_name,
-        name.task,
-        name.stream,
-        name.timestamp,
-        name.io,
-        name.slot,
-    )
+    """Return what a row of a table and the name of its tensor file have in common."""
+    operator = name.net, name.graph, name.op_type, name.op_name
+    return *operator, name.task, name.stream, name.timestamp, name.io, name.slot
 
 
 def _with_occurrences(rows: Iterable[PlannedRow]) -> list[PlannedRow]:
@@ -199,12 +180,9 @@ def _with_occurrences(rows: Iterable[PlannedRow]) -> list[PlannedRow]:
         occurrence = 0
         if row.entry.kind in (RowKind.TENSOR, RowKind.STATISTICS, RowKind.QUARANTINED, RowKind.OVERFLOW):
             occurrence = count[slot] = count.get(slot, -1) + 1
-        numbered.append(_numbered(row, occurrence) if occurrence else row)
+        renamed = row.entry._replace(name=name._replace(occurrence=occurrence)) if occurrence else row.entry
+        numbered.append(row._replace(entry=renamed) if occurrence else row)
     return numbered
-
-
-def _numbered(row: PlannedRow, occurrence: int) -> PlannedRow:
-    return row._replace(entry=row.entry._replace(name=row.entry.name._replace(occurrence=occurrence)))
 
 
 def _with_failed_operators(rows: list[PlannedRow]) -> list[PlannedRow]:

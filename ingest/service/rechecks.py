@@ -12,11 +12,11 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ingest.dispatch.clients import TaskClient, shares_of, submit
-from ingest.dispatch.window import TaskMonitor, TaskWindow
+from ingest.dispatch.window import TaskMonitor, TaskWindow, batches
 from ingest.reader.damage import Damage
 from ingest.reader.verifying.verify_listing import ExpectedObjects, damage_in_listing
 from ingest.steps.events import ContentReplaced, RecheckFailed, StepDamaged
@@ -133,7 +133,7 @@ class Rechecks:
         for state in () if self.is_once or self._jobs else self.table:
             if state.doubtful and _may_be_read(state):
                 doubtful = [file for file in _files(state) if file.path in state.doubtful]
-                return next(self._jobs_of(state, doubtful))
+                return self._jobs_of(state, doubtful)[0]
         while not self._jobs and self._has_turn():
             state = self._turn.popleft()
             if _may_be_read(state):
@@ -149,17 +149,11 @@ class Rechecks:
             self._turn.extend(held)
         return bool(self._turn)
 
-    def _jobs_of(self, state: StepState, files: list[SourceFile]) -> Iterator[RecheckJob]:
-        start = nbytes = 0
-        for stop, file in enumerate(files):
-            if stop > start and (nbytes + file.size > _JOB_NBYTES or stop - start == _JOB_FILES):
-                yield self._job(state, files[start:stop])
-                start, nbytes = stop, 0
-            nbytes += file.size
-        yield self._job(state, files[start:])
-
-    def _job(self, state: StepState, files: list[SourceFile]) -> RecheckJob:
-        return RecheckJob(state.key, state.committed or "", self.root, self.store, tuple(files))
+    def _jobs_of(self, state: StepState, files: list[SourceFile]) -> list[RecheckJob]:
+        return [
+            RecheckJob(state.key, state.committed or "", self.root, self.store, batch)
+            for batch in batches(files, _JOB_NBYTES, _JOB_FILES)
+        ]
 
     def _collect(
         self, job: RecheckJob, result: tuple[str, ...] | DumpIngestError

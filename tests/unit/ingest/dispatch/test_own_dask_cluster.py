@@ -1,6 +1,7 @@
 """A cluster that lets in nobody else."""
 
 import ssl
+from contextlib import closing
 from pathlib import Path
 
 import dask
@@ -22,7 +23,7 @@ def test_it_works_and_cleans_up_whatever_dasks_configuration_says(tmp_path: Path
         "distributed.comm.tls.ciphers": "NONE",
         "distributed.comm.require-encryption": True,
     }
-    with dask.config.set(other), OwnDaskCluster(1, {"host-a": 1}) as own:
+    with dask.config.set(other), closing(OwnDaskCluster(1, {"host-a": 1})) as own:
         (made,) = scratch.iterdir()
         assert made.stat().st_mode & 0o777 == 0o700
         with Client(own.cluster, set_as_default=False) as client:

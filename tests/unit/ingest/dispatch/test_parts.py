@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.dispatch.submitter import PUBLISH, WHOLE, OfferedStep, TaskPart, call_of, key_suffix
+from ingest.dispatch.submitter import PUBLISH, WHOLE, OfferedStep, TaskPart, call_of
 from ingest.steps.state import StepState
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, plan_all
@@ -61,19 +61,3 @@ def test_an_isolated_step_is_converted_in_processes_of_its_own(
     calls = [call_of([part(step, number)]) for number in (WHOLE, 0, PUBLISH)]
     assert [run.__name__ for _, run, _ in calls] == names
     assert [name for name, _, _ in calls] == ["ingest", "convert", "publish"]
-
-
-def test_no_two_attempts_have_the_same_key(step: OfferedStep) -> None:
-    """Dask would answer with the result of the first."""
-    keys = []
-    for attempt in (1, 2):
-        step.attempts[0] = attempt
-        keys.append(key_suffix(part(step, 0)))
-    assert len(set(keys)) == 2
-    assert all(key[0].isdigit() and "3-40-0" in key for key in keys)
-
-
-def test_a_job_of_many_files_takes_longer_than_one_of_as_many_bytes(step: OfferedStep) -> None:
-    costs = [step.cost(job.number) for job in step.plan.jobs]
-    assert min(costs) > max(job.nbytes for job in step.plan.jobs)
-    assert step.cost(WHOLE) == step.cost(PUBLISH) == 0

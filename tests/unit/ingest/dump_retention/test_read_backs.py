@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from ingest.dump_retention import retention as read_backs
-from ingest.dump_retention.retention import ReadBacks, jobs_of
+from ingest.dispatch.window import batches
+from ingest.dump_retention.retention import ReadBacks
 from tests.fake_client import FakeClient
 from workers.errors import ClusterError
 from workers.model import SourceFile, StepKey
@@ -22,12 +22,10 @@ def job(number: int = 0, nbytes: int = 1, key: StepKey = KEY) -> ReadBackJob:
 
 def jobs(*sizes: int) -> list[list[int]]:
     files = tuple(SourceFile(f"{number}.npy", size, 0) for number, size in enumerate(sizes))
-    return [[file.size for file in part.files] for part in jobs_of(KEY, "f" * 32, "/dump", STORE, files)]
+    return [[file.size for file in batch] for batch in batches(files, 10, 3)]
 
 
-def test_files_are_shared_among_jobs_by_size_and_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_backs, "JOB_NBYTES", 10)
-    monkeypatch.setattr(read_backs, "JOB_FILES", 3)
+def test_files_are_shared_among_jobs_by_size_and_number() -> None:
     assert jobs(4, 4, 4) == [[4, 4], [4]]
     assert jobs(99, 1) == [[99], [1]]
     assert jobs(1, 1, 1, 1) == [[1, 1, 1], [1]]

@@ -35,7 +35,7 @@ def test_a_refusal_names_the_file_the_place_and_the_next_step() -> None:
     with pytest.raises(UsageError) as refusal:
         GcPlan.from_json(json.dumps(content), "plans/tonight.json")
     assert refusal.value.message == (
-        "plans/tonight.json is not a gc plan: actions[2].step: Expected `int`, got `str`"
+        "plans/tonight.json is not a gc plan: actions[2].step: Expected `int | null`, got `str`"
     )
     assert refusal.value.hint == "Make the plan again: dump-ingest gc STORE ... --plan FILE"
 
