@@ -124,7 +124,7 @@ class GcAction(Struct, frozen=True, forbid_unknown_fields=True):
     """One thing that goes. Run files and whatever belongs to no step of a store never do.
 
     Raises:
-        ValueError: there is no such action: a plan file is not trusted.
+        ValueError: gc has not got such an action: a plan file is not trusted.
     """
 
     what: What

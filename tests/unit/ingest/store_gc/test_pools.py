@@ -9,7 +9,7 @@ from ingest.store_gc.planner import Pools
 from tests.gc_inventories import DAY_S, NOW
 from workers.model import StepKey
 
-A, B = (f"pool/step_1/{digit * 32}/float32" for digit in "ab")
+A, B = (f"pool/step_1/{digit * 64}/float32" for digit in "ab")
 OLD = Extent(2, 100, NOW - 10 * DAY_S)
 
 
