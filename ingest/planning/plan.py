@@ -22,7 +22,6 @@ from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.model import SourceFile
 from workers.rules.values import RuleSet
 from workers.store.model import ArraySpec, Grid, Origin, RowKind, StoreAddress
-from workers.store.packed.chunks import sparse_rule
 from workers.store.packed.pool import without_pool
 from workers.tasks.model import CONVERTER_VERSION, Entry, Segment, ShardJob, StepPlan
 
