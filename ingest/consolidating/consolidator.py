@@ -12,12 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Self
 
-from ingest.consolidating.cube_writer import CubeWriter, StepWriter, copy_commits, cut_blocks
+from ingest.consolidating.cube_writer import CubeWriter, copy_commits, cut_blocks, write_steps
 from ingest.consolidating.lease import VIEW_LEASE, Lease
 from ingest.consolidating.listing import CommitListing, CommittedSteps
-from ingest.consolidating.round_plan import NothingHeld, RoundPlan, RoundState, Unreadable, plan_round
+from ingest.consolidating.round_plan import RoundState, Unreadable, plan_round
 from ingest.dispatch.runners import RunJobs, in_threads
 from ingest.findings.evaluator import SeriesEvaluator
 from ingest.findings.series import StepFindings
@@ -194,10 +195,12 @@ class Consolidator:
         listed = self._list({key.rank for key in announced} if listed_in_turn else None)
         asked = listed.keys if check else {*listed.new, *(key for key in announced if key in listed)}
         commits, damaged = commit.read_many(self.objects, sorted(asked, key=lambda key: key.order))
-        self._report_findings(commits)
+        for committed in commits.values():  # the watcher may have ended before it was asked
+            if (event := AnomalousCommitRead.of(committed.record)) is not None:
+                self._emit(event)
         fingerprints = {key: committed.fingerprint for key, committed in commits.items()}
         state = RoundState(
-            held=self._writer or NothingHeld(),
+            held=self._writer,
             ranks=listed.by_rank.keys(),
             gone=listed.gone,
             asked=asked,
@@ -210,9 +213,19 @@ class Consolidator:
         plan = plan_round(state, fingerprints)
         self._waiting_since, self._unreadable = plan.waiting_since, plan.unreadable
         if plan:
-            self._carry_out(plan, commits, len(listed.by_rank))
-        self._copy_commits({*announced, *listed.gone, *(asked if check else ())}, commits)
-        uncuttable = self._cut_blocks(_CUT_AT_ONCE if limit else 0)
+            if self._writer is None:
+                fresh = {key: commits[key] for key in plan.fresh}
+                self._writer = CubeWriter.create(self.objects, fresh, len(listed.by_rank))
+            damage = write_steps(self._writer, self.run, self._keep_lease, plan, commits)
+            self._unreadable = {**self._unreadable, **damage}
+            self._evaluated = False
+        uncuttable: tuple[str, ...] = ()
+        if self._writer is not None:
+            self._keep_lease()
+            # Commits that have changed within their generation, or are gone.
+            copy_commits(self._writer, {*announced, *listed.gone, *(asked if check else ())}, commits)
+            cut_blocks(self._writer, self.run, self._keep_lease, _CUT_AT_ONCE if limit else 0)
+            uncuttable = tuple(f"{reason}. {REBUILD_HINT}" for reason in self._writer.uncuttable.values())
         clear_announcements(self.objects, announced, commits, damaged)
         reasons = damaged | {key: generation.reason for key, generation in self._unreadable.items()}
         findings: list[StepFindings] = []
@@ -236,11 +249,13 @@ class Consolidator:
             announced: ranks with replaced or removed commits, to list them and those whose turn it is; None
                 to list every rank.
         """
-        listing = self._listing or CommitListing(self.objects)
+        listing, keep = self._listing or CommitListing(self.objects), partial(self._keep_lease, in_time=True)
         if announced is None:
-            listing.list_all(keep=self._keep_lease_in_time)
+            listing.list_all(keep=keep)
         else:
-            listing.list_due(lacking=self._waiting_since, named=announced, keep=self._keep_lease_in_time)
+            listing.list_due(
+                lacking=self._waiting_since, named=announced, keep=partial(self._keep_lease, in_time=True)
+            )
         self._listing = listing
         listed = listing.compare(self._writer)
         if self._writer is not None and self._writer.is_outgrown(len(listed.by_rank)):
@@ -254,34 +269,6 @@ class Consolidator:
             )
         )
         return listed
-
-    def _carry_out(
-        self,
-        plan: RoundPlan,
-        commits: Mapping[StepKey, Commit],
-        ranks: int,
-    ) -> None:
-        """Write what the plan says into the cubes; create them for this many ranks if there are none."""
-        if self._writer is None:
-            fresh = {key: commits[key] for key in plan.fresh}
-            self._writer = CubeWriter.create(self.objects, fresh, ranks)
-        steps = StepWriter(self._writer, self.run, self._lease, commits)
-        steps.write(plan)
-        self._unreadable = {**self._unreadable, **steps.unreadable}
-        self._evaluated = False
-
-    def _copy_commits(self, keys: Collection[StepKey], commits: Mapping[StepKey, Commit]) -> None:
-        """Copy commits that have changed within their generation, or are gone, into the cubes."""
-        if self._writer is not None and keys:
-            self._keep_lease()
-            copy_commits(self._writer, keys, commits)
-
-    def _cut_blocks(self, limit: int) -> tuple[str, ...]:
-        """Write full blocks of steps into the cubes by tensor; return the damage of those that cannot be."""
-        if self._writer is None:
-            return ()
-        cut_blocks(self._writer, self.run, self._lease, limit)
-        return tuple(f"{reason}. {REBUILD_HINT}" for reason in self._writer.uncuttable.values())
 
     def state(self) -> CubeState | None:
         """Return the state of the cubes; None if nothing has been taken in yet."""
@@ -314,25 +301,14 @@ class Consolidator:
         findings.extend(self.evaluator.evaluate(generations, limit=limit, keep=self._keep_lease))
         self._evaluated = not limit or len(findings) < limit
 
-    def _report_findings(self, commits: Mapping[StepKey, Commit]) -> None:
-        """Report what rules found in steps of one rank: the watcher may have ended before it was asked."""
-        for committed in commits.values():
-            if (event := AnomalousCommitRead.of(committed.record)) is not None:
-                self._emit(event)
-
     def _emit(self, event: Event) -> None:
         for observer in self.observers:
             observer(event)
 
-    def _keep_lease(self) -> None:
+    def _keep_lease(self, *, in_time: bool = False) -> None:
         beat()
-        if self._lease is not None:
+        if self._lease is not None and (not in_time or self._lease.is_due):
             self._lease.keep()
-
-    def _keep_lease_in_time(self) -> None:
-        beat()
-        if self._lease is not None:
-            self._lease.keep_in_time()
 
 
 def _wait(stop: threading.Event, seconds: float) -> None:
@@ -367,18 +343,12 @@ class LastFindings:
             StoreError: the store refused.
         """
         if isinstance(event, CommitsListed) and not self._is_done:
-            self._read_commits(event.committed)
-            self._read_series()
+            newest = heapq.nlargest(_RANKS, event.committed.items(), key=lambda item: item[1])
+            keys = [StepKey(rank, step) for rank, step in newest]
+            for record in commit.read_records(self.objects, keys).values():
+                if (anomalous := AnomalousCommitRead.of(record)) is not None:
+                    self.notify(anomalous)
+            steps = sorted({step for step, _ in known_series(self.objects)})[-_STEPS:]
+            for document in read_series(self.objects, steps, []).values() if steps else ():
+                self.notify(SeriesRead(document.step, document.findings, document.evaluated_at_s))
             self._is_done = True
-
-    def _read_commits(self, committed: Mapping[int, int]) -> None:
-        newest = heapq.nlargest(_RANKS, committed, key=lambda rank: committed[rank])
-        keys = [StepKey(rank, committed[rank]) for rank in newest]
-        for record in commit.read_records(self.objects, keys).values():
-            if (event := AnomalousCommitRead.of(record)) is not None:
-                self.notify(event)
-
-    def _read_series(self) -> None:
-        steps = sorted({step for step, _ in known_series(self.objects)})[-_STEPS:]
-        for document in read_series(self.objects, steps, []).values() if steps else ():
-            self.notify(SeriesRead(document.step, document.findings, document.evaluated_at_s))

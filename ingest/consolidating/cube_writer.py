@@ -7,17 +7,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import product
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
-from ingest.consolidating.lease import Lease
 from ingest.consolidating.round_plan import RoundPlan, Unreadable
 from ingest.dispatch.runners import RunJobs
-from ingest.heartbeat import beat
 from ingest.reader.cubes.consolidated import ConsolidatedCubes
 from workers.arrays.aggregate import STATISTICS
 from workers.errors import DamagedStore
@@ -304,7 +303,13 @@ class CubeWriter:
             for name, layout in self.layouts.sketch_labels.items():
                 written |= _chunks(layout, np.array(SKETCH_LABELS[name], object), [0])
         self.objects.put_many(written)
-        self._forget_blocks(max(places))
+        # Only the blocks that the next step will be in.
+        steps = {layout.path: layout.chunk[0] for layout in self.layouts.shared}
+        self._blocks = {
+            (path, block): values
+            for (path, block), values in self._blocks.items()
+            if block == max(places) // steps[path]
+        }
         self._unwritten.clear()
         left = tuple(place for place in self.state.rewriting if place not in places)
         self.state = structs.replace(
@@ -362,15 +367,6 @@ class CubeWriter:
             values = room
         self._blocks[layout.path, block] = values
         return values
-
-    def _forget_blocks(self, last_place: int) -> None:
-        """Keep only the blocks that the next step will be in."""
-        steps = {layout.path: layout.chunk[0] for layout in self.layouts.shared}
-        self._blocks = {
-            (path, block): values
-            for (path, block), values in self._blocks.items()
-            if block == last_place // steps[path]
-        }
 
     def _grow(self) -> None:
         grown = np.full((len(self.steps), len(self.ranks)), "", object)
@@ -437,7 +433,14 @@ def copy_commits(
         StoreError: the store refused.
     """
     layout = writer.layouts.commits
-    texts = _by_object(writer, keys, commits)
+    places = {rank: place for place, rank in enumerate(writer.ranks)}
+    texts: dict[_Index, dict[int, str]] = {}
+    """The copies by the object that they are in, and by their place along its ranks."""
+    for key in keys:
+        if key.step is not None and writer.has(key.step) and key.rank in places:
+            chunk, within = divmod(places[key.rank], writer.state.grid.ranks)
+            text = commits[key].data.decode() if key in commits else ""
+            texts.setdefault((writer.place(key.step), chunk), {})[within] = text
     new_places = {writer.place(step) for step in appended}
     indexes = list(texts)
     for start in range(0, len(indexes), _AT_ONCE):
@@ -454,22 +457,6 @@ def copy_commits(
         writer.objects.put_many(written)
 
 
-def _by_object(
-    writer: CubeWriter, keys: Iterable[StepKey], commits: Mapping[StepKey, Commit]
-) -> dict[_Index, dict[int, str]]:
-    """Return the copies by the object that they are in, and by their place along its ranks."""
-    places = {rank: place for place, rank in enumerate(writer.ranks)}
-    texts: dict[_Index, dict[int, str]] = {}
-    for key in keys:
-        if key.step is None or not writer.has(key.step) or key.rank not in places:
-            continue
-        chunk, within = divmod(places[key.rank], writer.state.grid.ranks)
-        committed = commits.get(key)
-        text = "" if committed is None else committed.data.decode()
-        texts.setdefault((writer.place(key.step), chunk), {})[within] = text
-    return texts
-
-
 def _decoded(layout: ArrayLayout, data: bytes | None, name: str) -> npt.NDArray[Any]:
     """Return an object as an array that can be changed; an empty one if it is damaged."""
     try:
@@ -478,7 +465,14 @@ def _decoded(layout: ArrayLayout, data: bytes | None, name: str) -> npt.NDArray[
         return layout.full()
 
 
-def cut_blocks(writer: CubeWriter, run: RunJobs, lease: Lease | None, limit: int = 0) -> None:
+class KeepLease(Protocol):
+    """Checks that nobody else can write, and renews the lease; with `in_time`, only if it is due."""
+
+    def __call__(self, *, in_time: bool = False) -> None:
+        """Raise `LeaseHeld` if another process writes the cubes."""
+
+
+def cut_blocks(writer: CubeWriter, run: RunJobs, keep: KeepLease, limit: int = 0) -> None:
     """Write the blocks that the cubes by tensor lack, and publish each of them.
 
     A block with a damaged cube is left out, and not tried again by this writer before it is written again.
@@ -486,29 +480,36 @@ def cut_blocks(writer: CubeWriter, run: RunJobs, lease: Lease | None, limit: int
     Args:
         writer: of the cubes.
         run: runs the tasks.
-        lease: None if no other process can write.
+        keep: called before each write, and during long work.
         limit: write at most this many blocks; 0 for all.
 
     Raises:
         LeaseHeld: another process writes the cubes.
         StoreError: the store refused.
     """
-    for block in _lacking(writer)[: limit or None]:
+    state, grid, store = writer.state, writer.state.grid, writer.objects.address
+    half = {place // grid.steps for place in state.rewriting}
+    lacking = [block for block in state.uncut if block not in half and block not in writer.uncuttable]
+    objects = [
+        *product(
+            writer.layouts.by_tensor,
+            range(ceil_div(state.ranks, grid.ranks)),
+            range(ceil_div(state.tensors, grid.tensors)),
+        )
+    ]
+    for block in lacking[: limit or None]:
         damages = []
         reader = ConsolidatedCubes(writer.objects, writer.state)
-        if lease is not None:
-            lease.keep()
-        for result in run(cut_by_tensor, list(_jobs(writer, block))):
-            beat()
-            if lease is not None:
-                lease.keep_in_time()
+        keep()
+        jobs = [CutJob(store, grid, name, block, ranks, tensors) for name, ranks, tensors in objects]
+        for result in run(cut_by_tensor, jobs):
+            keep(in_time=True)
             if damage := result.damage or _missing(reader, result):
                 damages.append(damage)
         if damages:
             writer.uncuttable[block] = damages[0]
             continue
-        if lease is not None:
-            lease.keep()
+        keep()
         writer.publish_cut(block)
 
 
@@ -524,110 +525,77 @@ def _missing(reader: ConsolidatedCubes, result: CutBlock) -> str:
     return ""
 
 
-def _lacking(writer: CubeWriter) -> list[int]:
-    """Return the blocks that the cubes by tensor lack, without those that are half written or damaged."""
-    state = writer.state
-    half = {place // state.grid.steps for place in state.rewriting}
-    return [block for block in state.uncut if block not in half and block not in writer.uncuttable]
+def write_steps(
+    writer: CubeWriter, run: RunJobs, keep: KeepLease, plan: RoundPlan, commits: Mapping[StepKey, Commit]
+) -> dict[StepKey, Unreadable]:
+    """Write what a plan says; return the generations whose tables turned out to be damaged.
+
+    Memory: the results of the tasks of one block, and as much as `CubeWriter`.
+
+    Args:
+        writer: of the cubes.
+        run: runs the tasks.
+        keep: called before each write, and during long work.
+        plan: what to write.
+        commits: those that the plan was made for; the others have not changed.
+
+    Raises:
+        LeaseHeld: another process writes the cubes.
+        StoreError: the store refused.
+    """
+    writer.add_ranks(sorted({key.rank for key in plan.fresh}))
+    damaged: dict[StepKey, Unreadable] = {}
+    write = partial(_write_batch, writer, run, keep, commits=commits)
+    # Block by block: a rank that comes late may change every step.
+    for steps in writer.in_blocks(plan.rewrite):
+        writer.begin_rewriting(steps)
+        damaged |= write({writer.place(step): step for step in steps}, ranks_of=plan.rewrite, appended=())
+    left = sorted(plan.append)
+    while left:
+        # Without any known tensor, one step alone: the others then do not come back as unknown.
+        count = writer.room if len(writer.axis) else 1
+        batch, left = left[:count], left[count:]
+        places = dict(zip(writer.add_steps(batch), batch, strict=True))
+        damaged |= write(places, ranks_of=plan.append, appended=batch)
+    return damaged
 
 
-def _jobs(writer: CubeWriter, block: int) -> Iterator[CutJob]:
-    """Yield the tasks that write a block: one for each object."""
-    state, grid = writer.state, writer.state.grid
-    rank_chunks = range(ceil_div(state.ranks, grid.ranks))
-    tensor_chunks = range(ceil_div(state.tensors, grid.tensors))
-    for name, ranks, tensors in product(writer.layouts.by_tensor, rank_chunks, tensor_chunks):
-        yield CutJob(writer.objects.address, grid, name, block, ranks, tensors)
-
-
-@dataclass(frozen=True, slots=True)
-class StepWriter:
-    """Carries out one plan. Memory: the results of the tasks of one block, and as much as `CubeWriter`."""
-
-    writer: CubeWriter
-    run: RunJobs
-    lease: Lease | None
-    """None if no other process can write."""
-    commits: Mapping[StepKey, Commit]
-    """Those that the plan was made for."""
-    unreadable: dict[StepKey, Unreadable] = field(default_factory=dict)
-    """Generations whose tables turned out to be damaged."""
-
-    def write(self, plan: RoundPlan) -> None:
-        """Write what the plan says.
-
-        Raises:
-            LeaseHeld: another process writes the cubes.
-            StoreError: the store refused.
-        """
-        self.writer.add_ranks(sorted({key.rank for key in plan.fresh}))
-        self._rewrite(plan.rewrite)
-        self._append(plan.append)
-
-    def _rewrite(self, ranks_of: Mapping[int, set[int]]) -> None:
-        """Write steps of the cubes again. Block by block: a rank that comes late may change every step."""
-        for steps in self.writer.in_blocks(ranks_of):
-            self.writer.begin_rewriting(steps)
-            places = {self.writer.place(step): step for step in steps}
-            self._write_steps(places, ranks_of)
-            self._copy_commits(places, ranks_of)
-            self.writer.publish(list(places))
-
-    def _append(self, ranks_of: Mapping[int, set[int]]) -> None:
-        """Put steps at the end of the cubes, and publish each block of them when it is full."""
-        left = sorted(ranks_of)
-        while left:
-            # Without any known tensor, one step alone: the others then do not come back as unknown.
-            count = self.writer.room if len(self.writer.axis) else 1
-            batch, left = left[:count], left[count:]
-            places = dict(zip(self.writer.add_steps(batch), batch, strict=True))
-            self._write_steps(places, ranks_of)
-            self._copy_commits(places, ranks_of, appended=batch)
-            self.writer.publish(list(places))
-
-    def _copy_commits(
-        self, places: Mapping[int, int], ranks_of: Mapping[int, set[int]], appended: Collection[int] = ()
-    ) -> None:
-        """Copy the commits of these steps that the plan was made for; the others have not changed."""
-        keys = [StepKey(rank, step) for step in places.values() for rank in sorted(ranks_of[step])]
-        copy_commits(self.writer, [key for key in keys if key in self.commits], self.commits, appended)
-
-    def _write_steps(self, places: Mapping[int, int], ranks_of: Mapping[int, set[int]]) -> None:
-        """Write the objects of these steps, given by their places; what steps share stays with the writer."""
-        jobs: list[ConsolidateJob] = []
-        for place, step in places.items():
-            self.writer.clear(place)
-            jobs += self.writer.jobs(place, step, ranks_of[step])
-        if len(jobs) == 1:
-            jobs = [replace(jobs[0], extends=True)]
-        while jobs:
-            if self.lease is not None:
-                self.lease.keep()
-            unknown = self._run(jobs)
-            unknown.sort(key=lambda result: (result.job.place, result.job.rank_chunk))
-            self.writer.add_tensors(key for result in unknown for key in result.keys)
-            jobs = [replace(result.job, width=len(self.writer.axis)) for result in unknown]
-        if self.lease is not None:
-            self.lease.keep()
-
-    def _run(self, jobs: list[ConsolidateJob]) -> list[UnknownTensors]:
-        """Run tasks; return the results of those that have to run again on a longer axis of tensors."""
-        unknown: list[UnknownTensors] = []
-        for result in self.run(consolidate, jobs):
-            beat()
-            if self.lease is not None:
-                self.lease.keep_in_time()
-            if isinstance(result, UnknownTensors):
+def _write_batch(
+    writer: CubeWriter,
+    run: RunJobs,
+    keep: KeepLease,
+    places: Mapping[int, int],
+    *,
+    commits: Mapping[StepKey, Commit],
+    ranks_of: Mapping[int, set[int]],
+    appended: Collection[int],
+) -> dict[StepKey, Unreadable]:
+    """Write the objects of these steps, given by their places, and publish them; return what is damaged."""
+    damaged: dict[StepKey, Unreadable] = {}
+    jobs: list[ConsolidateJob] = []
+    for place, step in places.items():
+        writer.clear(place)
+        jobs += writer.jobs(place, step, ranks_of[step])
+    if len(jobs) == 1:
+        jobs = [replace(jobs[0], extends=True)]
+    while jobs:
+        keep()
+        unknown = []
+        for result in run(consolidate, jobs):
+            keep(in_time=True)
+            if isinstance(result, UnknownTensors):  # it has to run again on a longer axis of tensors
                 unknown.append(result)
-            else:
-                self.writer.add_tensors(result.keys)
-                self.writer.record(result)
-                self._remember_damage(result)
-        return unknown
-
-    def _remember_damage(self, result: Consolidated) -> None:
-        """Remember generations with damaged tables, so that they are not tried in every round."""
-        for rank, reason in result.damaged.items():
-            key = StepKey(rank, result.job.step)
-            if key in self.commits:
-                self.unreadable[key] = Unreadable(self.commits[key].fingerprint, reason)
+                continue
+            writer.add_tensors(result.keys)
+            writer.record(result)
+            for rank, reason in result.damaged.items():  # not to be tried in every round
+                if (key := StepKey(rank, result.job.step)) in commits:
+                    damaged[key] = Unreadable(commits[key].fingerprint, reason)
+        unknown.sort(key=lambda result: (result.job.place, result.job.rank_chunk))
+        writer.add_tensors(key for result in unknown for key in result.keys)
+        jobs = [replace(result.job, width=len(writer.axis)) for result in unknown]
+    keep()
+    keys = [StepKey(rank, step) for step in places.values() for rank in sorted(ranks_of[step])]
+    copy_commits(writer, [key for key in keys if key in commits], commits, appended)
+    writer.publish(list(places))
+    return damaged

@@ -118,20 +118,12 @@ class Lease:
                 f"{self.what}: this process lost its lease: another process took it, or it was removed",
                 hint="Run the command again; it goes on from what is stored.",
             )
-        if self._is_due:
+        if self.is_due:
             self._write()
 
-    def keep_in_time(self) -> None:
-        """Do what `keep` does, if the lease is due to be renewed. Call it during long work.
-
-        Raises:
-            LeaseHeld: it was lost.
-        """
-        if self._is_due:
-            self.keep()
-
     @property
-    def _is_due(self) -> bool:
+    def is_due(self) -> bool:
+        """Whether it is time to renew the lease; to be asked during long work."""
         return self.clock() - self._renewed_at > LEASE_S / 4
 
     def release(self) -> None:

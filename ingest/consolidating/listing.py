@@ -9,7 +9,7 @@ docs/design/007-consolidated-view.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -89,7 +89,11 @@ class CommitListing:
         """
         ranks = self._current_ranks()
         unlisted = ranks - self._steps.keys()
-        chosen = unlisted | self._that_lack(lacking) | (ranks & {*named}) | {*self._next_window(ranks)}
+        wanted = np.array([*lacking], np.int64)
+        that_lack = {rank for rank, listed in self._steps.items() if not np.isin(wanted, listed).all()}
+        window = sorted(ranks, key=lambda rank: (rank <= self._listed_last, rank))[:WINDOW]
+        self._listed_last = window[-1] if window else -1
+        chosen = unlisted | that_lack | (ranks & {*named}) | {*window}
         steps = self._list(chosen, keep)
         if not steps <= self._known:
             steps |= self._list(ranks - chosen, keep)
@@ -115,19 +119,6 @@ class CommitListing:
         for rank in self._steps.keys() - ranks:
             del self._steps[rank]
         return ranks
-
-    def _that_lack(self, steps: Collection[int]) -> set[int]:
-        """Return the ranks that were listed without one of these steps."""
-        if not steps:
-            return set()
-        wanted = np.array([*steps], np.int64)
-        return {rank for rank, listed in self._steps.items() if not np.isin(wanted, listed).all()}
-
-    def _next_window(self, ranks: Collection[int]) -> Sequence[int]:
-        """Return the ranks whose turn it is."""
-        in_turn = sorted(ranks, key=lambda rank: (rank <= self._listed_last, rank))[:WINDOW]
-        self._listed_last = in_turn[-1] if in_turn else -1
-        return in_turn
 
     def _list(self, ranks: Collection[int], keep: Callable[[], None]) -> set[int]:
         """List these ranks, many at once; return the steps that any of them has."""

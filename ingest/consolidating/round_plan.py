@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Protocol
@@ -24,20 +24,6 @@ class HeldSteps(Protocol):
         """Return the generation of a step that is in the cubes; "" if none is."""
 
 
-class NothingHeld:
-    """Cubes that do not exist yet."""
-
-    ranks: Sequence[int] = ()
-
-    def has(self, step: int) -> bool:  # noqa: ARG002  (the protocol asks for it)
-        """Return False."""
-        return False
-
-    def fingerprint(self, key: StepKey) -> str:  # noqa: ARG002  (the protocol asks for it)
-        """Return ""."""
-        return ""
-
-
 @dataclass(frozen=True, slots=True)
 class Unreadable:
     """A committed generation whose tables are damaged."""
@@ -50,7 +36,8 @@ class Unreadable:
 class RoundState:
     """What is known when the commits of a round have been read."""
 
-    held: HeldSteps
+    held: HeldSteps | None
+    """None if there are no cubes yet."""
     ranks: AbstractSet[int]
     """The ranks that have committed steps."""
     gone: AbstractSet[StepKey]
@@ -95,22 +82,30 @@ def plan_round(state: RoundState, commits: Mapping[StepKey, str]) -> RoundPlan:
         state: what is known.
         commits: the generations that the commits of `state.asked` point to.
     """
-    unreadable = _still_unreadable(state, commits)
-    fresh = {
-        key
-        for key, fingerprint in commits.items()
-        if fingerprint != state.held.fingerprint(key) and key not in unreadable
+    held = state.held
+    name_held: Callable[[StepKey], str] = held.fingerprint if held else lambda _: ""
+    # Damaged generations that commits still point to.
+    unreadable = {
+        key: damage for key, damage in state.unreadable.items() if commits.get(key) == damage.fingerprint
     }
-    gone = state.gone | _vanished(state, commits)
+    fresh = {key for key, name in commits.items() if name != name_held(key) and key not in unreadable}
+    # Steps of the cubes that were listed, and had no commit when it was read, are gone, too.
+    absent = state.asked - commits.keys() - {*state.damaged}
+    gone = state.gone | {key for key in absent if name_held(key)}
     rewrite: dict[int, set[int]] = {}
     new: dict[int, set[int]] = {}
     for step, ranks in sorted(_ranks_by_step(fresh, gone).items()):
-        if state.held.has(step):
-            rewrite[step] = ranks | _held_ranks(state.held, step, gone)
+        if held and held.has(step):
+            keys = {StepKey(rank, step) for rank in held.ranks} - gone
+            rewrite[step] = ranks | {key.rank for key in keys if name_held(key)}
         else:
             new[step] = ranks
-    append = {step: ranks for step, ranks in new.items() if _is_ready(step, ranks, state)}
     since = {**dict.fromkeys(new, state.now), **state.waiting_since}
+    append = {
+        step: ranks
+        for step, ranks in new.items()
+        if ranks == state.ranks or state.now - since[step] >= state.patience_s
+    }
     return RoundPlan(
         fresh,
         rewrite,
@@ -119,26 +114,6 @@ def plan_round(state: RoundState, commits: Mapping[StepKey, str]) -> RoundPlan:
         {step: at for step, at in since.items() if step not in append},
         unreadable,
     )
-
-
-def _still_unreadable(state: RoundState, commits: Mapping[StepKey, str]) -> dict[StepKey, Unreadable]:
-    """Return the damaged generations that commits still point to."""
-    return {key: damage for key, damage in state.unreadable.items() if commits.get(key) == damage.fingerprint}
-
-
-def _is_ready(step: int, ranks: AbstractSet[int], state: RoundState) -> bool:
-    """Return whether all ranks have committed a new step, or it has waited long enough for the others."""
-    waited_s = state.now - state.waiting_since.get(step, state.now)
-    return ranks == state.ranks or waited_s >= state.patience_s
-
-
-def _vanished(state: RoundState, commits: Collection[StepKey]) -> set[StepKey]:
-    """Return the steps of the cubes that were listed, and had no commit when it was read."""
-    return {
-        key
-        for key in state.asked
-        if key not in commits and key not in state.damaged and state.held.fingerprint(key)
-    }
 
 
 def _ranks_by_step(fresh: AbstractSet[StepKey], gone: AbstractSet[StepKey]) -> dict[int, set[int]]:
@@ -150,9 +125,3 @@ def _ranks_by_step(fresh: AbstractSet[StepKey], gone: AbstractSet[StepKey]) -> d
             if key not in gone:
                 of_step.add(key.rank)
     return ranks
-
-
-def _held_ranks(held: HeldSteps, step: int, gone: AbstractSet[StepKey]) -> set[int]:
-    """Return the ranks that the cubes have of a step, without those that are gone."""
-    keys = (StepKey(rank, step) for rank in held.ranks)
-    return {key.rank for key in keys if key not in gone and held.fingerprint(key)}

@@ -7,18 +7,339 @@ used: they change the graph of autograd, and fail if an output is changed in pla
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import linecache
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import fields, is_dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any
+from itertools import islice
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Protocol
 
-from ingest.recording.call_lines import CallLines
-from ingest.recording.compiled import CompiledCalls, is_compiled
-from ingest.recording.functions import FunctionCalls
-from ingest.recording.nested import Way, io_and_slot, tensors_in
-from ingest.recording.sink import Sink
+import msgspec
+
 from ingest.recording.torch_module import Torch, TorchModule, TorchTensor
 from workers.dump.model import TensorName
+
+#: How deep values may be nested, and how many tensors of one value are recorded.
+_MAX_DEPTH = 8
+_MAX_TENSORS = 4096
+#: Characters of a key that become part of a name.
+_MAX_KEY = 80
+
+Way = tuple[str, ...]
+
+
+def tensors_in(value: Any, tensor_type: type) -> Iterator[tuple[Way, Any]]:
+    """Yield the tensors in a value, each with the keys and indices that lead to it.
+
+    Tuples, lists, mappings (also those of Transformers), named tuples and dataclasses are looked into; other
+    objects are not. At most 4096 tensors, and those at most eight levels deep.
+
+    Args:
+        value: what a module takes or returns.
+        tensor_type: `torch.Tensor`.
+    """
+    yield from islice(_walk(value, tensor_type, ()), _MAX_TENSORS)
+
+
+def _walk(value: Any, tensor_type: type, way: Way) -> Iterator[tuple[Way, Any]]:
+    if isinstance(value, tensor_type):
+        yield way, value
+    elif len(way) < _MAX_DEPTH:
+        for key, below in _below(value):
+            yield from _walk(below, tensor_type, (*way, str(key)[:_MAX_KEY]))
+
+
+def _below(value: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(value, Mapping):
+        yield from value.items()
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        yield from zip(value._fields, value, strict=True)
+    elif isinstance(value, list | tuple):
+        yield from enumerate(value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield from ((field.name, getattr(value, field.name, None)) for field in fields(value))
+
+
+def io_and_slot(role: str, way: Way) -> tuple[str, int]:
+    """Return the label and the number of a tensor, as those of msProbe.
+
+    >>> io_and_slot("output", ()), io_and_slot("input", ("1", "0")), io_and_slot("output", ("logits",))
+    (('output', 0), ('input.1', 0), ('output.logits', 0))
+    """
+    if not way:
+        return role, 0
+    if way[-1].isascii() and way[-1].isdecimal() and len(way[-1]) < 10:
+        return ".".join((role, *way[:-1])), int(way[-1])
+    return ".".join((role, *way)), 0
+
+
+#: Frames of one stack, from the innermost one on.
+_MAX_FRAMES = 40
+_OWN_DIRECTORY = str(Path(__file__).parent)
+
+_Place = tuple[CodeType, int]
+
+
+class CallLines:
+    """Who called what, by the names of operators: the first call of each.
+
+    Args:
+        torch: the module. Its own frames are left out.
+    """
+
+    def __init__(self, torch: Torch) -> None:
+        self._stacks: dict[str, tuple[_Place, ...]] = {}
+        self._left_out = (_OWN_DIRECTORY, str(Path(torch.__file__).parent))
+        self._is_kept: dict[CodeType, bool] = {}
+
+    def note(self, name: str, module: TorchModule | None = None) -> None:
+        """Note who calls a module or a function now; a second time does nothing.
+
+        The stack ends with the `forward` of the module, so that it names the code that runs in the call.
+        """
+        if name in self._stacks:
+            return
+        places: list[_Place] = []
+        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  (`inspect.stack` takes 10 ms)
+        while frame is not None and len(places) < _MAX_FRAMES:
+            if self._keeps(frame.f_code):
+                places.append((frame.f_code, frame.f_lineno))
+            frame = frame.f_back
+        forward = getattr(getattr(type(module), "forward", None), "__code__", None)
+        if isinstance(forward, CodeType) and self._keeps(forward):
+            places.insert(0, (forward, forward.co_firstlineno))
+        self._stacks[name] = tuple(places)
+
+    def _keeps(self, code: CodeType) -> bool:
+        kept = self._is_kept.get(code)
+        if kept is None:
+            kept = self._is_kept[code] = not code.co_filename.startswith(self._left_out)
+        return kept
+
+    def to_json(self) -> bytes:
+        """Return all stacks in the form of msProbe's `stack.json`, innermost line first."""
+        return msgspec.json.encode(
+            {
+                name: [
+                    f"File {code.co_filename}, line {line}, in {code.co_name}, \n "
+                    f"{linecache.getline(code.co_filename, line).strip()}"
+                    for code, line in places
+                ]
+                for name, places in tuple(self._stacks.items())
+            }
+        )
+
+
+class Sink(Protocol):
+    """Takes what hooks see."""
+
+    def take(self, tensor: TorchTensor, name: TensorName) -> None:
+        """Record a tensor as it is now; its `sequence` is not known yet."""
+
+    def fail(self, what: str, exc: Exception) -> None:
+        """Note what could not be recorded: a recorder must not end a training."""
+
+
+_ATTRIBUTE = "_compiled_call_impl"
+
+
+def is_compiled(module: TorchModule) -> bool:
+    """Return whether a module is compiled, by either way."""
+    return type(module).__name__ == "OptimizedModule" or getattr(module, _ATTRIBUTE, None) is not None
+
+
+def run_within(module: TorchModule, context: Callable[[], AbstractContextManager[Any]]) -> Callable[[], None]:
+    """Run the compiled code of a module within a context from now on; return what ends that."""
+    attribute = "forward" if type(module).__name__ == "OptimizedModule" else _ATTRIBUTE
+    call = getattr(module, attribute)
+
+    def within(*args: Any, **kwargs: Any) -> Any:
+        with context():
+            return call(*args, **kwargs)
+
+    object.__setattr__(module, attribute, within)
+    return lambda: object.__setattr__(module, attribute, call)
+
+
+class CompiledCalls:
+    """Wraps the calls of modules that are compiled by `module.compile()`.
+
+    Args:
+        before, after: as forward hooks with keyword arguments are called.
+    """
+
+    def __init__(self, before: Callable[..., Any], after: Callable[..., Any]) -> None:
+        self._before = before
+        self._after = after
+        self._wrapped: list[tuple[TorchModule, Any]] = []
+
+    def wrap(self, module: TorchModule) -> bool:
+        """Wrap a module, and return whether it is one to wrap."""
+        call = getattr(module, _ATTRIBUTE, None)
+        if call is None or type(module).__name__ == "OptimizedModule":
+            return False
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            self._before(module, args, kwargs)
+            output = call(*args, **kwargs)
+            self._after(module, args, kwargs, output)
+            return output
+
+        object.__setattr__(module, _ATTRIBUTE, wrapped)
+        self._wrapped.append((module, call))
+        return True
+
+    def unwrap(self) -> None:
+        """Restore all modules."""
+        for module, call in self._wrapped:
+            object.__setattr__(module, _ATTRIBUTE, call)
+        self._wrapped = []
+
+
+#: Questions about a tensor, changes of its attributes, and memory that holds anything: they compute nothing.
+_NOT_COMPUTED = frozenset(
+    (
+        *("__get__", "__set__", "__delete__", "__len__", "__bool__", "__repr__", "__format__", "size", "dim"),
+        *("stride", "numel", "is_floating_point", "is_complex", "register_hook", "backward", "detach"),
+        *(
+            "empty_like",
+            "new_empty",
+            "new_empty_strided",
+            "resize_",
+            "resize_as_",
+            "requires_grad_",
+            "item",
+            "tolist",
+            "numpy",
+            "data_ptr",
+        ),
+    )
+)
+
+
+class FunctionCalls:
+    """Records what functions take and return, in the thread that made it.
+
+    Args:
+        torch: the module.
+        sink: takes what is seen.
+        lines: notes who calls functions.
+    """
+
+    def __init__(self, torch: Torch, sink: Sink, lines: CallLines) -> None:
+        self._torch = torch
+        self._sink = sink
+        self._lines = lines
+        self._modules: list[str] = []
+        self._numbers: Counter[str] = Counter()
+        self._is_active = False
+        self._paused = threading.local()
+        self._mode: Any = None
+        # What optimizers and the scaling of losses call is not the code of the model.
+        self._left_out = tuple(str(Path(torch.__file__).parent / name) for name in ("optim", "amp"))
+
+    def begin(self) -> None:
+        """Begin to record, with a new step."""
+        self._modules.clear()
+        self._numbers.clear()
+        self._is_active = True
+
+    def end(self) -> None:
+        """Stop recording."""
+        self._is_active = False
+
+    def enter(self, module: str) -> None:
+        """Note that functions belong to a module from now on."""
+        self._modules.append(module)
+
+    def leave(self, module: str) -> None:
+        """Note that a module has returned, or raised."""
+        while module in self._modules and self._modules.pop() != module:
+            pass
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do not look at what this thread calls: it is the recorder itself."""
+        before = getattr(self._paused, "now", False)
+        self._paused.now = True
+        try:
+            yield
+        finally:
+            self._paused.now = before
+
+    def mode(self) -> Any:
+        """Return the mode to enter."""
+        calls = self
+        base: Any = self._torch.overrides.TorchFunctionMode
+
+        class _Mode(base):  # type: ignore[misc]  # a class of torch
+            def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                del types
+                return calls.call(func, args, kwargs or {})
+
+        self._mode = _Mode()
+        return self._mode
+
+    def mode_taken_away(self) -> AbstractContextManager[Any]:
+        """Return a context in which the mode is not there, for what this thread calls."""
+        overrides = self._torch.overrides
+        if self._mode is None or overrides._get_current_function_mode() is not self._mode:  # noqa: SLF001  (torch has no public one)
+            return nullcontext()
+        taken: AbstractContextManager[Any] = overrides._pop_mode_temporarily()  # noqa: SLF001  (the same)
+        return taken
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function of PyTorch, and record what it takes and returns."""
+        name = getattr(func, "__name__", "")
+        if not self._is_active or getattr(self._paused, "now", False) or name in _NOT_COMPUTED:
+            return func(*args, **kwargs)
+        caller = sys._getframe(2).f_code.co_filename  # noqa: SLF001  (`inspect.stack` takes 10 ms)
+        if caller.startswith(self._left_out) or self._torch.compiler.is_compiling():
+            return func(*args, **kwargs)
+        plain = name.strip("_") if name.startswith("__") else name
+        called = ".".join((*self._modules[-1:], plain))
+        op_name = f"{called}.{self._numbers[called]}"
+        self._numbers[called] += 1
+        op_type = f"{_family(func)}.{plain}"
+        with self.paused():
+            # Before the call, which may write into them.
+            inputs = self._take_all(op_type, op_name, "input", args)
+            inputs += self._take_all(op_type, op_name, "kwargs", kwargs)
+        output = func(*args, **kwargs)
+        if inputs:  # what makes a tensor of nothing is not an operator
+            with self.paused():
+                self._lines.note(op_name)
+                written = args[0] if name == "__setitem__" else output
+                self._take_all(op_type, op_name, "output", written)
+        return output
+
+    def _take_all(self, op_type: str, op_name: str, role: str, value: Any) -> int:
+        """Record the tensors in a value, and return how many there are."""
+        try:
+            tensors = list(tensors_in(value, self._torch.Tensor))
+        except Exception as exc:  # noqa: BLE001  (the code of a user's container: see `Sink.fail`)
+            self._sink.fail(op_name, exc)
+            return 0
+        for way, tensor in tensors:
+            io, slot = io_and_slot(role, way)
+            self._sink.take(tensor, TensorName(op_type=op_type, op_name=op_name, io=io, slot=slot))
+        return len(tensors)
+
+
+def _family(func: Any) -> str:
+    """Return where a function is, by msProbe's names of these places."""
+    module = getattr(func, "__module__", None) or ""
+    if module in ("torch.nn.functional", "torch._C._nn"):
+        return "Functional"
+    return "Tensor" if hasattr(func, "__objclass__") or module == "torch._tensor" else "Torch"
+
 
 #: Modules that only wrap another one, which is their only child: it has their name.
 _WRAPPER_TYPES = frozenset(

@@ -15,16 +15,19 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 
 from ingest.layouts.recorder import RecordedPlacement, RecordedStep
-from ingest.recording.call_lines import CallLines
-from ingest.recording.compiled import CompiledCalls, run_within
-from ingest.recording.functions import FunctionCalls
-from ingest.recording.hooks import Names, StepHooks
-from ingest.recording.nested import io_and_slot, tensors_in
-from ingest.recording.placements import placement_of
-from ingest.recording.snapshots import ROW_NBYTES, Camera
-from ingest.recording.step_files import existing_steps
+from ingest.recording.hooks import (
+    CallLines,
+    CompiledCalls,
+    FunctionCalls,
+    Names,
+    StepHooks,
+    io_and_slot,
+    run_within,
+    tensors_in,
+)
+from ingest.recording.snapshots import ROW_NBYTES, Camera, placement_of
 from ingest.recording.torch_module import Torch, TorchModule, TorchTensor
-from ingest.recording.writer import Row, StepEnd, Writer
+from ingest.recording.writer import Row, StepEnd, Writer, existing_steps
 from workers.arrays.compiled import kernels
 from workers.dump.model import TensorName
 from workers.errors import UsageError

@@ -3,15 +3,211 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
-from ingest.layouts.recorder import RecordedPlacement, RecordedStep
-from ingest.recording.queue import ByteQueue
-from ingest.recording.snapshots import TensorSnapshot
-from ingest.recording.step_files import MAX_FILE_NBYTES, StepFiles
+import msgspec
+import numpy as np
+from msgspec import structs
+
+from ingest.layouts.recorder import (
+    STACK_FILE,
+    STATISTICS_FILE,
+    STEP_FILE,
+    RecordedPlacement,
+    RecordedStep,
+    RecordedTensor,
+)
+from ingest.recording.snapshots import TensorSnapshot, by_name
+from workers.arrays.statistics import FIELDS
+from workers.dump.formats.safetensors_header import CODES, TensorInFile, encode_header
 from workers.dump.model import TensorName
+from workers.model import MIB
+
+Item = TypeVar("Item")
+#: Beyond the limit, so that statistics are recorded where elements do not find room.
+_MARGIN_NBYTES = 64 * 1024 * 1024
+
+
+class ByteQueue(Generic[Item]):
+    """A queue that holds at most `limit_nbytes`, or a single larger item.
+
+    Whoever takes an item gives its bytes back when it has written them, with `release`: what waits to be
+    written counts, too.
+    """
+
+    def __init__(self, limit_nbytes: int) -> None:
+        self.limit_nbytes = limit_nbytes
+        self._items: deque[Item] = deque()
+        self._held = 0
+        self._waiting = 0
+        self._changed = threading.Condition()
+
+    @property
+    def held_nbytes(self) -> int:
+        """The bytes that were reserved and not given back."""
+        return self._held
+
+    def reserve(self, nbytes: int, *, wait: bool) -> bool:
+        """Reserve room, and return whether there is.
+
+        Args:
+            nbytes: how much.
+            wait: whether to wait for it.
+        """
+        with self._changed:
+            while self._held and self._held + nbytes > self.limit_nbytes:
+                if not wait:
+                    return False
+                self._waiting += 1
+                self._changed.notify_all()
+                self._changed.wait()
+                self._waiting -= 1
+            self._held += nbytes
+            return True
+
+    def reserve_margin(self, nbytes: int) -> bool:
+        """Reserve room beyond the limit, for something small, and return whether there is."""
+        with self._changed:
+            if self._held + nbytes > self.limit_nbytes + _MARGIN_NBYTES:
+                return False
+            self._held += nbytes
+            return True
+
+    def put(self, item: Item) -> None:
+        """Add an item, for which room is reserved."""
+        with self._changed:
+            self._items.append(item)
+            self._changed.notify_all()
+
+    def take(self) -> Item | None:
+        """Wait for an item; return None at once if somebody waits for room and the queue is empty."""
+        with self._changed:
+            while not self._items:
+                if self._waiting and self._held:
+                    return None
+                self._changed.wait()
+            return self._items.popleft()
+
+    def release(self, nbytes: int) -> None:
+        """Give room back."""
+        with self._changed:
+            self._held -= nbytes
+            self._changed.notify_all()
+
+
+#: Elements that become one file, unless the queue is smaller.
+MAX_FILE_NBYTES = 64 * MIB
+#: Lines that are written together.
+_MAX_LINES = 512
+
+
+class StepFiles:
+    """Writes one step. Holds lines and elements back until a file of them is worth it.
+
+    Args:
+        directory: of the step; it must not exist.
+        max_file_nbytes: the bytes of elements at which a file is full.
+
+    Raises:
+        OSError: the directory exists, or cannot be made.
+    """
+
+    def __init__(self, directory: Path, max_file_nbytes: int) -> None:
+        directory.mkdir(parents=True)
+        self._directory = directory
+        self._max_file_nbytes = max_file_nbytes
+        self._lines: list[RecordedTensor] = []
+        self._elements: list[tuple[str, TensorSnapshot]] = []
+        self._nbytes = 0
+        self._files = 0
+        self.tensors = 0
+
+    def add(
+        self, name: TensorName, snapshot: TensorSnapshot, dtensor: RecordedPlacement | None = None
+    ) -> bool:
+        """Add a tensor; return whether everything that was added so far is on disk now."""
+        file = key = ""
+        if snapshot.has_elements and snapshot.dtype in CODES:
+            # The file of safetensors that `flush` writes next.
+            file = f"recorded-tensors-{self._files:05d}.safetensors"
+            key = f"{name.sequence}.{name.op_type}.{name.op_name}.{name.io}.{name.slot}"
+            self._elements.append((key, snapshot))
+            self._nbytes += snapshot.nbytes
+        elif snapshot.has_elements:
+            file = f"recorded-tensor-{name.sequence}.raw"
+        self._lines.append(
+            RecordedTensor(
+                op_type=name.op_type,
+                op_name=name.op_name,
+                io=name.io,
+                slot=name.slot,
+                graph=name.graph,
+                sequence=name.sequence,
+                dtype=snapshot.dtype,
+                shape=snapshot.shape,
+                statistics=by_name(snapshot.statistics(), FIELDS),
+                file=file,
+                key=key,
+                dtensor=dtensor,
+            )
+        )
+        self.tensors += 1
+        if file and not key:
+            self._write_lines()
+            (self._directory / file).write_bytes(snapshot.elements().view(np.uint8).data)
+        if self._nbytes >= self._max_file_nbytes or len(self._lines) >= _MAX_LINES:
+            self.flush()
+        return not self._elements and not self._lines
+
+    def flush(self) -> None:
+        """Write everything that was added: lines first."""
+        self._write_lines()
+        if self._elements:
+            path = self._directory / f"recorded-tensors-{self._files:05d}.safetensors"
+            _write_safetensors(path, self._elements)
+            self._files += 1
+            self._elements, self._nbytes = [], 0
+
+    def _write_lines(self) -> None:
+        if self._lines:
+            with (self._directory / STATISTICS_FILE).open("ab") as file:
+                file.write(msgspec.json.Encoder().encode_lines(self._lines))
+            self._lines = []
+
+    def finish(self, stacks: bytes, mark: RecordedStep) -> None:
+        """Write what is left, and at last the file that says that the step is finished."""
+        self.flush()
+        (self._directory / STACK_FILE).write_bytes(stacks)
+        written = self._directory / f".{STEP_FILE}"
+        written.write_bytes(msgspec.json.encode(mark))
+        written.replace(self._directory / STEP_FILE)
+
+
+def _write_safetensors(path: Path, tensors: list[tuple[str, TensorSnapshot]]) -> None:
+    # The largest elements first, so that all are aligned.
+    arrays = [(key, snapshot, snapshot.elements()) for key, snapshot in tensors]
+    arrays.sort(key=lambda item: -item[2].itemsize)
+    header = encode_header(
+        TensorInFile(key, snapshot.dtype, snapshot.shape, array.nbytes) for key, snapshot, array in arrays
+    )
+    with path.open("xb") as file:
+        file.write(header)
+        for _, _, array in arrays:
+            file.write(array.view(np.uint8).data)
+
+
+def existing_steps(directory: Path) -> set[int]:
+    """Return the steps that the directory of a rank has; empty if it does not exist."""
+    try:
+        names = [path.name for path in directory.iterdir()]
+    except FileNotFoundError:
+        return set()
+    numbers = (name.removeprefix("step_") for name in names if name.startswith("step_"))
+    return {int(number) for number in numbers if number.isascii() and number.isdecimal()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,8 +294,8 @@ class Writer:
             return
         if self._files is not None and self.failure is None:
             if isinstance(item, StepEnd):
-                mark = item.mark
-                self._files.finish(item.stacks(), _with_tensors(mark, self._files.tensors))
+                mark = structs.replace(item.mark, tensors=self._files.tensors)
+                self._files.finish(item.stacks(), mark)
                 self._files = None
             else:
                 self._files.flush()
@@ -108,7 +304,3 @@ class Writer:
     def _release(self) -> None:
         nbytes, self._unwritten = self._unwritten, 0
         self.queue.release(nbytes)
-
-
-def _with_tensors(mark: RecordedStep, tensors: int) -> RecordedStep:
-    return RecordedStep(tensors=tensors, ended=mark.ended, left_out=mark.left_out, problems=mark.problems)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 from msgspec import structs
@@ -25,7 +26,6 @@ from workers.store.packed import pool
 from workers.store.packed.pool import GENERATION, PooledArray
 from workers.store.record import (
     LEAF,
-    WithoutTensors,
     decode_record,
     encode_leaf,
     new_record,
@@ -33,7 +33,7 @@ from workers.store.record import (
 )
 from workers.store.table_codec import checksums_of
 from workers.store.tables import Tables
-from workers.tasks.publish import count_rows
+from workers.tasks.publish import MAX_PROBLEMS_IN_RECORD, count_rows
 
 _FINGERPRINT_IN_TEXT = re.compile(rb'"fingerprint": ?"([0-9a-f]{32}(?:-[0-9a-f]{16})?)"')
 _NOT_KNOWN = "the commit was damaged and made again from its objects: files that were skipped are not known"
@@ -71,21 +71,33 @@ def commit_from_objects(
     prefix = f"{key.path}/{fingerprint}"
     sizes = objects.sizes(prefix)
     nodes = _read_nodes(objects, prefix, [name for name in sizes if name.rpartition("/")[2] == LEAF])
-    stored = _shards(sizes)
-    without = _without_tensors(leaf, key)
-    chunks = _read_tables(objects, prefix, sizes.keys() - stored.keys())
-    built, pooled = _read_index(objects, key, chunks, nodes, without)
+    in_chunks = {name: nbytes for name, nbytes in sizes.items() if "/c/" in name}
+    stored = {name: size for name, size in in_chunks.items() if name.startswith(("tensors/", "files/"))}
+    without = None
+    with suppress(DamagedStore):  # why it has no tensors, if what is left of the commit says so
+        without = decode_record(without_checksum(leaf), key).without_tensors
+    read = objects.get_many([f"{prefix}/{name}" for name in in_chunks.keys() - stored.keys()])
+    chunks = {name[len(prefix) + 1 :]: data for name, data in read.items()}
+    decoded = tables.decode(nodes, chunks, str(key))
+    pooled = _read_pooled(objects, key, decoded) if without is None else {}
+    all_nodes = {**nodes, **{path: array.node for path, array in pooled.items()}}
+    built = tables.check(decoded, all_nodes, str(key), has_tensors=without is None)
     was_complete = b'"status":"complete"' in leaf
     counts = count_rows(built)
     rules, found = _read_findings(objects, key, prefix, nodes)
-    pooled_nbytes = sum(array.nbytes for array in pooled.values())
+    is_tensor = (built.label("kind") == RowKind.TENSOR.value) & (built.number("size") > 0)
+    places = set(
+        zip(built.label("array")[is_tensor], built.number("offset")[is_tensor].tolist(), strict=True)
+    )
+    source_sizes = dict(zip(built.label("source"), built.number("source_size").tolist(), strict=True))
+    problems = zip(built.label("source"), built.label("problem"), strict=True)
     summary = CommitSummary(
         key=key,
         fingerprint=fingerprint,
         status="complete" if was_complete and not counts["quarantined"] else "partial",
-        duplicates=_duplicates(built),
-        raw_bytes=_raw_bytes(built),
-        stored_bytes=sum(nbytes for name, nbytes in sizes.items() if "/c/" in name) + pooled_nbytes,
+        duplicates=int(np.count_nonzero(is_tensor)) - len(places),
+        raw_bytes=sum(source_sizes.values()),
+        stored_bytes=sum(in_chunks.values()) + sum(array.nbytes for array in pooled.values()),
         objects=len(sizes) + 2 * len(pooled) + 1,
         rules=rules,
         findings=dict(Counter(finding.rule for finding in found)),
@@ -96,56 +108,18 @@ def commit_from_objects(
         summary,
         origin=origin or Origin("", "", ""),
         stored=stored,
-        previous=_other_generations(objects, key, fingerprint),
+        previous=[name for name in list_generations(objects, key) if name != fingerprint],
         without_tensors=without,
         nets=tuple(sorted(set(built.label("net")) - {""})),
         graphs=tuple(sorted(set(built.label("graph")) - {""})),
-        problems=((() if was_complete else (_NOT_KNOWN,)) + _problems(built))[:100],
+        problems=(
+            *(() if was_complete else (_NOT_KNOWN,)),
+            *(f"{source}: {problem}" for source, problem in problems if problem),
+        )[:MAX_PROBLEMS_IN_RECORD],
         pool=pooled,
         checksums=checksums_of(chunks),
     )
     return commit.parse(encode_leaf(record, nodes), key)
-
-
-def _without_tensors(leaf: bytes, key: StepKey) -> WithoutTensors | None:
-    """Return why a step has no tensors, if what is left of its commit says so."""
-    try:
-        return decode_record(without_checksum(leaf), key).without_tensors
-    except DamagedStore:
-        return None
-
-
-def _read_tables(objects: ObjectStore, prefix: str, names: Iterable[str]) -> dict[str, bytes]:
-    """Return the chunks of index, statistics, findings and sketches, by path in the generation."""
-    chunks = objects.get_many([f"{prefix}/{name}" for name in names if "/c/" in name])
-    return {name[len(prefix) + 1 :]: data for name, data in chunks.items()}
-
-
-def _read_index(
-    objects: ObjectStore,
-    key: StepKey,
-    chunks: dict[str, bytes],
-    nodes: dict[str, metadata.Document],
-    without: WithoutTensors | None,
-) -> tuple[Tables, dict[str, PooledArray]]:
-    """Return the checked index, and the arrays in the pool that it refers to."""
-    decoded = tables.decode(nodes, chunks, str(key))
-    pooled = _read_pooled(objects, key, decoded) if without is None else {}
-    all_nodes = {**nodes, **{path: array.node for path, array in pooled.items()}}
-    return tables.check(decoded, all_nodes, str(key), has_tensors=without is None), pooled
-
-
-def _shards(sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes of the objects of a generation that are shards of tensors or of files."""
-    return {
-        name: nbytes
-        for name, nbytes in sizes.items()
-        if name.startswith(("tensors/", "files/")) and "/c/" in name
-    }
-
-
-def _other_generations(objects: ObjectStore, key: StepKey, fingerprint: str) -> list[str]:
-    return [name for name in list_generations(objects, key) if name != fingerprint]
 
 
 def _read_nodes(
@@ -189,23 +163,6 @@ def _read_findings(
     contents = objects.get_many([f"{prefix}/{name}" for name in keys])
     chunks = {name[len(prefix) + 1 :]: data for name, data in contents.items()}
     return names[0], findings.decode(names[0], key, nodes, chunks)
-
-
-def _duplicates(built: Tables) -> int:
-    """Return how many tensors share the place of another one."""
-    is_tensor = (built.label("kind") == RowKind.TENSOR.value) & (built.number("size") > 0)
-    places = zip(built.label("array")[is_tensor], built.number("offset")[is_tensor].tolist(), strict=True)
-    return int(np.count_nonzero(is_tensor)) - len(set(places))
-
-
-def _raw_bytes(built: Tables) -> int:
-    sizes = dict(zip(built.label("source"), built.number("source_size").tolist(), strict=True))
-    return sum(sizes.values())
-
-
-def _problems(built: Tables) -> tuple[str, ...]:
-    pairs = zip(built.label("source"), built.label("problem"), strict=True)
-    return tuple(f"{source}: {problem}" for source, problem in pairs if problem)
 
 
 def commit_of(work: StepWork, leaf: bytes) -> Commit:
@@ -275,10 +232,13 @@ def _commit_from_dump(work: StepWork, leaf: bytes) -> Commit | None:
 def _commit_from_objects(work: StepWork, leaf: bytes) -> Commit | None:
     named = name_in(leaf)
     names = list_generations(work.objects, work.key)
+    # Where another step of the rank comes from.
+    steps = work.catalog.select(rank=work.key.rank, damages=[])
+    origin = steps[0].commit.record.source if steps else None
     whole = []
     for name in [named] if named in names else names:
         try:
-            made = commit_from_objects(work.objects, work.key, name, leaf=leaf, origin=_origin_of_rank(work))
+            made = commit_from_objects(work.objects, work.key, name, leaf=leaf, origin=origin)
         except DamagedStore:
             continue
         if name == named or not list(verify_step(Step(work.objects, made), Verified())):
@@ -287,9 +247,3 @@ def _commit_from_objects(work: StepWork, leaf: bytes) -> Commit | None:
         return None
     work.mended(work.leaf_path, "the objects of its generation")
     return whole[0]
-
-
-def _origin_of_rank(work: StepWork) -> Origin | None:
-    """Return where another step of the rank comes from."""
-    steps = work.catalog.select(rank=work.key.rank, damages=[])
-    return steps[0].commit.record.source if steps else None

@@ -14,25 +14,25 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
+from ingest.reader.catalog import Catalog
 from ingest.reader.damage import Damage
 from ingest.reader.step import Step
 from ingest.repairing.commits import commit_from_objects
 from ingest.repairing.work import (
-    Copies,
     DumpedPayload,
     Lost,
     Payload,
     StepWork,
     StoredPayload,
     Unmendable,
+    find_copies,
     first_same,
 )
 from workers.errors import DamagedStore
 from workers.model import MIB, StepKey
 from workers.store import commit, metadata, tables
-from workers.store.commit import Commit
 from workers.store.model import ArraySpec
-from workers.store.objects import Gathered, ObjectStore
+from workers.store.objects import Gathered
 from workers.store.packed import pool
 from workers.store.packed.pool_packer import PackedInPool, PoolPacker, encode, is_named
 from workers.store.packed.shards import ShardPacker
@@ -57,11 +57,6 @@ class PlaceInArray:
     def within(self, first: int, last: int) -> bool:
         """Return whether any of it lies in elements `first` to `last`."""
         return self.start < last and self.stop > first
-
-
-def shard_range(spec: ArraySpec, shard: int) -> tuple[int, int]:
-    """Return the elements of an array that are in a shard."""
-    return shard * spec.shard, (shard + 1) * spec.shard
 
 
 def encode_shard(
@@ -98,7 +93,7 @@ def elements_of_shard(
     payload_of: Callable[[PlaceInArray], Payload | None],
 ) -> Iterator[bytes | bytearray]:
     """Yield the elements of a shard in pieces of at most 16 MiB, up to its last place; see `encode_shard`."""
-    first, last = shard_range(spec, shard)
+    first, last = shard * spec.shard, (shard + 1) * spec.shard
     position = first
     for place in sorted(places, key=lambda place: place.start):
         start, stop = max(place.start, first), min(place.stop, last)
@@ -109,15 +104,11 @@ def elements_of_shard(
         if payload is None:
             yield from _zeros((stop - start) * spec.itemsize)
         else:
-            yield from _pieces(payload, start - place.start, stop - place.start, spec.itemsize)
+            first_byte, last_byte = ((at - place.start) * spec.itemsize for at in (start, stop))
+            piece_nbytes = max(_PIECE_NBYTES // spec.itemsize, 1) * spec.itemsize
+            for begin in range(first_byte, last_byte, piece_nbytes):
+                yield payload.read(begin, min(begin + piece_nbytes, last_byte))
         position = stop
-
-
-def _pieces(payload: Payload, start: int, stop: int, itemsize: int) -> Iterator[bytes | bytearray]:
-    """Yield elements `start` to `stop` of a payload in pieces."""
-    step = max(_PIECE_NBYTES // itemsize, 1)
-    for begin in range(start, stop, step):
-        yield payload.read(begin * itemsize, min(begin + step, stop) * itemsize)
 
 
 def _zeros(nbytes: int) -> Iterator[bytes]:
@@ -149,10 +140,11 @@ class Payloads:
     """What verifying found."""
     roots: Sequence[Path]
     """The dumps that may have its files."""
-    copies: Copies
+    catalog: Catalog
+    """Of the store, in which copies are looked for."""
     earlier: Sequence[StoredStep] = ()
     """Earlier generations of the step."""
-    sharers: Callable[[str], Sequence[tuple[StoredStep, Sequence[Path]]]] = lambda _path: ()
+    sharers: Callable[[str], Iterable[tuple[StoredStep, Sequence[Path]]]] = lambda _path: ()
     """Given an array in the pool, returns the steps of other ranks that refer to it, and their dumps."""
     _sources: dict[PlaceInArray, Payload | None] = field(default_factory=dict)
 
@@ -179,14 +171,14 @@ class Payloads:
         """
         missing: dict[bytes, list[PlaceInArray]] = {}
         table = self.step.tables
-        for place in self._places_to_find():
+        for place in dict.fromkeys(place for _, place in self._damaged_places()):
             digest, nbytes = self._identity(place)
             self._sources[place] = first_same(self._in_dumps(place), nbytes, digest)
             if self._sources[place] is None:
                 missing.setdefault(digest, []).append(place)
         if not missing:
             return
-        copies = self.copies.find(self.step.key, self.earlier, list(missing))
+        copies = find_copies(self.catalog, self.step.key, self.earlier, missing)
         for digest, places in missing.items():
             nbytes = int(table.number("nbytes")[places[0].rows[0]])
             source = first_same(copies[digest], nbytes, digest)
@@ -239,19 +231,10 @@ class Payloads:
             places.setdefault(array, []).append(PlaceInArray(offset, offset + size, tuple(members)))
         return places
 
-    @cached_property
-    def _damaged_rows(self) -> set[int]:
-        return {damage.row for damage in self.damages if damage.row >= 0}
-
-    def _damaged_places(self) -> Iterator[tuple[str, PlaceInArray]]:
-        for array, places in self._places.items():
-            for place in places:
-                if not self._damaged_rows.isdisjoint(place.rows):
-                    yield array, place
-
-    def _places_to_find(self) -> list[PlaceInArray]:
-        damaged = {id(place): place for _, place in self._damaged_places()}
-        return list(damaged.values())
+    def _damaged_places(self) -> list[tuple[str, PlaceInArray]]:
+        damaged = {damage.row for damage in self.damages}
+        every = ((array, place) for array, places in self._places.items() for place in places)
+        return [(array, place) for array, place in every if not damaged.isdisjoint(place.rows)]
 
     def _shard(self, array: str, number: int) -> DamagedShard:
         spec = self.step.packed_spec(array)
@@ -293,70 +276,47 @@ class Payloads:
             return self._sources[place]
         return StoredPayload(self.step, place.rows[0], "the store")
 
-
-def reasons_of(step: Step, damages: Sequence[Damage], rows: Iterable[int]) -> Mapping[int, str]:
-    """Return, for rows that are lost, what verifying said of each."""
-    said = {damage.row: damage.reason for damage in damages if damage.row >= 0}
-    return {row: said.get(row, f"{step.key}: its place is damaged") for row in rows}
-
-
-@dataclass(eq=False)
-class PooledShards:
-    """The shards in the pool that one step refers to."""
-
-    step: Step
-    payloads: Payloads
-    put: Callable[[str, bytes, str], None]
-    """Writes an object, unless this is a dry run: its key, its content, and where it comes from."""
-
-    def mend(self, shard: DamagedShard) -> bool:
-        """Write a shard again; return whether it is what the name of its array says.
+    def mend_pooled(self, shard: DamagedShard, put: Callable[[str, bytes, str], None]) -> bool:
+        """Write a shard in the pool again; return whether it is what the name of its array says.
 
         Digests of payloads were compared already. They are not cryptographic, and other ranks rely on the
         array, too: a dump that was forged must not get into it.
+
+        Args:
+            shard: one of `shards`.
+            put: writes an object, unless this is a dry run: its key, its content, and where it comes from.
         """
         pooled = self.step.commit.record.pool[shard.array]
-        elements = self.payloads.elements(shard)
+        elements = self.elements(shard)
         if not is_named(pool.name_in(shard.array), pooled.node, elements):
             return False
         data = encode(self.step.packed_spec(shard.array), elements)
         if len(data) != pooled.nbytes:
             return False  # another version of the compressor
         if self.step.objects.get(shard.path) != data:
-            self.put(shard.path, data, self.payloads.origins(shard))
+            put(shard.path, data, self.origins(shard))
         return True
 
-    def replaced(self) -> dict[str, PackedInPool | None]:
+    def replace_pooled(self, put: Callable[[str, bytes, str], None]) -> dict[str, PackedInPool | None]:
         """Write what is left of arrays that cannot be made again as other arrays in the pool.
 
         Returns:
             By path of a damaged array: what takes its place; None if nothing of it is left.
         """
         replaced: dict[str, PackedInPool | None] = {}
-        for shard in self.payloads.shards:
+        for shard in self.shards:
             if not pool.is_pooled(shard.array):
                 continue
-            if not self.payloads.is_lost(shard) and self.mend(shard):
+            if not self.is_lost(shard) and self.mend_pooled(shard, put):
                 continue
             replaced[shard.array] = None
-            if self.payloads.holds_anything(shard):
+            if self.holds_anything(shard):
                 spec = self.step.packed_spec(shard.array)
                 with PoolPacker(spec, self.step.key, self.step.objects) as packer:
-                    for piece in self.payloads.elements(shard):
+                    for piece in self.elements(shard):
                         packer.append(memoryview(piece))
                 (replaced[shard.array],) = packer.arrays
         return replaced
-
-
-def steps_referring(objects: ObjectStore, key: StepKey, path: str) -> list[StoredStep]:
-    """Return the same step of other ranks, if it refers to an array in the pool."""
-    others = []
-    for rank in commit.list_ranks(objects):
-        with suppress(DamagedStore):
-            other = commit.read(objects, StepKey(rank, key.step))
-            if rank != key.rank and other is not None and path in other.record.pool:
-                others.append(StoredStep(objects, other))
-    return others
 
 
 #: What the label `problem` of a lost row begins with.
@@ -404,7 +364,15 @@ def commit_rest(
     pooled |= {made.path: made.array for made in made_in_pool.values() if made is not None}
     built = _without(step.tables, lost, made_in_pool)
     documents, chunks = tables.encode(built)
-    chunks |= _kept_tables(step)
+    # Those of findings and sketches stay.
+    keys = [
+        f"{path}/c/0/0"
+        for path, node in committed.nodes.items()
+        if path.startswith("findings/") and node.get("node_type") == "array"
+    ]
+    keys += sketch_tables.chunk_keys(committed.nodes)
+    kept = objects.get_many([f"{committed.prefix}/{key}" for key in keys])
+    chunks |= {key[len(committed.prefix) + 1 :]: data for key, data in kept.items()}
     nodes = _nodes(step, documents, stored)
     summary = replace(
         committed.summary,
@@ -450,20 +418,6 @@ def _without(
     return Tables(labels, numbers, built.shape, built.digest, built.statistics)
 
 
-def _kept_tables(step: Step) -> dict[str, bytes]:
-    """Return the chunks of findings and sketches, by path in the generation."""
-    prefix = step.commit.prefix
-    nodes = step.commit.nodes
-    keys = [f"{path}/c/0/0" for path, node in nodes.items() if _is_of_findings(path, node)]
-    keys += sketch_tables.chunk_keys(nodes)
-    contents = step.objects.get_many([f"{prefix}/{key}" for key in keys])
-    return {key[len(prefix) + 1 :]: data for key, data in contents.items()}
-
-
-def _is_of_findings(path: str, node: metadata.Document) -> bool:
-    return path.startswith("findings/") and node.get("node_type") == "array"
-
-
 def _nodes(
     step: Step, documents: Mapping[str, metadata.Document], stored: Collection[str]
 ) -> dict[str, metadata.Document]:
@@ -473,34 +427,36 @@ def _nodes(
     nodes = {
         path: node
         for path, node in step.commit.nodes.items()
-        if not _is_packed(path) or path in kept or not sizes[array == path].any()
+        if not path.startswith(("files", "tensors/")) or path in kept or not sizes[array == path].any()
     }
     if not any(path.startswith("tensors/") for path in nodes):
         nodes.pop("tensors", None)
     return {**nodes, **documents}
 
 
-def _is_packed(path: str) -> bool:
-    return path == "files" or path.startswith("tensors/")
-
-
 def mend_payloads(work: StepWork, step: Step, damages: Sequence[Damage]) -> None:
     """Write damaged shards again. What is found nowhere is lost: named, and left out if that is accepted."""
-    payloads = _payloads_of(work, step, damages)
-    pooled = PooledShards(step, payloads, work.put)
+    earlier: list[StoredStep] = []
+    for name in reversed(step.commit.record.previous):
+        with suppress(DamagedStore):  # it cannot be read any more
+            earlier.append(StoredStep(work.objects, commit_from_objects(work.objects, work.key, name)))
+    roots = [dump.root for dump in work.dumps.of(step.commit.record)]
+    payloads = Payloads(step, damages, roots, work.catalog, earlier, partial(_sharers, work))
+    payloads.find_sources()
     stored, odd = step.commit.record.stored, False
     for shard in payloads.shards:
         if payloads.is_lost(shard):
             continue
         if pool.is_pooled(shard.array):
-            odd |= not pooled.mend(shard)
+            odd |= not payloads.mend_pooled(shard, work.put)
             continue
         data, path = payloads.encode(shard), f"{step.commit.prefix}/{shard.path}"
         if len(data) != stored.get(shard.path):
             odd = True  # another version of the compressor: the commit has another size
         elif work.objects.get(path) != data:
             work.put(path, data, payloads.origins(shard))
-    reasons = reasons_of(step, damages, payloads.lost)
+    said = {damage.row: damage.reason for damage in damages}
+    reasons = {row: said.get(row, f"{step.key}: its place is damaged") for row in payloads.lost}
     sources = step.tables.label("source")
     work.repair.lost += [Lost(str(sources[row]), reason) for row, reason in reasons.items()]
     if odd or (reasons and work.policy.accept_loss):
@@ -509,30 +465,14 @@ def mend_payloads(work: StepWork, step: Step, damages: Sequence[Damage]) -> None
             _commit_rest(work, step, lost, payloads)
 
 
-def _payloads_of(work: StepWork, step: Step, damages: Sequence[Damage]) -> Payloads:
-    roots = [dump.root for dump in work.dumps.of(step.commit.record)]
-    payloads = Payloads(
-        step, damages, roots, Copies(work.catalog), _earlier(work, step.commit), partial(_sharers, work)
-    )
-    payloads.find_sources()
-    return payloads
-
-
-def _sharers(work: StepWork, path: str) -> list[tuple[StoredStep, list[Path]]]:
-    """Return the steps of other ranks that refer to an array in the pool, and the dumps of each."""
-    others = steps_referring(work.objects, work.key, path)
-    return [(other, [dump.root for dump in work.dumps.of(other.commit.record)]) for other in others]
-
-
-def _earlier(work: StepWork, committed: Commit) -> list[StoredStep]:
-    """Return the earlier generations that can still be read."""
-    earlier: list[StoredStep] = []
-    for name in reversed(committed.record.previous):
-        try:
-            earlier.append(StoredStep(work.objects, commit_from_objects(work.objects, work.key, name)))
-        except DamagedStore:
-            continue
-    return earlier
+def _sharers(work: StepWork, path: str) -> Iterator[tuple[StoredStep, list[Path]]]:
+    """Yield the steps of other ranks that refer to an array in the pool, and the dumps of each."""
+    for rank in commit.list_ranks(work.objects):
+        with suppress(DamagedStore):
+            other = commit.read(work.objects, StepKey(rank, work.key.step))
+            if rank != work.key.rank and other is not None and path in other.record.pool:
+                roots = [dump.root for dump in work.dumps.of(other.record)]
+                yield StoredStep(work.objects, other), roots
 
 
 def _commit_rest(work: StepWork, step: Step, lost: dict[int, str], payloads: Payloads) -> None:
@@ -540,15 +480,10 @@ def _commit_rest(work: StepWork, step: Step, lost: dict[int, str], payloads: Pay
     if not work.policy.apply:
         return
     shards = {shard.path: shard for shard in payloads.shards}
-    made_in_pool = PooledShards(step, payloads, work.put).replaced()
-    commit_rest(
-        step, lost, lambda path: _shard_of(work, step, path, shards.get(path), payloads), made_in_pool
-    )
 
+    def shard_of(path: str) -> bytes | None:
+        if path not in shards:
+            return work.objects.get(f"{step.commit.prefix}/{path}")
+        return payloads.encode(shards[path]) if payloads.holds_anything(shards[path]) else None
 
-def _shard_of(
-    work: StepWork, step: Step, path: str, damaged: DamagedShard | None, payloads: Payloads
-) -> bytes | None:
-    if damaged is None:
-        return work.objects.get(f"{step.commit.prefix}/{path}")
-    return payloads.encode(damaged) if payloads.holds_anything(damaged) else None
+    commit_rest(step, lost, shard_of, payloads.replace_pooled(work.put))

@@ -30,7 +30,6 @@ from ingest.repairing.tables import (
     mend_sketches,
     mend_totals,
     tables_of,
-    with_tables,
 )
 from ingest.repairing.work import (
     DumpReading,
@@ -105,7 +104,7 @@ def _mend(work: StepWork) -> None:
     if doubtful := doubtful_tables(damages, step.commit.record.checksums):
         step = tables_of(work, step.commit, doubtful) or step
         damages = _damages_of(step)
-    step = _mend_sketches(work, step, damages)
+    step = mend_sketches(work, step, damages)
     mend_payloads(work, step, damages)
     write_commit(work, leaf, step.commit)
 
@@ -113,23 +112,6 @@ def _mend(work: StepWork) -> None:
 def _damages_of(step: Step) -> list[Damage]:
     """Return what is damaged of a step whose index is whole."""
     return list(verify_step(step, Verified()))
-
-
-def _mend_sketches(work: StepWork, step: Step, damages: Sequence[Damage]) -> Step:
-    """Write the damaged sketches again, and return the step with a commit that lists them."""
-    names, record = [step.commit.fingerprint], step.commit.record
-    mended = mend_sketches(
-        step,
-        damages,
-        lambda scope: work.dumps.remake(work.key, names, record, sketches=lambda _: scope),
-    )
-    work.repair.lost += mended.lost
-    chunks = {f"{step.commit.prefix}/{path}": data for path, data in mended.chunks.items()}
-    stored = work.objects.get_many(list(chunks))
-    for name, data in chunks.items():
-        if stored.get(name) != data:  # one table of several may be whole
-            work.put(name, data, mended.origin)
-    return Step(work.objects, with_tables(step.commit, mended.chunks), step.tables)
 
 
 def damage_of_root(objects: ObjectStore) -> StoreDamage | None:
@@ -171,22 +153,17 @@ def mend_surroundings(objects: ObjectStore, *, apply: bool) -> StepRepair | None
             objects.put(damage.path, document)
         repair.mended.append(Mended(damage.path, "its place in the store"))
     if any(damage.path == GROUP for damage in damages):
-        _mend_view(objects, repair, apply=apply)
+        # From the commits; if only copies of commits are damaged, only those.
+        try:
+            if apply:
+                with Consolidator(objects) as consolidator:
+                    consolidator.once(check=True)
+            repair.mended.append(Mended(GROUP, "the steps"))
+        except LeaseHeld as exc:
+            repair.lost.append(Lost(GROUP, exc.message))
     if apply:
         repair.remains = tuple(map(str, [*verify_surroundings(objects), *verify_copies(objects)]))
     return repair
-
-
-def _mend_view(objects: ObjectStore, repair: StepRepair, *, apply: bool) -> None:
-    """Make the view again from the commits; if only copies of commits are damaged, only those."""
-    try:
-        if apply:
-            with Consolidator(objects) as consolidator:
-                consolidator.once(check=True)
-    except LeaseHeld as exc:
-        repair.lost.append(Lost(GROUP, exc.message))
-        return
-    repair.mended.append(Mended(GROUP, "the steps"))
 
 
 def repair(

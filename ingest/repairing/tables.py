@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -28,7 +29,6 @@ from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
 from workers.store.record import LEAF, CommitRecord, encode_leaf, totals_of
 from workers.store.sketches import sketch_tables
-from workers.store.sketches.sketch_tables import SketchKind, StepSketches
 from workers.store.step import RecomputedStatistics
 from workers.store.table_codec import checksums_of
 from workers.store.tables import Tables
@@ -183,24 +183,22 @@ def doubtful_tables(damages: Sequence[Damage], checksums: Mapping[str, int]) -> 
     return {path: is_certain for path, is_certain in doubtful.items() if path not in checksums}
 
 
-def sketches_for_rules(step: Step) -> StepSketches | None:
-    """Return what rules need of the sketches of a step; None if they are damaged."""
-    try:
-        return read_sketches(step)
-    except DamagedStore:
-        return None
-
-
 def stored_marginals(objects: ObjectStore, key: StepKey, generation: str) -> MarginalScope | None:
     """Return the tensors that have marginals in a generation, by its objects; None if it has no sketches."""
     leaves = {f"{key.path}/{generation}/{path}/{LEAF}": path for path in sorted(sketch_tables.PATHS)}
     return sketch_tables.marginals_in({leaves[leaf] for leaf in objects.get_many(list(leaves))})
 
 
-def damaged_kinds(step: Step, damages: Sequence[Damage]) -> list[SketchKind]:
-    """Return the kinds of sketches of a step that are damaged, or contradict payloads."""
-    prefix = step.commit.prefix
-    return [
+def mend_sketches(work: StepWork, step: Step, damages: Sequence[Damage]) -> Step:
+    """Write the damaged sketches again, from payloads or the dump; return the step with them in its commit.
+
+    Args:
+        work: the repair of the step.
+        step: the step, whose index is whole.
+        damages: what is damaged of it.
+    """
+    prefix, nodes = step.commit.prefix, step.commit.nodes
+    damaged = [
         kind
         for kind in sketch_tables.KINDS
         if any(
@@ -209,65 +207,33 @@ def damaged_kinds(step: Step, damages: Sequence[Damage]) -> list[SketchKind]:
             for damage in damages
         )
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class MendedSketches:
-    """The tables of sketches that a step should have."""
-
-    chunks: Mapping[str, bytes] = field(default_factory=dict)
-    """The chunks that are to be written, by path in the generation."""
-    origin: str = ""
-    lost: tuple[Lost, ...] = ()
-    """The tables that nothing is known for."""
-
-
-def mend_sketches(
-    step: Step, damages: Sequence[Damage], remake: Callable[[MarginalScope], Remade | None]
-) -> MendedSketches:
-    """Return the damaged tables of sketches of a step, made from its payloads or from the dump.
-
-    Args:
-        step: the step, whose index is whole.
-        damages: what is damaged of it.
-        remake: returns the same generation as the dump gives it, with sketches, and with marginals of the
-            given tensors; called if it is needed.
-    """
-    damaged = damaged_kinds(step, damages)
     if not damaged:
-        return MendedSketches()
+        return step
+    of_kind = sketch_tables.ARRAYS_OF_MARGINALS
     try:
-        wanted = [arrays for kind, arrays in sketch_tables.ARRAYS_OF_MARGINALS.items() if kind in damaged]
-        sketches, origin = sketches_of(step, wanted), RECOMPUTED_FROM
-        documents, chunks = sketches.documents, sketches.chunks
+        sketches = sketches_of(step, [arrays for kind, arrays in of_kind.items() if kind in damaged])
+        documents, chunks, origin = dict(sketches.documents), dict(sketches.chunks), RECOMPUTED_FROM
     except (DamagedStore, TensorsRemoved):
-        documents, chunks, origin = _sketches_from_dump(damaged, remake)
-    nodes = step.commit.nodes
-    same = [
-        kind for kind in damaged if all(documents.get(array) == nodes.get(array) for array in kind.arrays)
-    ]
-    lost = tuple(
-        Lost(f"{step.commit.prefix}/{kind.arrays[-1]}", "neither its payloads nor a dump give the same")
-        for kind in damaged
-        if kind not in same
-    )
-    keys = [key for kind in same for key in kind.chunk_keys(nodes, str(step.key))]
-    return MendedSketches({key: chunks[key] for key in keys}, origin, lost)
-
-
-def _sketches_from_dump(
-    kinds: Sequence[SketchKind], remake: Callable[[MarginalScope], Remade | None]
-) -> tuple[dict[str, metadata.Document], dict[str, bytes], str]:
-    """Return the metadata and the chunks of these kinds of sketches, and the dump that they come from."""
-    arrays, origin = sketch_tables.ARRAYS_OF_MARGINALS, ""
-    documents: dict[str, metadata.Document] = {}
-    chunks: dict[str, bytes] = {}
-    for scope in [arrays[kind].scope for kind in kinds if kind in arrays] or [MarginalScope.NONE]:
-        if (remade := remake(scope)) is not None:
-            documents |= remade.assembled.nodes
-            chunks |= remade.assembled.chunks
-            origin = remade.origin
-    return documents, chunks, origin
+        documents, chunks, origin = {}, {}, ""
+        names, record = [step.commit.fingerprint], step.commit.record
+        for scope in [of_kind[kind].scope for kind in damaged if kind in of_kind] or [MarginalScope.NONE]:
+            remade = work.dumps.remake(work.key, names, record, sketches=scope)
+            if remade is not None:
+                documents |= remade.assembled.nodes
+                chunks |= remade.assembled.chunks
+                origin = remade.origin
+    mended: dict[str, bytes] = {}
+    for kind in damaged:
+        if all(documents.get(array) == nodes.get(array) for array in kind.arrays):
+            mended |= {key: chunks[key] for key in kind.chunk_keys(nodes, str(step.key))}
+        else:
+            reason = "neither its payloads nor a dump give the same"
+            work.repair.lost.append(Lost(f"{prefix}/{kind.arrays[-1]}", reason))
+    stored = work.objects.get_many([f"{prefix}/{path}" for path in mended])
+    for path, data in mended.items():
+        if stored.get(f"{prefix}/{path}") != data:  # one table of several may be whole
+            work.put(f"{prefix}/{path}", data, origin)
+    return Step(work.objects, with_tables(step.commit, mended), step.tables)
 
 
 _FROM_INDEX = "the index"
@@ -287,13 +253,20 @@ def mend_findings(work: StepWork, step: Step) -> Step:
         rules, summary = work.dumps.rules, step.commit.summary
         if rules is None or work.key.step is None:
             raise Unmendable(f"{step.commit.prefix}/{findings.GROUP}", exc.message) from exc
-        result = evaluate(rules, step.tables, work.key, sketches_for_rules(step))
+        sketches = None
+        with suppress(DamagedStore):
+            sketches = read_sketches(step)
+        result = evaluate(rules, step.tables, work.key, sketches)
         documents, chunks = findings.encode(rules.definitions, result)
         origin = f"{_FROM_INDEX}, by the rules of the commit"
         committed = step.commit
         if rules.digest != summary.rules:
             origin = f"{_FROM_INDEX}, by the rules of today"
-            nodes = {path: node for path, node in committed.nodes.items() if not _is_of_findings(path)}
+            nodes = {
+                path: node
+                for path, node in committed.nodes.items()
+                if path.partition("/")[0] != findings.GROUP
+            }
             for path, document in documents.items():
                 work.put(f"{committed.prefix}/{path}/{LEAF}", metadata.encode(document), origin)
             committed = _with_totals(
@@ -318,10 +291,6 @@ def mend_totals(work: StepWork, step: Step) -> Step:
         return step
     work.mended(work.leaf_path, _FROM_INDEX)
     return Step(work.objects, _with_totals(step.commit, step.commit.nodes, **counts), step.tables)
-
-
-def _is_of_findings(path: str) -> bool:
-    return path == findings.GROUP or path.startswith(f"{findings.GROUP}/")
 
 
 def _with_totals(committed: Commit, nodes: Mapping[str, metadata.Document], **totals: Any) -> Commit:
@@ -381,9 +350,7 @@ def tables_of(work: StepWork, committed: Commit, suspects: Mapping[str, bool] = 
     try:
         mended = mend_tables(work.objects, committed, lambda: work.remade(committed), suspects)
     except DamagedStore as exc:
-        if suspects:
-            return None
-        if _commit_new_generation(work, committed):
+        if suspects or _commit_new_generation(work, committed):
             return None
         raise Unmendable(
             f"{committed.prefix}/index",
@@ -399,8 +366,11 @@ def tables_of(work: StepWork, committed: Commit, suspects: Mapping[str, bool] = 
 def _commit_new_generation(work: StepWork, committed: Commit) -> bool:
     """Commit what the dump has of the step, if it is as much as the commit says; return whether it is."""
     scope = sketch_tables.marginals_in(committed.nodes)
-    remade = work.dumps.remake(work.key, None, committed.record, sketches=lambda _: scope)
-    if remade is None or not _is_as_much(remade, committed):
+    remade = work.dumps.remake(work.key, None, committed.record, sketches=scope)
+    as_much = ("raw_bytes", "tensors", "files", "statistics_only", "overflows")
+    if remade is None or any(
+        getattr(remade.assembled.summary, name) != getattr(committed.summary, name) for name in as_much
+    ):
         return False
     work.repair.generation = remade.plan.fingerprint
     work.mended(committed.prefix, f"{remade.origin}, as a new generation")
@@ -408,10 +378,3 @@ def _commit_new_generation(work: StepWork, committed: Commit) -> bool:
         plan = replace(remade.plan, replaces=committed.fingerprint)
         publish(plan, [convert(job) for job in plan.jobs])
     return True
-
-
-def _is_as_much(remade: Remade, committed: Commit) -> bool:
-    """Return whether what the dump has of a step counts as many bytes, tensors and files as its commit."""
-    made, was = remade.assembled.summary, committed.summary
-    names = ("raw_bytes", "tensors", "files", "statistics_only", "overflows")
-    return all(getattr(made, name) == getattr(was, name) for name in names)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -195,10 +196,9 @@ class DumpedPayload:
         if view is None:
             return b""
         shape, element = self.step.shape(self.row), self.step.element(self.row)
-        return bytes(elements_of(self._bytes_from, view, shape, element))
-
-    def _bytes_from(self, start: int, nbytes: int) -> bytes:
-        return self._in_file(start, start + nbytes)
+        return bytes(
+            elements_of(lambda start, size: self._in_file(start, start + size), view, shape, element)
+        )
 
     def _in_file(self, start: int, stop: int) -> bytes:
         table = self.step.tables
@@ -230,57 +230,47 @@ def first_same(candidates: Iterable[Payload], nbytes: int, digest: bytes) -> Pay
     return next((payload for payload in candidates if is_same(payload, nbytes, digest)), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Copies:
-    """Finds rows with the same digest in other steps. Reads their indexes, one at a time."""
-
-    catalog: Catalog
-
-    def find(self, key: StepKey, earlier: Sequence[StoredStep], digests: Sequence[bytes]) -> _Found:
-        """Return rows that have these digests, by digest; at most a few of each.
-
-        Args:
-            key: the step that needs them, which is not searched.
-            earlier: earlier generations of it, which are searched first.
-            digests: what to look for.
-        """
-        wanted = set(digests)
-        found: _Found = {digest: [] for digest in wanted}
-        for step, origin in self._places(key, earlier):
-            if all(len(rows) >= _ENOUGH for rows in found.values()):
-                break
-            for digest, row in _rows_with(step, wanted):
-                if len(found[digest]) < _ENOUGH:
-                    found[digest].append(StoredPayload(step, row, origin))
-        return found
-
-    def _places(self, key: StepKey, earlier: Sequence[StoredStep]) -> Iterator[tuple[StoredStep, str]]:
-        yield from ((step, f"an earlier generation, {step.commit.fingerprint}") for step in earlier)
-        opened = self.catalog.select(damages=[])
-        # Nearest first: replicas of the same step, then neighbouring steps.
-        number = key.order[0]
-        for step in sorted(opened, key=lambda step: (abs(step.key.order[0] - number), step.key.rank)):
-            if step.key != key:
-                yield step, str(step.key)
-
-
-_Found = dict[bytes, list[StoredPayload]]
 #: Rows with the same digest that are kept: the first may turn out to be damaged, too.
 _ENOUGH = 3
 
 
-def _rows_with(step: StoredStep, wanted: set[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Yield the rows of a step that have one of these digests and a payload; none if its index is damaged."""
-    try:
-        table = step.tables
-    except DumpIngestError:
-        return
-    offsets = table.number("offset")
-    for row, digest in enumerate(table.digest):
-        name = digest.tobytes()
-        if name in wanted and offsets[row] >= 0 and step.has_payload(row):
-            yield name, row
-    # The rows that were found keep their own reference; of other steps nothing stays in memory.
+def find_copies(
+    catalog: Catalog, key: StepKey, earlier: Sequence[StoredStep], digests: Iterable[bytes]
+) -> dict[bytes, list[StoredPayload]]:
+    """Return rows of other steps that have these digests, by digest; at most a few of each.
+
+    Reads the indexes of the steps, one at a time.
+
+    Args:
+        catalog: of the store.
+        key: the step that needs them, which is not searched.
+        earlier: earlier generations of it, which are searched first.
+        digests: what to look for.
+    """
+    found: dict[bytes, list[StoredPayload]] = {digest: [] for digest in digests}
+    # Nearest first: replicas of the same step, then neighbouring steps.
+    number = key.order[0]
+    others = (step for step in catalog.select(damages=[]) if step.key != key)
+    places: list[tuple[StoredStep, str]] = [
+        *((step, f"an earlier generation, {step.commit.fingerprint}") for step in earlier),
+        *(
+            (step, str(step.key))
+            for step in sorted(others, key=lambda step: (abs(step.key.order[0] - number), step.key.rank))
+        ),
+    ]
+    for step, origin in places:
+        if all(len(rows) >= _ENOUGH for rows in found.values()):
+            break
+        # The rows that are found keep their own reference; of other steps nothing stays in memory.
+        with suppress(DumpIngestError):  # its index is damaged
+            table = step.tables
+            offsets = table.number("offset")
+            for row, digest in enumerate(table.digest):
+                rows = found.get(digest.tobytes(), [])
+                wanted = digest.tobytes() in found and len(rows) < _ENOUGH
+                if wanted and offsets[row] >= 0 and step.has_payload(row):
+                    rows.append(StoredPayload(step, row, origin))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +354,7 @@ class Dumps:
         names: Collection[str] | None,
         record: CommitRecord | None,
         *,
-        sketches: Callable[[str], MarginalScope | None] = lambda _: None,
+        sketches: Callable[[str], MarginalScope | None] | MarginalScope | None = None,
     ) -> Remade | None:
         """Return a generation as a dump gives it; None if no dump gives one of these names.
 
@@ -374,13 +364,13 @@ class Dumps:
             key: the step.
             names: of generations; None for whatever the dump gives with the first grid.
             record: the commit, if it is known.
-            sketches: returns the tensors that have marginals in the generation of this name; None if it has
-                no sketches.
+            sketches: the tensors that have marginals, or what returns them for the generation of a name; None
+                for no sketches.
         """
         for dump in self.of(record):
             try:
                 for planned in self._plans(dump, key, record, names):
-                    scope = sketches(planned.fingerprint)
+                    scope = sketches(planned.fingerprint) if callable(sketches) else sketches
                     plan = planned if scope is None else planned.with_sketches(scope)
                     receipts = tuple(dry_run(job) for job in plan.jobs)
                     return Remade(plan, receipts, assemble(plan, receipts))

@@ -83,7 +83,7 @@ def _no_fence(stack: ExitStack) -> None:
     """Whoever had the lease once writes on, without looking whether it still has it."""
 
     def keep(lease: Lease) -> None:
-        if lease._is_due:
+        if lease.is_due:
             lease._renewed_at = lease.clock()
 
     stack.enter_context(patch.object(Lease, "keep", keep))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.consolidating.round_plan import NothingHeld, RoundState, Unreadable, plan_round
+from ingest.consolidating.round_plan import RoundState, Unreadable, plan_round
 from workers.model import StepKey
 
 
@@ -38,7 +38,7 @@ def state(
     """Return a state in which all commits were read, and nothing is wrong."""
     held = held or {}
     return RoundState(
-        held=Held(held) if held else NothingHeld(),
+        held=Held(held) if held else None,
         ranks={key.rank for key in commits},
         gone=held.keys() - commits.keys(),
         asked=set(commits),

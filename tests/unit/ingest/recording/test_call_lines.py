@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ingest.recording.call_lines import CallLines
+from ingest.recording.hooks import CallLines
 
 pytestmark = pytest.mark.usefixtures("torch")
 

@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ingest.recording import device_statistics
-from ingest.recording.device_statistics import merge_pieces, pieces_of
-from ingest.recording.snapshots import Camera
+from ingest.recording import snapshots
+from ingest.recording.snapshots import Camera, merge_pieces, pieces_of
 from tests.unit.ingest.recording.test_snapshots import NUMBERS, of_type
 
 
@@ -16,7 +15,7 @@ from tests.unit.ingest.recording.test_snapshots import NUMBERS, of_type
 def test_pieces_merge_to_the_statistics_of_the_whole(
     name: str, piece: int, torch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_statistics, "_PIECE", piece)
+    monkeypatch.setattr(snapshots, "_PIECE", piece)
     tensor = of_type(name, torch)
     merged = merge_pieces(pieces_of(tensor, torch).numpy(), is_complex=tensor.is_complex())
     expected = Camera(torch).take(tensor, elements=False).statistics()

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ingest.recording.nested import io_and_slot, tensors_in
+from ingest.recording.hooks import io_and_slot, tensors_in
 
 
 class Two(NamedTuple):

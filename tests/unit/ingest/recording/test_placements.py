@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ingest.layouts.recorder import RecordedPlacement
-from ingest.recording.placements import placement_of
+from ingest.recording.snapshots import placement_of
 
 
 def test_other_tensors_have_no_placement(torch: Any) -> None:

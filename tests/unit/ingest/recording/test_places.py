@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ingest.recording.places import AxisPlace, coordinates_of, rank_of
+from ingest.recording.record import AxisPlace, coordinates_of, rank_of
 
 
 def mesh_of(names: tuple[str, ...] | None, coordinate: list[int] | None, sizes: tuple[int, ...]) -> Any:

@@ -2,7 +2,7 @@
 
 import threading
 
-from ingest.recording.queue import ByteQueue
+from ingest.recording.writer import ByteQueue
 
 
 def test_there_is_room_up_to_the_limit_and_for_one_larger_item() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.recording import step_files
+from ingest.recording import writer
 from tests import recordings
 from tests.pipeline import ingest_directly
 from workers.model import StepKey
@@ -209,13 +209,13 @@ def test_an_exception_in_the_model_leaves_what_led_to_it(
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """A disk that takes elements only once this is set."""
-    opened, write = threading.Event(), step_files._write_safetensors
+    opened, write = threading.Event(), writer._write_safetensors
 
     def wait_and_write(path: Path, tensors: Any) -> None:
         assert opened.wait(60)
         write(path, tensors)
 
-    monkeypatch.setattr(step_files, "_write_safetensors", wait_and_write)
+    monkeypatch.setattr(writer, "_write_safetensors", wait_and_write)
     return opened
 
 

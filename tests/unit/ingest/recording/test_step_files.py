@@ -9,7 +9,7 @@ import pytest
 
 from ingest.layouts.recorder import STATISTICS_FILE, STEP_FILE, RecordedStep
 from ingest.recording.snapshots import TensorSnapshot
-from ingest.recording.step_files import StepFiles, existing_steps
+from ingest.recording.writer import StepFiles, existing_steps
 from workers.dump.model import TensorName
 
 
@@ -44,7 +44,7 @@ def test_a_line_is_written_before_the_elements_of_its_tensor(
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ingest.recording.step_files._write_safetensors", fail)
+    monkeypatch.setattr("ingest.recording.writer._write_safetensors", fail)
     with pytest.raises(OSError, match="No space"):
         files.add(name(0), snapshot(np.ones(3)))
     (line,) = (tmp_path / "step_0" / STATISTICS_FILE).read_text().splitlines()

@@ -10,7 +10,7 @@ from ingest.recording.torch_module import import_torch
 
 def test_nothing_of_the_recorder_imports_pytorch_when_it_is_imported() -> None:
     modules = sorted(Path(ingest.recording.__file__).parent.glob("*.py"))
-    assert len(modules) > 10
+    assert len(modules) > 5
     for path in modules:
         for node in ast.parse(path.read_text()).body:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
