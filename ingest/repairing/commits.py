@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 from msgspec import structs
@@ -76,33 +77,22 @@ def commit_from_objects(
     without = None
     with suppress(DamagedStore):  # why it has no tensors, if what is left of the commit says so
         without = decode_record(without_checksum(leaf), key).without_tensors
-    read = objects.get_many([f"{prefix}/{name}" for name in in_chunks.keys() - stored.keys()])
-    chunks = {name[len(prefix) + 1 :]: data for name, data in read.items()}
-    decoded = tables.decode(nodes, chunks, str(key))
-    pooled = _read_pooled(objects, key, decoded) if without is None else {}
-    all_nodes = {**nodes, **{path: array.node for path, array in pooled.items()}}
-    built = tables.check(decoded, all_nodes, str(key), has_tensors=without is None)
+    chunks = _read_chunks(objects, prefix, in_chunks.keys() - stored.keys())
+    built, pooled = _read_index(objects, key, chunks, nodes, has_tensors=without is None)
     was_complete = b'"status":"complete"' in leaf
-    counts = count_rows(built)
+    totals = _totals_of(built)
     rules, found = _read_findings(objects, key, prefix, nodes)
-    is_tensor = (built.label("kind") == RowKind.TENSOR.value) & (built.number("size") > 0)
-    places = set(
-        zip(built.label("array")[is_tensor], built.number("offset")[is_tensor].tolist(), strict=True)
-    )
-    source_sizes = dict(zip(built.label("source"), built.number("source_size").tolist(), strict=True))
     problems = zip(built.label("source"), built.label("problem"), strict=True)
     summary = CommitSummary(
         key=key,
         fingerprint=fingerprint,
-        status="complete" if was_complete and not counts["quarantined"] else "partial",
-        duplicates=int(np.count_nonzero(is_tensor)) - len(places),
-        raw_bytes=sum(source_sizes.values()),
+        status="complete" if was_complete and not totals["quarantined"] else "partial",
         stored_bytes=sum(in_chunks.values()) + sum(array.nbytes for array in pooled.values()),
         objects=len(sizes) + 2 * len(pooled) + 1,
         rules=rules,
         findings=dict(Counter(finding.rule for finding in found)),
         severities={finding.rule: finding.severity for finding in found},
-        **counts,
+        **totals,
     )
     record = new_record(
         summary,
@@ -120,6 +110,41 @@ def commit_from_objects(
         checksums=checksums_of(chunks),
     )
     return commit.parse(encode_leaf(record, nodes), key)
+
+
+def _read_chunks(objects: ObjectStore, prefix: str, names: Iterable[str]) -> dict[str, bytes]:
+    """Return chunks of tables, by path in the generation."""
+    read = objects.get_many([f"{prefix}/{name}" for name in names])
+    return {name[len(prefix) + 1 :]: data for name, data in read.items()}
+
+
+def _read_index(
+    objects: ObjectStore,
+    key: StepKey,
+    chunks: dict[str, bytes],
+    nodes: dict[str, metadata.Document],
+    *,
+    has_tensors: bool,
+) -> tuple[Tables, dict[str, PooledArray]]:
+    """Return the checked index, and the arrays in the pool that it refers to."""
+    decoded = tables.decode(nodes, chunks, str(key))
+    pooled = _read_pooled(objects, key, decoded) if has_tensors else {}
+    all_nodes = {**nodes, **{path: array.node for path, array in pooled.items()}}
+    return tables.check(decoded, all_nodes, str(key), has_tensors=has_tensors), pooled
+
+
+def _totals_of(built: Tables) -> dict[str, Any]:
+    """Return the totals of a step that follow from the rows of its index."""
+    is_tensor = (built.label("kind") == RowKind.TENSOR.value) & (built.number("size") > 0)
+    places = set(
+        zip(built.label("array")[is_tensor], built.number("offset")[is_tensor].tolist(), strict=True)
+    )
+    source_sizes = dict(zip(built.label("source"), built.number("source_size").tolist(), strict=True))
+    return {
+        "duplicates": int(np.count_nonzero(is_tensor)) - len(places),
+        "raw_bytes": sum(source_sizes.values()),
+        **count_rows(built),
+    }
 
 
 def _read_nodes(
@@ -160,9 +185,7 @@ def _read_findings(
     if not names:
         return "", []
     keys = findings.chunk_keys(names[0], nodes)
-    contents = objects.get_many([f"{prefix}/{name}" for name in keys])
-    chunks = {name[len(prefix) + 1 :]: data for name, data in contents.items()}
-    return names[0], findings.decode(names[0], key, nodes, chunks)
+    return names[0], findings.decode(names[0], key, nodes, _read_chunks(objects, prefix, keys))
 
 
 def commit_of(work: StepWork, leaf: bytes) -> Commit:

@@ -29,6 +29,7 @@ from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
 from workers.store.record import LEAF, CommitRecord, encode_leaf, totals_of
 from workers.store.sketches import sketch_tables
+from workers.store.sketches.sketch_tables import SketchKind
 from workers.store.step import RecomputedStatistics
 from workers.store.table_codec import checksums_of
 from workers.store.tables import Tables
@@ -189,6 +190,27 @@ def stored_marginals(objects: ObjectStore, key: StepKey, generation: str) -> Mar
     return sketch_tables.marginals_in({leaves[leaf] for leaf in objects.get_many(list(leaves))})
 
 
+def _made_sketches(
+    work: StepWork, step: Step, damaged: Sequence[SketchKind]
+) -> tuple[Mapping[str, metadata.Document], Mapping[str, bytes], str]:
+    """Return metadata and chunks of these kinds of sketches, and where they come from."""
+    of_kind = sketch_tables.ARRAYS_OF_MARGINALS
+    with suppress(DamagedStore, TensorsRemoved):
+        sketches = sketches_of(step, [arrays for kind, arrays in of_kind.items() if kind in damaged])
+        return sketches.documents, sketches.chunks, RECOMPUTED_FROM
+    documents: dict[str, metadata.Document] = {}
+    chunks: dict[str, bytes] = {}
+    origin = ""
+    names, record = [step.commit.fingerprint], step.commit.record
+    for scope in [of_kind[kind].scope for kind in damaged if kind in of_kind] or [MarginalScope.NONE]:
+        remade = work.dumps.remake(work.key, names, record, sketches=scope)
+        if remade is not None:
+            documents |= remade.assembled.nodes
+            chunks |= remade.assembled.chunks
+            origin = remade.origin
+    return documents, chunks, origin
+
+
 def mend_sketches(work: StepWork, step: Step, damages: Sequence[Damage]) -> Step:
     """Write the damaged sketches again, from payloads or the dump; return the step with them in its commit.
 
@@ -209,19 +231,7 @@ def mend_sketches(work: StepWork, step: Step, damages: Sequence[Damage]) -> Step
     ]
     if not damaged:
         return step
-    of_kind = sketch_tables.ARRAYS_OF_MARGINALS
-    try:
-        sketches = sketches_of(step, [arrays for kind, arrays in of_kind.items() if kind in damaged])
-        documents, chunks, origin = dict(sketches.documents), dict(sketches.chunks), RECOMPUTED_FROM
-    except (DamagedStore, TensorsRemoved):
-        documents, chunks, origin = {}, {}, ""
-        names, record = [step.commit.fingerprint], step.commit.record
-        for scope in [of_kind[kind].scope for kind in damaged if kind in of_kind] or [MarginalScope.NONE]:
-            remade = work.dumps.remake(work.key, names, record, sketches=scope)
-            if remade is not None:
-                documents |= remade.assembled.nodes
-                chunks |= remade.assembled.chunks
-                origin = remade.origin
+    documents, chunks, origin = _made_sketches(work, step, damaged)
     mended: dict[str, bytes] = {}
     for kind in damaged:
         if all(documents.get(array) == nodes.get(array) for array in kind.arrays):
