@@ -39,12 +39,9 @@ from workers.errors import UsageError
 
 if TYPE_CHECKING:
     from ingest.questions.divergence import BrokenOperator, Difference, Missing, Odd
-    from ingest.questions.placement.layout_answer import LayoutFinding
     from ingest.reader.snapshot import LeftOut
 
 _MAX_VALUES = 4
-#: Further tensors that are named with a finding of `layout`.
-_MAX_ALSO = 3
 #: Statistics to print, the most telling first.
 _TELLING = ("nan_count", "pos_inf_count", "neg_inf_count", "count", "l2_norm", "max", "min", "mean", "std")
 
@@ -176,22 +173,19 @@ def _print_answer(answer: ingest.Divergence, limit: int) -> None:
 
 
 def _print_misplaced(answer: ingest.Divergence, limit: int) -> None:
-    """Print what ranks hold and should not, once for each reason, and the command that shows the layout."""
-    by_reason: dict[tuple[str, str], list[LayoutFinding]] = {}
-    for finding in answer.misplaced:
-        by_reason.setdefault((finding.kind, finding.text), []).append(finding)
-    reasons = [*by_reason.values()]
-    shown = limited(reasons, limit)
-    for first, *others in shown:
-        print_wrapped(str(first))
-        print_wrapped(f"  why     {first.text}")
-        if others:
-            names = ", ".join(f"{other.name} (step {other.step})" for other in others[:_MAX_ALSO])
-            print_wrapped(f"  also    {names}{', ...' * (len(others) > _MAX_ALSO)}")
+    """Print what ranks hold and should not, with what shows it, and the command that shows the layout."""
+    shown = limited(answer.misplaced, limit)
+    for finding in shown:
+        print_wrapped(str(finding))
+        print_wrapped(f"  {finding.level}   {finding.text}")
+        if finding.follows:
+            print_wrapped(
+                f"  after   {counted(finding.follows, 'more tensor')} with the same cause, or differing"
+            )
     if shown:
         store = shlex.quote(answer.store)
         print_line(f"  see     dump-ingest layout {store} --step {answer.misplaced[0].step}")
-    say_rest(len(reasons), len(shown), "findings of layout")
+    say_rest(len(answer.misplaced), len(shown), "findings of layout")
 
 
 def _print_broken(broken: BrokenOperator) -> None:
@@ -226,6 +220,9 @@ def _print_odd(odd: Odd, suspects: Collection[int]) -> None:
             for name in names[:_MAX_VALUES]
         )
         print_wrapped(f"  values  {', '.join(values)}")
+    if odd.evidence:
+        cause = f"{odd.cause} ({odd.level})" if odd.cause else "cause not determined (open)"
+        print_wrapped(f"  cause   {cause}: {odd.evidence}")
     end = f"agrees again after step {odd.last_step}" if odd.healed else f"up to step {odd.last_step}"
     print_wrapped(f"  since   {counted(odd.tensors, 'tensor')} in {counted(odd.steps, 'step')}, {end}")
 

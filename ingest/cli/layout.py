@@ -62,8 +62,8 @@ def command(
 ) -> None:
     """Show how the ranks of a run hold its tensors, and name ranks that hold what they should not.
 
-    Exits with 5 if something looks like a mistake: a wrong shard, a missing reduction, a bias on every
-    rank, an optimizer state out of step.
+    Exits with 5 if values show a mistake: a missing or doubled reduction, a wrong group, a wrong shard, a
+    bias on every rank, an optimizer state out of step; each once, where it is first.
 
     [bold]dump-ingest layout run.zarr[/]
     [bold]dump-ingest layout run.zarr --step 3 --mesh dp=2,tp=4[/]
@@ -137,10 +137,20 @@ def _print(answer: RunLayout, limit: int) -> None:
     print_line("")
     findings = limited(answer.findings, limit)
     print_table(
-        ("step", "ranks", "finding", "tensor", "why"),
+        ("step", "ranks", "finding", "level", "after", "tensor", "why"),
         (
-            (str(finding.step), format_ranges(finding.ranks), finding.kind, finding.name, finding.text)
+            (
+                str(finding.step),
+                format_ranges(finding.ranks),
+                finding.kind,
+                finding.level,
+                str(finding.follows),
+                finding.name,
+                finding.text,
+            )
             for finding in findings
         ),
+        right=("after",),
+        spare=("after",),
     )
     say_rest(len(answer.findings), len(findings), "findings")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.divergence.patterns import ABSENT, Labels
+from ingest.questions.divergence.agreement import ABSENT, Labels
 from ingest.questions.divergence.result import Missing
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import Snapshot

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
+from ingest.questions.divergence.agreement import ABSENT, Agreement, Labels
 from ingest.questions.divergence.partitions import BlockVerdict, Partition, judge, partition_of, within
-from ingest.questions.divergence.patterns import Labels
 from ingest.questions.placement.slot_kinds import SlotKind
 from workers.store.consolidated.blocks import OperatorKey
 
@@ -34,6 +36,18 @@ class TensorHistory:
     def ever_tells(self) -> bool:
         """Whether agreeing means anything in any step."""
         return any(self.tells)
+
+
+def history_of(seen: Agreement, tensor: int) -> TensorHistory:
+    """Return what one tensor showed."""
+    numbers = seen.content[:, tensor].tolist()
+    has = np.any([seen.patterns.all[number] != ABSENT for number in set(numbers)], axis=0)
+    return TensorHistory(
+        SlotKind(int(seen.kinds[tensor])),
+        tuple(numbers),
+        tuple(seen.tells[:, tensor].tolist()),
+        tuple(np.flatnonzero(has).tolist()),
+    )
 
 
 class Expectations:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple, Unpack
@@ -17,19 +16,17 @@ from ingest.questions.divergence.absent import (
     absent_tensors,
     ranks_elsewhere,
 )
+from ingest.questions.divergence.agreement import Agreement, observe
 from ingest.questions.divergence.broken_bits import with_bits
 from ingest.questions.divergence.broken_operators import BrokenOperatorFinder
 from ingest.questions.divergence.chosen import chosen_tensors
-from ingest.questions.divergence.disagreements import DifferingTensor, DisagreementFinder
-from ingest.questions.divergence.expectations import Expectations, TensorHistory
+from ingest.questions.divergence.differences import DifferenceFinder, Differing, ordered, without_cause
+from ingest.questions.divergence.expectations import Expectations, TensorHistory, history_of
 from ingest.questions.divergence.groups import checked_groups
-from ingest.questions.divergence.layout_groups import LayoutGroups
-from ingest.questions.divergence.observation import Observation, observe
-from ingest.questions.divergence.onsets import OnsetFinder
 from ingest.questions.divergence.partitions import Partition
-from ingest.questions.divergence.patterns import Patterns
-from ingest.questions.divergence.result import Divergence, Group, Missing
+from ingest.questions.divergence.result import Divergence, Group, Missing, Odd
 from ingest.questions.placement.layout_answer import LayoutFinding
+from ingest.questions.placement.replicas import ReplicaCounts
 from ingest.questions.placement.slot_kinds import SlotKind, slot_kind_of
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
@@ -45,7 +42,7 @@ from workers.store.consolidated.blocks import Block, TensorKey
 #: Inferred groups backed by less than this share of the largest group's tensors are not checked for missing
 #: tensors.
 _SUPPORT = 0.1
-#: Steps at which `layout` looks if many are suspected: a mistake of the program is in all of them.
+#: Odd ranks of which it is looked at what their step computed.
 _SUSPECTS = 2
 _LINKS_HINT = "Choose two ranks or more; `divergence --links` looks within one."
 #: Names that a note spells out.
@@ -168,36 +165,29 @@ class _DivergenceSearch:
             layout: look for tensors that ranks hold wrongly, too.
         """
         operators = BrokenOperatorFinder(self.statistics.axis)
-        parameters = LayoutGroups(self.ranks, self.statistics.axis)
-        visitors = [operators.visit, parameters.visit]
-        screen = None
-        if layout:
-            # deferred: 0.05 s with `compare`, which rules over replicas do not need
-            from ingest.questions.divergence.layout_screen import LayoutScreen
-
-            screen = LayoutScreen(self.statistics)
-            visitors.append(screen.visit)
+        parameters = ReplicaCounts(self.ranks, self.statistics.axis)
 
         def visit(block: Block) -> None:
-            for visit_block in visitors:
-                visit_block(block)
+            operators.visit(block)
+            parameters.visit(block)
 
-        seen = observe(self.statistics, self.ranks, Patterns(len(self.ranks)), visit)
-        if self.replicas is None and (groups := parameters.groups()):
+        seen = observe(self.statistics, self.ranks, visit)
+        if self.replicas is None and (groups := parameters.grid()):
             self.how, self.replicas = "layout", groups
         partition = None if self.replicas is None else self._partition(self.replicas)
         chosen = chosen_tensors(self.statistics, conditions, seen.keys)
         expectations = Expectations(seen.patterns.all, partition)
-        finder = DisagreementFinder(expectations, seen, self.ranks, self.steps)
+        finder = DifferenceFinder(expectations, seen, self.ranks, self.steps)
         rows = self._compare(finder, expectations, seen, chosen)
         self._note_outputs(expectations, seen, chosen)
-        odd, differences = OnsetFinder(self.statistics).find(rows)
+        odd, differences = ordered(rows, self.statistics)
+        misplaced = self._misplaced(seen, chosen, odd) if layout else ()
+        odd = [without_cause(onset) if _follows(onset, misplaced) else onset for onset in odd]
         missing = self._absent(missed_ranks=missed_ranks)
         blocks = list(partition) if partition is not None else _supported(finder)
         tensors, notes = absent_tensors(self._presence(seen), blocks, seen.keys, chosen)
         broken, notes_on_operators = operators.broken(chosen)
         self.notes += notes + notes_on_operators
-        misplaced = () if screen is None else self._misplaced(screen.suspects(seen), seen, chosen)
         return Divergence(
             store=self.snapshot.store.url,
             ranks=self.ranks,
@@ -213,21 +203,16 @@ class _DivergenceSearch:
         )
 
     def _misplaced(
-        self, suspects: Sequence[int], seen: Observation, chosen: npt.NDArray[np.bool_]
+        self, seen: Agreement, chosen: npt.NDArray[np.bool_], odd: Sequence[Odd]
     ) -> tuple[LayoutFinding, ...]:
-        """Return the misplaced tensors that `layout` finds in the first of the suspected steps."""
-        from ingest.questions.placement.mistakes import find_mistakes  # deferred: see `run`
+        """Return what ranks hold and should not, where digests give a reason to look, or replicas part."""
+        from ingest.questions.placement.mistakes import MistakeSearch  # deferred: 0.05 s, see `layout`
 
-        looked_at = suspects[:_SUSPECTS]
-        # A state out of step may be that of the step before.
-        before = [step for step in self.steps if looked_at and step < looked_at[0]][-1:]
-        findings = find_mistakes(self.snapshot, [*before, *looked_at]) if looked_at else []
         names = {seen.keys[tensor].name for tensor in np.flatnonzero(chosen).tolist()}
-        if findings and len(suspects) > len(looked_at):
-            self.notes.append(
-                f"layout looked at steps {format_ranges(looked_at)} alone; {len(suspects) - len(looked_at)} "
-                f"more look alike: dump-ingest layout {shlex.quote(self.snapshot.store.url)}"
-            )
+        # A parameter may change after it was dumped: then the step before shows that another one was used.
+        begun = [self.steps.index(onset.first_step) for onset in odd[:_SUSPECTS]]
+        asked = {self.steps[number] for place in begun for number in (place - 1, place) if number >= 0}
+        findings = MistakeSearch(self.statistics, seen, thorough=False, asked=asked).find()
         return tuple(finding for finding in findings if finding.name in names)
 
     def _partition(self, given: list[list[int]]) -> Partition:
@@ -248,13 +233,13 @@ class _DivergenceSearch:
 
     def _compare(
         self,
-        finder: DisagreementFinder,
+        finder: DifferenceFinder,
         expectations: Expectations,
-        seen: Observation,
+        seen: Agreement,
         chosen: npt.NDArray[np.bool_],
-    ) -> list[DifferingTensor]:
+    ) -> list[Differing]:
         """Return where tensors are off that must agree."""
-        rows: list[DifferingTensor] = []
+        rows: list[Differing] = []
         never: list[int] = []
         sometimes: list[int] = []
         for members, history, expected in _decide(expectations, seen, chosen):
@@ -277,7 +262,7 @@ class _DivergenceSearch:
             self._note_holes(elsewhere)
         return absent_steps(self.snapshot, self.ranks)
 
-    def _groups(self, finder: DisagreementFinder) -> tuple[Group, ...]:
+    def _groups(self, finder: DifferenceFinder) -> tuple[Group, ...]:
         groups = [
             Group(
                 tuple(self.ranks[place] for place in block),
@@ -290,7 +275,7 @@ class _DivergenceSearch:
         ]
         return tuple(sorted(groups, key=lambda group: (-group.tensors, group.ranks)))
 
-    def _presence(self, seen: Observation) -> Presence:
+    def _presence(self, seen: Agreement) -> Presence:
         by_step = (self.snapshot.of_step(step) for step in self.steps)
         with_step = np.array([[rank in ranks for rank in self.ranks] for ranks in by_step])
         return Presence(self.ranks, self.steps, seen.content, seen.patterns.all, with_step)
@@ -329,12 +314,12 @@ class _DivergenceSearch:
             self.notes.append(f"the store has nothing of {named_ranges('rank', holes)}")
 
     def _note_outputs(
-        self, expectations: Expectations, seen: Observation, chosen: npt.NDArray[np.bool_]
+        self, expectations: Expectations, seen: Agreement, chosen: npt.NDArray[np.bool_]
     ) -> None:
         """Note which outputs of optimizers differ: many optimizers write only into their inputs."""
         differing = []
         for tensor in np.flatnonzero((seen.kinds == SlotKind.OPTIMIZER_OUTPUT) & chosen).tolist():
-            history = seen.history(tensor)
+            history = history_of(seen, tensor)
             if expectations.differs(history.patterns, expectations.usual(history.universe) or ()):
                 differing.append(tensor)
         if differing:
@@ -344,6 +329,11 @@ class _DivergenceSearch:
                 "their inputs in place and leave their outputs as they were; the inputs were compared "
                 f"({seen.keys[differing[0]].name}{', ...' * (len(differing) > 1)})"
             )
+
+
+def _follows(onset: Odd, misplaced: Iterable[LayoutFinding]) -> bool:
+    """Return whether something else was wrong before a rank was off."""
+    return any(finding.step <= onset.first_step for finding in misplaced)
 
 
 def _counted(tensors: Sequence[int]) -> str:
@@ -361,11 +351,11 @@ def _names(tensors: Sequence[int], keys: Sequence[TensorKey]) -> str:
 
 
 def _decide(
-    expectations: Expectations, seen: Observation, chosen: npt.NDArray[np.bool_]
+    expectations: Expectations, seen: Agreement, chosen: npt.NDArray[np.bool_]
 ) -> Iterator[tuple[list[int], TensorHistory, Partition | None]]:
     """Yield chosen tensors that behave alike, what they showed, and how they must agree."""
     # Tensors that are not chosen show, too, who is a replica of whom.
-    alike = [(members, seen.history(members[0])) for members in seen.alike()]
+    alike = [(members, history_of(seen, members[0])) for members in seen.alike()]
     for members, history in alike:
         expectations.learn(history, len(members))
     decided = []
@@ -383,7 +373,7 @@ def _decide(
             yield tensors, history, last
 
 
-def _supported(finder: DisagreementFinder) -> list[tuple[int, ...]]:
+def _supported(finder: DifferenceFinder) -> list[tuple[int, ...]]:
     """Return the largest inferred groups that many tensors support: what one rank has, all should have."""
     limit = _SUPPORT * max((counts.tensors for counts in finder.groups.values()), default=0)
     known = [set(block) for block, counts in finder.groups.items() if counts.tensors >= limit]

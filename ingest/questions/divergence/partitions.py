@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ingest.questions.divergence.patterns import Labels
+from ingest.questions.divergence.agreement import Labels
 
 Partition: TypeAlias = tuple[tuple[int, ...], ...]
 """Blocks of ranks, given by their places. The ranks of a block must agree with one another."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ingest.identities.evidence import Level
 from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.reader import notebook
 from ingest.reader.anatomy.bits import BitDifference
@@ -97,6 +98,12 @@ class Odd:
     last_step: int
     healed: bool
     """Whether all of them agree again in later steps."""
+    cause: str = ""
+    """`stale value`, `flipped bit`, `one element`, `one row`, ...; "" if values do not show it."""
+    level: Level = Level.OPEN
+    """What backs the cause, or which rank it is; `open` without a cause."""
+    evidence: str = ""
+    """What shows it, or what differs: `1 of 4096 elements, element [3, 17]: bit 12`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dictionary of plain values; NaN is None."""
@@ -159,6 +166,8 @@ class BrokenOperator:
     """The names of the outputs that differ."""
     place: int = field(repr=False)
     """The place of the first of them in the order of execution."""
+    level: Level = Level.SHOWN
+    """Equal inputs and unequal outputs are shown; which of two ranks it is may be open."""
     bits: BitDifference | None = None
     """Which elements and bits of the first of them differ, between the first of `ranks` and another one; None
     if their elements are not in the store."""

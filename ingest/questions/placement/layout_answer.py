@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ingest.identities.evidence import Level
 from ingest.reader import notebook
 from ingest.reader.ranges import format_ranges, named_ranges
 from ingest.reader.snapshot import LeftOut
@@ -38,15 +39,20 @@ class PlacedKind:
 
 @dataclass(frozen=True, slots=True)
 class LayoutFinding:
-    """A tensor that ranks do not hold as they should."""
+    """What ranks hold and should not: one for each cause, where it is seen first."""
 
     step: int
     ranks: tuple[int, ...]
     """The ranks that it is about."""
     name: str
     kind: str
-    """`wrong shard`, `missing reduction`, `bias on every rank` or `optimizer state out of step`."""
+    """The cause: `missing reduction`, `doubled reduction`, `factor`, `wrong group`, `bias on every rank`,
+    `wrong shard`, `optimizer state out of step`, ...; `gradients differ` if it is not known."""
     text: str
+    """The identity of stored values that shows it, with its numbers."""
+    level: Level = Level.SHOWN
+    follows: int = 0
+    """How many more tensors, and steps of this one, have the same cause or differ as a consequence."""
 
     def __str__(self) -> str:
         """Describe the mistake in one line: what is wrong with which tensor, where."""
@@ -55,11 +61,9 @@ class LayoutFinding:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return {
-            "step": self.step,
+            **asdict(self),
             "ranks": list(self.ranks),
-            "name": self.name,
-            "kind": self.kind,
-            "text": self.text,
+            "cause": "" if self.level is Level.OPEN else self.kind,
         }
 
 

@@ -1,72 +1,613 @@
-"""What looks like a mistake in how ranks hold tensors, step by step."""
+"""What ranks hold and should not: identities of stored values that fail, or that hold where they must not.
+
+That a tensor is held otherwise than the same one of other layers is a reason to look at it, and no finding.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from ingest.questions.compare.held_tensors import HeldTensors, hold_together
-from ingest.questions.compare.runner import ThreadRunner
-from ingest.questions.compare.stored_steps import load_step
-from ingest.questions.placement.collective_results import find_collective_results
-from ingest.questions.placement.equal_holders import EqualHolders, equal_holders
+import numpy as np
+
+from ingest.identities.difference import DifferenceShape, shape_of_difference
+from ingest.identities.evidence import Level, named_difference
+from ingest.questions.divergence.agreement import Agreement
+from ingest.questions.placement.agree import MANY, PARAMETER, Kind, is_parameter_gradient, kind_of
 from ingest.questions.placement.layout_answer import LayoutFinding
-from ingest.questions.placement.misplaced import find_misplaced, gradients_of
-from ingest.questions.placement.optimizer_states import OptimizerStates
-from ingest.questions.placement.repeated_bias import find_repeated_biases
-from ingest.reader.snapshot import Snapshot
+from ingest.questions.placement.slot_kinds import SlotKind
+from ingest.questions.placement.states import OUT_OF_STEP, States
+from ingest.questions.placement.sums import (
+    Account,
+    Layer,
+    StepValues,
+    Summand,
+    accounts,
+    backward,
+    deviation,
+    forward,
+    layers_of,
+    of_parameter,
+    partitions_of,
+    readers_of,
+    summand_of,
+)
+from ingest.reader.parallel.mesh import replica_groups
+from ingest.reader.ranges import named_ranges
+from ingest.reader.step_statistics import StepStatistics
+from ingest.reader.text import counted
+from workers.store.consolidated.blocks import TensorKey
+
+#: Elements that are read of one run where nothing is suspected, and the most of one tensor.
+_BUDGET, _MOST = 8 * 1024 * 1024, 4 * 1024 * 1024
+#: How many tensors behind a partial sum are tried as its reduction; layers that read one tensor; and biases.
+_AHEAD, _READERS, _BIASES = 4, 4, 16
+#: Of what share of norm over size a mean is noise: four deviations of the roundoff of bfloat16.
+_NOISE = 4 * 2.0**-8
+_MISSING, _WRONG_GROUP = "missing reduction", "wrong group"
+
+
+@dataclass(frozen=True, slots=True)
+class _Mistake:
+    order: int
+    """Where in the order of execution."""
+    tensor: int
+    ranks: tuple[int, ...]
+    kind: str
+    level: Level
+    text: str
 
 
 class MistakeSearch:
-    """Looks at one step after the other."""
+    """Looks at the steps of a run, in order."""
 
-    def __init__(self) -> None:
-        self._states = OptimizerStates()
-
-    def find(
-        self, held: HeldTensors, holders_of: Mapping[int, EqualHolders], whole: Mapping[int, tuple[int, str]]
-    ) -> list[LayoutFinding]:
-        """Find probable mistakes in a step, in order of execution.
+    def __init__(
+        self,
+        statistics: StepStatistics,
+        seen: Agreement,
+        sums: Mapping[Kind, Kind] | None = None,
+        *,
+        thorough: bool = True,
+        asked: Collection[int] = (),
+    ) -> None:
+        """Begin.
 
         Args:
-            held: the tensors of the step.
-            holders_of: by tensor, which ranks hold the same bytes.
-            whole: by tensor, which tensor of all ranks its pieces make up, and how.
+            statistics: reads the steps.
+            seen: who holds the same in which step.
+            sums: by kind of tensor, the kind of the tensor that is the sum of it over the ranks.
+            thorough: compute sums where nothing is suspected, too, as far as the budget goes.
+            asked: steps of which sums are computed in any case.
         """
-        states = self._states.find(held, holders_of)
-        explained = {finding.name for finding in states}  # not also as a reduction that is missing
-        misplaced = find_misplaced(held, holders_of, whole)
-        findings = [
-            *(finding for finding in misplaced if finding.name not in explained),
-            *find_repeated_biases(held, holders_of),
-            *states,
+        self.snapshot, self.statistics, self.seen = statistics.snapshot, statistics, seen
+        self.sums = sums or {}
+        self.layers = layers_of(seen.keys)
+        self.kinds = [kind_of(key, 0) for key in seen.keys]
+        self.partial = [
+            place
+            for place, key in enumerate(seen.keys)
+            if self.kinds[place] in self.sums or "partial" in key.op_name
         ]
-        places = {key.name: place for place, key in reversed([*enumerate(held.keys)])}
-        return sorted(findings, key=lambda finding: places[finding.name])
+        self.left = _BUDGET if self.partial or (thorough and self.layers) else 0
+        self._thorough = thorough
+        self._states = States(seen.keys)
+        self.asked = {number for number, step in enumerate(self.snapshot.steps) if step in asked}
+        self.batch = _batch_of(seen.keys)
+        self.layers_read = _outputs_with_gradients(seen.keys)
+        self.beside = {
+            gradient: beside for layer in self.layers for gradient, beside in layer.learns_beside()
+        }
+        self._gradients = gradients_of_parameters(seen.keys)
+        self._apart = self._fed_apart()
 
+    def find(self) -> list[LayoutFinding]:
+        """Return one finding for each cause, where it is first in order of step and execution."""
+        found: dict[str, LayoutFinding] = {}
+        has_drifted = False
+        for number, step in enumerate(self.snapshot.steps):
+            has_drifted = has_drifted or self._drifts(number)
+            # What follows from parameters that drifted apart is for `divergence`.
+            unlike = [] if has_drifted else self._unlike(number)
+            unshared = {} if has_drifted else self._unshared(number, unlike)
+            mistakes = sorted(self._of_step(number, unlike, unshared), key=lambda mistake: mistake.order)
+            more = len({*unlike, *unshared} - {mistake.tensor for mistake in mistakes})
+            for mistake in mistakes:
+                name = self.seen.keys[mistake.tensor].name
+                if (known := found.get(mistake.kind)) is None:
+                    found[mistake.kind] = LayoutFinding(
+                        step, mistake.ranks, name, mistake.kind, mistake.text, mistake.level, more
+                    )
+                    more = 0
+                else:
+                    found[mistake.kind] = replace(known, follows=known.follows + 1)
+        return list(found.values())
 
-def find_mistakes(snapshot: Snapshot, steps: Sequence[int]) -> list[LayoutFinding]:
-    """Find probable mistakes in some steps, by step and in order of execution.
+    def _fed_apart(self) -> list[list[int]]:
+        """Return groups of ranks, by their places, each of which has batches of its own."""
+        if self.batch is None:
+            return []
+        ranks = self.snapshot.ranks
+        if told := replica_groups(self.snapshot.store.coordinates(ranks)):
+            return [[ranks.index(rank) for rank in group if rank in ranks] for group in told]
+        steps = range(len(self.seen.content))
+        apart = (step for step in steps if self.seen.is_distinct(step, self.batch))
+        return [np.flatnonzero(self.seen.labels(step, self.batch) >= 0).tolist() for step in apart][:1]
 
-    Elements are read of gradients that differ, and of partial sums; see `layout`.
+    def shares_batch(self, number: int) -> tuple[int, ...]:
+        """Return ranks that read the same batch in a step, and should have batches of their own."""
+        if self.batch is None or self.seen.constant[number, self.batch]:
+            return ()
+        labels = self.seen.labels(number, self.batch)
+        for group in self._apart:
+            for first in group:
+                same = [place for place in group if labels[place] == labels[first] >= 0]
+                if len(same) > 1:
+                    return tuple(self.snapshot.ranks[place] for place in same)
+        return ()
 
-    Raises:
-        DamagedStore: the index of a step is damaged.
-    """
-    search = MistakeSearch()
-    coordinates = snapshot.store.coordinates(snapshot.ranks)
-    findings: list[LayoutFinding] = []
-    with ThreadRunner() as runner:
-        for step in steps:
-            loaded = {
-                rank: load_step(snapshot.store, opened) for rank, opened in snapshot.of_step(step).items()
+    def _of_step(self, number: int, unlike: Sequence[int], unshared: Mapping[int, int]) -> Iterator[_Mistake]:
+        states = [*self._states.out_of_step(self.seen, self.statistics, number)]
+        # A program that adds a bias on every rank does so in every step.
+        has_budget = self.left > 0 and (self._thorough or not number)
+        if not any((unlike, unshared, states, has_budget, number in self.asked, self.shares_batch(number))):
+            return
+        step = _StepOfSums(self, number, unlike, unshared)
+        yield from (
+            step.mistake(state.tensor, state.ranks, OUT_OF_STEP, "shown", state.text) for state in states
+        )
+        yield from step.mistakes()
+
+    def _drifts(self, number: int) -> bool:
+        """Return whether ranks that held the same parameter one step before do not any more."""
+        parameters = np.flatnonzero(self.seen.kinds == SlotKind.PARAMETER).tolist() if number else []
+        return any(self.seen.splits(number - 1, place, place, later=1) for place in parameters)
+
+    def _unlike(self, number: int) -> list[int]:
+        """Return the tensors that differ from rank to rank where one expects that they do not.
+
+        That is, most of their kind do not, or the first of their kind, or the same one in the step before.
+        """
+        seen = self.seen
+        kinds: dict[Kind, list[int]] = {}
+        judged = seen.tells[number] & (seen.kinds != SlotKind.OPTIMIZER_OUTPUT)
+        for tensor in np.flatnonzero(judged).tolist():
+            if seen.holders(number, tensor) > 1:
+                kinds.setdefault(self.kinds[tensor], []).append(tensor)
+        unlike = []
+        for members in kinds.values():
+            other = [tensor for tensor in members if not seen.is_replicated(number, tensor)]
+            is_odd = self.is_mostly_shared(len(members), len(other)) or other[:1] != members[:1]
+            unlike += [
+                tensor for tensor in other if is_odd or (number and seen.is_replicated(number - 1, tensor))
+            ]
+        return unlike
+
+    @staticmethod
+    def is_mostly_shared(members: int, other: int) -> bool:
+        """Return whether so many of some members of a kind are shared that the others are odd."""
+        return members - other >= max(MANY, 2 * other)
+
+    def _unshared(self, number: int, unlike: Collection[int]) -> dict[int, int]:
+        """Return gradients that differ on ranks with the same parameter, if that differs afterwards.
+
+        By gradient, its parameter. Where no later step tells what the update did, most others must be the
+        same. Parts of a whole may begin with the same constant: then others of the kind must be the same.
+        """
+        seen, odd = self.seen, {*unlike}
+        shared = [
+            (gradient, parameter)
+            for gradient, parameter in self._gradients
+            if seen.holders(number, gradient) > 1 and (seen.tells[number, parameter] or gradient in odd)
+        ]
+        unshared = {gradient: own for gradient, own in shared if seen.splits(number, gradient, own)}
+        if number + 1 < len(seen.content):
+            return {
+                gradient: own for gradient, own in unshared.items() if seen.splits(number, own, own, later=1)
             }
-            if len(loaded) < 2:
+        # What differed in the step before, and led to nothing, was dumped before it was reduced.
+        unshared = {
+            gradient: own
+            for gradient, own in unshared.items()
+            if not number or not seen.splits(number - 1, gradient, own)
+        }
+        return unshared if len(shared) - len(unshared) >= MANY * len(unshared) else {}
+
+    def shared_gradients(self, number: int) -> int:
+        """Return how many gradients are the same on all ranks, which hold the same parameter."""
+        pairs = (pair for pair in self._gradients if self.seen.is_replicated(number, pair[1]))
+        return sum(self.seen.is_replicated(number, gradient) for gradient, _ in pairs)
+
+
+class _StepOfSums:
+    """One step: what its tensors are the sums of."""
+
+    def __init__(
+        self, search: MistakeSearch, number: int, unlike: Sequence[int], unshared: Mapping[int, int]
+    ) -> None:
+        self._search, self._number = search, number
+        self._unlike, self._unshared = frozenset(unlike), unshared
+        self._is_free = bool(unlike or unshared or number in search.asked)
+        self._seen, self._keys = search.seen, search.seen.keys
+        self._block = search.statistics.block(search.snapshot.steps[number])
+        self._values = StepValues(search.snapshot, self._block)
+        self._coordinates = search.snapshot.store.coordinates(search.snapshot.ranks)
+
+    def mistake(self, tensor: int, ranks: Sequence[int], kind: str, level: str, text: str) -> _Mistake:
+        """Return what is wrong with a tensor, at its place in the order of execution."""
+        return _Mistake(self._order(tensor), tensor, tuple(ranks), kind, Level(level), text)
+
+    def _order(self, tensor: int) -> int:
+        """Return where a tensor is in the order of execution; the gradient of a parameter, with its layer."""
+        tensor = self._search.beside.get(tensor, tensor)
+        rows = self._block.row[:, tensor]
+        return int(rows[rows >= 0].min(initial=1 << 30))
+
+    def _ranks(self, *tensors: int) -> tuple[int, ...]:
+        """Return the ranks that have all of these tensors, if they are several and the budget allows it."""
+        if min(tensors) < 0:
+            return ()
+        ranks = sorted(set.intersection(*({*self._values.holders(tensor)} for tensor in tensors)))
+        rows = [self._block.ranks.index(rank) for rank in ranks]
+        size = float(np.nansum(self._block.statistic("count")[np.ix_(rows, tensors)]))
+        if len(ranks) < 2 or not 0 < size <= _MOST * len(ranks):
+            return ()
+        if not self._is_free:
+            self._search.left -= int(size)
+        return tuple(ranks) if self._is_free or self._search.left >= 0 else ()
+
+    def _ways(
+        self, tensor: int, ranks: Sequence[int], summands: Sequence[Summand | None], bias: int = -1
+    ) -> list[tuple[Account, ...]]:
+        """Return the ways in which a tensor is the sum of summands, and of a bias that is not zero."""
+        results = self._values.by_rank(ranks, tensor)
+        known = [summand for summand in summands if summand is not None]
+        if results is None or not known or len(known) < len(summands):
+            return []
+        biases = self._values.by_rank(ranks, bias)
+        if biases is not None and not all(own.any() for own in biases.values()):
+            biases = None
+        return accounts(results, known, biases, partitions_of(ranks, self._coordinates))
+
+    def _holds_same(self, tensor: int, ranks: Sequence[int]) -> bool:
+        return len({self._values.content(rank, tensor) for rank in ranks}) == 1
+
+    def mistakes(self) -> list[_Mistake]:
+        """Return what sums show; or the first difference alone, if it is before all of that."""
+        shown = [*self.inputs(), *self.outputs(), *self.passed_back(), *self.parameter_gradients()]
+        shown += self.behind_partial()
+        first = min((mistake.order for mistake in shown), default=1 << 30)
+        before = [mistake for mistake in self.first_difference() if mistake.order < first]
+        return before if before and (not shown or before[0].level is not Level.OPEN) else shown
+
+    def inputs(self) -> Iterator[_Mistake]:
+        """Yield that ranks read the same batch which should have batches of their own."""
+        if ranks := self._search.shares_batch(self._number):
+            text = f"{named_ranges('rank', ranks)} read the same bytes, and are fed apart elsewhere"
+            yield self.mistake(self._search.batch or 0, ranks, "same batch on two ranks", "shown", text)
+
+    def outputs(self) -> Iterator[_Mistake]:
+        """Yield outputs of linear layers that are not the sum that they should be."""
+        with_bias: Counter[Kind] = Counter()
+        without: list[tuple[Layer, tuple[int, ...]]] = []
+        for layer in self._search.layers:
+            ranks = self._ranks(layer.input, layer.weight, layer.output)
+            product = forward(self._values, layer, ranks) if ranks else None
+            ways = [way for (way,) in self._ways(layer.output, ranks, [product], layer.bias)]
+            healthy = [way for way in ways if way.factor == 1 and way.is_biased_once]
+            if healthy:
+                with_bias[self._search.kinds[layer.output]] += layer.bias >= 0
+                yield from self._reduced(layer, ranks, healthy)
+            elif ways:
+                way = min(ways, key=lambda way: (way.factor != 1, way.size))
+                if way.factor == 1 and not way.biases:
+                    without.append((layer, ranks))
+                else:
+                    kind, text = _wrong_sum(way, self._keys[layer.bias].name)
+                    yield self.mistake(layer.output, ranks, kind, "shown", text)
+            elif product is not None and self._computes_alone(layer, ranks):
+                yield from self._deviating(layer.output, ranks, product, layer.bias)
+        for layer, ranks in without:
+            others = with_bias[self._search.kinds[layer.output]]
+            if others >= MANY:
+                text = f"it is the product of its input and weight, without {self._keys[layer.bias].name}, "
+                text += f"which {counted(others, 'other layer')} of its kind add"
+                yield self.mistake(layer.output, ranks, "operator computes something else", "likely", text)
+
+    def _computes_alone(self, layer: Layer, ranks: Sequence[int]) -> bool:
+        """Return whether each input meets each part of a weight: then nothing is to be added up over ranks.
+
+        An output that is added up may have been dumped while that was under way.
+        """
+        inputs, parts = (
+            len({self._values.content(rank, place) for rank in ranks})
+            for place in (layer.input, layer.weight)
+        )
+        return inputs * parts == len(ranks)
+
+    def _deviating(
+        self, tensor: int, ranks: tuple[int, ...], own: Summand, bias: int = -1
+    ) -> Iterator[_Mistake]:
+        """Yield that a tensor is what its operands give, but for few elements of some ranks."""
+        results, biases = self._values.by_rank(ranks, tensor), self._values.by_rank(ranks, bias)
+        partitions = partitions_of(ranks, self._coordinates)
+        found = deviation(results, own, biases, partitions) if results else None
+        if found is not None:
+            where = named_ranges("rank", found.ranks)
+            text = f"on {where}, it is not what its operands give: {found.difference}"
+            yield self.mistake(tensor, found.ranks, named_difference(found.difference), "shown", text)
+
+    def _reduced(self, layer: Layer, ranks: tuple[int, ...], ways: Sequence[Account]) -> Iterator[_Mistake]:
+        """Yield that an output was not summed where it should be, or over the wrong ranks."""
+        if any(way.size == 1 for way in ways):
+            if self._is_shared_elsewhere(layer.output):
+                text = "it is what each rank computes of its own input and weight: nothing was added up over "
+                yield self.mistake(layer.output, ranks, _MISSING, "shown", f"{text}the ranks")
+        elif wrong := self._mixes(ways[0], layer.weight, layer.input):
+            text = f"it is the sum over {named_ranges('rank', wrong)}, which hold the same weight and "
+            yield self.mistake(layer.output, ranks, _WRONG_GROUP, "shown", f"{text}other inputs")
+
+    def _is_shared_elsewhere(self, output: int) -> bool:
+        """Return whether ranks hold most others of a kind alike, and not this one."""
+        kinds, seen = self._search.kinds, self._seen
+        alike = [place for place, kind in enumerate(kinds) if kind == kinds[output]]
+        held = [place for place in alike if seen.holders(self._number, place) > 1]
+        other = [place for place in held if not seen.is_replicated(self._number, place)]
+        return output in other and self._search.is_mostly_shared(len(held), len(other))
+
+    def _mixes(self, way: Account, weight: int, other: int) -> tuple[int, ...]:
+        """Return ranks that were added up, and hold the same weight and other values beside it."""
+        groups = way.groups if way.size > 1 else ()
+        is_mixed = (not self._holds_same(other, g) and self._holds_same(weight, g) for g in groups)
+        return next((group for group, mixed in zip(groups, is_mixed, strict=True) if mixed), ())
+
+    def passed_back(self) -> Iterator[_Mistake]:
+        """Yield gradients of what linear layers read that are not the sum of what these pass back."""
+        for output, gradient in self._search.layers_read:
+            ranks = self._ranks(output, gradient)
+            readers = [*readers_of(self._values, self._search.layers, output, ranks[0])] if ranks else []
+            if 0 < len(readers) <= _READERS:
+                parts = [backward(self._values, layer, ranks) for layer in readers]
+                ways = self._ways(gradient, ranks, parts)
+                yield from self._judged(output, gradient, ranks, readers, ways)
+
+    def _judged(
+        self,
+        output: int,
+        gradient: int,
+        ranks: tuple[int, ...],
+        readers: Sequence[Layer],
+        ways: Sequence[tuple[Account, ...]],
+    ) -> Iterator[_Mistake]:
+        healthy = next((way for way in ways if all(account.factor == 1 for account in way)), None)
+        if healthy is None:
+            for account in [account for account in ways[0] if account.factor != 1][:1] if ways else ():
+                kind, text = _wrong_sum(account, "")
+                yield self.mistake(gradient, ranks, kind, "shown", text)
+            return
+        for layer, account in zip(readers, healthy, strict=True):
+            if account.size == 1 and self._is_partial(output, gradient, layer, ranks):
+                text = (
+                    f"{named_ranges('rank', ranks)} hold the same {self._keys[output].name}, and of its "
+                    f"gradient each has what its part of {layer.path} passes back: it was not added up"
+                )
+                yield self.mistake(gradient, ranks, _MISSING, "shown", text)
+                return
+            wrong = self._mixes(account, layer.weight, layer.output_gradient)
+            if wrong and not self._is_lone_copy(layer.weight):
+                over = named_ranges("rank", wrong)
+                text = f"what {layer.path} passes back was added up over {over}, which hold the same weight"
+                yield self.mistake(gradient, ranks, _WRONG_GROUP, "shown", text)
+                return
+
+    def _is_partial(self, output: int, gradient: int, layer: Layer, ranks: Sequence[int]) -> bool:
+        """Return whether parts of a gradient must be added up: shared parameters get unequal ones if not."""
+        is_shared = self._holds_same(output, ranks) and not self._holds_same(layer.weight, ranks)
+        return is_shared and bool(self._unshared) and not self._holds_same(gradient, ranks)
+
+    def parameter_gradients(self) -> Iterator[_Mistake]:
+        """Yield gradients that differ on ranks which hold the same parameter, and are those of each alone."""
+        found, are_reduced = [], not {*self._unlike} - {*self._unshared}
+        for layer in self._search.layers:
+            pairs = ((layer.weight, layer.weight_gradient), (layer.bias, layer.bias_gradient))
+            for parameter, gradient in pairs:
+                ranks = self._ranks(parameter, gradient, layer.output_gradient)
+                own = (
+                    of_parameter(self._values, layer, ranks, bias=parameter == layer.bias) if ranks else None
+                )
+                ways = [way for (way,) in self._ways(gradient, ranks, [own])]
+                if gradient in self._unshared:
+                    found += [*self._unreduced(parameter, gradient, ranks, ways[:1])]
+                elif ways and all(way.size > 1 for way in ways):
+                    are_reduced = True
+                elif own is not None and not ways:
+                    yield from self._deviating(gradient, ranks, own)
+        # Where nothing is reduced, all ranks compute the same: what differs follows from something before.
+        yield from (mistake for mistake in found if are_reduced or mistake.kind != _MISSING)
+
+    def _unreduced(
+        self, parameter: int, gradient: int, ranks: tuple[int, ...], ways: Sequence[Account]
+    ) -> Iterator[_Mistake]:
+        name, hold = self._keys[parameter].name, f"{named_ranges('rank', ranks)} hold the same"
+        for way in ways:
+            wrong = [group for group in way.groups if not self._holds_same(parameter, group)]
+            if self._is_lone_copy(parameter):
+                text = (
+                    f"{hold} bytes, and gradients that are not those of replicas; of all others of its kind, "
+                )
+                yield self.mistake(parameter, ranks, "wrong shard", "likely", f"{text}each rank has a part")
+            elif way.size > 1 and wrong:
+                text = (
+                    f"it was added up over {named_ranges('rank', wrong[0])}, which hold other parts of {name}"
+                )
+                yield self.mistake(gradient, ranks, _WRONG_GROUP, "shown", text)
+            else:
+                own = "each rank has that of its own inputs"
+                some = f"it was added up over {named_ranges('rank', way.groups[0])}"
+                text = f"{hold} {name}, and {own if way.size == 1 else some} alone"
+                yield self.mistake(gradient, ranks, _MISSING, "shown", text)
+
+    def _is_lone_copy(self, parameter: int) -> bool:
+        """Return whether ranks hold different parts of all other parameters of its kind."""
+        others = [
+            self._seen.is_distinct(self._number, place)
+            for place, kind in enumerate(self._search.kinds)
+            if kind == self._search.kinds[parameter]
+            and place != parameter
+            and self._seen.holders(self._number, place) > 1
+        ]
+        return len(others) >= MANY and all(others)
+
+    def behind_partial(self) -> Iterator[_Mistake]:
+        """Yield tensors soon after partial sums that are not their sum."""
+        order = np.array([self._order(tensor) for tensor in range(len(self._keys))])
+        for part in self._search.partial:
+            target = self._search.sums.get(self._search.kinds[part])
+            if not self._seen.is_distinct(self._number, part):
                 continue
-            held = hold_together(step, loaded, coordinates)
-            holders_of = equal_holders(held)
-            gradients = gradients_of(held, holders_of)
-            asked = gradients.differing if gradients.are_suspect else ()
-            findings += search.find(
-                held, holders_of, find_collective_results(held, holders_of, runner, asked)
-            )
-    return findings
+            behind = np.flatnonzero((order > order[part]) & (order <= order[part] + _AHEAD))
+            for other in sorted(behind.tolist(), key=order.__getitem__):
+                ranks = self._ranks(part, other) if target in (None, self._search.kinds[other]) else ()
+                if ranks and target is not None and self._is_own(part, other, ranks) and self._is_read(other):
+                    text = f"each rank has its own {self._keys[part].name}, which is a partial sum elsewhere"
+                    yield self.mistake(other, ranks, _MISSING, "shown", text)
+                elif ranks and self._seen.is_replicated(self._number, other):
+                    if self._has_rest(part, other):
+                        yield from self._beside_bias(part, other, ranks)
+                elif ranks and self._is_shared_elsewhere(other):
+                    yield from self._beside_bias(part, other, ranks)
+                else:
+                    continue
+                break
+
+    def _is_own(self, part: int, other: int, ranks: Sequence[int]) -> bool:
+        return all(self._values.content(rank, part) == self._values.content(rank, other) for rank in ranks)
+
+    def _is_read(self, tensor: int) -> bool:
+        """Return whether anything but another sum differs after a tensor: else it was not reduced yet."""
+        after = (other for other in self._unlike if self._order(other) > self._order(tensor))
+        return any(self._search.kinds[other] not in self._search.sums.values() for other in after)
+
+    def _has_rest(self, part: int, other: int) -> bool:
+        """Return whether the mean of a tensor is not that of the sum of its parts, but for rounding."""
+        mean, norm, count = (self._block.statistic(name) for name in ("mean", "l2_norm", "count"))
+        row = int(self._block.present[:, other].argmax())
+        rest = float(mean[row, other] - np.nansum(mean[:, part]))
+        return not abs(rest) <= _NOISE * float(norm[row, other]) / max(float(count[row, other]), 1.0)
+
+    def _beside_bias(self, part: int, other: int, ranks: tuple[int, ...]) -> Iterator[_Mistake]:
+        """Yield that a bias is several times beside the sum of parts, or once beside each rank's own part."""
+        parts, results = (self._values.by_rank(ranks, tensor) for tensor in (part, other))
+        summand = summand_of(parts, results) if parts and results else None
+        if summand is None or results is None or self._ways(other, ranks, [summand]):
+            return
+        counts = self._block.statistic("count")[self._block.ranks.index(ranks[0])]
+        biases = [
+            place
+            for place, key in enumerate(self._keys)
+            if is_bias(key) and counts[place] == results[ranks[0]].shape[-1]
+        ]
+        for bias in biases[:_BIASES]:
+            ways = [way for (way,) in self._ways(other, ranks, [summand], bias) if way.factor == 1]
+            if any(way.size == 1 and way.biases for way in ways):
+                text = f"each rank has its own {self._keys[part].name} and {self._keys[bias].name}"
+                yield self.mistake(
+                    other, ranks, _MISSING, "shown", f"{text}: nothing was added up over the ranks"
+                )
+                return
+            if [way.biases > 1 for way in ways] == [True]:
+                kind, text = _wrong_sum(ways[0], self._keys[bias].name)
+                yield self.mistake(other, ranks, kind, "shown", text)
+                return
+
+    def first_difference(self) -> Iterator[_Mistake]:
+        """Yield the first tensor that ranks should share and do not, if the parameters that they share drift.
+
+        Two tensors of which most elements are equal do not differ by chance, whatever comes after. What
+        differs and has no consequence was dumped while its reduction was under way.
+        """
+        suspects = sorted({*self._unlike, *self._unshared}, key=self._order) if self._unshared else []
+        for tensor in suspects[:1]:
+            parameter = self._unshared.get(tensor)
+            difference = self._difference(tensor, parameter)
+            cause = "" if difference is None else named_difference(difference)
+            ranks = self._values.holders(tensor)
+            text = f"{named_ranges('rank', ranks)} hold other bytes"
+            if parameter is not None:
+                text += f", and the same {self._keys[parameter].name}"
+            text += f": {difference}" if difference else ""
+            if cause:
+                yield self.mistake(tensor, ranks, cause, "shown", text)
+            elif parameter is None or difference is None:
+                yield self.mistake(tensor, ranks, "ranks differ", "open", text)
+            else:
+                same = counted(self._search.shared_gradients(self._number), "other gradient")
+                yield self.mistake(
+                    tensor, ranks, _MISSING, "likely", f"{text}; the same on all ranks: {same}"
+                )
+
+    def _difference(self, tensor: int, parameter: int | None) -> DifferenceShape | None:
+        """Return how two ranks differ that hold the same parameter, or that should hold the same."""
+        labels = self._seen.labels(self._number, tensor)
+        held = tuple(np.flatnonzero(labels >= 0).tolist())
+        apart = held if parameter is None else self._seen.splits(self._number, tensor, parameter)
+        other = next(place for place in apart if labels[place] != labels[apart[0]])
+        all_ranks = self._search.snapshot.ranks
+        pair = self._values.by_rank([all_ranks[apart[0]], all_ranks[other]], tensor)
+        first, second = pair.values() if pair else (None, None)
+        if first is None or second is None or (first.shape, first.dtype) != (second.shape, second.dtype):
+            return None
+        return shape_of_difference(first, second)
+
+
+def _wrong_sum(way: Account, bias: str) -> tuple[str, str]:
+    """Return what is wrong with a sum, and a sentence."""
+    over = named_ranges("rank", way.groups[0])
+    if way.biases > 1:
+        text = (
+            f"it is the sum over {over} and {way.biases} times {bias}: every rank adds the bias before the "
+        )
+        return "bias on every rank", f"{text}reduction"
+    if way.factor > 1:
+        return "doubled reduction", f"it is {way.factor:.4g} times the sum over {over}: it was reduced twice"
+    return "factor", f"it is {way.factor:.4g} times the sum over {over}: averaged where it should be summed"
+
+
+def _batch_of(keys: Sequence[TensorKey]) -> int | None:
+    """Return what the first module reads, by its place."""
+    modules = (place for place, key in enumerate(keys) if key.op_type.startswith("Module"))
+    return next((place for place in modules if keys[place].io == "input"), None)
+
+
+def _outputs_with_gradients(keys: Sequence[TensorKey]) -> list[tuple[int, int]]:
+    """Return outputs of modules, and the gradients of these, by their places."""
+    gradients = {key.op_name: place for place, key in enumerate(keys) if key.op_type == "Gradient"}
+    outputs = (
+        (place, gradients.get(f"{key.op_name}.output", -1))
+        for place, key in enumerate(keys)
+        if key.op_type.startswith("Module") and (key.io, key.slot, key.occurrence) == ("output", 0, 0)
+    )
+    return [(output, gradient) for output, gradient in outputs if gradient >= 0]
+
+
+def gradients_of_parameters(keys: Sequence[TensorKey]) -> list[tuple[int, int]]:
+    """Return gradients and their parameters, by their places."""
+    places = {key: place for place, key in enumerate(keys)}
+    gradients = (place for place, key in enumerate(keys) if is_parameter_gradient(key))
+    named = (
+        (place, [other for other in parameters_of(keys[place]) if other in places]) for place in gradients
+    )
+    return [(place, places[known[0]]) for place, known in named if known]
+
+
+def is_bias(key: TensorKey) -> bool:
+    """Return whether a tensor is a bias, by its name."""
+    name = f"{key.op_type}.{key.op_name}".lower()
+    return "bias" in name and "grad" not in name
+
+
+def parameters_of(gradient: TensorKey) -> list[TensorKey]:
+    """Return the possible names of the parameter of a gradient."""
+    names = (gradient.op_name.replace(mark, "", 1) for mark in ("grad.", "grad__"))
+    candidates = [gradient._replace(op_type=PARAMETER), *(gradient._replace(op_name=name) for name in names)]
+    return [key for key in candidates if key != gradient]

@@ -6,37 +6,54 @@ ranks are replicas if they share more than half of their parameters, and more th
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from ingest.questions.placement.agree import is_parameter
+from ingest.questions.placement.slot_kinds import SlotKind, slot_kind_of
+from workers.store.consolidated.blocks import Block, TensorAxis
+
 #: The share of parameters, and of their elements, that two replicas have in common.
 MOST = 0.5
+#: Steps that are looked at, and parameters of each, evenly over all: the cost grows with the square of ranks.
+_STEPS, _PARAMETERS = 2, 64
 
 
 class ReplicaCounts:
-    """Counts what ranks have in common, tensor by tensor."""
+    """Counts what ranks have in common in the first steps."""
 
-    def __init__(self, ranks: Sequence[int]) -> None:
-        """Begin with ranks that have nothing in common."""
-        self._ranks = list(ranks)
+    def __init__(self, ranks: Sequence[int], axis: TensorAxis) -> None:
+        """Begin with ranks that have nothing in common; `axis` has the tensors of the steps."""
+        self._ranks, self._axis, self._steps = list(ranks), axis, 0
         shape = (2, len(self._ranks), len(self._ranks))  # tensors, elements
         self._equal: npt.NDArray[np.float64] = np.zeros(shape)
         self._shared: npt.NDArray[np.float64] = np.zeros(shape)
 
-    def add(self, contents: dict[int, Hashable], size: int) -> None:
-        """Count a parameter that is not constant: what each rank holds that has it, and its elements."""
-        numbers: dict[Hashable, int] = {}
-        labels = np.full(len(self._ranks), -1)
-        for place, rank in enumerate(self._ranks):
-            if rank in contents:
-                labels[place] = numbers.setdefault(contents[rank], len(numbers))
-        has = labels >= 0
-        both = has[:, None] & has[None, :]
-        weights = np.array([1.0, float(size)])[:, None, None]
-        self._shared += weights * both
-        self._equal += weights * (both & (labels[:, None] == labels[None, :]))
+    def visit(self, block: Block) -> None:
+        """Count parameters of a step that are not constant; nothing after the first steps that have some."""
+        if self._steps == _STEPS:
+            return
+        low, high, size = (block.statistic(name) for name in ("min", "max", "count"))
+        known = block.present & block.digest.any(axis=2)
+        with np.errstate(invalid="ignore"):
+            tells = ((low < high) & known).any(axis=0)
+        places = [
+            place
+            for place in np.flatnonzero(tells).tolist()
+            if slot_kind_of(self._axis[place]) is SlotKind.PARAMETER or is_parameter(self._axis[place])
+        ]
+        self._steps += bool(places)
+        own = [self._ranks.index(rank) for rank in block.ranks]
+        for place in places[:: -(-len(places) // _PARAMETERS) or 1]:
+            content = block.digest[:, place]
+            same = (content[:, None] == content[None]).all(axis=2) & known[:, place]
+            weights = np.array([1.0, float(np.nanmax(size[:, place]))])[:, None, None]
+            both = np.ix_([0, 1], own, own)
+            has = block.present[:, place]
+            self._shared[both] += weights * (has[:, None] & has[None])
+            self._equal[both] += weights * (same & has[:, None] & has[None])
 
     def groups(self) -> list[tuple[int, ...]]:
         """Return the groups of ranks that are replicas, of two and more, in order."""

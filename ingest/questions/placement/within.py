@@ -7,36 +7,35 @@ make up: a sum that was reduced, or shards that were gathered. What neither show
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from ingest.questions.compare.held_tensors import HeldTensors, hold_together
-from ingest.questions.compare.runner import PairRunner, ThreadRunner
-from ingest.questions.compare.selection import Selection
-from ingest.questions.compare.step_tensors import StepTensors
-from ingest.questions.compare.stored_steps import StoreSource
-from ingest.questions.placement.agree import Kind, is_parameter, kind_of
+from ingest.questions.compare.runner import ThreadRunner
+from ingest.questions.compare.stored_steps import load_step
+from ingest.questions.divergence.agreement import ABSENT, Agreement, observe
+from ingest.questions.placement.agree import Kind, kind_of
 from ingest.questions.placement.collective_results import find_collective_results, is_removed
-from ingest.questions.placement.equal_holders import EqualHolders, equal_holders, is_constant
-from ingest.questions.placement.layout_answer import LayoutFinding, PlacedKind, RunLayout
+from ingest.questions.placement.layout_answer import PlacedKind, RunLayout
 from ingest.questions.placement.mistakes import MistakeSearch
 from ingest.questions.placement.replicas import ReplicaCounts
 from ingest.reader.catalog import Catalog
 from ingest.reader.ranges import format_ranges
-from ingest.reader.snapshot import PARTIAL_HINT, LeftOut, refuse_url
+from ingest.reader.snapshot import PARTIAL_HINT, Snapshot, ask_of_undamaged, refuse_url, take_snapshot
+from ingest.reader.step_statistics import StepStatistics
 from workers.errors import DamagedStore, UsageError
-
-_OWN, _OPEN = "each rank its own", "?"
 
 
 def layout(store: Catalog, step: int | None = None, *, include_partial: bool = False) -> RunLayout:
-    """Find the layout of a run: how its ranks hold its tensors, and what looks like a mistake.
+    """Find the layout of a run: how its ranks hold its tensors, and mistakes that values show.
 
-    Digests decide, and what the dump tells. Of tensors that differ from rank to rank, the elements are read
-    once for each of at most three tensors that they may make up; of large ones, parts. Where `gc` has removed
-    them, marginals tell it, if the step has any: estimated. Biases that ranks repeat are not found then.
+    Digests decide, and what the dump tells. Of tensors that differ from rank to rank, the statistics of at
+    most three tensors that they may make up are compared, and then elements, once for each kind of tensor; of
+    large ones, parts. Where `gc` has removed them, marginals tell it, if the step has any: estimated. What
+    linear layers give is computed where ranks differ in a way that needs a reason; elsewhere, for the
+    first 8 Mi elements.
 
     Args:
         store: the store.
@@ -48,132 +47,139 @@ def layout(store: Catalog, step: int | None = None, *, include_partial: bool = F
         DamagedStore: no step can be read on two ranks.
     """
     refuse_url(store)
-    source = StoreSource(Selection(store.url, None, step), store, include_partial=include_partial)
-    ranks = sorted({key.rank for key in source.keys})
-    if len(ranks) < 2:
-        raise UsageError(
-            f"{store.url}: only rank {format_ranges(ranks)} has complete steps: a layout takes several ranks",
-            hint=PARTIAL_HINT if source.left_out else "`dump-ingest ls` lists all ranks and steps.",
-        )
-    steps = sorted({key.step for key in source.keys if key.step is not None})
-    search = _LayoutSearch(ranks)
-    left_out = list(source.left_out)
+    chosen = take_snapshot(store, None, step, include_partial=include_partial)
+    return ask_of_undamaged(chosen, _layout_of)
+
+
+def _layout_of(snapshot: Snapshot) -> RunLayout:
+    url, ranks = snapshot.store.url, tuple(snapshot.ranks)
+    hint = PARTIAL_HINT if snapshot.left_out else "`dump-ingest ls` lists all ranks and steps."
+    shared = snapshot.only(steps=[step for step in snapshot.steps if len(snapshot.of_step(step)) > 1])
+    if not shared.steps:
+        damaged = [left for left in snapshot.left_out if left.is_damaged]
+        first = f" ({(damaged or snapshot.left_out)[0]})" if snapshot.left_out else ""
+        if damaged:
+            raise DamagedStore(f"{url}: no step can be read on two ranks{first}")
+        if len(ranks) < 2:
+            text = f"only rank {format_ranges(ranks)} has complete steps: a layout takes several ranks"
+            raise UsageError(f"{url}: {text}", hint=hint)
+        raise UsageError(f"{url}: no step has tensors on two ranks{first}", hint=hint)
+    statistics = StepStatistics(shared)
+    replicas = ReplicaCounts(ranks, statistics.axis)
+    seen = observe(statistics, ranks, replicas.visit)
+    table = _Kinds(seen, ranks)
+    missing = {*range(len(seen.keys))}
     with ThreadRunner() as runner:
-        for number in steps:
-            held = _load(source, number, left_out)
-            if len(held) > 1:
-                search.add(hold_together(number, held, store.coordinates(ranks)), runner)
-    if not search.kinds:
-        _refuse_nothing(store.url, left_out)
+        # The first step that has a tensor stands for all: later ones are held against it by digests.
+        while missing:
+            has = [
+                np.isin(seen.content[number], table.absent, invert=True)[[*missing]].sum()
+                for number in range(len(shared.steps))
+            ]
+            number = int(np.argmax(has))
+            opened = shared.of_step(shared.steps[number])
+            loaded = {rank: load_step(shared.store, one) for rank, one in opened.items()}
+            held = hold_together(shared.steps[number], loaded, shared.store.coordinates(ranks))
+            places = [statistics.axis.place(key) or 0 for key in held.keys]
+            table.add(held, places, find_collective_results(held, seen, number, places, runner), missing)
+            missing -= {*places}
+            if not has[number]:
+                break
+    findings = MistakeSearch(statistics, seen, table.sums).find()
     return RunLayout(
-        store=store.url,
-        ranks=tuple(ranks),
-        steps=tuple(steps),
-        kinds=tuple(search.placed()),
-        findings=tuple(search.findings),
-        replicas=tuple(search.replicas.groups()),
-        left_out=tuple(left_out),
-        removed=search.removed,
+        store=url,
+        ranks=ranks,
+        steps=tuple(shared.steps),
+        kinds=tuple(table.placed()),
+        findings=tuple(findings),
+        replicas=tuple(replicas.groups()),
+        left_out=snapshot.left_out,
+        removed=table.removed,
     )
 
 
-def _refuse_nothing(url: str, left_out: Sequence[LeftOut]) -> None:
-    """Raise why no step has tensors of two ranks."""
-    damaged = [left for left in left_out if left.is_damaged]
-    if damaged:
-        raise DamagedStore(f"{url}: no step can be read on two ranks ({damaged[0]})")
-    first = f" ({left_out[0]})" if left_out else ""
-    raise UsageError(
-        f"{url}: no step has tensors on two ranks{first}",
-        hint=PARTIAL_HINT if left_out else "`dump-ingest ls` lists all ranks and steps.",
-    )
+class _Kinds:
+    """How each kind of tensor is held: the same operator in all layers and steps."""
 
-
-def _load(source: StoreSource, step: int, left_out: list[LeftOut]) -> dict[int, StepTensors]:
-    loaded = {}
-    for key in (key for key in source.keys if key.step == step):
-        try:
-            loaded[key.rank] = source.load(key)
-        except DamagedStore as exc:
-            left_out.append(LeftOut.damaged(key, exc.message))
-    return loaded
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One kind of tensor, as it was held the first time."""
-
-    name: str
-    ranks: tuple[int, ...]
-    placement: str
-    why: str
-
-
-class _LayoutSearch:
-    """What is known after some steps."""
-
-    def __init__(self, ranks: Sequence[int]) -> None:
-        self.replicas = ReplicaCounts(ranks)
-        self.kinds: dict[tuple[Kind, str], _Row] = {}
-        """By kind and placement."""
-        self.findings: list[LayoutFinding] = []
-        self.removed = 0
+    def __init__(self, seen: Agreement, ranks: Sequence[int]) -> None:
+        self._seen, self._ranks = seen, ranks
+        self._rows: dict[tuple[Kind, str], PlacedKind] = {}
         self._counts: Counter[tuple[Kind, str]] = Counter()
-        self._mistakes = MistakeSearch()
+        self.sums: dict[Kind, Kind] = {}
+        """By kind of partial sums, the kind of what they are summed to."""
+        self.removed = 0
+        """Tensors, counted in each step, that stay open because their elements were removed."""
+        self.absent = [
+            pattern for pattern, labels in enumerate(seen.patterns.all) if (labels == ABSENT).all()
+        ]
 
-    def add(self, held: HeldTensors, runner: PairRunner) -> None:
-        """Take in one step over all ranks."""
-        holders_of = equal_holders(held)
-        whole = find_collective_results(held, holders_of, runner)
-        for number in range(len(held.keys)):
-            ranks = tuple(holder.rank for holder in held.holders[number])
-            placement, why = self._known(held, number, holders_of[number], whole)
-            key = kind_of(held.keys[number], len(held.shapes(number)[0])), placement
-            self.kinds.setdefault(key, _Row(held.keys[number].name, ranks, placement, why))
-            self._counts[key] += 1
-            self._note_parameter(held, number)
-        self.findings += self._mistakes.find(held, holders_of, whole)
+    def add(
+        self,
+        held: HeldTensors,
+        places: Sequence[int],
+        whole: Mapping[int, tuple[int, str]],
+        wanted: set[int],
+    ) -> None:
+        """Take in the tensors of a step that are wanted, with what their pieces make up."""
+        for number, place in enumerate(places):
+            if place not in wanted:
+                continue
+            if number in whole and whole[number][1] == "partial sum":
+                self.sums[kind_of(held.keys[number], 0)] = kind_of(held.keys[whole[number][0]], 0)
+            patterns: list[int] = self._seen.content[:, place].tolist()
+            for pattern, count in Counter(patterns).items():
+                if pattern in self.absent:
+                    continue
+                step = patterns.index(pattern)
+                placement, why = self._known(held, number, step, place, whole)
+                self.removed += count * (placement == _OWN and held.is_removed(number))
+                key = kind_of(held.keys[number], len(held.shapes(number)[0])), placement
+                holders = tuple(
+                    self._ranks[own]
+                    for own in np.flatnonzero(self._seen.labels(step, place) != ABSENT).tolist()
+                )
+                self._rows.setdefault(key, PlacedKind(held.keys[number].name, holders, placement, why, 0))
+                self._counts[key] += count
 
     def _known(
-        self, held: HeldTensors, number: int, by_digests: EqualHolders, whole: dict[int, tuple[int, str]]
+        self, held: HeldTensors, number: int, step: int, place: int, whole: Mapping[int, tuple[int, str]]
     ) -> tuple[str, str]:
         """Return the placement of a tensor, and what shows it."""
-        if len(held.holders[number]) == 1:
+        seen = self._seen
+        if seen.holders(step, place) == 1:
             return "whole", "one rank has it"
         if told := held.told(number):
             return ", ".join(f"{name}: {kind}" for name, kind in told.items()), "told"
+        if not seen.is_known(step, place):
+            return "?", "bytes are not known: only statistics were dumped"
+        if seen.is_distinct(step, place):
+            return self._apart(held, number, whole)
+        if seen.is_replicated(step, place):
+            return "replicated", "equal bytes"
+        labels = seen.labels(step, place)
+        groups = [
+            format_ranges(self._ranks[own] for own in np.flatnonzero(labels == label).tolist())
+            for label in np.unique(labels[labels >= 0]).tolist()
+            if (labels == label).sum() > 1
+        ]
+        return f"replicated in {'; '.join(groups)}", "equal bytes"
+
+    @staticmethod
+    def _apart(held: HeldTensors, number: int, whole: Mapping[int, tuple[int, str]]) -> tuple[str, str]:
+        """Return the placement of a tensor of which no two ranks hold the same bytes."""
         if number in whole:
             other, placement = whole[number]
-            by_marginals = ", by marginals: estimated" if is_removed(held, (number, other)) else ""
-            return placement, f"makes up {held.keys[other].name}{by_marginals}"
-        if by_digests.is_replicated:
-            return "replicated", "equal bytes"
-        if len(by_digests.groups) < len(held.holders[number]):
-            texts = [format_ranges(group) for group in by_digests.groups if len(group) > 1]
-            return f"replicated in {'; '.join(texts)}", "equal bytes"
-        return self._unplaced(held, number, by_digests)
+            estimated = ", by marginals: estimated" if is_removed(held, (number, other)) else ""
+            return placement, f"makes up {held.keys[other].name}{estimated}"
+        removed = "; its elements were removed" if held.is_removed(number) else ""
+        return _OWN, f"bytes differ{removed}"
 
-    def _unplaced(self, held: HeldTensors, number: int, by_digests: EqualHolders) -> tuple[str, str]:
-        """Return what is known of a tensor that no two ranks are known to hold alike."""
-        if not by_digests.is_known:
-            return _OPEN, "bytes are not known: only statistics were dumped"
-        removed = held.is_removed(number)
-        self.removed += removed
-        return _OWN, "bytes differ; its elements were removed" if removed else "bytes differ"
+    def placed(self) -> list[PlacedKind]:
+        """Return each kind with the number of its tensors."""
+        return [
+            PlacedKind(row.name, row.ranks, row.placement, row.why, self._counts[key])
+            for key, row in self._rows.items()
+        ]
 
-    def _note_parameter(self, held: HeldTensors, number: int) -> None:
-        key = held.keys[number]
-        if not is_parameter(key):
-            return
-        if is_constant(held, number):
-            return
-        contents: dict[int, Hashable] = {
-            holder.rank: digest if any(digest[0]) else holder
-            for holder, digest in zip(held.holders[number], held.digests(number), strict=True)
-        }
-        self.replicas.add(contents, math.prod(held.shapes(number)[0]))
 
-    def placed(self) -> Iterator[PlacedKind]:
-        """Yield each kind with the number of its tensors."""
-        for key, row in self.kinds.items():
-            yield PlacedKind(row.name, row.ranks, row.placement, row.why, self._counts[key])
+_OWN = "each rank its own"

@@ -47,7 +47,8 @@ def test_an_odd_rank_is_named_with_the_values_that_differ(odd: Path, answer: Ans
     assert lines[1] == f"  first   {WEIGHTS}.input.0  (optimizer input)"
     assert lines[2].startswith("  file    rank_2/Net/0/1/Momentum.opt-op0.")
     assert lines[3].startswith("  values  l2_norm ")
-    assert lines[4] == "  since   1 tensor in 1 step, agrees again after step 1"
+    assert lines[4] == "  cause   flipped bit (shown): 1 of 8 elements, element [3]: bit 21"
+    assert lines[5] == "  since   1 tensor in 1 step, agrees again after step 1"
     assert table.splitlines()[1].split()[:5] == ["2", "1", "1", "1", "yes"]
     assert table.splitlines()[1].endswith(f"optimizer input  {WEIGHTS}.input.0")
     assert groups.splitlines()[1].split()[0] == "0-2"

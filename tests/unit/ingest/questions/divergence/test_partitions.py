@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ingest.questions.divergence.agreement import ABSENT, UNKNOWN
 from ingest.questions.divergence.partitions import judge, partition_of, within
-from ingest.questions.divergence.patterns import ABSENT, UNKNOWN
 
 
 def pattern(*labels: int) -> np.ndarray:

@@ -2,11 +2,12 @@
 
 import json
 
+from ingest.identities.evidence import Level
 from ingest.questions.placement.layout_answer import LayoutFinding, PlacedKind, RunLayout
 from ingest.reader import notebook
 
 KIND = PlacedKind("<Mul>.m", (0, 1, 2), "shard 0", "told", 7)
-FINDING = LayoutFinding(3, (0, 1), "Mul.m", "wrong shard", "ranks 0-1 hold the same bytes")
+FINDING = LayoutFinding(3, (0, 1), "Mul.m", "wrong shard", "ranks 0-1 hold the same bytes", Level.LIKELY, 2)
 LAYOUT = RunLayout("/run.zarr", (0, 1, 2), (3,), (KIND,), (FINDING,), ((0, 2), (1,)))
 
 
@@ -26,6 +27,9 @@ def test_an_answer_is_json() -> None:
                 "name": "Mul.m",
                 "kind": "wrong shard",
                 "text": "ranks 0-1 hold the same bytes",
+                "level": "likely",
+                "follows": 2,
+                "cause": "wrong shard",
             }
         ],
         "removed": 0,

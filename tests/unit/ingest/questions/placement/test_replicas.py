@@ -1,13 +1,27 @@
 """Which ranks hold the same parameters."""
 
+import numpy as np
+
 from ingest.questions.placement.replicas import ReplicaCounts
+from workers.arrays.statistics import FIELDS
+from workers.store.consolidated.blocks import Block, TensorAxis, TensorKey
 
 
 def counted(*parameters: tuple[str, int]) -> ReplicaCounts:
     """Count parameters, each given by a letter for what each rank holds, and its size."""
-    counts = ReplicaCounts(range(len(parameters[0][0])))
-    for letters, size in parameters:
-        counts.add({rank: letter for rank, letter in enumerate(letters) if letter != "-"}, size)
+    ranks = tuple(range(len(parameters[0][0])))
+    axis = TensorAxis(TensorKey("", "", "Parameter", f"p{n}", "output", 0) for n in range(len(parameters)))
+    shape = len(ranks), len(parameters)
+    digest = np.zeros((*shape, 16), np.uint8)
+    statistics = np.zeros((*shape, len(FIELDS)))
+    row = np.full(shape, -1, np.int32)
+    for place, (letters, size) in enumerate(parameters):
+        for rank, letter in enumerate(letters):
+            if letter != "-":
+                row[rank, place], digest[rank, place] = place, ord(letter)
+        statistics[:, place, FIELDS.index("count")], statistics[:, place, FIELDS.index("max")] = size, 1
+    counts = ReplicaCounts(ranks, axis)
+    counts.visit(Block(0, ranks, row, statistics, digest))
     return counts
 
 

@@ -5,7 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from ingest.questions.divergence.patterns import ABSENT, Patterns, patterns_of
+from ingest.questions.divergence import divergence
+from ingest.questions.divergence.agreement import ABSENT, labels_of, telling
+from tests.diverging import NORM, REDUCED, STATE, WEIGHT, replicas, summary
+from tests.replicas import Replicas
 from workers.arrays.statistics import FIELDS, summarise
 from workers.store.consolidated.blocks import Block
 
@@ -27,8 +30,7 @@ def test_a_pattern_is_who_agrees_with_whom(codes: np.ndarray, data: st.DataObjec
     statistics = np.full((*codes.shape, len(FIELDS)), np.nan)
     ranks = tuple(range(10, 10 + len(codes)))
     row = np.where(present, 0, -1).astype(np.int32)
-    patterns = Patterns(len(ranks))
-    found = patterns_of(Block(3, ranks, row, statistics, digest), ranks, patterns)
+    found = labels_of(Block(3, ranks, row, statistics, digest), ranks)
     for tensor in range(codes.shape[1]):
         expected = [
             min(j for j in range(len(codes)) if present[j, tensor] and codes[j, tensor] == codes[i, tensor])
@@ -36,7 +38,7 @@ def test_a_pattern_is_who_agrees_with_whom(codes: np.ndarray, data: st.DataObjec
             else ABSENT
             for i in range(len(codes))
         ]
-        assert patterns[found.by_content[tensor]].tolist() == expected
+        assert found[:, tensor].tolist() == expected
 
 
 @settings(max_examples=100, deadline=None)
@@ -50,4 +52,31 @@ def test_what_holds_two_values_tells_nothing(
     three = np.concatenate([[-3.0, 0.5, 3.0], two])
     statistics = np.array([[summarise(two).as_row(), summarise(three).as_row()]])
     block = Block(0, (0,), np.zeros((1, 2), np.int32), statistics, np.ones((1, 2, 16), np.uint8))
-    assert not patterns_of(block, (0,), Patterns(1)).tells[0]
+    assert not telling(block)[0]
+
+
+def test_inputs_that_hold_a_weight_are_weights() -> None:
+    made = Replicas()
+    for step in range(2):
+        for rank in range(2):
+            contents = {"MatMul.fc.input.1": 5 + step, WEIGHT: 5 + step}
+            made.put(rank, step, contents | ({"MatMul.fc.input.1": 9} if rank and step else {}))
+    found = divergence(made.store)
+    assert summary(found) == [((0, 1), 1, "MatMul.fc.input.1")]
+    assert found.odd[0].first.why == "parameter"
+
+
+def test_what_is_only_reported_is_compared_by_statistics() -> None:
+    made = Replicas()
+    for step in range(3):
+        for rank in range(3):
+            made.put(rank, step, {WEIGHT: step + 1 + 50 * (rank == 2 and step == 1)}, reported=True)
+    (found,) = divergence(made.store).differences
+    assert (found.ranks, found.first_step, found.by) == ((2,), 1, "statistics")
+
+
+def test_digests_and_statistics_are_not_held_against_each_other() -> None:
+    made = replicas(steps=range(2))
+    for rank in range(4):
+        made.put(rank, 2, {WEIGHT: 1, STATE: 2, REDUCED: 3, NORM: 4}, reported=rank == 1)
+    assert divergence(made.store).agree

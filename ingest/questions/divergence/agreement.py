@@ -1,0 +1,334 @@
+"""Who agrees with whom on each tensor of each step: what everything about ranks is judged by.
+
+A *pattern* has one number per rank: the place of the first rank that holds the same content. Tensors that
+replicas share agree in the same way again and again, so there are few distinct patterns, and a step is stored
+as one small number per tensor: the number of its pattern. Digests are compared, or statistics where only
+these were dumped; elements are left to whoever asks about the few tensors that differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.questions.placement.slot_kinds import SlotKind, slot_kind_of
+from ingest.reader.step_statistics import StepStatistics
+from workers.arrays.statistics import FIELDS
+from workers.store.consolidated.blocks import Block, TensorAxis, TensorKey
+
+ABSENT = -1
+"""In a pattern: the rank does not have the tensor."""
+UNKNOWN = -2
+"""In a pattern: the rank has the tensor, and neither a digest nor a statistic of it."""
+
+#: Tensors whose ranks are sorted at once: bounds memory to a few tens of MiB at 1000 ranks.
+_AT_ONCE = 4096
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+_FIELD_FACTORS = np.random.default_rng(7).integers(1, 2**63, len(FIELDS), np.uint64) * np.uint64(
+    2
+) + np.uint64(1)
+
+Labels = npt.NDArray[np.int32]
+U64 = npt.NDArray[np.uint64]
+_Mask = npt.NDArray[np.bool_]
+
+
+class Patterns:
+    """The distinct patterns, each with a number. It only ever grows."""
+
+    def __init__(self, ranks: int) -> None:
+        """Begin without patterns, for this many ranks."""
+        self.ranks = ranks
+        factors = np.random.default_rng(11).integers(1, 2**63, ranks, np.uint64)
+        self._factors: U64 = factors * np.uint64(2) + np.uint64(1)
+        self._numbers: dict[int, int] = {}
+        self.all: list[Labels] = []
+        """All patterns, in order of their numbers."""
+
+    def numbers(self, labels: Labels) -> npt.NDArray[np.int32]:
+        """Return the number of the pattern in each column of `labels`, (rank, tensor); add new patterns."""
+        codes = _mixed((labels + 3).astype(np.uint64) * self._factors[:, None]).sum(axis=0, dtype=np.uint64)
+        distinct, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+        known = np.empty(len(distinct), np.int32)
+        for place, (code, column) in enumerate(zip(distinct.tolist(), first.tolist(), strict=True)):
+            if code not in self._numbers:
+                self._numbers[code] = len(self.all)
+                self.all.append(labels[:, column].copy())
+            known[place] = self._numbers[code]
+        return known[inverse]
+
+
+@dataclass(frozen=True, eq=False)
+class Agreement:
+    """Who agrees with whom, by step and tensor."""
+
+    keys: list[TensorKey]
+    kinds: npt.NDArray[np.int8]
+    """(tensor,): a `SlotKind`."""
+    content: npt.NDArray[np.int32]
+    """(step, tensor): the number of a pattern."""
+    tells: _Mask
+    """(step, tensor): whether agreeing means anything: it holds more than two different values."""
+    constant: _Mask
+    """(step, tensor): whether all elements are the same, or none is finite, on every rank that has it."""
+    patterns: Patterns
+
+    @cached_property
+    def _counts(self) -> npt.NDArray[np.int64]:
+        """(pattern, 3): ranks that have it, groups with equal bytes, and ranks whose bytes are not known."""
+        digests = [labels[(labels >= 0) & (labels < len(labels))] for labels in self.patterns.all]
+        return np.array(
+            [
+                ((labels != ABSENT).sum(), len(set(known.tolist())), (labels != ABSENT).sum() - known.size)
+                for labels, known in zip(self.patterns.all, digests, strict=True)
+            ]
+        ).reshape(-1, 3)
+
+    def labels(self, step: int, tensor: int) -> Labels:
+        """Return the pattern of a tensor in a step, both by their places."""
+        return self.patterns.all[int(self.content[step, tensor])]
+
+    def holders(self, step: int, tensor: int) -> int:
+        """Return how many ranks have a tensor."""
+        return int(self._counts[self.content[step, tensor], 0])
+
+    def is_replicated(self, step: int, tensor: int) -> bool:
+        """Return whether several ranks have a tensor, and all hold the same bytes."""
+        held, groups, unknown = self._counts[self.content[step, tensor]]
+        return bool(held > 1 and groups == 1 and not unknown)
+
+    def is_distinct(self, step: int, tensor: int) -> bool:
+        """Return whether several ranks have a tensor, and no two hold the same bytes."""
+        held, groups, unknown = self._counts[self.content[step, tensor]]
+        return bool(held > 1 and groups == held and not unknown)
+
+    def is_known(self, step: int, tensor: int) -> bool:
+        """Return whether the bytes of all ranks that have a tensor are known."""
+        return not self._counts[self.content[step, tensor], 2]
+
+    def splits(self, step: int, tensor: int, other: int, later: int = 0) -> tuple[int, ...]:
+        """Return the places of ranks that hold the same bytes of `other` and not of `tensor`.
+
+        Args:
+            step: of both, by its place.
+            tensor: what may differ.
+            other: what is the same.
+            later: how many steps later `tensor` is looked at.
+        """
+        if not (self.is_known(step + later, tensor) and self.is_known(step, other)):
+            return ()
+        parts: dict[int, list[int]] = {}
+        mine, theirs = self.labels(step + later, tensor), self.labels(step, other)
+        for place in np.flatnonzero((mine != ABSENT) & (theirs != ABSENT)).tolist():
+            parts.setdefault(int(theirs[place]), []).append(place)
+        apart = (part for part in parts.values() if len({int(mine[place]) for place in part}) > 1)
+        return tuple(place for part in apart for place in part)
+
+    def alike(self) -> list[list[int]]:
+        """Return sets of tensors that have one kind, and the same pattern in each step."""
+        columns = np.concatenate([self.content * 2 + self.tells, self.kinds[None].astype(np.int32)])
+        _, inverse = (
+            np.unique(columns, axis=1, return_inverse=True) if self.keys else (None, np.zeros(0, int))
+        )
+        order = np.argsort(inverse.reshape(-1), kind="stable")
+        ends = np.flatnonzero(np.diff(inverse.reshape(-1)[order])) + 1
+        return [part.tolist() for part in np.split(order, ends)] if self.keys else []
+
+
+def observe(
+    statistics: StepStatistics, ranks: tuple[int, ...], visit: Callable[[Block], None] = lambda _: None
+) -> Agreement:
+    """Compare the ranks step by step.
+
+    Args:
+        statistics: reads the steps.
+        ranks: all ranks, in order.
+        visit: is called with each step as well, so that it is read once.
+
+    Raises:
+        DamagedStore: the index of a step is missing or damaged.
+    """
+    patterns = Patterns(len(ranks))
+    content, tells, constant = [], [], []
+    kinds = np.zeros(0, np.int8)
+    parameters: dict[int, U64] = {}
+    for block in statistics.blocks():
+        # The axis may be ahead of the block: the next step is read meanwhile.
+        new = [slot_kind_of(statistics.axis[place]) for place in range(len(kinds), block.row.shape[1])]
+        kinds = np.concatenate([kinds, np.array(new, np.int8)])
+        visit(block)
+        content.append(patterns.numbers(labels_of(block, ranks)))
+        tells.append(telling(block))
+        constant.append(np.asarray((~block.present | _tells_nothing(block)).all(axis=0)))
+        parameters = _mark_aliases(block, statistics.axis, kinds, tells[-1], parameters)
+    absent = int(patterns.numbers(np.full((len(ranks), 1), ABSENT, np.int32))[0])
+
+    def widened(rows: Sequence[npt.NDArray[Any]], fill: int) -> npt.NDArray[Any]:
+        width = len(kinds)
+        return np.stack([np.pad(row, (0, width - len(row)), constant_values=fill) for row in rows])
+
+    return Agreement(
+        # Behind them may be tensors of other steps.
+        statistics.axis.keys[: len(kinds)],
+        kinds,
+        widened(content, absent),
+        widened(tells, 0),
+        widened(constant, 1),
+        patterns,
+    )
+
+
+def labels_of(block: Block, ranks: tuple[int, ...]) -> Labels:
+    """Compare all ranks of a step by 64 bits of each digest, or of the statistics: patterns, (rank, tensor).
+
+    Two tensors that differ are taken for equal once in 2**64 times.
+
+    Args:
+        block: the step.
+        ranks: the ranks that the patterns describe, in order.
+    """
+    places = np.searchsorted(ranks, block.ranks)
+    present = block.present
+    words = np.ascontiguousarray(block.digest).view("<u8")
+    has_digest = words.any(axis=2)
+    codes: U64 = words[:, :, 0] ^ (words[:, :, 1] * _MIX)
+    reported = present & ~has_digest
+    alone = np.flatnonzero(reported.any(axis=0))
+    if alone.size:
+        codes[:, alone] = np.where(
+            reported[:, alone], _statistic_codes(block.statistics[:, alone]), codes[:, alone]
+        )
+    labels = np.full((len(ranks), present.shape[1]), ABSENT, np.int32)
+    labels[places] = _labels(codes, present, places)
+    if alone.size:
+        # Digests and statistics are never compared with each other.
+        part = labels[np.ix_(places, alone)]
+        part[reported[:, alone]] += len(ranks)
+        part[reported[:, alone] & np.isnan(block.statistics[:, alone]).all(axis=2)] = UNKNOWN
+        labels[np.ix_(places, alone)] = part
+    return labels
+
+
+def _labels(codes: U64, present: _Mask, places: npt.NDArray[Any]) -> Labels:
+    """Return for each rank and tensor the place of the first rank with the same code; ABSENT without one."""
+    labels = np.full(codes.shape, ABSENT, np.int32)
+    if not codes.size:
+        return labels
+    first = np.argmax(present, axis=0)
+    same = codes == np.take_along_axis(codes, first[None, :], axis=0)
+    plain = (same | ~present).all(axis=0)
+    labels[:, plain] = np.where(present[:, plain], places[first[plain]], ABSENT)
+    rest = np.flatnonzero(~plain)
+    for start in range(0, rest.size, _AT_ONCE):
+        columns = rest[start : start + _AT_ONCE]
+        labels[:, columns] = _sorted_labels(codes[:, columns], present[:, columns], places)
+    return labels
+
+
+def _sorted_labels(codes: U64, present: _Mask, places: npt.NDArray[Any]) -> Labels:
+    # Absent ranks are sorted last, so that none of them begins a run of equal codes.
+    order = np.lexsort((codes, ~present), axis=0)
+    ordered = np.take_along_axis(codes, order, axis=0)
+    begins = np.ones(codes.shape, bool)
+    begins[1:] = ordered[1:] != ordered[:-1]
+    run = np.maximum.accumulate(np.where(begins, np.arange(len(codes))[:, None], 0), axis=0)
+    labels = np.empty(codes.shape, np.int32)
+    # The sort is stable: the first of a run is the lowest rank.
+    np.put_along_axis(labels, order, places[np.take_along_axis(order, run, axis=0)].astype(np.int32), axis=0)
+    labels[~present] = ABSENT
+    return labels
+
+
+def _statistic_codes(statistics: npt.NDArray[np.float64]) -> U64:
+    """Return 64 bits of the statistics, (rank, tensor). NaN equals NaN, and -0 equals 0."""
+    bits = np.where(np.isnan(statistics), np.nan, statistics + 0.0).view(np.uint64)
+    codes: U64 = _mixed(_mixed(bits) * _FIELD_FACTORS).sum(axis=2, dtype=np.uint64)
+    return codes
+
+
+def _mixed(bits: U64) -> U64:
+    """Spread bits: small numbers as floats differ only in their upper bits."""
+    mixed = bits ^ (bits >> np.uint64(32))
+    mixed = mixed * _MIX
+    return np.asarray(mixed ^ (mixed >> np.uint64(29)))
+
+
+def _not_finite(block: Block) -> npt.NDArray[np.float64]:
+    return np.asarray(sum(block.statistic(name) for name in ("nan_count", "pos_inf_count", "neg_inf_count")))
+
+
+def _tells_nothing(block: Block) -> _Mask:
+    """Return whether all elements are the same, or none is finite, (rank, tensor): equal by chance."""
+    low, high, count = (block.statistic(name) for name in ("min", "max", "count"))
+    return np.asarray((np.isfinite(low) & (low == high)) | ((count > 0) & (_not_finite(block) == count)))
+
+
+def telling(block: Block) -> _Mask:
+    """Return whether tensors hold more than two values, (tensor,).
+
+    It is judged by the first and the last rank that have them. The variance of values between `min` and `max`
+    is at most `(mean - min) * (max - mean)`, and equals that bound only if no other values occur than these
+    two (Bhatia and Davis 2000, "A better bound on the variance"). Masks, constants, single numbers and zeros
+    agree whatever the ranks do.
+    """
+    present = block.present
+    width = present.shape[1]
+    tells = np.ones(width, bool)
+    if not present.size:
+        return tells
+    last = len(present) - 1 - np.argmax(present[::-1], axis=0)
+    not_finite = _not_finite(block)
+    for rank in (np.argmax(present, axis=0), last):
+        at = rank, np.arange(width)
+        low, high, mean, std, count = (
+            block.statistic(name)[at] for name in ("min", "max", "mean", "std", "count")
+        )
+        with np.errstate(all="ignore"):
+            bound = (mean - low) * (high - mean)
+            two = ~(std * std < bound * (1 - 1e-6))
+            of_few = (count <= 2) | (count - not_finite[at] == 0)
+        known = ~np.isnan(low) & ~np.isnan(high) & ~np.isnan(mean)
+        tells &= ~(of_few | (known & (low == high)) | (known & ~np.isnan(std) & two))
+    return tells
+
+
+def _mark_aliases(
+    block: Block,
+    axis: TensorAxis,
+    kinds: npt.NDArray[np.int8],
+    tells: _Mask,
+    before: Mapping[int, U64],
+) -> dict[int, U64]:
+    """Count inputs that hold the bytes of a parameter among the parameters.
+
+    Some dumps hold a parameter as it was before its update, some as it was after it, so the parameters of the
+    previous step count, too. Two ranks are looked at, because one may be off.
+
+    Args:
+        block: the step.
+        axis: all tensors.
+        kinds: (tensor,): a `SlotKind`; changed in place.
+        tells: (tensor,): whether agreeing means anything.
+        before: what this function returned for the previous step.
+
+    Returns:
+        By rank: the first 8 bytes of the digest of each parameter of this step.
+    """
+    is_parameter = ((kinds == SlotKind.PARAMETER) | (kinds == SlotKind.OPTIMIZER)) & tells
+    parameters: dict[int, U64] = {}
+    aliases: list[int] = []
+    for place in {0, len(block.ranks) - 1}:
+        rank = block.ranks[place]
+        codes = np.ascontiguousarray(block.digest[place]).view("<u8")[:, 0]
+        has_digest = (block.row[place] >= 0) & block.digest[place].any(axis=1)
+        own = parameters[rank] = codes[has_digest & is_parameter]
+        known = np.concatenate([own, before.get(rank, own[:0])])
+        others = np.flatnonzero(has_digest & (kinds == SlotKind.OTHER) & tells)
+        aliases += others[np.isin(codes[others], known)].tolist()
+    kinds[[tensor for tensor in aliases if axis[tensor].io == "input"]] = SlotKind.PARAMETER
+    return parameters

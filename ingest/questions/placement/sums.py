@@ -1,0 +1,395 @@
+"""What the outputs and gradients of linear layers are sums of, over which ranks: computed from stored values.
+
+    output                 sum of (input @ weight.T), + bias
+    gradient of the input  sum of (gradient of output @ weight), over all layers that read it
+    gradient of a weight   sum of (gradient of output.T @ input); of the weight of a norm, of output gradient
+                           times normalised input; of a bias, of the output gradient
+
+Which ranks are summed over is not told by names: it is tried which sum gives what was stored, within the
+rounding of the types. A result that is exactly what one rank can compute alone was not reduced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.identities.difference import DifferenceShape, shape_of_difference
+from ingest.identities.evidence import named_difference
+from ingest.identities.limits import unit_roundoff
+from ingest.reader.snapshot import Snapshot
+from ingest.reader.tensor import Tensor
+from workers.errors import DamagedStore
+from workers.store.consolidated.blocks import Block, TensorKey
+
+Array: TypeAlias = npt.NDArray[Any]
+ByRank: TypeAlias = Mapping[int, Array]
+Groups: TypeAlias = tuple[tuple[int, ...], ...]
+"""Ranks by group; each rank is in one."""
+
+#: How many roundings of the type, and of the float32 sums, an identity may be off.
+_ROUNDINGS = 16.0
+_WEIGHT, _BIAS = ".weight", ".bias"
+#: Layers that read one tensor, of which all combinations are tried.
+_READERS = 4
+
+
+class StepValues:
+    """The elements of the tensors of one step, read when they are asked for."""
+
+    def __init__(self, snapshot: Snapshot, block: Block) -> None:
+        """Read from the steps of `snapshot` that `block` shows."""
+        self._steps, self.block = snapshot.of_step(block.step), block
+        self._read: dict[tuple[int, int], Array | None] = {}
+
+    def holders(self, tensor: int) -> tuple[int, ...]:
+        """Return the ranks that have a tensor."""
+        if tensor >= self.block.row.shape[1]:
+            return ()
+        return tuple(self.block.ranks[place] for place in np.flatnonzero(self.block.row[:, tensor] >= 0))
+
+    def content(self, rank: int, tensor: int) -> bytes:
+        """Return the digest of a tensor."""
+        return bytes(self.block.digest[self.block.ranks.index(rank), tensor])
+
+    def of(self, rank: int, tensor: int) -> Array | None:
+        """Return the elements of a tensor; None if the store lacks them, or they are no real numbers."""
+        if (rank, tensor) not in self._read:
+            row = int(self.block.row[self.block.ranks.index(rank), tensor])
+            opened = Tensor(self._steps[rank], row)
+            values = None
+            if row >= 0 and opened.is_dumped and not opened.removed:
+                try:
+                    values = opened.read(verify=False)
+                except DamagedStore:
+                    values = None  # `verify` names the damage
+            is_real = values is not None and values.dtype.kind != "c" and unit_roundoff(values.dtype)
+            self._read[rank, tensor] = values if is_real else None
+        return self._read[rank, tensor]
+
+    def by_rank(self, ranks: Sequence[int], tensor: int) -> dict[int, Array] | None:
+        """Return the elements of a tensor by rank; None if a rank does not have them."""
+        if tensor < 0 or not {*ranks} <= {*self.holders(tensor)}:
+            return None
+        read = {rank: self.of(rank, tensor) for rank in ranks}
+        known = {rank: values for rank, values in read.items() if values is not None}
+        return known if len(known) == len(read) else None
+
+
+@dataclass(slots=True)
+class Layer:
+    """A module with parameters, by the places of its tensors on the axis; -1 for what was not dumped."""
+
+    path: str
+    weight: int = -1
+    bias: int = -1
+    input: int = -1
+    output: int = -1
+    output_gradient: int = -1
+    weight_gradient: int = -1
+    bias_gradient: int = -1
+    calls: int = 1
+
+    def learns_beside(self) -> Iterator[tuple[int, int]]:
+        """Yield the gradients of its parameters, each with that of its output."""
+        if self.output_gradient >= 0:
+            own = (self.weight_gradient, self.bias_gradient)
+            yield from ((gradient, self.output_gradient) for gradient in own if gradient >= 0)
+
+    def take(self, key: TensorKey, place: int) -> None:
+        """Note the place of one of its tensors."""
+        last = key.op_name.rpartition(".")[2]
+        if key.op_type.startswith("Module"):
+            self.calls = max(self.calls, key.occurrence + 1)
+            if (key.slot, key.occurrence) == (0, 0) and key.io in ("input", "output"):
+                setattr(self, key.io, place)
+        elif key.op_type == "Parameter" and last == "bias":
+            self.bias = place
+        elif key.op_type == "Gradient" and last in ("output", "weight", "bias"):
+            setattr(self, f"{last}_gradient", place)
+
+
+def layers_of(keys: Sequence[TensorKey]) -> list[Layer]:
+    """Return the modules that have a weight, an input and an output in a dump of PyTorch."""
+    layers: dict[str, Layer] = {}
+    for place, key in enumerate(keys):
+        if key.op_type == "Parameter" and key.op_name.endswith(_WEIGHT):
+            path = key.op_name.removesuffix(_WEIGHT)
+            layers[path] = Layer(path, weight=place)
+    for place, key in enumerate(keys):
+        is_module = key.op_type.startswith("Module")
+        layer = layers.get(key.op_name if is_module else key.op_name.rpartition(".")[0])
+        if layer is not None:
+            layer.take(key, place)
+    return [layer for layer in layers.values() if min(layer.input, layer.output) >= 0]
+
+
+class Account(NamedTuple):
+    """Of what a tensor is the sum."""
+
+    groups: Groups
+    """Over which ranks was summed."""
+    factor: float = 1.0
+    """How often the sum is in it."""
+    biases: int = 0
+    """How often the bias is in it."""
+
+    has_bias: bool = False
+    """Whether there is one to be in it."""
+
+    @property
+    def is_biased_once(self) -> bool:
+        """Whether the bias is in it once, if there is one."""
+        return self.biases == self.has_bias
+
+    @property
+    def size(self) -> int:
+        """How many ranks a sum is over."""
+        return len(self.groups[0])
+
+
+class Summand(NamedTuple):
+    """What ranks compute alone, and the sum of the magnitudes of its terms, element by element."""
+
+    values: ByRank
+    magnitudes: ByRank
+    terms: int
+
+
+def _summed(by_rank: ByRank, groups: Groups) -> dict[int, Array]:
+    sums: dict[int, Array] = {}
+    for group in groups:
+        total = np.sum([by_rank[rank] for rank in group], axis=0)
+        sums |= dict.fromkeys(group, total)
+    return sums
+
+
+def accounts(
+    results: ByRank, summands: Sequence[Summand], bias: ByRank | None, partitions: Sequence[Groups]
+) -> list[tuple[Account, ...]]:
+    """Return the ways in which results are sums of summands: of each, over which ranks and how often.
+
+    Args:
+        results: what was stored.
+        summands: what ranks compute alone: one product, or those of all layers that read a tensor.
+        bias: what is added once; None if there is none.
+        partitions: the groups that are tried, those of single ranks first.
+    """
+    choices = []
+    for summand in summands:
+        terms = []
+        for groups in partitions:
+            if any(len({summand.values[rank].shape for rank in group}) > 1 for group in groups):
+                continue
+            sums, bounds = _summed(summand.values, groups), _summed(summand.magnitudes, groups)
+            size = len(groups[0])
+            factors = (1.0,) if size == 1 else (1.0, float(size), 1.0 / size)
+            terms += [
+                (Account(groups, factor), {rank: factor * total for rank, total in sums.items()}, bounds)
+                for factor in factors
+            ]
+        choices.append(terms)
+    found = []
+    ranks = sorted(results)
+    longest = max(summand.terms for summand in summands)
+    for chosen in product(*choices):
+        largest = max(account.size for account, _, _ in chosen)
+        times = (0,) if bias is None else tuple(dict.fromkeys((1, 0, largest)))
+        for count in times:
+            if all(
+                _is_sum(
+                    results[rank],
+                    [(account.factor, sums[rank], bounds[rank]) for account, sums, bounds in chosen],
+                    count * bias[rank].astype(np.float64) if bias is not None else 0.0,
+                    longest * largest,
+                )
+                for rank in ranks
+            ):
+                has_bias = bias is not None
+                way = (account._replace(biases=count, has_bias=has_bias) for account, _, _ in chosen)
+                found.append(tuple(way))
+    return found
+
+
+def _is_sum(
+    result: Array, terms_of: Iterable[tuple[float, Array, Array]], bias: Array | float, terms: int
+) -> bool:
+    """Return whether a result is the sum of terms, each with its factor and magnitude, and a bias."""
+    total, limit = _expected(result, terms_of, bias, terms)
+    return np.shape(total) == result.shape and bool(
+        (np.abs(result.astype(np.float64) - total) <= limit).all()
+    )
+
+
+def _expected(
+    result: Array, terms_of: Iterable[tuple[float, Array, Array]], bias: Array | float, terms: int
+) -> tuple[Any, Any]:
+    """Return a sum, and how far rounding may take a result from it."""
+    total: Any = bias
+    bound: Any = np.abs(bias)
+    for factor, term, magnitude in terms_of:
+        total, bound = total + term, bound + max(factor, 1.0) * magnitude
+    return total, _ROUNDINGS * (unit_roundoff(result.dtype) + 2.0**-24 * math.sqrt(terms)) * bound
+
+
+class Deviation(NamedTuple):
+    """A result that is a sum but for few elements."""
+
+    account: Account
+    ranks: tuple[int, ...]
+    """Those that have a result which is not the sum."""
+    difference: DifferenceShape
+    """Of the sum against the result of the first of them."""
+
+
+def deviation(
+    results: ByRank, summand: Summand, bias: ByRank | None, partitions: Sequence[Groups]
+) -> Deviation | None:
+    """Return the sum that results are but for an element, row or block of some ranks; None without one."""
+    found: list[Deviation] = []
+    for groups in partitions:
+        if any(len({summand.values[rank].shape for rank in group}) > 1 for group in groups):
+            continue
+        sums, bounds = _summed(summand.values, groups), _summed(summand.magnitudes, groups)
+        for factor in dict.fromkeys((1.0, 1.0 / len(groups[0]))):
+            off = {}
+            for rank, result in results.items():
+                own = bias[rank].astype(np.float64) if bias is not None else 0.0
+                terms = [(factor, factor * sums[rank], bounds[rank])]
+                total, limit = _expected(result, terms, own, summand.terms * len(groups[0]))
+                if np.shape(total) != result.shape:
+                    return None
+                off[rank] = shape_of_difference(total, result.astype(np.float64), limit)
+            ranks = tuple(rank for rank, difference in off.items() if difference)
+            if ranks and all(named_difference(off[rank]) for rank in ranks):
+                found.append(Deviation(Account(groups, factor), ranks, off[ranks[0]]))
+    return min(found, key=lambda one: one.difference.elements, default=None)
+
+
+def partitions_of(ranks: Sequence[int], coordinates: Mapping[int, Mapping[str, Any]]) -> list[Groups]:
+    """Return the groups over which ranks may sum: each alone, those along each axis of the mesh, and all."""
+    partitions: dict[Groups, None] = {tuple((rank,) for rank in ranks): None}
+    axes = sorted({axis for rank in ranks for axis in coordinates.get(rank, {})})
+    for axis in axes:
+        by_place: dict[object, list[int]] = {}
+        for rank in ranks:
+            places = coordinates.get(rank, {})
+            by_place.setdefault(
+                tuple((name, place.rank) for name, place in places.items() if name != axis), []
+            ).append(rank)
+        groups = tuple(map(tuple, by_place.values()))
+        if len({len(group) for group in groups}) == 1 and len(groups[0]) > 1:
+            partitions[groups] = None
+    if len(ranks) > 1:
+        partitions[(tuple(ranks),)] = None
+    return list(partitions)
+
+
+def forward(values: StepValues, layer: Layer, ranks: Sequence[int]) -> Summand | None:
+    """Return the products of inputs and weights of a linear layer; None if it is none, or cut otherwise."""
+    inputs, weights, outputs = (
+        values.by_rank(ranks, place) for place in (layer.input, layer.weight, layer.output)
+    )
+    if not inputs or not weights or not outputs:
+        return None
+    for rank in ranks:
+        x, weight = inputs[rank], weights[rank]
+        if weight.ndim != 2 or not x.ndim or x.shape[-1] != weight.shape[1]:
+            return None
+        if (*x.shape[:-1], weight.shape[0]) != outputs[rank].shape:
+            return None
+    return _products(inputs, {rank: weight.T for rank, weight in weights.items()})
+
+
+def backward(values: StepValues, layer: Layer, ranks: Sequence[int]) -> Summand | None:
+    """Return what a linear layer passes back to its input; None if it is none, or not dumped."""
+    gradients = values.by_rank(ranks, layer.output_gradient)
+    weights = values.by_rank(ranks, layer.weight)
+    if not gradients or not weights:
+        return None
+    for rank in ranks:
+        gradient, weight = gradients[rank], weights[rank]
+        if weight.ndim != 2 or not gradient.ndim or gradient.shape[-1] != weight.shape[0]:
+            return None
+    return _products(gradients, weights)
+
+
+def _products(left: ByRank, right: ByRank) -> Summand:
+    wide = {rank: (left[rank].astype(np.float64), right[rank].astype(np.float64)) for rank in left}
+    return Summand(
+        {rank: x @ y for rank, (x, y) in wide.items()},
+        {rank: np.abs(x) @ np.abs(y) for rank, (x, y) in wide.items()},
+        max(x.shape[-1] for x, _ in wide.values()),
+    )
+
+
+def summand_of(parts: ByRank, results: ByRank) -> Summand | None:
+    """Return pieces of ranks as what is summed; None if they are not all like the results."""
+    shapes = {values.shape for values in (*parts.values(), *results.values())}
+    if len(shapes) != 1 or not next(iter(shapes)):
+        return None
+    wide = {rank: values.astype(np.float64) for rank, values in parts.items()}
+    return Summand(wide, {rank: np.abs(values) for rank, values in wide.items()}, 1)
+
+
+def of_parameter(values: StepValues, layer: Layer, ranks: Sequence[int], *, bias: bool) -> Summand | None:
+    """Return the gradients of a parameter that ranks compute alone; None if that does not follow."""
+    gradients = values.by_rank(ranks, layer.output_gradient)
+    if layer.calls > 1 or not gradients or any(not gradient.ndim for gradient in gradients.values()):
+        return None
+    flat = {rank: _flat(gradient) for rank, gradient in gradients.items()}
+    if bias:
+        terms = {rank: gradient.sum(axis=0) for rank, gradient in flat.items()}
+        sizes = {rank: np.abs(gradient).sum(axis=0) for rank, gradient in flat.items()}
+        return Summand(terms, sizes, max(map(len, flat.values())))
+    weights = values.by_rank(ranks, layer.weight)
+    if not weights:
+        return None
+    if all(weight.ndim == 2 for weight in weights.values()):
+        inputs = values.by_rank(ranks, layer.input)
+        if not inputs or any(len(_flat(inputs[rank])) != len(flat[rank]) for rank in ranks):
+            return None
+        return _products(
+            {rank: gradient.T for rank, gradient in flat.items()},
+            {rank: _flat(x) for rank, x in inputs.items()},
+        )
+    return _of_norm(values, layer, ranks, flat, weights)
+
+
+def _of_norm(
+    values: StepValues, layer: Layer, ranks: Sequence[int], gradients: ByRank, weights: ByRank
+) -> Summand | None:
+    """Return the gradients of the weight of a norm: its normalised input is (output - bias) / weight."""
+    outputs = values.by_rank(ranks, layer.output)
+    biases = values.by_rank(ranks, layer.bias) if layer.bias >= 0 else {}
+    if not outputs or biases is None:
+        return None
+    terms, sizes = {}, {}
+    for rank in ranks:
+        output, weight = _flat(outputs[rank]), weights[rank].astype(np.float64)
+        if weight.shape != output.shape[1:] or output.shape != gradients[rank].shape or not np.all(weight):
+            return None
+        normal = (output - (biases[rank].astype(np.float64) if biases else 0.0)) / weight
+        terms[rank] = (gradients[rank] * normal).sum(axis=0)
+        sizes[rank] = (np.abs(gradients[rank]) * (1 + np.abs(normal))).sum(axis=0)
+    return Summand(terms, sizes, max(map(len, gradients.values())))
+
+
+def _flat(values: Array) -> Array:
+    """Return rows of the last axis, in float64."""
+    wide: Array = values.astype(np.float64)
+    return wide.reshape(-1, wide.shape[-1]) if wide.ndim else wide.reshape(1, 1)
+
+
+def readers_of(values: StepValues, layers: Iterable[Layer], tensor: int, rank: int) -> Iterator[Layer]:
+    """Yield the linear layers whose input is a tensor, by its bytes."""
+    content = values.content(rank, tensor)
+    for layer in layers:
+        if rank in values.holders(layer.input) and values.content(rank, layer.input) == content:
+            yield layer
