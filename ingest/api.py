@@ -37,17 +37,16 @@ from ingest.questions.trend import trend
 from ingest.reader.anatomy import Anatomy
 from ingest.reader.context import Context, SourceLine, context_of
 from ingest.reader.cubes.consolidated import ConsolidatedCubes
-from ingest.reader.cubes.rank_statistics import RankValues
 from ingest.reader.damage import DamagedStepWarning
 from ingest.reader.dump_store import DumpStore, open_store
 from ingest.reader.files.export_unsharded import ExportedWhole, export_unsharded
 from ingest.reader.files.save import save_npy
 from ingest.reader.listing import Tensors
-from ingest.reader.neighbour import Neighbour
 from ingest.reader.parallel.unsharded import UnshardedTensor
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step, Steps
-from ingest.reader.tensor import Tensor
+from ingest.reader.step_statistics import RankValues
+from ingest.reader.tensor import Neighbour, Tensor
 from ingest.recording.record import record
 from ingest.recording.recorder import Recorder
 from ingest.repairing.run import repair

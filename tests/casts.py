@@ -21,7 +21,7 @@ import numpy as np
 
 from ingest.api import open_store
 from ingest.layouts.detect import find_dump
-from ingest.reader.step_histograms import histograms_of
+from ingest.reader.step_tables import histograms_of
 from tests.dumps import NAMES, DumpLibrary
 from tests.pipeline import ingest_directly
 from tests.torch_truth import LAYOUTS

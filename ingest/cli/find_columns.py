@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ingest.reader.indexed_tensor import TENSOR_FIELDS
-from ingest.reader.tensor import Tensor
+from ingest.reader.tensor import TENSOR_FIELDS, Tensor
 from ingest.reader.text import number_text, shape_text
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS
 from workers.errors import UsageError

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from ingest.cli.options import Conditions
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
-from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.ranges import named_ranges
+from ingest.reader.step import COLUMNS
 from ingest.reader.tensor_filter import checked_role
 from workers.arrays.filter import Filter
 from workers.errors import DamagedStore

@@ -146,7 +146,7 @@ def _show(
 ) -> None:
     """Print the tensor of one rank, or write it to a file."""
     # deferred: numpy takes 0.1 s to import
-    from ingest.reader.anatomy.index import parse_index
+    from ingest.reader.anatomy import parse_index
     from ingest.reader.context.configuration import sample_of
     from ingest.reader.shown import anatomy_of, check_slice, quantization_of, shown_row
 

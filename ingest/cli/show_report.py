@@ -110,11 +110,11 @@ def print_neighbours(tensor: ingest.Tensor) -> None:
             print_field(label, f"... and {rest} more (--json: all)")
 
 
-def _parts(neighbour: ingest.Neighbour[ingest.Tensor]) -> str:
+def _parts(neighbour: ingest.Neighbour) -> str:
     return f"  (fused from {', '.join(neighbour.fused_from)})" if neighbour.fused_from else ""
 
 
-def _doubt(neighbour: ingest.Neighbour[ingest.Tensor]) -> str:
+def _doubt(neighbour: ingest.Neighbour) -> str:
     if neighbour.by == "graph":
         return "  (by the graph; it holds other bytes)"
     return "" if neighbour.is_certain else "  (equal constants: may be by chance)"

@@ -28,7 +28,7 @@ def show_whole(
         DamagedStore: chunks of a piece are missing or damaged.
     """
     # deferred: numpy takes 0.1 s to import
-    from ingest.reader.anatomy.index import parse_index
+    from ingest.reader.anatomy import parse_index
     from ingest.reader.shown import check_slice
 
     whole = tensor.unsharded(placement)

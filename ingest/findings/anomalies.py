@@ -15,7 +15,7 @@ from ingest.reader.choice import Choice, as_names
 from ingest.reader.damage import Damage
 from ingest.reader.ranges import named_ranges
 from ingest.reader.step import Step
-from ingest.reader.step_findings import findings_of
+from ingest.reader.step_tables import findings_of
 from ingest.reader.text import counted
 from workers.errors import DamagedStore
 from workers.model import StepKey

@@ -17,7 +17,7 @@ from ingest.reader.choice import Choice, as_names
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step import Step
-from ingest.reader.step_marginals import read_sketches
+from ingest.reader.step_tables import read_sketches
 from ingest.reader.tensor_filter import FilterFields
 from workers.errors import DamagedStore
 from workers.rules.load import load_rules, rules_like

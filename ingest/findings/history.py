@@ -15,8 +15,8 @@ from ingest.findings.conditions import Mask, fulfilled
 from ingest.reader.catalog import Catalog
 from ingest.reader.snapshot import take_snapshot
 from ingest.reader.step import Step
-from ingest.reader.step_histograms import histograms_of
 from ingest.reader.step_statistics import StepStatistics
+from ingest.reader.step_tables import histograms_of
 from workers.arrays.compiled.histogram_loops import BINS
 from workers.arrays.digest import DIGEST_BYTES
 from workers.errors import DamagedStore, UsageError

@@ -14,7 +14,7 @@ from ingest.page.moment import Moment
 from ingest.page.rendering import command
 from ingest.page.watchers import Watched
 from ingest.questions.matrix import Matrix, WantedCells, matrix_of_steps, parse_range
-from ingest.reader.cubes.rank_statistics import RankValues
+from ingest.reader.step_statistics import RankValues
 from ingest.reader.tensor import Tensor
 from workers.errors import UsageError
 

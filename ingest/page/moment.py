@@ -20,11 +20,11 @@ from ingest.findings.incidents import Incidents
 from ingest.findings.incidents.find import FoundIncidents
 from ingest.findings.stored import SERIES, generation_of
 from ingest.questions.matrix import rank_values_of
-from ingest.reader.cubes.rank_statistics import RankValues
 from ingest.reader.damage import Damage
 from ingest.reader.dump_store import DumpStore
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step import Step
+from ingest.reader.step_statistics import RankValues
 from workers.errors import DumpIngestError, StoreUnavailable, UsageError
 from workers.model import MIB, StepKey
 from workers.store import commit

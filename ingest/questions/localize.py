@@ -16,10 +16,8 @@ from ingest.questions.compare.selection import parse_selection
 from ingest.questions.compare.stored_forms import StoredForms
 from ingest.questions.question import Note, Option, Part, Plain, Question, Table
 from ingest.reader.catalog import open_catalog
-from ingest.reader.indexed_step import COLUMNS
-from ingest.reader.step import Step
-from ingest.reader.step_histograms import read_entries
-from ingest.reader.step_marginals import marginals_of
+from ingest.reader.step import COLUMNS, Step
+from ingest.reader.step_tables import marginals_of, read_entries
 from ingest.reader.tensor_filter import FilterFields, TensorFilter, with_pattern
 from ingest.reader.text import counted, shape_text
 from workers.arrays.sketches.block_digests import (

@@ -16,10 +16,9 @@ from ingest.questions.choosing import matching_tensors, statistic_for, statistic
 from ingest.questions.question import Table
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
-from ingest.reader.cubes.rank_statistics import RankValues, of_all_tensors, of_named_tensors
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step import Step
-from ingest.reader.step_statistics import StepStatistics
+from ingest.reader.step_statistics import RankValues, StepStatistics, of_all_tensors, of_named_tensors
 from ingest.reader.tensor_filter import with_pattern
 from ingest.reader.text import number_text
 from workers.arrays.aggregate import COUNTS, STATISTICS, aggregated, default_aggregate, parts_of

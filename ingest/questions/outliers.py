@@ -24,11 +24,10 @@ from ingest.questions.question import (
 )
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import as_names
-from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, ask_of_undamaged, take_snapshot
-from ingest.reader.step import Step
-from ingest.reader.step_marginals import marginals_of
+from ingest.reader.step import COLUMNS, Step
+from ingest.reader.step_tables import marginals_of
 from ingest.reader.tensor_filter import FilterFields, TensorFilter, with_pattern
 from ingest.reader.text import counted, number_text
 from workers.arrays.sketches.channels import (

@@ -26,8 +26,7 @@ from ingest.questions.question import (
     without_histogram,
 )
 from ingest.questions.sketched_tensors import SketchedTensor, SketchedTensors, ask_of_sketches
-from ingest.reader.anatomy.order_keys import widened
-from ingest.reader.anatomy.percentiles import percentiles
+from ingest.reader.anatomy import percentiles, widened
 from ingest.reader.catalog import Catalog
 from ingest.reader.snapshot import LeftOut, Snapshot
 from ingest.reader.tensor import SMALL_NBYTES, Tensor

@@ -9,10 +9,9 @@ from typing import TypeVar
 from ingest.questions.choosing import empty_choice_error, keys_of
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
-from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
-from ingest.reader.step import Step
-from ingest.reader.step_histograms import histograms_of
+from ingest.reader.step import COLUMNS, Step
+from ingest.reader.step_tables import histograms_of
 from ingest.reader.tensor_filter import FilterFields, TensorFilter
 from workers.arrays.sketches.histogram import Histogram
 from workers.arrays.statistics import FIELDS

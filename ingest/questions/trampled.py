@@ -25,9 +25,8 @@ import numpy as np
 
 from ingest.dump_configs.reading import WATCHER
 from ingest.questions.question import Note, Part, Partial, Plain, Question, Ranks, Steps
-from ingest.reader.anatomy.bits import BitDifference
 from ingest.reader.catalog import Catalog
-from ingest.reader.compare_bits import compare_bits
+from ingest.reader.compare_bits import BitDifference, compare_bits
 from ingest.reader.context.configuration import configuration_of
 from ingest.reader.flow.operator_kinds import is_input, is_output, is_parameter
 from ingest.reader.listing import TableList

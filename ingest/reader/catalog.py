@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,13 +12,18 @@ from typing import Any, Self
 
 from ingest.reader.choice import Choice, as_set, numbers_and_places, whole_number
 from ingest.reader.damage import Damage, warn_of, with_tables
-from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.listing import Tensors
-from ingest.reader.parallel.mesh import Coordinates, Mesh, describe_places, is_at, parse_place
-from ingest.reader.parallel.told_coordinates import coordinates_of_steps
+from ingest.reader.parallel.mesh import (
+    Coordinates,
+    Mesh,
+    coordinates_of_steps,
+    describe_places,
+    is_at,
+    parse_place,
+)
 from ingest.reader.ranges import named_ranges
 from ingest.reader.require import require_store
-from ingest.reader.step import Step, Steps
+from ingest.reader.step import COLUMNS, Step, Steps
 from ingest.reader.tensor import Tensor
 from ingest.reader.tensor_filter import FilterFields, TensorFilter
 from workers.errors import DamagedStore, StoreDenied, UsageError
@@ -99,13 +104,14 @@ class Catalog:
     def ranks(self) -> list[int]:
         """The ranks that have a committed step, in order. Reads one commit of each rank."""
         self._list(self.listed_ranks)
-        first_keys = [keys[0] for keys in self._listings.values() if keys]
-        damages: list[Damage] = []
-        self.committed(first_keys, damages)
-        known = {key.rank for key in self._steps} | {damage.key.rank for damage in damages}
-        # The first step of these ranks is not committed, or not yet: try their other steps.
-        later = [rank for rank in self.listed_ranks if rank not in known and self._has_commit(rank)]
-        return sorted({*known, *later})
+        known = {key.rank for key in self._steps}
+        for begin, end in _batches(self._listings.values()):
+            unknown = [rank for rank in self.listed_ranks if rank not in known]
+            damages: list[Damage] = []
+            keys = [key for rank in unknown for key in self._listings[rank][begin:end]]
+            known |= {step.key.rank for step in self.committed(keys, damages)}
+            known |= {damage.key.rank for damage in damages}
+        return sorted(known)
 
     @property
     def steps(self) -> list[int]:
@@ -228,19 +234,16 @@ class Catalog:
     def _first_steps(self, ranks: Sequence[int]) -> list[Step]:
         """Return a committed step of each of these ranks that has one; no run files."""
         steps = {key.rank: step for key, step in self._steps.items() if key.step is not None}
-        steps |= self._first_of_unread([rank for rank in ranks if rank not in steps])
+        self._list([rank for rank in ranks if rank not in steps])
+        keys_of = {
+            rank: [key for key in self._listings[rank] if key.step is not None]
+            for rank in ranks
+            if rank not in steps
+        }
+        for begin, end in _batches(keys_of.values()):
+            keys = [key for rank, own in keys_of.items() if rank not in steps for key in own[begin:end]]
+            steps |= {step.key.rank: step for step in reversed(self.committed(keys, []))}
         return [steps[rank] for rank in ranks if rank in steps]
-
-    def _first_of_unread(self, ranks: Sequence[int]) -> dict[int, Step]:
-        """Return by rank its first committed step, of ranks of which no step has been read."""
-        self._list(ranks)
-        keys_of = {rank: [key for key in self._listings[rank] if key.step is not None] for rank in ranks}
-        first = self.committed([keys[0] for keys in keys_of.values() if keys], [])
-        steps = {step.key.rank: step for step in first}
-        for rank, keys in keys_of.items():
-            if rank not in steps:  # its first step is not committed, or not yet
-                steps |= {step.key.rank: step for step in self.committed(keys, [])[:1]}
-        return steps
 
     @cached_property
     def listed_ranks(self) -> list[int]:
@@ -296,14 +299,6 @@ class Catalog:
         if len(denied) == len(keys) and not self._steps:
             raise denied[0]
         return commits, damaged
-
-    def _has_commit(self, rank: int) -> bool:
-        keys = self._listings[rank]
-        for start in range(0, len(keys), _COMMITS_AT_ONCE):
-            damages: list[Damage] = []
-            if self.committed(keys[start : start + _COMMITS_AT_ONCE], damages) or damages:
-                return True
-        return False
 
     def tensors(
         self,
@@ -415,6 +410,13 @@ class Catalog:
         return (
             f"The store has {all_ranks}; {named_ranges('rank', ranks)} {verb} {named_ranges('step', steps)}."
         )
+
+
+def _batches(listings: Iterable[Sequence[StepKey]]) -> Iterator[tuple[int, int]]:
+    """Yield where to look for a committed step in listings: nearly always, the first one is."""
+    longest = max(map(len, listings), default=0)
+    yield 0, 1
+    yield from ((begin, begin + _COMMITS_AT_ONCE) for begin in range(1, longest, _COMMITS_AT_ONCE))
 
 
 def _joined(numbers: Iterable[int]) -> str:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
-from ingest.reader.indexed_step import IndexedStep
 from workers.errors import DamagedStore
 from workers.model import StepKey
 from workers.store.prefetch import prefetch
 
-AnyStep = TypeVar("AnyStep", bound=IndexedStep)
+if TYPE_CHECKING:
+    from ingest.reader.step import Step
+
 #: Steps whose index is read ahead of need.
 _TABLES_AHEAD = 4
 
@@ -54,13 +55,13 @@ def warn_of(damages: Sequence[Damage], *, has_others: bool) -> None:
     warnings.warn(f"left out: {damages[0]}{more}", DamagedStepWarning, stacklevel=3)
 
 
-def with_tables(steps: Sequence[AnyStep], damages: list[Damage]) -> Iterator[AnyStep]:
+def with_tables(steps: Sequence[Step], damages: list[Damage]) -> Iterator[Step]:
     """Yield these steps, each after its index was read; the next ones are read meanwhile.
 
     Steps whose index is damaged are added to `damages` instead.
     """
 
-    def load(step: AnyStep) -> AnyStep | Damage:
+    def load(step: Step) -> Step | Damage:
         try:
             _ = step.tables
         except DamagedStore as exc:
@@ -68,7 +69,7 @@ def with_tables(steps: Sequence[AnyStep], damages: list[Damage]) -> Iterator[Any
         return step
 
     if len(steps) <= 1:
-        loaded: Iterable[AnyStep | Damage] = map(load, steps)  # without a thread
+        loaded: Iterable[Step | Damage] = map(load, steps)  # without a thread
     else:
         loaded = prefetch(steps, load, ahead=_TABLES_AHEAD, threads=_TABLES_AHEAD, name="dump-ingest-read")
     for step in loaded:

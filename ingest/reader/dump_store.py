@@ -42,9 +42,9 @@ class DumpStore(Catalog):
     def possible_steps(self, steps: Sequence[Step], conditions: Sequence[FilterFields], /) -> Sequence[Step]:
         """Return the steps that may have a tensor which fulfils one of these conditions.
 
-        The consolidated view tells; see `ingest.reader.cubes.possible_steps`.
+        The consolidated view tells; see `ingest.reader.cubes.conditions`.
         """
-        from ingest.reader.cubes.possible_steps import possible_steps  # deferred: as in `verify`
+        from ingest.reader.cubes.conditions import possible_steps  # deferred: as in `verify`
 
         return possible_steps(self.objects, steps, conditions)
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex, TypeVar, overload
 
 from ingest.reader import notebook
-from ingest.reader.indexed_tensor import TENSOR_FIELDS
-from ingest.reader.tensor import Tensor
+from ingest.reader.tensor import TENSOR_FIELDS, Tensor
 from ingest.reader.text import counted, number_text, shape_text
 from workers.arrays.statistics import FIELDS
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ingest.reader.indexed_step import IndexedStep
 from workers.errors import DamagedStore
 from workers.store.model import CommitSummary, RowKind
+
+if TYPE_CHECKING:
+    from ingest.reader.step import Step
 
 #: Fields of `CommitSummary` that are not part of the contract.
 _NOT_SHOWN = ("key", "severities", "failed_rules", "first_findings")
@@ -51,7 +53,7 @@ STEP_FIELDS = (
 )
 
 
-def step_row(step: IndexedStep) -> dict[str, Any]:
+def step_row(step: Step) -> dict[str, Any]:
     """Return one committed step: its totals, its source, and when it was committed."""
     record = step.commit.record
     return {
@@ -67,14 +69,14 @@ def step_row(step: IndexedStep) -> dict[str, Any]:
     }
 
 
-def _coordinates(step: IndexedStep) -> dict[str, list[int | None]]:
+def _coordinates(step: Step) -> dict[str, list[int | None]]:
     """Return the rank and the size along each axis of the mesh; empty if nothing is known."""
     rank = step.key.rank
     places = {} if step.catalog is None else step.catalog.coordinates(rank)[rank]
     return {axis: [*place] for axis, place in places.items()}
 
 
-def file_rows(step: IndexedStep, *, problems: bool) -> Iterator[dict[str, Any]]:
+def file_rows(step: Step, *, problems: bool) -> Iterator[dict[str, Any]]:
     """Yield the files of a step that are not tensors; with `problems`, the rows that have a problem instead.
 
     The index does not have what was skipped, such as symbolic links. With `problems`, these are yielded as
@@ -97,7 +99,7 @@ def file_rows(step: IndexedStep, *, problems: bool) -> Iterator[dict[str, Any]]:
         }
 
 
-def overflow_rows(step: IndexedStep) -> Iterator[dict[str, Any]]:
+def overflow_rows(step: Step) -> Iterator[dict[str, Any]]:
     """Yield each overflow that the hardware recorded in a step, with the operator in which it happened.
 
     Raises:
@@ -119,7 +121,7 @@ def overflow_rows(step: IndexedStep) -> Iterator[dict[str, Any]]:
             }
 
 
-def _skipped(step: IndexedStep) -> Iterator[dict[str, Any]]:
+def _skipped(step: Step) -> Iterator[dict[str, Any]]:
     """Yield the problems in the commit record that no row of the index has."""
     table = step.tables
     indexed = {

@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 from datetime import date, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ingest.reader.anatomy import Anatomy
-from ingest.reader.anatomy.index import parse_index
+from ingest.reader.anatomy import Anatomy, parse_index
 from ingest.reader.context import Context, context_of
 from ingest.reader.context.configuration import sample_of
-from ingest.reader.indexed_step import StepSource
 from ingest.reader.quantization import QuantizationError, quantization_error, quantized_pair
 from ingest.reader.tensor import SMALL_NBYTES, Tensor
 from ingest.reader.text import counted, value_text
 from workers.arrays.sketches.histogram import Histogram
 from workers.errors import DamagedStore, UsageError
+
+if TYPE_CHECKING:
+    from ingest.reader.catalog import Catalog
 
 #: The most elements whose values are shown without an index, and with one.
 _MAX_VALUES, MAX_SLICE_VALUES = 1000, 1_000_000
@@ -26,7 +27,7 @@ _MAX_VALUES, MAX_SLICE_VALUES = 1000, 1_000_000
 _LINE_FIELDS = ("file", "line", "code", "of", "matched", "op", "source")
 
 
-def shown_tensor(store: StepSource, tensor: Tensor, *, at: str | None = None) -> dict[str, Any]:
+def shown_tensor(store: Catalog, tensor: Tensor, *, at: str | None = None) -> dict[str, Any]:
     """Return all that is known of a tensor, as `show --json` prints it.
 
     Reads the whole tensor if it has at most 64 MiB.
@@ -60,7 +61,7 @@ def anatomy_of(tensor: Tensor, *, scan: bool = False) -> Anatomy | None:
     return tensor.examine() if is_readable and (scan or tensor.nbytes <= SMALL_NBYTES) else None
 
 
-def quantization_of(store: StepSource, tensor: Tensor, *, scan: bool = False) -> QuantizationError | None:
+def quantization_of(store: Catalog, tensor: Tensor, *, scan: bool = False) -> QuantizationError | None:
     """Return the effect of quantisation on a tensor; None if its step does not have it before and after.
 
     None also if it is large and not to be scanned.

@@ -12,23 +12,24 @@ import numpy.typing as npt
 
 from ingest.reader import notebook
 from ingest.reader.array_like import ArrayLike
-from ingest.reader.indexed_tensor import IndexedTensor
-from ingest.reader.neighbour import Neighbour
-from ingest.reader.parallel.pieces import rows_of_ranks
 from ingest.reader.text import counted
 from workers.arrays import device_format, dtypes
 from workers.arrays.digest import digest
 from workers.arrays.dtypes import ElementType
-from workers.arrays.statistics import FIELDS
+from workers.arrays.statistics import COUNT_FIELDS, FIELDS, Statistics
 from workers.errors import DamagedStore, UsageError
 from workers.model import MIB
+from workers.store.model import RowKind, tensor_name
+from workers.store.tables import attributes_of, record_of
 
 if TYPE_CHECKING:
     import dask.array
 
     from ingest.reader.anatomy import Anatomy
-    from ingest.reader.flow.step_flow import Passing, StepFlow
+    from ingest.reader.catalog import Catalog
+    from ingest.reader.flow.step_flow import StepFlow
     from ingest.reader.parallel.unsharded import UnshardedTensor
+    from ingest.reader.step import Step
     from workers.arrays.sketches.histogram import Histogram
 
 #: Elements that are read at once.
@@ -40,15 +41,179 @@ _DASK_CHUNK_NBYTES = 32 * MIB
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Tensor(IndexedTensor, ArrayLike):
+class Tensor(ArrayLike):
     """One dumped tensor: where it comes from, what is known about it, and how to read its elements.
 
     The properties, except `removed`, come from the index of its step. `read`, `read_device`, `edges`
     and the tasks of `dask` read elements from the store, and so do `np.asarray(tensor)` and `tensor[5:7]`.
     """
 
+    _step: Step
+    row: int
+    """Its row in the index of its step."""
+
+    def __repr__(self) -> str:
+        place = f"rank={self.rank} step={self.step}"
+        return f"<{type(self).__name__} {place} {self.name} {self.dtype}{list(self.shape)}>"
+
     @property
-    def producers(self) -> tuple[Neighbour[Tensor], ...]:
+    def catalog(self) -> Catalog | None:
+        """Where other steps of its store come from; None in a process to which its step was sent."""
+        return self._step.catalog
+
+    @property
+    def rank(self) -> int:
+        """The rank that dumped it."""
+        return self._step.key.rank
+
+    @property
+    def step(self) -> int | None:
+        """The step in which it was dumped; None for constants, which do not belong to a step."""
+        return self._step.key.step
+
+    @property
+    def name(self) -> str:
+        """Operator type and name, input or output, slot; and the occurrence if a loop repeats it.
+
+        For example `MatMul.net_MatMul-op0.output.0#2`.
+        """
+        return tensor_name(self.op_type, self.op_name, self.io, self.slot, self.occurrence)
+
+    @property
+    def net(self) -> str:
+        """The name of the network: that of its directory in the dump."""
+        return self._label("net")
+
+    @property
+    def graph(self) -> str:
+        """The name of the graph: that of its directory in the dump."""
+        return self._label("graph")
+
+    @property
+    def op_type(self) -> str:
+        """The type of the operator, such as `MatMul`."""
+        return self._label("op_type")
+
+    @property
+    def op_name(self) -> str:
+        """The name of the operator, with `_` in the place of `/`."""
+        return self._label("op_name")
+
+    @property
+    def io(self) -> str:
+        """`input` or `output`."""
+        return self._label("io")
+
+    @property
+    def slot(self) -> int:
+        """Which input or output of the operator, from 0."""
+        return self._number("slot")
+
+    @property
+    def occurrence(self) -> int:
+        """The number of this dump among those of the same slot in one step, in order of time, from 0."""
+        return self._number("occurrence")
+
+    @property
+    def role(self) -> str:
+        """`loss`, `gradient`, `weight`, `optimizer_state`, `activation`, or "": see `workers.store.roles`."""
+        return str(self._step.roles[self.row])
+
+    @property
+    def timestamp(self) -> int:
+        """When it was dumped, in microseconds since the epoch, by the clock of its host."""
+        return self._number("timestamp")
+
+    @property
+    def format(self) -> str:
+        """The memory layout as the dump names it, such as `NC1HWC0`."""
+        return self._label("format")
+
+    @property
+    def dtype(self) -> str:
+        """The element type, such as `float32` or `bfloat16`."""
+        return self._label("dtype")
+
+    @property
+    def declared_dtype(self) -> str:
+        """The element type before the writer converted it, as the file name spells it; "" if it does not."""
+        return self._label("declared_dtype")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The lengths of the axes."""
+        return self._step.shape(self.row)
+
+    @property
+    def device_shape(self) -> tuple[int, ...] | None:
+        """The lengths of the axes in the memory of the accelerator; None if they are those of `shape`."""
+        device = self._step.device(self.row)
+        return device.shape if device else None
+
+    @property
+    def full_name(self) -> str:
+        """The name of the operator as the framework spells it; "" if the dump does not have it."""
+        return self._label("full_name")
+
+    @property
+    def statistics_from(self) -> str:
+        """Where the statistics come from: `computed`, or the file of the dump that has them."""
+        return self._label("statistics_from")
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with it, such as statistics that differ from those in the dump; "" for nothing."""
+        return self._label("problem")
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the payload as it is stored, in bytes."""
+        return self._number("nbytes")
+
+    @property
+    def digest(self) -> str:
+        """XXH3-128 of the payload as it is stored, 32 hexadecimal digits; "" if only statistics were dumped.
+
+        Tensors with equal digests have equal bytes.
+        """
+        return bytes(self._step.tables.digest[self.row]).hex() if self.is_dumped else ""
+
+    @property
+    def source(self) -> str:
+        """The path of the dump file, relative to the dump."""
+        return self._label("source")
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """What else its file says: values beside the tensors, by name, as JSON has them; {} for nothing.
+
+        Under `tensor`, what is known of this tensor alone, such as the placements of a DTensor.
+        """
+        return attributes_of(self._step.tables, self.row)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the dump says of this tensor alone, besides its elements and statistics; {} for nothing."""
+        told = record_of(self._step.tables, self.row).get("tensor")
+        return told if isinstance(told, dict) else {}
+
+    @property
+    def statistics(self) -> Statistics:
+        """The statistics of its elements: counts are whole numbers; NaN is what is not known."""
+        return Statistics.from_row(self._step.tables.statistics[self.row].tolist())
+
+    @property
+    def is_dumped(self) -> bool:
+        """Whether its elements were dumped, not only its statistics."""
+        return self._label("kind") == RowKind.TENSOR.value
+
+    @property
+    def removed(self) -> str:
+        """Why the store does not have its elements although they were dumped; "" if it has them."""
+        return "" if self._step.has_payload(self.row) else str(self._step.commit.without_tensors)
+
+    @property
+    def producers(self) -> tuple[Neighbour, ...]:
         """The tensors from which its content came, in its own step and rank.
 
         An input comes from the output that wrote its bytes, or from a parameter; a parameter from what wrote
@@ -59,17 +224,18 @@ class Tensor(IndexedTensor, ArrayLike):
         decides. Reads the index of the step, once.
         """
         passing = _flow_of(self).producer(self.row)
-        return () if passing is None else (self._neighbour(passing.source, passing),)
+        passings = [] if passing is None else [passing]
+        return tuple(Neighbour(self.of_row(own.source), own.by, own.is_certain) for own in passings)
 
     @property
-    def consumers(self) -> tuple[Neighbour[Tensor], ...]:
+    def consumers(self) -> tuple[Neighbour, ...]:
         """The tensors to which its content passed, in its own step and rank, in order of execution.
 
         Of an output or parameter: the inputs that were read from it. Of an input: those that were read from
         it after its operator had overwritten it in place, as optimizers do. See `producers`.
         """
         passings = _flow_of(self).consumers(self.row)
-        return tuple(self._neighbour(passing.target, passing) for passing in passings)
+        return tuple(Neighbour(self.of_row(own.target), own.by, own.is_certain) for own in passings)
 
     @property
     def operands(self) -> tuple[Tensor, ...]:
@@ -77,9 +243,6 @@ class Tensor(IndexedTensor, ArrayLike):
         call = _flow_of(self).call_of[self.row]
         rows = sorted(operand.row for operand in (*call.inputs, *call.outputs))
         return tuple(map(self.of_row, rows))
-
-    def _neighbour(self, row: int, passing: Passing) -> Neighbour[Tensor]:
-        return Neighbour(self.of_row(row), passing.by, passing.is_certain)
 
     def of_row(self, row: int) -> Tensor:
         """Return the tensor of another row of the same step."""
@@ -94,7 +257,7 @@ class Tensor(IndexedTensor, ArrayLike):
         Raises:
             DamagedStore: the histograms of its step are missing or damaged.
         """
-        from ingest.reader.step_histograms import histograms_of  # deferred: 0.01 s, and few ask
+        from ingest.reader.step_tables import histograms_of  # deferred: 0.01 s, and few ask
 
         return histograms_of(self._step, [self.row]).get(self.row)
 
@@ -250,10 +413,9 @@ class Tensor(IndexedTensor, ArrayLike):
         Raises:
             UsageError: it is not known how the ranks hold it, or the shapes do not allow `placement`.
         """
-        from ingest.reader.parallel.unsharded import unshard  # deferred: 0.01 s, and few ask
+        from ingest.reader.parallel.unsharded import pieces_of, unshard  # deferred: 0.01 s, and few ask
 
-        rows, places = rows_of_ranks(self._step, self.row)
-        return unshard([Tensor(step, row) for step, row in rows], places, placement)
+        return unshard(*pieces_of(self._step, self.row), placement)
 
     def edges(self, count: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Return the first and the last `count` elements, both 1-D, in the order of the dump.
@@ -357,10 +519,83 @@ class Tensor(IndexedTensor, ArrayLike):
         dtype = self._element().to_numpy()
         return np.frombuffer(self._step.read(self.row, start * dtype.itemsize, stop * dtype.itemsize), dtype)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything that the index has of this tensor as a flat dictionary of plain values."""
+        statistics = self.statistics
+        known = {name: getattr(statistics, name) for name in COUNT_FIELDS}
+        counts = {name: None if math.isnan(count) else count for name, count in known.items()}
+        moments = {name: getattr(statistics, name) for name in FIELDS if name not in counts}
+        fields = {name: getattr(self, name) for name in TENSOR_FIELDS}
+        device_shape = list(self.device_shape) if self.device_shape is not None else None
+        return {**fields, "shape": list(self.shape), "device_shape": device_shape, **counts, **moments}
+
     def _repr_html_(self) -> str:
         known = {name: value for name, value in self.to_dict().items() if value not in ("", None)}
         shown = ("rank", "step", "op_type", "full_name", "dtype", "shape", "source", "problem", *FIELDS)
         return notebook.facts(self.name, {name: known[name] for name in shown if name in known})
+
+    def _label(self, field: str) -> str:
+        return str(self._step.tables.label(field)[self.row])
+
+    def _number(self, field: str) -> int:
+        return int(self._step.tables.number(field)[self.row])
+
+
+#: The fields of `Tensor.to_dict` that are not statistics. They are part of the contract of `--json`.
+TENSOR_FIELDS = (
+    "rank",
+    "step",
+    "name",
+    "net",
+    "graph",
+    "op_type",
+    "op_name",
+    "full_name",
+    "io",
+    "slot",
+    "occurrence",
+    "role",
+    "timestamp",
+    "format",
+    "dtype",
+    "declared_dtype",
+    "shape",
+    "device_shape",
+    "nbytes",
+    "digest",
+    "source",
+    "statistics_from",
+    "is_dumped",
+    "problem",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A tensor from which, or to which, the content of another one passed."""
+
+    tensor: Tensor
+    by: str
+    """What shows it: `content`, `graph`, or `content and graph`.
+
+    With `graph` alone, the bytes differ: one side was written again after it had been dumped, as parameters
+    are, or bytes changed on the way; see `ingest.divergence`.
+    """
+    is_certain: bool
+    """Whether it cannot be by chance: tensors with a single value often have equal content."""
+
+    @property
+    def fused_from(self) -> tuple[str, ...]:
+        """The operators of the model that were fused into its operator; empty if not known."""
+        from ingest.reader.flow.step_flow import original_names_of  # deferred: as in `_flow_of`
+
+        return original_names_of(self.tensor)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a flat dictionary of plain values."""
+        names = ("name", "graph", "op_type", "op_name")
+        told = {"fused_from": list(self.fused_from), "by": self.by, "is_certain": self.is_certain}
+        return {**{name: getattr(self.tensor, name) for name in names}, **told}
 
 
 def _flow_of(tensor: Tensor) -> StepFlow:

@@ -15,8 +15,7 @@ from msgspec import structs
 
 from ingest.reader.damage import Damage
 from ingest.reader.step import Step
-from ingest.reader.step_findings import findings_of
-from ingest.reader.step_marginals import read_sketches
+from ingest.reader.step_tables import findings_of, read_sketches
 from ingest.reader.verifying.verify import STATISTICS_DO, WRONG_DIGEST, WRONG_SKETCHES, WRONG_STATISTICS
 from ingest.repairing.work import Lost, Remade, StepWork, Unmendable
 from workers.arrays.digest import new_digest

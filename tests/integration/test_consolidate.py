@@ -122,7 +122,7 @@ def test_on_a_cluster_and_on_object_storage(
     found = ingest.DumpStore(counting).consolidated().find("nan_count > 0")
     assert list(zip(found["rank"], found["step"], found["op_name"], strict=True)) == [(1, 17, "op7")]
     assert counting.requests <= 25
-    assert ingest.open_store(url).consolidated().to_xarray().nan_count.sel(step=17).max() == 1
+    assert xr.open_dataset(url, engine="dump-ingest").nan_count.sel(step=17).max() == 1
     with Consolidator(objects) as consolidator:
         consolidator.once(rebuild=True)
     by_threads = open_cubes(objects)

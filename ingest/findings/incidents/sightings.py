@@ -9,7 +9,7 @@ from ingest.findings.stored import SeriesDocument, read_series
 from ingest.reader.ranges import named_ranges
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step
-from ingest.reader.step_findings import findings_of
+from ingest.reader.step_tables import findings_of
 from workers.store import findings
 from workers.store.model import SEVERITIES, Finding
 

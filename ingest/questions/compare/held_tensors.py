@@ -10,8 +10,7 @@ import numpy as np
 
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.reader.parallel.mesh import Coordinates
-from ingest.reader.parallel.mesh_grid import grid_of
-from ingest.reader.parallel.told_placement import Told, told_placement
+from ingest.reader.parallel.told_placement import Told, grid_of, told_placement
 from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.sharded.placement import MeshGrid
 from workers.arrays.sharded.placement_search import Pieces

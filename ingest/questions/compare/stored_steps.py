@@ -21,7 +21,7 @@ from ingest.reader.context.ge_graph import ModelOutput
 from ingest.reader.parallel.mesh import Coordinates
 from ingest.reader.snapshot import Snapshot, take_snapshot
 from ingest.reader.step import Step
-from ingest.reader.step_marginals import read_marginals
+from ingest.reader.step_tables import read_marginals
 from ingest.reader.tensor import Tensor
 from workers.arrays.dtypes import from_name
 from workers.arrays.sketches.marginals import Marginal

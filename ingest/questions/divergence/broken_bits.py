@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ingest.questions.divergence.result import BrokenOperator
-from ingest.reader.anatomy.bits import BitDifference
-from ingest.reader.compare_bits import compare_bits
-from ingest.reader.indexed_step import COLUMNS
+from ingest.reader.compare_bits import BitDifference, compare_bits
 from ingest.reader.snapshot import Snapshot
+from ingest.reader.step import COLUMNS
 from ingest.reader.tensor import Tensor
 from ingest.reader.tensor_filter import TensorFilter
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ingest.reader import notebook
-from ingest.reader.anatomy.bits import BitDifference
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
-from ingest.reader.compare_bits import compare_bits
+from ingest.reader.compare_bits import BitDifference, compare_bits
 from ingest.reader.flow.operator_kinds import is_collective, is_parameter, writes_in_place
 from ingest.reader.flow.step_flow import BY_GRAPH, FlowCall, FlowOperand, Passing, StepFlow, graph_source_of
 from ingest.reader.snapshot import LeftOut, take_snapshot

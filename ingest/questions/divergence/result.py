@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ingest.identities.evidence import Level
 from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.reader import notebook
-from ingest.reader.anatomy.bits import BitDifference
+from ingest.reader.compare_bits import BitDifference
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import counted, printable

@@ -23,9 +23,8 @@ from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.flow.content import CallKey
 from ingest.reader.flow.operator_kinds import is_collective
-from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
-from ingest.reader.step import Step
+from ingest.reader.step import COLUMNS, Step
 from workers.arrays.filter import Filter
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ingest.questions.origin.calls import IsBad, RankTrace, trace_rank
-from ingest.reader.cubes.clean_steps import CleanSteps
 from ingest.reader.flow.content import CallKey
 from ingest.reader.snapshot import LeftOut, Snapshot
 from ingest.reader.step import Step
+from ingest.reader.step_statistics import CleanSteps
 from workers.errors import DamagedStore
 from workers.model import StepKey
 from workers.store.model import CommitSummary

@@ -10,7 +10,7 @@ from typing import Any
 from ingest.questions.localize import name_of, named_steps
 from ingest.reader.catalog import Catalog
 from ingest.reader.step import Step
-from ingest.reader.step_marginals import marginals_of
+from ingest.reader.step_tables import marginals_of
 from workers.arrays.sharded.marginal_placement import FIT, MarginalWay, held_as, ways_held
 from workers.arrays.sharded.placement import Held
 from workers.arrays.sketches.marginals import Marginal

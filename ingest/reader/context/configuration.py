@@ -7,13 +7,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ingest.dump_configs.model import AskedDump
 from ingest.dump_configs.reading import read_acl, read_mindspore
 from ingest.reader.context.files import NonTensorFile, NonTensorFiles
-from ingest.reader.indexed_step import StepSource
 from workers.model import MIB
+
+if TYPE_CHECKING:
+    from ingest.reader.catalog import Catalog
 
 _MINDSPORE = re.compile(r"data_dump\.json")
 #: Where MindSpore copies it, below the directory of a rank.
@@ -36,7 +38,7 @@ class DumpConfiguration:
     """`CPU`, `GPU` or `Ascend`; "" if it is not known."""
 
 
-def configuration_of(store: StepSource, rank: int) -> DumpConfiguration:
+def configuration_of(store: Catalog, rank: int) -> DumpConfiguration:
     """Return the configuration of the dump of a rank; an empty one if the dump does not have it.
 
     That of another rank stands for it: MindSpore writes it for rank 0 alone. Reads two small files at most.
@@ -51,7 +53,7 @@ def configuration_of(store: StepSource, rank: int) -> DumpConfiguration:
     return DumpConfiguration("", version=version, device=device)
 
 
-def sample_of(store: StepSource, rank: int) -> int:
+def sample_of(store: Catalog, rank: int) -> int:
     """Return how many elements the dump has of the beginning and of the end of a tensor; 0: all of them."""
     return configuration_of(store, rank).asked.sample
 

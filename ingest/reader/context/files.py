@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from ingest.reader.indexed_step import IndexedStep, StepSource
 from workers.errors import DamagedStore, UsageError
 from workers.model import MIB
 from workers.store.model import RowKind
+
+if TYPE_CHECKING:
+    from ingest.reader.catalog import Catalog
+    from ingest.reader.step import Step
 
 _PIECE_NBYTES = 4 * MIB
 #: Larger files are not read if they would have to be in memory completely.
@@ -35,7 +38,7 @@ class Problems(list[str]):
 class NonTensorFile:
     """One file in the store that is not a tensor; `source` is its path, relative to the dump."""
 
-    step: IndexedStep
+    step: Step
     row: int
     source: str
 
@@ -54,7 +57,7 @@ class NonTensorFile:
 class NonTensorFiles:
     """The files of one rank that are not tensors, by step, and the problems of those that were read."""
 
-    store: StepSource
+    store: Catalog
     rank: int
     problems: list[str] = field(default_factory=list)
     _files: dict[tuple[int, int | None], dict[str, NonTensorFile]] = field(default_factory=dict)

@@ -70,13 +70,15 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ingest.reader.context.files import NonTensorFile, NonTensorFiles
 from ingest.reader.context.ir import IrSource
 from ingest.reader.context.match import flatten
-from ingest.reader.indexed_tensor import IndexedTensor
 from workers.model import MIB
+
+if TYPE_CHECKING:
+    from ingest.reader.tensor import Tensor
 
 _FILE = re.compile(r"ge_(?P<kind>proto|onnx)_(?P<graph>.*_Build)\.(?:txt|pbtxt)")
 _TEXT = re.compile(r'(name|type|op_type|input|key|s|strings)\s*:\s*"((?:[^"\\]|\\.)*)"')
@@ -245,19 +247,19 @@ class GeGraphs:
     files: NonTensorFiles
     _graphs: list[GeGraph] | None = None
 
-    def source(self, tensor: IndexedTensor) -> IrSource | None:
+    def source(self, tensor: Tensor) -> IrSource | None:
         """Return the source of an input, by the names of files; None if it is not known."""
         op = self.op_of(tensor)
         edge = op.inputs[tensor.slot] if op and 0 <= tensor.slot < len(op.inputs) else None
         return edge and edge._replace(name=flatten(edge.name))
 
-    def model_output(self, tensor: IndexedTensor) -> ModelOutput | None:
+    def model_output(self, tensor: Tensor) -> ModelOutput | None:
         """Return the output of the model that an output is, by names of files; None if not known."""
         op = self.op_of(tensor) if tensor.io == "output" else None
         output = None if op is None else op.model_output(tensor.slot)
         return output and output._replace(op_name=flatten(output.op_name))
 
-    def op_of(self, tensor: IndexedTensor) -> GeOp | None:
+    def op_of(self, tensor: Tensor) -> GeOp | None:
         """Return the operator of a tensor, in a graph with the name of its net, or else in the only graph."""
         # Asked for each input of a step: almost all dumps have no such file. Each process writes its own.
         if self._graphs is None:

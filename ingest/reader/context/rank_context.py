@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -36,9 +36,11 @@ from ingest.reader.context.stacks import (
     parse_stacks,
 )
 from ingest.reader.flow.content import tensor_rows
-from ingest.reader.indexed_step import StepSource
-from ingest.reader.indexed_tensor import IndexedTensor
 from workers.model import MIB
+
+if TYPE_CHECKING:
+    from ingest.reader.catalog import Catalog
+    from ingest.reader.tensor import Tensor
 
 _ORDER = r"ms_execution_order_graph_{}\.csv"
 _HISTORY = r"ms_global_execution_order_graph_{}\.csv"
@@ -65,7 +67,7 @@ class DumpedSource(NamedTuple):
     """The slot of its output."""
 
 
-def context_of(store: StepSource, rank: int) -> Context:
+def context_of(store: Catalog, rank: int) -> Context:
     """Return the context of one rank; always the same object for the same store object."""
     contexts = _CONTEXTS.setdefault(store, {})
     if rank not in contexts:
@@ -73,7 +75,7 @@ def context_of(store: StepSource, rank: int) -> Context:
     return contexts[rank]
 
 
-_CONTEXTS: WeakKeyDictionary[StepSource, dict[int, Context]] = WeakKeyDictionary()
+_CONTEXTS: WeakKeyDictionary[Catalog, dict[int, Context]] = WeakKeyDictionary()
 
 
 class Context:
@@ -83,7 +85,7 @@ class Context:
     promises, is treated as missing and reported in `problems`. Errors of the store itself are raised.
     """
 
-    def __init__(self, store: StepSource, rank: int) -> None:
+    def __init__(self, store: Catalog, rank: int) -> None:
         self.rank = rank
         self._store = store
         self._files = NonTensorFiles(store, rank)
@@ -105,7 +107,7 @@ class Context:
         """What is wrong with the files that were read so far."""
         return list(dict.fromkeys(self._files.problems))
 
-    def source_line(self, tensor: IndexedTensor) -> SourceLine | None:
+    def source_line(self, tensor: Tensor) -> SourceLine | None:
         """Return the line of the program that made a tensor's operator, preferably in the user's own code.
 
         None if the dump does not have it, as for parameters, or if it is ambiguous; see `match`.
@@ -116,7 +118,7 @@ class Context:
                 return _source_line((frame,), EXACT, "op", tensor.op_name, tensor.source)
         return self._line_of_call(tensor) or self._line_of_op(tensor)
 
-    def match(self, tensor: IndexedTensor) -> OperatorMatch | None:
+    def match(self, tensor: Tensor) -> OperatorMatch | None:
         """Return the operator of the graph that a tensor belongs to; None if the graph has none like it."""
         if tensor.op_type == _PARAMETER:
             return None
@@ -140,7 +142,7 @@ class Context:
         own = [file for file in files if re.fullmatch(name.format(re.escape(graph)), file.name)]
         return (self._files.read(own[0]) if own else None) or b""
 
-    def position(self, tensor: IndexedTensor) -> int | None:
+    def position(self, tensor: Tensor) -> int | None:
         """Return the position of a tensor's operator in the execution order of its graph, from 0.
 
         None if the operator, or its position, is not known.
@@ -153,7 +155,7 @@ class Context:
         )
         return positions.get(match.name)
 
-    def graph_source(self, tensor: IndexedTensor) -> DumpedSource | None:
+    def graph_source(self, tensor: Tensor) -> DumpedSource | None:
         """Return the source of an input by the graph, in the names of the dump; None if it is not known.
 
         Known are the edges of MindSpore's graphs (`.ir`, `.pb`), between operators that are matched without
@@ -174,7 +176,7 @@ class Context:
         source = inputs[tensor.slot] if inputs else None
         return None if source is None else self._dumped_source(tensor, source)
 
-    def _dumped_source(self, tensor: IndexedTensor, source: IrSource) -> DumpedSource | None:
+    def _dumped_source(self, tensor: Tensor, source: IrSource) -> DumpedSource | None:
         if source.slot < 0:
             return DumpedSource(_PARAMETER, flatten(source.name), 0)
         matches = self._matches_of(tensor, tensor.graph)
@@ -184,7 +186,7 @@ class Context:
         ).get(source.name)
         return None if name is None else DumpedSource("", name, source.slot)
 
-    def original_names(self, tensor: IndexedTensor) -> tuple[str, ...]:
+    def original_names(self, tensor: Tensor) -> tuple[str, ...]:
         """Return the operators of the model that were fused into that of a tensor; empty if not known.
 
         Without a graph of GE, DumpData may have the last of them.
@@ -195,11 +197,11 @@ class Context:
         last = (str(told.get("name")),) if isinstance(told, dict) else ()
         return () if last == (tensor.full_name or tensor.op_name,) else last
 
-    def model_output(self, tensor: IndexedTensor) -> ModelOutput | None:
+    def model_output(self, tensor: Tensor) -> ModelOutput | None:
         """Return the output of the model that an output is in GE's graph; None if it is not known."""
         return self._ge_graphs.model_output(tensor)
 
-    def kernel_args(self, tensor: IndexedTensor) -> dict[str, str] | None:
+    def kernel_args(self, tensor: Tensor) -> dict[str, str] | None:
         """Return the arguments of a tensor's operator (`save_kernel_args`); None if the dump has none."""
         path = f"{tensor.source.rpartition('/')[0]}/{tensor.op_type}.{tensor.op_name}.json"
         file = self._files.of_step(tensor.step).get(path)
@@ -217,13 +219,13 @@ class Context:
         self._files.add_problems(file, problems)
         return content
 
-    def parent(self, tensor: IndexedTensor) -> str | None:
+    def parent(self, tensor: Tensor) -> str | None:
         """Return the module in which msProbe saw the call of a tensor; None for an outermost call."""
         parents = self._parents_of(tensor)
         key = find_key(call_texts(tensor), parents)
         return None if key is None else parents[key]
 
-    def enclosing(self, tensor: IndexedTensor) -> tuple[str, ...]:
+    def enclosing(self, tensor: Tensor) -> tuple[str, ...]:
         """Return the modules around the call of a tensor that msProbe saw, from innermost to outermost."""
         parents, around = self._parents_of(tensor), dict[str, None]()
         outer = self.parent(tensor)
@@ -232,7 +234,7 @@ class Context:
             outer = parents.get(outer)
         return tuple(around)
 
-    def _parents_of(self, tensor: IndexedTensor) -> dict[str, str | None]:
+    def _parents_of(self, tensor: Tensor) -> dict[str, str | None]:
         file = self._files.nearest_above(tensor.step, tensor.source, "construct.json")
         return {} if file is None else self._once(lambda: self._read(file, parse_construct), file.source)
 
@@ -254,7 +256,7 @@ class Context:
         built, configurations = (_BUILT_GRAPH, _MAX_BUILT_NBYTES), (_CONFIG, _MAX_CONFIG_NBYTES)
         return choose_training_graph(candidates, contents(*built), contents(*configurations))
 
-    def _line_of_op(self, tensor: IndexedTensor) -> SourceLine | None:
+    def _line_of_op(self, tensor: Tensor) -> SourceLine | None:
         """Return the line of an operator of a graph, from a file of MindSpore.
 
         An ambiguous operator has a line if all of its candidates have the same line.
@@ -267,7 +269,7 @@ class Context:
         places = {(line.file, line.line) if line else None for line in lines}
         return lines[0] if len(places) == 1 else None
 
-    def _line_of_name(self, tensor: IndexedTensor, name: str, matched: str) -> SourceLine | None:
+    def _line_of_name(self, tensor: Tensor, name: str, matched: str) -> SourceLine | None:
         """Return the line of the operator with this full name; files of the tensor's graph come first."""
         for number in (tensor.graph, ""):
             for file, graph in self._graphs(number, tensor.source):
@@ -276,7 +278,7 @@ class Context:
                     return line
         return None
 
-    def _line_of_call(self, tensor: IndexedTensor) -> SourceLine | None:
+    def _line_of_call(self, tensor: Tensor) -> SourceLine | None:
         """Return the line of a call that msProbe saw, from its `stack.json`."""
         file = self._files.nearest_above(tensor.step, tensor.source, "stack.json")
         if file is None:
@@ -285,7 +287,7 @@ class Context:
         call = find_stack(call_texts(tensor), stacks)
         return call and _source_line(stacks[call[0]], EXACT, call[1], call[0], file.source)
 
-    def _matches_of(self, tensor: IndexedTensor, graph: str) -> dict[str, OperatorMatch]:
+    def _matches_of(self, tensor: Tensor, graph: str) -> dict[str, OperatorMatch]:
         """Match the dumped operators of a step and graph by name; with graph "", those of all graphs."""
         step, source = tensor.step, tensor.source
 

@@ -6,10 +6,12 @@ import json
 import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ingest.reader.context.files import Problems
-from ingest.reader.indexed_tensor import IndexedTensor
+
+if TYPE_CHECKING:
+    from ingest.reader.tensor import Tensor
 
 #: The frameworks and their tools, at any place of installation, and the standard library of Python.
 _FRAMEWORK = re.compile(
@@ -145,7 +147,7 @@ def _parse_object(data: bytes) -> tuple[dict[str, Any], Problems]:
     return (content, Problems()) if isinstance(content, dict) else ({}, Problems(["is not a JSON object"]))
 
 
-def call_texts(tensor: IndexedTensor) -> list[str]:
+def call_texts(tensor: Tensor) -> list[str]:
     """Return texts that may begin with the key of an msProbe call: the names of the file and the operator."""
     stem = tensor.source.rpartition("/")[2].removesuffix(".npy").removesuffix(".pt")
     return [stem, f"{tensor.op_type}.{tensor.op_name}", tensor.op_name]

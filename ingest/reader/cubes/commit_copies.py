@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from ingest.reader.cubes.consolidated import open_cubes
-from ingest.reader.cubes.cube_reader import CubeReader
+from ingest.reader.cubes.consolidated import ConsolidatedCubes, open_cubes
 from workers.errors import DamagedStore, StoreDenied, StoreFormatError
 from workers.model import StepKey
 from workers.store import commit
@@ -56,7 +55,7 @@ def copies_of(objects: ObjectStore, keys: Sequence[StepKey]) -> dict[StepKey, Co
         return {}  # the commits themselves may be readable
 
 
-def outdated_copies(cubes: CubeReader, keys: Collection[StepKey]) -> list[StepKey]:
+def outdated_copies(cubes: ConsolidatedCubes, keys: Collection[StepKey]) -> list[StepKey]:
     """Return the steps of which the view has another copy than the commit, although no change is announced.
 
     Commits that are damaged or gone are passed over: the copy is not at fault.
@@ -72,7 +71,7 @@ def outdated_copies(cubes: CubeReader, keys: Collection[StepKey]) -> list[StepKe
     return [key for key, committed in commits.items() if committed.data != texts[key].encode()]
 
 
-def held_copies(cubes: CubeReader, keys: Collection[StepKey]) -> Iterator[tuple[StepKey, str]]:
+def held_copies(cubes: ConsolidatedCubes, keys: Collection[StepKey]) -> Iterator[tuple[StepKey, str]]:
     """Yield the copies of these commits that the view has, up to date or not.
 
     Raises:

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import pairwise, product
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader.cubes.cube_reader import CubeReader, with_nan
+from ingest.reader.cubes.consolidated import ConsolidatedCubes, with_nan
 from workers.arrays.aggregate import STATISTICS, aggregated, default_aggregate, joined, parts_of
 from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.statistics import NON_FINITE_FIELDS
@@ -34,17 +33,33 @@ _Result = TypeVar("_Result")
 
 #: Objects that are read at once from a directory: reading and decoding release the interpreter.
 _LOCAL_AT_ONCE = 2
-#: What an object store is asked for at the end of an object: its index, and all of an object that is shorter.
-_END_NBYTES = MIB // 32
 #: The most that is read of a block of several steps: what an object of one step takes at most, so that all
 #: requests at once take no more memory. Of more tensors, each step is read by itself.
 _BLOCK_NBYTES = 16 * MIB
-#: Reading this much that is not wanted takes less time than a second request, of a directory, too.
-_GAP_NBYTES = MIB // 2
 
 
-def aggregates(cubes: CubeReader, statistic: str) -> npt.NDArray[np.float64] | None:
-    """Return a statistic of all tensors together, (step, rank), by place; None if the cubes do not have it.
+class _Block(NamedTuple):
+    """One or several steps of a cube that are in the same objects: a block along the axis of steps."""
+
+    layout: ArrayLayout
+    number: int
+
+
+class _WantedObject(NamedTuple):
+    """What is wanted of one object of a block."""
+
+    position: tuple[int, int, int]
+    """Of the chunk in its array."""
+    ranks: slice
+    """Where its ranks are among all."""
+    columns: slice
+    """Where its part of what is wanted is."""
+    places: Array
+    """Places along the last axis within the object, ascending."""
+
+
+def aggregates(cubes: ConsolidatedCubes, statistic: str) -> npt.NDArray[np.float64]:
+    """Return a statistic of all tensors together, (step, rank), by place.
 
     Raises:
         DamagedStore: they are damaged.
@@ -52,11 +67,12 @@ def aggregates(cubes: CubeReader, statistic: str) -> npt.NDArray[np.float64] | N
     layout = cubes.layouts.aggregate
     wanted = np.array([STATISTICS.index(statistic)])
     blocks = [_Block(layout, number) for number in range(ceil_div(cubes.state.steps, layout.chunk[0]))]
-    return np.concatenate([part[..., 0] for part in _read(cubes, blocks, wanted)])[: cubes.state.steps]
+    parts = _read(cubes, blocks, wanted).values()
+    return np.concatenate([part[..., 0] for part in parts])[: cubes.state.steps]
 
 
 def narrow_blocks(
-    cubes: CubeReader,
+    cubes: ConsolidatedCubes,
     places: Sequence[int],
     fields: tuple[str, ...],
     tensors: npt.NDArray[np.int64],
@@ -77,7 +93,9 @@ def narrow_blocks(
     if not places:
         return []
     statistics = np.empty((len(places), cubes.state.ranks, tensors.size, len(fields)))
-    *of_fields, rows = _steps(cubes, (*fields, "row"), places, tensors)
+    cuts = [_cut(cubes, name, places, tensors) for name in (*fields, "row")]
+    read = _read(cubes, [block for cut in cuts for block, _ in cut], tensors)
+    *of_fields, rows = [[read[block][within] for block, within in cut] for cut in cuts]
     for number, of_steps in enumerate(of_fields):
         for values, target in zip(of_steps, statistics, strict=True):
             target[..., number] = values
@@ -96,7 +114,7 @@ def narrow_blocks(
 
 
 def aggregated_steps(
-    cubes: CubeReader, places: Sequence[int], statistic: str, tensors: npt.NDArray[np.int64]
+    cubes: ConsolidatedCubes, places: Sequence[int], statistic: str, tensors: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float64]:
     """Return a statistic of some tensors together, by its default aggregate, of several steps.
 
@@ -121,24 +139,22 @@ def aggregated_steps(
     cuts = [_cut(cubes, name, places, tensors) for name in parts_of(statistic)]
     blocks_of = [tuple(block for block, _ in of_parts) for of_parts in zip(*cuts, strict=True)]
     answers = {blocks: np.full((blocks[0].layout.chunk[0], ranks), np.nan) for blocks in blocks_of}
-    jobs = []
-    for blocks in answers:
-        parts = [_BlockColumns(cubes, block, tensors) for block in blocks]
-        of_parts = (part.objects() for part in parts)
-        jobs += [(blocks, parts, alike) for alike in zip(*of_parts, strict=True)]
+    jobs = [
+        (blocks, alike)
+        for blocks in answers
+        for alike in zip(*(_objects(cubes, block, tensors) for block in blocks), strict=True)
+    ]
 
-    def together(
-        job: tuple[tuple[_Block, ...], list[_BlockColumns], tuple[_WantedObject, ...]],
-    ) -> npt.NDArray[np.float64]:
-        _, parts, alike = job
-        total = np.full(parts[0].block.layout.chunk[:2], np.nan)
-        chunks_of_parts = (part.chunks(wanted) for part, wanted in zip(parts, alike, strict=True))
+    def together(job: tuple[tuple[_Block, ...], tuple[_WantedObject, ...]]) -> npt.NDArray[np.float64]:
+        blocks, alike = job
+        total = np.full(blocks[0].layout.chunk[:2], np.nan)
+        of_parts = (_chunks(cubes, block.layout, wanted) for block, wanted in zip(blocks, alike, strict=True))
         # One of them may never have been written: then the sum is unknown.
-        for chunks in zip(*chunks_of_parts, strict=False):
+        for chunks in zip(*of_parts, strict=False):
             total = joined(total, _aggregated_sum(chunks, how), how)
         return total
 
-    for (blocks, _, alike), total in zip(jobs, _in_threads(cubes.objects, together, jobs), strict=True):
+    for (blocks, alike), total in zip(jobs, _in_threads(cubes.objects, together, jobs), strict=True):
         answer = answers[blocks][:, alike[0].ranks]
         answer[...] = joined(answer, total[:, : answer.shape[1]], how)
     return np.array([answers[blocks][place] for blocks, (_, place) in zip(blocks_of, cuts[0], strict=True)])
@@ -154,16 +170,9 @@ def _aggregated_sum(parts: Sequence[Array], how: str) -> npt.NDArray[np.float64]
     return aggregated(sum(others, start=first), how)
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """One or several steps of a cube that are in the same objects."""
-
-    layout: ArrayLayout
-    number: int
-    """Of the block, along the axis of steps."""
-
-
-def _cut(cubes: CubeReader, name: str, places: Sequence[int], tensors: Array) -> list[tuple[_Block, int]]:
+def _cut(
+    cubes: ConsolidatedCubes, name: str, places: Sequence[int], tensors: Array
+) -> list[tuple[_Block, int]]:
     """Return where these tensors of some steps are read: in which block, and at which place in it."""
     grid = cubes.state.grid
     steps = grid.steps
@@ -184,32 +193,22 @@ def _cut(cubes: CubeReader, name: str, places: Sequence[int], tensors: Array) ->
     ]
 
 
-def _steps(
-    cubes: CubeReader, names: Sequence[str], places: Sequence[int], tensors: Array
-) -> list[list[Array]]:
-    """Return some tensors of several cubes: of each cube and step, (rank, tensor). All are read at once."""
-    cuts = [_cut(cubes, name, places, tensors) for name in names]
-    blocks = list(dict.fromkeys(block for cut in cuts for block, _ in cut))
-    read = dict(zip(blocks, _read(cubes, blocks, tensors), strict=True))
-    return [[read[block][within] for block, within in cut] for cut in cuts]
-
-
-def _read(cubes: CubeReader, blocks: Sequence[_Block], wanted: Array) -> list[Array]:
+def _read(cubes: ConsolidatedCubes, blocks: Sequence[_Block], wanted: Array) -> dict[_Block, Array]:
     """Return some places along the last axis of each block, (step of the block, rank, place)."""
-    answers, jobs = [], []
-    for block in blocks:
-        part = _BlockColumns(cubes, block, wanted)
-        shape = (block.layout.chunk[0], cubes.state.ranks, wanted.size)
-        answers.append(np.full(shape, block.layout.fill, block.layout.dtype))
-        jobs += [(part, answers[-1], wanted_object) for wanted_object in part.objects()]
+    shape = (cubes.state.ranks, wanted.size)
+    answers = {
+        block: np.full((block.layout.chunk[0], *shape), block.layout.fill, block.layout.dtype)
+        for block in blocks
+    }
+    jobs = [(block, part) for block in answers for part in _objects(cubes, block, wanted)]
 
-    def fill(job: tuple[_BlockColumns, Array, _WantedObject]) -> None:
-        part, answer, wanted_object = job
-        chunks = list(part.chunks(wanted_object))
+    def fill(job: tuple[_Block, _WantedObject]) -> None:
+        block, part = job
+        chunks = list(_chunks(cubes, block.layout, part))
         if chunks:
             values = chunks[0] if len(chunks) == 1 else np.concatenate(chunks, axis=-1)
-            ranks = wanted_object.ranks
-            answer[:, ranks, wanted_object.columns] = values[:, : ranks.stop - ranks.start]
+            target = answers[block][:, part.ranks, part.columns]
+            target[...] = values[:, : target.shape[1]]
 
     for _ in _in_threads(cubes.objects, fill, jobs):
         pass
@@ -232,108 +231,44 @@ def _in_threads(
         yield shares[number % at_once][number // at_once]
 
 
-@dataclass(frozen=True, slots=True)
-class _WantedObject:
-    """What is wanted of one object of an array."""
-
-    position: tuple[int, int, int]
-    """Of the chunk in its array."""
-    ranks: slice
-    """Where its ranks are among all."""
-    columns: slice
-    """Where its part of what is wanted is."""
-    places: Array
-    """Places along the last axis within the object, ascending."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _BlockColumns:
-    """Places along the last axis of a block of steps, (step, rank, place)."""
-
-    cubes: CubeReader
-    block: _Block
-    wanted: Array
-    """Ascending."""
-
-    def objects(self) -> list[_WantedObject]:
-        """Return the objects of the block that hold anything that is wanted."""
-        layout, ranks = self.block.layout, self.cubes.state.ranks
-        wide, long = layout.chunk[1:]
-        number, within = np.divmod(self.wanted, long)
-        starts = np.flatnonzero(np.diff(number, prepend=-1)).tolist()
-        return [
-            _WantedObject(
-                (self.block.number, chunk, int(number[start])),
-                slice(chunk * wide, min((chunk + 1) * wide, ranks)),
-                slice(start, stop),
-                within[start:stop],
-            )
-            for chunk, (start, stop) in product(
-                range(ceil_div(ranks, wide)), pairwise([*starts, self.wanted.size])
-            )
-        ]
-
-    def chunks(self, part: _WantedObject) -> Iterator[Array]:
-        """Yield the wanted part of each inner chunk of an object, (step, rank, place), ascending.
-
-        Nothing if the object is rightly absent; all at once if the array is not sharded.
-
-        Raises:
-            DamagedStore: it is damaged or missing.
-        """
-        layout = self.block.layout
-        if not layout.inner:
-            key = f"{GROUP}/{layout.key(part.position)}"
-            data = self.cubes.objects.get(key)
-            if data is None:
-                self.cubes.check_absent(layout, part.position)
-            else:
-                yield layout.decode(data, key).take(part.places, axis=-1)
-            return
-        number, within = np.divmod(part.places, layout.inner)
-        # An inner chunk after the other, and of each what is wanted of it.
-        starts = np.flatnonzero(np.diff(number, prepend=-1)).tolist()
-        inner = self._inner_chunks(part.position, number[starts].tolist())
-        for chunk, (start, stop) in zip(inner, pairwise([*starts, number.size]), strict=False):
-            # All of it as it is; a part of it without a way around: `take` is twice as fast as an index.
-            yield chunk if stop - start == layout.inner else chunk.take(within[start:stop], axis=-1)
-
-    def _inner_chunks(self, position: tuple[int, int, int], numbers: Sequence[int]) -> Iterator[Array]:
-        """Yield these inner chunks of an object; nothing if it is rightly absent.
-
-        Raises:
-            DamagedStore: it is damaged or missing.
-        """
-        layout, objects = self.block.layout, self.cubes.objects
-        key = f"{GROUP}/{layout.key(position)}"
-        is_whole = len(numbers) > layout.chunk[layout.inner_axis] // layout.inner // 2
-        index = None if is_whole else self.cubes.known_index(key)
-        end = index
-        if end is None:
-            asked = max(layout.index_nbytes, 0 if objects.is_local else _END_NBYTES)
-            end = objects.get(key) if is_whole else objects.get_range(key, -asked)
-            if end is None:
-                self.cubes.check_absent(layout, position)
-                return
-            is_whole = is_whole or len(end) < asked
-        every = layout.inner_ranges(end, key)
-        if index is None:
-            self.cubes.keep_index(layout, position[0], key, end)
-        ranges = [every[number] for number in numbers]
-        for first, last in [(0, len(end))] if is_whole else _near(ranges):
-            data = memoryview(end if is_whole else objects.get_range(key, first, last) or b"")
-            for start, stop in ranges:
-                if first <= start and stop <= last:
-                    yield layout.decode_inner(bytes(data[start - first : stop - first]), key, stop - start)
+def _objects(cubes: ConsolidatedCubes, block: _Block, wanted: Array) -> list[_WantedObject]:
+    """Return the objects of a block that hold any of these places, ascending, along its last axis."""
+    wide, long = block.layout.chunk[1:]
+    number, within = np.divmod(wanted, long)
+    starts = np.flatnonzero(np.diff(number, prepend=-1)).tolist()
+    return [
+        _WantedObject(
+            (block.number, chunk, int(number[start])),
+            slice(chunk * wide, min((chunk + 1) * wide, cubes.state.ranks)),
+            slice(start, stop),
+            within[start:stop],
+        )
+        for chunk, (start, stop) in product(
+            range(ceil_div(cubes.state.ranks, wide)), pairwise([*starts, wanted.size])
+        )
+    ]
 
 
-def _near(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return ascending ranges of an object, with those put together that lie near each other."""
-    first, last = ranges[0]
-    near = []
-    for start, stop in ranges[1:]:
-        if start - last > _GAP_NBYTES:
-            near.append((first, last))
-            first = start
-        last = stop
-    return [*near, (first, last)]
+def _chunks(cubes: ConsolidatedCubes, layout: ArrayLayout, part: _WantedObject) -> Iterator[Array]:
+    """Yield the wanted part of each inner chunk of an object, (step, rank, place), ascending.
+
+    Nothing if the object is rightly absent; all at once if the array is not sharded.
+
+    Raises:
+        DamagedStore: it is damaged or missing.
+    """
+    if not layout.inner:
+        key = f"{GROUP}/{layout.key(part.position)}"
+        data = cubes.objects.get(key)
+        if data is None:
+            cubes.check_absent(layout, part.position)
+        else:
+            yield layout.decode(data, key).take(part.places, axis=-1)
+        return
+    number, within = np.divmod(part.places, layout.inner)
+    # An inner chunk after the other, and of each what is wanted of it.
+    starts = np.flatnonzero(np.diff(number, prepend=-1)).tolist()
+    inner = cubes.inner_chunks(layout, part.position, number[starts].tolist())
+    for chunk, (start, stop) in zip(inner, pairwise([*starts, number.size]), strict=False):
+        # All of it as it is; a part of it without a way around: `take` is twice as fast as an index.
+        yield chunk if stop - start == layout.inner else chunk.take(within[start:stop], axis=-1)

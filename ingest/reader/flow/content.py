@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader.indexed_step import IndexedStep
 from workers.arrays.statistics import FIELDS
 from workers.store.model import RowKind
 from workers.store.tables import Tables, record_of
+
+if TYPE_CHECKING:
+    from ingest.reader.step import Step
 
 #: Equal for tensors of equal content: made of the digest, or of the statistics without one.
 Content: TypeAlias = tuple[object, ...]
@@ -64,12 +66,12 @@ def told_hash(tables: Tables, row: int) -> str:
     return told if isinstance(told, str) else ""
 
 
-def content_of(step: IndexedStep, row: int) -> Content:
+def content_of(step: Step, row: int) -> Content:
     """Return the content of a tensor; without a digest and with few statistics, one like no other."""
     return contents_of(step, np.array([row]))[0]
 
 
-def contents_of(step: IndexedStep, rows: npt.NDArray[np.int64]) -> list[Content]:
+def contents_of(step: Step, rows: npt.NDArray[np.int64]) -> list[Content]:
     """Return the contents of tensors, (row,); see `content_of`."""
     tables = step.tables
     dtypes = list(map(sys.intern, _texts(tables, "dtype", rows)))

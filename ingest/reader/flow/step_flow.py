@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -37,9 +37,11 @@ from ingest.reader.flow.operator_kinds import (
     writes_in_place,
 )
 from ingest.reader.flow.writers import latest_writer, row_of
-from ingest.reader.indexed_step import IndexedStep
-from ingest.reader.indexed_tensor import IndexedTensor
+from ingest.reader.tensor import Tensor
 from workers.store.model import RowKind
+
+if TYPE_CHECKING:
+    from ingest.reader.step import Step
 
 #: What a graph feeds into the input of a row; None if that is not known.
 GraphSource: TypeAlias = Callable[[int], DumpedSource | None]
@@ -88,7 +90,7 @@ class FlowCall:
 _Writers: TypeAlias = dict[Content, list[tuple[FlowCall, FlowOperand]]]
 
 
-def flow_of(step: IndexedStep) -> StepFlow:
+def flow_of(step: Step) -> StepFlow:
     """Return the flow of a step; always the same object for the same step object.
 
     Takes time and memory in proportion to the number of its tensors: about 1 KB for each.
@@ -101,27 +103,27 @@ def flow_of(step: IndexedStep) -> StepFlow:
     return _FLOWS[step]
 
 
-def graph_source_of(step: IndexedStep) -> GraphSource | None:
+def graph_source_of(step: Step) -> GraphSource | None:
     """Return the reader of the graph of a step; None in a process to which the step was sent."""
     if step.catalog is None:
         return None
     context = context_of(step.catalog, step.key.rank)
-    return lambda row: context.graph_source(IndexedTensor(step, row))
+    return lambda row: context.graph_source(Tensor(step, row))
 
 
-def original_names_of(tensor: IndexedTensor) -> tuple[str, ...]:
+def original_names_of(tensor: Tensor) -> tuple[str, ...]:
     """Return the operators of the model that were fused into that of a tensor; empty if not known."""
     catalog = tensor.catalog
     return () if catalog is None else context_of(catalog, tensor.rank).original_names(tensor)
 
 
-_FLOWS: WeakKeyDictionary[IndexedStep, StepFlow] = WeakKeyDictionary()
+_FLOWS: WeakKeyDictionary[Step, StepFlow] = WeakKeyDictionary()
 
 
 class StepFlow:
     """The calls of one step of one rank, and what passed between their tensors."""
 
-    def __init__(self, step: IndexedStep, graph_source: GraphSource | None = None) -> None:
+    def __init__(self, step: Step, graph_source: GraphSource | None = None) -> None:
         """Link all tensors of a step. The step itself is not kept.
 
         Args:
@@ -172,7 +174,7 @@ class StepFlow:
             by_source.setdefault(passing.source, []).append(passing)
         return by_source
 
-    def _add_calls(self, step: IndexedStep, rows: npt.NDArray[np.int64]) -> None:
+    def _add_calls(self, step: Step, rows: npt.NDArray[np.int64]) -> None:
         tables = step.tables
         shapes = zip(tables.shape[rows].tolist(), tables.number("ndim")[rows].tolist(), strict=True)
         columns = (
@@ -290,7 +292,7 @@ def is_own_write(call: FlowCall, operand: FlowOperand) -> bool:
     return is_written and writes_in_place(call.op_type)
 
 
-def _constant_rows(step: IndexedStep) -> npt.NDArray[np.bool_]:
+def _constant_rows(step: Step) -> npt.NDArray[np.bool_]:
     """Return a mask of the tensors with equal elements, or no finite ones, (row,)."""
     tables = step.tables
     low, high = tables.statistic("min"), tables.statistic("max")

@@ -1,4 +1,4 @@
-"""What a dump itself tells about how ranks hold a tensor: annotations of SGLang's dumper, and DTensors.
+"""What a dump tells of how ranks hold a tensor, SGLang's annotations and DTensors; the grid of the ranks.
 
     meta.dims          "b s h[tp]", "t[cp:zigzag,sp] 1 (heads*d)[tp]", "b s h[tp:partial] # cp:replicated"
                        (sglang/srt/debug_utils/comparator/dims_spec), and, from older versions,
@@ -10,13 +10,17 @@ What is told is used where values leave it open, and checked where they do not.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
-from workers.arrays.sharded.placement import Dimension, Held, Placement
+import numpy as np
+
+from ingest.reader.parallel.mesh import Coordinates
+from workers.arrays.sharded.placement import Dimension, Held, MeshGrid, Placement
 
 Told: TypeAlias = Mapping[str, str]
 """By dimension of the mesh, how the tensor is held along it, as `Dimension.kind` spells it.
@@ -36,6 +40,8 @@ _HELD = {
     "Partial()": Held.PARTIAL_SUM.value,
     "Partial(avg)": Held.MEAN.value,
 }
+#: The axis of a tensor in a kind of placement, such as `shard 1`.
+_CUT_AXIS = re.compile(r"\d+")
 
 
 def told_placement(attributes: Mapping[str, Any]) -> Told:
@@ -64,40 +70,33 @@ def _of_dims(dims: str) -> Told:
     return MappingProxyType(told) if axes.strip() and len(told) == len(pairs) else _NOTHING
 
 
-class _Modifier(NamedTuple):
-    """A dimension of the mesh that cuts an axis, and how: `cp:zigzag`."""
-
-    name: str
-    qualifiers: frozenset[str]
-
-
 def _of_axis(axis: int, text: str) -> Iterator[tuple[str, str]]:
     """Yield what an axis of an annotation tells, by dimension of the mesh."""
     match = _AXIS.fullmatch(text)
     if match is None:
         raise _NotUnderstood
-    for number, modifier in enumerate(_modifiers(match["held"] or match["older"] or "")):
-        if {"zigzag", "partial"} <= modifier.qualifiers or ("zigzag" in modifier.qualifiers and number):
+    for number, (name, qualifiers) in enumerate(_modifiers(match["held"] or match["older"] or "")):
+        if {"zigzag", "partial"} <= qualifiers or ("zigzag" in qualifiers and number):
             raise _NotUnderstood  # chunks are put into order after what all of these cut is joined
-        if "partial" in modifier.qualifiers:
-            yield modifier.name, Held.PARTIAL_SUM.value
-        elif "zigzag" in modifier.qualifiers:
+        if "partial" in qualifiers:
+            yield name, Held.PARTIAL_SUM.value
+        elif "zigzag" in qualifiers:
             lengths = (0,) if match["name"] == _TOKENS else ()  # how long sequences are is not told
-            yield modifier.name, Dimension(Held.ZIGZAG, 0, axis, lengths=lengths).kind
+            yield name, Dimension(Held.ZIGZAG, 0, axis, lengths=lengths).kind
         else:
-            yield modifier.name, Dimension(Held.SHARD, 0, axis).kind
+            yield name, Dimension(Held.SHARD, 0, axis).kind
 
 
-def _modifiers(text: str) -> list[_Modifier]:
-    """Read `cp:zigzag,sp`, and `cp,zigzag` of older versions."""
-    modifiers: list[_Modifier] = []
+def _modifiers(text: str) -> list[tuple[str, set[str]]]:
+    """Read `cp:zigzag,sp`, and `cp,zigzag` of older versions: dimensions that cut an axis, and how."""
+    modifiers: list[tuple[str, set[str]]] = []
     for part in filter(None, text.split(",")):
         name, *qualifiers = re.split("[:+]", part)
         if modifiers and not qualifiers and name in _QUALIFIERS:
-            modifiers[-1] = _Modifier(modifiers[-1].name, modifiers[-1].qualifiers | {name})
+            modifiers[-1][1].add(name)
         else:
-            modifiers.append(_Modifier(name, frozenset(qualifiers)))
-    if not all(modifier.qualifiers <= _QUALIFIERS for modifier in modifiers):
+            modifiers.append((name, set(qualifiers)))
+    if not all(qualifiers <= _QUALIFIERS for _, qualifiers in modifiers):
         raise _NotUnderstood
     return modifiers
 
@@ -134,30 +133,90 @@ def may_be_told(placement: Placement, told: Told) -> bool:
 
     An annotation has no word for blocks, and calls a single sequence in zigzag one of several.
     """
-    return all(
-        _may_mean(told.get(dimension.name, dimension.kind), dimension)
-        for dimension in placement.dimensions
-        if dimension.name
-    )
 
+    def may_mean(kind: str, dimension: Dimension) -> bool:
+        if dimension.held is Held.BLOCKS:
+            return kind in {dimension.kind, Dimension(Held.SHARD, 0, dimension.axis).kind}
+        if dimension.held is Held.ZIGZAG:
+            return kind.startswith(f"{Held.ZIGZAG.value} {dimension.axis}")
+        return kind == dimension.kind
 
-def _may_mean(kind: str, dimension: Dimension) -> bool:
-    if dimension.held is Held.BLOCKS:
-        return kind in {dimension.kind, Dimension(Held.SHARD, 0, dimension.axis).kind}
-    if dimension.held is Held.ZIGZAG:
-        return kind.startswith(f"{Held.ZIGZAG.value} {dimension.axis}")
-    return kind == dimension.kind
+    named = (dimension for dimension in placement.dimensions if dimension.name)
+    return all(may_mean(told.get(dimension.name, dimension.kind), dimension) for dimension in named)
 
 
 def is_told(placement: Placement, told: Told) -> bool:
     """Return whether a placement is what was told, as far as its dimensions have names."""
-    return all(
-        told.get(dimension.name, dimension.kind) == dimension.kind
-        for dimension in placement.dimensions
-        if dimension.name
-    )
+    named = (dimension for dimension in placement.dimensions if dimension.name)
+    return all(told.get(dimension.name, dimension.kind) == dimension.kind for dimension in named)
 
 
 def told_text(told: Told) -> str:
     """Return a placement as text, such as `tp: shard 2`."""
     return ", ".join(f"{name}: {kind}" for name, kind in told.items())
+
+
+def grid_of(places: Sequence[Coordinates], told: Mapping[str, str] | None = None) -> MeshGrid | None:
+    """Return the mesh of ranks, outer to inner; None if it is not known, or they do not fill a part of it.
+
+    Axes come in the order in which ranks with consecutive numbers differ least: the one that varies fastest
+    from rank to rank is the innermost.
+
+    Args:
+        places: of the ranks.
+        told: what the dump tells of a tensor, by axis (`told_placement`). Its axes count before others along
+            which ranks lie alike, and those that cut one axis of the tensor come in this order.
+    """
+    if len(places) < 2 or not all(places):
+        return None
+    names = _axes_of(places, told or {})
+    if not names:
+        return None
+    values = [sorted({place[name].rank for place in places}) for name in names]
+    numbers = np.full([len(axis) for axis in values], -1)
+    for piece, place in enumerate(places):
+        index = tuple(axis.index(place[name].rank) for name, axis in zip(names, values, strict=True))
+        numbers[index] = piece
+    is_filled = numbers.size == len(places) and not (numbers < 0).any()
+    return MeshGrid(tuple(names), numbers) if is_filled else None
+
+
+def _axes_of(places: Sequence[Coordinates], told: Mapping[str, str]) -> list[str]:
+    """Return the axes along which ranks differ, outer to inner; none if a rank has no place on one of them.
+
+    An axis on which the place follows from those on others does not count: tp and ep along which ranks lie
+    alike, or tp beside attn_tp and attn_dp, which are its parts.
+    """
+    known = [name for name in dict.fromkeys((*told, *places[0])) if any(name in place for place in places)]
+    if any(name not in place for place in places for name in known):
+        return []
+    names: list[str] = []
+    for name in known:
+        if len({place[name].rank for place in places}) > 1 and _is_filled(places, [*names, name]):
+            names.append(name)
+
+    def first_change(name: str) -> int:
+        return next(at for at, place in enumerate(places) if place[name].rank != places[0][name].rank)
+
+    # The axis that changes first when ranks are counted up is the innermost.
+    return _as_told(sorted(names, key=first_change, reverse=True), told)
+
+
+def _is_filled(places: Sequence[Coordinates], names: Sequence[str]) -> bool:
+    """Return whether ranks are at all places that these axes have together."""
+    sizes = [len({place[name].rank for place in places}) for name in names]
+    return len({tuple(place[name].rank for name in names) for place in places}) == math.prod(sizes)
+
+
+def _as_told(names: Sequence[str], told: Mapping[str, str]) -> list[str]:
+    """Return axes of the mesh with those that cut one axis of the tensor in the order that was told."""
+    ordered = list(names)
+    cut: dict[str, list[str]] = {}
+    for name, kind in told.items():
+        if name in names and (match := _CUT_AXIS.search(kind)):
+            cut.setdefault(match[0], []).append(name)
+    for together in cut.values():
+        free = sorted(ordered.index(name) for name in together)
+        for place, name in zip(free, together, strict=True):
+            ordered[place] = name
+    return ordered

@@ -7,16 +7,17 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ingest.reader.array_like import ArrayLike
 from ingest.reader.parallel.mesh import Coordinates
-from ingest.reader.parallel.mesh_grid import grid_of
-from ingest.reader.parallel.told_placement import Told, is_told, told_placement, told_text
+from ingest.reader.parallel.told_placement import Told, grid_of, is_told, told_placement, told_text
 from ingest.reader.ranges import format_ranges
+from ingest.reader.step import Step
+from ingest.reader.tensor import Tensor
 from ingest.reader.text import shape_text
 from workers.arrays.sharded.assembly import Elements, replicas
 from workers.arrays.sharded.placement import (
@@ -31,6 +32,7 @@ from workers.arrays.sharded.placement import (
 )
 from workers.errors import UsageError
 from workers.model import MIB
+from workers.store.consolidated.blocks import tensors_of
 
 #: What may be told of a dimension of a mesh, whatever the others are.
 _PLAIN = re.compile(r"(?P<held>replicated|partial sum|mean|shard|zigzag)(?: (?P<axis>\d{1,9}))?")
@@ -41,40 +43,9 @@ _KINDS_NAMED = 8
 _HINT = 'For example: unsharded("shard 0"), "replicated", "partial sum", "replicated, shard 1".'
 
 
-class PieceTensor(Protocol):
-    """What is needed of the tensor of one rank."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def rank(self) -> int:
-        """Its rank."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The lengths of its axes."""
-
-    @property
-    def dtype(self) -> str:
-        """The type of its elements."""
-
-    @property
-    def digest(self) -> str:
-        """The digest of its payload."""
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """What its file tells besides."""
-
-    def elements(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Return some of its elements, 1-D, in the order of its axes."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Elements:
-    tensor: PieceTensor
+    tensor: Tensor
 
     def read(self, start: int, stop: int) -> npt.NDArray[Any]:
         return self.tensor.elements(start, stop)
@@ -84,7 +55,7 @@ class _Elements:
 class UnshardedTensor(ArrayLike):
     """A whole tensor. Its elements are read from the pieces of all ranks when they are asked for."""
 
-    pieces: tuple[PieceTensor, ...]
+    pieces: tuple[Tensor, ...]
     """By rank."""
     placement: Placement
     why: str
@@ -150,9 +121,32 @@ class UnshardedTensor(ArrayLike):
         return np.asarray(self.placement.assembly.read(elements, start, stop))
 
 
-def unshard(
-    pieces: Sequence[PieceTensor], places: Sequence[Coordinates], wanted: str = ""
-) -> UnshardedTensor:
+def pieces_of(step: Step, row: int) -> tuple[list[Tensor], list[Coordinates]]:
+    """Return the same tensor of the same step of every rank that has it, by rank, and where these ranks are.
+
+    Reads the index of the step of every rank.
+
+    Raises:
+        UsageError: the tensor was not opened through a store.
+    """
+    if (source := step.catalog) is None:
+        raise UsageError("other ranks are not known: open the tensor through a store")
+    rows, keys = tensors_of(step.tables)
+    key = keys[rows.tolist().index(row)]
+    pieces: list[Tensor] = []
+    for rank in source.ranks:
+        try:
+            own = step if rank == step.key.rank else source.step(rank, step.key.step)
+        except UsageError:  # this rank does not have the step
+            continue
+        rows, keys = tensors_of(own.tables)
+        if key in keys:
+            pieces.append(Tensor(own, int(rows[keys.index(key)])))
+    places = source.coordinates([piece.rank for piece in pieces])
+    return pieces, [places.get(piece.rank, {}) for piece in pieces]
+
+
+def unshard(pieces: Sequence[Tensor], places: Sequence[Coordinates], wanted: str = "") -> UnshardedTensor:
     """Put a tensor together.
 
     Args:
@@ -167,57 +161,29 @@ def unshard(
     if len(pieces) == 1:
         whole = placements(grids(1)[0], shapes, None)[0]
         return UnshardedTensor(tuple(pieces), whole, "a single rank has it")
-    told = told_placement(pieces[0].attributes)
+    name, told = pieces[0].name, told_placement(pieces[0].attributes)
     known = grid_of(places, told)
-    on_grids = _grids(known, len(pieces))
-    choice = _choice(pieces, wanted, told if known else {})
+    on_grids = [known] if known else grids(len(pieces))
+    is_equal = pieces[0].digest and len({(own.digest, own.dtype, own.shape) for own in pieces}) == 1
+    choices: list[tuple[object, Callable[[Placement], bool], str]] = [
+        (wanted, lambda way: way.kind == wanted, "given"),
+        (told and known, lambda way: is_told(way, told), f"told: {told_text(told)}"),
+        (is_equal, lambda way: way.kind == "replicated", "equal bytes"),
+    ]
+    fitting, why = next(((fits, why) for is_so, fits, why in choices if is_so), (None, ""))
     possible = chain(_as_told(known, shapes, told), _ways(on_grids, shapes))
-    fitting = (way for way in possible if choice is not None and choice.fits(way))
-    chosen = next(fitting, None) if choice else None
-    if not wanted and chosen and not _is_same_everywhere(pieces, chosen):
+    chosen = next(filter(fitting, possible), None) if fitting else None
+    if chosen is None:
+        problem = _problem(wanted, told, _ways(on_grids, shapes), is_placed=known is not None)
+        raise UsageError(f"{name}: {problem}", hint=_HINT)
+    # Ranks that should hold the same in this way have equal bytes.
+    held = {tuple(pieces[number].digest for number in same.numbers) for same in replicas(chosen.assembly)}
+    if not wanted and len(held) > 1:
         raise UsageError(
-            f"{pieces[0].name}: the dump tells {told_text(told)}, and ranks hold different bytes",
+            f"{name}: the dump tells {told_text(told)}, and ranks hold different bytes",
             hint='`dump-ingest layout` tells more; placement "replicated" takes the piece of the first rank.',
         )
-    if choice is None or chosen is None:
-        problem = _problem(wanted, told, _ways(on_grids, shapes), is_placed=known is not None)
-        raise UsageError(f"{pieces[0].name}: {problem}", hint=_HINT)
-    return UnshardedTensor(tuple(pieces), chosen, choice.why)
-
-
-class _ChosenWay(NamedTuple):
-    """Which of the possible ways is taken, and why."""
-
-    fits: Callable[[Placement], bool]
-    why: str
-
-
-def _choice(pieces: Sequence[PieceTensor], wanted: str, told: Told) -> _ChosenWay | None:
-    """Return how one way is chosen: by the user, what the dump tells, or equal bytes; None if by none."""
-    if wanted:
-        return _ChosenWay(lambda way: way.kind == wanted, "given")
-    if told:
-        return _ChosenWay(lambda way: is_told(way, told), f"told: {told_text(told)}")
-    if _are_equal(pieces):
-        return _ChosenWay(lambda way: way.kind == "replicated", "equal bytes")
-    return None
-
-
-def _are_equal(pieces: Sequence[PieceTensor]) -> bool:
-    """Return whether all pieces have the same bytes, type and shape; False if bytes are not known."""
-    contents = {(piece.digest, piece.dtype, piece.shape) for piece in pieces}
-    return len(contents) == 1 and bool(pieces[0].digest)
-
-
-def _is_same_everywhere(pieces: Sequence[PieceTensor], way: Placement) -> bool:
-    """Return whether ranks that should hold the same in this way have equal bytes."""
-    digests = {tuple(pieces[number].digest for number in choice.numbers) for choice in replicas(way.assembly)}
-    return len(digests) == 1
-
-
-def _grids(known: MeshGrid | None, pieces: int) -> Sequence[MeshGrid]:
-    """Return the grid on which the pieces lie, or all on which they may."""
-    return [known] if known else grids(pieces)
+    return UnshardedTensor(tuple(pieces), chosen, why)
 
 
 def _ways(on_grids: Sequence[MeshGrid], shapes: Sequence[tuple[int, ...]]) -> Iterator[Placement]:
@@ -238,22 +204,24 @@ def _as_told(grid: MeshGrid | None, shapes: Sequence[tuple[int, ...]], told: Tol
         Dimension(Held(kind["held"]), size, int(kind["axis"]) if kind["axis"] else None, name)
         for kind, size, name in zip(filter(None, kinds), grid.numbers.shape, grid.names, strict=True)
     )
-    cut = [dimension for dimension in dimensions if dimension.axis is not None]
-    if not all(_may_be_cut(shapes[0], dimension) for dimension in cut):
+    # A piece must have the axis that a dimension cuts, and in zigzag two equal chunks of it.
+    lengths = dict(enumerate(shapes[0]))
+    cut = [(own.held, lengths.get(own.axis)) for own in dimensions if own.axis is not None]
+    if any(length is None or (held is not Held.SHARD and length % 2) for held, length in cut):
         return
     assembly = assembled(grid.numbers, shapes, dimensions)
     if assembly is not None:
         yield Placement(dimensions, assembly)
 
 
-def _may_be_cut(shape: tuple[int, ...], dimension: Dimension) -> bool:
-    """Return whether a piece has the axis that a dimension cuts, and in zigzag two equal chunks of it."""
-    axis = dimension.axis
-    return axis is not None and axis < len(shape) and (dimension.held is Held.SHARD or shape[axis] % 2 == 0)
-
-
 def _problem(wanted: str, told: Told, candidates: Iterable[Placement], *, is_placed: bool) -> str:
-    possible = _first_kinds(candidates)
+    kinds: dict[str, None] = {}  # those of the first placements, which are the simplest
+    for way in candidates:
+        kinds[way.kind] = None
+        if len(kinds) > _KINDS_NAMED:
+            break
+    named = ", ".join(list(kinds)[:_KINDS_NAMED]) or "none"
+    possible = named + ", and others" * (len(kinds) > _KINDS_NAMED)
     if wanted:
         return f"its pieces cannot be held as {wanted!r}; by their shapes: {possible}"
     if told and is_placed:
@@ -261,13 +229,3 @@ def _problem(wanted: str, told: Told, candidates: Iterable[Placement], *, is_pla
     if told:
         return f"the dump tells {told_text(told)}, and where the ranks are is not known (--mesh)"
     return f"how the ranks hold it is not known; by the shapes of its pieces: {possible}"
-
-
-def _first_kinds(candidates: Iterable[Placement]) -> str:
-    """Return the kinds of the first placements, which are the simplest; `none` if there are none."""
-    kinds: dict[str, None] = {}
-    for way in candidates:
-        if len(kinds) == _KINDS_NAMED and way.kind not in kinds:
-            return f"{', '.join(kinds)}, and others"
-        kinds[way.kind] = None
-    return ", ".join(kinds) or "none"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +12,7 @@ import numpy.typing as npt
 from ingest.reader.catalog import Catalog
 from ingest.reader.damage import Damage
 from ingest.reader.step import Step
-from ingest.reader.step_findings import findings_of
-from ingest.reader.step_histograms import read_entries
-from ingest.reader.step_marginals import read_marginals
+from ingest.reader.step_tables import findings_of, read_entries, read_marginals
 from workers.arrays.digest import new_digest
 from workers.arrays.sketches.block_digests import RunningBlockDigests
 from workers.arrays.sketches.marginals import Marginal
@@ -100,7 +97,10 @@ def verify_step(
     yield from _verify_pool(step)
     rows = [int(row) for row in np.flatnonzero(table.number("offset") >= 0) if step.has_payload(int(row))]
     yield from _verify_totals(step)
-    yield from _verify_findings(step)
+    try:
+        findings_of(step)  # its tables carry checksums
+    except DamagedStore as exc:
+        yield Damage(step.key, "", exc.message)
     sketches, damages = _verify_sketches(step)
     yield from damages
     for row, pieces in step.payloads(rows, _PIECE_NBYTES):
@@ -121,10 +121,9 @@ def _verify_objects(step: Step) -> Iterator[Damage]:
     prefix = step.commit.prefix
     sizes = step.objects.sizes(prefix)
     for path, nbytes in step.commit.record.stored.items():
-        if path not in sizes:
-            yield _object_damage(step, path, "is missing")
-        elif sizes[path] != nbytes:
-            yield _object_damage(step, path, f"has {sizes[path]} bytes instead of {nbytes}")
+        if (size := sizes.get(path)) != nbytes:
+            problem = "is missing" if size is None else f"has {size} bytes instead of {nbytes}"
+            yield Damage(step.key, "", f"{prefix}/{path} {problem}", path=f"{prefix}/{path}")
 
 
 def _verify_pool(step: Step) -> Iterator[Damage]:
@@ -140,12 +139,6 @@ def _verify_pool(step: Step) -> Iterator[Damage]:
         if nodes.get(node) != metadata.encode(array.node):
             problem = "is not what the commit says" if node in nodes else "is missing"
             yield Damage(step.key, "", f"{node} {problem}", path=node)
-
-
-def _object_damage(step: Step, path: str, problem: str) -> Damage:
-    """Return the damage of one object, given by its path in the generation."""
-    whole = f"{step.commit.prefix}/{path}"
-    return Damage(step.key, "", f"{whole} {problem}", path=whole)
 
 
 def _verify_metadata(step: Step) -> Iterator[Damage]:
@@ -174,14 +167,6 @@ def _verify_totals(step: Step) -> Iterator[Damage]:
             yield Damage(step.key, "", reason)
 
 
-def _verify_findings(step: Step) -> Iterator[Damage]:
-    """Read the findings, whose tables carry checksums."""
-    try:
-        findings_of(step)
-    except DamagedStore as exc:
-        yield Damage(step.key, "", exc.message)
-
-
 @dataclass(slots=True)
 class _RowSketches:
     """What the sketches of a step have of one row; None for nothing."""
@@ -198,35 +183,24 @@ def _verify_sketches(step: Step) -> tuple[dict[int, _RowSketches], list[Damage]]
     """
     by_row: defaultdict[int, _RowSketches] = defaultdict(_RowSketches)
     damages = []
-
-    def add_histograms() -> None:
-        entries = read_entries(step)
-        histograms.of_tables(step.tables, entries, str(step.key))
-        for row, own in histograms.TABLE.own(entries).items():
-            by_row[row].histogram = own
-
-    def add_blocks() -> None:
-        for row, own in block_digests.TABLE.own(read_entries(step, block_digests.TABLE)).items():
-            by_row[row].blocks = own
-
-    def add_marginals(kind: SketchKind) -> None:
-        stored = read_marginals(step, sketch_tables.ARRAYS_OF_MARGINALS[kind])
-        for row in rows_of(stored.entries):
-            by_row[row].marginals[kind] = stored.of_row(row)
-
-    readers: list[tuple[SketchKind, Callable[[], None]]] = [
-        (sketch_tables.HISTOGRAMS, add_histograms),
-        (sketch_tables.BLOCK_DIGESTS, add_blocks),
-        *((kind, partial(add_marginals, kind)) for kind in sketch_tables.ARRAYS_OF_MARGINALS),
-    ]
-    for kind, add in readers:
+    for kind in (sketch_tables.HISTOGRAMS, sketch_tables.BLOCK_DIGESTS, *sketch_tables.ARRAYS_OF_MARGINALS):
         try:
-            add()
+            if kind is sketch_tables.HISTOGRAMS:
+                entries = read_entries(step)
+                histograms.of_tables(step.tables, entries, str(step.key))
+                for row, own in histograms.TABLE.own(entries).items():
+                    by_row[row].histogram = own
+            elif kind is sketch_tables.BLOCK_DIGESTS:
+                entries = read_entries(step, block_digests.TABLE)
+                for row, own in block_digests.TABLE.own(entries).items():
+                    by_row[row].blocks = own
+            else:
+                stored = read_marginals(step, sketch_tables.ARRAYS_OF_MARGINALS[kind])
+                for row in rows_of(stored.entries):
+                    by_row[row].marginals[kind] = stored.of_row(row)
         except DamagedStore as exc:
-            damages += [
-                Damage(step.key, "", exc.message, path=f"{step.commit.prefix}/{key}")
-                for key in kind.first_chunk_keys
-            ]
+            paths = (f"{step.commit.prefix}/{key}" for key in kind.first_chunk_keys)
+            damages += [Damage(step.key, "", exc.message, path=path) for path in paths]
     return by_row, damages
 
 

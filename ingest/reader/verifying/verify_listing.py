@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ingest.reader.damage import Damage
 from workers.model import StepKey
@@ -37,24 +37,6 @@ class ExpectedObjects:
     def of(cls, record: CommitRecord) -> ExpectedObjects:
         """Return the objects that the record of a commit implies."""
         return cls(record.fingerprint, len(record.stored), sum(record.stored.values()), tuple(record.pool))
-
-
-@dataclass(slots=True)
-class _ListedGeneration:
-    """What a listing shows of one generation."""
-
-    shards: int = 0
-    nbytes: int = 0
-    present: set[str] = field(default_factory=set)
-    """Those of `_ALWAYS` that are there and not empty."""
-
-    def add(self, path: str, nbytes: int) -> None:
-        if path in _ALWAYS:
-            if nbytes:
-                self.present.add(path)
-        elif path.startswith(("tensors/", "files/")) and "/c/" in path:
-            self.shards += 1
-            self.nbytes += nbytes
 
 
 def damage_in_listing(objects: ObjectStore, expected: Mapping[StepKey, ExpectedObjects]) -> list[Damage]:
@@ -96,25 +78,32 @@ def _damage_of_rank(
         for key, known in expected.items()
         if key.rank == rank
     }
-    seen = {prefix: _ListedGeneration() for prefix in wanted}
+    # By generation: those of `_ALWAYS` that are there and not empty, and the sizes of shards.
+    present: dict[str, set[str]] = {prefix: set() for prefix in wanted}
+    shards: dict[str, list[int]] = {prefix: [] for prefix in wanted}
     for name, nbytes in objects.sizes(f"rank_{rank}").items():
         step, _, below = name.partition("/")
         generation, _, path = below.partition("/")
-        if (prefix := f"{step}/{generation}") in seen:
-            seen[prefix].add(path, nbytes)
+        prefix = f"{step}/{generation}"
+        if prefix not in wanted:
+            continue
+        if path in _ALWAYS and nbytes:
+            present[prefix].add(path)
+        elif path.startswith(("tensors/", "files/")) and "/c/" in path:
+            shards[prefix].append(nbytes)
     for prefix, (key, known) in wanted.items():
-        if problem := _problem(seen[prefix], known):
+        if problem := _problem(present[prefix], shards[prefix], known):
             yield Damage(key, "", f"{key.path}/{known.fingerprint}: {problem}")
 
 
-def _problem(seen: _ListedGeneration, known: ExpectedObjects) -> str:
+def _problem(present: set[str], shards: list[int], known: ExpectedObjects) -> str:
     """Return the problem with a generation; "" if the listing shows none."""
-    if not seen.shards and not seen.present:
+    if not shards and not present:
         return "the generation is missing"
-    if absent := sorted(_ALWAYS - seen.present):
+    if absent := sorted(_ALWAYS - present):
         return f"{absent[0]} is missing or empty"
-    if seen.shards != known.shards:
-        return f"{seen.shards} of {known.shards} shards are there"
-    if seen.nbytes != known.nbytes:
-        return f"its shards have {seen.nbytes} bytes instead of {known.nbytes}"
+    if len(shards) != known.shards:
+        return f"{len(shards)} of {known.shards} shards are there"
+    if sum(shards) != known.nbytes:
+        return f"its shards have {sum(shards)} bytes instead of {known.nbytes}"
     return ""

@@ -11,8 +11,8 @@ from itertools import product
 import numpy as np
 
 from ingest.reader.cubes.commit_copies import outdated_copies
+from ingest.reader.cubes.conditions import sketched_tensors
 from ingest.reader.cubes.consolidated import ConsolidatedCubes, open_cubes
-from ingest.reader.cubes.cube_sketches import sketched_tensors
 from ingest.reader.ranges import format_ranges
 from workers.errors import DamagedStore
 from workers.model import StepKey, ceil_div

@@ -8,7 +8,7 @@ import pytest
 
 import ingest
 from ingest.api import DumpStore
-from ingest.reader.step_findings import findings_of
+from ingest.reader.step_tables import findings_of
 from tests.cli import run
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump

@@ -8,7 +8,7 @@ import pytest
 
 import ingest
 from ingest.findings.necessary_conditions import necessary_condition
-from ingest.reader.cubes import possible_steps
+from ingest.reader.cubes import conditions as cube_conditions
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.rules.load import load_rules
@@ -59,7 +59,7 @@ def test_rules_that_need_the_index_have_none() -> None:
 def test_backtests_find_the_same_with_the_view_and_without(
     rule: str, rules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(possible_steps, "LEAST_STEPS", 1)
+    monkeypatch.setattr(cube_conditions, "LEAST_STEPS", 1)
     dump, store = MadeDump(tmp_path / "dump"), tmp_path / "run.zarr"
     for step in range(8):
         spread = (np.random.default_rng(step).standard_normal(200) * 3.0**step).astype("<f4")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.reader.cubes import possible_steps
+from ingest.reader.cubes import conditions as cube_conditions
 from ingest.reader.verifying.verify_view import verify_view
 from tests.cube_stores import once
 from tests.npy_files import MadeDump, tensor_name
@@ -131,7 +131,7 @@ def answer(question: Callable[[ingest.DumpStore], object], store: Path) -> str:
 @pytest.fixture(scope="module")
 def expected(copied_store: Path) -> dict[str, str]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(possible_steps, "LEAST_STEPS", 1)
+        patch.setattr(cube_conditions, "LEAST_STEPS", 1)
         answers = {name: answer(question, copied_store) for name, question in (_STEPS | _VIEW).items()}
     assert len(set(answers.values())) == len(answers)
     return answers
@@ -160,7 +160,7 @@ def test_no_question_is_answered_wrongly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """From the steps, all are answered; those of the view itself, or it is called damaged."""
-    monkeypatch.setattr(possible_steps, "LEAST_STEPS", 1)
+    monkeypatch.setattr(cube_conditions, "LEAST_STEPS", 1)
     keys = objects_of(copied_store, array)
     for key in without({keys[0], keys[len(keys) // 2], keys[-1]}):
         for name, question in _STEPS.items():

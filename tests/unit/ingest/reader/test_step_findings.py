@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ingest.api import open_store
-from ingest.reader.step_findings import findings_of
+from ingest.reader.step_tables import findings_of
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 from workers.errors import DamagedStore

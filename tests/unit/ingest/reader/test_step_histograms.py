@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.reader.step_histograms import histograms_of
+from ingest.reader.step_tables import histograms_of
 from ingest.reader.verifying.verify import WRONG_SKETCHES, verify
 from tests.damages import forget_checksums
 from tests.npy_files import MadeDump, tensor_name

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.reader.step_marginals import marginals_of, read_sketches
+from ingest.reader.step_tables import marginals_of, read_sketches
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.arrays.sketches.marginal_scope import MarginalScope

@@ -1,6 +1,7 @@
-"""A tensor has the bits that were dumped, and reads no more than it needs."""
+"""One tensor: its elements as they were dumped, what the index knows of it, its neighbours."""
 
 import json
+import math
 import pickle
 import re
 import shutil
@@ -11,14 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ingest
 from ingest.api import DumpStore, open_store
 from ingest.reader.damage import DamagedStepWarning
+from ingest.reader.tensor import Tensor
 from tests.counted_requests import CountedRequests
 from tests.damages import only
 from tests.dump_data_writer import DATA_TYPES, dump_data
 from tests.dump_data_writer import Tensor as DumpedTensor
+from tests.made_runs import MadeRun, numbers
 from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import SMALL_GRID, ingest_directly
+from tests.pipeline import SMALL_GRID, ingest_directly, plan_all, run
 from workers.errors import DamagedStore, UsageError
 
 
@@ -187,3 +191,70 @@ def test_bytes_of_a_type_that_nothing_decodes_are_not_examined_as_numbers(
     opaque, plain = (tensor.examine((100,)) for tensor in open_store(store).tensors())
     assert (opaque.elements, opaque.percentiles, opaque.counts) == (3, {}, ())
     assert (plain.elements, plain.percentiles) == (3, {100: 200.0})
+
+
+@pytest.fixture
+def repeated(made: MadeDump, store: Path) -> list[Tensor]:
+    """Two calls of one operator in a step."""
+    for values in (numbers(1, math.nan), numbers(3, 4)):
+        MadeRun(made, {0: 1_795_220_037_870_000 + int(values[0])}).op("Mul.m_x", [values], rank=0, step=3)
+    ingest_directly(made.root, store)
+    return list(open_store(store).tensors())
+
+
+def test_a_name_says_which_call_it_is_from_the_second_on(repeated: list[Tensor]) -> None:
+    first, second = repeated
+    assert second.name.startswith(first.name)
+    assert second.name != first.name
+    assert [tensor.occurrence for tensor in repeated] == [0, 1]
+    assert (first.rank, first.step, first.net, first.graph, first.io, first.slot) == (
+        0,
+        3,
+        "Net",
+        "0",
+        "input",
+        0,
+    )
+
+
+def test_statistics_and_digest_are_those_of_the_elements(repeated: list[Tensor]) -> None:
+    first, second = repeated
+    assert (first.statistics.nan_count, first.statistics.max, second.statistics.mean) == (1, 1.0, 3.5)
+    assert len(first.digest) == 32
+    assert first.digest != second.digest
+    assert (first.dtype, first.shape, first.nbytes, first.device_shape) == ("float32", (2,), 8, None)
+
+
+def test_a_tensor_is_json_with_everything_that_it_is_asked_for(repeated: list[Tensor]) -> None:
+    row = json.loads(json.dumps(repeated[0].to_dict()))
+    for field in ("rank", "step", "name", "op_type", "io", "slot", "dtype", "source", "digest"):
+        assert row[field] == getattr(repeated[0], field)
+    assert row["shape"] == [2]
+
+
+def test_elements_that_were_left_out_are_said_to_be(made: MadeDump, store: Path) -> None:
+    made.add(numbers(1, 2))
+    for plan in plan_all(made.root, store, leave_out_tensors="disk is full"):
+        run(plan)
+    (tensor,) = open_store(store).tensors()
+    assert tensor.is_dumped
+    assert "disk is full" in tensor.removed
+    assert tensor.statistics.max == 2
+
+
+def test_a_neighbour_is_told_with_its_operator_and_what_shows_it(made: MadeDump, store: Path) -> None:
+    run = MadeRun(made)
+    run.op("Mul.m", [numbers(1)], [numbers(3, 4)])
+    run.op("Add.a", [numbers(3, 4)], [numbers(5, 6)])
+    ingest_directly(made.root, store)
+    (read,) = ingest.open_store(store).tensors("Add.*.input.0")
+    (producer,) = read.producers
+    assert producer.to_dict() == {
+        "name": "Mul.m.output.0",
+        "graph": read.graph,
+        "op_type": "Mul",
+        "op_name": "m",
+        "fused_from": [],
+        "by": "content",
+        "is_certain": True,
+    }

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ingest.reader.step_findings import findings_of
+from ingest.reader.step_tables import findings_of
 from ingest.repairing.tables import mend_findings, mend_totals
 from tests.damages import DAMAGES
 from tests.repairs import work_on

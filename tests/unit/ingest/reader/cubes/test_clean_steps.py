@@ -10,8 +10,8 @@ import pytest
 import ingest
 from bench.steps import commit_tables, make_tables
 from ingest.api import open_store
-from ingest.reader.cubes.clean_steps import CleanSteps
 from ingest.reader.snapshot import take_snapshot
+from ingest.reader.step_statistics import CleanSteps
 from tests.cube_stores import NAMES, once
 from workers.arrays.statistics import FIELDS, NON_FINITE_FIELDS
 from workers.model import StepKey

@@ -8,8 +8,8 @@ import pytest
 
 import ingest
 from ingest.api import ConsolidatedCubes, DumpStore, open_store
+from ingest.reader.cubes.conditions import find as search
 from ingest.reader.cubes.consolidated import open_cubes
-from ingest.reader.cubes.cube_find import find as search
 from workers.errors import DamagedStore, StoreError
 
 
@@ -37,7 +37,7 @@ def during_search(monkeypatch: pytest.MonkeyPatch, action: Callable[[int], None]
         action(len(searched) - 1)
         return search(cubes, *args, **options)
 
-    monkeypatch.setattr("ingest.reader.cubes.consolidated.find", find)
+    monkeypatch.setattr("ingest.reader.cubes.conditions.find", find)
     return searched
 
 

@@ -8,7 +8,7 @@ import pytest
 import ingest
 from ingest.api import ConsolidatedCubes, DumpStore, open_store
 from ingest.consolidating.consolidator import Consolidator
-from ingest.reader.cubes.cube_find import find
+from ingest.reader.cubes.conditions import find
 from tests.counted_requests import CountedRequests
 from tests.replicas import Replicas
 from workers.errors import UsageError

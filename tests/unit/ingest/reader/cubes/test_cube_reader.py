@@ -5,15 +5,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
 
 import ingest
 from ingest.api import ConsolidatedCubes, DumpStore, open_store
-from ingest.reader.cubes.consolidated import open_cubes
+from ingest.reader.cubes import consolidated
+from ingest.reader.cubes.consolidated import ArrayPart, batches, open_cubes
 from tests.counted_requests import CountedRequests
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from workers.errors import DamagedStore
 from workers.rules.load import load_rules
+from workers.store.consolidated.cubes import GROUP
+from workers.store.consolidated.nd_arrays import ArrayLayout
 
 
 @pytest.fixture
@@ -41,15 +45,13 @@ def test_blocks_hold_statistics_rows_and_digests(cubes: ConsolidatedCubes, fille
             assert block.row[rank].tolist() == list(range(10))
 
 
-def test_anomalies_come_in_blocks_of_steps(cubes: ConsolidatedCubes) -> None:
-    ((first, counts),) = cubes.anomalies("nan_count")
-    assert (first, counts.shape) == (0, (2, 2, 10))
+def test_counts_are_those_of_each_step(cubes: ConsolidatedCubes) -> None:
+    counts = np.array([cubes.cube("nan_count", place) for place in range(2)])
     assert np.argwhere(counts).tolist() == [[1, 1, cubes.tensors.index("Log.b.output.4")]]
-    np.testing.assert_array_equal(cubes.cube("nan_count", 1), counts[1])
 
 
 def test_xarray_shows_the_same(cubes: ConsolidatedCubes) -> None:
-    dataset = cubes.to_xarray()
+    dataset = xr.open_dataset(cubes.objects.address.url, engine="dump-ingest")
     assert dict(dataset["max"].sizes) == {"step": 2, "rank": 2, "tensor": 10}
     np.testing.assert_array_equal(dataset["max"].values[1], cubes.cube("max", 1))
 
@@ -85,7 +87,7 @@ READS: dict[str, Callable[[ConsolidatedCubes], object]] = {
     "tensor/c/0": lambda cubes: cubes.tensors,
     "max/c/0/0/0": lambda cubes: cubes.cube("max", 0),
     "digest/c/1/0/0/0": lambda cubes: cubes.cube("digest", 1),
-    "nan_count/c/0/0/0": lambda cubes: cubes.anomaly_block("nan_count", 0),
+    "nan_count/c/0/0/0": lambda cubes: cubes.cube("nan_count", 0),
 }
 
 
@@ -119,3 +121,32 @@ def test_steps_without_tensors_have_empty_cubes(made: MadeDump, store: Path) -> 
     cubes = open_store(store).consolidated()
     assert cubes.steps.tolist() == [0, 1]
     assert [cubes.block(place).digest.shape for place in range(2)] == [(1, 0, 16)] * 2
+
+
+LAYOUT = ArrayLayout("table", "int64", ("step", "rank"), (2, 3), -1)
+
+
+def test_an_array_is_put_together_from_its_objects() -> None:
+    whole = np.arange(15).reshape(3, 5)
+    part = ArrayPart.of(LAYOUT, whole.shape)
+    padded = np.full((4, 6), -1)
+    padded[:3, :5] = whole
+    objects = {
+        key: LAYOUT.encode(padded[2 * row : 2 * row + 2, 3 * column : 3 * column + 3])
+        for (row, column), key in part.keys.items()
+    }
+    assert len(objects) == 4
+    assert part.decode(objects).tolist() == whole.tolist()
+
+
+def test_a_part_has_the_chunks_at_one_position() -> None:
+    part = ArrayPart.of(LAYOUT, (2, 3), first=7)
+    assert part.keys == {(0, 0): f"{GROUP}/{LAYOUT.key((7, 0))}"}
+    chunk = np.arange(6).reshape(2, 3)
+    assert part.decode({part.keys[0, 0]: LAYOUT.encode(chunk)}).tolist() == chunk.tolist()
+
+
+def test_parts_of_few_chunks_come_together() -> None:
+    few, many = ArrayPart.of(LAYOUT, (2, 3)), ArrayPart.of(LAYOUT, (2, 3 * consolidated._CHUNKS_AT_ONCE))
+    together = [list(batch) for batch in batches({"a": few, "b": few, "large": many, "c": few})]
+    assert together == [["a", "b"], ["large"], ["c"]]

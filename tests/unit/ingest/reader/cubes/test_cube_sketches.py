@@ -4,11 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
 
 import ingest
+from ingest.reader.cubes.conditions import sketches_of_step
 from ingest.reader.cubes.consolidated import ConsolidatedCubes
-from ingest.reader.cubes.cube_sketches import sketches_of_step
-from ingest.reader.step_histograms import read_entries
+from ingest.reader.step_tables import read_entries
 from tests.counted_requests import CountedRequests
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
@@ -122,7 +123,7 @@ def test_a_step_need_not_have_objects_for_tensors_that_were_added_later(
 
 
 def test_xarray_shows_the_bounds_by_name(filled: ingest.DumpStore) -> None:
-    cubes = filled.consolidated().to_xarray()
+    cubes = xr.open_dataset(filled.url, engine="dump-ingest")
     share = cubes.sketches.sel(sketch="underflow_nvfp4", bound="high")
     assert share.dims == ("step", "rank", "tensor")
     assert 0 < float(share.max()) <= 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.reader.cubes import possible_steps
+from ingest.reader.cubes import conditions as cube_conditions
 from tests.cube_stores import once
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
@@ -49,7 +49,7 @@ def made_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def store(made_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of it whose cubes are asked however few steps there are."""
-    monkeypatch.setattr(possible_steps, "LEAST_STEPS", 1)
+    monkeypatch.setattr(cube_conditions, "LEAST_STEPS", 1)
     return shutil.copytree(made_store, tmp_path / "run.zarr")
 
 
@@ -176,7 +176,7 @@ def test_an_error_about_what_is_not_there_is_the_same(store: Path) -> None:
 def test_few_ranks_of_many_are_read_without_asking_the_cubes(
     store: Path, indexes_read: list[tuple[int, int | None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(possible_steps, "RANKS_OF_AN_INDEX", 1)
+    monkeypatch.setattr(cube_conditions, "RANKS_OF_AN_INDEX", 1)
     ingest.open_store(store).tensors(rank=0, where="max > 1e300")
     assert len(indexes_read) == _STEPS
     indexes_read.clear()
@@ -187,7 +187,7 @@ def test_few_ranks_of_many_are_read_without_asking_the_cubes(
 def test_few_steps_are_read_without_asking_the_cubes(made_store: Path) -> None:
     store = ingest.open_store(made_store)
     steps = store.select()
-    assert len(steps) < possible_steps.LEAST_STEPS
+    assert len(steps) < cube_conditions.LEAST_STEPS
     objects = open_objects(resolve(made_store))
-    assert possible_steps.possible_steps(objects, steps, [{"where": "max > 1e300"}]) == list(steps)
+    assert cube_conditions.possible_steps(objects, steps, [{"where": "max > 1e300"}]) == list(steps)
     assert StepKey(2, 3) in {step.key for step in steps}

@@ -7,8 +7,8 @@ import pytest
 
 import ingest
 from ingest.api import DumpStore, heatmap, open_store
-from ingest.reader.cubes.rank_statistics import of_all_tensors, of_named_tensors
 from ingest.reader.snapshot import take_snapshot
+from ingest.reader.step_statistics import of_all_tensors, of_named_tensors
 from tests.counted_requests import CountedRequests
 from workers.arrays.aggregate import STATISTICS
 

@@ -1,4 +1,4 @@
-"""Whole tensors from the pieces of the ranks of a store."""
+"""A tensor as a whole, put together from the pieces of ranks."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,9 @@ import pytest
 
 import ingest
 from ingest.reader.parallel.mesh import Mesh
-from ingest.reader.parallel.unsharded import unshard
+from ingest.reader.parallel.unsharded import pieces_of, unshard
+from ingest.reader.step import Step
+from tests.diverging import WEIGHT, replicas
 from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT, held_in_four_ways, write
 from tests.statistics_runs import ingest_statistics
@@ -96,7 +98,7 @@ def test_what_is_told_of_three_axes_of_a_mesh() -> None:
     whole = np.random.default_rng(0).normal(size=(2, 8, 4, 2)).astype(np.float32)
     chunks = [np.concatenate([whole[:, :2], whole[:, 6:]], axis=1), whole[:, 2:6]]
     parts = [np.split(chunk, 2, axis=2)[place] for chunk in chunks for _ in range(2) for place in range(2)]
-    pieces = [
+    pieces: Any = [
         OnePiece(part, rank, "b s[cp:zigzag] h[tp] d # ep:replicated") for rank, part in enumerate(parts)
     ]
     assert np.array_equal(unshard(pieces, places).read(), whole)
@@ -106,7 +108,7 @@ def test_what_is_told_of_three_axes_of_a_mesh() -> None:
         "b s[cp:zigzag] h d e[tp] # ep:replicated": "not among what its pieces allow",
         "b s[cp:zigzag] h[ep] d # tp:replicated": "ranks hold different bytes",
     }.items():
-        told = [OnePiece(piece.values, piece.rank, dims) for piece in pieces]
+        told: Any = [OnePiece(piece.values, piece.rank, dims) for piece in pieces]
         if not message:
             assert unshard(told, places).shape == (2, 8, 2, 2)
             continue
@@ -122,7 +124,25 @@ def test_pieces_of_which_only_statistics_were_dumped_are_not_taken_for_equal(tmp
 
 
 def test_of_many_ranks_the_simplest_ways_are_named() -> None:
-    pieces = [OnePiece(np.full((4, 6), rank, np.float32), rank, dims="") for rank in range(64)]
+    pieces: Any = [OnePiece(np.full((4, 6), rank, np.float32), rank, dims="") for rank in range(64)]
     with pytest.raises(UsageError, match=r"pieces: replicated, shard 0, shard 1, .*, and others") as refused:
         unshard(pieces, [{}] * 64)
     assert len(refused.value.message) < 200
+
+
+def test_every_rank_that_has_the_tensor_has_a_piece() -> None:
+    made = replicas(ranks=range(3), steps=[1])
+    made.put(3, 1, {"Adam.other.input.0": 1})  # without the tensor
+    made.put(4, 2, {WEIGHT: 1})  # without the step
+    step = made.store.step(1, 1)
+    row = next(tensor.row for tensor in step.tensors() if tensor.name == WEIGHT)
+    pieces, places = pieces_of(step, row)
+    assert [own.rank for own in pieces] == [0, 1, 2]
+    assert {own.op_name for own in pieces} == {"dense"}
+    assert places == [{}, {}, {}]
+
+
+def test_a_step_that_is_opened_by_itself_knows_no_other_ranks() -> None:
+    step = replicas(ranks=range(2), steps=[1]).store.step(0, 1)
+    with pytest.raises(UsageError, match="open the tensor through a store"):
+        pieces_of(Step(step.objects, step.commit), 0)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 import ingest
-from ingest.reader.step_histograms import read_entries
+from ingest.reader.step_tables import read_entries
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.arrays.sketches.block_digests import RunningBlockDigests

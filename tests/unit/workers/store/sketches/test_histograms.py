@@ -9,7 +9,7 @@ import pytest
 import zarr
 
 from ingest.api import open_store
-from ingest.reader.step_histograms import histograms_of, read_entries
+from ingest.reader.step_tables import histograms_of, read_entries
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly

@@ -8,7 +8,7 @@ import pytest
 import zarr
 
 import ingest
-from ingest.reader.step_marginals import marginals_of, read_marginals
+from ingest.reader.step_tables import marginals_of, read_marginals
 from tests import checker
 from tests.damages import flip, only
 from tests.npy_files import MadeDump, tensor_name

@@ -1,0 +1,310 @@
+"""Conditions over the consolidated cubes: the tensors that fulfil one, and the steps that need not be read.
+
+Only the cubes that a condition names are read. `possible_steps` is the one place that decides between cubes
+and steps for questions whose answers need the index of a step: a step is left out if the cubes hold it as it
+is committed, and exclude the condition for each of its tensors. So the answer is that of the steps, and is as
+exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.reader.block_filter import AxisColumns, BlockFilter
+from ingest.reader.cubes.consolidated import ConsolidatedCubes, counted_tensors, open_cubes, with_nan
+from ingest.reader.ranges import format_ranges
+from ingest.reader.tensor_filter import FilterFields
+from workers.arrays.bounds import BoundedColumn
+from workers.arrays.filter import Filter
+from workers.arrays.statistics import FIELDS
+from workers.errors import DamagedStore, UsageError
+from workers.model import StepKey, ceil_div
+from workers.store.consolidated.blocks import BLOCK_COLUMNS
+from workers.store.consolidated.cubes import BOUNDS, GROUP, KEY_FIELDS, SKETCHES, sketch_place
+from workers.store.consolidated.nd_arrays import ArrayLayout
+from workers.store.objects import ObjectStore
+from workers.store.sketches.sketch_names import PERCENTILE, ColumnsWithSketches, is_sketch_column
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ingest.reader.step import Step
+
+_Mask = npt.NDArray[np.bool_]
+
+#: Text and numbers of a tensor, by its place on the axis of tensors.
+_TENSOR_FIELDS = (*KEY_FIELDS, "name")
+#: The columns that a condition may name.
+_COLUMNS = ColumnsWithSketches([*_TENSOR_FIELDS, "rank", "step", "role", *FIELDS])
+_COLUMNS_OF_BLOCKS = ColumnsWithSketches(BLOCK_COLUMNS)
+#: Fewer steps are read without asking the cubes, whose axes take as many requests as a few indexes.
+LEAST_STEPS = 16
+#: The cubes have all ranks of a step: reading this many takes as long as the index of one rank.
+RANKS_OF_AN_INDEX = 8
+_STEPS_HINT = "Without --consolidated, the steps are searched."
+_LACKING_HINT = (
+    "`dump-ingest sketch` adds it while the tensors are there, and "
+    "`dump-ingest consolidate --rebuild` puts it into the view."
+)
+
+
+def find(
+    cubes: ConsolidatedCubes, where: str, steps: Sequence[int] | None, *, include_partial: bool
+) -> pd.DataFrame:
+    """Return the tensors that fulfil a condition; see `ConsolidatedCubes.find`."""
+    condition = Filter(where, _COLUMNS)
+    present = cubes.steps.tolist()
+    if absent := set(steps or ()).difference(present):
+        raise UsageError(
+            f"{cubes.objects.address.url}: the consolidated view has no step {format_ranges(absent)}",
+            hint=f"It has steps {format_ranges(present)}; `dump-ingest consolidate` brings it up to date.",
+        )
+    chosen = set(present if steps is None else steps)
+    statistics = _statistics_of(condition.names)
+    sketches = places_of_sketches(condition.names)
+    axis = AxisColumns(cubes.axis)
+    width, shape = len(cubes.axis), (cubes.state.ranks, len(cubes.axis))
+    fixed: dict[str, Any] = {
+        name: axis.column(name, width) for name in _TENSOR_FIELDS if name in condition.names
+    }
+    status = cubes.table("status")
+    hits, undecided = [{name: np.zeros(0, np.int64) for name in ("step", "rank", "place", *statistics)}], 0
+    for place, step in enumerate(present):
+        if place in cubes.state.rewriting or step not in chosen:
+            continue
+        is_chosen = (status[place] != "") if include_partial else (status[place] == "complete")
+        values = dict(zip(statistics, cubes.cubes_of_step(statistics, place), strict=True))
+        columns = {**fixed, "step": step, "rank": cubes.ranks[:, None]}
+        columns |= {name: with_nan(own) for name, own in values.items()}
+        if "role" in condition.names:
+            columns["role"] = axis.roles(cubes.cube("row", place), columns["count"])
+        if sketches:
+            columns |= sketches_of_step(cubes, place, sketches, is_chosen)
+        decided = condition.decide(columns)
+        may = np.broadcast_to(decided.possible | decided.certain, shape) & is_chosen[:, None]
+        if not may.any():
+            continue
+        # An absent tensor fulfils conditions on names, and negations; one with a known statistic is present.
+        is_present = np.zeros(shape, bool)
+        for own in values.values():
+            is_present |= (own >= 0) if own.dtype.kind == "i" else ~np.isnan(own)
+        if (may & ~is_present).any():
+            is_present |= cubes.cube("row", place) >= 0
+        rank, tensor = np.nonzero(may & is_present & decided.certain)
+        undecided += int(np.count_nonzero(may & is_present)) - len(rank)
+        of_step = {"step": np.full(len(rank), step), "rank": cubes.ranks[rank], "place": tensor}
+        hits.append(of_step | {name: own[rank, tensor] for name, own in values.items()})
+    frame = _frame(axis, width, {name: np.concatenate([part[name] for part in hits]) for name in hits[0]})
+    left_out = cubes.left_out(include_partial=include_partial)
+    frame.attrs = {
+        "consolidated_at": cubes.state.consolidated_at,
+        "left_out": [str(left) for left in left_out if left.key.step in chosen],
+        "undecided": undecided,
+    }
+    return frame
+
+
+def _statistics_of(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the statistics that the columns of a condition need."""
+    # Whether it is a single number decides about the role of a tensor.
+    needed = {*names, *(["count"] if "role" in names else [])}
+    return tuple(name for name in FIELDS if name in needed)
+
+
+def _frame(axis: AxisColumns, width: int, hits: Mapping[str, npt.NDArray[Any]]) -> pd.DataFrame:
+    """Return one line for each hit, by step, rank and place on the axis of tensors."""
+    import pandas as pd  # deferred: takes 0.4 s to import
+
+    # The axis of tensors is in order of execution, except for tensors that were added later. The cube `row`
+    # would give the exact order, but takes a request for each step with a hit.
+    order = np.lexsort((hits["place"], hits["rank"], hits["step"]))
+    tensor = hits["place"][order]
+    keys = {name: axis.column(name, width)[tensor] for name in ("name", *KEY_FIELDS)}
+    own = {name: with_nan(values)[order] for name, values in hits.items() if name != "place"}
+    return pd.DataFrame({"step": own.pop("step"), "rank": own.pop("rank"), **keys, **own})
+
+
+def possible_steps(
+    objects: ObjectStore, steps: Sequence[Step], conditions: Sequence[FilterFields]
+) -> list[Step]:
+    """Return the steps that may have a tensor which fulfils one of these conditions, in the same order.
+
+    These are all steps if the cubes cannot tell: there are none, they are damaged or rewritten meanwhile, or
+    lack what a condition names. A step that the cubes do not hold as it is committed may have such a tensor,
+    and so may one with a tensor that lacks a histogram, if a condition asks for it.
+
+    Cost: the axes of the cubes; for each step, an object of each statistic that the conditions name, of
+    `row`, and of `sketches` if they name any. Memory: these statistics of one step of all ranks.
+
+    Args:
+        objects: the store.
+        steps: the steps, as they are committed.
+        conditions: what a tensor must fulfil, any of them.
+    """
+    if len(steps) < LEAST_STEPS:
+        return list(steps)
+    try:
+        cubes = open_cubes(objects)
+        excluded = set() if cubes is None else _excluded(cubes, steps, conditions)
+        if cubes is None or not excluded or not cubes.is_current():
+            return list(steps)
+    except (DamagedStore, UsageError):
+        return list(steps)  # whatever is wrong with cubes or condition, the steps tell
+    return [step for step in steps if step not in excluded]
+
+
+def _excluded(
+    cubes: ConsolidatedCubes, steps: Sequence[Step], conditions: Sequence[FilterFields]
+) -> set[Step]:
+    """Return the steps of which no tensor fulfils any of the conditions.
+
+    Raises:
+        UsageError: the cubes lack what a condition names, or it cannot be evaluated.
+        DamagedStore: a cube is damaged.
+    """
+    filters = [BlockFilter(fields, cubes.axis, _COLUMNS_OF_BLOCKS) for fields in conditions]
+    if not all(any(name in FIELDS or is_sketch_column(name) for name in f.filter.names) for f in filters):
+        return set()  # a condition on names alone excludes no step
+    names = frozenset().union(*(condition.filter.names for condition in filters))
+    asked = _CubeConditions(cubes, filters, _statistics_of(names), places_of_sketches(names))
+    by_number: dict[int, dict[int, Step]] = {}
+    for step in steps:
+        if step.key.step is not None:
+            by_number.setdefault(step.key.step, {})[step.key.rank] = step
+    excluded: set[Step] = set()
+    for place, number in enumerate(cubes.steps.tolist()):
+        of_ranks = by_number.get(number, {})
+        is_worth_it = of_ranks and len(of_ranks) * RANKS_OF_AN_INDEX >= len(cubes.ranks)
+        if is_worth_it and place not in cubes.state.rewriting:
+            excluded |= asked.excluded_at(place, of_ranks)
+    return excluded
+
+
+@dataclass(frozen=True, slots=True)
+class _CubeConditions:
+    """Conditions, as they are evaluated over the cubes."""
+
+    cubes: ConsolidatedCubes
+    conditions: Sequence[BlockFilter]
+    fields: tuple[str, ...]
+    """The statistics that they name."""
+    sketches: Mapping[str, int]
+    """By name, the places of the columns of sketches that they name."""
+
+    def excluded_at(self, place: int, of_ranks: Mapping[int, Step]) -> set[Step]:
+        """Return the ranks of one step that are excluded: the cubes hold them whole and without a match."""
+        cubes, ranks = self.cubes, self.cubes.ranks.tolist()
+        committed = [of_ranks[rank].fingerprint if rank in of_ranks else None for rank in ranks]
+        is_held = np.asarray(cubes.table("fingerprint")[place] == np.array(committed, object), bool)
+        if self.sketches:
+            is_held &= cubes.table("without_histogram")[place] <= 0
+        if not is_held.any():
+            return set()
+        block = cubes.block(place, self.fields, digests=False)
+        order = np.argsort(cubes.ranks)  # a block has its ranks in ascending order
+        known = sketches_of_step(cubes, place, self.sketches, is_held) if self.sketches else {}
+        sketches = {name: BoundedColumn(low[order], high[order]) for name, (low, high) in known.items()}
+        may_have = np.any([own.may(block, sketches).any(axis=1) for own in self.conditions], axis=0)
+        tensors = block.present.sum(axis=1)
+        return {
+            of_ranks[ranks[at]]
+            for number, at in enumerate(order.tolist())
+            if is_held[at]
+            and not may_have[number]
+            and tensors[number] == counted_tensors(of_ranks[ranks[at]])
+        }
+
+
+def places_of_sketches(names: Iterable[str]) -> dict[str, int]:
+    """Return where `SKETCHES` has each column of a condition that is about sketches, by name.
+
+    Raises:
+        UsageError: the cubes do not have it.
+    """
+    places: dict[str, int] = {}
+    for name in filter(is_sketch_column, sorted(names)):
+        place, percentile = sketch_place(name), PERCENTILE.fullmatch(name)
+        spelled = f"{percentile[1] or ''}p{percentile[2].replace('_', '.')}" if percentile else name
+        if place is None:
+            raise UsageError(
+                f"the consolidated view does not have {spelled}",
+                hint=f"It has {', '.join(SKETCHES)}. {_STEPS_HINT}",
+            )
+        places[name] = place
+    return places
+
+
+def sketches_of_step(
+    cubes: ConsolidatedCubes, place: int, wanted: Mapping[str, int], is_chosen: _Mask
+) -> dict[str, BoundedColumn]:
+    """Return the bounds of some columns of one step, (rank, tensor) each, by name.
+
+    They are NaN for tensors that are not of real numbers, and for percentiles of tensors without a finite
+    element. Takes two requests for each 256 ranks and 1024 tensors, or one if that object is small; and one
+    for the cube `row` if tensors were added to the axis after the step.
+
+    Args:
+        cubes: where they are read.
+        place: of the step.
+        wanted: by name, the place of a column in `SKETCHES`.
+        is_chosen: which ranks are asked about, (rank,).
+
+    Raises:
+        UsageError: a tensor of real numbers of these ranks has no histogram.
+        DamagedStore: the cube is damaged.
+    """
+    without = np.where(is_chosen, cubes.table("without_histogram")[place], 0)
+    for number in np.flatnonzero(without > 0).tolist():
+        key, count = StepKey(int(cubes.ranks[number]), int(cubes.steps[place])), int(without[number])
+        lacking = f"{count} {'tensor has' if count == 1 else 'tensors have'} no histogram in the view"
+        raise UsageError(f"{key}: {lacking}", hint=_LACKING_HINT)
+    has_any = is_chosen & (cubes.table("with_histogram")[place] > 0)
+    numbers = sorted(set(wanted.values()))
+    values = np.full((len(numbers), len(BOUNDS), len(has_any), cubes.state.tensors), np.nan)
+    for layout, position, ranks, tensors in _objects(cubes, place, has_any):
+        target = values[:, :, ranks, tensors]
+        for number, inner in enumerate(cubes.inner_chunks(layout, position, numbers)):
+            target[number] = inner[0, 0][:, : target.shape[2], : target.shape[3]]
+    values[:, :, ~has_any] = np.nan
+    return {name: BoundedColumn(*values[numbers.index(number)]) for name, number in wanted.items()}
+
+
+def sketched_tensors(cubes: ConsolidatedCubes, place: int) -> npt.NDArray[np.int64]:
+    """Read all that the cubes hold of the sketches of a step; return how many tensors have any, (rank,).
+
+    Memory: 80 MB, one object.
+
+    Raises:
+        DamagedStore: the cube is damaged.
+    """
+    has_any = cubes.table("with_histogram")[place] > 0
+    counts = np.zeros(len(has_any), np.int64)
+    for layout, position, ranks, _ in _objects(cubes, place, has_any):
+        key = f"{GROUP}/{layout.key(position)}"
+        data = cubes.objects.get(key)
+        if data is None:
+            cubes.check_absent(layout, position)
+        else:
+            is_held = ~np.isnan(layout.decode(data, key)[0]).all(axis=(0, 1))
+            counts[ranks] += is_held[: ranks.stop - ranks.start].sum(axis=1)
+    return counts
+
+
+def _objects(
+    cubes: ConsolidatedCubes, place: int, has_any: _Mask
+) -> Iterator[tuple[ArrayLayout, tuple[int, ...], slice, slice]]:
+    """Yield the objects of a step that have one of these ranks: layout, position, which ranks and tensors."""
+    layout = cubes.layouts.sketches
+    wide, long = layout.chunk[-2:]
+    ranks, tensors = len(has_any), cubes.state.tensors
+    for chunk, part in product(range(ceil_div(ranks, wide)), range(ceil_div(tensors, long))):
+        of_chunk = slice(chunk * wide, min((chunk + 1) * wide, ranks))
+        if has_any[of_chunk].any():
+            of_part = slice(part * long, min((part + 1) * long, tensors))
+            yield layout, (place, 0, 0, chunk, part), of_chunk, of_part
