@@ -23,7 +23,7 @@ from ingest.layouts.recorder import (
 )
 from ingest.recording.snapshots import TensorSnapshot, by_name
 from workers.arrays.statistics import FIELDS
-from workers.dump.formats.safetensors_header import CODES, TensorInFile, encode_header
+from workers.dump.formats.safetensors import CODES, TensorInFile, encode_header
 from workers.dump.model import TensorName
 from workers.model import MIB
 

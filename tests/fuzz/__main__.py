@@ -41,7 +41,6 @@ with atheris.instrument_imports(
         npz,
         overflow,
         pt,
-        pt_pickle,
         pt_tree,
         safetensors,
         statistic_csv,
@@ -174,7 +173,7 @@ def read_npz(content: bytes) -> None:
 
 def read_pickle(content: bytes) -> None:
     with suppress(UnreadableTensor):
-        pt_tree.contents(pt_pickle.unpickle(content), len(content))
+        pt_tree.contents(pt_tree.unpickle(content), len(content))
 
 
 def read_csv(content: bytes) -> None:

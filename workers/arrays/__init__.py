@@ -1,6 +1,6 @@
 """Numbers over arrays: no files, no store.
 
-dtypes.py, dtype_names.py,  element types, their names in dumps, formats of numbers
+dtypes.py,                  element types, their names in dumps, formats of numbers
 number_formats.py
 device_format.py,           memory formats of accelerators
 device_formulas.py,

@@ -13,6 +13,8 @@ In addition to the types of numpy, there are these, under the names of ml_dtypes
 - opaque types (`hifloat8`, `float6_e3m2`, ...), which no public software decodes. It is not settled for all
   of them how many elements a byte holds, so one element here is one byte;
 - `complex32`, two float16, which numpy lacks: a structured type with the fields `real` and `imag`.
+
+The names that dump systems give to element types: in tables, in JSON and in file names.
 """
 
 from __future__ import annotations
@@ -256,3 +258,36 @@ def _numpy_dtype(name: str) -> AnyDType:
     except (TypeError, ValueError, SyntaxError, MemoryError, RecursionError) as exc:
         message = f"unknown element type {name:.80}"
         raise ValueError(message) from exc
+
+
+_ALIASES = {
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+    "bf16": "bfloat16",
+    "long": "int64",
+    "int": "int32",
+    "short": "int16",
+    "float8_e8m0": "float8_e8m0fnu",
+    "float4_e2m1": "float4_e2m1fn",
+    "float6_e2m3fn": "float6_e2m3",
+    "float6_e3m2fn": "float6_e3m2",
+}
+_PREFIXES = ("torch.", "mindspore.", "dt_", "knumbertype")
+
+
+def canonical(text: str) -> str:
+    """Return our name of an element type, however it is spelled; the text itself if it is unknown.
+
+    >>> [canonical(name) for name in ("Float32", "DT_FLOAT", "torch.bfloat16", "BF16", "unsupported(3)")]
+    ['float32', 'float32', 'bfloat16', 'bfloat16', 'unsupported(3)']
+    """
+    name = text.lower()
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    name = _ALIASES.get(name, name)
+    try:
+        known = from_name(name).name
+    except ValueError:
+        return text
+    return known if known == name else text

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.arrays.device_format import DeviceLayout
-from workers.arrays.dtype_names import canonical
+from workers.arrays.dtypes import canonical
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS, NON_FINITE_FIELDS, Statistics
 from workers.dump import paths
 from workers.dump.formats.header import TensorHeader

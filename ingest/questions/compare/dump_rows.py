@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.dtype_names import canonical
+from workers.arrays.dtypes import canonical
 from workers.arrays.statistics import FIELDS
 from workers.dump.model import ReportedStatistics
 from workers.store.consolidated.blocks import TensorKey

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from ingest.questions.compare.held_tensors import HeldTensors
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.placement.decide import fit_limit
-from workers.arrays.sharded.part_search import part_error
+from workers.arrays.sharded.agreement import part_error
 from workers.errors import DamagedStore
 from workers.store.consolidated.blocks import TensorKey
 from workers.tasks.operands import elements_of

@@ -26,7 +26,7 @@ from ingest.reader.parallel.unsharded import UnshardedTensor, unshard
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
 from ingest.reader.tensor_filter import FilterFields
-from workers.dump.formats.safetensors_header import CODES, TensorInFile, encode_header
+from workers.dump.formats.safetensors import CODES, TensorInFile, encode_header
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
 from workers.store.consolidated.blocks import TensorKey, tensors_of

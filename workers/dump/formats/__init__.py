@@ -7,7 +7,6 @@ wire.py                    CANN's DumpData; overflow records
 pt.py and pt_*.py,         `torch.save`, with a machine for its pickles that runs nothing; checkpoints
 pickle_machine.py, distcp.py
 safetensors.py,            safetensors, and ONNX
-safetensors_header.py,
 tensor_proto.py
 statistic_csv.py           tables of statistics
 zip_archive.py,            archives, and files that are made of several tensors

@@ -29,7 +29,7 @@ from workers.dump.formats.header import (
 )
 from workers.dump.formats.pickle_machine import Machine, OpaqueKey, member_of
 from workers.dump.formats.pt import place_tensors
-from workers.dump.formats.pt_pickle import FUNCTIONS
+from workers.dump.formats.pt_tree import FUNCTIONS
 from workers.errors import UnreadableTensor
 
 #: The largest `.metadata` that is read: enough for some 100,000 parts.

@@ -39,8 +39,15 @@ from workers.dump.formats.header import (
 from workers.dump.formats.pickle_machine import Machine, Storage
 from workers.dump.formats.pt_alike import MAX_PICKLE_NBYTES as MAX_KEPT_NBYTES
 from workers.dump.formats.pt_alike import AlikeFiles, ReadArchive
-from workers.dump.formats.pt_pickle import FUNCTIONS, RebuiltTensor, unpickle
-from workers.dump.formats.pt_tree import Contents, FoundTensor, InlineTensor, contents
+from workers.dump.formats.pt_tree import (
+    FUNCTIONS,
+    Contents,
+    FoundTensor,
+    InlineTensor,
+    RebuiltTensor,
+    contents,
+    unpickle,
+)
 from workers.dump.formats.zip_archive import LOCAL_MAGIC, Archive, Member, open_archive
 from workers.errors import UnreadableTensor
 

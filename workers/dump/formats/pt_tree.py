@@ -1,4 +1,8 @@
-"""The tensors in a value that `torch.save` wrote, each with the way to it; all other values become JSON."""
+"""The tensors in a value that `torch.save` wrote, each with the way to it; all other values become JSON.
+
+Nothing is executed. Functions and arguments: torch, `torch/_utils.py`, `torch/_tensor.py`, `torch/serialization.py`, and
+`torch_npu/utils/storage.py` for tensors that were on the accelerator.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,267 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any, TypeAlias
 
-from workers.dump.formats.pickle_machine import Global, Instance, OpaqueKey, Storage, describe_value
-from workers.dump.formats.pt_pickle import Composite, RebuiltTensor, Wrapper
+from workers.dump.formats.header import MAX_NDIM
+from workers.dump.formats.pickle_machine import (
+    Function,
+    Global,
+    Instance,
+    Machine,
+    OpaqueKey,
+    Storage,
+    attribute_of,
+    describe_value,
+    member_of,
+    state_parts,
+)
 from workers.errors import UnreadableTensor
+
+#: The longest name of an attribute of a class, together with that of the class.
+_MAX_ATTRIBUTE = 600
+#: The most parameters of a quantizer, and of the placement of a DTensor.
+_MAX_QUANTIZER, _MAX_PLACEMENT = 4, 8
+
+
+@dataclass(frozen=True, slots=True)
+class RebuiltTensor:
+    """A tensor as its pickle describes it. Sizes and strides are in elements."""
+
+    storage: str
+    """The class of its storage, such as `torch.FloatStorage`."""
+    key: str
+    """The member of the archive with its bytes: `data/{key}`."""
+    storage_size: int
+    """Elements of the storage; bytes if it is untyped."""
+    offset: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str = ""
+    """The type of its elements, such as `torch.uint16`, if it differs from the type of the storage."""
+    conjugate: bool = False
+    """Whether its elements are the conjugates of the stored elements."""
+    negative: bool = False
+    """Whether its elements are the negatives of those that are stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Composite:
+    """A tensor that consists of others: DTensor, sparse, quantised, nested."""
+
+    kind: str
+    members: Mapping[str, _Value]
+    """By the end of their names; "" for the one that has the name of the whole."""
+    attributes: Mapping[str, _Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wrapper:
+    """A tensor of a subclass that holds others among its attributes.
+
+    The attributes stay as they are until `unwrapped` is called, because many tensors may have the same.
+    """
+
+    kind: str
+    state: _Value
+
+    def unwrapped(self) -> Composite:
+        """Return the tensors inside; one alone has the name of the whole."""
+        parts = chain.from_iterable(part.items() for part in state_parts(self.state))
+        state = {name: value for name, value in parts if isinstance(name, str)}
+        inner = [name for name, value in state.items() if is_tensor(value)]
+        members = {"" if len(inner) == 1 else name: state.pop(name) for name in inner}
+        return Composite(self.kind, members, state)
+
+
+def unpickle(pickled: bytes) -> _Value:
+    """Return the value of a `data.pkl`: plain values, tensors (see `is_tensor`), `Instance`, `Storage`.
+
+    Args:
+        pickled: the whole member. Takes time and memory in proportion to its length.
+
+    Raises:
+        UnreadableTensor: it is damaged.
+    """
+    return Machine(pickled, FUNCTIONS).run()
+
+
+def _tensor(
+    storage: _Value,
+    offset: _Value,
+    size: _Value,
+    stride: _Value,
+    *,
+    dtype: _Value = None,
+    metadata: _Value = None,
+) -> RebuiltTensor:
+    if not isinstance(storage, Storage):
+        raise UnreadableTensor(f"its pickle has a tensor made of {describe_value(storage)}")
+    if type(offset) is not int or not _are_lengths(size) or not _are_lengths(stride):
+        raise UnreadableTensor("its pickle has an impossible shape, strides or offset")
+    if not isinstance(dtype, Global | None):
+        raise UnreadableTensor(f"its pickle has {describe_value(dtype)} for an element type")
+    if not isinstance(metadata, dict | None):
+        raise UnreadableTensor(f"its pickle has {describe_value(metadata)} for metadata")
+    # Operations that were not carried out on the stored elements.
+    pending = metadata or {}
+    for key, value in pending.items():
+        if key not in ("conj", "neg") or type(value) is not bool:
+            raise UnreadableTensor(f"its elements are not as they are stored: {key!s:.40}")
+    return RebuiltTensor(
+        storage=storage.kind,
+        key=storage.key,
+        storage_size=storage.size,
+        offset=offset,
+        size=size,
+        stride=stride,
+        dtype=dtype.text if dtype else "",
+        conjugate=pending.get("conj", False),
+        negative=pending.get("neg", False),
+    )
+
+
+def _sparse_tensor(layout: _Value, data: _Value) -> Composite:
+    if not isinstance(data, tuple) or len(data) < 3:
+        raise UnreadableTensor(f"its pickle has a sparse tensor made of {describe_value(data)}")
+    if len(data) == 3 or layout == "torch.sparse_coo":
+        members = {"indices": data[0], "values": data[1]}
+        return Composite("sparse tensor", members, {"layout": layout, "shape": data[2]})
+    members = {"compressed_indices": data[0], "plain_indices": data[1], "values": data[2]}
+    return Composite("sparse tensor", members, {"layout": layout, "shape": data[3]})
+
+
+def _quantized_tensor(*arguments: _Value) -> Composite:
+    storage, offset, size, stride, parameters, _requires_grad, _hooks = arguments
+    integers = _tensor(storage, offset, size, stride)
+    if not isinstance(parameters, tuple) or not 0 < len(parameters) <= _MAX_QUANTIZER:
+        raise UnreadableTensor(f"its pickle has {describe_value(parameters)} for a quantizer")
+    scheme, *rest = parameters
+    names = ("scales", "zero_points", "axis") if len(rest) == 3 else ("scale", "zero_point")
+    members: dict[str, _Value] = {"": integers}
+    attributes: dict[str, _Value] = {"scheme": scheme}
+    for name, value in zip(names, rest, strict=False):
+        (members if isinstance(value, RebuiltTensor) else attributes)[name] = value
+    return Composite("quantised tensor", members, attributes)
+
+
+def _from_type(function: _Value, cls: _Value, arguments: _Value, state: _Value = None) -> _Value:
+    """Return what a subclass of a tensor is, in the order in which torch saves it."""
+    if not isinstance(function, Global) or not isinstance(cls, Global) or not isinstance(arguments, tuple):
+        raise UnreadableTensor(f"its pickle calls {describe_value(function)}")
+    local = attribute_of(state, "_local_tensor")
+    if local is not None:
+        return Composite("DTensor", {"": local}, _layout_of(attribute_of(state, "_spec"), arguments))
+    if function.text.endswith("._rebuild_wrapper_subclass"):
+        return Wrapper(cls.text, state)
+    if function.text.endswith("._rebuild_njt") and arguments and isinstance(arguments[0], dict):
+        # A jagged nested tensor: the rows of all its tensors, and where each begins and ends.
+        parts = arguments[0]
+        members = {
+            name: parts[name] for name in ("values", "offsets", "lengths") if is_tensor(parts.get(name))
+        }
+        return Composite("nested tensor", members, {"ragged_axis": parts.get("_ragged_idx")})
+    known = FUNCTIONS.get(function.text)
+    if known is None or known.call is _from_type or not known.required <= len(arguments) <= known.maximum:
+        return Instance(function.text, arguments, is_call=True, state=state)
+    return known.call(*arguments, *[None] * (known.maximum - len(arguments)))
+
+
+def is_tensor(value: _Value) -> bool:
+    """Return whether a value is a tensor, or consists of some."""
+    return isinstance(value, RebuiltTensor | Composite | Wrapper)
+
+
+def _layout_of(spec: _Value, arguments: tuple[_Value, ...]) -> dict[str, _Value]:
+    """Return placements, global shape and mesh of a DTensor (`torch/distributed/tensor/_dtensor_spec.py`)."""
+    layout: dict[str, _Value] = {"global_shape": arguments[2] if len(arguments) > 2 else None}
+    placements, mesh = member_of(spec, "placements"), member_of(spec, "mesh")
+    if isinstance(placements, tuple | list) and len(placements) <= MAX_NDIM:
+        layout["placements"] = [_placement(placement) for placement in placements]
+    for name, attribute in (
+        ("mesh_dim_names", "_mesh_dim_names"),
+        ("mesh_ranks", "_flatten_rank_map"),
+        ("mesh_coordinate", "_coordinate_on_dim"),
+    ):
+        value = member_of(mesh, attribute, attribute.removeprefix("_"))
+        if value is not None:
+            layout[name] = value
+    return layout
+
+
+def _placement(value: _Value) -> str:
+    """Return `Shard(0)`, `Replicate()`, `Partial(sum)`."""
+    if not isinstance(value, Instance):
+        return describe_value(value)
+    state = chain.from_iterable(part.values() for part in state_parts(value.state))
+    plain, arguments = (
+        [str(v)[:40] for v in islice(values, _MAX_PLACEMENT) if isinstance(v, int | str)]
+        for values in (state, value.arguments)
+    )
+    return f"{value.name.rpartition('.')[2]:.80}({', '.join(plain or arguments)})"
+
+
+def _encoded(text: _Value, _encoding: _Value) -> bytes:
+    if not isinstance(text, str):
+        raise UnreadableTensor(f"its pickle encodes {describe_value(text)}")
+    return text.encode("latin-1", errors="replace")
+
+
+def _collected(values: _Value = None, *_rest: _Value) -> list[_Value] | tuple[_Value, ...]:
+    # Not a copy: a pickle may collect the same values again and again.
+    return values if isinstance(values, list | tuple) and values else []
+
+
+def _attribute(owner: _Value, name: _Value) -> _Value:
+    """Return the name of a class method: pickles have it as an attribute of its class."""
+    if isinstance(owner, Global) and isinstance(name, str) and len(owner.text) + len(name) <= _MAX_ATTRIBUTE:
+        return Global(f"{owner.text}.{name}")
+    return Instance("builtins.getattr", (owner, name), is_call=True)
+
+
+def _are_lengths(value: _Value) -> bool:
+    return isinstance(value, tuple) and len(value) <= MAX_NDIM and all(type(n) is int for n in value)
+
+
+#: Behind storage, offset, size and stride stand whether it requires a gradient, and hooks.
+FUNCTIONS: Mapping[str, Function] = {
+    "collections.OrderedDict": Function(lambda *_: {}, 0, 1),
+    "collections.defaultdict": Function(lambda *_: {}, 0, 2),
+    "collections.deque": Function(_collected, 0, 2),
+    "builtins.getattr": Function(_attribute, 2, 2),
+    "__builtin__.getattr": Function(_attribute, 2, 2),
+    "builtins.set": Function(_collected, 0, 1),
+    "__builtin__.set": Function(_collected, 0, 1),
+    "builtins.frozenset": Function(_collected, 0, 1),
+    "__builtin__.frozenset": Function(_collected, 0, 1),
+    "_codecs.encode": Function(_encoded, 2, 2),
+    "torch.Size": Function(lambda value, *_: value, 1, 1),
+    "torch.device": Function(lambda value, *_: value, 1, 2),
+    "torch.serialization._get_layout": Function(lambda value, *_: value, 1, 1),
+    "torch._tensor._rebuild_from_type_v2": Function(_from_type, 4, 4),
+    "torch._tensor._rebuild_from_type": Function(_from_type, 3, 4),
+    "torch._utils._rebuild_meta_tensor_no_storage": Function(
+        lambda dtype, size, *_: Composite(
+            "meta tensor without elements", {}, {"dtype": dtype, "shape": size}
+        ),
+        2,
+        4,
+    ),
+    "torch._utils._rebuild_parameter": Function(lambda value, *_: value, 3, 3),
+    "torch._utils._rebuild_parameter_with_state": Function(lambda value, *_: value, 4, 4),
+    "torch._utils._rebuild_qtensor": Function(_quantized_tensor, 7, 7),
+    "torch._utils._rebuild_sparse_tensor": Function(_sparse_tensor, 2, 2),
+    "torch._utils._rebuild_tensor": Function(_tensor, 4, 4),
+    "torch._utils._rebuild_tensor_v2": Function(lambda *parts: _tensor(*parts[:4], metadata=parts[6]), 6, 7),
+    "torch._utils._rebuild_tensor_v3": Function(
+        lambda *parts: _tensor(*parts[:4], dtype=parts[6], metadata=parts[7]), 7, 8
+    ),
+    "torch_npu.npu._format.Format": Function(lambda value, *_: value, 1, 1),
+    # The tensor was copied to the host first, and is in host layout; the last argument is its former format.
+    "torch_npu.utils.storage._rebuild_npu_tensor": Function(lambda *parts: _tensor(*parts[:4]), 6, 7),
+}
+
 
 _Value: TypeAlias = Any
 _Path: TypeAlias = tuple[str, ...]

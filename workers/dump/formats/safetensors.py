@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from workers.arrays.dtypes import ElementType, from_name, from_npy_descr
 from workers.dump.formats.assembly import PlacedTensor, assemble
@@ -152,3 +153,35 @@ def _element(dtype: str, name: str) -> tuple[ElementType, str]:
             "|V1"
         ), dtype  # several elements share bytes, in an order that nothing specifies
     raise UnreadableTensor(f"its tensor {name:.80} has the element type {dtype:.40}, which is not known")
+
+
+#: The codes of the format, by our names of the types.
+CODES: Final = {name: code for code, name in DTYPES.items()}
+#: Elements begin at a multiple of this many bytes, so that all are aligned if the largest come first.
+_ALIGNMENT: Final = 8
+
+
+class TensorInFile(NamedTuple):
+    """A tensor as the header describes it."""
+
+    name: str
+    dtype: str
+    """One of `CODES`."""
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+def encode_header(tensors: Iterable[TensorInFile], metadata: Mapping[str, str] | None = None) -> bytes:
+    """Encode the header of these tensors, which follow one another in this order."""
+    header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
+    end = 0
+    for tensor in tensors:
+        begin, end = end, end + tensor.nbytes
+        header[tensor.name] = {
+            "dtype": CODES[tensor.dtype],
+            "shape": tensor.shape,
+            "data_offsets": (begin, end),
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text

@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.arrays.dtype_names import canonical
+from workers.arrays.dtypes import canonical
 
 
 @pytest.mark.parametrize(

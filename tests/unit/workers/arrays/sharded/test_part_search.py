@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.in_memory import InMemory, Values
-from workers.arrays.sharded.part_search import part_error
+from workers.arrays.sharded.agreement import part_error
 
 WHOLE = np.random.default_rng(4).normal(size=(6, 8)).astype(np.float32)
 

@@ -36,7 +36,7 @@ from tests.pt_files import (
 )
 from workers.arrays.statistics import summarise
 from workers.arrays.strided import elements_of
-from workers.dump.formats import assembly, pt_pickle
+from workers.dump.formats import assembly, pt_tree
 from workers.dump.formats.assembly import MAX_ENVELOPE_NBYTES
 from workers.dump.formats.header import HoldsNoTensor, TensorHeader, Truncated
 from workers.dump.formats.pt import LEGACY_MAGIC, read_headers
@@ -393,7 +393,7 @@ def test_small_pickle_takes_little_memory_and_time() -> None:
     for code in (long + names, doubled, repeated):
         tracemalloc.start()
         with contextlib.suppress(UnreadableTensor):
-            contents(pt_pickle.unpickle(pickled(code)), len(code))
+            contents(pt_tree.unpickle(pickled(code)), len(code))
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
         tracemalloc.stop()
 
@@ -417,7 +417,7 @@ def decode(file: bytes) -> None:
 def unpickle(code: bytes) -> None:
     """Interpret a pickle that may be anything."""
     with contextlib.suppress(UnreadableTensor):
-        contents(pt_pickle.unpickle(code), len(code))
+        contents(pt_tree.unpickle(code), len(code))
 
 
 @given(st.binary(max_size=300))

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.pt_files import call, integer, named, text, tuple_of
-from workers.dump.formats.pt_pickle import Composite, unpickle
+from workers.dump.formats.pt_tree import Composite, unpickle
 from workers.errors import UnreadableTensor
 
 STORAGE = tuple_of(text("storage"), named("torch.FloatStorage"), text("0"), text("cpu"), integer(6)) + b"Q"

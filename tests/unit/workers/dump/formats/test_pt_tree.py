@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from workers.dump.formats.pickle_machine import Global, Instance, OpaqueKey, Storage
-from workers.dump.formats.pt_pickle import Composite, RebuiltTensor, Wrapper
 from workers.dump.formats.pt_tree import (
     MAX_ATTRIBUTES_NBYTES,
+    Composite,
     Contents,
     InlineTensor,
+    RebuiltTensor,
+    Wrapper,
 )
 from workers.dump.formats.pt_tree import contents as contents_of_pickle
 from workers.errors import UnreadableTensor

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from workers.dump.formats.safetensors import DTYPES, read_headers
-from workers.dump.formats.safetensors_header import CODES, TensorInFile, encode_header
+from workers.dump.formats.safetensors import CODES, DTYPES, TensorInFile, encode_header, read_headers
 
 ROWS = np.arange(6, dtype="<f4").reshape(2, 3)
 FLAGS = np.array([True, False, True])
