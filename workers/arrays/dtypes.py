@@ -14,7 +14,7 @@ In addition to the types of numpy, there are these, under the names of ml_dtypes
   of them how many elements a byte holds, so one element here is one byte;
 - `complex32`, two float16, which numpy lacks: a structured type with the fields `real` and `imag`.
 
-The names that dump systems give to element types: in tables, in JSON and in file names.
+`canonical` knows the names that dump systems give to element types in tables, in JSON and in file names.
 """
 
 from __future__ import annotations

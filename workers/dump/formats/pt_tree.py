@@ -1,7 +1,7 @@
 """The tensors in a value that `torch.save` wrote, each with the way to it; all other values become JSON.
 
-Nothing is executed. Functions and arguments: torch, `torch/_utils.py`, `torch/_tensor.py`, `torch/serialization.py`, and
-`torch_npu/utils/storage.py` for tensors that were on the accelerator.
+Nothing is executed. Functions and arguments: torch, `torch/_utils.py`, `torch/_tensor.py`,
+`torch/serialization.py`, and `torch_npu/utils/storage.py` for tensors that were on the accelerator.
 """
 
 from __future__ import annotations
