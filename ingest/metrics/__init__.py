@@ -4,7 +4,6 @@ watcher.py       a watcher: a table of counters, the ranks, the disk of the dump
 consolidator.py  the consolidator, and how gc ended
 findings.py      what rules found, for both
 common.py        declaring metrics, labels of ranks, and what tells processes and runs apart
-behind.py        how many steps ranks are behind
 server.py        serves all that; when it was scraped
 
 To add a counter, add a row to the table of `watcher.py`, and say there which event adds to it.

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable
 from prometheus_client import CollectorRegistry
 
 from ingest.consolidating.consolidator import CommitsListed, StepsConsolidated
-from ingest.metrics.behind import CommitsBehind
-from ingest.metrics.common import Declare, ProcessMetrics, RankLabels
+from ingest.metrics.common import CommitsBehind, Declare, ProcessMetrics, RankLabels
 from ingest.metrics.findings import FindingMetrics
 from ingest.store_gc.last_run import GcRunsRead
 from workers.events import Event
@@ -110,7 +109,19 @@ class ConsolidatorMetrics:
             observe(event)
         match event:
             case CommitsListed():
-                self._observe_start(event)
+                self._began, self._newest = self._clock(), event.newest
+                self._set(
+                    consolidator_newest_step=event.newest,
+                    consolidator_ranks=len(event.committed),
+                    consolidator_fastest_rank_step=max(event.committed.values(), default=-1),
+                    consolidator_slowest_rank_step=min(event.committed.values(), default=-1),
+                )
+                committed = dict(sorted(event.committed.items()))
+                for label, step in self._labels.combine(committed, min).items():
+                    self._of_ranks["committed_step"].labels(rank=label).set(step)
+                for label, behind in self._labels.combine(self._commits_behind.after(committed), max).items():
+                    self._of_ranks["rank_steps_behind"].labels(rank=label).set(behind)
+                self._wait_for(event.behind)
             case StepsConsolidated():
                 self._observe_end(event)
             case GcRunsRead(runs=runs):
@@ -118,21 +129,6 @@ class ConsolidatorMetrics:
                     gc_last_success_timestamp_seconds=runs.succeeded_at,
                     gc_last_failure_timestamp_seconds=runs.failed_at,
                 )
-
-    def _observe_start(self, listed: CommitsListed) -> None:
-        self._began, self._newest = self._clock(), listed.newest
-        self._set(
-            consolidator_newest_step=listed.newest,
-            consolidator_ranks=len(listed.committed),
-            consolidator_fastest_rank_step=max(listed.committed.values(), default=-1),
-            consolidator_slowest_rank_step=min(listed.committed.values(), default=-1),
-        )
-        committed = dict(sorted(listed.committed.items()))
-        for label, step in self._labels.combine(committed, min).items():
-            self._of_ranks["committed_step"].labels(rank=label).set(step)
-        for label, behind in self._labels.combine(self._commits_behind.after(committed), max).items():
-            self._of_ranks["rank_steps_behind"].labels(rank=label).set(behind)
-        self._wait_for(listed.behind)
 
     def _observe_end(self, consolidated: StepsConsolidated) -> None:
         self._appended.inc(len(consolidated.appended))

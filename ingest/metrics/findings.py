@@ -17,7 +17,6 @@ from ingest.findings.stored import SeriesRead
 from ingest.metrics.common import OTHER, Declare
 from ingest.steps.events import AnomalousCommitRead
 from workers.events import Event
-from workers.model import StepKey
 from workers.store.model import Evaluated, Totals
 
 #: How many rules have series of their own. Further ones count as one.
@@ -85,19 +84,15 @@ class FindingMetrics:
                 self.count(summary.key.rank, summary.key.step, totals_of(summary))
                 self._failures.inc(len(summary.failed_rules))
             case AnomalousCommitRead(key=key, summary=earlier, committed_at=at):
-                self._recall(key, totals_of(earlier), at)
+                for total in totals_of(earlier):
+                    if total.findings > 0:
+                        self._record_place(key.rank, key.step, total.rule, total.severity, at)
             case SeriesRead(step=number, findings=findings, found_at=at):
                 for rank, rule, severity in {(row.rank, row.rule, row.severity) for row in findings}:
                     self._record_place(rank, number, rule, severity, at)
             case StepsConsolidated(findings=steps):
                 for step in steps:
                     self._count_series(step.result, step.step)
-
-    def _recall(self, key: StepKey, totals: Iterable[RuleTotal], at: float) -> None:
-        """Show what rules found in a step at that time, without counting it: it was counted then."""
-        for total in totals:
-            if total.findings > 0:
-                self._record_place(key.rank, key.step, total.rule, total.severity, at)
 
     def count(self, rank: int, step: int | None, totals: Iterable[RuleTotal]) -> None:
         """Count what rules found in a step of one rank."""

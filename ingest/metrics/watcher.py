@@ -13,8 +13,7 @@ from ingest.dispatch.outcomes import StepCommitted, StepFailed, StepStale, TaskR
 from ingest.dispatch.window import WorkerReplaced
 from ingest.dump_retention.policy import NO_NEWS, ReadBackFailed, RetentionSeen, SourceDeleted
 from ingest.layouts.base import Listing, ProblemKind
-from ingest.metrics.behind import Stragglers
-from ingest.metrics.common import OTHER, Declare, ProcessMetrics, RankLabels
+from ingest.metrics.common import OTHER, Declare, ProcessMetrics, RankLabels, Stragglers
 from ingest.metrics.findings import COUNTED, FindingMetrics
 from ingest.steps.events import DependencyDown, SourceKept
 from ingest.steps.keeping import KeepReason

@@ -141,7 +141,9 @@ class ForeignDumpCheck:
 
     def _is_ours(self, made: Commit) -> bool:
         source = made.record.source
-        if source.root != self._root and _is_one_directory(source.root, self._root):
+        if source.root != self._root and (
+            os.path.realpath(paths.from_text(source.root)) == os.path.realpath(paths.from_text(self._root))
+        ):
             self.roots.add(source.root)
         is_other_host = source.rank_from in NO_RANKS and source.host != self.host
         return not is_other_host and source.root in (self._root, *self.roots)
@@ -156,8 +158,3 @@ def _sample(keys: Sequence[StepKey]) -> Iterator[StepKey]:
     steps = [key for key in keys if key.step is not None]
     yield from (key for key in keys if key.step is None)
     yield from dict.fromkeys([*steps[:1], *steps[-1:]])
-
-
-def _is_one_directory(first: str, second: str) -> bool:
-    """Return whether two paths are the same directory on this host, such as by a symbolic link."""
-    return os.path.realpath(paths.from_text(first)) == os.path.realpath(paths.from_text(second))

@@ -45,7 +45,10 @@ class Pools:
         """Yield the removal of each array that nobody refers to; say in `notes` what stays."""
         waiting = Extent()
         for step in sorted(self.inventory.pools):
-            seen_at = self._newest_sign(step)
+            members = self._members.get(step, [])
+            signs = [member.record.newest_at for member in members]
+            signs += [held.whole.newest_at for member in members for held in member.uncommitted.values()]
+            seen_at = max(signs, default=0.0)
             for path, extent in self._without_users(step, going):
                 if self.now - max(extent.newest_at, seen_at) <= self.grace_s:
                     waiting += extent
@@ -81,13 +84,6 @@ class Pools:
             for path in member.commit.pool
         }
         yield from ((path, held) for path, held in self.inventory.pools[step].items() if path not in used)
-
-    def _newest_sign(self, step: int) -> float:
-        """Return when somebody committed a step last, or wrote into a generation that is not committed."""
-        members = self._members.get(step, [])
-        signs = [member.record.newest_at for member in members]
-        signs += [held.whole.newest_at for member in members for held in member.uncommitted.values()]
-        return max(signs, default=0.0)
 
 
 #: The most steps that a note names.
@@ -128,10 +124,6 @@ class _CommittedStep:
         extent = sum((held.whole for held in self.inventory.generations.values()), self.inventory.record)
         return _action("step", self.key, self.commit.fingerprint, extent, why)
 
-    def removal_of_tensors(self, why: str) -> GcAction:
-        """Return the action that removes the payloads of the step, and nothing else."""
-        return _action("tensors", self.key, self.commit.fingerprint, self.tensors, why)
-
 
 class _Planner:
     def __init__(self, inventory: Inventory, policy: GcPolicy, now: float) -> None:
@@ -147,7 +139,11 @@ class _Planner:
         self.anomalous |= inventory.anomalous_steps & set(self.numbers)
         self.newest = newest_steps((step.key for step in self.steps), policy.keep_last or 0)
         self.pools = Pools(inventory, max(policy.grace_s, pool.GRACE_S), now)
-        self.busy = {step.key for step in self.steps if self._is_being_written(step)}
+        self.busy = {
+            step.key
+            for step in self.steps
+            if (not all(self._is_old(generation.whole) for generation in step.inventory.uncommitted.values()))
+        }
 
     def plan(self) -> GcPlan:
         actions = self._chosen() if self.policy.is_choice else self._by_policy()
@@ -251,7 +247,7 @@ class _Planner:
         around = self.policy.tensors_around_anomalies
         near = set(self.numbers) if around is None else _near(self.numbers, self.anomalous, around)
         actions = {
-            step.key: step.removal_of_tensors(why)
+            step.key: _action("tensors", step.key, step.commit.fingerprint, step.tensors, why)
             for step in self.steps
             if step.key not in removed and step.key not in self.busy
             if (why := self._why_tensors_go(step, near))
@@ -368,10 +364,6 @@ class _Planner:
         """Return whether nothing protects a step."""
         is_kept = self.policy.keep_anomalous and step.number in self.anomalous
         return not is_kept and step.key not in self.newest and step.key not in self.busy
-
-    def _is_being_written(self, step: _CommittedStep) -> bool:
-        """Return whether somebody is writing another generation of a step."""
-        return not all(self._is_old(generation.whole) for generation in step.inventory.uncommitted.values())
 
     def _is_old(self, extent: Extent) -> bool:
         return self.now - extent.newest_at > self.policy.grace_s

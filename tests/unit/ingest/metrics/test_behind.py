@@ -1,6 +1,6 @@
 """How far ranks are behind: by what they wrote last, and by what they committed."""
 
-from ingest.metrics.behind import MAX_STEPS_BEHIND, CommitsBehind, Stragglers
+from ingest.metrics.common import MAX_STEPS_BEHIND, CommitsBehind, Stragglers
 from tests.metric_values import NOW, listing
 from workers.model import StepKey
 
