@@ -25,7 +25,9 @@ FAULTS = loop.FAULTS | {
     "base is trained, too": mistake(
         lambda model: model.layers[1].up.base.requires_grad_(), "*layers.1.up.base*", Cause.OPERATOR, lag=1
     ),
-    "scaled twice": mistake(setting("layers.0.up", scale=4.0), "layers.0.up", Cause.FACTOR, lag=1),
+    "scaled twice": mistake(
+        setting("layers.0.up", scale=4.0), "layers.0.up Gradient.layers.0.up.*", Cause.FACTOR, lag=1
+    ),
     "adapter left out": mistake(
         setting("layers.1.up", scale=0.0),
         f"{_B} Gradient.layers.1.up.a",

@@ -12,7 +12,10 @@ from proving.edits import loading, mistake, returning, visible
 
 FAULTS = loop.FAULTS | {
     "overflow of the variance": visible(
-        loading("variance.bias", lambda b: b + 300), "model decoder decoder.*", Cause.NOT_FINITE
+        loading("variance.bias", lambda b: b + 300),
+        "*variance.bias model decoder decoder.*",
+        Cause.NOT_FINITE,
+        Cause.OFFSET,
     ),
     "standard deviation read as variance": mistake(
         returning("variance", lambda x: 2 * x), "variance", Cause.FACTOR
