@@ -274,8 +274,11 @@ class _StepOfSums:
 
     def mistakes(self) -> list[_Mistake]:
         """Return what sums show; or the first difference alone, if it is before all of that."""
-        shown = [*self.inputs(), *self.outputs(), *self.passed_back(), *self.parameter_gradients()]
-        shown += self.behind_partial()
+        shown = [*self.inputs(), *self.outputs(), *self.passed_back()]
+        begun = min((mistake.order for mistake in shown), default=1 << 30)
+        # A gradient that ranks do not share may follow from an output that was not what it should be.
+        own = (mistake for mistake in self.parameter_gradients() if mistake.order < begun)
+        shown = [*shown, *own, *self.behind_partial()]
         first = min((mistake.order for mistake in shown), default=1 << 30)
         before = [mistake for mistake in self.first_difference() if mistake.order < first]
         return before if before and (not shown or before[0].level is not Level.OPEN) else shown
