@@ -37,7 +37,7 @@ class RoundState:
     """What is known when the commits of a round have been read."""
 
     held: HeldSteps | None
-    """None if there are no cubes yet."""
+    """None without cubes."""
     ranks: AbstractSet[int]
     """The ranks that have committed steps."""
     gone: AbstractSet[StepKey]
