@@ -3,6 +3,10 @@
 definition.py    what a definition of an operator takes and yields
 products.py      products of matrices, and convolutions
 operators.py     what operators compute: every output that their definitions allow
+backward.py      gradients of the parameters of a module
+collectives.py   what collectives make of the pieces of all ranks
+optimizer.py     what an optimizer makes of a parameter
+audit.py         the calls of a step, one after another
 check.py         whether an output follows from its inputs
 limits.py        how far a result may be from its definition by rounding alone
 difference.py    where two tensors differ, and what turns one into the other

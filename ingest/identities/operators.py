@@ -23,7 +23,7 @@ _API = re.compile(r"(?i)^(?:tensor|torch|functional|primitive|mint|npu|aten|vf|a
 _PARTS = frozenset(["default", "forward", "out", "tensor", "scalar", "self", "int", "ext"])
 _VERSION = re.compile(r"(?<=[a-z])v\d+$")
 #: The eps of norms that are tried; others are found from the rows.
-_EPS = (1e-5, 1e-6, 1e-12, 1e-8, 1e-7, 1e-3)
+EPS = (1e-5, 1e-6, 1e-12, 1e-8, 1e-7, 1e-3)
 
 
 @lru_cache(maxsize=4096)
@@ -419,7 +419,7 @@ def _norm(*, centred: bool) -> Definition:
         length = call.outputs[0].shape[-1] if weight is None else weight.size
         if not length or floats[0].size % length:
             return
-        rows = _NormalisedRows(wide(floats[0]).reshape(-1, length), unit, centred=centred)
+        rows = NormalisedRows(wide(floats[0]).reshape(-1, length), unit, centred=centred)
         out = call.outputs[slot]
         if slot:
             yield from rows.moments(out)
@@ -427,7 +427,7 @@ def _norm(*, centred: bool) -> Definition:
         scale = 1.0 if weight is None else wide(weight).reshape(-1)
         shift = 0.0 if bias is None else wide(bias).reshape(-1)
         told = [float(each) for each in call.numbers if not each.ndim and each.dtype.kind not in "iu"]
-        for eps in told or [*_EPS, rows.eps_of(wide(out).reshape(-1, length), scale, shift)]:
+        for eps in told or [*EPS, rows.eps_of(wide(out).reshape(-1, length), scale, shift)]:
             value, error = rows.normalised(eps)
             yield Expectation(
                 (value * scale + shift).reshape(out.shape),
@@ -440,7 +440,7 @@ def _norm(*, centred: bool) -> Definition:
     return definition
 
 
-class _NormalisedRows:
+class NormalisedRows:
     """Rows that are normalised, and how well their moments are known."""
 
     def __init__(self, x: Array, unit: float, *, centred: bool) -> None:
@@ -473,7 +473,7 @@ class _NormalisedRows:
             yield Expectation(
                 self.variance.reshape(out.shape), self.variance_error.reshape(out.shape), "variance"
             )
-            for eps in _EPS:
+            for eps in EPS:
                 value = 1 / np.sqrt(self.variance + eps)
                 error = value * (self.variance_error / (self.variance + eps) / 2 + FEW * self.unit)
                 yield Expectation(value.reshape(out.shape), error.reshape(out.shape), f"eps = {eps:.6g}")

@@ -8,30 +8,32 @@ Nothing is compared with another run, and limits follow from types and sizes.
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
-from ingest.identities.check import IdentityCheck, check
-from ingest.identities.definition import Array, CallOperands
+from ingest.identities.audit import (
+    ADDED,
+    NOT_REDUCED,
+    NOT_UPDATED,
+    REDUCED,
+    CheckedTensor,
+    RankHistory,
+    StepAudit,
+)
+from ingest.identities.check import IdentityCheck
 from ingest.identities.difference import DifferenceShape
-from ingest.identities.operators import DEFINITIONS, expectations, plain_name
 from ingest.questions.question import Answer, Note, Part, Partial, Plain, Question, Ranks, Steps, Table
 from ingest.reader.catalog import Catalog
-from ingest.reader.flow.operator_kinds import is_container, is_parameter, writes_in_place
-from ingest.reader.flow.step_flow import FlowCall, FlowOperand, StepFlow, flow_of
 from ingest.reader.snapshot import LeftOut, Snapshot, ask_of_undamaged, take_snapshot
-from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
 from ingest.reader.text import counted
-from workers.arrays.comparison import is_real
-from workers.arrays.dtypes import from_name
+from workers.model import StepKey
 
-#: What proves a tensor.
-COPY = "copy"
-#: Names of the parameters that a module of PyTorch computes with, in the order of its function.
-_PARAMETERS = ("weight", "bias")
+#: A gradient of this share of what others are at most would change its parameter, too.
+_COMPARABLE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,15 +166,6 @@ def _suspects(failures: Iterable[AuditFailure]) -> Iterator[str]:
             yield f"all failures are on rank {rank}: {many}: suspect its host"
 
 
-class _Checked(NamedTuple):
-    """One tensor."""
-
-    row: int
-    kind: str
-    """What proves it, or why it is not covered."""
-    outcome: IdentityCheck
-
-
 def audit(
     store: Catalog, rank: Ranks = None, step: Steps = None, *, include_partial: Partial = False
 ) -> AuditAnswer:
@@ -194,101 +187,13 @@ def audit(
 
 def _audited(snapshot: Snapshot) -> AuditAnswer:
     tally = _AuditTally()
-    for opened in snapshot.chosen.values():
-        for checked in _StepAudit(opened).checked():
-            tally.add(Tensor(opened, checked.row), checked)
-        opened.forget_tables()
+    histories: dict[int, RankHistory] = defaultdict(RankHistory)
+    for step in snapshot.steps:
+        audits = {rank: StepAudit(opened) for rank, opened in snapshot.of_step(step).items()}
+        for rank, own in audits.items():
+            for checked in own.checked(audits, histories[rank]):
+                tally.add(Tensor(snapshot.chosen[StepKey(rank, step)], checked.row), checked)
     return AuditAnswer(snapshot.store.url, tally.failures(), tally.coverage(), snapshot.left_out)
-
-
-class _StepAudit:
-    """Goes through the calls of one step of one rank."""
-
-    def __init__(self, step: Step) -> None:
-        self._step = step
-        self._flow: StepFlow = flow_of(step)
-        self._parameters = {
-            key.op_name: call.outputs[0]
-            for key, call in self._flow.calls.items()
-            if is_parameter(key.op_type) and call.outputs
-        }
-
-    def checked(self) -> Iterator[_Checked]:
-        """Yield what is known of each of its tensors."""
-        for call in self._flow.calls.values():
-            for operand in call.inputs:
-                yield self._input(operand)
-            yield from self._outputs(call)
-
-    def _input(self, operand: FlowOperand) -> _Checked:
-        if operand.row in self._flow.own_writes:
-            return _Checked(operand.row, "written in place before it was dumped", IdentityCheck("open"))
-        passing = self._flow.producer(operand.row)
-        if passing is None:
-            return _Checked(operand.row, "read from what was not dumped", IdentityCheck("open"))
-        if passing.by == "graph":
-            return _Checked(operand.row, "differs from what the graph says it read", IdentityCheck("open"))
-        return _Checked(operand.row, COPY, IdentityCheck("holds"))
-
-    def _outputs(self, call: FlowCall) -> Iterator[_Checked]:
-        operands = None
-        name = plain_name(call.op_type)
-        for slot, output in enumerate(call.outputs):
-            reason = self._reason(call, output)
-            if not reason:
-                operands = operands or self._operands(call)
-                found = check(operands.outputs[slot], expectations(call.op_type, operands, slot))
-                if found.status == "fails" and writes_in_place(call.op_type):
-                    found = IdentityCheck("open", "written in place")
-                reason = f"{name}: {found.told}" if found.status == "open" else name
-            else:
-                found = IdentityCheck("open")
-            if found.status == "open" and self._is_copy(call, output):
-                reason, found = COPY, IdentityCheck("holds")
-            yield _Checked(output.row, reason, found)
-
-    def _is_copy(self, call: FlowCall, output: FlowOperand) -> bool:
-        """Return whether a module passed on what a call in it wrote, or a parameter what its update wrote."""
-        passing = self._flow.producer(output.row)
-        if passing is None:
-            return False
-        writer = self._flow.call_of[passing.source]
-        return not is_parameter(call.op_type) or writes_in_place(writer.op_type)
-
-    def _reason(self, call: FlowCall, output: FlowOperand) -> str:
-        """Return why an output cannot be held against a definition; "" if it can."""
-        if is_parameter(call.op_type):
-            return "parameter"
-        name = plain_name(call.op_type)
-        if name not in DEFINITIONS:
-            return f"no definition of {name}"
-        if not call.inputs:
-            return "no inputs were dumped"
-        if not all(self._is_readable(each) for each in (output, *call.inputs)):
-            return "only statistics, or not numbers"
-        return ""
-
-    def _is_readable(self, operand: FlowOperand) -> bool:
-        tensor = Tensor(self._step, operand.row)
-        return tensor.is_dumped and not tensor.removed and is_real(from_name(tensor.dtype))
-
-    def _operands(self, call: FlowCall) -> CallOperands:
-        given = sorted(call.inputs, key=lambda each: (not each.io.startswith("input"), each.slot))
-        named = {each.io.rpartition(".")[2]: self._read(each) for each in given if "." in each.io}
-        if is_container(call.op_type):
-            for each in _PARAMETERS:
-                parameter = self._parameters.get(f"{call.key.op_name}.{each}")
-                if parameter is not None and self._is_readable(parameter):
-                    named[each] = self._read(parameter)
-        inputs = [self._read(each) for each in given if "." not in each.io]
-        return CallOperands(
-            [*inputs, *(named[each] for each in _PARAMETERS if each in named)],
-            named,
-            [self._read(each) for each in call.outputs],
-        )
-
-    def _read(self, operand: FlowOperand) -> Array:
-        return Tensor(self._step, operand.row).read(verify=False)
 
 
 @dataclass(slots=True)
@@ -301,16 +206,85 @@ class _Running:
     told: Counter[str] = field(default_factory=Counter)
 
 
+class _SeenInStep(NamedTuple):
+    """What a step showed of one gradient or parameter."""
+
+    name: str
+    told: str
+    size: float
+
+
+class _RankPatterns:
+    """Mistakes of one rank that no single tensor shows: what holds for all of a step, or for all but some."""
+
+    def __init__(self) -> None:
+        self._gradients: dict[int, list[_SeenInStep]] = defaultdict(list)
+        self._updates: dict[int, list[_SeenInStep]] = defaultdict(list)
+
+    def add(self, step: int, name: str, checked: CheckedTensor) -> None:
+        """Take what is known of a tensor, if it is a gradient or parameter."""
+        found = checked.outcome
+        kind, seen = checked.kind.partition(":")[0], _SeenInStep(name, found.told, found.times)
+        if kind == "gradient" and found.status == "holds":
+            self._gradients[step].append(seen)
+        elif kind == "optimizer" and (found.status == "holds" or found.told == NOT_UPDATED):
+            self._updates[step].append(seen)
+
+    def failures(self, rank: int) -> Iterator[AuditFailure]:
+        """Yield a failure for each mistake."""
+        yield from self._added(rank)
+        for told, what, found in (
+            (NOT_REDUCED, "equals what this rank alone computes; other gradients are reduced", self._alone()),
+            (NOT_UPDATED, "has a gradient and does not change; other parameters do", self._unchanged()),
+        ):
+            for name, steps in found.items():
+                yield _mistake(rank, name, steps, told, what)
+
+    def _added(self, rank: int) -> Iterator[AuditFailure]:
+        """Yield gradients that are never reset any more; passes that count as one batch end with a reset."""
+        steps = [step for step, seen in self._gradients.items() if any(each.told == ADDED for each in seen)]
+        if len(steps) > 1 and steps == [step for step in self._gradients if step >= steps[0]]:
+            first = next(each.name for each in self._gradients[steps[0]] if each.told == ADDED)
+            yield _mistake(rank, first, steps, "zero_grad", "is added to the gradient of the step before")
+
+    def _alone(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = defaultdict(list)
+        for step, seen in self._gradients.items():
+            if any(each.told in REDUCED for each in seen):
+                for each in seen:
+                    if each.told == NOT_REDUCED:
+                        found[each.name].append(step)
+        return found
+
+    def _unchanged(self) -> dict[str, list[int]]:
+        """Return parameters that stand still in two steps or more, with gradients like those of others."""
+        found: dict[str, list[int]] = defaultdict(list)
+        for step, seen in self._updates.items():
+            sizes = [each.size for each in seen if each.told != NOT_UPDATED]
+            for each in seen if sizes else ():
+                if each.told == NOT_UPDATED and each.size > _COMPARABLE * statistics.median(sizes):
+                    found[each.name].append(step)
+        return {name: steps for name, steps in found.items() if len(steps) > 1}
+
+
+def _mistake(rank: int, name: str, steps: Iterable[int], identity: str, what: str) -> AuditFailure:
+    return AuditFailure(
+        rank, tuple(steps), name, identity, "shown", what, None, "everywhere", "other", 0, 0, ""
+    )
+
+
 class _AuditTally:
     """Adds up what is proved, and gathers what fails."""
 
     def __init__(self) -> None:
         self._shares: dict[tuple[bool, str], _Running] = {}
         self._failures: dict[tuple[int, str], AuditFailure] = {}
+        self._patterns: dict[int, _RankPatterns] = defaultdict(_RankPatterns)
 
-    def add(self, tensor: Tensor, checked: _Checked) -> None:
+    def add(self, tensor: Tensor, checked: CheckedTensor) -> None:
         """Add one tensor; nothing of it is kept but its name."""
         found, step, key = checked.outcome, tensor.step or 0, (tensor.rank, tensor.name)
+        self._patterns[tensor.rank].add(step, tensor.name, checked)
         if found.status == "fails" and found.difference is not None:
             new = _failure(tensor, step, checked.kind, found, found.difference)
             earlier = self._failures.setdefault(key, new)
@@ -333,7 +307,8 @@ class _AuditTally:
 
     def failures(self) -> tuple[AuditFailure, ...]:
         """Return the failures, by first step, rank and order of execution."""
-        return tuple(sorted(self._failures.values(), key=lambda each: (each.steps[0], each.rank)))
+        told = [each for rank, own in self._patterns.items() for each in own.failures(rank)]
+        return tuple(sorted([*told, *self._failures.values()], key=lambda each: (each.steps[0], each.rank)))
 
 
 def _failure(

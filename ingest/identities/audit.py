@@ -1,0 +1,346 @@
+"""Go through the calls of a step, and hold every tensor against what it follows from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from ingest.identities.backward import KINDS, added, parameter_gradients, scaled
+from ingest.identities.check import IdentityCheck, check
+from ingest.identities.collectives import results
+from ingest.identities.definition import Array, CallOperands, Expectation, wide
+from ingest.identities.limits import unit_roundoff
+from ingest.identities.operators import DEFINITIONS, expectations, plain_name
+from ingest.identities.optimizer import ParameterHistory, recorded_update
+from ingest.reader.flow.content import CallKey
+from ingest.reader.flow.operator_kinds import (
+    is_collective,
+    is_container,
+    is_optimizer,
+    is_parameter,
+    writes_in_place,
+)
+from ingest.reader.flow.step_flow import BY_GRAPH, FlowCall, FlowOperand, flow_of
+from ingest.reader.step import Step
+from ingest.reader.tensor import Tensor
+from workers.arrays.comparison import is_real
+from workers.arrays.dtypes import from_name
+
+#: What proves a tensor that equals the one it was made from.
+COPY = "copy"
+#: Names of the parameters that a module of PyTorch computes with, in the order of its function.
+_PARAMETERS = ("weight", "bias")
+_GRADIENT = "Gradient"
+#: Gradients are held against those of all ranks if there are at most so many: each rank reads the others.
+_RANKS = 16
+#: Elements of parameters whose history is kept: 64 bytes for each.
+_KEPT = 1 << 26
+_OPEN = IdentityCheck("open")
+_HOLDS = IdentityCheck("holds")
+#: What the data tell of gradients and parameters that may be a mistake of the whole step; see `RunPatterns`.
+ADDED, NOT_REDUCED, NOT_UPDATED = "added to that of the step before", "of this rank alone", "not updated"
+REDUCED = ("mean over ranks", "sum over ranks")
+
+
+class CheckedTensor(NamedTuple):
+    """One tensor of a step."""
+
+    row: int
+    kind: str
+    """What proves it, or why it is not covered."""
+    outcome: IdentityCheck
+
+
+@dataclass(slots=True)
+class RankHistory:
+    """What is kept of one rank from step to step."""
+
+    step: int | None = None
+    parameters: dict[str, ParameterHistory] = field(default_factory=dict)
+    gradients: dict[str, Array] = field(default_factory=dict)
+    before: StepAudit | None = None
+
+
+class StepAudit:
+    """One step of one rank."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self._flow = flow_of(step)
+        calls = self._flow.calls.items()
+        self._parameters, self._gradients = (
+            {key.op_name: call.outputs[0] for key, call in calls if key.op_type == kind and call.outputs}
+            for kind in ("Parameter", _GRADIENT)
+        )
+        self._seen: set[object] = set()
+        self._peers: Mapping[int, StepAudit] = {}
+
+    def checked(self, peers: Mapping[int, StepAudit], history: RankHistory) -> Iterator[CheckedTensor]:
+        """Yield what is known of each of its tensors.
+
+        Args:
+            peers: the same step of all ranks, itself among them.
+            history: what is kept of its rank; this step is added to it.
+        """
+        number, self._peers = self._step.key.step, peers
+        if number is None or history.step != number - 1:
+            history.parameters.clear()
+            history.gradients.clear()
+            history.before = None
+        yield from self._updates(history)
+        for key, call in self._flow.calls.items():
+            before = history.before
+            for operand in call.inputs:
+                yield self._input(call, operand, before)
+            if is_parameter(key.op_type):
+                continue
+            if key.op_type == _GRADIENT:
+                yield from self._gradient(call, history)
+            elif is_collective(key.op_type):
+                yield from self._collective(call, peers)
+            else:
+                yield from self._outputs(call)
+        self._remember(history, number)
+
+    def _input(self, call: FlowCall, operand: FlowOperand, before: StepAudit | None) -> CheckedTensor:
+        row = operand.row
+        if row in self._flow.own_writes:
+            return self._overwritten(call, operand, before)
+        passing = self._flow.producer(row)
+        if passing is None:
+            return CheckedTensor(row, "read from what was not dumped", _OPEN)
+        if passing.by != BY_GRAPH:
+            return CheckedTensor(row, COPY, _HOLDS)
+        writer = self._flow.call_of[passing.source].key
+        source = None if before is None else before.operand_of(writer)
+        if source is not None and source.content == operand.content:
+            return CheckedTensor(row, COPY, IdentityCheck("holds", "of the step before"))
+        return CheckedTensor(row, "the value before its update was not dumped", _OPEN)
+
+    def parameter_content(self, name: str) -> object:
+        """Return what is equal for equal values of a parameter; None if it was not dumped."""
+        known = self._parameters.get(name)
+        return known and known.content
+
+    def operand_of(self, key: CallKey) -> FlowOperand | None:
+        """Return the first output of a call."""
+        call = self._flow.calls.get(key)
+        return call.outputs[0] if call and call.outputs else None
+
+    def inputs_of(self, key: CallKey) -> list[Array]:
+        """Return the inputs of a call, in order; none if one of them cannot be read."""
+        call = self._flow.calls.get(key)
+        given = sorted(call.inputs, key=lambda each: each.slot) if call else []
+        return [self._read(each) for each in given] if all(map(self._is_readable, given)) else []
+
+    def _overwritten(self, call: FlowCall, operand: FlowOperand, before: StepAudit | None) -> CheckedTensor:
+        """Check what an optimizer wrote into its inputs against the step before."""
+        if before is None or not is_optimizer(call.op_type):
+            return CheckedTensor(operand.row, "written in place before it was dumped", _OPEN)
+        name, then, now = plain_name(call.op_type), before.inputs_of(call.key), self.inputs_of(call.key)
+        fitting = len(then) == len(now) and operand.slot < len(now)
+        made = recorded_update(name, then, now, operand.slot) if fitting else iter(())
+        found = check(self._read(operand), ((each, False) for each in made)) if fitting else _OPEN
+        reason = f"{name}: {found.told or 'unknown state'}" if found.status == "open" else name
+        return CheckedTensor(operand.row, reason, found)
+
+    def _outputs(self, call: FlowCall) -> Iterator[CheckedTensor]:
+        operands = None
+        name = plain_name(call.op_type)
+        for slot, output in enumerate(call.outputs):
+            found, reason = _OPEN, self._reason(call, output)
+            if not reason:
+                operands = operands or self._operands(call)
+                found = check(operands.outputs[slot], expectations(call.op_type, operands, slot))
+                if found.status == "fails" and writes_in_place(call.op_type):
+                    found = IdentityCheck("open", "written in place")
+                reason = f"{name}: {found.told}" if found.status == "open" else name
+            is_passed_on = self._flow.producer(output.row) is not None
+            is_own = any(each.content == output.content for each in call.inputs) and is_optimizer(
+                call.op_type
+            )
+            if found.status == "open" and (is_passed_on or is_own):
+                reason, found = COPY, _HOLDS
+            yield CheckedTensor(output.row, reason, found)
+
+    def _reason(self, call: FlowCall, output: FlowOperand) -> str:
+        """Return why an output cannot be held against a definition; "" if it can."""
+        name = plain_name(call.op_type)
+        if name not in DEFINITIONS:
+            return f"no definition of {name}"
+        if not call.inputs:
+            return "no inputs were dumped"
+        if not all(self._is_readable(each) for each in (output, *call.inputs)):
+            return "only statistics, or not numbers"
+        return ""
+
+    def _collective(self, call: FlowCall, peers: Mapping[int, StepAudit]) -> Iterator[CheckedTensor]:
+        """Check what a collective returned against the pieces of all ranks that called it."""
+        name = plain_name(call.op_type)
+        theirs = {rank: peer for rank, peer in peers.items() if peer.operand_of(call.key)}
+        for output in call.outputs:
+            given = {rank: peer.inputs_of(call.key) for rank, peer in theirs.items()}
+            known = {rank: arrays[0] for rank, arrays in given.items() if arrays}
+            if len(known) < 2 or not self._is_readable(output):
+                yield CheckedTensor(output.row, f"{name}: the pieces of other ranks were not dumped", _OPEN)
+                continue
+            same = [
+                rank
+                for rank in known
+                if (other := theirs[rank].operand_of(call.key)) and other.content == output.content
+            ]
+            out = self._read(output)
+            groups = [[*known.values()], [known[rank] for rank in same]][: 1 + (1 < len(same) < len(known))]
+            made = ((each, False) for pieces in groups for each in results(name, pieces, out))
+            found = check(out, made)
+            reason = f"{name}: {found.told}" if found.status == "open" else name
+            yield CheckedTensor(output.row, reason, found)
+
+    def local_gradient(self, parameter: str, shape: tuple[int, ...]) -> list[Expectation]:
+        """Return what this rank's calls of a module add to the gradient of a parameter; variants of it."""
+        module, _, name = parameter.rpartition(".")
+        parts: list[list[Expectation]] = []
+        narrowest = 0.0
+        for key, call in self._flow.calls.items():
+            if key.op_name != module or not is_container(key.op_type) or not call.inputs:
+                continue
+            kind = plain_name(key.op_type)
+            of_output = self._flow.calls.get(
+                CallKey(key.net, key.graph, _GRADIENT, f"{module}.output", key.occurrence)
+            )
+            if kind not in KINDS or of_output is None or not of_output.outputs:
+                return []
+            x, gradient = call.inputs[0], of_output.outputs[0]
+            if not (self._is_readable(x) and self._is_readable(gradient)):
+                return []
+            passed = self._read(gradient)
+            narrowest = max(narrowest, unit_roundoff(passed.dtype))
+            parts.append(list(parameter_gradients(kind, name, self._read(x), passed, shape)))
+        if not parts or not all(parts):
+            return []
+        return [added(each, narrowest) for each in zip(*parts, strict=False)]
+
+    def _gradient(self, call: FlowCall, history: RankHistory) -> Iterator[CheckedTensor]:
+        name = call.key.op_name
+        for output in call.outputs:
+            if output.content in self._seen:
+                yield CheckedTensor(output.row, COPY, _HOLDS)
+                continue
+            self._seen.add(output.content)
+            if name.endswith(".output") or not self._is_readable(output):
+                yield CheckedTensor(output.row, "gradient of an activation", _OPEN)
+                continue
+            actual = self._read(output)
+            own = self.local_gradient(name, output.shape)
+            earlier = history.gradients.get(name)
+            reduced = [*self._of_ranks(name, output.shape)]
+            made = [*reduced, *own, *self._with_earlier(own, earlier)]
+            made += [each for one in own[:1] if (each := scaled(one, actual)) is not None]
+            found = check(actual, ((each, False) for each in made))
+            is_alone = found.status == "holds" and found.told not in (*REDUCED, ADDED)
+            if reduced and is_alone and self._is_replica(name):
+                found = replace(found, told=NOT_REDUCED)
+            where = found.difference.where if found.difference is not None else ""
+            if found.status == "fails" and where != "element":
+                found = IdentityCheck("open", "other terms are added")
+            reason = f"gradient: {found.told}" if found.status == "open" else "gradient"
+            yield CheckedTensor(output.row, reason, found)
+
+    def _is_replica(self, name: str) -> bool:
+        """Return whether all ranks hold the same values of a parameter."""
+        contents = {peer.parameter_content(name) for peer in self._peers.values()}
+        return len(contents) == 1 and None not in contents
+
+    def _of_ranks(self, name: str, shape: tuple[int, ...]) -> Iterator[Expectation]:
+        """Yield the mean and the sum over the ranks."""
+        if not 2 <= len(self._peers) <= _RANKS:
+            return
+        parts = [peer.local_gradient(name, shape) for peer in self._peers.values()]
+        for each in zip(*parts, strict=False):
+            for divisor, told in ((len(parts), "mean over ranks"), (1, "sum over ranks")):
+                yield added(each, 0.0, divisor)._replace(told=told)
+
+    @staticmethod
+    def _with_earlier(own: list[Expectation], earlier: Array | None) -> Iterator[Expectation]:
+        if earlier is None:
+            return
+        before = wide(earlier)
+        for each in own:
+            error = np.asarray(each.error) + 2.0**-23 * (np.abs(before) + np.abs(each.value))
+            yield Expectation(each.value + before, error, ADDED)
+
+    def _updates(self, history: RankHistory) -> Iterator[CheckedTensor]:
+        """Check the parameters against what the optimizer makes of those of the step before."""
+        for name, operand in self._parameters.items():
+            known, gradient = history.parameters.get(name), history.gradients.get(name)
+            row = operand.row
+            passing = self._flow.producer(row)
+            if passing is not None and writes_in_place(self._flow.call_of[passing.source].op_type):
+                yield CheckedTensor(row, COPY, _HOLDS)
+            elif known is None or gradient is None or not self._is_readable(operand):
+                yield CheckedTensor(row, "parameter without an earlier value and gradient", _OPEN)
+            else:
+                yield self._updated(row, self._read(operand), known, wide(gradient))
+
+    @staticmethod
+    def _updated(row: int, after: Array, known: ParameterHistory, gradient: Array) -> CheckedTensor:
+        if after.shape != known.value.shape or gradient.shape != after.shape:
+            return CheckedTensor(row, "parameter of another shape", _OPEN)
+        known.advance(gradient)
+        found = check(after, ((each, False) for each in known.expectations(gradient, after)))
+        if found.status == "open" and np.array_equal(wide(after), known.value) and gradient.any():
+            found = IdentityCheck("open", NOT_UPDATED, float(np.abs(gradient).max()))
+        elif found.status == "holds":
+            found = replace(found, times=float(np.abs(gradient).max()))
+        known.change = wide(after) - known.value
+        known.value, known.gradient = wide(after), gradient
+        spot = found.difference
+        if found.status == "fails" and spot is not None:
+            place = tuple(slice(*each) for each in spot.box)
+            if not gradient[place].any():
+                found = IdentityCheck("open", "what has no gradient is updated otherwise")
+        return CheckedTensor(
+            row, "optimizer" if found.status != "open" else f"optimizer: {found.told}", found
+        )
+
+    def _remember(self, history: RankHistory, number: int | None) -> None:
+        sizes = [int(np.prod(each.shape)) for each in self._parameters.values()]
+        history.step, history.before = number, self
+        self._peers = {}
+        if sum(sizes) > _KEPT:
+            return
+        history.gradients = {
+            name: self._read(each)
+            for name, each in self._gradients.items()
+            if not name.endswith(".output") and self._is_readable(each)
+        }
+        for name, operand in self._parameters.items():
+            if name not in history.gradients:
+                history.parameters.pop(name, None)
+            elif name not in history.parameters and self._is_readable(operand):
+                history.parameters[name] = ParameterHistory(wide(self._read(operand)))
+
+    def _is_readable(self, operand: FlowOperand) -> bool:
+        tensor = Tensor(self._step, operand.row)
+        return tensor.is_dumped and not tensor.removed and is_real(from_name(tensor.dtype))
+
+    def _operands(self, call: FlowCall) -> CallOperands:
+        given = sorted(call.inputs, key=lambda each: (not each.io.startswith("input"), each.slot))
+        named = {each.io.rpartition(".")[2]: self._read(each) for each in given if "." in each.io}
+        if is_container(call.op_type):
+            for each in _PARAMETERS:
+                parameter = self._parameters.get(f"{call.key.op_name}.{each}")
+                if parameter is not None and self._is_readable(parameter):
+                    named[each] = self._read(parameter)
+        inputs = [self._read(each) for each in given if "." not in each.io]
+        return CallOperands(
+            [*inputs, *(named[each] for each in _PARAMETERS if each in named)],
+            named,
+            [self._read(each) for each in call.outputs],
+        )
+
+    def _read(self, operand: FlowOperand) -> Array:
+        return Tensor(self._step, operand.row).read(verify=False)

@@ -1,0 +1,75 @@
+"""Gradients of the parameters of a module, from what it read and the gradient of what it wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ingest.identities.definition import Array, Expectation, wide
+from ingest.identities.limits import sum_error, unit_roundoff, working_roundoff
+from ingest.identities.operators import EPS, NormalisedRows, summed_rows
+
+#: Modules whose gradients are known, by `plain_name`.
+KINDS = frozenset({"linear", "dense", "layernorm", "rmsnorm", "embedding"})
+
+
+def parameter_gradients(
+    kind: str, parameter: str, x: Array, gradient: Array, shape: tuple[int, ...]
+) -> Iterator[Expectation]:
+    """Yield what one call of a module adds to the gradient of a parameter.
+
+    Args:
+        kind: the module, one of `KINDS`.
+        parameter: `weight` or `bias`.
+        x: what it read.
+        gradient: the gradient of what it wrote; narrow, if autocast made it so.
+        shape: the shape of the parameter.
+    """
+    unit = working_roundoff(gradient.dtype)
+    columns = wide(gradient).reshape(-1, gradient.shape[-1] if gradient.ndim else 1)
+    if parameter == "bias":
+        yield Expectation(columns.sum(0), sum_error(len(columns), unit) * np.abs(columns).sum(0))
+    elif kind == "embedding":
+        if x.dtype.kind in "iu" and x.size == len(columns) and len(shape) == 2:
+            yield from summed_rows(x.reshape(-1), columns, shape, unit)
+    elif x.size % len(columns) == 0 and x.dtype.kind not in "iub":
+        narrow = x.astype(gradient.dtype) if x.dtype.itemsize > gradient.dtype.itemsize else x
+        rows = wide(narrow).reshape(len(columns), -1)
+        if kind in ("linear", "dense"):
+            size = np.abs(columns).T @ np.abs(rows)
+            yield Expectation(columns.T @ rows, (sum_error(len(rows), unit) + unit) * size)
+        else:
+            normal = NormalisedRows(wide(x).reshape(len(columns), -1), unit, centred=kind == "layernorm")
+            for eps in EPS:
+                value, error = normal.normalised(eps)
+                size = np.abs(columns) * (np.abs(value) * (sum_error(len(rows), unit) + unit) + error)
+                yield Expectation((columns * value).sum(0), size.sum(0), f"eps = {eps:.6g}")
+
+
+def added(parts: Sequence[Expectation], narrowest: float, divisor: int = 1) -> Expectation:
+    """Return the sum of what calls, passes or ranks add to a gradient, divided.
+
+    Args:
+        parts: what each adds.
+        narrowest: the unit roundoff of the type in which each was computed.
+        divisor: what the sum is divided by: the number of ranks for their mean.
+    """
+    value = np.sum([part.value for part in parts], axis=0)
+    sizes = np.sum([np.abs(part.value) for part in parts], axis=0)
+    error = np.sum([np.asarray(part.error) for part in parts], axis=0)
+    error = error + (narrowest + sum_error(len(parts) + 1, 2.0**-24)) * sizes
+    return Expectation(value / divisor, error / divisor, parts[0].told)
+
+
+def scaled(part: Expectation, actual: Array) -> Expectation | None:
+    """Return an expectation times the factor that most elements show; None if they show none, or 1."""
+    shown = wide(actual)
+    is_clear = np.abs(part.value) > 8 * np.asarray(part.error)
+    if np.count_nonzero(is_clear) < 4:
+        return None
+    factor = float(np.median(shown[is_clear] / part.value[is_clear]))
+    if not np.isfinite(factor) or factor <= 0 or abs(factor - 1) < 64 * unit_roundoff(actual.dtype):
+        return None
+    error = np.asarray(part.error) * factor + 8 * 2.0**-24 * np.abs(part.value) * factor
+    return Expectation(part.value * factor, error, f"factor = {factor:.4g}")

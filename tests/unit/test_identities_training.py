@@ -1,0 +1,116 @@
+"""Gradients, updates and collectives follow from what was recorded, and the mistakes of a step are told."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ingest.identities.backward import added, parameter_gradients, scaled
+from ingest.identities.check import IdentityCheck, check
+from ingest.identities.collectives import results
+from ingest.identities.optimizer import ParameterHistory
+
+Array = np.ndarray[Any, Any]
+
+
+def normal(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).normal(size=shape).astype(dtype)
+
+
+class Optimizer:
+    """Computes in float32, as PyTorch does."""
+
+    def __init__(self, name: str, rate: float, decay: float) -> None:
+        self.name, self.rate, self.decay = name, np.float32(rate), np.float32(decay)
+        self.first: Any = np.float32(0)
+        self.second: Any = np.float32(0)
+        self.count = 0
+
+    def step(self, p: Array, g: Array) -> Array:
+        self.count += 1
+        if self.name == "AdamW":
+            p = p * (np.float32(1) - self.rate * self.decay)
+            self.first = np.float32(0.9) * self.first + np.float32(0.1) * g
+            self.second = np.float32(0.999) * self.second + np.float32(0.001) * g * g
+            root = np.sqrt(self.second) / np.float32((1 - 0.999**self.count) ** 0.5) + np.float32(1e-8)
+            return np.asarray(p - self.rate / np.float32(1 - 0.9**self.count) * (self.first / root))
+        g = g + self.decay * p
+        self.first = np.float32(0.9) * self.first + g if self.name != "SGD" else g
+        return np.asarray(p - self.rate * self.first)
+
+
+def checked(history: ParameterHistory, g: Array, after: Array) -> IdentityCheck:
+    return check(after, ((each, False) for each in history.expectations(g.astype(np.float64), after)))
+
+
+@pytest.mark.parametrize(("name", "decay"), [("AdamW", 0.1), ("AdamW", 0), ("SGD", 0), ("momentum", 1e-2)])
+@given(rate=st.sampled_from([1e-4, 1e-3, 1e-2]), size=st.sampled_from([1e-4, 1e-2, 1]))
+@settings(max_examples=6, deadline=None)
+def test_updates_follow_from_gradients(name: str, decay: float, rate: float, size: float) -> None:
+    optimizer, p = Optimizer(name, rate, decay), normal(40, 24) * np.float32(0.1)
+    history = ParameterHistory(p.astype(np.float64))
+    for step in range(5):
+        g = normal(40, 24, seed=step + 1) * np.float32(size)
+        after = optimizer.step(p, g)
+        history.advance(g.astype(np.float64))
+        status = checked(history, g, after).status
+        assert status == "holds" or (status == "open" and not step)
+        history.change, history.gradient = after.astype(np.float64) - history.value, g.astype(np.float64)
+        history.value, p = after.astype(np.float64), after
+
+
+def test_the_rate_is_told_and_one_element_that_was_changed_is_named() -> None:
+    p, g = normal(40, 24), normal(40, 24, seed=1)
+    optimizer, history = Optimizer("AdamW", 1e-3, 0), ParameterHistory(p.astype(np.float64))
+    after = optimizer.step(p, g)
+    history.advance(g.astype(np.float64))
+    assert "lr = 0.001" in checked(history, g, after).told
+    after[7, 3] += np.float32(1e-3)
+    found = checked(history, g, after)
+    assert found.status == "fails"
+    assert found.difference is not None
+    assert found.difference.box == ((7, 8), (3, 4))
+    assert checked(history, g, p + normal(40, 24, seed=3)).status == "open"
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("kind", ["linear", "layernorm", "embedding"])
+def test_gradients_follow_from_what_a_module_read(kind: str, dtype: Any) -> None:
+    x = np.arange(64) % 9 if kind == "embedding" else normal(64, 16)
+    above = normal(64, 16 if kind != "linear" else 12, seed=1).astype(dtype)
+    wide = above.astype(np.float64)
+    narrow = x.astype(dtype).astype(np.float64)
+    if kind == "linear":
+        expected = wide.T @ narrow
+    elif kind == "layernorm":
+        deviation = x - x.mean(1, keepdims=True, dtype=np.float64)
+        expected = (wide * deviation / np.sqrt(x.var(1, keepdims=True, dtype=np.float64) + 1e-5)).sum(0)
+    else:
+        expected = np.zeros((9, 16))
+        np.add.at(expected, x, wide)
+    actual = expected.astype(dtype).astype(np.float32)
+    unit = 2.0**-8 if dtype is not np.float32 else 0.0
+    parts = [added([each], unit) for each in parameter_gradients(kind, "weight", x, above, actual.shape)]
+    assert check(actual, ((each, False) for each in parts)).status == "holds"
+    twice = scaled(parts[0], actual * np.float32(0.25))
+    assert twice is not None
+    assert float(twice.told.partition(" = ")[2]) == pytest.approx(0.25, rel=1e-3)
+    assert dtype is not np.float32 or scaled(parts[0], actual) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("allreduce", "sum"), ("allreduce", "mean"), ("reducescatter", "sum"), ("allgather", "")],
+)
+def test_collectives_follow_from_the_pieces_of_all_ranks(name: str, told: str) -> None:
+    pieces = [normal(8, 6, seed=rank) for rank in range(4)]
+    total = np.sum(pieces, axis=0) / np.float32(4 if told == "mean" else 1)
+    out = {"allreduce": total, "reducescatter": total[2:4], "allgather": np.concatenate(pieces)}[name]
+    found = check(out, ((each, False) for each in results(name, pieces, out)))
+    assert (found.status, found.told) == ("holds", told)
+    out = out.copy()
+    out[1] = pieces[0][1] * 5
+    assert check(out, ((each, False) for each in results(name, pieces, out))).status != "holds"
