@@ -28,8 +28,7 @@ def test_replicas_share_what_they_shared_before(pooled: PooledRun) -> None:
     pooled.take(RANKS, 1, replicas(1))
     commits = [pooled.commit(rank, 1) for rank in range(RANKS)]
     assert len({tuple(made.record.pool) for made in commits}) == 1
-    assert commits[0].record.format_version == 5
-    assert pooled.commit(0, 0).record.format_version == 2
+    assert pooled.commit(0, 0).record.pool == {}
     stored = sum(sum(pooled.objects.sizes(f"rank_{rank}/step_1").values()) for rank in range(RANKS))
     assert stored + sum(pooled.pool(1).values()) < 0.75 * sum(alone)
     assert pooled.is_whole()
@@ -156,13 +155,6 @@ def test_the_name_tells_what_it_would_be_without_the_pool(pooled: PooledRun) -> 
     assert planning.times_rewritten(plain, pooled_name) == 0
     again = planning.rewritten(plain, 2)
     assert planning.times_rewritten(pooled_name, f"{again}-{'0' * 16}") == 2
-
-
-def test_an_older_version_refuses_a_step_that_uses_the_pool(pooled: PooledRun) -> None:
-    pooled.take(1, 1, replicas(1))
-    record = (pooled.store / "rank_0/step_1/zarr.json").read_text()
-    assert '"format_version":5' in record
-    assert '"format_version":5' not in (pooled.store / "rank_0/step_0/zarr.json").read_text()
 
 
 def test_without_tensors_nothing_is_pooled(pooled: PooledRun) -> None:

@@ -89,7 +89,7 @@ class EntryTable:
         """
         chunks = {} if chunk is None else {self.chunk: chunk}
         decoded = self.format.decode({self.path: document}, chunks, where, checksums)
-        return np.ascontiguousarray(decoded)
+        return np.array(decoded)
 
     def own(self, entries: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.int64]]:
         """Return by row of the index its own entries without the row, (entry, len(own_fields))."""

@@ -1,6 +1,7 @@
 """A step is there or it is not; and what a store is not, nobody writes to or reads from."""
 
 import json
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -8,19 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ingest
 from ingest.api import open_store
+from ingest.store_gc.plan import GcPolicy
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly, plan_all, run
 from tests.wrapped_objects import WrappedObjects
-from workers.errors import DamagedStore, DumpIngestError, StoreFormatError, UsageError
+from workers.errors import DamagedStore, DumpIngestError, SourceChanged, StoreFormatError, UsageError
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.announcements import CHANGED
+from workers.store.commit import Commit, extend
+from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore
-from workers.store.opening import connect, resolve
+from workers.store.opening import connect, open_objects, resolve
 from workers.store.record import WithoutTensors
 from workers.tasks.convert import convert
 from workers.tasks.publish import publish
+from workers.tasks.sketch import Sketches, sketches_of
 
 KEY = StepKey(0, 0)
 
@@ -331,3 +337,77 @@ def test_many_commits_are_read_at_once_and_damaged_ones_named(made: MadeDump, st
     assert {key: record.fingerprint for key, record in records.items()} == {
         key: fingerprints[key] for key in (StepKey(0, 2), StepKey(0, 0))
     }
+
+
+def test_a_generation_that_gc_removed_meanwhile_is_not_committed(made: MadeDump, store: Path) -> None:
+    """Two watchers of a rank convert a step; gc removes it after one of them committed it."""
+    made.add(np.ones(3, "<f4"), tensor_name(time=1), step=0)
+    (plan,) = plan_all(made.root, store)
+    receipts = [convert(job) for job in plan.jobs]
+    publish(plan, receipts)
+    assert ingest.apply_gc(store, ingest.plan_gc(store, GcPolicy(steps=(0,)))).objects
+    with pytest.raises(SourceChanged, match="tensors/float32/c/0 was removed from the store meanwhile"):
+        publish(plan, receipts)
+    assert ingest.open_store(store).keys == []
+
+
+EXTENDED = StepKey(0, 0)
+
+
+@pytest.fixture
+def objects(made: MadeDump, store: Path) -> ObjectStore:
+    """A store of one step."""
+    made.add(np.array([1, 2, -3], "<f4"), tensor_name(time=1), step=0)
+    ingest_directly(made.root, store)
+    return open_objects(StoreAddress(str(store)))
+
+
+def _extended(objects: ObjectStore, committed: Commit) -> bool:
+    return _extended_by(objects, committed, _sketches(objects))
+
+
+def _extended_by(objects: ObjectStore, committed: Commit, sketches: Sketches) -> bool:
+    return extend(objects, committed, sketches.documents, sketches.chunks)
+
+
+def _sketches(objects: ObjectStore) -> Sketches:
+    return sketches_of(open_store(objects.address.url).step(0, 0))
+
+
+def _current(objects: ObjectStore) -> Commit:
+    committed = commit.read(objects, EXTENDED)
+    assert committed is not None
+    return committed
+
+
+def test_nodes_are_added_and_everything_else_stays(objects: ObjectStore) -> None:
+    before = _current(objects)
+    assert _extended(objects, before)
+    after = _current(objects)
+    assert after.nodes.keys() - before.nodes.keys() == {"histograms", "marginal_axes"}
+    assert (after.fingerprint, after.record.committed_at) == (before.fingerprint, before.record.committed_at)
+    assert after.record.format_version == before.record.format_version
+
+
+def test_a_commit_that_changed_is_not_written_over(objects: ObjectStore) -> None:
+    before = _current(objects)
+    assert _extended(objects, before)
+    assert not _extended(objects, before)
+
+
+def test_tensors_that_go_in_the_window_are_taken_out_of_the_commit(objects: ObjectStore) -> None:
+    before = _current(objects)
+    sketches = _sketches(objects)
+    shutil.rmtree(Path(objects.address.url) / before.prefix / "tensors")
+    assert _extended_by(objects, before, sketches)
+    after = _current(objects)
+    assert after.without_tensors is not None
+    assert not any(path.startswith("tensors") for path in after.nodes)
+
+
+def test_a_step_that_goes_in_the_window_stays_gone(objects: ObjectStore) -> None:
+    before = _current(objects)
+    sketches = _sketches(objects)
+    shutil.rmtree(Path(objects.address.url) / before.prefix)
+    assert not _extended_by(objects, before, sketches)
+    assert commit.read(objects, EXTENDED) is None

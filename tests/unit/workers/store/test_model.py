@@ -1,14 +1,23 @@
 """Values of the store: grids, the order of findings, and what makes a step anomalous."""
 
 import math
-import pickle
 from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
 from workers.model import StepKey
-from workers.store.model import ArraySpec, CommitSummary, Evaluated, Finding, RowKind, Totals
+from workers.store.consolidated.blocks import TensorKey
+from workers.store.model import (
+    ArraySpec,
+    CommitSummary,
+    Finding,
+    Totals,
+    rank_named,
+    slot_name,
+    step_named,
+    tensor_name,
+)
 
 #: The counters of `Totals`, all zero.
 COUNTERS: dict[str, Any] = {item.name: 0 for item in fields(Totals) if item.default is item.default_factory}
@@ -27,12 +36,6 @@ def test_a_grid_counts_in_elements_and_bytes() -> None:
     assert [spec.shards_for(nbytes) for nbytes in (0, 1, 240, 241)] == [0, 1, 1, 2]
 
 
-def test_kinds_of_rows_are_their_text() -> None:
-    assert [str(kind) for kind in RowKind] == [
-        *("tensor", "statistics", "overflow", "file", "part", "quarantined")
-    ]
-
-
 def test_the_worst_and_earliest_findings_come_first() -> None:
     ordered = [
         finding("critical", step=9),
@@ -45,28 +48,6 @@ def test_the_worst_and_earliest_findings_come_first() -> None:
     ]
     backwards = ordered[::-1]
     assert sorted(backwards, key=lambda item: item.order) == ordered
-
-
-def test_a_finding_is_pickled_by_position_and_flat() -> None:
-    data = pickle.dumps(finding())
-    assert b"threshold" not in data
-    assert list(finding().to_dict()) == [
-        "rule",
-        "severity",
-        "rank",
-        "step",
-        "row",
-        "graph",
-        "name",
-        "value",
-        "threshold",
-        "reason",
-    ]
-
-
-def test_severities_are_those_of_the_rules_that_found_something() -> None:
-    evaluated = Evaluated("0", (finding("critical", rule="b"), finding(rule="a"), finding(rule="a", row=1)))
-    assert evaluated.severities == {"b": "critical", "a": "info"}
 
 
 @pytest.mark.parametrize(
@@ -99,3 +80,29 @@ def test_summaries_differ_by_their_totals_and_not_by_what_is_shown_of_findings()
     assert replace(SUMMARY, first_findings=(finding(),)) == SUMMARY
     assert replace(SUMMARY, tensors=1) != SUMMARY
     assert replace(SUMMARY, fingerprint="def") != SUMMARY
+
+
+def test_name_is_operator_and_slot() -> None:
+    assert tensor_name("MatMul", "net-op0", "output", 1) == "MatMul.net-op0.output.1"
+    assert slot_name("output", 1) == "output.1"
+
+
+def test_repeated_dumps_are_numbered() -> None:
+    assert tensor_name("MatMul", "net-op0", "input", 0, 2) == "MatMul.net-op0.input.0#2"
+    assert slot_name("input", 0, 2) == "input.0#2"
+
+
+def test_axis_of_tensors_has_the_same_names() -> None:
+    key = TensorKey("net", "0", "Add", "a", "input", 3, 1)
+    assert key.name == tensor_name(key.op_type, key.op_name, key.io, key.slot, key.occurrence)
+
+
+@pytest.mark.parametrize("number", [0, 7, 10, 999_999_999_999_999_999])
+def test_the_names_of_groups_are_read_as_they_are_spelled(number: int) -> None:
+    rank, step = StepKey(number, number).path.split("/")
+    assert (rank_named(rank), step_named(step)) == (number, number)
+
+
+@pytest.mark.parametrize("number", ["", "01", "-1", "1 ", "1\n", "\u0663", "1_0", "9" * 19])
+def test_no_other_name_stands_for_a_number(number: str) -> None:
+    assert rank_named(f"rank_{number}") is step_named(f"step_{number}") is None

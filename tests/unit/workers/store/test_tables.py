@@ -1,17 +1,31 @@
 """The tables of a leaf come back as they were, or not at all."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numcodecs import VLenUTF8, Zstd
 
+from bench.steps import make_tables
 from workers.arrays import statistics
-from workers.errors import DamagedStore
-from workers.store import tables
-from workers.store.tables import LABELS, NUMBERS, Tables, with_disagreement
+from workers.errors import DamagedStore, DumpError
+from workers.model import StepKey
+from workers.store import table_codec, tables, untrusted
+from workers.store.packed.shards import without_crc32c
+from workers.store.tables import (
+    LABELS,
+    NUMBERS,
+    Tables,
+    attributes_of,
+    disagreeing,
+    record_of,
+    with_disagreement,
+)
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
@@ -142,3 +156,61 @@ def test_a_step_that_is_kept_without_tensors_needs_no_arrays_of_them() -> None:
     tables.check(possible(), {}, "here", has_tensors=False)
     with pytest.raises(DamagedStore, match="beyond the end"):
         tables.check(possible(), {}, "here")
+
+
+def test_the_text_is_that_of_earlier_versions() -> None:
+    """Stores have it, and rules look for it there."""
+    differences = ["max: 3 is reported, 2 computed", "nan_count: 1 is reported, 0 computed"]
+    text = "s.csv disagrees: max: 3 is reported, 2 computed, nan_count: 1 is reported, 0 computed"
+    assert with_disagreement("", "s.csv", differences) == text
+    assert with_disagreement("torn", "s.csv", differences) == f"torn; {text}"
+
+
+@given(st.lists(st.tuples(st.text(max_size=5), st.booleans()), max_size=8))
+def test_labels_with_a_disagreement_are_recognised(rows: list[tuple[str, bool]]) -> None:
+    labels = [with_disagreement(text, "s.csv", ["max"]) if differs else text for text, differs in rows]
+    column = np.array([*labels, ""], object)
+    assert disagreeing(column).tolist() == [*(differs for _, differs in rows), False]
+
+
+def index_of(*rows: tuple[str, Any]) -> Tables:
+    """Return an index of rows with these sources and records."""
+    made = make_tables(StepKey(0, 0), [f"Type.name{row}.output.0" for row in range(len(rows))])
+    for row, (source, record) in enumerate(rows):
+        made.labels[row, LABELS.index("source")] = source
+        text = record if isinstance(record, str) else json.dumps(record)
+        made.labels[row, LABELS.index("record")] = text
+    return made
+
+
+def test_values_of_the_file_belong_to_each_of_its_tensors() -> None:
+    made = index_of(("a.pt", {"file": {"lr": 0.1}}), ("a.pt", ""), ("b.pt", {"file": {"lr": 0.2}}))
+    assert [attributes_of(made, row) for row in range(3)] == [{"lr": 0.1}, {"lr": 0.1}, {"lr": 0.2}]
+
+
+def test_what_is_known_of_a_tensor_alone_is_its_own() -> None:
+    made = index_of(
+        ("a.pt", {"file": {"lr": 0.1}, "tensor": {"kind": "DTensor"}}), ("a.pt", {"path": ["x.y"]})
+    )
+    assert attributes_of(made, 0) == {"lr": 0.1, "tensor": {"kind": "DTensor"}}
+    assert attributes_of(made, 1) == {"lr": 0.1}
+    assert record_of(made, 1) == {"path": ["x.y"]}
+
+
+@pytest.mark.parametrize("record", ["", "{", "[1]", "7", "[" * 100_000, {"file": [1]}])
+def test_record_that_is_damaged_has_no_values(record: Any) -> None:
+    assert attributes_of(index_of(("a.pt", record)), 0) == {}
+
+
+def test_a_table_that_no_reader_would_decode_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(untrusted, "MAX_TABLE_NBYTES", 100)
+    with pytest.raises(DumpError, match="a table of 800 bytes; the limit is 100"):
+        table_codec.encode(np.zeros((10, 10)), "float64")
+
+
+@pytest.mark.parametrize("rows", [0, 1, 31, 32, 33, 100])
+def test_texts_are_encoded_as_by_the_codec(rows: int) -> None:
+    """However many are encoded at a time, any reader of Zarr can decode them."""
+    labels = np.array([f"{row} \x80 ä" * (row % 7) for row in range(3 * rows)], object).reshape(rows, 3)
+    encoded = table_codec.encode(labels, "string")
+    assert Zstd().decode(without_crc32c(encoded, "here")) == bytes(VLenUTF8().encode(labels.reshape(-1)))

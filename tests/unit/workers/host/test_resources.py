@@ -1,6 +1,7 @@
 """How much of the processors a process takes."""
 
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from workers.errors import UsageError
+from workers.host import resources
 from workers.host.resources import CpuLimits, Throttle, format_cpus, parse_cpus
+from workers.model import MIB
 
 ROOT = Path(__file__).parents[4]
 
@@ -118,3 +121,24 @@ def test_a_process_sleeps_for_what_it_used_above_its_share(monkeypatch: pytest.M
     assert sum(slept) == pytest.approx(0.2 / 0.25 - 0.2 - 0.05)
     work(100.0)
     assert slept[-1] == 1.0, "a process shows that it lives"
+
+
+def test_a_container_may_have_less_than_its_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = tmp_path / "resources.max"
+    monkeypatch.setattr(resources, "_LIMIT_FILES", (str(limit), str(tmp_path / "missing")))
+    machine = resources.machine_nbytes()
+    assert machine > 64 * MIB
+    limit.write_text("max\n")
+    assert resources.machine_nbytes() == machine
+    limit.write_text(f"{64 * MIB}\n")
+    assert resources.machine_nbytes() == 64 * MIB
+
+
+def test_what_is_left_follows_from_a_limit_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = resources.data_nbytes()
+    assert used > 0
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert resources.data_left() is None
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (used + 64 * MIB, resource.RLIM_INFINITY))
+    assert 0 < (resources.data_left() or 0) <= 65 * MIB
+    assert resources.status_nbytes("VmNothing") == 0

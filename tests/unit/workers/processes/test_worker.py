@@ -4,8 +4,10 @@ import os
 import pickle
 import resource
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 
 from workers.model import MIB
-from workers.processes.worker import WorkerProcess, start_process
+from workers.processes.worker import Channel, WorkerProcess, start_process
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -103,3 +105,58 @@ def test_copies_have_all_modules_and_end_with_their_parent_however_it_ends() -> 
     while any(Path(f"/proc/{pid}/cmdline").exists() for pid in pids):
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+def pair() -> tuple[Channel, Channel]:
+    ours, theirs = socket.socketpair()
+    return Channel(ours), Channel(theirs)
+
+
+def test_messages_arrive_whole_and_in_order() -> None:
+    ours, theirs = pair()
+    messages = [b"", b"a", bytes(range(256)) * 20_000]
+
+    def send() -> None:
+        for message in messages:
+            ours.send(message)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    assert [theirs.receive() for _ in messages] == messages
+    thread.join()
+    ours.close()
+    theirs.close()
+
+
+def test_the_end_of_a_channel_reaches_both_ends() -> None:
+    ours, theirs = pair()
+
+    def wait() -> None:
+        with pytest.raises(EOFError):
+            ours.receive()
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    ours.close()
+    waiting.join(30)
+    assert not waiting.is_alive()
+    with pytest.raises(EOFError):
+        theirs.receive()
+    with pytest.raises(EOFError):
+        ours.send(b"more")
+    theirs.close()
+
+
+REPOSITORY = Path(__file__).parents[4]
+
+
+def test_a_worker_keeps_to_limits_and_loads_no_service() -> None:
+    code = (
+        "import os, sys\n"
+        "from workers.host.resources import CpuLimits, throttle\n"
+        "from workers.processes.worker import prepare\n"
+        "prepare(CpuLimits(nice=7, share=0.5), 0.25)\n"
+        "print(max(os.nice(0), 7) == os.nice(0), throttle._share, 'ingest' in sys.modules)"
+    )
+    said = subprocess.check_output([sys.executable, "-c", code], cwd=REPOSITORY, text=True)
+    assert said.split() == ["True", "0.25", "False"]
