@@ -228,6 +228,11 @@ class _Loop:
         """Run one step: the passes over its batch, and the optimizer."""
         job, training = self.job, self.training
         job.edit(self.model, step)
+        name, parameter = self.victim()
+        cut = [f"{kind}.{name}" for kind in ("Parameter", "Gradient")]
+        if job.wrong("parameters lose their gradient", step, cut):
+            parameter.requires_grad_(requires_grad=False)
+            parameter.grad = None
         if step == 0 or not job.wrong("no zero_grad", step):  # before the first there is nothing
             self.optimizer.zero_grad()
         for x, target in self.pieces(step):
@@ -282,10 +287,6 @@ class _Loop:
             parameter[1] = self.before[name][0]
         if self.job.wrong_once("stale parameter", step, place):
             parameter.copy_(self.before[name])
-        cut = [f"{kind}.{name}" for kind in ("Parameter", "Gradient")]
-        if self.job.wrong("parameters lose their gradient", step, cut):
-            parameter.requires_grad_(requires_grad=False)
-            parameter.grad = None
 
     def victim(self) -> tuple[str, Any]:
         """Return the matrix in the middle of the model."""

@@ -65,7 +65,7 @@ class Net(nn.Module):
         for number, expert in enumerate(self.experts):
             token, place = (chosen == number).nonzero(as_tuple=True)
             if len(token):  # an expert that nobody chose is not called
-                mixed = mixed.index_add(0, token, expert(x[token]) * gates[token, place, None])
+                mixed = mixed.index_add(0, token, (expert(x[token]) * gates[token, place, None]).to(x.dtype))
         return self.head(self.norm(x + mixed)).unflatten(0, ids.shape)
 
 

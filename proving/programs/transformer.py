@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from proving import loop
 from proving.case import Cause, Fault
+from proving.edits import returning, visible
 from proving.job import Job
 
 _ATTENTION = (
@@ -38,8 +39,12 @@ FAULTS = loop.FAULTS | {
     "heads not transposed back": Fault(_ATTENTION, (Cause.PERMUTED, Cause.TRANSPOSED), hidden=_CHOICE),
     "residual missing": Fault(("blocks.1",), (Cause.OPERATOR, Cause.OFFSET), hidden=_CHOICE),
     "dropout left out": Fault(("blocks.1.drop",), (Cause.MODE, Cause.OPERATOR)),
-    "log of a negative number": Fault(("blocks.1.mlp", "blocks.1.mlp.*"), (Cause.NOT_FINITE,)),
-    "head not tied": Fault(("Parameter.head.weight",), (Cause.STALE, Cause.OPERATOR), lag=1, hidden=_CHOICE),
+    "log of a negative number": visible(
+        returning("blocks.1.mlp.act", torch.log), "blocks.1.mlp.act", Cause.NOT_FINITE
+    ),
+    "head not tied": Fault(
+        ("Parameter.head.weight", "head"), (Cause.STALE, Cause.OPERATOR), lag=1, hidden=_CHOICE
+    ),
 }
 
 
@@ -130,17 +135,13 @@ class Mlp(nn.Module):
 
     def __init__(self, options: Options, wrong: Callable[[str], bool]) -> None:
         super().__init__()
-        self.wrong = wrong
         self.up = nn.Linear(options.width, 4 * options.width, bias=options.bias)
         self.act = nn.GELU(approximate="tanh" if wrong("other gelu in one block") else "none")
         self.down = nn.Linear(4 * options.width, options.width, bias=options.bias)
 
     def forward(self, x: Any) -> Any:
         """Run it."""
-        x = self.act(self.up(x))
-        if self.wrong("log of a negative number"):
-            x = torch.log(x)
-        return self.down(x)
+        return self.down(self.act(self.up(x)))
 
 
 class Block(nn.Module):
@@ -180,6 +181,8 @@ class Transformer(nn.Module):
         )
         self.norm = nn.LayerNorm(options.width)
         self.head = nn.Linear(options.width, TOKENS, bias=False)
+        if options.tied:  # otherwise the first logits are too large
+            nn.init.normal_(self.embed.weight, std=0.02)
         if options.tied and not job.wrong("head not tied"):
             self.head.weight = self.embed.weight
 
