@@ -145,12 +145,6 @@ def test_libraries_that_show_nothing_are_done_without(monkeypatch: pytest.Monkey
 ANOTHER_RNG = np.random.default_rng(23)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def decoder_made() -> None:
-    """The objects, decoder_made now if `make setup` has not done it."""
-    kernels.warm_up()
-
-
 @pytest.fixture(autouse=True)
 def worth(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Decode here from the first byte on, and compare with Blosc again: a test may change either."""

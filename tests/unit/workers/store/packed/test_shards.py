@@ -404,20 +404,15 @@ class CountingStore(WrappedObjects):
 
 
 @pytest.fixture
-def streamed(tmp_path: Path) -> tuple[CountingStore, ArraySpec, bytes]:
-    """An array of eight shards of four chunks of eight elements, of which nothing stays in hand."""
+def streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[CountingStore, ArraySpec, bytes]:
+    """An array of eight shards of four chunks of eight elements; a run has two chunks, and four are kept."""
+    monkeypatch.setattr(shards, "_TAIL_NBYTES", 0)
+    monkeypatch.setattr(shards, "_RUN_NBYTES", 64)
+    monkeypatch.setattr(shards, "_KEPT_NBYTES", 128)
     spec = spec_of("<f4")
     payload = elements("<f4", LENGTH, 0)
     pack(tmp_path, spec, [payload])
     return CountingStore(tmp_path), spec, payload
-
-
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a run of two chunks, and keep four."""
-    monkeypatch.setattr(shards, "_TAIL_NBYTES", 0)
-    monkeypatch.setattr(shards, "_RUN_NBYTES", 64)
-    monkeypatch.setattr(shards, "_KEPT_NBYTES", 128)
 
 
 def read(
