@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,6 +27,8 @@ Values: TypeAlias = npt.NDArray[np.float64]
 #: A step, and what tells one generation of it from another.
 _Generation: TypeAlias = tuple[int, str]
 
+#: Those that rules over several steps look at.
+_STATISTICS = ("count", "l2_norm", "mean", "std", "min", "max")
 #: The history takes no more memory; beyond it, fewer steps are kept.
 MAX_HISTORY_NBYTES = 512 * 1024 * 1024
 
@@ -34,15 +37,19 @@ MAX_HISTORY_NBYTES = 512 * 1024 * 1024
 class StepValues:
     """What is kept of one step, by (rank, tensor of the axis)."""
 
+    number: int
+    """Of the step."""
     ranks: tuple[int, ...]
     row: npt.NDArray[np.int32]
     """-1 for a tensor that a rank does not have."""
     values: dict[str, Values]
     """By name of a statistic."""
     digest: npt.NDArray[np.uint8]
-    """(rank, tensor, 16); (rank, tensor, 0) if no rule needs digests."""
+    """(rank, tensor, 16)."""
     fulfils: Mapping[str, Mask | UsageError] = field(default_factory=dict)
     """By condition of a rule: (rank, tensor), or why it cannot be evaluated."""
+    has_elements: bool = True
+    """Whether digests are those of elements; False: of statistics alone."""
     cumulative: npt.NDArray[np.float32] | None = None
     """(rank, tensor, bin): see `Histogram.cumulative`; None if no rule needs histograms."""
 
@@ -56,24 +63,94 @@ class StepValues:
 
 
 @dataclass(frozen=True, slots=True)
+class TrainedParameter:
+    """The places of a parameter and of what is recorded with it, on an axis of tensors."""
+
+    parameter: int
+    gradients: tuple[int, ...] = ()
+    """Its gradient after each backward pass of a step, in order."""
+    output_gradients: tuple[int, ...] = ()
+    """The gradients of the outputs of its module, one for each call."""
+    outputs: tuple[int, ...] = ()
+    """The outputs of its module."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingTensors:
+    """Which tensors belong together, by the names that recorders of PyTorch give.
+
+    `Parameter.{name}`, `Gradient.{name}`, `Module.{class}.{path}` and `Gradient.{path}.output`, where a name
+    is a path and the name of a parameter.
+    """
+
+    parameters: Mapping[str, TrainedParameter]
+    modules: Mapping[tuple[str, str], tuple[tuple[int, ...], tuple[int, ...]]]
+    """By class and path: the first inputs and outputs of each call."""
+
+    @classmethod
+    def of(cls, keys: Sequence[TensorKey]) -> TrainingTensors:
+        """Sort the tensors of an axis. What a checkpointed part of a model computes again is left out."""
+        of_type: dict[tuple[str, str], list[int]] = {}
+        modules: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
+        for place in sorted(range(len(keys)), key=lambda place: keys[place].occurrence):
+            key = keys[place]
+            kind, _, module = key.op_type.partition(".")
+            if key.copy or key.graph == "recompute":
+                continue
+            if kind in ("Parameter", "Gradient") and key.slot == 0:
+                of_type.setdefault((kind, key.op_name), []).append(place)
+            elif kind == "Module" and key.io in ("input", "output"):
+                inputs_and_outputs = modules.setdefault((module, key.op_name), ([], []))
+                inputs_and_outputs[key.io == "output"].append(place)
+        outputs = {path: tuple(places[1]) for (_, path), places in modules.items()}
+        parameters = {}
+        for (kind, name), places in of_type.items():
+            if kind == "Parameter":
+                path = name.rpartition(".")[0]
+                parameters[name] = TrainedParameter(
+                    places[0],
+                    tuple(of_type.get(("Gradient", name), ())),
+                    tuple(of_type.get(("Gradient", f"{path}.output"), ())),
+                    outputs.get(path, ()),
+                )
+        return cls(parameters, {path: (tuple(ins), tuple(outs)) for path, (ins, outs) in modules.items()})
+
+
+@dataclass(frozen=True)
 class StepWindow:
     """A step and those before it, aligned along the ranks of the step and the axis of tensors."""
 
     now: StepValues
     before: Sequence[StepValues]
-    width: int
-    """Of the axis."""
+    keys: Sequence[TensorKey]
+    """The axis."""
     is_cut: bool = False
     """Whether steps before are left out because they take too much memory."""
+    _whole: dict[int, npt.NDArray[Any]] = field(default_factory=dict)
 
     @property
-    def row(self) -> npt.NDArray[np.int32]:
-        """Return the rows of the index of the step, (rank, tensor); -1 for what a rank does not have."""
-        return self._aligned(self.now, self.now.row, -1)
+    def width(self) -> int:
+        """Of the axis."""
+        return len(self.keys)
 
-    def value(self, name: str) -> Values:
-        """Return a statistic of the step, (rank, tensor)."""
-        return self._aligned(self.now, self.now.values[name], np.nan)
+    @property
+    def steps(self) -> list[StepValues]:
+        """All steps, the oldest first."""
+        return [*self.before, self.now]
+
+    @cached_property
+    def training(self) -> TrainingTensors:
+        """What belongs together."""
+        return TrainingTensors.of(self.keys)
+
+    def row(self, step: StepValues) -> npt.NDArray[np.int32]:
+        """Return the rows of one of the steps in its index, (rank, tensor); -1 for what a rank lacks."""
+        return self._aligned(step, step.row, -1)
+
+    def value(self, name: str, step: StepValues | None = None) -> Values:
+        """Return a statistic of one of the steps, by default of the last one, (rank, tensor)."""
+        step = step or self.now
+        return self._aligned(step, step.values[name], np.nan)
 
     def fulfils(self, condition: str) -> Mask:
         """Return a mask of the tensors of the step that fulfil a condition, (rank, tensor).
@@ -106,11 +183,14 @@ class StepWindow:
     def _aligned(self, step: StepValues, values: npt.NDArray[Any], fill: float) -> npt.NDArray[Any]:
         if step.ranks == self.now.ranks and values.shape[1] == self.width:
             return values
+        if id(values) in self._whole:
+            return self._whole[id(values)]
         whole = np.full((len(self.now.ranks), self.width, *values.shape[2:]), fill, values.dtype)
         places = {rank: place for place, rank in enumerate(step.ranks)}
         into = [place for place, rank in enumerate(self.now.ranks) if rank in places]
         out_of = [places[rank] for rank in self.now.ranks if rank in places]
         whole[into, : values.shape[1]] = values[out_of]
+        self._whole[id(values)] = whole
         return whole
 
 
@@ -124,9 +204,6 @@ class History:
 
     chooses: Callable[[TensorKey], bool]
     """Returns whether any rule is about a tensor."""
-    statistics: Collection[str]
-    """Names of the statistics that rules need."""
-    needs_digests: bool
     steps_before: int
     """How many steps before a step rules look at; at least one."""
     conditions: Collection[str] = ()
@@ -159,7 +236,7 @@ class History:
         steps = [values for key in wanted if (values := self._kept[key]) is not None]
         if self._kept[wanted[-1]] is None:
             raise DamagedStore(f"step {step} could not be read")
-        return StepWindow(steps[-1], steps[:-1], len(self.axis), is_cut=bool(self._cut))
+        return StepWindow(steps[-1], steps[:-1], self.axis.keys, is_cut=bool(self._cut))
 
     def _keep(self, catalog: Catalog, wanted: Sequence[_Generation]) -> None:
         """Read what is not known of these steps, as far as there is memory for it, and forget all others."""
@@ -189,12 +266,12 @@ class History:
         for step in reversed(statistics.snapshot.steps):
             steps = statistics.snapshot.of_step(step) if self.needs_histograms else {}
             try:
-                values = self._reduced(statistics.block(step), statistics.axis, steps)
+                values = self._reduced(step, statistics.block(step), statistics.axis, steps)
             except DamagedStore:
                 continue  # it must not hide findings in the steps after it
             yield step, values
 
-    def _reduced(self, block: Block, axis: TensorAxis, steps: Mapping[int, Step]) -> StepValues:
+    def _reduced(self, number: int, block: Block, axis: TensorAxis, steps: Mapping[int, Step]) -> StepValues:
         """Reduce a step to the columns that rules need."""
         keys = axis.keys[: block.row.shape[1]]
         places = np.array([place for place, key in enumerate(keys) if self._is_chosen(key)], np.int64)
@@ -203,12 +280,11 @@ class History:
         row = np.full(shape, -1, np.int32)
         row[:, own] = block.row[:, places]
         values = {}
-        for name in sorted(self.statistics):
+        for name in _STATISTICS:
             values[name] = np.full(shape, np.nan)
             values[name][:, own] = block.statistic(name)[:, places]
-        digest = np.zeros((*shape, DIGEST_BYTES if self.needs_digests else 0), np.uint8)
-        if self.needs_digests:
-            digest[:, own] = _digests(block, places)
+        digest = np.zeros((*shape, DIGEST_BYTES), np.uint8)
+        digest[:, own] = _digests(block, places)
         # Over all tensors of the step: the role of one depends on those around it.
         fulfils: dict[str, Mask | UsageError] = {}
         for condition, mask in fulfilled(self.conditions, block, axis).items():
@@ -218,7 +294,8 @@ class History:
             chosen = fulfils[condition] = np.zeros(shape, bool)
             chosen[:, own] = mask[:, places]
         cumulative = _cumulative(block.ranks, row, steps) if self.needs_histograms else None
-        return StepValues(block.ranks, row, values, digest, fulfils, cumulative)
+        has_elements = bool(block.digest[:, places].any())
+        return StepValues(number, block.ranks, row, values, digest, fulfils, has_elements, cumulative)
 
     def _is_chosen(self, key: TensorKey) -> bool:
         if key not in self._chosen:

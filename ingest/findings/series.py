@@ -11,16 +11,19 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from ingest.findings import series_kinds, training
 from ingest.findings.conditions import conditions_of
 from ingest.findings.history import History, StepWindow
 from ingest.findings.replicas import ComparedReplicas, chooses
-from ingest.findings.series_kinds import KINDS
+from ingest.findings.series_kinds import TensorHits
 from ingest.questions.divergence.expectations import AGREED_BEFORE
 from ingest.reader.catalog import Catalog
 from workers.errors import DamagedStore, UsageError
 from workers.rules.values import Rule, RuleSet, Scope, evaluated, why_failed
 from workers.store.consolidated.blocks import TensorKey
 from workers.store.model import Evaluated, Finding
+
+KINDS = {**series_kinds.KINDS, **training.KINDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +63,10 @@ class SeriesRules:
         self._over_steps = [rule for rule in rules.rules if rule.scope is Scope.STEPS]
         self._over_ranks = [rule for rule in rules.rules if rule.scope is Scope.RANKS]
         self._selectors = tuple(dict.fromkeys(rule.selector for rule in self._over_steps))
+        self._reads = tuple({KINDS[rule.kind].reads for rule in self._over_steps})
         kinds = [(KINDS[rule.kind], rule) for rule in self._over_steps]
         self._history = History(
             self._is_chosen,
-            {"count", *(rule["statistic"] for kind, rule in kinds if kind.reads_statistic)},
-            needs_digests=any(kind.needs_digests for kind, _ in kinds),
             needs_histograms=any(kind.needs_histograms for kind, _ in kinds),
             steps_before=max((kind.steps_before(rule) for kind, rule in kinds), default=1),
             conditions=conditions_of(self._over_steps),
@@ -94,7 +96,7 @@ class SeriesRules:
                 tally.failed.update((rule.name, exc.message) for rule in self._over_steps)
             else:
                 for rule in self._over_steps:
-                    self._try(tally, rule, step, window)
+                    self._try(tally, rule, window)
         left_out: tuple[str, ...] = ()
         if self._over_ranks:
             conditions = conditions_of(self._over_ranks)
@@ -117,47 +119,61 @@ class SeriesRules:
             else:
                 tally.add(rule, findings[: rule.limit], len(findings))
 
-    def _try(self, tally: _StepTally, rule: Rule, step: int, window: StepWindow) -> None:
+    def _try(self, tally: _StepTally, rule: Rule, window: StepWindow) -> None:
         try:
-            findings, total = self._findings(rule, step, window)
+            findings, total = self._findings(rule, window)
         except Exception as exc:  # noqa: BLE001  (the cubes must not wait for what a rule stumbles over)
             tally.failed[rule.name] = why_failed(exc)
         else:
             tally.add(rule, findings, total)
 
-    def _findings(self, rule: Rule, step: int, window: StepWindow) -> tuple[list[Finding], int]:
+    def _findings(self, rule: Rule, window: StepWindow) -> tuple[list[Finding], int]:
         """Return the findings of one rule over several steps: those that are stored, and their number."""
-        ranks = window.now.ranks
+        findings, total = [], 0
         with np.errstate(all="ignore"):
-            hits = KINDS[rule.kind].evaluate(rule, window)
-        has_rank = np.array([rule.selector.has_rank(rank) for rank in ranks], bool)
-        row = window.row
-        mask = hits.mask & self._mask(rule) & has_rank[:, None] & (row >= 0)
+            for hits in KINDS[rule.kind].evaluate(rule, window):
+                places = self._places(rule, window, hits)
+                total += len(places)
+                for rank, tensor in places[_shared_out(places[:, 0], rule.limit - len(findings))].tolist():
+                    findings.append(self._finding(rule, window, hits, rank, tensor))
+        return findings, total
+
+    def _places(self, rule: Rule, window: StepWindow, hits: TensorHits) -> npt.NDArray[np.int64]:
+        """Return the rank and tensor of hits that the rule is about, in order of ranks and execution."""
+        has_rank = np.array([rule.selector.has_rank(rank) for rank in window.now.ranks], bool)
+        row = window.row(window.now)
+        chosen = self._mask(rule) & has_rank[:, None] & (row >= 0)
+        mask = hits.mask & chosen
+        if hits.compared is not None:
+            among = (hits.compared & chosen).sum(axis=1)
+            mask &= (mask.sum(axis=1) >= rule["share_ge"] * among)[:, None]
         if rule.where:
             mask &= window.fulfils(rule.where)
         places = np.argwhere(mask)
-        places = places[np.lexsort((row[mask], places[:, 0]))]
-        findings = []
-        for rank, tensor in places[_shared_out(places[:, 0], rule.limit)].tolist():
-            key = self._history.axis[tensor]
-            findings.append(
-                Finding(
-                    rule=rule.name,
-                    severity=rule.severity,
-                    rank=ranks[rank],
-                    step=step,
-                    row=int(row[rank, tensor]),
-                    graph=key.graph,
-                    name=key.name,
-                    value=float(hits.values[rank, tensor]),
-                    threshold=hits.threshold,
-                    reason=hits.describe(rank, tensor),
-                )
-            )
-        return findings, len(places)
+        return places[np.lexsort((row[mask], places[:, 0]))]
+
+    def _finding(self, rule: Rule, window: StepWindow, hits: TensorHits, rank: int, tensor: int) -> Finding:
+        key = self._history.axis[tensor]
+        return Finding(
+            rule=rule.name,
+            severity=rule.severity,
+            rank=window.now.ranks[rank],
+            step=window.now.number,
+            row=int(window.row(window.now)[rank, tensor]),
+            graph=key.graph,
+            name=key.name,
+            value=float(hits.values[rank, tensor]),
+            threshold=hits.threshold,
+            reason=hits.describe(rank, tensor),
+            cause=hits.cause,
+            level=hits.level,
+            since=hits.since,
+        )
 
     def _is_chosen(self, key: TensorKey) -> bool:
-        return any(chooses(selector, key) for selector in self._selectors)
+        return any(reads(key) for reads in self._reads) or any(
+            chooses(selector, key) for selector in self._selectors
+        )
 
     def _mask(self, rule: Rule) -> npt.NDArray[np.bool_]:
         mask = self._masks.setdefault(rule.name, [])

@@ -9,7 +9,7 @@ far off as one that doubles.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -20,6 +20,7 @@ from ingest.findings.history import MAX_HISTORY_NBYTES, StepWindow, Values
 from ingest.units import human_bytes
 from workers.errors import UsageError
 from workers.rules.values import Rule
+from workers.store.consolidated.blocks import TensorKey
 from workers.store.sketches.sketch_columns import HINT
 
 #: To normal quantiles: the MAD of a normal distribution is 0.6745 of its standard deviation.
@@ -39,9 +40,17 @@ class TensorHits:
     threshold: float
     describe: Callable[[int, int], str]
     """Returns a sentence about a tensor, by its places: rank, tensor."""
+    cause: str = ""
+    """What is the matter, if that is more than likely."""
+    level: str = "open"
+    """How certain the cause is: `shown`, `likely` or `open`."""
+    since: int | None = None
+    """The step in which it began, if that is not the step of the window."""
+    compared: npt.NDArray[np.bool_] | None = None
+    """(rank, tensor): what could be compared, of which a rule may ask that a share is a hit."""
 
 
-Evaluator: TypeAlias = Callable[[Rule, StepWindow], TensorHits]
+Evaluator: TypeAlias = Callable[[Rule, StepWindow], Iterator[TensorHits]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,34 +60,12 @@ class SeriesKind:
     evaluate: Evaluator
     steps_before: Callable[[Rule], int]
     """How many steps before a step a rule looks at."""
-    reads_statistic: bool
-    """Whether a rule needs the statistic that its field `statistic` names."""
-    needs_digests: bool
+    reads: Callable[[TensorKey], bool] = lambda _: False
+    """Whether a rule needs a tensor that its selector does not choose."""
     needs_histograms: bool = False
 
 
-KINDS: dict[str, SeriesKind] = {}
-
-
-def _evaluates(
-    kind: str,
-    *,
-    steps_before: Callable[[Rule], int],
-    reads_statistic: bool = False,
-    needs_digests: bool = False,
-    needs_histograms: bool = False,
-) -> Callable[[Evaluator], Evaluator]:
-    """Register what evaluates the rules of a kind."""
-
-    def register(evaluator: Evaluator) -> Evaluator:
-        KINDS[kind] = SeriesKind(evaluator, steps_before, reads_statistic, needs_digests, needs_histograms)
-        return evaluator
-
-    return register
-
-
-@_evaluates("unchanged", steps_before=lambda rule: int(rule["steps"]) - 1, needs_digests=True)
-def _unchanged(rule: Rule, window: StepWindow) -> TensorHits:
+def _unchanged(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
     steps = int(rule["steps"])
     _refuse_if_cut(window, steps - 1)
     elements = window.value("count")
@@ -90,32 +77,32 @@ def _unchanged(rule: Rule, window: StepWindow) -> TensorHits:
         for step in window.before[-(steps - 1) :]:
             mask &= (window.digest(step) == now).all(axis=2)
     values = np.full(elements.shape, float(steps))
-    return TensorHits(
-        mask, values, float(steps), lambda _rank, _tensor: f"the same in {steps} steps in a row"
-    )
+    yield TensorHits(mask, values, float(steps), lambda _rank, _tensor: f"the same in {steps} steps in a row")
 
 
-@_evaluates("change", steps_before=lambda _: 1, reads_statistic=True)
-def _change(rule: Rule, window: StepWindow) -> TensorHits:
+def _change(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
     name = rule["statistic"]
     now, elements = window.value(name), window.value("count")
-    before = window.values_before(name, 1)[0] if window.before else np.full(now.shape, np.nan)
+    past = window.values_before(name, int(rule["history"]) + 1)
+    before = past[-1] if len(past) else np.full(now.shape, np.nan)
     ratio = np.abs(now - before) / (np.abs(before) + rule["epsilon"])
-    mask = (
-        (ratio > rule["ratio_gt"]) & (np.abs(before) >= rule["before_ge"]) & (elements >= rule["elements_ge"])
-    )
+    ratios = np.abs(np.diff(past, axis=0)) / (np.abs(past[:-1]) + rule["epsilon"])
+    usual = np.nanmax(ratios, axis=0, initial=0.0)
+    mask = (ratio > rule["ratio_gt"]) & (ratio > rule["times_gt"] * usual)
+    mask &= (np.isfinite(ratios).sum(axis=0) >= rule["least"]) & (np.abs(before) >= rule["before_ge"])
+    mask &= elements >= rule["elements_ge"]
 
     def describe(rank: int, tensor: int) -> str:
         return (
             f"{name} went from {before[rank, tensor]:.6g} to {now[rank, tensor]:.6g}, "
             f"by {ratio[rank, tensor]:.3g} of what it was"
+            + (f", and by at most {usual[rank, tensor]:.3g} in a step before" if len(ratios) else "")
         )
 
-    return TensorHits(mask, ratio, rule["ratio_gt"], describe)
+    yield TensorHits(mask, ratio, rule["ratio_gt"], describe)
 
 
-@_evaluates("drift", steps_before=lambda _: 1, needs_histograms=True)
-def _drift(rule: Rule, window: StepWindow) -> TensorHits:
+def _drift(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
     """Compare the histograms of two steps by Wasserstein's metric; see `Histogram.cumulative`."""
     now, elements = window.cumulative(window.now), window.value("count")
     if (elements >= rule["elements_ge"]).any() and np.isnan(now).all():
@@ -132,11 +119,10 @@ def _drift(rule: Rule, window: StepWindow) -> TensorHits:
             f"bounded: they are known to a factor of two, so by {max(moved - 1, 0):.3g} to {moved + 1:.3g}"
         )
 
-    return TensorHits(mask, distance, rule["distance_gt"], describe)
+    yield TensorHits(mask, distance, rule["distance_gt"], describe)
 
 
-@_evaluates("outlier", steps_before=lambda rule: int(rule["history"]), reads_statistic=True)
-def _outlier(rule: Rule, window: StepWindow) -> TensorHits:
+def _outlier(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
     name, above = rule["statistic"], rule["direction"] == "above"
     _refuse_if_cut(window, int(rule["least"]))
     now = window.value(name)
@@ -154,7 +140,7 @@ def _outlier(rule: Rule, window: StepWindow) -> TensorHits:
             + f"z {z[rank, tensor]:.3g}"
         )
 
-    return TensorHits(mask, ratio, rule["ratio_gt"], describe)
+    yield TensorHits(mask, ratio, rule["ratio_gt"], describe, compared=np.isfinite(ratio))
 
 
 def _refuse_if_cut(window: StepWindow, needed: int) -> None:
@@ -187,3 +173,12 @@ def _median_and_z(now: Values, past: Values, comparable: npt.NDArray[np.bool_]) 
         # If it never varied, any change is beyond its spread; the ratio decides.
         z[rows, columns] = np.where(spread > 0, _Z * off / spread, np.sign(off) * np.inf)
     return median, z
+
+
+#: By kind.
+KINDS: Mapping[str, SeriesKind] = {
+    "unchanged": SeriesKind(_unchanged, steps_before=lambda rule: int(rule["steps"]) - 1),
+    "change": SeriesKind(_change, steps_before=lambda rule: int(rule["history"]) + 1),
+    "drift": SeriesKind(_drift, steps_before=lambda _: 1, needs_histograms=True),
+    "outlier": SeriesKind(_outlier, steps_before=lambda rule: int(rule["history"])),
+}

@@ -21,7 +21,7 @@ from workers.rules.values import RuleSet, Scope
 
 BUILTIN = Path(__file__).with_name("builtin.yml")
 #: Raised when the same rules would find something else.
-RULES_VERSION = 2
+RULES_VERSION = 3
 #: So that a wrong file name does not read a dump.
 _MAX_NBYTES = 1024 * 1024
 _MAX_RULES = 1000

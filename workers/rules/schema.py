@@ -328,6 +328,49 @@ class Unchanged(BaseRule):
     elements_ge: Annotated[int, Field(ge=1)] = 1
 
 
+class NotUpdated(BaseRule):
+    """A parameter that stays the same although its gradient is another one in each step, and not zero."""
+
+    kind: Literal["not_updated"]
+    steps: Annotated[int, Field(ge=3, le=32)] = 4
+    """In how many steps it must be the same; twice as many and one if no parameter of the rank moves and
+    steps may be parts of a batch."""
+
+
+class NoGradient(BaseRule):
+    """A parameter that had a gradient in all steps up to one, and none since, although its module runs."""
+
+    kind: Literal["no_gradient"]
+    steps: Annotated[int, Field(ge=1, le=16)] = 2
+    """In how many steps it must have none."""
+
+
+class Accumulated(BaseRule):
+    """A gradient that holds that of the step before, which the optimizer has used."""
+
+    kind: Literal["accumulated"]
+
+
+class Mode(BaseRule):
+    """Dropout or batch normalisation that acts otherwise than in all steps before, in training."""
+
+    kind: Literal["mode"]
+
+
+class Batch(BaseRule):
+    """An input of the model that is one value, that of the step before, or that of another rank.
+
+    As in no step before: a run that uses the same batch in each step is left alone.
+    """
+
+    kind: Literal["batch"]
+    of: tuple[Literal["batch of one value", "batch repeated", "same batch on two ranks"], ...] = (
+        "batch of one value",
+        "batch repeated",
+        "same batch on two ranks",
+    )
+
+
 class Change(BaseRule):
     """Change of a statistic from one step to the next, relative to its value before."""
 
@@ -338,6 +381,12 @@ class Change(BaseRule):
     epsilon: Positive = 1e-9
     before_ge: Number = 0.0
     """Tensors whose statistic had a smaller magnitude are skipped."""
+    times_gt: Annotated[float, Field(allow_inf_nan=False, ge=0)] = 0.0
+    """Fires only if the change is also more than this many times the largest of the steps before."""
+    history: Annotated[int, Field(ge=1, le=64)] = 8
+    """How many steps before are considered for that."""
+    least: Annotated[int, Field(ge=0, le=64)] = 0
+    """How many changes before must be known, at least."""
     elements_ge: Annotated[int, Field(ge=1)] = 1
 
 
@@ -369,6 +418,8 @@ class Outlier(BaseRule):
     """How many steps before are considered."""
     least: Annotated[int, Field(ge=3, le=64)] = 5
     """How many of these must have the tensor, at least."""
+    share_ge: Share = 0.0
+    """Fires only if this share of the chosen tensors of a rank that can be compared fire at once."""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Outlier:

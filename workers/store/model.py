@@ -140,6 +140,12 @@ class Finding(Positional):
     threshold: float
     reason: str
     """A sentence."""
+    cause: str = ""
+    """What is the matter, if values of the run show it or make it likely."""
+    level: str = "open"
+    """How certain the cause is: `shown`, `likely` or `open`."""
+    since: int | None = None
+    """The step in which it began, if that is an earlier one."""
 
     @property
     def order(self) -> tuple[int, int, int, int, str]:

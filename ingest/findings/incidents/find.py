@@ -154,7 +154,7 @@ class _IncidentSearch:
         not_finite = {step for by_step in self._not_finite().values() for step in by_step}
         for run in self._runs(not_finite - explained):
             yield self._of_infinity(run)
-        yield from self._of_rules(explained)
+        yield from _by_cause(self._of_rules(explained))
 
     def _of_rules(self, explained: Container[int]) -> Iterator[Incident]:
         """Yield what other rules saw, of one rank only before NaN and Inf explain it."""
@@ -224,6 +224,7 @@ class _IncidentSearch:
             op_name=where[2],
             occurrence=where[3],
             tensor=tensor,
+            level="open" if answer.how.startswith("came through") else "shown",
             summary=summary_of_origin(answer),
             reason=answer.why.summary if answer.why is not None else "",
             tensors=tensors,
@@ -248,10 +249,14 @@ class _IncidentSearch:
             store=store,
             host=self._host(rank, first.step),
             rank=rank,
-            first_step=first.step,
+            first_step=min(first.step, finding.since)
+            if finding is not None and finding.since is not None
+            else first.step,
             last_step=last.step,
             steps=len(sightings),
             ranks=ranks,
+            cause=finding.cause if finding is not None else "",
+            level=finding.level if finding is not None else "open",
             graph=finding.graph if finding is not None else "",
             tensor=finding.name if finding is not None else "",
             summary=summary_of_rule(rule, first.step, finding),
@@ -314,3 +319,36 @@ class _IncidentSearch:
     def _host(self, rank: int | None, step: int) -> str:
         opened = self.snapshot.step(rank, step) if rank is not None else None
         return opened.commit.record.source.host if opened is not None else ""
+
+
+def _by_cause(found: Iterable[Incident]) -> list[Incident]:
+    """Count under an incident what follows from it: symptoms at its time or just after, the cause again.
+
+    A symptom is an incident of a rule without a cause. What replicas say stands for itself.
+    """
+    kept: list[Incident] = []
+    for incident in sorted(found, key=lambda incident: (incident.first_step, not incident.cause)):
+        place = next((place for place, first in enumerate(kept) if _follows(incident, first)), None)
+        if place is None:
+            kept.append(incident)
+        else:
+            first = kept[place]
+            rules = Counter(first.rules) + Counter(incident.rules)
+            kept[place] = replace(first, rules=dict(rules.most_common()))
+            if incident.cause or not first.cause:  # it goes on; of a cause, what follows does not prolong it
+                kept[place] = replace(
+                    kept[place],
+                    last_step=max(first.last_step, incident.last_step),
+                    steps=first.steps + incident.steps,
+                    tensors=first.tensors + incident.tensors,
+                )
+    return kept
+
+
+def _follows(incident: Incident, first: Incident) -> bool:
+    if {incident.kind, first.kind} != {IncidentKind.RULE} or {*incident.ranks}.isdisjoint(first.ranks):
+        return False
+    if incident.cause:
+        return incident.cause == first.cause
+    is_milder = SEVERITIES.index(incident.severity) <= SEVERITIES.index(first.severity)
+    return is_milder and incident.first_step <= first.last_step + 1

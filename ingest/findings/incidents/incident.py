@@ -70,6 +70,10 @@ class Incident:
     """The tensor that showed it first, as `Tensor.name`; "" if it is not about one."""
     summary: str
     """What happened and where, as one sentence."""
+    cause: str = ""
+    """What is the matter, in the words of the field; "" if it is not known."""
+    level: str = "open"
+    """How certain the cause is: `shown` by values of the run, `likely`, or `open`."""
     reason: str = ""
     """Why, by the definition of the operator: what in its inputs did it; "" if that is not known."""
     tensors: int
@@ -188,7 +192,8 @@ def _lines(incident: Incident) -> Iterator[str]:
         yield f"  {incident.reason}"
     elif incident.origin is not None and incident.origin.why is not None:
         yield f"  {incident.origin.why.first}"
-    yield f"  {_extent(incident)}"
+    cause = incident.cause or ("its cause is not known" if incident.level == "open" else "")
+    yield f"  {_extent(incident)}" + (f"; {incident.level}: {cause}" if cause else "")
     if incident.rules:
         rules = [f"{rule} {count}" for rule, count in incident.rules.items()]
         rest = f", and {len(rules) - _RULES} more" if len(rules) > _RULES else ""

@@ -1,0 +1,326 @@
+"""The kinds of rules that ask whether a step of training did what such a step does.
+
+An optimizer changes what has a gradient; a gradient belongs to one step; dropout and batch normalisation act
+while gradients are computed; each step has a batch of its own. This follows from what is recorded of a
+parameter, its gradient and its module in steps in a row, and needs no threshold. Names pair what belongs
+together; where nothing pairs, these rules say nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.findings.history import StepValues, StepWindow, TrainedParameter, Values
+from ingest.findings.series_kinds import SeriesKind, TensorHits
+from workers.rules.values import Rule
+from workers.store.consolidated.blocks import TensorKey
+
+#: Steps in which something must have been otherwise, so that it counts as a change.
+_LEAST = 3
+#: Steps before that are looked at for such a change.
+_HISTORY = 8
+#: Elements that an input must have: smaller ones may be equal by chance.
+_ELEMENTS = 16
+#: A sum counts if it is at least this share of the sum of magnitudes: then rounding does not decide.
+_SIGNIFICANT = 1e-3
+#: A gradient this much smaller than the largest may be rounding noise, as that of a bias before a norm.
+_NOISE = 1e-5
+#: How near to 1 a ratio of sums must be to be 1, but for rounding.
+_NEAR = 0.01
+
+
+class _Marked:
+    """Tensors of a window as they are found, by rank and place."""
+
+    def __init__(self, window: StepWindow) -> None:
+        self.window = window
+        self.mask = np.zeros((len(window.now.ranks), window.width), bool)
+
+    def mark(self, place: int, ranks: npt.NDArray[np.bool_]) -> None:
+        self.mask[:, place] |= ranks
+
+    def hits(self, cause: str, level: str, since: int, reason: str) -> TensorHits:
+        unknown = np.full(self.mask.shape, np.nan)
+        return TensorHits(self.mask, unknown, np.nan, lambda _rank, _tensor: reason, cause, level, since)
+
+
+def _is_trained(key: TensorKey) -> bool:
+    return key.op_type in ("Parameter", "Gradient") or key.io == "output"
+
+
+def _not_updated(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
+    """Yield parameters that stay the same although the gradient of each step is another one, and not zero.
+
+    If a rank has no parameter that moves, several steps of the dump may be one of the optimizer, in which
+    gradients add up: unless sums show that they do not, twice as many steps and one are needed.
+    """
+    pairs = [pair for pair in window.training.parameters.values() if pair.gradients]
+    gradients = [pair.gradients[-1] for pair in pairs]
+    least = _NOISE * window.value("l2_norm")[:, gradients].max(axis=1, initial=0)
+    moves = np.array([~_same(window, pair.parameter, *window.steps[-2:]) for pair in pairs])
+    is_clear = (moves.any(axis=0) if window.before and pairs else False) | (
+        _carries(window, 0).sum(axis=0) >= 2
+    )
+    found = _Marked(window)
+    for steps, ranks in ((int(rule["steps"]), is_clear), (_passes(rule), ~is_clear)):
+        for pair in pairs if len(window.steps) >= steps else ():
+            found.mark(pair.parameter, ranks & _unmoved(window, pair, steps, least))
+        if found.mask.any():
+            since = window.steps[1 - steps].number
+            reason = f"the same since step {since}, although its gradient is not zero: no update reaches it"
+            yield found.hits("update does not happen", _level(window), since, reason)
+            found = _Marked(window)
+
+
+def _passes(rule: Rule) -> int:
+    """Return in how many steps a parameter must be the same if each may be a part of a batch."""
+    return 2 * int(rule["steps"]) + 1
+
+
+def _unmoved(window: StepWindow, pair: TrainedParameter, steps: int, least: Values) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether a parameter stays the same in these steps though its gradients do not."""
+    chosen = window.steps[-steps:]
+    gradient = pair.gradients[-1]
+    mask = np.ones(len(window.now.ranks), bool)
+    for step, later in pairwise(chosen):
+        norm = window.value("l2_norm", step)[:, gradient]
+        mask &= _same(window, pair.parameter, step, later) & (norm > least) & np.isfinite(norm)
+        mask &= (later is window.now) | ~_same(window, gradient, step, later)
+    return mask
+
+
+def _no_gradient(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
+    """Yield parameters whose module runs, that had a gradient in all steps up to one and in none since."""
+    absent, marked = int(rule["steps"]), _Marked(window)
+    steps = [step for step in window.steps if step is window.now or _has_gradients(window, step).all()]
+    if len(steps) < absent + _LEAST or not _has_gradients(window, window.now).all():
+        return
+    for pair in window.training.parameters.values():
+        if not pair.gradients or not pair.outputs:
+            continue
+        had = np.array([(window.row(step)[:, list(pair.gradients)] >= 0).any(axis=1) for step in steps])
+        ran = np.array([window.row(step)[:, pair.outputs[0]] >= 0 for step in steps[-absent:]])
+        marked.mark(pair.parameter, had[:-absent].all(axis=0) & ~had[-absent:].any(axis=0) & ran.all(axis=0))
+    since = steps[-absent].number
+    reason = f"no gradient since step {since}, although its module runs: it had one in each step before"
+    yield marked.hits("no gradient", "shown", since, reason)
+
+
+def _accumulated(_: Rule, window: StepWindow) -> Iterator[TensorHits]:
+    """Yield gradients that hold those of the step before, although the optimizer has used these.
+
+    The sum of the gradient of a bias is that of the gradient of the output of its module, in the same step.
+    Where it is that and the sum of the step before, in two modules or more, the gradients add up.
+    """
+    if not window.before:
+        return
+    carries = _carries(window, 1)
+    marked, before = _Marked(window), window.before[-1]
+    for (name, pair), ranks in zip(window.training.parameters.items(), carries, strict=True):
+        if ranks.any():
+            moved = ~_same(window, pair.parameter, before, window.now) & (carries.sum(axis=0) >= 2)
+            for parameter in (name, f"{name.removesuffix('bias')}weight"):
+                known = window.training.parameters.get(parameter)
+                if known is not None and known.gradients:
+                    marked.mark(known.gradients[-1], ranks & moved)
+    reason = (
+        f"the gradient holds that of step {before.number}, although the optimizer has used it: the sums of "
+        "the gradients of biases and outputs show it; they are not set to zero between steps"
+    )
+    yield marked.hits("gradients add up over steps", "shown", window.now.number, reason)
+
+
+def _carries(window: StepWindow, share: int) -> npt.NDArray[np.bool_]:
+    """Return (parameter, rank): the gradient holds this share, 0 or 1, of that of the step before.
+
+    All False on a rank where this does not hold of nine tenths of what can be tested.
+    """
+    parameters, ranks = window.training.parameters, len(window.now.ranks)
+    carried = np.full((2, len(parameters), ranks), np.nan)
+    if parameters:
+        sums_before, sums = (_sums(window, step) for step in window.steps[-2:])
+        spread = window.value("l2_norm") * np.sqrt(window.value("count"))
+        for number, (name, pair) in enumerate(parameters.items()):
+            if name.endswith(".bias") and pair.gradients and pair.output_gradients:
+                outputs = list(pair.output_gradients)
+                expected = np.nansum(sums[:, outputs], axis=1)
+                least = _SIGNIFICANT * np.nansum(spread[:, outputs], axis=1)
+                last = _of_last(sums_before, pair.gradients)
+                own = _of_last(sums, pair.gradients)
+                for kind, by_rank in enumerate((expected, np.full(ranks, expected.mean()))):
+                    carried[kind, number] = np.where(
+                        (np.abs(last) > least) & (least > 0), (own - by_rank) / last, np.nan
+                    )
+    holds = np.abs(carried - share) < _NEAR
+    clear = holds.sum(axis=1) >= 0.9 * np.isfinite(carried).sum(axis=1)
+    result: npt.NDArray[np.bool_] = (holds & clear[:, None]).any(axis=0)
+    return result
+
+
+def _sums(window: StepWindow, step: StepValues) -> Values:
+    """Return the sum of the elements of each tensor."""
+    return window.value("mean", step) * window.value("count", step)
+
+
+def _of_last(values: Values, places: tuple[int, ...]) -> Values:
+    """Return by rank the last of these tensors that it has."""
+    last = np.full(len(values), np.nan)
+    for place in places:
+        last = np.where(np.isfinite(values[:, place]), values[:, place], last)
+    return last
+
+
+def _has_mode(key: TensorKey) -> bool:
+    kind = key.op_type.lower()
+    return (
+        kind == "gradient" or "drop" in kind or "norm" in kind or key.op_name.endswith("num_batches_tracked")
+    )
+
+
+def _mode(_: Rule, window: StepWindow) -> Iterator[TensorHits]:
+    """Yield dropout and batch normalisation that act otherwise than in all steps before, in training."""
+    trained = [step for step in window.steps if _has_gradients(window, step).all()]
+    if len(trained) <= _LEAST or trained[-1] is not window.now:
+        return
+    dropped = _Marked(window)
+    for (kind, _path), (inputs, outputs) in window.training.modules.items():
+        if "drop" in kind.lower() and inputs and outputs:
+            same = [
+                (window.digest(step)[:, inputs[0]] == window.digest(step)[:, outputs[0]]).all(axis=1)
+                for step in trained
+            ]
+            dropped.mark(outputs[0], _changed(same))
+    now = window.now.number
+    yield dropped.hits(
+        "mode changed",
+        _level(window),
+        now,
+        f"dropout acts otherwise since step {now} (training or evaluation): its output is its input, "
+        "or no longer is, as it was in all steps before",
+    )
+    tracked = _Marked(window)
+    for name, pair in window.training.parameters.items():
+        if name.endswith("num_batches_tracked") and pair.outputs:
+            moved = [_same(window, pair.parameter, step, later) for step, later in pairwise(trained)]
+            tracked.mark(pair.outputs[0], _changed(moved))
+    since = trained[-2].number
+    reason = f"batch normalisation counts no batch in step {since}, or does again: the mode changed"
+    yield tracked.hits("mode changed", "shown", since, reason)
+
+
+def _changed(states: list[npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether the last state is another one than all before, if these are enough."""
+    if len(states) <= _LEAST:
+        return np.zeros_like(states[0])
+    before = np.array(states[:-1])
+    result: npt.NDArray[np.bool_] = (before == before[0]).all(axis=0) & (states[-1] != before[0])
+    return result
+
+
+def _is_input(key: TensorKey) -> bool:
+    return key.op_type == "Gradient" or (key.io == "input" and key.op_type.startswith("Module."))
+
+
+def _batch(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
+    """Yield inputs of a model that are one value, those of the step before, or those of another rank."""
+    places = _first_inputs(window)
+    counts = window.value("count")[:, places].max(axis=1, initial=0)
+    if not places or not (counts >= _ELEMENTS).any() or len(window.before) < _LEAST:
+        return
+    number = window.now.number
+    is_large = counts >= _ELEMENTS
+    constant, repeated, shared = _Marked(window), _Marked(window), _Marked(window)
+    for place in places:
+        constant.mark(place, _is_constant(window, place))
+    same = [
+        np.array([_same(window, place, step, later) for place in places]).all(axis=0)
+        for step, later in pairwise(window.steps)
+    ]
+    repeated.mark(places[0], same[-1] & ~np.array(same[:-1]).any(axis=0) & is_large)
+    alike = [_equals_another(window.digest(step)[:, places]) for step in window.steps]
+    shared.mark(places[0], alike[-1] & ~np.array(alike[:-1]).any(axis=0) & is_large)
+    for what, marked, level, reason in (
+        ("batch of one value", constant, "shown", "all elements of this input of the model are equal"),
+        (
+            "batch repeated",
+            repeated,
+            _level(window),
+            f"the input of step {window.before[-1].number} again; no earlier step repeats one",
+        ),
+        (
+            "same batch on two ranks",
+            shared,
+            _level(window),
+            "another rank has the same input, as in no step before",
+        ),
+    ):
+        if what in rule["of"]:
+            yield marked.hits(what, level, number, reason)
+
+
+def _first_inputs(window: StepWindow) -> list[int]:
+    """Return the places of the inputs of the module that is called first, which is the model."""
+    row = window.row(window.now)
+    inputs = [
+        (int(row[:, place].max()), call)
+        for call, (places, _) in window.training.modules.items()
+        for place in places
+        if window.keys[place].occurrence == 0 and (row[:, place] >= 0).all()
+    ]
+    if not inputs:
+        return []
+    places, _ = window.training.modules[min(inputs)[1]]
+    return [place for place in places if window.keys[place].occurrence == 0 and (row[:, place] >= 0).all()]
+
+
+def _is_constant(window: StepWindow, place: int) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether an input is one value, and no step before had one or was a mask."""
+    was, is_mask = [], []
+    for step in window.steps:
+        low, high, mean, std = (window.value(name, step)[:, place] for name in ("min", "max", "mean", "std"))
+        was.append(low == high)
+        is_mask.append((low == 0) & (high == 1) & np.isclose(std**2, mean * (1 - mean), rtol=1e-3))
+    before, masks = np.array(was[:-1]), np.array(is_mask[:-1])
+    enough = window.value("count")[:, place] >= _ELEMENTS
+    result: npt.NDArray[np.bool_] = was[-1] & ~before.any(axis=0) & ~masks.any(axis=0) & enough
+    return result
+
+
+def _equals_another(digests: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether another one has the same digests, (rank, tensor, 16)."""
+    flat = digests.reshape(len(digests), -1)
+    return np.array([((flat == own).all(axis=1).sum() > 1) and own.any() for own in flat])
+
+
+def _has_gradients(window: StepWindow, step: StepValues) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether it has any gradient of a parameter in a step."""
+    gradients = [place for pair in window.training.parameters.values() for place in pair.gradients]
+    places = gradients or [place for place, key in enumerate(window.keys) if key.op_type == "Gradient"]
+    has: npt.NDArray[np.bool_] = (window.row(step)[:, places] >= 0).any(axis=1)
+    return has
+
+
+def _same(window: StepWindow, place: int, step: StepValues, later: StepValues) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether a tensor has the same bytes in two steps."""
+    one, other = window.digest(step)[:, place], window.digest(later)[:, place]
+    same: npt.NDArray[np.bool_] = (one == other).all(axis=1) & one.any(axis=1)
+    return same
+
+
+def _level(window: StepWindow) -> str:
+    """Return how certain it is that digests tell equality: those of statistics alone hardly ever fail."""
+    return "shown" if window.now.has_elements else "likely"
+
+
+#: By kind.
+KINDS: Mapping[str, SeriesKind] = {
+    "not_updated": SeriesKind(_not_updated, steps_before=_passes, reads=_is_trained),
+    "no_gradient": SeriesKind(_no_gradient, steps_before=lambda _: _HISTORY, reads=_is_trained),
+    "accumulated": SeriesKind(_accumulated, steps_before=lambda _: 1, reads=_is_trained),
+    "mode": SeriesKind(_mode, steps_before=lambda _: _HISTORY, reads=_has_mode),
+    "batch": SeriesKind(_batch, steps_before=lambda _: _HISTORY, reads=_is_input),
+}
