@@ -185,9 +185,9 @@ def _finding(row: Mapping[str, Any], step: int) -> Finding:
         value=_number(row["value"]),
         threshold=_number(row["threshold"]),
         reason=str(row["reason"]),
-        cause=str(row["cause"]),
-        level=str(row["level"]),
-        since=None if row["since"] is None else int(row["since"]),
+        cause=str(row.get("cause", "")),
+        level=str(row.get("level", "open")),
+        since=None if row.get("since") is None else int(row["since"]),
     )
 
 

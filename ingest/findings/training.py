@@ -61,10 +61,10 @@ def _not_updated(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
     pairs = [pair for pair in window.training.parameters.values() if pair.gradients]
     gradients = [pair.gradients[-1] for pair in pairs]
     least = _NOISE * window.value("l2_norm")[:, gradients].max(axis=1, initial=0)
-    moves = np.array([~_same(window, pair.parameter, *window.steps[-2:]) for pair in pairs])
-    is_clear = (moves.any(axis=0) if window.before and pairs else False) | (
-        _carries(window, 0).sum(axis=0) >= 2
-    )
+    if not window.before or not pairs:
+        return
+    moves = np.array([~_same(window, pair.parameter, *window.steps[-2:]) for pair in pairs]).any(axis=0)
+    is_clear = moves | (_carries(window, 0).sum(axis=0) >= 2)
     found = _Marked(window)
     for steps, ranks in ((int(rule["steps"]), is_clear), (_passes(rule), ~is_clear)):
         for pair in pairs if len(window.steps) >= steps else ():

@@ -114,6 +114,7 @@ def test_the_command_lists_says_what_it_cannot_know_and_names_mistakes(nan: Path
     assert done.stderr.startswith("5 findings: 5 critical; the first 1 shown")
     assert list(rows[0]) == [
         "rule", "severity", "rank", "step", "row", "graph", "name", "value", "threshold", "reason",
+        "cause", "level", "since",
     ]  # fmt: skip
     tried = run("rules", "test", nan, "--rule", "*finite", "--json").json
     assert [rule["rule"] for rule in tried["rules"]] == [

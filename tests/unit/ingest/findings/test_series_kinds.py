@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import ingest
 from ingest.findings.backtest import backtest
 from ingest.findings.history import StepValues, StepWindow
-from ingest.findings.series_kinds import KINDS
+from ingest.findings.series import KINDS
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from tests.rule_sets import only, steps_that_fire
@@ -19,6 +19,7 @@ from workers.arrays.sketches.histogram import Histogram
 from workers.arrays.statistics import RunningStatistics
 from workers.rules.schema import MODELS
 from workers.rules.values import Scope
+from workers.store.consolidated.blocks import TensorKey
 
 
 def test_every_kind_over_several_steps_has_an_evaluator() -> None:
@@ -38,6 +39,9 @@ def test_change_is_relative_to_the_step_before() -> None:
     assert steps_that_fire(values, kind="change", ratio_gt=0.11) == [2, 3, 4]
     assert steps_that_fire(values, kind="change", ratio_gt=0.11, before_ge=0.1) == [2, 3]
     assert steps_that_fire([[1], None, [9]], kind="change", ratio_gt=0.1) == []
+    history = {"kind": "change", "ratio_gt": 0.1, "times_gt": 5, "least": 2}
+    assert steps_that_fire([[1], [1.2], [1.4], [1.6], [1.8], [9]], **history) == [5]
+    assert steps_that_fire([[1], [1.2], [9]], **history) == []
 
 
 def test_drift_is_the_distance_of_two_histograms(made: MadeDump, store: Path) -> None:
@@ -110,11 +114,12 @@ def test_the_z_score_is_that_of_its_definition(history: list[float], now: float)
 
     def step(norm: float) -> StepValues:
         values = {"l2_norm": np.array([[norm]]), "count": np.ones((1, 1))}
-        return StepValues((0,), np.zeros((1, 1), np.int32), values, np.zeros((1, 1, 0), "u1"))
+        return StepValues(0, (0,), np.zeros((1, 1), np.int32), values, np.zeros((1, 1, 16), "u1"))
 
-    window = StepWindow(step(now), [step(norm) for norm in history], 1)
+    key = TensorKey("", "", "Gradient", "x", "output", 0)
+    window = StepWindow(step(now), [step(norm) for norm in history], [key])
     with np.errstate(all="ignore"):
-        hits = KINDS["outlier"].evaluate(rule, window)
+        (hits,) = KINDS["outlier"].evaluate(rule, window)
     logs = np.log2(history)
     median = np.median(logs)
     spread = np.median(np.abs(logs - median))
