@@ -129,7 +129,8 @@ class SeriesRules:
 
     def _findings(self, rule: Rule, window: StepWindow) -> tuple[list[Finding], int]:
         """Return the findings of one rule over several steps: those that are stored, and their number."""
-        findings, total = [], 0
+        findings: list[Finding] = []
+        total = 0
         with np.errstate(all="ignore"):
             for hits in KINDS[rule.kind].evaluate(rule, window):
                 places = self._places(rule, window, hits)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -102,8 +103,12 @@ def _no_gradient(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
     for pair in window.training.parameters.values():
         if not pair.gradients or not pair.outputs:
             continue
-        had = np.array([(window.row(step)[:, list(pair.gradients)] >= 0).any(axis=1) for step in steps])
-        ran = np.array([window.row(step)[:, pair.outputs[0]] >= 0 for step in steps[-absent:]])
+        had: npt.NDArray[Any] = np.array(
+            [(window.row(step)[:, list(pair.gradients)] >= 0).any(axis=1) for step in steps]
+        )
+        ran: npt.NDArray[Any] = np.array(
+            [window.row(step)[:, pair.outputs[0]] >= 0 for step in steps[-absent:]]
+        )
         marked.mark(pair.parameter, had[:-absent].all(axis=0) & ~had[-absent:].any(axis=0) & ran.all(axis=0))
     since = steps[-absent].number
     reason = f"no gradient since step {since}, although its module runs: it had one in each step before"
@@ -279,14 +284,15 @@ def _first_inputs(window: StepWindow) -> list[int]:
 
 def _is_constant(window: StepWindow, place: int) -> npt.NDArray[np.bool_]:
     """Return for each rank whether an input is one value, and no step before had one or was a mask."""
-    was, is_mask = [], []
+    was: list[npt.NDArray[Any]] = []
+    is_mask: list[npt.NDArray[Any]] = []
     for step in window.steps:
         low, high, mean, std = (window.value(name, step)[:, place] for name in ("min", "max", "mean", "std"))
         was.append(low == high)
         is_mask.append((low == 0) & (high == 1) & np.isclose(std**2, mean * (1 - mean), rtol=1e-3))
-    before, masks = np.array(was[:-1]), np.array(is_mask[:-1])
+    before: npt.NDArray[Any] = np.array([was[:-1], is_mask[:-1]])
     enough = window.value("count")[:, place] >= _ELEMENTS
-    result: npt.NDArray[np.bool_] = was[-1] & ~before.any(axis=0) & ~masks.any(axis=0) & enough
+    result: npt.NDArray[np.bool_] = was[-1] & ~before.any(axis=(0, 1)) & enough
     return result
 
 

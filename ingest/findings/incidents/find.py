@@ -224,7 +224,7 @@ class _IncidentSearch:
             op_name=where[2],
             occurrence=where[3],
             tensor=tensor,
-            level="open" if answer.how.startswith("came through") else "shown",
+            level="open" if (answer.how or "").startswith("came through") else "shown",
             summary=summary_of_origin(answer),
             reason=answer.why.summary if answer.why is not None else "",
             tensors=tensors,

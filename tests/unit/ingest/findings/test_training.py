@@ -98,7 +98,7 @@ def test_a_healthy_run_has_no_findings(kind: str, steps: int) -> None:
 @pytest.mark.parametrize("kind", TRAINING)
 def test_steps_that_are_parts_of_a_batch_are_no_fault(kind: str) -> None:
     """Gradients add up over four steps, in which no parameter changes; the model is that of the fourth."""
-    steps = []
+    steps: list[list[Tensors]] = []
     for step in range(STEPS):
         still = {name: values for name, values in healthy(step // 4).items() if "Parameter" in name}
         own = healthy(step)
