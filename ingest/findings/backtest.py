@@ -9,17 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingest.findings.anomalies import beyond_limits, describe_unknown_ranks, of_ranks
-from ingest.findings.necessary_conditions import necessary_condition
 from ingest.findings.series import SeriesRules
 from ingest.findings.stored import generation_of
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice, as_names
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
-from ingest.reader.step import Step
 from ingest.reader.step_tables import read_sketches
-from ingest.reader.tensor_filter import FilterFields
-from workers.errors import DamagedStore
 from workers.rules.load import load_rules, rules_like
 from workers.rules.step import evaluate, needs_sketches
 from workers.rules.values import Rule, RuleSet
@@ -185,41 +181,17 @@ class _RuleTally:
 
 
 def _evaluate_steps(rules: RuleSet, snapshot: Snapshot, tallies: Mapping[str, _RuleTally]) -> Snapshot:
-    """Evaluate the rules that look at one step of one rank; return the steps that can be read.
-
-    Steps in which the consolidated view excludes that any of these rules fires are not read.
-    """
+    """Evaluate the rules that look at one step of one rank; return the steps that can be read."""
     if not rules.step_rules:
         return snapshot.without_damaged()
     asks = needs_sketches(rules)
-
-    def read(step: Step) -> object:
-        return step.tables, read_sketches(step) if asks else None
-
-    possible = _possible(rules, snapshot)
-    try:
-        readable = possible.without_damaged(read)
-    except DamagedStore:  # all of these are damaged; others may be left
-        possible, readable = snapshot, snapshot.without_damaged(read)
+    readable = snapshot.without_damaged(lambda step: (step.tables, read_sketches(step) if asks else None))
     for key in readable.keys:
         step = readable.chosen[key]
-        sketches = read_sketches(step) if asks else None
-        found = evaluate(rules, step.tables, key, sketches)
+        found = evaluate(rules, step.tables, key, read_sketches(step) if asks else None)
         _count(tallies, found, str(key), key.rank, key.step or 0)
         step.forget_tables()
-    damaged = possible.chosen.keys() - readable.chosen.keys()
-    chosen = {key: step for key, step in snapshot.chosen.items() if key not in damaged}
-    return replace(snapshot, chosen=chosen, left_out=readable.left_out)
-
-
-def _possible(rules: RuleSet, snapshot: Snapshot) -> Snapshot:
-    """Return the steps in which one of the rules that look at one step may fire."""
-    conditions = [necessary_condition(rule) for rule in rules.step_rules]
-    if not all(conditions):
-        return snapshot
-    fields: list[FilterFields] = [{"where": condition} for condition in conditions]
-    possible = snapshot.store.possible_steps(list(snapshot.chosen.values()), fields)
-    return replace(snapshot, chosen={step.key: step for step in possible})
+    return readable
 
 
 def _evaluate_series(rules: RuleSet, snapshot: Snapshot, tallies: Mapping[str, _RuleTally]) -> None:

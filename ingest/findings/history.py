@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from ingest.findings.conditions import Mask, fulfilled
+from ingest.reader.block_filter import BlockFilter
 from ingest.reader.catalog import Catalog
 from ingest.reader.snapshot import take_snapshot
 from ingest.reader.step import Step
@@ -24,6 +24,7 @@ from workers.errors import DamagedStore, UsageError
 from workers.store.consolidated.blocks import Block, TensorAxis, TensorKey
 
 Values: TypeAlias = npt.NDArray[np.float64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
 #: A step, and what tells one generation of it from another.
 _Generation: TypeAlias = tuple[int, str]
 
@@ -338,3 +339,14 @@ def _digests(block: Block, places: npt.NDArray[np.int64]) -> npt.NDArray[np.uint
         known = block.statistics[rank, places[place]]
         digest[rank, place] = np.frombuffer(xxhash.xxh3_128_digest(known.tobytes()), np.uint8)
     return digest
+
+
+def fulfilled(conditions: Iterable[str], block: Block, axis: TensorAxis) -> dict[str, Mask | UsageError]:
+    """Evaluate each condition `where` on a step, (rank, tensor), or return why it cannot be evaluated."""
+    masks: dict[str, Mask | UsageError] = {}
+    for text in conditions:
+        try:
+            masks[text] = BlockFilter({"where": text}, axis).mask(block)
+        except UsageError as exc:
+            masks[text] = exc
+    return masks

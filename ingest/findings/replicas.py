@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from ingest.findings.conditions import Tensor, fulfilled, names_of
+import numpy as np
+
+from ingest.findings.history import fulfilled
 from ingest.reader.catalog import Catalog
 from ingest.reader.damage import Damage
 from ingest.reader.ranges import named_ranges
@@ -25,6 +27,9 @@ from workers.store.model import Finding
 if TYPE_CHECKING:
     from ingest.questions.divergence import Divergence
     from ingest.questions.divergence.result import Difference, Missing
+
+Tensor: TypeAlias = tuple[str, str]
+"""Graph and name of a tensor, or of an operator."""
 
 
 def chooses(selector: Selector, key: TensorKey) -> bool:
@@ -132,13 +137,27 @@ def _left_out_of(catalog: Catalog, step: int) -> tuple[str, ...]:
 def _fulfilling(
     catalog: Catalog, step: int, conditions: Collection[str]
 ) -> dict[str, frozenset[Tensor] | UsageError]:
-    """Return the tensors that fulfil each condition in a step, on any rank."""
+    """Return the tensors that fulfil each condition in a step, on any rank, and their operators."""
     statistics = StepStatistics(take_snapshot(catalog, step=step), digests=False)
     masks = fulfilled(conditions, statistics.block(step), statistics.axis)
-    return {
-        condition: mask if isinstance(mask, UsageError) else names_of(mask, statistics.axis)
-        for condition, mask in masks.items()
-    }
+    names: dict[str, frozenset[Tensor] | UsageError] = {}
+    for condition, mask in masks.items():
+        if isinstance(mask, UsageError):
+            names[condition] = mask
+            continue
+        keys = [statistics.axis[place] for place in np.flatnonzero(mask.any(axis=0)).tolist()]
+        of_operators = [
+            f"{key.op_type}.{key.op_name}" + f"#{key.occurrence}" * bool(key.occurrence) for key in keys
+        ]
+        graphs = [key.graph for key in keys]
+        names[condition] = frozenset(zip(graphs * 2, [key.name for key in keys] + of_operators, strict=True))
+    return names
+
+
+def _names_of(key: TensorKey) -> tuple[str, str]:
+    """Return the name of a tensor, and of its operator as `divergence` names one that is missing."""
+    operator = f"{key.op_type}.{key.op_name}" + (f"#{key.occurrence}" if key.occurrence else "")
+    return key.name, operator
 
 
 def _divergence(rule: Rule, answer: Divergence, step: int) -> Iterator[Finding]:

@@ -6,19 +6,18 @@ If a step has a value that is not finite, or a tensor is absent, rules say nothi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from ingest.findings import series_kinds, training
-from ingest.findings.conditions import conditions_of
 from ingest.findings.history import History, StepWindow
 from ingest.findings.replicas import ComparedReplicas, chooses
 from ingest.findings.series_kinds import TensorHits
 from ingest.questions.divergence.expectations import AGREED_BEFORE
 from ingest.reader.catalog import Catalog
-from workers.errors import DamagedStore, UsageError
+from workers.errors import DamagedStore
 from workers.rules.values import Rule, RuleSet, Scope, evaluated, why_failed
 from workers.store.consolidated.blocks import TensorKey
 from workers.store.model import Evaluated, Finding
@@ -34,20 +33,6 @@ class StepFindings:
     result: Evaluated
     not_evaluated: tuple[str, ...] = ()
     """Steps of single ranks that were left out, and why."""
-
-
-@dataclass(slots=True)
-class _StepTally:
-    """What the rules of a set have found in one step so far."""
-
-    findings: list[list[Finding]] = field(default_factory=list)
-    totals: dict[str, int] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
-
-    def add(self, rule: Rule, findings: list[Finding], total: int) -> None:
-        if total:
-            self.findings.append(findings)
-            self.totals[rule.name] = total
 
 
 class SeriesRules:
@@ -69,7 +54,7 @@ class SeriesRules:
             self._is_chosen,
             needs_histograms=any(kind.needs_histograms for kind, _ in kinds),
             steps_before=max((kind.steps_before(rule) for kind, rule in kinds), default=1),
-            conditions=conditions_of(self._over_steps),
+            conditions=frozenset(rule.where for rule in self._over_steps if rule.where),
         )
         self._masks: dict[str, list[bool]] = {}
         """By rule, over the axis of the history: whether the rule is about a tensor."""
@@ -88,44 +73,40 @@ class SeriesRules:
         Raises:
             StoreUnavailable: the store did not answer; try again.
         """
-        tally = _StepTally()
+        found: list[list[Finding]] = []
+        totals: dict[str, int] = {}
+        failed: dict[str, str] = {}
+        left_out: tuple[str, ...] = ()
+        window: StepWindow | None = None
+        compared = ComparedReplicas()
         if self._over_steps:
             try:
                 window = self._history.window(catalog, step, before, generation)
             except DamagedStore as exc:
-                tally.failed.update((rule.name, exc.message) for rule in self._over_steps)
-            else:
-                for rule in self._over_steps:
-                    self._try(tally, rule, window)
-        left_out: tuple[str, ...] = ()
+                failed |= dict.fromkeys((rule.name for rule in self._over_steps), exc.message)
         if self._over_ranks:
-            conditions = conditions_of(self._over_ranks)
+            conditions = frozenset(rule.where for rule in self._over_ranks if rule.where)
             compared = ComparedReplicas.of(catalog, step, sorted(before)[-AGREED_BEFORE:], conditions)
             left_out = compared.left_out
-            self._compare(tally, compared, step)
-        result = evaluated(self.rules, tally.findings, tally.totals, tally.failed)
-        return StepFindings(step, result, left_out)
-
-    def _compare(self, tally: _StepTally, compared: ComparedReplicas, step: int) -> None:
-        """Evaluate the rules that compare ranks."""
-        for rule in self._over_ranks:
             if compared.failed:
-                tally.failed[rule.name] = compared.failed
+                failed |= dict.fromkeys((rule.name for rule in self._over_ranks), compared.failed)
+        for rule in (*self._over_steps, *self._over_ranks):
+            if rule.name in failed:
                 continue
             try:
-                findings = list(compared.findings(rule, step))
-            except UsageError as exc:
-                tally.failed[rule.name] = exc.message
-            else:
-                tally.add(rule, findings[: rule.limit], len(findings))
-
-    def _try(self, tally: _StepTally, rule: Rule, window: StepWindow) -> None:
-        try:
-            findings, total = self._findings(rule, window)
-        except Exception as exc:  # noqa: BLE001  (the cubes must not wait for what a rule stumbles over)
-            tally.failed[rule.name] = why_failed(exc)
-        else:
-            tally.add(rule, findings, total)
+                if rule.scope is Scope.RANKS:
+                    whole = list(compared.findings(rule, step))
+                    findings, total = whole[: rule.limit], len(whole)
+                else:
+                    assert window is not None  # noqa: S101  (for mypy: else all these rules failed)
+                    findings, total = self._findings(rule, window)
+            except Exception as exc:  # noqa: BLE001  (the cubes must not wait for what a rule stumbles over)
+                failed[rule.name] = why_failed(exc)
+                continue
+            if total:
+                found.append(findings)
+                totals[rule.name] = total
+        return StepFindings(step, evaluated(self.rules, found, totals, failed), left_out)
 
     def _findings(self, rule: Rule, window: StepWindow) -> tuple[list[Finding], int]:
         """Return the findings of one rule over several steps: those that are stored, and their number."""
