@@ -8,9 +8,9 @@ together; where nothing pairs, these rules say nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from ingest.findings.series_kinds import SeriesKind, TensorHits
 from workers.rules.values import Rule
 from workers.store.consolidated.blocks import TensorKey
 
+_Bytes: TypeAlias = npt.NDArray[np.uint8]
 #: Steps in which something must have been otherwise, so that it counts as a change.
 _LEAST = 3
 #: Steps before that are looked at for such a change.
@@ -194,9 +195,9 @@ def _mode(_: Rule, window: StepWindow) -> Iterator[TensorHits]:
     dropped = _Marked(window)
     for (kind, _path), (inputs, outputs) in window.training.modules.items():
         if "drop" in kind.lower() and inputs and outputs:
+            calls = list(zip(inputs, outputs, strict=False))
             same = [
-                (window.digest(step)[:, inputs[0]] == window.digest(step)[:, outputs[0]]).all(axis=1)
-                for step in trained
+                np.logical_and.reduce([_is_same(window, step, *call) for call in calls]) for step in trained
             ]
             dropped.mark(outputs[0], _changed(same))
     now = window.now.number
@@ -217,6 +218,13 @@ def _mode(_: Rule, window: StepWindow) -> Iterator[TensorHits]:
     yield tracked.hits("mode changed", "shown", since, reason)
 
 
+def _is_same(window: StepWindow, step: StepValues, one: int, other: int) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether two tensors have the same bytes in a step, or both are absent."""
+    digest = window.digest(step)
+    same: npt.NDArray[np.bool_] = (digest[:, one] == digest[:, other]).all(axis=1)
+    return same
+
+
 def _changed(states: list[npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_]:
     """Return for each rank whether the last state is another one than all before, if these are enough."""
     if len(states) <= _LEAST:
@@ -231,55 +239,69 @@ def _is_input(key: TensorKey) -> bool:
 
 
 def _batch(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
-    """Yield inputs of a model that are one value, those of the step before, or those of another rank."""
-    places = _first_inputs(window)
-    counts = window.value("count")[:, places].max(axis=1, initial=0)
-    if not places or not (counts >= _ELEMENTS).any() or len(window.before) < _LEAST:
+    """Yield inputs of a model that are one value, those of the step before, or those of another rank.
+
+    Of a step that calls the model several times, in validation or for parts of a batch, all calls count.
+    """
+    calls = _calls_of_model(window)
+    if not calls or len(window.before) < _LEAST:
         return
-    number = window.now.number
-    is_large = counts >= _ELEMENTS
+    number, level, first = window.now.number, _level(window), calls[-1][0]
+    is_large = window.value("count")[:, calls[-1]].max(axis=1) >= _ELEMENTS
     constant, repeated, shared = _Marked(window), _Marked(window), _Marked(window)
-    for place in places:
+    for place in (place for places in calls for place in places):
         constant.mark(place, _is_constant(window, place))
-    same = [
-        np.array([_same(window, place, step, later) for place in places]).all(axis=0)
-        for step, later in pairwise(window.steps)
+    fed = [
+        [window.digest(step)[:, places].reshape(len(is_large), -1) for places in calls]
+        for step in window.steps
     ]
-    repeated.mark(places[0], same[-1] & ~np.array(same[:-1]).any(axis=0) & is_large)
-    alike = [_equals_another(window.digest(step)[:, places]) for step in window.steps]
-    shared.mark(places[0], alike[-1] & ~np.array(alike[:-1]).any(axis=0) & is_large)
-    for what, marked, level, reason in (
+    again = [_are_in(later, batches) for batches, later in pairwise(fed)]
+    repeated.mark(first, again[-1] & ~np.logical_or.reduce(again[:-1]) & is_large)
+    alike = [_are_of_another_rank(batches) for batches in fed]
+    shared.mark(first, alike[-1] & ~np.logical_or.reduce(alike[:-1]) & is_large)
+    of_before = f"the input of step {window.before[-1].number} again; no earlier step repeats one"
+    for what, marked, certain, reason in (
         ("batch of one value", constant, "shown", "all elements of this input of the model are equal"),
-        (
-            "batch repeated",
-            repeated,
-            _level(window),
-            f"the input of step {window.before[-1].number} again; no earlier step repeats one",
-        ),
-        (
-            "same batch on two ranks",
-            shared,
-            _level(window),
-            "another rank has the same input, as in no step before",
-        ),
+        ("batch repeated", repeated, level, of_before),
+        ("same batch on two ranks", shared, level, "another rank has the same input, as in no step before"),
     ):
         if what in rule["of"]:
-            yield marked.hits(what, level, number, reason)
+            yield marked.hits(what, certain, number, reason)
 
 
-def _first_inputs(window: StepWindow) -> list[int]:
-    """Return the places of the inputs of the module that is called first, which is the model."""
+def _calls_of_model(window: StepWindow) -> list[list[int]]:
+    """Return for each call of the model, which is the module that is called first, where its inputs are."""
     row = window.row(window.now)
+    present = (row >= 0).all(axis=0)
     inputs = [
         (int(row[:, place].max()), call)
         for call, (places, _) in window.training.modules.items()
         for place in places
-        if window.keys[place].occurrence == 0 and (row[:, place] >= 0).all()
+        if present[place]
     ]
-    if not inputs:
-        return []
-    places, _ = window.training.modules[min(inputs)[1]]
-    return [place for place in places if window.keys[place].occurrence == 0 and (row[:, place] >= 0).all()]
+    calls: dict[int, list[int]] = {}
+    for place in window.training.modules[min(inputs)[1]][0] if inputs else ():
+        if present[place]:
+            calls.setdefault(window.keys[place].occurrence, []).append(place)
+    return [calls[number] for number in sorted(calls)]
+
+
+def _are_in(batches: Sequence[_Bytes], before: Sequence[_Bytes]) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether all these batches are among those before."""
+    known = [
+        np.logical_or.reduce([(batch == other).all(axis=1) for other in before if other.shape == batch.shape])
+        for batch in batches
+        if batch.any()
+    ]
+    return np.logical_and.reduce(known) if known else np.zeros(len(batches[0]), bool)
+
+
+def _are_of_another_rank(batches: Sequence[_Bytes]) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether all its batches are those of another one."""
+    known = [
+        np.array([(batch == own).all(axis=1).sum() > 1 for own in batch]) for batch in batches if batch.any()
+    ]
+    return np.logical_and.reduce(known) if known else np.zeros(len(batches[0]), bool)
 
 
 def _is_constant(window: StepWindow, place: int) -> npt.NDArray[np.bool_]:
@@ -294,12 +316,6 @@ def _is_constant(window: StepWindow, place: int) -> npt.NDArray[np.bool_]:
     enough = window.value("count")[:, place] >= _ELEMENTS
     result: npt.NDArray[np.bool_] = was[-1] & ~before.any(axis=(0, 1)) & enough
     return result
-
-
-def _equals_another(digests: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-    """Return for each rank whether another one has the same digests, (rank, tensor, 16)."""
-    flat = digests.reshape(len(digests), -1)
-    return np.array([((flat == own).all(axis=1).sum() > 1) and own.any() for own in flat])
 
 
 def _has_gradients(window: StepWindow, step: StepValues) -> npt.NDArray[np.bool_]:

@@ -54,10 +54,11 @@ def window(steps: Sequence[Sequence[Tensors]]) -> StepWindow:
     """Return a window of steps, each with the tensors of every rank."""
     names = list(dict.fromkeys(name for ranks in steps for tensors in ranks for name in tensors))
     keys = []
-    for name in names:
+    for whole in names:
+        name, _, occurrence = whole.partition("#")
         kind, *path, io, slot = name.split(".")
         kind = f"{kind}.{path.pop(0)}" if kind == "Module" else kind
-        keys.append(TensorKey("", "", kind, ".".join(path), io, int(slot)))
+        keys.append(TensorKey("", "", kind, ".".join(path), io, int(slot), int(occurrence or 0)))
     values = []
     for number, ranks in enumerate(steps):
         shape = (len(ranks), len(names))
@@ -108,6 +109,24 @@ def test_steps_that_are_parts_of_a_batch_are_no_fault(kind: str) -> None:
                     own[name] = own[name] + steps[-1][0][name]
         own["Parameter.bn.num_batches_tracked.output.0"] = np.array([step])
         steps.append([own | still | {"Parameter.bn.num_batches_tracked.output.0": np.array([step])}])
+        assert not told(steps, kind)
+
+
+@pytest.mark.parametrize("kind", TRAINING)
+def test_validation_in_a_step_is_no_fault(kind: str) -> None:
+    """Before each third step, the model is called in evaluation mode with the batch of the step before."""
+    steps: list[list[Tensors]] = []
+    for step in range(STEPS):
+        own = healthy(step)
+        if step % 3 == 2:
+            called = (
+                "Module.Net.model.input.0",
+                "Module.Dropout.drop.input.0",
+                "Module.Dropout.drop.output.0",
+            )
+            own |= {f"{name}#1": own[name] for name in called}
+            own |= {called[0]: steps[-1][0][called[0]], called[2]: own[called[1]]}
+        steps.append([own])
         assert not told(steps, kind)
 
 
