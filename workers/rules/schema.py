@@ -351,13 +351,13 @@ class Accumulated(BaseRule):
     kind: Literal["accumulated"]
 
 
-class Mode(BaseRule):
+class ModeChanged(BaseRule):
     """Dropout or batch normalisation that acts otherwise than in all steps before, in training."""
 
     kind: Literal["mode"]
 
 
-class Batch(BaseRule):
+class BadBatch(BaseRule):
     """An input of the model that is one value, that of the step before, or that of another rank.
 
     As in no step before: a run that uses the same batch in each step is left alone.
