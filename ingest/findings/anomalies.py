@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ingest.findings.severities import at_least
@@ -102,112 +102,79 @@ def anomalies(
     Raises:
         UsageError: a rank, a step or a rule does not exist, or the severity is not one of these.
     """
-    severe = at_least(severity)
-    listing = _CollectedFindings()
-    listing.collect(store.reopened(), rank, step)
-    return listing.chosen(store.url, rule, severe)
+    severe, catalog = at_least(severity), store.reopened()
+    damages: list[Damage] = []
+    steps = [one for one in catalog.select(rank, step, damages=damages) if one.key.step is not None]
+    known = _Known([f"{damage.key}: {damage.reason}" for damage in damages])
+    without_rules = [chosen.key for chosen in steps if not known.add_step(chosen)]
+    numbers = sorted({chosen.key.step for chosen in steps if chosen.key.step is not None})
+    documents = read_series(catalog.objects, numbers, known.damaged)
+    ranks = None if rank is None else {chosen.key.rank for chosen in steps}
+    for document in documents.values():
+        known.add_document(document, ranks)
+    without_series = [number for number in numbers if number not in documents]
+    names = {name for name, _ in known.totals}
+    if rule is not None:
+        names = rules_like(as_names(rule), sorted({*names, *(one.name for one in load_rules().rules)}))
+    totals, severities = Counter[str](), dict[str, str]()
+    for name, worse in sorted(known.totals, key=lambda pair: SEVERITIES.index(pair[1])):
+        if name in names and worse in severe:
+            totals[name] += known.totals[name, worse]
+            severities[name] = worse
+    findings = [one for one in known.findings if one.rule in names and one.severity in severe]
+    return Anomalies(
+        store.url,
+        tuple(sorted(findings, key=lambda finding: finding.order)),
+        dict(totals.most_common()),
+        severities,
+        (*_describe_not_evaluated(without_rules, without_series), *known.failures, *known.damaged),
+        tuple(known.damaged),
+    )
 
 
-class _CollectedFindings:
-    """The findings of some steps, as they are collected from the store."""
+@dataclass(slots=True)
+class _Known:
+    """The findings of some steps, as they are read from the store."""
 
-    def __init__(self) -> None:
-        self._findings: list[Finding] = []
-        self._totals: Counter[tuple[str, str]] = Counter()
-        """By rule and severity, which may be another one in later steps."""
-        self._not_evaluated: list[str] = []
-        self._damaged: list[str] = []
+    damaged: list[str]
+    findings: list[Finding] = field(default_factory=list)
+    totals: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By rule and severity, which may be another one in later steps."""
+    failures: list[str] = field(default_factory=list)
 
-    def collect(self, catalog: Catalog, rank: Choice, step: Choice) -> None:
-        """Collect the findings of each step and rank, then those over several steps and ranks."""
-        damages: list[Damage] = []
-        steps = [
-            chosen for chosen in catalog.select(rank, step, damages=damages) if chosen.key.step is not None
-        ]
-        self._damaged = [f"{damage.key}: {damage.reason}" for damage in damages]
-        failures: list[str] = []
-        without_rules: list[StepKey] = []
-        for chosen in steps:
-            self._collect_step(chosen, without_rules, failures)
-        numbers = sorted({chosen.key.step for chosen in steps if chosen.key.step is not None})
-        damaged_documents: list[str] = []
-        documents = read_series(catalog.objects, numbers, damaged_documents)
-        ranks = None if rank is None else {chosen.key.rank for chosen in steps}
-        for document in documents.values():
-            self._collect_document(document, ranks, failures)
-        without_series = [number for number in numbers if number not in documents]
-        self._not_evaluated = [
-            *_describe_not_evaluated(without_rules, without_series),
-            *failures,
-        ]
-        self._damaged += damaged_documents
-
-    def _collect_step(self, step: Step, without_rules: list[StepKey], failures: list[str]) -> None:
-        """Collect the findings of one step of one rank, or why they are not known."""
-        summary = step.commit.summary
+    def add_step(self, step: Step) -> bool:
+        """Add the findings of one step of one rank; return False if no rules were evaluated."""
         try:
             findings = findings_of(step)
         except DamagedStore as exc:
-            self._damaged.append(exc.message)
-            return
-        if findings is None:
-            without_rules.append(step.key)
-            return
-        self._add(findings, summary.findings)
-        failures += [f"{step.key}: rule {name}: {reason}" for name, reason in summary.failed_rules.items()]
+            self.damaged.append(exc.message)
+            return True
+        summary = step.commit.summary
+        if findings is not None:
+            self._add(findings, summary.findings)
+            self.failures += [f"{step.key}: rule {name}: {why}" for name, why in summary.failed_rules.items()]
+        return findings is not None
 
-    def _collect_document(
-        self, document: SeriesDocument, ranks: set[int] | None, failures: list[str]
-    ) -> None:
-        """Collect the findings of one step over several steps or ranks."""
+    def add_document(self, document: SeriesDocument, ranks: set[int] | None) -> None:
+        """Add the findings of one step over several steps or ranks."""
+        where = f"step {document.step}"
         if ranks is None:
             self._add(document.findings, document.totals)
         else:
             chosen = of_ranks(document.findings, ranks)
             self._add(chosen, Counter(finding.rule for finding in chosen))
-            failures += [
-                f"step {document.step}: rule {rule}: {describe_unknown_ranks(count)}"
+            self.failures += [
+                f"{where}: rule {rule}: {describe_unknown_ranks(count)}"
                 for rule, count in beyond_limits(document.findings, document.totals).items()
             ]
-        failures += [f"step {document.step}: rule {name}: {why}" for name, why in document.failed.items()]
-        failures += [f"{step}; not compared" for step in document.not_evaluated]
+        self.failures += [f"{where}: rule {name}: {why}" for name, why in document.failed.items()]
+        self.failures += [f"{step}; not compared" for step in document.not_evaluated]
 
     def _add(self, findings: Sequence[Finding], totals: Mapping[str, int]) -> None:
-        """Add what one evaluation of a rule set found."""
         severities = {finding.rule: finding.severity for finding in findings}
-        self._findings += findings
-        self._totals.update(
-            {(rule, severities[rule]): count for rule, count in totals.items() if rule in severities}
-        )
-
-    def _names(self, rule: str | Sequence[str] | None) -> set[str]:
-        """Return the names of some rules, those that found something or are built in."""
-        names = {name for name, _ in self._totals}
-        if rule is None:
-            return names
-        return rules_like(as_names(rule), sorted({*names, *(known.name for known in load_rules().rules)}))
-
-    def chosen(self, store: str, rule: str | Sequence[str] | None, severe: Container[str]) -> Anomalies:
-        """Return the findings of some rules, of some severities.
-
-        Raises:
-            UsageError: a rule does not exist.
-        """
-        names = self._names(rule)
-        findings = [known for known in self._findings if known.rule in names and known.severity in severe]
-        totals, severities = Counter[str](), dict[str, str]()
-        for name, severity in sorted(self._totals, key=lambda pair: SEVERITIES.index(pair[1])):
-            if name in names and severity in severe:
-                totals[name] += self._totals[name, severity]
-                severities[name] = severity
-        return Anomalies(
-            store,
-            tuple(sorted(findings, key=lambda finding: finding.order)),
-            dict(totals.most_common()),
-            severities,
-            (*self._not_evaluated, *self._damaged),
-            tuple(self._damaged),
-        )
+        self.findings += findings
+        for rule in totals.keys() & severities.keys():
+            self.totals[rule, severities[rule]] += totals[rule]
 
 
 def of_ranks(findings: Iterable[Finding], ranks: Iterable[int]) -> tuple[Finding, ...]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
+import msgspec
 import xxhash
 
 from ingest.findings.series import StepFindings
@@ -31,7 +32,15 @@ from workers.store.strict_json import finite_or_none
 SERIES = "findings"
 _AT_ONCE = 256
 #: What a document raises that is not one of these.
-_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+_DAMAGE = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    msgspec.ValidationError,
+)
 
 #: Step, generation and rule set.
 _Name: TypeAlias = tuple[int, str, str]
@@ -171,25 +180,9 @@ def _parsed(data: bytes, step: int, generation: str, rules: str) -> SeriesDocume
 
 
 def _finding(row: Mapping[str, Any], step: int) -> Finding:
-    if row["severity"] not in SEVERITIES:
-        message = f"{row['severity']!r} is not a severity"
+    numbers = {name: math.nan if row[name] is None else row[name] for name in ("value", "threshold")}
+    finding = msgspec.convert({**row, **numbers, "step": step}, Finding)
+    if finding.severity not in SEVERITIES:
+        message = f"{finding.severity!r} is not a severity"
         raise ValueError(message)
-    return Finding(
-        rule=str(row["rule"]),
-        severity=str(row["severity"]),
-        rank=None if row["rank"] is None else int(row["rank"]),
-        step=step,
-        row=int(row["row"]),
-        graph=str(row["graph"]),
-        name=str(row["name"]),
-        value=_number(row["value"]),
-        threshold=_number(row["threshold"]),
-        reason=str(row["reason"]),
-        cause=str(row.get("cause", "")),
-        level=str(row.get("level", "open")),
-        since=None if row.get("since") is None else int(row["since"]),
-    )
-
-
-def _number(value: Any) -> float:
-    return math.nan if value is None else float(value)
+    return finding

@@ -17,16 +17,16 @@ from itertools import takewhile
 
 from ingest.findings.incidents.incident import Incident, IncidentKind, Incidents, incident_id
 from ingest.findings.incidents.sightings import Sighting, Sightings, runs, worst_of
-from ingest.findings.incidents.wording import summary_of_origin, summary_of_rule
 from ingest.findings.severities import at_least
 from ingest.questions.origin import OriginAnswer
 from ingest.questions.origin import origin as find_origin
 from ingest.questions.origin.episodes import Episode, episodes_of
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
+from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from workers.errors import DamagedStore, UsageError
-from workers.store.model import SEVERITIES
+from workers.store.model import SEVERITIES, Finding
 
 _CRITICAL = SEVERITIES[-1]
 #: Kinds of rules over several ranks: what they find is not a consequence of a NaN on one rank.
@@ -352,3 +352,27 @@ def _follows(incident: Incident, first: Incident) -> bool:
         return incident.cause == first.cause
     is_milder = SEVERITIES.index(incident.severity) <= SEVERITIES.index(first.severity)
     return is_milder and incident.first_step <= first.last_step + 1
+
+
+def summary_of_origin(answer: OriginAnswer) -> str:
+    """Summarize an origin: what began where, how far it spread in that step. Without a full stop."""
+    operator = f"{answer.op_type} ({answer.op_name})" if answer.op_name else "an operator that was not dumped"
+    place = f"on rank {answer.rank}, step {answer.step}"
+    ranks = answer.spread.ranks
+    reached = f"; it reached ranks {format_ranges(ranks)}" if len(ranks) > 1 else ""
+    if answer.how == "recorded":
+        return f"overflow recorded in {operator} {place}{reached}"
+    if answer.came_in is not None:
+        return f"{answer.what} came in with {answer.came_in} {place}{reached}"
+    if answer.how == "born":
+        return f"{answer.what} born in {operator} {place}{reached}"
+    return f"{answer.what} came through {operator} {place}{reached}"
+
+
+def summary_of_rule(rule: str, step: int, finding: Finding | None) -> str:
+    """Summarize the first finding of a rule, without a full stop."""
+    if finding is None:
+        return f"{rule} in step {step}"
+    where = f" on rank {finding.rank}" if finding.rank is not None else ""
+    name = f"{finding.name}: " if finding.name else ""
+    return f"{rule}{where}, step {step}: {name}{finding.reason}".rstrip(".")

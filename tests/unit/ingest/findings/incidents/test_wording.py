@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ingest.findings.incidents.wording import summary_of_origin, summary_of_rule
+from ingest.findings.incidents.find import summary_of_origin, summary_of_rule
 from ingest.questions.origin.answer import OriginAnswer, OriginSpread
 from workers.store.model import Finding
 
