@@ -105,7 +105,7 @@ def anomalies(
     severe, catalog = at_least(severity), store.reopened()
     damages: list[Damage] = []
     steps = [one for one in catalog.select(rank, step, damages=damages) if one.key.step is not None]
-    known = _Known([f"{damage.key}: {damage.reason}" for damage in damages])
+    known = _CollectedFindings([f"{damage.key}: {damage.reason}" for damage in damages])
     without_rules = [chosen.key for chosen in steps if not known.add_step(chosen)]
     numbers = sorted({chosen.key.step for chosen in steps if chosen.key.step is not None})
     documents = read_series(catalog.objects, numbers, known.damaged)
@@ -133,7 +133,7 @@ def anomalies(
 
 
 @dataclass(slots=True)
-class _Known:
+class _CollectedFindings:
     """The findings of some steps, as they are read from the store."""
 
     damaged: list[str]
