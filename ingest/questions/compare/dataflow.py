@@ -85,18 +85,16 @@ class Dataflow:
         An output is computed of the inputs of its operator, and of the parameters of a module and of those in
         it. The gradient of a parameter is computed of the gradient of what its module returned.
         """
-        key = self.keys[number]
+        key, name = self.keys[number], self.names[number]
         if is_parameter(key.op_type) or is_input(key.io):
             return None
-        if is_gradient(self.names[number]):
-            if not is_parameter_gradient(self.names[number]):
-                return None
-            module = key.op_name.rpartition(".")[0]
-            return [n for n in self._gradients_of_outputs.get(module, ()) if n in known] or None
+        if is_gradient(name):
+            module = key.op_name.rpartition(".")[0] if is_parameter_gradient(name) else ""
+            return list(filter(known.__contains__, self._gradients_of_outputs.get(module, ()))) or None
         inputs = self._inputs.get(key.operator)
         if not inputs or any(n not in known for n in inputs):
             return None
-        return inputs + [n for n in self._parameters_below(key.op_name) if n in known]
+        return [*inputs, *filter(known.__contains__, self._parameters.get(key.op_name, ()))]
 
     def may_be_unread(self, number: int) -> bool:
         """Return whether an operator returned a tensor that none is known to have read as it was dumped."""
@@ -146,9 +144,6 @@ class Dataflow:
                 for length in range(1, len(parts)):
                     parameters[".".join(parts[:length])].append(number)
         return parameters
-
-    def _parameters_below(self, module: str) -> list[int]:
-        return self._parameters.get(module, [])
 
     @cached_property
     def _gradients_of_outputs(self) -> dict[str, list[int]]:

@@ -7,7 +7,7 @@ that. So a changed learning rate changes the dumped weight, which comes before i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
@@ -39,11 +39,9 @@ def first_difference(
         StoreError: a store cannot be reached.
         DumpError: a file of a dump changed, or cannot be read.
     """
-    different = [tensor for tensor in tensors if tensor.verdict in _BAD]
-    if not different:
+    first = first_unexplained(tensors)
+    if first is None:
         return None
-    grown = [tensor for tensor in different if tensor.bound is None or not tensor.bound.explained]
-    first = min(grown or different, key=lambda tensor: tensor.number)
     compared = _by_number(tensors)
     inputs = _inputs(a, first.number)
     in_place = _written_in_place(a, inputs)
@@ -66,6 +64,13 @@ def first_difference(
     if is_input(first.io) and order:
         first = compared[order[0]]
     return FirstDifference(first, tuple(answers))
+
+
+def first_unexplained(tensors: Iterable[ComparedTensor]) -> ComparedTensor | None:
+    """Return the first tensor that differs and that nothing executed before explains; else any first one."""
+    different = [tensor for tensor in tensors if tensor.verdict in _BAD]
+    grown = [tensor for tensor in different if tensor.bound is None or not tensor.bound.explained]
+    return min(grown or different, key=lambda tensor: tensor.number, default=None)
 
 
 def _by_number(tensors: Sequence[ComparedTensor]) -> dict[int, ComparedTensor]:

@@ -49,6 +49,8 @@ _MOVES = 4.0
 #: The most elements of a parameter that are read to explain how it moved, and the most parameters of a step.
 _MOST_ELEMENTS, _MOST_PARAMETERS = 1 << 26, 256
 
+#: The tensors that show how a parameter moved: it, its last value and its gradient, each on two sides.
+_OF_AN_UPDATE = 6
 #: Equal steps in which calls are counted: the others would show the same.
 _EQUAL_STEPS = 3
 #: Verdicts on tensors whose differences do not count as what others read.
@@ -103,7 +105,7 @@ class Judgement(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Calls:
+class _CallsWithSameBytes:
     """Calls that read the same bytes on both sides."""
 
     equal: int = 0
@@ -140,14 +142,16 @@ class _Step(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Known:
+class _SeenSoFar:
     """What the steps so far have shown."""
 
     healthy: float = 0.0
     """The largest difference of a tensor within its limits."""
     coarsest: float = 0.0
     """The largest fixed limit: what is computed from bfloat16 is as coarse."""
-    calls: defaultdict[object, _Calls] = field(default_factory=lambda: defaultdict(_Calls))
+    calls: defaultdict[object, _CallsWithSameBytes] = field(
+        default_factory=lambda: defaultdict(_CallsWithSameBytes)
+    )
     """By kind, shape and types of elements of what they returned; those of all under None."""
     is_apart: bool = False
     """Whether anything differed in the steps before."""
@@ -163,7 +167,7 @@ class Judge:
     """Judges the steps of one rank of A against one of B, or of all of both, one after the other."""
 
     def __init__(self) -> None:
-        self._known = _Known()
+        self._known = _SeenSoFar()
         self._steps = 0
 
     def judge(self, tensors: Sequence[Measured], flow: Dataflow, elements: Elements) -> dict[int, Judgement]:
@@ -190,7 +194,7 @@ class _StepJudge:
     """Judges one step."""
 
     def __init__(
-        self, known: _Known, tensors: Sequence[Measured], flow: Dataflow, elements: Elements
+        self, known: _SeenSoFar, tensors: Sequence[Measured], flow: Dataflow, elements: Elements
     ) -> None:
         self._known, self._flow, self._elements = known, flow, elements
         self._tensors = {tensor.number: tensor for tensor in tensors}
@@ -279,15 +283,15 @@ class _StepJudge:
         flow, known, name = self._flow, self._known, self._flow.names[tensor.number]
         if is_held_parameter(name):
             before, name = known.before, flow.repeated_name(tensor.number)
-            sources = () if before is None else (before.verdict(name), before.verdict(gradient_name(name)))
-            return bool(sources) and all(verdict is Verdict.EQUAL for verdict in sources)
+            sources = before and {before.verdict(name), before.verdict(gradient_name(name))}
+            return sources == {Verdict.EQUAL}
         if not flow.is_output(tensor.number):
             return False
         if reads is not None and (flow.has_parameters or not known.is_apart):
             return all(not self._tensors[number].unequal for number in reads)
         return self._is_equal_so_far and not known.is_apart
 
-    def _calls_like(self, tensor: Measured) -> _Calls:
+    def _calls_like(self, tensor: Measured) -> _CallsWithSameBytes:
         """Return the calls of the kind that a tensor was returned by. Updates work element by element."""
         is_moved = is_held_parameter(self._flow.names[tensor.number])
         kind = self._flow.kinds[tensor.number]
@@ -338,7 +342,11 @@ class _StepJudge:
             return "rounding of what is zero in exact arithmetic" if is_noise else ""
         if is_held_parameter(name):
             return self._uncertain_update(tensor, self._flow.repeated_name(tensor.number))
-        noisy = [number for number in reads or () if self._verdict(number) is Verdict.NOISE]
+        return self._carried_noise(tensor, metrics, limit, reads or ())
+
+    def _carried_noise(self, tensor: Measured, metrics: Metrics, limit: float, reads: Sequence[int]) -> str:
+        """Return which noise that an operator read makes a difference; "" if none, or if it is larger."""
+        noisy = [number for number in reads if self._verdict(number) is Verdict.NOISE]
         carried = max((self._carried(metrics, self._tensors[number]) for number in noisy), default=0.0)
         if not noisy or self._differences[tensor.number] > limit + GROWTH * carried:
             return ""
@@ -358,16 +366,14 @@ class _StepJudge:
         uncertainty of its gradients so far.
         """
         before, gradient = self._known.before, gradient_name(name)
-        if before is None or self._known.found or tensor.size > _MOST_ELEMENTS:
-            return ""
-        if before.verdict(name) is None or before.verdict(gradient) in {None, Verdict.DIFFERENT}:
-            return ""
         self._parameters_read += 1
-        if self._parameters_read > _MOST_PARAMETERS:
+        if self._known.found or tensor.size > _MOST_ELEMENTS or self._parameters_read > _MOST_PARAMETERS:
+            return ""
+        if before is None or {before.verdict(name), before.verdict(gradient)} & {None, Verdict.DIFFERENT}:
             return ""
         pairs = [self._elements(tensor.number), before.read(name), before.read(gradient)]
         flat = [np.asarray(values, np.float64).ravel() for pair in pairs if pair for values in pair]
-        if None in pairs or len({values.size for values in flat}) != 1:
+        if len(flat) != _OF_AN_UPDATE or len({values.size for values in flat}) != 1:
             return ""
         a, b, a_before, b_before, grad_a, grad_b = flat
         with np.errstate(all="ignore"):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
 from ingest.questions.compare.dataflow import Dataflow, is_gradient, is_held_parameter, is_of_parameter
+from ingest.questions.compare.first_difference import first_unexplained
 from ingest.questions.compare.judge import Elements, Judge, Judgement, Measured
 from ingest.questions.compare.result import ComparedInput, FirstDifference
 from ingest.questions.compare.rounding import RoundingBound
@@ -23,6 +24,7 @@ from workers.tasks.compare import PairComparison
 
 #: How close the ratio of a gradient must be to the number of data-parallel ranks.
 _FACTOR = 1e-3
+_EQUAL = Judgement(Verdict.EQUAL, RoundingBound(0.0, 0.0, explained=True))
 #: With which certainty ranks hold parts of a sum.
 _SHOWN = frozenset({Certainty.CERTAIN, Certainty.AGREED})
 
@@ -116,11 +118,9 @@ class LayoutJudge:
         If it was computed from parts of a sum on each rank, that sum, which was not reduced, comes first.
         """
         known = {row.number: row for row in rows if row.name_a and row.name_b}
-        different = [row for row in known.values() if row.verdict in {Verdict.DIFFERENT, Verdict.SHAPE}]
-        if not different:
+        first = first_unexplained(known.values())
+        if first is None:
             return None
-        grown = [row for row in different if row.bound is None or not row.bound.explained]
-        first = min(grown or different, key=lambda row: row.number)
         first = self._unreduced(first, known) or first
         return FirstDifference(first, _inputs_beside(first, rows))
 
@@ -169,27 +169,33 @@ def _row(
     limits = thresholds.limits((row.name_a, row.name_b), (row.dtype_a, row.dtype_b))
     if is_ignored(limits):
         return replace(row, verdict=Verdict.IGNORED)
-    metrics = outcome.metrics if outcome else None
-    bound = judgement.bound if judgement else None
-    row = replace(row, metrics=metrics, basis=outcome.basis if outcome else "", bound=bound)
-    if is_given and metrics is not None:
-        reason = limits.broken(metrics)
-        verdict = Verdict.EQUAL if metrics.bit_equal else Verdict.DIFFERENT if reason else Verdict.CLOSE
+    known = judgement or _EQUAL
+    row = replace(row, bound=judgement and judgement.bound)
+    if outcome is not None:
+        row = replace(row, metrics=outcome.metrics, basis=outcome.basis)
+    if known.verdict is Verdict.NOT_READ and not is_given:
+        return replace(row, verdict=Verdict.NOT_READ, reason=known.reason)
+    if row.metrics is None:
+        return _unknown(tensor, row)
+    if is_given:
+        reason = limits.broken(row.metrics)
+        verdict = Verdict.EQUAL if row.metrics.bit_equal else Verdict.DIFFERENT if reason else Verdict.CLOSE
         return _explained(tensor, replace(row, verdict=verdict, reason=reason))
-    if judgement is not None and judgement.verdict is Verdict.NOT_READ and not is_given:
-        return replace(row, verdict=Verdict.NOT_READ, reason=judgement.reason)
-    if metrics is None:
-        problem, damaged = (outcome.problem, outcome.damaged) if outcome else tensor.problem
-        reason = problem or (tensor.decision.explanation if tensor.decision else "")
-        return replace(row, verdict=Verdict.UNKNOWN, reason=reason, damaged=damaged)
-    known = judgement or Judgement(Verdict.EQUAL, RoundingBound(0.0, 0.0, explained=True))
-    row = replace(row, verdict=known.verdict, reason=known.reason, level=known.level)
-    return _explained(tensor, row)
+    return _explained(tensor, replace(row, verdict=known.verdict, reason=known.reason, level=known.level))
+
+
+def _unknown(tensor: JudgedTensor, row: ComparedTensor) -> ComparedTensor:
+    """Return the row of a tensor that could not be compared, with the reason."""
+    outcome, decision = tensor.outcome, tensor.decision
+    problem, damaged = (outcome.problem, outcome.damaged) if outcome else tensor.problem
+    reason = problem or (decision.explanation if decision else "")
+    return replace(row, verdict=Verdict.UNKNOWN, reason=reason, damaged=damaged)
 
 
 def _explained(tensor: JudgedTensor, row: ComparedTensor) -> ComparedTensor:
     """Return a row with what the way in which ranks hold the tensor adds to its verdict."""
     decision = tensor.decision
+    is_likely = decision is not None and decision.certainty is Certainty.LIKELY
     if tensor.odd:
         own = row.held.placement if row.held else "?"
         bound = row.bound and replace(row.bound, explained=False)
@@ -197,9 +203,11 @@ def _explained(tensor: JudgedTensor, row: ComparedTensor) -> ComparedTensor:
         return replace(row, verdict=Verdict.DIFFERENT, reason=reason, bound=bound)
     if row.verdict is Verdict.DIFFERENT and decision is not None:
         return replace(row, reason="; ".join(filter(None, (row.reason, explain_difference(decision)))))
-    if row.verdict is Verdict.CLOSE and decision is not None and decision.certainty is Certainty.LIKELY:
-        return replace(row, verdict=Verdict.UNKNOWN)
-    return replace(row, reason=tensor.note) if row.verdict is Verdict.CLOSE and tensor.note else row
+    if row.verdict is not Verdict.CLOSE:
+        return row
+    return (
+        replace(row, verdict=Verdict.UNKNOWN) if is_likely else replace(row, reason=tensor.note or row.reason)
+    )
 
 
 def _cuts_of_batches(tensors: Iterable[JudgedTensor]) -> frozenset[tuple[int, int]]:
@@ -219,14 +227,14 @@ def _rescaled(tensor: JudgedTensor, batches: frozenset[tuple[int, int]]) -> Judg
     Each rank averages the loss over its own share of the batch, so what is cut along the batch has gradients
     that are as many times larger. Gradients of parameters are averaged afterwards, and must not have that.
     """
-    way = tensor.decision.way if tensor.decision else None
-    metrics = tensor.outcome.metrics if tensor.outcome else None
-    name = tensor.row.name_a
-    if way is None or metrics is None or tensor.outcome is None or not is_gradient(name):
+    way, outcome, name = tensor.decision and tensor.decision.way, tensor.outcome, tensor.row.name_a
+    if not way or outcome is None or outcome.metrics is None:
         return tensor
+    if not is_gradient(name) or is_of_parameter(name):
+        return tensor
+    metrics = outcome.metrics
     sizes = {cut.size for cut in way.a.dimensions if (cut.axis, cut.size) in batches}
-    is_factor = any(math.isclose(way.factor, size, rel_tol=_FACTOR) for size in sizes)
-    if not is_factor or is_of_parameter(name):
+    if not any(math.isclose(way.factor, size, rel_tol=_FACTOR) for size in sizes):
         return tensor
     size = round(way.factor)
     rest = replace(
@@ -235,4 +243,4 @@ def _rescaled(tensor: JudgedTensor, batches: frozenset[tuple[int, int]]) -> Judg
         rmse=metrics.rmse / max(metrics.relative_euclidean, _FACTOR) * way.error_besides_factor,
     )
     note = f"{size} times B, as each of {size} ranks averages the loss over its share of the batch"
-    return replace(tensor, outcome=replace(tensor.outcome, metrics=rest), note=note)
+    return replace(tensor, outcome=replace(outcome, metrics=rest), note=note)

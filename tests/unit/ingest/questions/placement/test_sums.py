@@ -15,14 +15,14 @@ PARTITIONS = [ALONE, PAIRS, ACROSS]
 
 def parts_of(seed: int, dtype: type = np.float32) -> tuple[dict[int, np.ndarray], Summand]:
     rng = np.random.default_rng(seed)
-    parts = {rank: rng.standard_normal((5, 6)).astype(dtype) for rank in range(4)}
+    parts: dict[int, np.ndarray] = {rank: rng.standard_normal((5, 6)).astype(dtype) for rank in range(4)}
     summand = summand_of(parts, parts)
     assert summand is not None
     return parts, summand
 
 
 def summed(parts: dict[int, np.ndarray], groups: Groups, factor: float = 1.0) -> dict[int, np.ndarray]:
-    totals = {}
+    totals: dict[int, np.ndarray] = {}
     for group in groups:
         total = sum(parts[rank].astype(np.float64) for rank in group)
         totals |= dict.fromkeys(group, (factor * np.asarray(total)).astype(parts[0].dtype))
