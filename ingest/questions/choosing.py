@@ -90,7 +90,7 @@ def empty_choice_error(choice: TensorFilter, keys: Sequence[TensorKey]) -> Usage
     """
     if not keys:
         return UsageError(
-            "there are no tensors in these steps",
+            "no tensors in these steps",
             hint="`dump-ingest ls STORE --problems` lists files that could not be read as tensors.",
         )
     fields = choice.fields

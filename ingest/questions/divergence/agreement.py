@@ -64,7 +64,7 @@ class Patterns:
 
 
 @dataclass(frozen=True, eq=False)
-class Agreement:
+class AgreementOfRanks:
     """Who agrees with whom, by step and tensor."""
 
     keys: list[TensorKey]
@@ -142,7 +142,7 @@ class Agreement:
 
 def observe(
     statistics: StepStatistics, ranks: tuple[int, ...], visit: Callable[[Block], None] = lambda _: None
-) -> Agreement:
+) -> AgreementOfRanks:
     """Compare the ranks step by step.
 
     Args:
@@ -172,7 +172,7 @@ def observe(
         width = len(kinds)
         return np.stack([np.pad(row, (0, width - len(row)), constant_values=fill) for row in rows])
 
-    return Agreement(
+    return AgreementOfRanks(
         # Behind them may be tensors of other steps.
         statistics.axis.keys[: len(kinds)],
         kinds,

@@ -11,12 +11,12 @@ import numpy as np
 from ingest.identities.difference import shape_of_difference
 from ingest.identities.evidence import Level, named_difference
 from ingest.identities.limits import unit_roundoff
-from ingest.questions.divergence.agreement import Agreement
+from ingest.questions.divergence.agreement import AgreementOfRanks
 from ingest.questions.divergence.expectations import Expectations, TensorHistory
 from ingest.questions.divergence.partitions import Partition
 from ingest.questions.divergence.result import Difference, Odd
 from ingest.questions.placement.slot_kinds import WORDS, SlotKind
-from ingest.questions.placement.sums import Array, StepValues
+from ingest.questions.placement.sums import Array, StepElements
 from ingest.reader.ranges import named_ranges
 from ingest.reader.step_statistics import StepStatistics
 from workers.arrays.statistics import FIELDS
@@ -70,7 +70,7 @@ class DifferenceFinder:
     """Judges tensors that behave alike, and counts what agrees in each group."""
 
     def __init__(
-        self, expectations: Expectations, seen: Agreement, ranks: Sequence[int], steps: Sequence[int]
+        self, expectations: Expectations, seen: AgreementOfRanks, ranks: Sequence[int], steps: Sequence[int]
     ) -> None:
         """Judge by these expectations; `ranks` and `steps` are named in the answer."""
         self._expectations, self._seen = expectations, seen
@@ -233,7 +233,9 @@ def _explained(onset: Odd, first: Differing, statistics: StepStatistics, block: 
     """Return an onset with the elements that differ, and with the cause if values show it."""
     tensor = first.tensor
     earlier = [step for step in statistics.snapshot.steps if step < block.step][:-3:-1]
-    now, *before = [StepValues(statistics.snapshot, one) for one in (block, *map(statistics.block, earlier))]
+    now, *before = [
+        StepElements(statistics.snapshot, one) for one in (block, *map(statistics.block, earlier))
+    ]
     if len(before) == 2 and first.difference.why != WORDS[SlotKind.OTHER]:
         stale = _stale(now, *before, tensor=tensor, ranks=tuple(sorted({*onset.ranks, *onset.others})))
         if stale:
@@ -258,7 +260,7 @@ def _explained(onset: Odd, first: Differing, statistics: StepStatistics, block: 
 
 
 def _stale(
-    now: StepValues, before: StepValues, earlier: StepValues, *, tensor: int, ranks: Sequence[int]
+    now: StepElements, before: StepElements, earlier: StepElements, *, tensor: int, ranks: Sequence[int]
 ) -> tuple[int, ...]:
     """Return the ranks that alone did not get a new value, if all got one in the step before."""
     stale = tuple(rank for rank in ranks if _is_same(now, before, rank, tensor))
@@ -278,7 +280,7 @@ def without_cause(onset: Odd) -> Odd:
     return replace(onset, cause="", level=Level.OPEN)
 
 
-def _is_same(now: StepValues, before: StepValues, rank: int, tensor: int) -> bool:
+def _is_same(now: StepElements, before: StepElements, rank: int, tensor: int) -> bool:
     """Return whether a rank holds the same bytes in two steps."""
     return (
         rank in now.holders(tensor)
@@ -288,7 +290,7 @@ def _is_same(now: StepValues, before: StepValues, rank: int, tensor: int) -> boo
     )
 
 
-def _gradient(statistics: StepStatistics, key: TensorKey, before: StepValues, rank: int) -> Array | None:
+def _gradient(statistics: StepStatistics, key: TensorKey, before: StepElements, rank: int) -> Array | None:
     """Return the gradient of a parameter in the step before; None if it was not dumped."""
     place = statistics.axis.place(key._replace(op_type="Gradient"))
     known = before.by_rank((rank,), place) if place is not None else None

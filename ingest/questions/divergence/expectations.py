@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ingest.questions.divergence.agreement import ABSENT, Agreement, Labels
+from ingest.questions.divergence.agreement import ABSENT, AgreementOfRanks, Labels
 from ingest.questions.divergence.partitions import BlockVerdict, Partition, judge, partition_of, within
 from ingest.questions.placement.slot_kinds import SlotKind
 from workers.store.consolidated.blocks import OperatorKey
@@ -38,7 +38,7 @@ class TensorHistory:
         return any(self.tells)
 
 
-def history_of(seen: Agreement, tensor: int) -> TensorHistory:
+def history_of(seen: AgreementOfRanks, tensor: int) -> TensorHistory:
     """Return what one tensor showed."""
     numbers = seen.content[:, tensor].tolist()
     has = np.any([seen.patterns.all[number] != ABSENT for number in set(numbers)], axis=0)

@@ -16,7 +16,7 @@ from ingest.questions.divergence.absent import (
     absent_tensors,
     ranks_elsewhere,
 )
-from ingest.questions.divergence.agreement import Agreement, observe
+from ingest.questions.divergence.agreement import AgreementOfRanks, observe
 from ingest.questions.divergence.broken_bits import with_bits
 from ingest.questions.divergence.broken_operators import BrokenOperatorFinder
 from ingest.questions.divergence.chosen import chosen_tensors
@@ -203,7 +203,7 @@ class _DivergenceSearch:
         )
 
     def _misplaced(
-        self, seen: Agreement, chosen: npt.NDArray[np.bool_], odd: Sequence[Odd]
+        self, seen: AgreementOfRanks, chosen: npt.NDArray[np.bool_], odd: Sequence[Odd]
     ) -> tuple[LayoutFinding, ...]:
         """Return what ranks hold and should not, where digests give a reason to look, or replicas part."""
         from ingest.questions.placement.mistakes import MistakeSearch  # deferred: 0.05 s, see `layout`
@@ -235,7 +235,7 @@ class _DivergenceSearch:
         self,
         finder: DifferenceFinder,
         expectations: Expectations,
-        seen: Agreement,
+        seen: AgreementOfRanks,
         chosen: npt.NDArray[np.bool_],
     ) -> list[Differing]:
         """Return where tensors are off that must agree."""
@@ -275,7 +275,7 @@ class _DivergenceSearch:
         ]
         return tuple(sorted(groups, key=lambda group: (-group.tensors, group.ranks)))
 
-    def _presence(self, seen: Agreement) -> Presence:
+    def _presence(self, seen: AgreementOfRanks) -> Presence:
         by_step = (self.snapshot.of_step(step) for step in self.steps)
         with_step = np.array([[rank in ranks for rank in self.ranks] for ranks in by_step])
         return Presence(self.ranks, self.steps, seen.content, seen.patterns.all, with_step)
@@ -314,7 +314,7 @@ class _DivergenceSearch:
             self.notes.append(f"the store has nothing of {named_ranges('rank', holes)}")
 
     def _note_outputs(
-        self, expectations: Expectations, seen: Agreement, chosen: npt.NDArray[np.bool_]
+        self, expectations: Expectations, seen: AgreementOfRanks, chosen: npt.NDArray[np.bool_]
     ) -> None:
         """Note which outputs of optimizers differ: many optimizers write only into their inputs."""
         differing = []
@@ -351,7 +351,7 @@ def _names(tensors: Sequence[int], keys: Sequence[TensorKey]) -> str:
 
 
 def _decide(
-    expectations: Expectations, seen: Agreement, chosen: npt.NDArray[np.bool_]
+    expectations: Expectations, seen: AgreementOfRanks, chosen: npt.NDArray[np.bool_]
 ) -> Iterator[tuple[list[int], TensorHistory, Partition | None]]:
     """Yield chosen tensors that behave alike, what they showed, and how they must agree."""
     # Tensors that are not chosen show, too, who is a replica of whom.

@@ -14,7 +14,7 @@ import numpy as np
 from ingest.questions.compare.by_marginals import propose
 from ingest.questions.compare.held_tensors import HeldTensors
 from ingest.questions.compare.runner import PairRunner, answer_each
-from ingest.questions.divergence.agreement import Agreement
+from ingest.questions.divergence.agreement import AgreementOfRanks
 from ingest.questions.placement.agree import kind_of
 from ingest.questions.placement.decide import Certainty, Decision, decide, fit_limit
 from workers.arrays.sharded.placement_search import is_sum
@@ -29,7 +29,7 @@ _COUNT, _MEAN, _NORM = (FIELDS.index(name) for name in ("count", "mean", "l2_nor
 
 
 def find_collective_results(
-    held: HeldTensors, seen: Agreement, number: int, places: Sequence[int], runner: PairRunner
+    held: HeldTensors, seen: AgreementOfRanks, number: int, places: Sequence[int], runner: PairRunner
 ) -> dict[int, tuple[int, str]]:
     """Return, for each tensor held in pieces, the replicated tensor that its pieces make up, and how.
 
@@ -112,7 +112,7 @@ def _making_up(decision: Decision, least: Certainty) -> str:
 
 
 def _next_replicated(
-    held: HeldTensors, seen: Agreement, number: int, places: Sequence[int], own: int
+    held: HeldTensors, seen: AgreementOfRanks, number: int, places: Sequence[int], own: int
 ) -> Iterator[int]:
     """Yield the next tensors that all ranks have alike, with as many axes as this one."""
     axes, found = len(held.shapes(own)[0]), 0

@@ -13,7 +13,7 @@ import numpy as np
 
 from ingest.identities.difference import DifferenceShape, shape_of_difference
 from ingest.identities.evidence import Level, named_difference
-from ingest.questions.divergence.agreement import Agreement
+from ingest.questions.divergence.agreement import AgreementOfRanks
 from ingest.questions.placement.agree import MANY, PARAMETER, Kind, is_parameter_gradient, kind_of
 from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.questions.placement.slot_kinds import SlotKind
@@ -21,7 +21,7 @@ from ingest.questions.placement.states import OUT_OF_STEP, States
 from ingest.questions.placement.sums import (
     Account,
     Layer,
-    StepValues,
+    StepElements,
     Summand,
     accounts,
     backward,
@@ -65,7 +65,7 @@ class MistakeSearch:
     def __init__(
         self,
         statistics: StepStatistics,
-        seen: Agreement,
+        seen: AgreementOfRanks,
         sums: Mapping[Kind, Kind] | None = None,
         *,
         thorough: bool = True,
@@ -230,7 +230,7 @@ class _StepOfSums:
         self._is_free = bool(unlike or unshared or number in search.asked)
         self._seen, self._keys = search.seen, search.seen.keys
         self._block = search.statistics.block(search.snapshot.steps[number])
-        self._values = StepValues(search.snapshot, self._block)
+        self._values = StepElements(search.snapshot, self._block)
         self._coordinates = search.snapshot.store.coordinates(search.snapshot.ranks)
 
     def mistake(self, tensor: int, ranks: Sequence[int], kind: str, level: str, text: str) -> _Mistake:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ingest.questions.divergence.agreement import Agreement
+from ingest.questions.divergence.agreement import AgreementOfRanks
 from ingest.questions.placement.agree import is_parameter, is_parameter_gradient
 from ingest.reader.ranges import named_ranges
 from ingest.reader.step_statistics import StepStatistics
@@ -58,7 +58,9 @@ class States:
                     self.parameter_of[place] = parameter
         self._keys = keys
 
-    def out_of_step(self, seen: Agreement, statistics: StepStatistics, number: int) -> Iterator[OutOfStep]:
+    def out_of_step(
+        self, seen: AgreementOfRanks, statistics: StepStatistics, number: int
+    ) -> Iterator[OutOfStep]:
         """Yield the states of a step that differ where the parameter, of as many elements, does not."""
         for place, parameter in self.parameter_of.items():
             if parameter is None:
@@ -71,7 +73,12 @@ class States:
                 yield found
 
     def _described(
-        self, seen: Agreement, statistics: StepStatistics, number: int, place: int, apart: Sequence[int]
+        self,
+        seen: AgreementOfRanks,
+        statistics: StepStatistics,
+        number: int,
+        place: int,
+        apart: Sequence[int],
     ) -> OutOfStep | None:
         snapshot, parameter = statistics.snapshot, self.parameter_of[place]
         block = statistics.block(snapshot.steps[number])

@@ -40,7 +40,7 @@ _WEIGHT, _BIAS = ".weight", ".bias"
 _READERS = 4
 
 
-class StepValues:
+class StepElements:
     """The elements of the tensors of one step, read when they are asked for."""
 
     def __init__(self, snapshot: Snapshot, block: Block) -> None:
@@ -59,7 +59,7 @@ class StepValues:
         return bytes(self.block.digest[self.block.ranks.index(rank), tensor])
 
     def of(self, rank: int, tensor: int) -> Array | None:
-        """Return the elements of a tensor; None if the store lacks them, or they are no real numbers."""
+        """Return the elements of a tensor; None if the store lacks them, or they are not real numbers."""
         if (rank, tensor) not in self._read:
             row = int(self.block.row[self.block.ranks.index(rank), tensor])
             opened = Tensor(self._steps[rank], row)
@@ -291,7 +291,7 @@ def partitions_of(ranks: Sequence[int], coordinates: Mapping[int, Mapping[str, A
     return list(partitions)
 
 
-def forward(values: StepValues, layer: Layer, ranks: Sequence[int]) -> Summand | None:
+def forward(values: StepElements, layer: Layer, ranks: Sequence[int]) -> Summand | None:
     """Return the products of inputs and weights of a linear layer; None if it is none, or cut otherwise."""
     inputs, weights, outputs = (
         values.by_rank(ranks, place) for place in (layer.input, layer.weight, layer.output)
@@ -307,7 +307,7 @@ def forward(values: StepValues, layer: Layer, ranks: Sequence[int]) -> Summand |
     return _products(inputs, {rank: weight.T for rank, weight in weights.items()})
 
 
-def backward(values: StepValues, layer: Layer, ranks: Sequence[int]) -> Summand | None:
+def backward(values: StepElements, layer: Layer, ranks: Sequence[int]) -> Summand | None:
     """Return what a linear layer passes back to its input; None if it is none, or not dumped."""
     gradients = values.by_rank(ranks, layer.output_gradient)
     weights = values.by_rank(ranks, layer.weight)
@@ -338,7 +338,7 @@ def summand_of(parts: ByRank, results: ByRank) -> Summand | None:
     return Summand(wide, {rank: np.abs(values) for rank, values in wide.items()}, 1)
 
 
-def of_parameter(values: StepValues, layer: Layer, ranks: Sequence[int], *, bias: bool) -> Summand | None:
+def of_parameter(values: StepElements, layer: Layer, ranks: Sequence[int], *, bias: bool) -> Summand | None:
     """Return the gradients of a parameter that ranks compute alone; None if that does not follow."""
     gradients = values.by_rank(ranks, layer.output_gradient)
     if layer.calls > 1 or not gradients or any(not gradient.ndim for gradient in gradients.values()):
@@ -363,7 +363,7 @@ def of_parameter(values: StepValues, layer: Layer, ranks: Sequence[int], *, bias
 
 
 def _of_norm(
-    values: StepValues, layer: Layer, ranks: Sequence[int], gradients: ByRank, weights: ByRank
+    values: StepElements, layer: Layer, ranks: Sequence[int], gradients: ByRank, weights: ByRank
 ) -> Summand | None:
     """Return the gradients of the weight of a norm: its normalised input is (output - bias) / weight."""
     outputs = values.by_rank(ranks, layer.output)
@@ -387,7 +387,7 @@ def _flat(values: Array) -> Array:
     return wide.reshape(-1, wide.shape[-1]) if wide.ndim else wide.reshape(1, 1)
 
 
-def readers_of(values: StepValues, layers: Iterable[Layer], tensor: int, rank: int) -> Iterator[Layer]:
+def readers_of(values: StepElements, layers: Iterable[Layer], tensor: int, rank: int) -> Iterator[Layer]:
     """Yield the linear layers whose input is a tensor, by its bytes."""
     content = values.content(rank, tensor)
     for layer in layers:

@@ -15,7 +15,7 @@ import numpy as np
 from ingest.questions.compare.held_tensors import HeldTensors, hold_together
 from ingest.questions.compare.runner import ThreadRunner
 from ingest.questions.compare.stored_steps import load_step
-from ingest.questions.divergence.agreement import ABSENT, Agreement, observe
+from ingest.questions.divergence.agreement import ABSENT, AgreementOfRanks, observe
 from ingest.questions.placement.agree import Kind, kind_of
 from ingest.questions.placement.collective_results import find_collective_results, is_removed
 from ingest.questions.placement.layout_answer import PlacedKind, RunLayout
@@ -101,7 +101,7 @@ def _layout_of(snapshot: Snapshot) -> RunLayout:
 class _Kinds:
     """How each kind of tensor is held: the same operator in all layers and steps."""
 
-    def __init__(self, seen: Agreement, ranks: Sequence[int]) -> None:
+    def __init__(self, seen: AgreementOfRanks, ranks: Sequence[int]) -> None:
         self._seen, self._ranks = seen, ranks
         self._rows: dict[tuple[Kind, str], PlacedKind] = {}
         self._counts: Counter[tuple[Kind, str]] = Counter()
