@@ -104,13 +104,10 @@ def _no_gradient(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
     for pair in window.training.parameters.values():
         if not pair.gradients or not pair.outputs:
             continue
-        had: npt.NDArray[Any] = np.array(
-            [(window.row(step)[:, list(pair.gradients)] >= 0).any(axis=1) for step in steps]
-        )
-        ran: npt.NDArray[Any] = np.array(
-            [window.row(step)[:, pair.outputs[0]] >= 0 for step in steps[-absent:]]
-        )
-        marked.mark(pair.parameter, had[:-absent].all(axis=0) & ~had[-absent:].any(axis=0) & ran.all(axis=0))
+        had = np.array([(window.row(step)[:, list(pair.gradients)] >= 0).any(axis=1) for step in steps])
+        ran = np.array([window.row(step)[:, pair.outputs[0]] >= 0 for step in steps[-absent:]])
+        is_lost = had[:-absent].all(axis=0) & ~had[-absent:].any(axis=0) & ran.all(axis=0)
+        marked.mark(pair.parameter, np.asarray(is_lost))
     since = steps[-absent].number
     reason = f"no gradient since step {since}, although its module runs: it had one in each step before"
     yield marked.hits("no gradient", "shown", since, reason)
@@ -272,7 +269,7 @@ def _batch(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
 def _calls_of_model(window: StepWindow) -> list[list[int]]:
     """Return for each call of the model, which is the module that is called first, where its inputs are."""
     row = window.row(window.now)
-    present = (row >= 0).all(axis=0)
+    present = np.asarray((row >= 0).all(axis=0))
     inputs = [
         (int(row[:, place].max()), call)
         for call, (places, _) in window.training.modules.items()
@@ -322,8 +319,7 @@ def _has_gradients(window: StepWindow, step: StepValues) -> npt.NDArray[np.bool_
     """Return for each rank whether it has any gradient of a parameter in a step."""
     gradients = [place for pair in window.training.parameters.values() for place in pair.gradients]
     places = gradients or [place for place, key in enumerate(window.keys) if key.op_type == "Gradient"]
-    has: npt.NDArray[np.bool_] = (window.row(step)[:, places] >= 0).any(axis=1)
-    return has
+    return np.asarray((window.row(step)[:, places] >= 0).any(axis=1))
 
 
 def _same(window: StepWindow, place: int, step: StepValues, later: StepValues) -> npt.NDArray[np.bool_]:

@@ -150,23 +150,28 @@ def _read() -> _Kept | None:
 
 @contextmanager
 def _turn() -> Iterator[int | None]:
-    """Wait until no other process of this user compiles; yield the lock, which a child may hold, too."""
+    """Wait until nobody else compiles these sources; yield the lock, which a child may hold, too."""
     directory = own_directory()
     if directory is None:
         yield None
         return
-    with directory.joinpath("kernels.lock").open("w") as lock:
+    with directory.joinpath(f"{_file_name()}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield lock.fileno()
 
 
-def _paths() -> Iterator[Path]:
-    """Yield where the file may be, the shipped one first."""
+def _file_name() -> str:
+    """Return the name of the file, which is another one for other sources and processors."""
     here = Path(__file__).parent
     content = b"".join(here.joinpath(name).read_bytes() for name in _SOURCES)
     source = xxhash.xxh3_64_hexdigest(content + llvmlite.__version__.encode())
-    name = f"kernels.{xxhash.xxh3_64_hexdigest(kernel_target.processor().encode())}.{source}.objects"
-    yield here / "__pycache__" / name
+    return f"kernels.{xxhash.xxh3_64_hexdigest(kernel_target.processor().encode())}.{source}.objects"
+
+
+def _paths() -> Iterator[Path]:
+    """Yield where the file may be, the shipped one first."""
+    name = _file_name()
+    yield Path(__file__).parent / "__pycache__" / name
     if configured := os.environ.get("NUMBA_CACHE_DIR"):
         yield Path(configured, name)
     if (directory := own_directory()) is not None:

@@ -94,13 +94,13 @@ def test_a_manager_hears_what_it_asked_for(asked: dict[str, str], tmp_path: Path
             callback.start()
         while asked and heard[-1:] != [b"WATCHDOG=1"]:
             await asyncio.sleep(0.02)
-            heard.extend(waiting(systemd))
+            heard.extend(waiting(manager))
 
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-        systemd.bind(str(tmp_path / "notify"))
-        systemd.setblocking(False)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.setblocking(False)
         asyncio.run(asyncio.wait_for(serve(), 30))
-        heard.extend(waiting(systemd))
+        heard.extend(waiting(manager))
     assert heard[0] == b"READY=1"
     assert (b"WATCHDOG=1" in heard) is bool(asked)
     assert len(server.periodic_callbacks) == len(asked)
