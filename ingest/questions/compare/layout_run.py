@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
@@ -20,6 +20,7 @@ from ingest.questions.compare.step_pairing import SideSteps
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.placement.decide import Certainty
 from ingest.questions.placement.layout_map import LayoutMap
+from ingest.reader.parallel.mesh import REPLICATED, Coordinates
 from ingest.reader.ranges import named_ranges
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import counted
@@ -101,7 +102,8 @@ class LayoutRun:
         for source in (self.a, self.b):
             _refuse_ends(source)
         pairs = _paired_steps(steps_a, steps_b)
-        state = LayoutState(self.layout_map)
+        states: defaultdict[object, LayoutState] = defaultdict(lambda: LayoutState(self.layout_map))
+        places = self.a.coordinates(), self.b.coordinates()
         numbers = LocalNumbers()
         left_out = [*(("A", left) for left in self.a.left_out), *(("B", left) for left in self.b.left_out)]
         outcome = _Outcome(ListedTensors(self.choices.keep_equal))
@@ -111,12 +113,13 @@ class LayoutRun:
             if not ranks_a or not ranks_b:
                 outcome.incomplete += bool(ranks_a or ranks_b)
                 continue
-            b = hold_together(step_b, ranks_b, self.b.coordinates())
-            numbers.learn(ranks_a, b)
-            a = hold_together(step_a, numbers.apply(ranks_a), self.a.coordinates())
-            comparison = LayoutComparison(a, b, self.choices, state)
-            rows = comparison.compare(runner)
-            outcome.add(a, b, comparison, rows)
+            for batch, own_a, own_b in _by_batch((ranks_a, ranks_b), places):
+                b = hold_together(step_b, own_b, places[1])
+                numbers.learn(own_a, b)
+                a = hold_together(step_a, numbers.apply(own_a), places[0])
+                comparison = LayoutComparison(a, b, self.choices, states[batch])
+                rows = comparison.compare(runner)
+                outcome.add(a, b, comparison, rows)
         self._check(outcome, left_out)
         tensors = outcome.kept.listed()
         compared_a, compared_b = {a for a, _ in pairs}, {b for _, b in pairs}
@@ -186,6 +189,36 @@ class LayoutRun:
                 f"no tensor of {a} has a counterpart in {b}",
                 hint="If names differ, --map FILE says which is which.",
             )
+
+
+def _by_batch(
+    ranks: tuple[Mapping[int, StepTensors], Mapping[int, StepTensors]],
+    places: tuple[Mapping[int, Coordinates], Mapping[int, Coordinates]],
+) -> list[tuple[object, Mapping[int, StepTensors], Mapping[int, StepTensors]]]:
+    """Return the ranks of A and of B that read the same batch, for each batch; all if that is not known.
+
+    They have the same places on the axes of data parallelism that both sides have, with as many places.
+    """
+    axes = [axis for axis in sorted(REPLICATED) if _is_cut_alike(axis, ranks, places)]
+    batches: dict[object, tuple[dict[int, StepTensors], dict[int, StepTensors]]] = {}
+    for number, (side, of_side) in enumerate(zip(ranks, places, strict=True)):
+        for rank, tensors in side.items():
+            batch = tuple(of_side[rank][axis].rank for axis in axes)
+            batches.setdefault(batch, ({}, {}))[number][rank] = tensors
+    return [(batch, *sides) for batch, sides in batches.items()]
+
+
+def _is_cut_alike(
+    axis: str,
+    ranks: tuple[Mapping[int, StepTensors], Mapping[int, StepTensors]],
+    places: tuple[Mapping[int, Coordinates], Mapping[int, Coordinates]],
+) -> bool:
+    """Return whether both sides are known to have the same places, and several, on an axis."""
+    found: list[set[int | None]] = []
+    for side, of_side in zip(ranks, places, strict=True):
+        on_axis = (of_side.get(rank, {}).get(axis) for rank in side)
+        found.append({None if place is None else place.rank for place in on_axis})
+    return found[0] == found[1] and len(found[0]) > 1 and None not in found[0]
 
 
 def _refuse_ends(source: Source) -> None:

@@ -37,7 +37,7 @@ AXES = (
     *("attn_tp", "attn_dp", "attn_cp", "moe_tp", "moe_ep", "moe_dp"),
 )
 #: Axes along which ranks are replicas.
-_REPLICATED = frozenset(["dp", "dp_replicate", "edp", "attn_dp", "moe_dp"])
+REPLICATED = frozenset(["dp", "dp_replicate", "edp", "attn_dp", "moe_dp"])
 _MAX_SIZE = 1_000_000
 _PAIR = re.compile(r"(?P<axis>[a-z_]+)=(?P<number>\d{1,7})")
 _EXAMPLE = "For example: --mesh tp=2,dp=4 (the last axis varies fastest: rank 1 is tp 0, dp 1)."
@@ -165,7 +165,7 @@ def replica_groups(coordinates: Mapping[int, Coordinates]) -> list[list[int]]:
         return []
     groups: dict[tuple[tuple[str, int], ...], list[int]] = {}
     for rank, places in coordinates.items():
-        key = tuple((axis, place.rank) for axis, place in places.items() if axis not in _REPLICATED)
+        key = tuple((axis, place.rank) for axis, place in places.items() if axis not in REPLICATED)
         groups.setdefault(key, []).append(rank)
     return sorted(sorted(ranks) for ranks in groups.values() if len(ranks) > 1)
 

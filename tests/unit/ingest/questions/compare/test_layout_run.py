@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import ingest
 from ingest.questions.compare import (
     Comparison,
     LayoutMap,
@@ -130,6 +131,23 @@ def test_what_values_cannot_show_is_no_difference_but_told(against_one: Compare)
     note = next(note for note in found.notes if "holds its part of" in note)
     assert "grad.param.layers.2.fc2.weight" in note
     assert "the parameters of the next step show" in note
+
+
+def test_ranks_that_read_another_batch_are_compared_with_those_that_read_the_same(tmp_path: Path) -> None:
+    stores = []
+    for tp in (2, 1):
+        dump = write(tmp_path / f"tp{tp}", simulate(Config(tp=tp, dp=2, steps=1)))
+        ingest_directly(dump, tmp_path / f"tp{tp}.zarr", layout=LAYOUT)
+        stores.append(ingest.open_store(tmp_path / f"tp{tp}.zarr", mesh=f"dp=2,tp={tp}"))
+    found = compare(*stores, keep_equal=True, ignore_unmatched=True)
+    assert found.verdict == "close"
+    tokens = [row for row in found.tensors if short(row.name) == "input_ids"]
+    assert [
+        (row.verdict, row.held and row.held.ranks_a, row.held and row.held.ranks_b) for row in tokens
+    ] == [
+        (Verdict.EQUAL, (0, 1), (0,)),
+        (Verdict.EQUAL, (2, 3), (1,)),
+    ]
 
 
 def test_what_nothing_was_computed_from_is_no_difference(against_one: Compare) -> None:
