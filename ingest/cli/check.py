@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +15,9 @@ from ingest.cli.options import ConfigOption, JsonOption, StoreOption
 from ingest.cli.printing import print_json, print_line, say
 from ingest.reader.ranges import format_ranges
 from ingest.reader.text import counted
+
+if TYPE_CHECKING:
+    from ingest.dump_configs.model import AskedDump
 
 
 def command(
@@ -56,19 +60,25 @@ def command(
 
 def _print(checked: ingest.CheckedConfig) -> None:
     print_line(f"{checked.name}: {checked.system}")
-    asked = checked.asked
-    if asked is not None:
-        steps = "all" if asked.steps is None else format_ranges(sorted(asked.steps)) or "none"
-        ranks = "all" if asked.devices is None else format_ranges(sorted(asked.devices)) or "none"
-        operators = "all" if asked.operators is None else counted(len(asked.operators), "pattern")
-        print_line(f"  asks for {asked.saved} of {asked.io.value}; operators: {operators}; steps: {steps}")
-        print_line(f"  ranks or devices: {ranks}; to {asked.directory or 'no directory'}")
-        if asked.sample:
-            print_line(f"  a sample: the first and the last {asked.sample} elements of each tensor")
-        if asked.only:
-            print_line(f"  only {asked.only}")
+    if checked.asked is not None:
+        _print_asked(checked.asked)
     for finding in (*checked.refused, *checked.warnings):
         print_line(f"{finding.severity.value}: {finding}")
         print_line(f"  {finding.source}")
     if not checked.findings:
         say("nothing is wrong with it")
+
+
+def _print_asked(asked: AskedDump) -> None:
+    operators = "all" if asked.operators is None else counted(len(asked.operators), "pattern")
+    steps, ranks = _numbers_text(asked.steps), _numbers_text(asked.devices)
+    print_line(f"  asks for {asked.saved} of {asked.io.value}; operators: {operators}; steps: {steps}")
+    print_line(f"  ranks or devices: {ranks}; to {asked.directory or 'no directory'}")
+    if asked.sample:
+        print_line(f"  a sample: the first and the last {asked.sample} elements of each tensor")
+    if asked.only:
+        print_line(f"  only {asked.only}")
+
+
+def _numbers_text(numbers: Collection[int] | None) -> str:
+    return "all" if numbers is None else format_ranges(sorted(numbers)) or "none"

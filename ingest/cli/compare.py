@@ -155,8 +155,6 @@ def command(
     from ingest.cli.compare_growth import growth_between, print_growth
     from ingest.cli.compare_report import print_comparison, say_summary
     from ingest.questions.compare import compare, load_layout_map, load_mapping, load_thresholds
-    from ingest.questions.compare.html import to_html
-    from ingest.questions.compare.suggested_map import mapping_text
 
     settings = load_settings(config, layout=layout, scheduler=scheduler, workers=workers).settings
     if a.rstrip("/") == b.rstrip("/"):
@@ -195,16 +193,24 @@ def command(
             storage_options=settings.store_arguments,
             **chosen,
         )
-    if html is not None:
-        write_file(html, to_html(comparison))
-    if suggest_map is not None:
-        write_file(suggest_map, mapping_text(comparison.guesses, {"a": comparison.a, "b": comparison.b}))
+    _write_files(comparison, html, suggest_map)
     if json:
         print_json(comparison.to_dict())
     else:
         print_comparison(comparison, top=shown)
     say_summary(comparison, top=None if json else shown)
     raise typer.Exit(_exit_code(comparison))
+
+
+def _write_files(comparison: Comparison, html: Path | None, suggest_map: Path | None) -> None:
+    # deferred: numba, numpy and zarr take 0.6 s to import
+    from ingest.questions.compare.html import to_html
+    from ingest.questions.compare.suggested_map import mapping_text
+
+    if html is not None:
+        write_file(html, to_html(comparison))
+    if suggest_map is not None:
+        write_file(suggest_map, mapping_text(comparison.guesses, {"a": comparison.a, "b": comparison.b}))
 
 
 def _loaded(path: Path | None, load: Callable[[Path], _Loaded]) -> _Loaded | None:

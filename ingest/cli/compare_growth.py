@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import ingest
@@ -35,20 +36,38 @@ def growth_between(
     from ingest.questions.compare.growth import error_growth
     from ingest.questions.compare.selection import parse_selection
 
-    sides = [parse_selection(side) for side in (a, b)]
-    if any(side.step is not None for side in sides):
+    of_a, of_b = parse_selection(a), parse_selection(b)
+    if of_a.step is not None or of_b.step is not None:
         raise UsageError("--over-steps is about all steps", hint="Write STORE or STORE@RANK.")
     if conditions.keys() - {"name"} or not isinstance(conditions.get("name", ""), str):
         raise UsageError("--over-steps chooses tensors by --name alone")
-    stores = [ingest.open_store(side.where, **options) for side in sides]
-    ranks = {side.rank for side in sides if side.rank is not None}
+    store_a, store_b = (ingest.open_store(side.where, **options) for side in (of_a, of_b))
+    ranks = {side.rank for side in (of_a, of_b) if side.rank is not None}
     if not ranks:
-        ranks = set(stores[0].ranks) & set(stores[1].ranks)
+        ranks = set(store_a.ranks) & set(store_b.ranks)
+    return error_growth(
+        store_a, store_b, _only_rank(ranks), stat or "l2_norm", name=conditions.get("name", "*")
+    )
+
+
+def _only_rank(ranks: set[int]) -> int:
     if len(ranks) != 1:
         raise UsageError("--over-steps is about one rank of both runs", hint="Write STORE@RANK.")
-    return error_growth(
-        stores[0], stores[1], ranks.pop(), stat or "l2_norm", name=conditions.get("name", "*")
+    return ranks.pop()
+
+
+def _print_tensors(growth: ErrorGrowth, shown: Iterable[tuple[int, int]]) -> None:
+    columns = _spread(len(growth.steps))
+    steps = tuple(f"step {growth.steps[column]}" for column in columns)
+    rows = (
+        (
+            short_name(growth.tensors[place].name),
+            f"step {growth.steps[onset]}",
+            *(number_text(float(growth.errors[place, column])) for column in columns),
+        )
+        for place, onset in shown
     )
+    print_table(("tensor", "differs in", *steps), rows, right=steps)
 
 
 def print_growth(growth: ErrorGrowth, *, top: int | None, as_json: bool) -> None:
@@ -58,21 +77,8 @@ def print_growth(growth: ErrorGrowth, *, top: int | None, as_json: bool) -> None
         return
     order = growth.by_onset()
     shown = order if top is None else order[:top]
-    columns = _spread(len(growth.steps))
-    steps = [growth.steps[column] for column in columns]
     if shown:
-        print_table(
-            ("tensor", "differs in", *(f"step {step}" for step in steps)),
-            (
-                (
-                    short_name(growth.tensors[place].name),
-                    f"step {growth.steps[onset]}",
-                    *(number_text(float(growth.errors[place, column])) for column in columns),
-                )
-                for place, onset in shown
-            ),
-            right=tuple(f"step {step}" for step in steps),
-        )
+        _print_tensors(growth, shown)
     elif not order:
         print_line("no tensor differs in any step")
     rest = f", of which {len(shown)} are shown" if len(shown) < len(order) else ""

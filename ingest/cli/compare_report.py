@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from ingest.cli.printing import print_line, print_table, say, short_name
 from ingest.questions.compare import ComparedStep, ComparedTensor, Comparison, Verdict
 from ingest.questions.compare.compared_tensor import GOOD, UNMATCHED
+from ingest.questions.compare.result import FirstDifference
 from ingest.questions.placement.decide import Certainty
 from ingest.reader.ranges import format_ranges
 from ingest.reader.text import counted, number_text, shape_text
@@ -143,6 +144,23 @@ def _print_tensors(tensors: Sequence[ComparedTensor]) -> None:
     )
 
 
+def _say_shortened(listed: Sequence[ComparedTensor], top: int) -> None:
+    are = "is" if len(listed) == 1 else "are"
+    how = "on one side only" if all(tensor.verdict in UNMATCHED for tensor in listed) else "not equal"
+    shown = f"the worst {top} shown (--top N, --all, --html FILE)"
+    say(f"{counted(len(listed), 'tensor')} {are} {how}, {shown}")
+
+
+def _say_first(first: FirstDifference) -> None:
+    where = f"step {first.tensor.key_a.step}, rank {first.tensor.key_a.rank}: {first.tensor.name}"
+    if first.tensor.guessed:
+        where += f" (guess: it is {first.tensor.name_b} of B, by {first.tensor.matched})"
+    reason = f"{first.reason}; {first.says}" if first.says else first.reason
+    say(f"{where}: {reason}", label="first difference", style="bold")
+    for other in first.others:
+        say(f"  also {other.name}: {other.says}")
+
+
 def say_summary(comparison: Comparison, *, top: int | None) -> None:
     """Print to stderr what was not compared, the first difference, and the verdict.
 
@@ -158,19 +176,9 @@ def say_summary(comparison: Comparison, *, top: int | None) -> None:
         say(note, label="note")
     listed = [tensor for tensor in comparison.tensors if _is_worth_a_line(comparison, tensor)]
     if top is not None and len(listed) > top:
-        are = "is" if len(listed) == 1 else "are"
-        how = "on one side only" if all(tensor.verdict in UNMATCHED for tensor in listed) else "not equal"
-        shown = f"the worst {top} shown (--top N, --all, --html FILE)"
-        say(f"{counted(len(listed), 'tensor')} {are} {how}, {shown}")
+        _say_shortened(listed, top)
     if comparison.first:
-        first = comparison.first
-        where = f"step {first.tensor.key_a.step}, rank {first.tensor.key_a.rank}: {first.tensor.name}"
-        if first.tensor.guessed:
-            where += f" (guess: it is {first.tensor.name_b} of B, by {first.tensor.matched})"
-        reason = f"{first.reason}; {first.says}" if first.says else first.reason
-        say(f"{where}: {reason}", label="first difference", style="bold")
-        for other in first.others:
-            say(f"  also {other.name}: {other.says}")
+        _say_first(comparison.first)
     verdict = comparison.verdict + _of_both_sides(comparison)
     say(verdict, label="verdict", style="bold green" if comparison.is_within else "bold red")
 

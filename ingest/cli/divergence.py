@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -109,13 +109,10 @@ def command(
     if json:
         print_json(answer.to_dict() | ({} if broken is None else {"broken_links": broken.to_dict()}))
     else:
-        if broken is not None:
-            print_links(broken, limit)
-        _print_answer(answer, limit)
+        _print_with_links(answer, broken, limit)
     left_out = tuple(dict.fromkeys([*answer.left_out, *(() if broken is None else broken.left_out)]))
     say_left_out(left_out)
-    for note in answer.notes:
-        say(note, label="note", style="dim")
+    _say_notes(answer.notes)
     _exit_as(answer, left_out, has_broken_links=broken is not None and bool(broken.links))
 
 
@@ -149,6 +146,17 @@ def _exit_as(answer: ingest.Divergence, left_out: Sequence[LeftOut], *, has_brok
         raise typer.Exit(EXIT_FAILED)
 
 
+def _say_notes(notes: Iterable[str]) -> None:
+    for note in notes:
+        say(note, label="note", style="dim")
+
+
+def _print_with_links(answer: ingest.Divergence, broken: ingest.BrokenLinks | None, limit: int) -> None:
+    if broken is not None:
+        print_links(broken, limit)
+    _print_answer(answer, limit)
+
+
 def _print_answer(answer: ingest.Divergence, limit: int) -> None:
     if answer.agree and answer.groups:
         print_wrapped(
@@ -158,9 +166,7 @@ def _print_answer(answer: ingest.Divergence, limit: int) -> None:
     for broken in limited(answer.broken, limit):
         _print_broken(broken)
     say_rest(len(answer.broken), len(limited(answer.broken, limit)), "operators that broke")
-    suspects = {odd.ranks[0] for odd in answer.odd if odd.has_majority}
-    for odd in answer.odd:
-        _print_odd(odd, suspects)
+    _print_odd_ranks(answer.odd)
     if answer.differences:
         print_line("")
         _print_differences(answer.differences, limit)
@@ -200,6 +206,12 @@ def _print_broken(broken: BrokenOperator) -> None:
         print_wrapped(f"  {broken.bits}")
 
 
+def _print_odd_ranks(odd_ranks: Collection[Odd]) -> None:
+    suspects = {odd.ranks[0] for odd in odd_ranks if odd.has_majority}
+    for odd in odd_ranks:
+        _print_odd(odd, suspects)
+
+
 def _print_odd(odd: Odd, suspects: Collection[int]) -> None:
     """Print how a rank differs from the rest of its group.
 
@@ -213,18 +225,21 @@ def _print_odd(odd: Odd, suspects: Collection[int]) -> None:
     if odd.source:
         print_wrapped(f"  file    {odd.source}")
     if odd.values:
-        names = [name for name in _TELLING if name in odd.values] or list(odd.values)
-        instead = "instead of" if odd.has_majority else "or"
-        values = (
-            f"{name} {_exact(odd.values[name][0])} {instead} {_exact(odd.values[name][1])}"
-            for name in names[:_MAX_VALUES]
-        )
-        print_wrapped(f"  values  {', '.join(values)}")
+        print_wrapped(f"  values  {_values_text(odd)}")
     if odd.evidence:
         cause = f"{odd.cause} ({odd.level})" if odd.cause else "cause not determined (open)"
         print_wrapped(f"  cause   {cause}: {odd.evidence}")
     end = f"agrees again after step {odd.last_step}" if odd.healed else f"up to step {odd.last_step}"
     print_wrapped(f"  since   {counted(odd.tensors, 'tensor')} in {counted(odd.steps, 'step')}, {end}")
+
+
+def _values_text(odd: Odd) -> str:
+    names = [name for name in _TELLING if name in odd.values] or list(odd.values)
+    instead = "instead of" if odd.has_majority else "or"
+    return ", ".join(
+        f"{name} {_exact(odd.values[name][0])} {instead} {_exact(odd.values[name][1])}"
+        for name in names[:_MAX_VALUES]
+    )
 
 
 def _odd_headline(odd: Odd, suspects: Collection[int]) -> str:

@@ -112,13 +112,11 @@ def command(
         removed[key] = str(opened_step.commit.without_tensors or "")
     if json:
         print_json([_json_row(file) for file in files])
-    exported = [file for file in files if not file.problem]
-    nbytes = sum(file.nbytes for file in exported)
-    say(f"{counted(len(exported), 'file')}, {human_bytes(nbytes)} in {target}")
+    _say_exported([file for file in files if not file.problem], target)
     damaged = _say_problems(files, removed)
     say_damaged(damages)
     exit_if_damaged(damages)
-    if len(exported) < len(files):
+    if any(file.problem for file in files):
         raise typer.Exit(EXIT_DAMAGE if damaged else EXIT_PARTLY)
 
 
@@ -142,6 +140,11 @@ def _chosen_rows(
         for hint in hints(store, rank, step, chosen):
             say(hint, label="hint")
     return dict(rows)
+
+
+def _say_exported(files: Sequence[Exported], target: str) -> None:
+    nbytes = sum(file.nbytes for file in files)
+    say(f"{counted(len(files), 'file')}, {human_bytes(nbytes)} in {target}")
 
 
 def _json_row(file: Exported) -> dict[str, Any]:

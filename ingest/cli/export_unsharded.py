@@ -56,14 +56,22 @@ def export_whole(
     failed = [whole for whole in exported if whole.problem]
     if not exported:
         say("no tensor fulfils the conditions", label="warning")
-    files = len({whole.path for whole in written})
-    nbytes = human_bytes(sum(whole.nbytes for whole in written))
-    say(f"{counted(len(written), 'tensor')}, {nbytes} in {counted(files, 'file')} in {directory}")
+    _say_written(written, directory)
     _say_failed(failed)
     say_damaged(damages)
     exit_if_damaged(damages)
     if failed:
-        raise typer.Exit(EXIT_DAMAGE if any(whole.is_damaged for whole in failed) else EXIT_PARTLY)
+        raise typer.Exit(_exit_code(failed))
+
+
+def _say_written(written: Sequence[ingest.ExportedWhole], directory: str) -> None:
+    files = len({whole.path for whole in written})
+    nbytes = human_bytes(sum(whole.nbytes for whole in written))
+    say(f"{counted(len(written), 'tensor')}, {nbytes} in {counted(files, 'file')} in {directory}")
+
+
+def _exit_code(failed: Sequence[ingest.ExportedWhole]) -> int:
+    return EXIT_DAMAGE if any(whole.is_damaged for whole in failed) else EXIT_PARTLY
 
 
 def _say_failed(failed: Sequence[ingest.ExportedWhole]) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -36,6 +36,7 @@ from workers.errors import UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ingest.cli.find_columns import SortColumn
     from ingest.reader.damage import Damage
 
 
@@ -103,12 +104,7 @@ def command(
     limit = limit_of(limit, _MAX_TENSORS, as_json=json)
     opened = open_store(store, config, mesh=mesh)
     if consolidated:
-        if chosen.keys() != {"where"} or rank is not None or undecided:
-            raise UsageError(
-                "--consolidated takes --where and --step alone",
-                hint="Put the rest into the condition: "
-                "--where \"nan_count > 0 and rank == 3 and op_type == 'Log'\".",
-            )
+        _check_consolidated(chosen, has_more=rank is not None or undecided)
         matches = opened.consolidated().find(chosen["where"], step=step, include_partial=include_partial)
         _print_consolidated(matches, sort, columns, limit=limit, json=json)
         return
@@ -127,8 +123,8 @@ def command(
     if not json:
         say(_total(len(tensors), len(shown)))
     _say_undecided(len(others))
-    for hint in hints(opened, rank, step, chosen) if not tensors and not others else ():
-        say(hint, label="hint")
+    if not tensors and not others:
+        _say_hints(hints(opened, rank, step, chosen))
     say_damaged(damages)
     exit_if_damaged(damages)
 
@@ -168,14 +164,40 @@ def _print_columns(tensors: Sequence[ingest.Tensor], columns: Sequence[str], *, 
         for place, column in enumerate(columns)
         if column not in ("rank", "step") and rows and isinstance(rows[0][place], int | float)
     ]
-    cells = (
-        [
-            step_text(value) if column == "step" else short_name(cell_text(value))
-            for column, value in zip(columns, row, strict=True)
-        ]
-        for row in rows
-    )
+
+    def shown(column: str, value: Any) -> str:
+        return step_text(value) if column == "step" else short_name(cell_text(value))
+
+    cells = (list(map(shown, columns, row)) for row in rows)
     print_table(columns, cells, right=numbers)
+
+
+def _say_hints(texts: Iterable[str]) -> None:
+    for text in texts:
+        say(text, label="hint")
+
+
+def _check_consolidated(chosen: Conditions, *, has_more: bool) -> None:
+    if chosen.keys() != {"where"} or has_more:
+        raise UsageError(
+            "--consolidated takes --where and --step alone",
+            hint="Put the rest into the condition: "
+            "--where \"nan_count > 0 and rank == 3 and op_type == 'Log'\".",
+        )
+
+
+def _sorted(matches: pd.DataFrame, order: Sequence[SortColumn]) -> pd.DataFrame:
+    is_ascending = [not column.is_descending for column in order]
+    return matches.sort_values([column.name for column in order], ascending=is_ascending, kind="stable")
+
+
+def _print_matches(shown: pd.DataFrame, chosen: Sequence[str] | None) -> None:
+    from workers.arrays.statistics import FIELDS  # deferred: numba takes 0.3 s to import
+
+    statistics = [column for column in map(str, shown.columns) if column in FIELDS]
+    headings = chosen or ["rank", "step", "graph", "name", *statistics]
+    rows = [[_cell(row[column]) for column in headings] for row in shown.to_dict("records")]
+    print_table(headings, rows, right=statistics)
 
 
 def _print_consolidated(
@@ -183,24 +205,16 @@ def _print_consolidated(
 ) -> None:
     """Print what the consolidated view holds of the tensors that fulfil a condition."""
     from ingest.cli.find_columns import parse_columns, parse_order  # deferred: numba takes 0.3 s to import
-    from workers.arrays.statistics import FIELDS  # deferred: the same
 
     known = list(map(str, matches.columns))
     if sort is not None:
-        order = parse_order(sort, known)
-        is_ascending = [not column.is_descending for column in order]
-        matches = matches.sort_values(
-            [column.name for column in order], ascending=is_ascending, kind="stable"
-        )
+        matches = _sorted(matches, parse_order(sort, known))
     chosen = None if columns is None else parse_columns(columns, known)
     shown = matches.head(limit) if limit else matches
     if json:
         print_json([{key: row[key] for key in chosen or known} for row in shown.to_dict("records")])
     else:
-        statistics = [column for column in known if column in FIELDS]
-        headings = chosen or ["rank", "step", "graph", "name", *statistics]
-        rows = [[_cell(row[column]) for column in headings] for row in shown.to_dict("records")]
-        print_table(headings, rows, right=statistics)
+        _print_matches(shown, chosen)
         say(f"{_total(len(matches), len(shown))}; as of {matches.attrs['consolidated_at']}")
     say_left_out(matches.attrs["left_out"])
     _say_undecided(matches.attrs["undecided"], "without --consolidated, --undecided lists")

@@ -33,12 +33,16 @@ def say_missing(report: Report, settings: Settings) -> None:
     except DumpIngestError as exc:
         say(f"cannot tell what the dump lacks: {exc.message}", label="note")
         return
-    if report.missing_steps:  # steps that no rank has are named above
-        items = MissingItems(item for item in items if item.what != "step" or item.rank is not None)
+    if report.missing_steps:  # these are named above
+        items = MissingItems(item for item in items if not _is_step_of_no_rank(item))
     if items:
         command = f"dump-ingest ls {shlex.quote(url)} --missing"
         say(f"the dump lacks items that its configuration requests; `{command}` lists them", label="note")
         _say_items(items)
+
+
+def _is_step_of_no_rank(item: MissingItem) -> bool:
+    return item.what == "step" and item.rank is None
 
 
 def _say_items(items: Sequence[MissingItem]) -> None:

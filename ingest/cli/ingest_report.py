@@ -185,12 +185,16 @@ def _has_only_files(report: Report) -> bool:
     return bool(counts) and not any(map(any, counts)) and not report.unchanged and not _is_partial(report)
 
 
-def _say_notes(report: Report, store: str) -> None:
+def _say_ranks_from(report: Report) -> None:
     for source in ("device id", "process id"):
         if numbers := report.ranks_from.get(source):
             verb = f"is a {source}" if len(numbers) == 1 else f"are {source}s"
             hint = " (--rank-map 0=8,1=9 gives the ranks)" if source == "device id" else ""
             say(f"the paths name no ranks: {_listed(numbers)} {verb}{hint}", label="note")
+
+
+def _say_notes(report: Report, store: str) -> None:
+    _say_ranks_from(report)
     if _has_only_files(report):
         say(
             "no tensors, only files; if they are tensors in a tree of your own, `dump-ingest doctor DUMP` "
@@ -257,15 +261,19 @@ def _report_errors(report: Report) -> None:
     """
     if report.stopped_by:
         report_error(report.stopped_by)
-    kinds: dict[tuple[str, str], list[DumpIngestError]] = {}
     errors = [*report.failures.values(), *report.read_back_failures.values()]
     not_taken = [error for error in errors if isinstance(error, FilesNotTaken)]
     for named in not_taken[:_MAX_ROWS]:
         say(named.message, label="not taken", style="bold red")
-    for error in (*not_taken[_MAX_ROWS:], *(error for error in errors if error not in not_taken)):
+    _report_kinds([*not_taken[_MAX_ROWS:], *(error for error in errors if error not in not_taken)])
+    if not_taken:
+        say(f"  {not_taken[0].hint}")
+
+
+def _report_kinds(errors: Iterable[DumpIngestError]) -> None:
+    kinds: dict[tuple[str, str], list[DumpIngestError]] = {}
+    for error in errors:
         kinds.setdefault((error.reason, error.hint), []).append(error)
     for first, *more in kinds.values():
         message = f"{first.message} (and {len(more)} more)" if more else first.message
         report_error(DumpIngestError(message, hint=first.hint))
-    if not_taken:
-        say(f"  {not_taken[0].hint}")

@@ -86,8 +86,8 @@ def command(
     if tensors:
         print_tensors(_rows(steps, lambda opened: opened.tensors(), damaged), json=json)
     elif files or problems:
-        rows = _rows(steps, lambda opened: file_rows(opened, problems=problems), damaged)
         what = "problem" if problems else "file that is not a tensor"
+        rows = _rows(steps, lambda opened: file_rows(opened, problems=problems), damaged)
         _print_files(rows, none=_none(what, steps, damaged), json=json)
     elif overflows:
         rows = _rows(steps, overflow_rows, damaged)

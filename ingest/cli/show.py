@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +26,10 @@ from ingest.cli.show_report import (
 )
 from ingest.cli.show_unsharded import show_whole
 from workers.errors import UsageError
+
+if TYPE_CHECKING:
+    from ingest.reader.anatomy import Anatomy
+    from ingest.reader.quantization import QuantizationError
 
 
 def command(
@@ -134,6 +139,22 @@ def command(
     _show(opened, tensor, at, save, scan=scan, stack=stack, json=json)
 
 
+def _say_problems(problems: Iterable[str]) -> None:
+    for problem in problems:
+        say(problem, label="warning")
+
+
+def _print_measures(
+    tensor: ingest.Tensor, quantization: QuantizationError | None, anatomy: Anatomy | None
+) -> None:
+    if quantization is not None:
+        print_field("quantised", str(quantization))
+    if anatomy is not None:
+        print_anatomy(anatomy)
+    elif tensor.is_dumped and not tensor.removed:
+        print_line("(--scan reads the whole tensor for NaN, percentiles and a histogram)")
+
+
 def _show(
     opened: ingest.DumpStore,
     tensor: ingest.Tensor,
@@ -177,19 +198,13 @@ def _show(
         print_fields(tensor, sample)
         print_context(context, tensor, whole_stack=stack)
         print_neighbours(tensor)
-        if quantization is not None:
-            print_field("quantised", str(quantization))
-        if anatomy is not None:
-            print_anatomy(anatomy)
-        elif tensor.is_dumped and not tensor.removed:
-            print_line("(--scan reads the whole tensor for NaN, percentiles and a histogram)")
+        _print_measures(tensor, quantization, anatomy)
         print_text()
         if values is None or at is None:
             print_text(preview(tensor))
         elif save is None:
             print_slice(values, at)
-    for problem in context.problems:
-        say(problem, label="warning")
+    _say_problems(context.problems)
     say_damaged(damaged)
     exit_if_damaged(damaged)
 

@@ -18,6 +18,11 @@ _MAX_SHOWN = 16 * 1024 * 1024
 _MAX_VALUES = 1000
 
 
+def _save(values: Any, path: Path) -> None:
+    widened = ingest.save_npy(values, path)
+    say(f"wrote {path}" + (f" as {widened}" if widened else ""))
+
+
 def show_whole(
     tensor: ingest.Tensor, placement: str, at: str | None, save: Path | None, *, json: bool
 ) -> None:
@@ -36,8 +41,7 @@ def show_whole(
     if at is not None and save is None:
         check_slice(values, at)
     if save is not None:
-        widened = ingest.save_npy(whole if values is None else values, save)
-        say(f"wrote {save}" + (f" as {widened}" if widened else ""))
+        _save(whole if values is None else values, save)
     facts = {
         "name": whole.name,
         "ranks": list(whole.ranks),
