@@ -238,15 +238,7 @@ def percentiles(
         return {}
     places = {percent: percent / 100 * (count - 1) for percent in percents}
     ranks = sorted({rank for place in places.values() for rank in (math.floor(place), math.ceil(place))})
-    bits = 8 * dtype.itemsize
-    keys, rests = [0] * len(ranks), list(ranks)
-    for shift in range(bits - _DIGIT_BITS, -1, -_DIGIT_BITS):
-        counts = _count_digits(read, shift, bits, sorted(set(keys)))
-        for number, key in enumerate(keys):
-            up_to = np.cumsum(counts[key])
-            digit = int(np.searchsorted(up_to, rests[number], side="right"))
-            rests[number] -= int(up_to[digit - 1]) if digit else 0
-            keys[number] = key << _DIGIT_BITS | digit
+    keys = _keys_at(read, ranks, 8 * dtype.itemsize)
     values = {rank: value_of(key, dtype) for rank, key in zip(ranks, keys, strict=True)}
 
     def between(place: float) -> float:
@@ -255,6 +247,19 @@ def percentiles(
         return low if low == high else low * (1 - share) + high * share
 
     return {percent: between(place) for percent, place in places.items()}
+
+
+def _keys_at(read: Pieces, ranks: Sequence[int], bits: int) -> list[int]:
+    """Return the keys of the elements at these places of the ascending order, digit by digit."""
+    keys, rests = [0] * len(ranks), list(ranks)
+    for shift in range(bits - _DIGIT_BITS, -1, -_DIGIT_BITS):
+        counts = _count_digits(read, shift, bits, sorted(set(keys)))
+        for number, key in enumerate(keys):
+            up_to = np.cumsum(counts[key])
+            digit = int(np.searchsorted(up_to, rests[number], side="right"))
+            rests[number] -= int(up_to[digit - 1]) if digit else 0
+            keys[number] = key << _DIGIT_BITS | digit
+    return keys
 
 
 def _count_digits(
@@ -340,6 +345,13 @@ def parse_index(text: str, shape: tuple[int, ...]) -> Index:
             f"{text!r} has {counted(len(positions), 'part')}, and the shape is {shape}",
             hint=f"Give at most {counted(len(shape), 'part')}.",
         )
+    _check_range(index, shape)
+    return index
+
+
+def _check_range(index: Index, shape: tuple[int, ...]) -> None:
+    """Refuse an integer that is out of range for its axis."""
+    positions = [part for part in index if part is not Ellipsis]
     before = index.index(Ellipsis) if Ellipsis in index else len(index)
     for number, position in enumerate(positions):
         axis = number if number < before else len(shape) - len(positions) + number
@@ -348,7 +360,6 @@ def parse_index(text: str, shape: tuple[int, ...]) -> Index:
                 f"{position} is out of range for axis {axis} of the shape {shape}",
                 hint=f"Positions are 0 to {shape[axis] - 1}." if shape[axis] else "The axis is empty.",
             )
-    return index
 
 
 def _parse_part(part: str, text: str) -> int | slice | EllipsisType:

@@ -59,19 +59,11 @@ class ArrayLike(ABC):
         keys = _full_key(key, len(self.shape)) if axes else None
         if axes is None or keys is None:
             return np.asarray(self.read()[key])
-        ranges = [
-            range(length)[index]
-            if isinstance(index, slice)
-            else range(place := range(length)[index], place + 1)
-            for index, length in zip(keys, self.shape, strict=True)
-        ]
+        ranges = [_needed(index, length) for index, length in zip(keys, self.shape, strict=True)]
         ascending = [needed if needed.step > 0 else needed[::-1] for needed in ranges]
         in_store = self._read_ranges([ascending[axis] for axis in axes], [self.shape[axis] for axis in axes])
-        final = (
-            slice(None, None, 1 if needed.step > 0 else -1) if isinstance(index, slice) else 0
-            for index, needed in zip(keys, ranges, strict=True)
-        )
-        return np.asarray(in_store.transpose(np.argsort(axes))[tuple(final)])
+        final = tuple(map(_within, keys, ranges))
+        return np.asarray(in_store.transpose(np.argsort(axes))[final])
 
     def _read_ranges(self, needed: Sequence[range], shape: Sequence[int]) -> npt.NDArray[Any]:
         """Return the needed positions of each axis, axes in the order of the store."""
@@ -123,12 +115,26 @@ def _full_key(key: Any, ndim: int) -> tuple[int | slice, ...] | None:
     parts = key if isinstance(key, tuple) else (key,)
     places = [place for place, part in enumerate(parts) if part is ...] or [len(parts)]
     basic = [part for part in parts if part is not ...]
-    if len(places) > 1 or len(basic) > ndim:
-        return None
-    if any(isinstance(part, bool) or not isinstance(part, int | np.integer | slice) for part in basic):
+    if len(places) > 1 or len(basic) > ndim or not all(map(_is_basic, basic)):
         return None
     filled = [slice(None)] * (ndim - len(basic))
-    return tuple(
-        part if isinstance(part, slice) else int(part)
-        for part in (*basic[: places[0]], *filled, *basic[places[0] :])
-    )
+    return (*basic[: places[0]], *filled, *basic[places[0] :])
+
+
+def _is_basic(part: Any) -> bool:
+    return isinstance(part, int | np.integer | slice) and not isinstance(part, bool)
+
+
+def _needed(index: int | slice, length: int) -> range:
+    """Return the places along an axis that an index selects, in its order."""
+    if isinstance(index, slice):
+        return range(length)[index]
+    place = range(length)[index]
+    return range(place, place + 1)
+
+
+def _within(index: int | slice, needed: range) -> int | slice:
+    """Return what selects, of the needed places in ascending order, those of an index in its order."""
+    if not isinstance(index, slice):
+        return 0
+    return slice(None, None, 1 if needed.step > 0 else -1)

@@ -234,16 +234,18 @@ class Catalog:
     def _first_steps(self, ranks: Sequence[int]) -> list[Step]:
         """Return a committed step of each of these ranks that has one; no run files."""
         steps = {key.rank: step for key, step in self._steps.items() if key.step is not None}
-        self._list([rank for rank in ranks if rank not in steps])
-        keys_of = {
-            rank: [key for key in self._listings[rank] if key.step is not None]
-            for rank in ranks
-            if rank not in steps
-        }
+        steps |= self._find_first_steps([rank for rank in ranks if rank not in steps])
+        return [steps[rank] for rank in ranks if rank in steps]
+
+    def _find_first_steps(self, ranks: Sequence[int]) -> dict[int, Step]:
+        """Return the first committed step of each of these ranks that has one, by rank."""
+        self._list(ranks)
+        keys_of = {rank: [key for key in self._listings[rank] if key.step is not None] for rank in ranks}
+        steps: dict[int, Step] = {}
         for begin, end in _batches(keys_of.values()):
             keys = [key for rank, own in keys_of.items() if rank not in steps for key in own[begin:end]]
             steps |= {step.key.rank: step for step in reversed(self.committed(keys, []))}
-        return [steps[rank] for rank in ranks if rank in steps]
+        return steps
 
     @cached_property
     def listed_ranks(self) -> list[int]:

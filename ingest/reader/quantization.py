@@ -81,6 +81,18 @@ class QuantizationError:
         return row
 
 
+def _before_and_after(tensor: Tensor, tables: Tables) -> tuple[Tensor | None, Tensor | None]:
+    if tensor.op_type == _REFERENCE:
+        return _references(tensor, tables)
+    if _QUANTIZES.fullmatch(tensor.op_type):
+        return _first_operand(tensor, is_input), _first_operand(tensor, is_output)
+    return None, None
+
+
+def _is_float_of_reference(tensor: Tensor) -> bool:
+    return tensor.op_type == _REFERENCE and _is_float(tensor)
+
+
 def quantized_pair(tensor: Tensor, tables: Tables) -> tuple[Tensor, Tensor] | None:
     """Return a tensor before and after quantisation, one of which is `tensor`; None if it is not part of one.
 
@@ -88,18 +100,16 @@ def quantized_pair(tensor: Tensor, tables: Tables) -> tuple[Tensor, Tensor] | No
         tensor: one of the two.
         tables: the index of its step.
     """
-    is_reference = tensor.op_type == _REFERENCE
-    if is_reference:
-        before, after = _references(tensor, tables)
-    elif _QUANTIZES.fullmatch(tensor.op_type):
-        before, after = _first_operand(tensor, is_input), _first_operand(tensor, is_output)
-    else:
-        return None
+    before, after = _before_and_after(tensor, tables)
     if before is None or after is None or tensor.row not in (before.row, after.row):
         return None
-    is_quantised = _is_float(before) and (_is_integer(after) or (is_reference and _is_float(after)))
-    is_readable = all(part.is_dumped and not part.removed for part in (before, after))
+    is_quantised = _is_float(before) and (_is_integer(after) or _is_float_of_reference(after))
+    is_readable = _has_elements(before) and _has_elements(after)
     return (before, after) if is_quantised and is_readable and before.shape == after.shape else None
+
+
+def _has_elements(tensor: Tensor) -> bool:
+    return tensor.is_dumped and not tensor.removed
 
 
 def _is_float(tensor: Tensor) -> bool:

@@ -222,15 +222,17 @@ class CleanSteps:
                 if name in self.counts:
                     bad[:, there] |= bad_here[:, :width]
         column_of = {rank: column for column, rank in enumerate(cubes.ranks.tolist())}
+
+        def is_clean(step: int, within: int) -> bool:
+            return all(
+                not bad[within, column_of[rank]] and known[within, column_of[rank]] == counted_tensors(opened)
+                for rank, opened in self.snapshot.of_step(step).items()
+            )
+
         return {
             step
             for step, place in self._places.items()
-            if place // per_block == block
-            and all(
-                not bad[place % per_block, column_of[rank]]
-                and known[place % per_block, column_of[rank]] == counted_tensors(opened)
-                for rank, opened in self.snapshot.of_step(step).items()
-            )
+            if place // per_block == block and is_clean(step, place % per_block)
         }
 
 
@@ -281,9 +283,11 @@ def _from_cubes(
     """
     try:
         cubes = open_cubes(snapshot.store.objects)
-        held = {} if cubes is None else _held_places(cubes, snapshot, snapshot.steps)
-        values = read(cubes, list(held.values())) if cubes is not None and held else None
-        if cubes is None or values is None or not cubes.is_current():
+        if cubes is None:
+            return {}
+        held = _held_places(cubes, snapshot, snapshot.steps)
+        values = read(cubes, list(held.values())) if held else None
+        if values is None or not cubes.is_current():
             return {}
     except DamagedStore:
         return {}

@@ -148,6 +148,11 @@ def _match_group(ops: list[DumpedOp], free: list[GraphOp]) -> dict[str, Operator
         return {name: OperatorMatch((target.name,), BY_TYPE) for name, target in pairings[0].items()}
     if len(ops) * len(free) > _MAX_PAIRS:
         return {op.name: _ambiguous(free) for op in ops}
+    return _match_by_type(ops, free)
+
+
+def _match_by_type(ops: list[DumpedOp], free: list[GraphOp]) -> dict[str, OperatorMatch]:
+    """Match those operators whose types allow exactly one, which allows no other; the rest is ambiguous."""
     candidates = {op.name: [target for target in free if target.allows(op)] for op in ops}
     uses = Counter(target.name for targets in candidates.values() for target in targets)
     return {

@@ -78,14 +78,7 @@ def held_copies(cubes: ConsolidatedCubes, keys: Collection[StepKey]) -> Iterator
         DamagedStore: they are damaged.
     """
     layout = cubes.layouts.commits
-    width, ranks = cubes.state.grid.ranks, cubes.ranks.tolist()
-    steps = {key.step for key in keys}
-    parts = [
-        (f"{GROUP}/{layout.key((place, start // width))}", step, ranks[start : start + width])
-        for place, step in enumerate(cubes.steps.tolist())
-        if step in steps
-        for start in range(0, len(ranks), width)
-    ]
+    parts = _parts_of_steps(cubes, {key.step for key in keys})
     for first in range(0, len(parts), _AT_ONCE):
         batch = parts[first : first + _AT_ONCE]
         chunks = cubes.objects.get_many([name for name, _, _ in batch])
@@ -95,6 +88,19 @@ def held_copies(cubes: ConsolidatedCubes, keys: Collection[StepKey]) -> Iterator
             for rank, text in zip(members, texts, strict=False):
                 if text and (key := StepKey(rank, step)) in keys:
                     yield key, text
+
+
+def _parts_of_steps(
+    cubes: ConsolidatedCubes, steps: Collection[int | None]
+) -> list[tuple[str, int, list[int]]]:
+    """Return the names of the chunks that hold copies of these steps, each with its step and its ranks."""
+    width, ranks = cubes.state.grid.ranks, cubes.ranks.tolist()
+    return [
+        (f"{GROUP}/{cubes.layouts.commits.key((place, start // width))}", step, ranks[start : start + width])
+        for place, step in enumerate(cubes.steps.tolist())
+        if step in steps
+        for start in range(0, len(ranks), width)
+    ]
 
 
 def _parsed(text: str, key: StepKey) -> Commit | None:

@@ -8,7 +8,7 @@ exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from ingest.reader.step import Step
 
 _Mask = npt.NDArray[np.bool_]
+#: Values of tensors, by the name of their column.
+_Hits = Mapping[str, npt.NDArray[Any]]
 
 #: Text and numbers of a tensor, by its place on the axis of tensors.
 _TENSOR_FIELDS = (*KEY_FIELDS, "name")
@@ -60,47 +62,24 @@ def find(
     """Return the tensors that fulfil a condition; see `ConsolidatedCubes.find`."""
     condition = Filter(where, _COLUMNS)
     present = cubes.steps.tolist()
-    if absent := set(steps or ()).difference(present):
-        raise UsageError(
-            f"{cubes.objects.address.url}: the consolidated view has no step {format_ranges(absent)}",
-            hint=f"It has steps {format_ranges(present)}; `dump-ingest consolidate` brings it up to date.",
-        )
     chosen = set(present if steps is None else steps)
+    _check_steps(cubes, chosen)
     statistics = _statistics_of(condition.names)
-    sketches = places_of_sketches(condition.names)
-    axis = AxisColumns(cubes.axis)
-    width, shape = len(cubes.axis), (cubes.state.ranks, len(cubes.axis))
-    fixed: dict[str, Any] = {
-        name: axis.column(name, width) for name in _TENSOR_FIELDS if name in condition.names
-    }
+    search = _Search(
+        cubes, condition, statistics, places_of_sketches(condition.names), AxisColumns(cubes.axis)
+    )
     status = cubes.table("status")
-    hits, undecided = [{name: np.zeros(0, np.int64) for name in ("step", "rank", "place", *statistics)}], 0
+    no_hits = {name: np.zeros(0, np.int64) for name in ("step", "rank", "place", *statistics)}
+    hits: list[_Hits] = [no_hits]
+    undecided = 0
     for place, step in enumerate(present):
         if place in cubes.state.rewriting or step not in chosen:
             continue
         is_chosen = (status[place] != "") if include_partial else (status[place] == "complete")
-        values = dict(zip(statistics, cubes.cubes_of_step(statistics, place), strict=True))
-        columns = {**fixed, "step": step, "rank": cubes.ranks[:, None]}
-        columns |= {name: with_nan(own) for name, own in values.items()}
-        if "role" in condition.names:
-            columns["role"] = axis.roles(cubes.cube("row", place), columns["count"])
-        if sketches:
-            columns |= sketches_of_step(cubes, place, sketches, is_chosen)
-        decided = condition.decide(columns)
-        may = np.broadcast_to(decided.possible | decided.certain, shape) & is_chosen[:, None]
-        if not may.any():
-            continue
-        # An absent tensor fulfils conditions on names, and negations; one with a known statistic is present.
-        is_present = np.zeros(shape, bool)
-        for own in values.values():
-            is_present |= (own >= 0) if own.dtype.kind == "i" else ~np.isnan(own)
-        if (may & ~is_present).any():
-            is_present |= cubes.cube("row", place) >= 0
-        rank, tensor = np.nonzero(may & is_present & decided.certain)
-        undecided += int(np.count_nonzero(may & is_present)) - len(rank)
-        of_step = {"step": np.full(len(rank), step), "rank": cubes.ranks[rank], "place": tensor}
-        hits.append(of_step | {name: own[rank, tensor] for name, own in values.items()})
-    frame = _frame(axis, width, {name: np.concatenate([part[name] for part in hits]) for name in hits[0]})
+        of_step, more = search.of_step(place, step, is_chosen)
+        hits += of_step
+        undecided += more
+    frame = _frame(search.axis, len(cubes.axis), hits)
     left_out = cubes.left_out(include_partial=include_partial)
     frame.attrs = {
         "consolidated_at": cubes.state.consolidated_at,
@@ -110,6 +89,67 @@ def find(
     return frame
 
 
+def _check_steps(cubes: ConsolidatedCubes, chosen: Collection[int]) -> None:
+    present = cubes.steps.tolist()
+    if absent := set(chosen).difference(present):
+        raise UsageError(
+            f"{cubes.objects.address.url}: the consolidated view has no step {format_ranges(absent)}",
+            hint=f"It has steps {format_ranges(present)}; `dump-ingest consolidate` brings it up to date.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """A condition on single tensors, as it is evaluated over the cubes, step by step."""
+
+    cubes: ConsolidatedCubes
+    condition: Filter
+    statistics: tuple[str, ...]
+    """Those that it needs."""
+    sketches: Mapping[str, int]
+    """By name, the places of the columns of sketches that it names."""
+    axis: AxisColumns
+
+    def of_step(self, place: int, step: int, is_chosen: _Mask) -> tuple[list[_Hits], int]:
+        """Return the hits of one step, if any tensor may be one, and the number of undecided tensors."""
+        cubes = self.cubes
+        values = dict(zip(self.statistics, cubes.cubes_of_step(self.statistics, place), strict=True))
+        decided = self.condition.decide(self._columns(place, step, values, is_chosen))
+        shape = (cubes.state.ranks, len(cubes.axis))
+        may = np.broadcast_to(decided.possible | decided.certain, shape) & is_chosen[:, None]
+        if not may.any():
+            return [], 0
+        may &= self._is_present(place, values, may)
+        rank, tensor = np.nonzero(may & decided.certain)
+        hits = {"step": np.full(len(rank), step), "rank": cubes.ranks[rank], "place": tensor}
+        hits |= {name: own[rank, tensor] for name, own in values.items()}
+        return [hits], int(np.count_nonzero(may)) - len(rank)
+
+    def _columns(self, place: int, step: int, values: _Hits, is_chosen: _Mask) -> dict[str, Any]:
+        """Return the columns that it names, of one step; `values` has its statistics."""
+        cubes, names = self.cubes, self.condition.names
+        columns: dict[str, Any] = {"step": step, "rank": cubes.ranks[:, None]}
+        columns |= {name: self.axis.column(name, len(cubes.axis)) for name in _TENSOR_FIELDS if name in names}
+        columns |= {name: with_nan(own) for name, own in values.items()}
+        if "role" in names:
+            columns["role"] = self.axis.roles(cubes.cube("row", place), columns["count"])
+        if self.sketches:
+            columns |= sketches_of_step(cubes, place, self.sketches, is_chosen)
+        return columns
+
+    def _is_present(self, place: int, values: _Hits, may: _Mask) -> _Mask:
+        """Return which tensors of one step are present, of those that may be hits.
+
+        An absent tensor fulfils conditions on names, and negations; one with a known statistic is present.
+        """
+        is_present = np.zeros(may.shape, bool)
+        for own in values.values():
+            is_present |= (own >= 0) if own.dtype.kind == "i" else ~np.isnan(own)
+        if (may & ~is_present).any():
+            is_present |= self.cubes.cube("row", place) >= 0
+        return is_present
+
+
 def _statistics_of(names: Iterable[str]) -> tuple[str, ...]:
     """Return the statistics that the columns of a condition need."""
     # Whether it is a single number decides about the role of a tensor.
@@ -117,10 +157,11 @@ def _statistics_of(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in FIELDS if name in needed)
 
 
-def _frame(axis: AxisColumns, width: int, hits: Mapping[str, npt.NDArray[Any]]) -> pd.DataFrame:
+def _frame(axis: AxisColumns, width: int, parts: Sequence[_Hits]) -> pd.DataFrame:
     """Return one line for each hit, by step, rank and place on the axis of tensors."""
     import pandas as pd  # deferred: takes 0.4 s to import
 
+    hits = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     # The axis of tensors is in order of execution, except for tensors that were added later. The cube `row`
     # would give the exact order, but takes a request for each step with a hit.
     order = np.lexsort((hits["place"], hits["rank"], hits["step"]))
@@ -169,14 +210,11 @@ def _excluded(
         DamagedStore: a cube is damaged.
     """
     filters = [BlockFilter(fields, cubes.axis, _COLUMNS_OF_BLOCKS) for fields in conditions]
-    if not all(any(name in FIELDS or is_sketch_column(name) for name in f.filter.names) for f in filters):
+    if not all(map(_asks_of_values, filters)):
         return set()  # a condition on names alone excludes no step
     names = frozenset().union(*(condition.filter.names for condition in filters))
     asked = _CubeConditions(cubes, filters, _statistics_of(names), places_of_sketches(names))
-    by_number: dict[int, dict[int, Step]] = {}
-    for step in steps:
-        if step.key.step is not None:
-            by_number.setdefault(step.key.step, {})[step.key.rank] = step
+    by_number = _by_number(steps)
     excluded: set[Step] = set()
     for place, number in enumerate(cubes.steps.tolist()):
         of_ranks = by_number.get(number, {})
@@ -184,6 +222,19 @@ def _excluded(
         if is_worth_it and place not in cubes.state.rewriting:
             excluded |= asked.excluded_at(place, of_ranks)
     return excluded
+
+
+def _asks_of_values(condition: BlockFilter) -> bool:
+    return any(name in FIELDS or is_sketch_column(name) for name in condition.filter.names)
+
+
+def _by_number(steps: Iterable[Step]) -> dict[int, dict[int, Step]]:
+    """Return steps by their number and their rank, without run files."""
+    by_number: dict[int, dict[int, Step]] = {}
+    for step in steps:
+        if step.key.step is not None:
+            by_number.setdefault(step.key.step, {})[step.key.rank] = step
+    return by_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +251,7 @@ class _CubeConditions:
     def excluded_at(self, place: int, of_ranks: Mapping[int, Step]) -> set[Step]:
         """Return the ranks of one step that are excluded: the cubes hold them whole and without a match."""
         cubes, ranks = self.cubes, self.cubes.ranks.tolist()
-        committed = [of_ranks[rank].fingerprint if rank in of_ranks else None for rank in ranks]
-        is_held = np.asarray(cubes.table("fingerprint")[place] == np.array(committed, object), bool)
-        if self.sketches:
-            is_held &= cubes.table("without_histogram")[place] <= 0
+        is_held = self._is_held(place, of_ranks)
         if not is_held.any():
             return set()
         block = cubes.block(place, self.fields, digests=False)
@@ -219,6 +267,15 @@ class _CubeConditions:
             and not may_have[number]
             and tensors[number] == counted_tensors(of_ranks[ranks[at]])
         }
+
+    def _is_held(self, place: int, of_ranks: Mapping[int, Step]) -> _Mask:
+        """Return the ranks whose commit the cubes hold, (rank,), with all histograms if these matter."""
+        ranks = self.cubes.ranks.tolist()
+        committed = [of_ranks[rank].fingerprint if rank in of_ranks else None for rank in ranks]
+        is_held = np.asarray(self.cubes.table("fingerprint")[place] == np.array(committed, object), bool)
+        if self.sketches:
+            is_held &= self.cubes.table("without_histogram")[place] <= 0
+        return is_held
 
 
 def places_of_sketches(names: Iterable[str]) -> dict[str, int]:

@@ -98,9 +98,7 @@ def narrow_blocks(
     *of_fields, rows = [[read[block][within] for block, within in cut] for cut in cuts]
     for number, of_steps in enumerate(of_fields):
         for values, target in zip(of_steps, statistics, strict=True):
-            target[..., number] = values
-            if values.dtype.kind == "i":
-                target[values < 0, number] = np.nan
+            _set_known(target[..., number], values)
     row = np.stack(rows)
     digest = np.zeros((*row.shape[1:], DIGEST_BYTES), np.uint8)
     ranks = tuple(cubes.ranks.tolist())
@@ -170,6 +168,13 @@ def _aggregated_sum(parts: Sequence[Array], how: str) -> npt.NDArray[np.float64]
     return aggregated(sum(others, start=first), how)
 
 
+def _set_known(target: Array, values: npt.NDArray[Any]) -> None:
+    """Set floats to the values of a cube, and to NaN where a count is not known."""
+    target[...] = values
+    if values.dtype.kind == "i":
+        target[values < 0] = np.nan
+
+
 def _cut(
     cubes: ConsolidatedCubes, name: str, places: Sequence[int], tensors: Array
 ) -> list[tuple[_Block, int]]:
@@ -182,15 +187,20 @@ def _cut(
     of_step, by_tensor = cubes.layouts.per_step[name], cubes.layouts.by_tensor[name]
     if tensors.size * grid.ranks * steps * by_tensor.dtype.itemsize > _BLOCK_NBYTES:
         return [(_Block(of_step, place), 0) for place in places]
-    wanted = Counter(place // steps for place in places)
-    # Of a block with few wanted steps, each by itself: less is decoded.
-    whole = {block for block, count in wanted.items() if 2 * count >= steps and cubes.state.is_cut(block)}
+    whole = _blocks_read_whole(cubes, places)
     return [
         (_Block(by_tensor, place // steps), place % steps)
         if place // steps in whole
         else (_Block(of_step, place), 0)
         for place in places
     ]
+
+
+def _blocks_read_whole(cubes: ConsolidatedCubes, places: Sequence[int]) -> set[int]:
+    """Return the blocks of steps to be read whole; of one with few wanted steps, less is decoded by step."""
+    steps = cubes.state.grid.steps
+    wanted = Counter(place // steps for place in places)
+    return {block for block, count in wanted.items() if 2 * count >= steps and cubes.state.is_cut(block)}
 
 
 def _read(cubes: ConsolidatedCubes, blocks: Sequence[_Block], wanted: Array) -> dict[_Block, Array]:

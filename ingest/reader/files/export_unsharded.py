@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -131,14 +131,18 @@ class _StepTensors:
     """None for all."""
 
 
+def _rows_by_step(tensors: Iterable[Tensor]) -> dict[StepKey, set[int]]:
+    rows: dict[StepKey, set[int]] = {}
+    for tensor in tensors:
+        rows.setdefault(StepKey(tensor.rank, tensor.step), set()).add(tensor.row)
+    return rows
+
+
 def _chosen(
     store: DumpStore, step: Choice, conditions: FilterFields, damages: list[Damage] | None
 ) -> dict[int, _StepTensors]:
     """Return by step what is exported of it: the tensors that fulfil conditions on any rank."""
-    rows: dict[StepKey, set[int]] = {}
-    if conditions:
-        for tensor in store.tensors(step=step, **conditions, damages=damages):
-            rows.setdefault(StepKey(tensor.rank, tensor.step), set()).add(tensor.row)
+    rows = _rows_by_step(store.tensors(step=step, **conditions, damages=damages)) if conditions else {}
     chosen: dict[int, _StepTensors] = {}
     for opened in store.select(None, step, damages=[] if conditions else damages):
         if opened.key.step is None:

@@ -252,16 +252,18 @@ class StepFlow:
     def _add_graph(self, graph_source: GraphSource) -> None:
         by_name = {(key.graph, key.op_name, key.occurrence): call for key, call in self.calls.items()}
         parameters = {key.op_name: call for key, call in self.calls.items() if is_parameter(key.op_type)}
+
+        def writer_of(source: DumpedSource, reader: CallKey) -> FlowCall | None:
+            if source.op_type:
+                return parameters.get(source.op_name)
+            return by_name.get((reader.graph, source.op_name, reader.occurrence))
+
         for call in list(self.calls.values()):
             for operand in call.inputs:
                 source = graph_source(operand.row)
                 if source is None:
                     continue
-                writer = (
-                    parameters.get(source.op_name)
-                    if source.op_type
-                    else by_name.get((call.key.graph, source.op_name, call.key.occurrence))
-                )
+                writer = writer_of(source, call.key)
                 for output in writer.outputs if writer is not None else ():
                     if output.slot == source.slot:
                         self._add_graph_edge(output, operand)

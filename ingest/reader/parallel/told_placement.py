@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from ingest.reader.parallel.mesh import Coordinates
 from workers.arrays.sharded.placement import Dimension, Held, MeshGrid, Placement
@@ -75,13 +76,14 @@ def _of_axis(axis: int, text: str) -> Iterator[tuple[str, str]]:
     match = _AXIS.fullmatch(text)
     if match is None:
         raise _NotUnderstood
-    for number, (name, qualifiers) in enumerate(_modifiers(match["held"] or match["older"] or "")):
+    parts = match.groupdict(default="")
+    for number, (name, qualifiers) in enumerate(_modifiers(parts["held"] or parts["older"])):
         if {"zigzag", "partial"} <= qualifiers or ("zigzag" in qualifiers and number):
             raise _NotUnderstood  # chunks are put into order after what all of these cut is joined
         if "partial" in qualifiers:
             yield name, Held.PARTIAL_SUM.value
         elif "zigzag" in qualifiers:
-            lengths = (0,) if match["name"] == _TOKENS else ()  # how long sequences are is not told
+            lengths = (0,) if parts["name"] == _TOKENS else ()  # how long sequences are is not told
             yield name, Dimension(Held.ZIGZAG, 0, axis, lengths=lengths).kind
         else:
             yield name, Dimension(Held.SHARD, 0, axis).kind
@@ -172,13 +174,19 @@ def grid_of(places: Sequence[Coordinates], told: Mapping[str, str] | None = None
     names = _axes_of(places, told or {})
     if not names:
         return None
-    values = [sorted({place[name].rank for place in places}) for name in names]
-    numbers = np.full([len(axis) for axis in values], -1)
-    for piece, place in enumerate(places):
-        index = tuple(axis.index(place[name].rank) for name, axis in zip(names, values, strict=True))
-        numbers[index] = piece
+    numbers = _numbers_on(names, places)
     is_filled = numbers.size == len(places) and not (numbers < 0).any()
     return MeshGrid(tuple(names), numbers) if is_filled else None
+
+
+def _numbers_on(names: Sequence[str], places: Sequence[Coordinates]) -> npt.NDArray[np.int64]:
+    """Return the number of the place at each point of a mesh with these axes; -1 where there is none."""
+    values = [sorted({place[name].rank for place in places}) for name in names]
+    numbers = np.full([len(axis) for axis in values], -1)
+    for number, place in enumerate(places):
+        index = tuple(axis.index(place[name].rank) for name, axis in zip(names, values, strict=True))
+        numbers[index] = number
+    return numbers
 
 
 def _axes_of(places: Sequence[Coordinates], told: Mapping[str, str]) -> list[str]:
@@ -187,7 +195,8 @@ def _axes_of(places: Sequence[Coordinates], told: Mapping[str, str]) -> list[str
     An axis on which the place follows from those on others does not count: tp and ep along which ranks lie
     alike, or tp beside attn_tp and attn_dp, which are its parts.
     """
-    known = [name for name in dict.fromkeys((*told, *places[0])) if any(name in place for place in places)]
+    on_any = set[str]().union(*places)
+    known = [name for name in dict.fromkeys((*told, *places[0])) if name in on_any]
     if any(name not in place for place in places for name in known):
         return []
     names: list[str] = []

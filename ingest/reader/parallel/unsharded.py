@@ -197,21 +197,29 @@ def _ways(on_grids: Sequence[MeshGrid], shapes: Sequence[tuple[int, ...]]) -> It
 
 def _as_told(grid: MeshGrid | None, shapes: Sequence[tuple[int, ...]], told: Told) -> Iterator[Placement]:
     """Yield the way that is told of every dimension of a mesh: on large ones, not all ways are tried."""
-    kinds = [] if grid is None else [_PLAIN.fullmatch(told.get(name, "")) for name in grid.names]
-    if grid is None or len(set(shapes)) > 1 or not all(kinds):
+    if grid is None or len(set(shapes)) > 1:
+        return
+    kinds = [_PLAIN.fullmatch(told.get(name, "")) for name in grid.names]
+    if not all(kinds):
         return
     dimensions = tuple(
         Dimension(Held(kind["held"]), size, int(kind["axis"]) if kind["axis"] else None, name)
         for kind, size, name in zip(filter(None, kinds), grid.numbers.shape, grid.names, strict=True)
     )
-    # A piece must have the axis that a dimension cuts, and in zigzag two equal chunks of it.
-    lengths = dict(enumerate(shapes[0]))
-    cut = [(own.held, lengths.get(own.axis)) for own in dimensions if own.axis is not None]
-    if any(length is None or (held is not Held.SHARD and length % 2) for held, length in cut):
+    if not all(_can_cut(own, shapes[0]) for own in dimensions):
         return
     assembly = assembled(grid.numbers, shapes, dimensions)
     if assembly is not None:
         yield Placement(dimensions, assembly)
+
+
+def _can_cut(dimension: Dimension, shape: tuple[int, ...]) -> bool:
+    """Return whether a piece has the axis that a dimension cuts, and in zigzag two equal chunks of it."""
+    if dimension.axis is None:
+        return True
+    if not 0 <= dimension.axis < len(shape):
+        return False
+    return dimension.held is Held.SHARD or shape[dimension.axis] % 2 == 0
 
 
 def _problem(wanted: str, told: Told, candidates: Iterable[Placement], *, is_placed: bool) -> str:

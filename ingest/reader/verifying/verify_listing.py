@@ -5,7 +5,7 @@ Takes a request for each thousand objects of a rank, and reads none of them. `ve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -78,10 +78,24 @@ def _damage_of_rank(
         for key, known in expected.items()
         if key.rank == rank
     }
-    # By generation: those of `_ALWAYS` that are there and not empty, and the sizes of shards.
+    present, shards = _by_generation(objects.sizes(f"rank_{rank}"), wanted)
+    for prefix, (key, known) in wanted.items():
+        if problem := _problem(present[prefix], shards[prefix], known):
+            yield Damage(key, "", f"{key.path}/{known.fingerprint}: {problem}")
+
+
+def _by_generation(
+    sizes: Mapping[str, int], wanted: Collection[str]
+) -> tuple[dict[str, set[str]], dict[str, list[int]]]:
+    """Return by generation those of `_ALWAYS` that are there and not empty, and the sizes of its shards.
+
+    Args:
+        sizes: of the objects of a rank, in bytes, by their paths below it.
+        wanted: the generations, as `step_N/FINGERPRINT`.
+    """
     present: dict[str, set[str]] = {prefix: set() for prefix in wanted}
     shards: dict[str, list[int]] = {prefix: [] for prefix in wanted}
-    for name, nbytes in objects.sizes(f"rank_{rank}").items():
+    for name, nbytes in sizes.items():
         step, _, below = name.partition("/")
         generation, _, path = below.partition("/")
         prefix = f"{step}/{generation}"
@@ -91,9 +105,7 @@ def _damage_of_rank(
             present[prefix].add(path)
         elif path.startswith(("tensors/", "files/")) and "/c/" in path:
             shards[prefix].append(nbytes)
-    for prefix, (key, known) in wanted.items():
-        if problem := _problem(present[prefix], shards[prefix], known):
-            yield Damage(key, "", f"{key.path}/{known.fingerprint}: {problem}")
+    return present, shards
 
 
 def _problem(present: set[str], shards: list[int], known: ExpectedObjects) -> str:

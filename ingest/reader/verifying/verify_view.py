@@ -82,15 +82,22 @@ def verify_view(objects: ObjectStore) -> Iterator[StoreDamage]:
 
 
 def _verify_cubes(objects: ObjectStore, cubes: ConsolidatedCubes) -> Iterator[StoreDamage]:
-    """Read every cube; and compare how many tensors it has of each commit with the count in the commit.
-
-    Tensors that `row` lacks would otherwise look like some that nobody dumped.
-    """
+    """Read every cube, and compare what the cubes hold with the commits and with each other."""
     layouts = cubes.layouts
     _check_labels(objects, layouts, cubes.state.tensors)
     for layout in layouts.of_ranks:
         for number in range(ceil_div(cubes.state.steps, layout.chunk[0])):
             cubes.steps_block(layout, number)
+    yield from _verify_counts(objects, cubes)
+    yield from _verify_sketches(cubes)
+    yield from _verify_cubes_by_tensor(cubes)
+
+
+def _verify_counts(objects: ObjectStore, cubes: ConsolidatedCubes) -> Iterator[StoreDamage]:
+    """Compare how many tensors the cubes have of each commit with the count in the commit.
+
+    Tensors that `row` lacks would otherwise look like some that nobody dumped.
+    """
     fingerprints, counts = cubes.table("fingerprint"), cubes.table("tensors")
     ranks = cubes.ranks.tolist()
     for place, step in enumerate(cubes.steps.tolist()):
@@ -110,8 +117,6 @@ def _verify_cubes(objects: ObjectStore, cubes: ConsolidatedCubes) -> Iterator[St
                 yield StoreDamage(
                     GROUP, f"{GROUP}: {key}: it has {present[key.rank]} tensors instead of {expected}"
                 )
-    yield from _verify_sketches(cubes)
-    yield from _verify_cubes_by_tensor(cubes)
 
 
 def _verify_sketches(cubes: ConsolidatedCubes) -> Iterator[StoreDamage]:

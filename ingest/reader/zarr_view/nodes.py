@@ -54,9 +54,14 @@ def escape(name: str) -> str:
     if name.isascii() and name.isidentifier() and not name.startswith("__"):
         return name
     escaped = "".join(c if c.isprintable() and c not in "/\\%" else _quoted(c) for c in name)
-    if escaped.startswith("__") or not escaped.strip(".") or escaped == _METADATA:
-        return _quoted(escaped[0]) + escaped[1:] if escaped else "%"
-    return escaped
+    if not escaped:
+        return "%"
+    return _quoted(escaped[0]) + escaped[1:] if _is_reserved(escaped) else escaped
+
+
+def _is_reserved(name: str) -> bool:
+    """Return whether Zarr, or a file system, gives this part of a path a meaning of its own."""
+    return name.startswith("__") or not name.strip(".") or name == _METADATA
 
 
 def _quoted(character: str) -> str:
@@ -394,10 +399,7 @@ class NodeTree:
         Lists the ranks, or reads the commits of a rank or the index of a step.
         """
         if self._document(node) is None:
-            start = f"{node}/"
-            at = start.rpartition("/c/")[0]
-            below = (key.removeprefix(start) for key in self._chunk_keys(at) if key.startswith(start))
-            yield from dict.fromkeys(key.partition("/")[0] for key in below)
+            yield from self._below_chunks(f"{node}/")
             return
         yield _METADATA
         step, path = _split(node)
@@ -409,6 +411,12 @@ class NodeTree:
             yield from (opened.key.path.partition("/")[2] for opened in of_rank)
         elif (nodes := self._steps.nodes(step)) is not None:
             yield from nodes.children(path)
+
+    def _below_chunks(self, start: str) -> Iterable[str]:
+        """Return the names directly below a place within the chunks of an array, which ends in "/"."""
+        array = start.rpartition("/c/")[0]
+        below = (key.removeprefix(start) for key in self._chunk_keys(array) if key.startswith(start))
+        return dict.fromkeys(key.partition("/")[0] for key in below)
 
     def keys(self, prefix: str) -> Iterator[str]:
         """Yield all keys that begin with `prefix`. Reads the index of each step among them."""
