@@ -120,10 +120,13 @@ def access_for(
             hint="--token-file FILE asks for a token, --trust-header NAME relies on a proxy, "
             "--allow-anyone asks for nothing.",
         )
-    hosts: frozenset[str] = frozenset()
-    if listen.is_loopback and not token and not is_open:
-        hosts = _LOOPBACK_NAMES | ({urlsplit(base_url).hostname or ""} if base_url else set())
-    return Access(token, trust_header or "", hosts)
+    is_for_loopback = listen.is_loopback and not token and not is_open
+    return Access(token, trust_header or "", _loopback_names(base_url) if is_for_loopback else frozenset())
+
+
+def _loopback_names(base_url: str | None) -> frozenset[str]:
+    """Return by what names people on this host reach the page."""
+    return _LOOPBACK_NAMES | ({urlsplit(base_url).hostname or ""} if base_url else set())
 
 
 def _token(path: Path) -> str:

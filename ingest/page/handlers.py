@@ -92,18 +92,7 @@ class Handler(RequestHandler):
             return
         given = self.get_query_argument("token", "")
         if access.token and given and access.is_token(given):
-            self.set_cookie(
-                COOKIE, access.cookie, httponly=True, samesite="Strict", path=f"{self.site.base}/"
-            )
-            rest = [
-                (name, value.decode("utf-8", "replace"))
-                for name, values in self.request.query_arguments.items()
-                for value in values
-                if name != "token"
-            ]
-            # A proxy may leave the base path on; and browsers take `//name` for another site.
-            path = self.request.path.removeprefix(f"{self.site.base}/").lstrip("/\\")
-            self.redirect(url_concat(f"{self.site.base}/{path}", rest))
+            self._keep_token()
             return
         if not access.admits(self.request.headers, self.get_cookie(COOKIE, "") or ""):
             hint = (
@@ -112,6 +101,21 @@ class Handler(RequestHandler):
                 else f"The proxy must set {access.header}."
             )
             self.refuse(HTTPStatus.UNAUTHORIZED, "this page asks for a token or a proxy", hint)
+
+    def _keep_token(self) -> None:
+        """Set the cookie, and redirect to the URL without the token."""
+        self.set_cookie(
+            COOKIE, self.site.access.cookie, httponly=True, samesite="Strict", path=f"{self.site.base}/"
+        )
+        rest = [
+            (name, value.decode("utf-8", "replace"))
+            for name, values in self.request.query_arguments.items()
+            for value in values
+            if name != "token"
+        ]
+        # A proxy may leave the base path on; and browsers take `//name` for another site.
+        path = self.request.path.removeprefix(f"{self.site.base}/").lstrip("/\\")
+        self.redirect(url_concat(f"{self.site.base}/{path}", rest))
 
     def refuse(self, status: HTTPStatus, message: str, hint: str, links: Links | None = None) -> None:
         """Answer with an error, as a page or as JSON."""

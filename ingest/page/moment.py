@@ -91,12 +91,15 @@ class StatisticsCache:
                     raise
             else:
                 by_step |= {step: CachedStatistic(generations[step], values) for step, values in read.items()}
+        self._keep((pattern, statistic), by_step)
+        return by_step
+
+    def _keep(self, key: tuple[str, str], by_step: dict[int, CachedStatistic]) -> None:
         with self._lock:
-            self._by_key[pattern, statistic] = by_step
-            self._by_key.move_to_end((pattern, statistic))
+            self._by_key[key] = by_step
+            self._by_key.move_to_end(key)
             while len(self._by_key) > 1 and self._nbytes() > _MOST_NBYTES:
                 self._by_key.popitem(last=False)
-        return by_step
 
     @staticmethod
     def _is_current(known: Mapping[int, CachedStatistic], step: int, generations: Mapping[int, str]) -> bool:

@@ -143,6 +143,23 @@ def _kind(key: TensorKey) -> str:
     return f"{key.op_type}\0{key.io}"
 
 
+def _firm_and_perhaps(
+    entries: Sequence[Entry], shared: Shared, grid: Grid
+) -> tuple[dict[_Place, _Units], list[tuple[int, _Place, str]]]:
+    """Return the rows that are firmly expected to be shared, by place and unit; and the others, with both."""
+    sets: dict[_Place, _Units] = {}
+    perhaps: list[tuple[int, _Place, str]] = []
+    for row, key in _candidates(entries, grid):
+        if (expected := shared.get(key)) is None:
+            continue
+        place = (expected.ranks, entries[row].array, expected.kind)
+        if expected.is_firm:
+            sets.setdefault(place, {}).setdefault(expected.unit, []).append(row)
+        else:
+            perhaps.append((row, place, expected.unit))
+    return sets, perhaps
+
+
 def pool_groups(
     entries: Sequence[Entry], samples: Sequence[int | None], shared: Shared, grid: Grid
 ) -> list[PoolGroup]:
@@ -156,20 +173,11 @@ def pool_groups(
     """
     if not shared:
         return []
-    sets: dict[_Place, _Units] = {}
-    perhaps: list[tuple[int, _Place, str]] = []
-    for row, key in _candidates(entries, grid):
-        if (expected := shared.get(key)) is None:
-            continue
-        place = (expected.ranks, entries[row].array, expected.kind)
-        if expected.is_firm:
-            sets.setdefault(place, {}).setdefault(expected.unit, []).append(row)
-        else:
-            perhaps.append((row, place, expected.unit))
+    sets, perhaps = _firm_and_perhaps(entries, shared, grid)
     for row, place, unit in perhaps:
         rows = sets.get(place, {}).get(unit, [])
         # After the firm rows, so that it changes nothing if it is equal to one, as it seems.
-        if rows and samples[row] is not None and samples[row] in {samples[firm] for firm in rows}:
+        if samples[row] is not None and any(samples[row] == samples[firm] for firm in rows):
             rows.append(row)
     return [
         PoolGroup(array_spec(first.array, first.header.element if first.header else None, grid), rows)

@@ -441,10 +441,13 @@ class StepHooks:
         if name is not None and "outputs" in self._of:
             self._take_all(module, name, "output", output, graph)
         if "gradients" in self._of and self._torch.is_grad_enabled():
-            for way, tensor in self._tensors_in(output, name or ROOT):
-                if tensor.requires_grad:
-                    # Some live on: a module may return one of its parameters.
-                    self._handles.append(tensor.register_hook(partial(self._gradient, name, way)))
+            self._await_gradients(name, output)
+
+    def _await_gradients(self, name: str | None, output: Any) -> None:
+        for way, tensor in self._tensors_in(output, name or ROOT):
+            if tensor.requires_grad:
+                # Some live on: a module may return one of its parameters.
+                self._handles.append(tensor.register_hook(partial(self._gradient, name, way)))
 
     def _name_of(self, module: TorchModule) -> str | None:
         name = self.names.modules.get(module)
@@ -494,6 +497,11 @@ class StepHooks:
             self._sink.take(tensor, TensorName("", "", op_type, plain, "output", 0))
 
 
+def _prefix_below(path: str) -> str:
+    """Return how the paths of the modules in a module begin."""
+    return f"{path}." if path else ""
+
+
 class Names:
     """The names of the modules and parameters of a model, without what wrappers add to them.
 
@@ -506,12 +514,12 @@ class Names:
         self.modules: dict[TorchModule, str] = {}
         self.compiled: list[TorchModule] = []
         self._wrappers: set[str] = set()
-        hidden: list[str] = []
+        hidden: tuple[str, ...] = ()
         for path, module in model.named_modules():
             is_boundary = is_compiled(module) and not inside_compiled
-            is_hidden = any(path.startswith(prefix) for prefix in hidden)
+            is_hidden = path.startswith(hidden)
             if is_boundary and not is_hidden:
-                hidden.append(f"{path}." if path else "")
+                hidden += (_prefix_below(path),)
                 self.compiled.append(module)
             is_wrapper = type(module).__name__ in _WRAPPER_TYPES
             if is_wrapper:

@@ -45,19 +45,18 @@ def coordinates_of(torch: Torch, model: TorchModule, mesh: Any = None) -> dict[s
     Raises:
         UsageError: the mesh is not one, or has an axis of another name.
     """
-    if mesh is None:
-        places = _of_model(torch, model)
-    elif isinstance(mesh, Mapping):
-        places = _told(mesh)
-    else:
-        places = _of_mesh(mesh)
-        if not places:
-            raise UsageError("mesh: has no names of axes, or this rank is not in it", hint=_MESH_HINT)
+    places = _of_model(torch, model) if mesh is None else _of_named_mesh(mesh)
+    return {axis: place for axis, place in places.items() if axis in _AXES and place.size > 1}
+
+
+def _of_named_mesh(mesh: Any) -> dict[str, AxisPlace]:
+    """Return the place of this process on each axis of the mesh that the caller names."""
+    places = _told(mesh) if isinstance(mesh, Mapping) else _of_mesh(mesh)
+    if not places and not isinstance(mesh, Mapping):
+        raise UsageError("mesh: has no names of axes, or this rank is not in it", hint=_MESH_HINT)
     if unknown := [axis for axis in places if axis not in _AXES]:
-        if mesh is not None:
-            raise UsageError(f"mesh: no axis {unknown[0]!r}", hint=f"Axes: {', '.join(_AXES)}.")
-        places = {axis: place for axis, place in places.items() if axis in _AXES}
-    return {axis: place for axis, place in places.items() if place.size > 1}
+        raise UsageError(f"mesh: no axis {unknown[0]!r}", hint=f"Axes: {', '.join(_AXES)}.")
+    return places
 
 
 def _told(mesh: Mapping[Any, Any]) -> dict[str, AxisPlace]:
@@ -96,6 +95,14 @@ def _of_mesh(mesh: Any) -> dict[str, AxisPlace]:
 
 _OF = ("inputs", "outputs", "gradients", "parameters", "functions")
 _DEFAULT_OF = _OF[:-1]
+
+
+def _check_model(torch: Torch, model: TorchModule) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(f"record: {type(model).__name__} is not a torch.nn.Module", hint="Pass the model.")
+    if isinstance(model, torch.jit.ScriptModule):
+        hint = "Record the module from which it was made."
+        raise UsageError(f"record: {type(model).__name__} of torch.jit cannot have hooks", hint=hint)
 
 
 def record(
@@ -157,11 +164,7 @@ def record(
             the directory cannot be written, or has one of the steps already.
     """
     torch = import_torch()
-    if not isinstance(model, torch.nn.Module):
-        raise UsageError(f"record: {type(model).__name__} is not a torch.nn.Module", hint="Pass the model.")
-    if isinstance(model, torch.jit.ScriptModule):
-        hint = "Record the module from which it was made."
-        raise UsageError(f"record: {type(model).__name__} of torch.jit cannot have hooks", hint=hint)
+    _check_model(torch, model)
     _check("what", what, get_args(What))
     _check("advance", advance, get_args(Advance))
     _check("when_full", when_full, get_args(WhenFull))

@@ -167,14 +167,8 @@ class Recorder:
 
     def _sum_up(self, *, is_whole: bool) -> None:
         """Add what is only known at the end to the problems."""
-        failure = self._writer.failure
-        if isinstance(failure, FileExistsError):
-            self._add_problem(
-                f"{failure.filename} exists: another process records there, too; give each a directory of "
-                "its own, or its RANK"
-            )
-        elif failure is not None:
-            self._add_problem(f"writing failed, and the rest was left out: {failure}")
+        if self._writer.failure is not None:
+            self._add_problem(_failure_text(self._writer.failure))
         if self.step is None and is_whole:
             self._add_problem(
                 "no call of the model was seen; record the object that you call, such as what torch.compile "
@@ -185,8 +179,7 @@ class Recorder:
         if self.recorded and not self._has_rows:
             self._add_problem(f"modules={self._choice.modules!r} fits no name of a module or parameter")
         if self.left_out:
-            tensors_were = "tensor was" if self.left_out == 1 else "tensors were"
-            self.problems.append(f"{self.left_out} {tensors_were} left out because the queue was full")
+            self.problems.append(_left_out_text(self.left_out))
 
     def advance(self) -> None:
         """End the current step and begin the next one; only with `advance="manual"`.
@@ -390,3 +383,18 @@ class Recorder:
     def _add_problem(self, problem: str) -> None:
         if problem not in self.problems and len(self.problems) < _MAX_PROBLEMS:
             self.problems.append(problem)
+
+
+def _left_out_text(count: int) -> str:
+    tensors_were = "tensor was" if count == 1 else "tensors were"
+    return f"{count} {tensors_were} left out because the queue was full"
+
+
+def _failure_text(failure: BaseException) -> str:
+    """Return why nothing more was written."""
+    if isinstance(failure, FileExistsError):
+        return (
+            f"{failure.filename} exists: another process records there, too; give each a directory of "
+            "its own, or its RANK"
+        )
+    return f"writing failed, and the rest was left out: {failure}"

@@ -222,10 +222,9 @@ class Camera:
             yield ("indices",), tensor._indices()  # noqa: SLF001  (the public one wants a coalesced tensor)
             yield ("values",), tensor._values()  # noqa: SLF001  (the same)
         elif tensor.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc):
-            is_by_row = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
-            yield ("compressed",), (tensor.crow_indices() if is_by_row else tensor.ccol_indices())
-            yield ("plain",), (tensor.col_indices() if is_by_row else tensor.row_indices())
-            yield ("values",), tensor.values()
+            yield from _compressed_parts(
+                tensor, is_by_row=tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
+            )
         elif tensor.is_quantized:
             yield (), tensor.int_repr()
         elif hasattr(tensor, "__tensor_flatten__"):
@@ -312,6 +311,15 @@ class Camera:
             flat = flat.view(torch.uint8)
         array: Array = flat.numpy().view(dtype)
         return array
+
+
+def _compressed_parts(
+    tensor: TorchTensor, *, is_by_row: bool
+) -> Iterator[tuple[tuple[str, ...], TorchTensor]]:
+    """Yield the parts of a sparse tensor that is compressed by row or by column."""
+    yield ("compressed",), (tensor.crow_indices() if is_by_row else tensor.ccol_indices())
+    yield ("plain",), (tensor.col_indices() if is_by_row else tensor.row_indices())
+    yield ("values",), tensor.values()
 
 
 def _row_of(elements: Array) -> Row | None:

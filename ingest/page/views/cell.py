@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +47,7 @@ def show(asked: Asked) -> dict[str, Any]:
     opened = asked.moment.opened(rank, step)
     operators = _operators(opened, _rows(opened, arguments.text("name")), stat)
     if arguments.flag("bad"):
-        operators = [operator for operator in operators if operator.bad]
+        operators = list(filter(_is_bad, operators))
     pages = max(-(-len(operators) // _PER_PAGE), 1)
     page = min(max(arguments.integer("page") or 1, 1), pages)
     scale, levels = _levels(operators, stat)
@@ -67,14 +67,12 @@ def show(asked: Asked) -> dict[str, Any]:
         "summary": opened.commit.summary,
         "operators": operators[start : start + _PER_PAGE],
         "colours": {of.place: css_of(level) for of, level in zip(operators, levels, strict=True)},
-        "legend": [("zero", "0")] * (0 in levels)
-        + (scale.legend(is_count=stat in COUNTS) if scale is not None else [])
-        + [("unknown", "not known")] * (-1 in levels),
+        "legend": _legend(scale, levels, stat),
         "total": len(operators),
-        "bad_total": sum(operator.bad > 0 for operator in operators),
+        "bad_total": len(list(filter(_is_bad, operators))),
         "ribbon": ribbon_picture(
             levels,
-            [operator.bad > 0 for operator in operators],
+            list(map(_is_bad, operators)),
             f"{counted(len(operators), 'operator')} in order of execution, coloured by {stat}",
         ),
         "first_bad": first_bad,
@@ -93,6 +91,17 @@ def show(asked: Asked) -> dict[str, Any]:
             ),
         ),
     }
+
+
+def _is_bad(operator: _OperatorCall) -> bool:
+    return operator.bad > 0
+
+
+def _legend(scale: Scale | None, levels: Collection[int], stat: str) -> list[tuple[str, str]]:
+    """Return the colours of a legend, by their classes, each with what it stands for."""
+    zero = [("zero", "0")] if 0 in levels else []
+    unknown = [("unknown", "not known")] if -1 in levels else []
+    return zero + (scale.legend(is_count=stat in COUNTS) if scale is not None else []) + unknown
 
 
 def _levels(operators: Sequence[_OperatorCall], stat: str) -> tuple[Scale | None, list[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from ingest.questions.trend import trend
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore, UsageError
 from workers.model import MIB
+from workers.store.model import CommitSummary
 
 #: What a picture has at most: rows are operators, which need not be told apart one by one.
 _ROWS, _COLUMNS = 60, 240
@@ -404,6 +405,21 @@ def _compared(asked: Asked, choice: _RunPair, sides: tuple[str, str]) -> Compari
     return compare(*opened, storage_options=options, include_partial=True, elements=elements)
 
 
+def _sizes(moment: Moment, ranks: Collection[int], step: int) -> list[CommitSummary]:
+    """Return the totals of a step of some ranks."""
+    return [
+        opened.commit.summary
+        for opened in moment.steps
+        if opened.key.step == step and opened.key.rank in ranks
+    ]
+
+
+def _common_steps(asked: Asked, mine: Moment, other: str, its: Moment) -> list[int]:
+    if not (common := sorted(set(mine.numbers) & set(its.numbers))):
+        raise UsageError(f"{asked.links.run} and {other} have no step in common")
+    return common
+
+
 def _choose(asked: Asked, other: str) -> _RunPair:
     """Choose what is compared: what the URL names, else the last common step, of all ranks if they are few.
 
@@ -412,17 +428,14 @@ def _choose(asked: Asked, other: str) -> _RunPair:
     """
     arguments = asked.arguments
     mine, its = asked.moment, asked.moment_of(other)
-    common = sorted(set(mine.numbers) & set(its.numbers))
-    if not common:
-        raise UsageError(f"{asked.links.run} and {other} have no step in common")
+    common = _common_steps(asked, mine, other, its)
     wanted, rank = arguments.integer("step"), arguments.integer("rank")
     ranks = sorted(set(mine.ranks) & set(its.ranks))
     is_first_of_many = rank is None and not arguments.flag("all") and len(ranks) > _RANKS_AT_ONCE
     if is_first_of_many:
         rank = ranks[0]
     step = common[-1] if wanted is None else wanted
-    compared = {(of_rank, step) for of_rank in (ranks if rank is None else [rank])}
-    sizes = [opened.commit.summary for opened in mine.steps if (opened.key.rank, opened.key.step) in compared]
+    sizes = _sizes(mine, ranks if rank is None else [rank], step)
     tensors = max((size.tensors + size.statistics_only for size in sizes), default=0)
     return _RunPair(
         its,

@@ -141,8 +141,8 @@ def card(asked: Asked, incident: Incident) -> dict[str, Any]:
         "incident": incident,
         "misplaced": (),
         "origin": answer,
-        "before": [_tensor(asked, incident, tensor) for tensor in answer.inputs] if answer else [],
-        "after": [_tensor(asked, incident, tensor) for tensor in answer.outputs] if answer else [],
+        "before": _tensors(asked, incident, answer.inputs if answer else ()),
+        "after": _tensors(asked, incident, answer.outputs if answer else ()),
         "why": answer.why if answer else None,
         "elements": answer.why.elements[:_ELEMENTS] if answer and answer.why else (),
         "picture": spread_picture(spread.graph) if spread is not None else None,
@@ -180,14 +180,16 @@ def _misplaced(asked: Asked, incident: Incident) -> tuple[LayoutFinding, ...]:
     return answer.misplaced
 
 
-def _tensor(asked: Asked, incident: Incident, tensor: OriginTensor) -> dict[str, Any]:
-    return {
-        "tensor": tensor,
-        "statistics": tensor.statistics,
-        "url": asked.links.view(
-            "tensor", rank=incident.rank, step=incident.first_step, name=tensor.name, graph=incident.graph
-        ),
-    }
+def _tensors(asked: Asked, incident: Incident, tensors: Sequence[OriginTensor]) -> list[dict[str, Any]]:
+    view, rank, step, graph = asked.links.view, incident.rank, incident.first_step, incident.graph
+    return [
+        {
+            "tensor": tensor,
+            "statistics": tensor.statistics,
+            "url": view("tensor", rank=rank, step=step, name=tensor.name, graph=graph),
+        }
+        for tensor in tensors
+    ]
 
 
 def _affected(incident: Incident, steps: Sequence[int]) -> set[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ingest.findings.stored import read_series
@@ -15,6 +15,7 @@ from ingest.page.views.incidents import layout_check
 from ingest.page.watchers import Watched
 from ingest.reader.rows import summary_row
 from ingest.reader.step import Step
+from ingest.service.live_watcher import DumpDisk, LiveWatcher
 from workers.store.model import SEVERITIES
 
 _NEWEST, _FINDINGS, _WAITING = 24, 20, 100
@@ -115,17 +116,21 @@ def _totals(steps: Sequence[Step]) -> Counter[str]:
     return totals
 
 
+def _fullest_disk(watchers: Iterable[LiveWatcher]) -> DumpDisk | None:
+    disks = [watcher.disk for watcher in watchers if watcher.disk is not None]
+    return min(disks, key=lambda disk: disk.free_bytes / max(disk.size_bytes, 1), default=None)
+
+
 def _live(watched: Watched) -> dict[str, Any]:
     """Return the state that only watchers know: lag, backlog, disk, and what each step waits for."""
     watchers = watched.watchers
     ranks = [rank for watcher in watchers for rank in watcher.ranks]
     steps = [row for watcher in watchers for row in watcher.steps if row.step is not None]
-    disks = [watcher.disk for watcher in watchers if watcher.disk is not None]
     return {
         "lag_s": max((rank.lag_s for rank in ranks), default=0.0),
         "pending_steps": sum(rank.pending_steps for rank in ranks),
         "pending_bytes": sum(rank.pending_bytes for rank in ranks),
-        "disk": min(disks, key=lambda disk: disk.free_bytes / max(disk.size_bytes, 1), default=None),
+        "disk": _fullest_disk(watchers),
         "phases": Counter(row.phase for row in steps).most_common(),
         "steps": sorted(steps, key=lambda row: (row.step, row.rank))[:_WAITING],
         "left_out": max(len(steps) - _WAITING, 0),

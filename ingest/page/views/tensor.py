@@ -241,10 +241,14 @@ def show(asked: Asked) -> dict[str, Any]:
             _line(asked, tensor),
             *([_line(asked, tensor, Sheet.of(tensor.shape))] if content is not None else ()),
             *sketches.lines,
-            *((whole.line,) if whole is not None and whole.tensor is not None else ()),
+            *_line_of_whole(whole),
             *((over["answer"],) if over is not None else ()),
         ),
     }
+
+
+def _line_of_whole(whole: WholeTensor | None) -> tuple[AnswerLine, ...]:
+    return () if whole is None or whole.tensor is None else (whole.line,)
 
 
 def _line(asked: Asked, tensor: Tensor, sheet: Sheet | None = None) -> AnswerLine:
