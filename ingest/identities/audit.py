@@ -158,13 +158,15 @@ class StepAudit:
                 if found.status == "fails" and writes_in_place(call.op_type):
                     found = IdentityCheck("open", "written in place")
                 reason = f"{name}: {found.told}" if found.status == "open" else name
-            is_passed_on = self._flow.producer(output.row) is not None
-            is_own = any(each.content == output.content for each in call.inputs) and is_optimizer(
-                call.op_type
-            )
-            if found.status == "open" and (is_passed_on or is_own):
+            if found.status == "open" and self._is_copy(call, output):
                 reason, found = COPY, _HOLDS
             yield CheckedTensor(output.row, reason, found)
+
+    def _is_copy(self, call: FlowCall, output: FlowOperand) -> bool:
+        """Return whether another call made the same, or the call of an optimizer has it as an input."""
+        if self._flow.producer(output.row) is not None:
+            return True
+        return is_optimizer(call.op_type) and any(each.content == output.content for each in call.inputs)
 
     def _reason(self, call: FlowCall, output: FlowOperand) -> str:
         """Return why an output cannot be held against a definition; "" if it can."""
@@ -207,21 +209,24 @@ class StepAudit:
         for key, call in self._flow.calls.items():
             if key.op_name != module or not is_container(key.op_type) or not call.inputs:
                 continue
-            kind = plain_name(key.op_type)
-            of_output = self._flow.calls.get(
-                CallKey(key.net, key.graph, _GRADIENT, f"{module}.output", key.occurrence)
-            )
-            if kind not in KINDS or of_output is None or not of_output.outputs:
-                return []
-            x, gradient = call.inputs[0], of_output.outputs[0]
-            if not (self._is_readable(x) and self._is_readable(gradient)):
+            kind, x, gradient = plain_name(key.op_type), call.inputs[0], self._gradient_of_output(key)
+            if kind not in KINDS or gradient is None or not self._is_readable(x):
                 return []
             passed = self._read(gradient)
             narrowest = max(narrowest, unit_roundoff(passed.dtype))
             parts.append(list(parameter_gradients(kind, name, self._read(x), passed, shape)))
-        if not parts or not all(parts):
+        if not all(parts):
             return []
         return [added(each, narrowest) for each in zip(*parts, strict=False)]
+
+    def _gradient_of_output(self, module: CallKey) -> FlowOperand | None:
+        """Return the gradient of what a call of a module gave; None if it cannot be read."""
+        call = self._flow.calls.get(
+            CallKey(module.net, module.graph, _GRADIENT, f"{module.op_name}.output", module.occurrence)
+        )
+        if call is None or not call.outputs:
+            return None
+        return call.outputs[0] if self._is_readable(call.outputs[0]) else None
 
     def _gradient(self, call: FlowCall, history: RankHistory) -> Iterator[CheckedTensor]:
         name = call.key.op_name
@@ -287,7 +292,7 @@ class StepAudit:
 
     @staticmethod
     def _updated(row: int, after: Array, known: ParameterHistory, gradient: Array) -> CheckedTensor:
-        if after.shape != known.value.shape or gradient.shape != after.shape:
+        if not known.value.shape == after.shape == gradient.shape:
             return CheckedTensor(row, "parameter of another shape", _OPEN)
         known.advance(gradient)
         found = check(after, ((each, False) for each in known.expectations(gradient, after)))
@@ -295,13 +300,10 @@ class StepAudit:
             found = IdentityCheck("open", NOT_UPDATED, float(np.abs(gradient).max()))
         elif found.status == "holds":
             found = replace(found, times=float(np.abs(gradient).max()))
+        elif found.status == "fails" and _lacks_gradient(found, gradient):
+            found = IdentityCheck("open", "what has no gradient is updated otherwise")
         known.change = wide(after) - known.value
         known.value, known.gradient = wide(after), gradient
-        spot = found.difference
-        if found.status == "fails" and spot is not None:
-            place = tuple(slice(*each) for each in spot.box)
-            if not gradient[place].any():
-                found = IdentityCheck("open", "what has no gradient is updated otherwise")
         return CheckedTensor(
             row, "optimizer" if found.status != "open" else f"optimizer: {found.told}", found
         )
@@ -327,14 +329,20 @@ class StepAudit:
         tensor = Tensor(self._step, operand.row)
         return tensor.is_dumped and not tensor.removed and is_real(from_name(tensor.dtype))
 
+    def _parameters_of(self, module: str) -> dict[str, Array]:
+        """Read the parameters of a module, as far as they were dumped, by their names within it."""
+        dumped = {name: self._parameters.get(f"{module}.{name}") for name in _PARAMETERS}
+        return {
+            name: self._read(parameter)
+            for name, parameter in dumped.items()
+            if parameter is not None and self._is_readable(parameter)
+        }
+
     def _operands(self, call: FlowCall) -> CallOperands:
         given = sorted(call.inputs, key=lambda each: (not each.io.startswith("input"), each.slot))
         named = {each.io.rpartition(".")[2]: self._read(each) for each in given if "." in each.io}
         if is_container(call.op_type):
-            for each in _PARAMETERS:
-                parameter = self._parameters.get(f"{call.key.op_name}.{each}")
-                if parameter is not None and self._is_readable(parameter):
-                    named[each] = self._read(parameter)
+            named |= self._parameters_of(call.key.op_name)
         inputs = [self._read(each) for each in given if "." not in each.io]
         return CallOperands(
             [*inputs, *(named[each] for each in _PARAMETERS if each in named)],
@@ -344,3 +352,9 @@ class StepAudit:
 
     def _read(self, operand: FlowOperand) -> Array:
         return Tensor(self._step, operand.row).read(verify=False)
+
+
+def _lacks_gradient(found: IdentityCheck, gradient: Array) -> bool:
+    """Return whether the gradient is zero wherever a check saw a difference."""
+    spot = found.difference
+    return spot is not None and not gradient[tuple(slice(*each) for each in spot.box)].any()

@@ -34,17 +34,24 @@ def parameter_gradients(
         if x.dtype.kind in "iu" and x.size == len(columns) and len(shape) == 2:
             yield from summed_rows(x.reshape(-1), columns, shape, unit)
     elif x.size % len(columns) == 0 and x.dtype.kind not in "iub":
-        narrow = x.astype(gradient.dtype) if x.dtype.itemsize > gradient.dtype.itemsize else x
-        rows = wide(narrow).reshape(len(columns), -1)
+        error_of_sum = sum_error(len(columns), unit) + unit
         if kind in ("linear", "dense"):
-            size = np.abs(columns).T @ np.abs(rows)
-            yield Expectation(columns.T @ rows, (sum_error(len(rows), unit) + unit) * size)
+            rows = wide(_as_narrow_as(gradient, x)).reshape(len(columns), -1)
+            yield Expectation(columns.T @ rows, error_of_sum * (np.abs(columns).T @ np.abs(rows)))
         else:
             normal = NormalisedRows(wide(x).reshape(len(columns), -1), unit, centred=kind == "layernorm")
-            for eps in EPS:
-                value, error = normal.normalised(eps)
-                size = np.abs(columns) * (np.abs(value) * (sum_error(len(rows), unit) + unit) + error)
-                yield Expectation((columns * value).sum(0), size.sum(0), f"eps = {eps:.6g}")
+            yield from _scales_of_norm(normal, columns, error_of_sum)
+
+
+def _as_narrow_as(gradient: Array, x: Array) -> Array:
+    return x.astype(gradient.dtype) if x.dtype.itemsize > gradient.dtype.itemsize else x
+
+
+def _scales_of_norm(normal: NormalisedRows, columns: Array, error_of_sum: float) -> Iterator[Expectation]:
+    for eps in EPS:
+        value, error = normal.normalised(eps)
+        size = np.abs(columns) * (np.abs(value) * error_of_sum + error)
+        yield Expectation((columns * value).sum(0), size.sum(0), f"eps = {eps:.6g}")
 
 
 def added(parts: Sequence[Expectation], narrowest: float, divisor: int = 1) -> Expectation:

@@ -210,9 +210,11 @@ def _dropout(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation
 def _same(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
     out = call.outputs[slot]
     for x in call.inputs[:1]:
-        if x.size == out.size and x.dtype == out.dtype:
+        if x.dtype != out.dtype:
+            return
+        if x.size == out.size:
             yield Expectation(x.reshape(out.shape), None)
-        elif x.dtype == out.dtype and x.size and out.size and not out.size % x.size:
+        elif x.size and out.size and not out.size % x.size:
             for shape in {x.shape, (*x.shape[:-1], 1), x.shape[1:]}:
                 if math.prod(shape) == x.size and _broadcasts(shape, out.shape):
                     yield Expectation(np.broadcast_to(x.reshape(shape), out.shape), None)
@@ -250,16 +252,23 @@ def _part(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
     if x.size == out.size:
         yield Expectation(x.reshape(out.shape), None)
     for axis in range(x.ndim):
-        rest = x.shape[:axis] + x.shape[axis + 1 :]
-        length = out.size // max(math.prod(rest), 1)
-        if not 0 < length < x.shape[axis] or length * math.prod(rest) != out.size:
-            continue
-        if out.shape not in (rest, (*x.shape[:axis], length, *x.shape[axis + 1 :])):
+        length = _length_of_part(x, out.shape, axis)
+        if length is None:
             continue
         for begin in range(x.shape[axis] - length + 1):
             piece = np.take(x, range(begin, begin + length), axis).reshape(out.shape)
             if begin % length == 0 or np.array_equal(piece.flat[:1], out.flat[:1]):
                 yield Expectation(piece, None, f"{begin}:{begin + length} of axis {axis}")
+
+
+def _length_of_part(x: Array, shape: tuple[int, ...], axis: int) -> int | None:
+    """Return how long a proper range along an axis is if it has the shape, with or without that axis."""
+    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    size, across = math.prod(shape), math.prod(before + after)
+    length = size // max(across, 1)
+    if not 0 < length < x.shape[axis] or length * across != size:
+        return None
+    return length if shape in (before + after, (*before, length, *after)) else None
 
 
 def _joined(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
@@ -299,8 +308,12 @@ def _embedding(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]
     tables = [each for each in call.tensors if each.ndim == 2 and each.dtype == out.dtype]
     if not ids or not tables or ids[0].size * tables[0].shape[1] != out.size:
         return
-    if ids[0].size and ids[0].min() >= 0 and ids[0].max() < len(tables[0]):
+    if _are_rows_of(tables[0], ids[0]):
         yield Expectation(tables[0][ids[0].reshape(-1)].reshape(out.shape), None)
+
+
+def _are_rows_of(table: Array, ids: Array) -> bool:
+    return bool(ids.size and ids.min() >= 0 and ids.max() < len(table))
 
 
 def _scattered(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:

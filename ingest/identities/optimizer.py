@@ -120,23 +120,29 @@ def recorded_update(
     """
     value = wide(before[slot]) if slot < len(before) else np.zeros(())
     if name in ("applymomentum", "momentum") and len(now) >= 5:
-        accumulated, rate, gradient, momentum = map(wide, now[1:5])
-        if slot == 1:
-            size = np.abs(value * momentum) + np.abs(gradient)
-            yield Expectation(value * momentum + gradient, 4 * _WORKING * size)
-        elif slot == 0:
-            yield Expectation(
-                value - rate * accumulated, 4 * _WORKING * (np.abs(value) + np.abs(rate * accumulated))
-            )
+        yield from _recorded_momentum(value, now, slot)
     elif name in ("adam", "applyadam") and len(now) >= 10:
-        first, second, power1, power2, rate, beta1, beta2, eps, gradient = map(wide, now[1:10])
-        if slot in (1, 2):
-            beta, new = (beta1, gradient) if slot == 1 else (beta2, gradient**2)
-            size = (
-                np.abs(beta * value) + np.abs((1 - beta) * new) * (1 + 1 / np.abs(1 - beta)) + np.abs(value)
-            )
-            yield Expectation(beta * value + (1 - beta) * new, 4 * _WORKING * size)
-        elif slot == 0:
-            step = rate * np.sqrt(1 - power2) / (1 - power1) * first / (np.sqrt(second) + eps)
-            slack = FEW + 1 / np.abs(1 - power1) + 1 / np.abs(1 - power2)
-            yield Expectation(value - step, _WORKING * (slack * np.abs(step) + 2 * np.abs(value)))
+        yield from _recorded_adam(value, now, slot)
+
+
+def _recorded_momentum(value: Array, now: Sequence[Array], slot: int) -> Iterator[Expectation]:
+    accumulated, rate, gradient, momentum = map(wide, now[1:5])
+    if slot == 1:
+        size = np.abs(value * momentum) + np.abs(gradient)
+        yield Expectation(value * momentum + gradient, 4 * _WORKING * size)
+    elif slot == 0:
+        yield Expectation(
+            value - rate * accumulated, 4 * _WORKING * (np.abs(value) + np.abs(rate * accumulated))
+        )
+
+
+def _recorded_adam(value: Array, now: Sequence[Array], slot: int) -> Iterator[Expectation]:
+    first, second, power1, power2, rate, beta1, beta2, eps, gradient = map(wide, now[1:10])
+    if slot in (1, 2):
+        beta, new = (beta1, gradient) if slot == 1 else (beta2, gradient**2)
+        size = np.abs(beta * value) + np.abs((1 - beta) * new) * (1 + 1 / np.abs(1 - beta)) + np.abs(value)
+        yield Expectation(beta * value + (1 - beta) * new, 4 * _WORKING * size)
+    elif slot == 0:
+        step = rate * np.sqrt(1 - power2) / (1 - power1) * first / (np.sqrt(second) + eps)
+        slack = FEW + 1 / np.abs(1 - power1) + 1 / np.abs(1 - power2)
+        yield Expectation(value - step, _WORKING * (slack * np.abs(step) + 2 * np.abs(value)))

@@ -45,18 +45,25 @@ def _arrangements(
     columns = shape[-1]
     for batch in {1, math.prod(shape[:-2])}:
         rows = math.prod(shape) // max(batch * columns, 1)
-        if not rows or not columns or a.size % (batch * rows) or b.size % columns:
+        lengths = _inner_lengths(a, b, batch * rows, columns)
+        if lengths is None or lengths[1] not in (1, batch):
             continue
-        k = a.size // (batch * rows)
-        own = b.size // max(k * columns, 1)
-        if not k or b.size != own * k * columns or own not in (1, batch):
-            continue
+        k, own = lengths
         lefts = (a.reshape(batch, rows, k), a.reshape(batch, k, rows).swapaxes(1, 2))
         rights = (b.reshape(own, k, columns), b.reshape(own, columns, k).swapaxes(1, 2))
         for left, right in product((0, 1), (0, 1)):
             if len(flags) != 2 or flags == [bool(left), bool(right)]:
                 found.append((lefts[left], rights[right]))
     return found
+
+
+def _inner_lengths(a: Array, b: Array, rows: int, columns: int) -> tuple[int, int] | None:
+    """Return the length of the axis that is summed over, and how many matrices `b` is; None if none fits."""
+    if not rows or not columns or a.size % rows or b.size % columns:
+        return None
+    k = a.size // rows
+    own = b.size // max(k * columns, 1)
+    return (k, own) if k and b.size == own * k * columns else None
 
 
 def _of_factors(a: Array, b: Array, bias: Array | None, out: Array, unit: float) -> Iterator[Expectation]:

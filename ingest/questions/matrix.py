@@ -276,15 +276,11 @@ def matrix_of_steps(
         {rank: place for place, rank in enumerate(ranks)}, {step: place for place, step in enumerate(steps)}
     )
     values = np.full(cells.shape, np.nan)
-    state = np.full(cells.shape, MISSING, np.int64)
     bad = np.zeros(cells.shape, bool)
     summaries = {cell: step.commit.summary for step in opened if (cell := cells.cell(step.key))}
+    state = cells.states(summaries, damaged)
     for cell, summary in summaries.items():
-        state[cell] = KNOWN if summary.status == "complete" else PARTIAL
         bad[cell] = summary.anomalous_tensors > 0
-    for key in damaged:
-        if cell := cells.cell(key):
-            state[cell] = DAMAGED
     is_least = False
     if what in SUMMARIES:
         title, get = SUMMARIES[what]
@@ -336,6 +332,18 @@ class _Cells:
         if key.step is None or key.rank not in self.rows or key.step not in self.columns:
             return None
         return self.rows[key.rank], self.columns[key.step]
+
+    def states(
+        self, summaries: Mapping[tuple[int, int], CommitSummary], damaged: Iterable[StepKey]
+    ) -> npt.NDArray[np.int64]:
+        """Return what is known of each cell: MISSING, KNOWN, PARTIAL or DAMAGED."""
+        state = np.full(self.shape, MISSING, np.int64)
+        for cell, summary in summaries.items():
+            state[cell] = KNOWN if summary.status == "complete" else PARTIAL
+        for key in damaged:
+            if cell_of_key := self.cell(key):
+                state[cell_of_key] = DAMAGED
+        return state
 
     def fill(self, values: npt.NDArray[np.float64], by_step: Mapping[int, RankValues]) -> None:
         """Write a statistic of steps to its places."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ingest.dump_configs.model import AskedDump, Io, Match, flatten
+from ingest.dump_configs.model import AskedDump, Io, Match, OperatorPattern, flatten
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.context import context_of
@@ -220,17 +220,20 @@ def _operators(store: Catalog, step: Step, asked: AskedDump) -> Iterator[Missing
     for pattern in asked.operators or ():
         if any(pattern.matches(str(op_type), str(op_name)) for op_type, op_name in pairs):
             continue
-        in_graph = [name for name in planned if pattern.matches(_type_of(name), flatten(name))]
-        if in_graph:
-            why = why_never_dumped(_type_of(in_graph[0]))
-            reason = f"{in_graph[0]} is in the graph, but was not dumped" + (f": {why}" if why else "")
-        elif pattern.match is Match.TYPE and (why := why_never_dumped(pattern.text)):
-            reason = why
-        elif planned:
-            reason = "the graph has no operator of this name: it was fused, renamed or optimised away"
-        else:
-            reason = "the dump has no operator of this name, and no graph that says why"
-        yield MissingItem("operator", pattern.text, step.key.rank, reason)
+        yield MissingItem("operator", pattern.text, step.key.rank, _why_missing(pattern, planned))
+
+
+def _why_missing(pattern: OperatorPattern, planned: Sequence[str]) -> str:
+    """Return why the dump has no operator that fits, by the operators that the graph has."""
+    in_graph = [name for name in planned if pattern.matches(_type_of(name), flatten(name))]
+    if in_graph:
+        why = why_never_dumped(_type_of(in_graph[0]))
+        return f"{in_graph[0]} is in the graph, but was not dumped" + (f": {why}" if why else "")
+    if pattern.match is Match.TYPE and (why := why_never_dumped(pattern.text)):
+        return why
+    if planned:
+        return "the graph has no operator of this name: it was fused, renamed or optimised away"
+    return "the dump has no operator of this name, and no graph that says why"
 
 
 def _planned(store: Catalog, step: Step) -> list[str]:

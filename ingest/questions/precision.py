@@ -6,6 +6,7 @@ Transformer Engine, `transformer_engine.common.recipe`: `DelayedScaling`, `Float
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -399,17 +400,17 @@ def _by_tensor(
 
 def _summary(members: Sequence[FormatLosses], target: NumberFormat, how: str) -> TensorPrecision:
     losing = [row for row in members if any(row.badness)]
-    last = [row.headroom_bits for row in members if row.step == members[-1].step]
+    last = (row.headroom_bits for row in members if row.step == members[-1].step)
     known = _magnitudes(members)
-    follows_tensor = how == CURRENT or target.block > 0  # then it never overflows
+    has_fixed_scale = how == NONE and target.block <= 0  # one that follows the tensor never overflows
     bits_per_step, overflows_at = trend_of(list(known), list(known.values()), math.log2(target.largest))
     return TensorPrecision(
         worst=max(members, key=lambda row: row.badness),
         first_step=min((row.step for row in losing), default=None),
         ranks=tuple(sorted({row.rank for row in losing})),
-        headroom_bits=min((bits for bits in last if not math.isnan(bits)), default=math.nan),
+        headroom_bits=min(itertools.filterfalse(math.isnan, last), default=math.nan),
         bits_per_step=bits_per_step,
-        overflows_at=None if follows_tensor or how != NONE else overflows_at,
+        overflows_at=overflows_at if has_fixed_scale else None,
     )
 
 

@@ -159,11 +159,15 @@ def _of_step(step: Step, *, is_watched: bool) -> Iterator[tuple[int, int, str]]:
         own_runs = runs[output[:4]]
         if len(dumps) > max(own_runs, 1):
             kind = TRAMPLED if own_runs or is_watched else RUN_AGAIN
-            changed = (pair for pair in pairwise(dumps) if pair[0].digest != pair[1].digest)
-            yield from ((first.row, second.row, kind) for first, second in changed)
+            yield from ((first, second, kind) for first, second in _changes(pairwise(dumps)))
         again = outputs.get((output[0], _RECOMPUTED, *output[2:])) if output[1] == "" else None
         if again and again[0].digest != dumps[0].digest:
             yield dumps[0].row, again[0].row, NOT_REPEATABLE
+
+
+def _changes(pairs: Iterable[tuple[_Dumped, _Dumped] | tuple[_Saved, _Saved]]) -> Iterator[tuple[int, int]]:
+    """Yield the rows of the earlier and the later of each pair that differs."""
+    return ((earlier.row, later.row) for earlier, later in pairs if earlier.digest != later.digest)
 
 
 def _dumps_of(step: Step) -> tuple[dict[tuple[str, ...], list[_Dumped]], Counter[tuple[str, ...]]]:
@@ -247,14 +251,10 @@ def changed_buffers(step: Step) -> Iterator[tuple[int, int, str]]:
     )
     for name, events in buffers.items():
         if _INPUT.fullmatch(name):
-            for before, after in _around_kernels(events):
-                if before.digest != after.digest:
-                    yield before.row, after.row, IN_PLACE
+            yield from ((*rows, IN_PLACE) for rows in _changes(_around_kernels(events)))
         if is_ordered:
-            for earlier, later in pairwise(events):
-                is_between = later.is_before and not earlier.is_before
-                if is_between and earlier.digest != later.digest:
-                    yield earlier.row, later.row, UNSEEN_WRITER
+            between = (pair for pair in pairwise(events) if pair[1].is_before and not pair[0].is_before)
+            yield from ((*rows, UNSEEN_WRITER) for rows in _changes(between))
 
 
 def _around_kernels(events: list[_Saved]) -> Iterator[tuple[_Saved, _Saved]]:

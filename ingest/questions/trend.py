@@ -276,14 +276,19 @@ def sparkline(values: Sequence[float], present: Sequence[bool], bad: Sequence[bo
     """
     count = len(values)
     edges = np.linspace(0, count, min(count, max(width, 1)) + 1).astype(int)
-    finite = [value for value, shown in zip(values, present, strict=True) if shown and isfinite(value)]
-    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    low, high = _extent([value for value, shown in zip(values, present, strict=True) if shown])
     characters = []
     for begin, end in pairwise(edges.tolist()):
         indexes = [index for index in range(begin, end) if present[index]]
         is_bad = any(bad[index] or isinf(values[index]) for index in indexes)
         characters.append(_character([values[index] for index in indexes], low, high, is_bad=is_bad))
     return "".join(characters)
+
+
+def _extent(values: Iterable[float]) -> tuple[float, float]:
+    """Return the least and the greatest finite value; zeros if there is none."""
+    finite = list(filter(isfinite, values))
+    return (min(finite), max(finite)) if finite else (0.0, 0.0)
 
 
 def _character(values: Sequence[float], low: float, high: float, *, is_bad: bool) -> str:

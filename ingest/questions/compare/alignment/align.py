@@ -20,7 +20,7 @@ from enum import StrEnum
 import numpy as np
 
 from ingest.questions.compare.alignment.calls import Numbers, OperatorCall
-from ingest.questions.compare.alignment.evidence import Evidence
+from ingest.questions.compare.alignment.evidence import Evidence, Side
 from ingest.questions.compare.alignment.kinds import only_moves
 from ingest.questions.compare.alignment.sequence import align_sequences
 from ingest.questions.compare.programs import Why
@@ -150,8 +150,7 @@ def _anchors(evidence: Evidence, fixed: Mapping[int, int]) -> dict[int, int]:
         best = np.where(higher, points, best)
         best_of[higher] = number
         top = int(points.argmax())
-        others = np.delete(points, top)
-        if points[top] >= (others.max() if others.size else 0) + _AHEAD:
+        if points[top] >= np.delete(points, top).max(initial=0) + _AHEAD:
             candidates[number] = top
     return {
         number: other
@@ -202,9 +201,13 @@ def _gaps(evidence: Evidence, side: str) -> list[Gap]:
         elif number in fused:
             gaps.append(Gap(side, number, Why.FUSED, fused[number]))
         else:
-            unused = bool(call.inputs) and bool(call.outputs) and not evidence.a.readers[number]
-            gaps.append(Gap(side, number, Why.UNUSED if unused else Why.UNKNOWN))
+            gaps.append(Gap(side, number, _why_unmatched(evidence.a, number)))
     return gaps
+
+
+def _why_unmatched(side: Side, number: int) -> Why:
+    call = side.calls[number]
+    return Why.UNUSED if call.inputs and call.outputs and not side.readers[number] else Why.UNKNOWN
 
 
 def _done(evidence: Evidence, number: int) -> tuple[int, tuple[int, ...]]:

@@ -166,6 +166,9 @@ class _Programs:
             _Program(b, operators_b, calls_b, values_b, list(map(classes.of, values_b))),
         )
 
+    def _is_chance(self, operator: OperatorKey, pairs: Iterable[TensorPair]) -> bool:
+        return _has_number(operator[3]) and any(map(self._contradicts, pairs))
+
     def without_chance(self, matching: Matching) -> Matching:
         """Return a matching without operators whose names are equal by chance: `op_5_t`."""
         by_operator: dict[OperatorKey, list[TensorPair]] = {}
@@ -174,7 +177,7 @@ class _Programs:
         dropped = {
             pair
             for operator, pairs in by_operator.items()
-            if _has_number(operator[3]) and any(map(self._contradicts, pairs))
+            if self._is_chance(operator, pairs)
             for pair in pairs
             if pair.matched_by in _BY_NAME
         }

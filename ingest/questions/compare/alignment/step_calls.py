@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def with_contents(side: StepTensors, numbers: Iterable[int], runner: PairRunner)
         return side
     digests, statistics = side.digests.copy(), side.statistics.copy()
     batches = batched([side.operand(number) for number in unknown], runner.parts)
-    answers = (answer for batch in runner.map(read_contents, batches) for answer in batch)
+    answers = chain.from_iterable(runner.map(read_contents, batches))
     for number, answer in zip(unknown, answers, strict=True):
         if answer.digest:
             digests[number] = np.frombuffer(answer.digest, np.uint8)
@@ -74,6 +75,13 @@ def calls_of(side: StepTensors) -> tuple[list[OperatorKey], list[OperatorCall], 
     return list(inputs), calls, values
 
 
+def _told_hash(side: StepTensors, number: int) -> str | None:
+    """Return the hash that the dump has instead of a tensor; None if it has none."""
+    tensor = side.operands.attributes(number).get("tensor")
+    told = tensor.get("hash") if isinstance(tensor, dict) else None
+    return told if isinstance(told, str) else None
+
+
 def _value(side: StepTensors, number: int) -> Value:
     statistics = side.statistics[number]
     marks = [math.nan if column is None else float(statistics[column]) for column in _COLUMNS]
@@ -81,11 +89,10 @@ def _value(side: StepTensors, number: int) -> Value:
     if side.digests[number].any():
         content = side.dtypes[number], side.digests[number].tobytes()
     elif not side.dumped[number]:
-        tensor = side.operands.attributes(number).get("tensor")
-        told = tensor.get("hash") if isinstance(tensor, dict) else None
-        if isinstance(told, str) and told.startswith(_L1):
+        told = _told_hash(side, number)
+        if told is not None and told.startswith(_L1):
             marks[0] = float(told.removeprefix(_L1))
-        elif isinstance(told, str):
+        else:
             content = told
     size = math.prod(side.shapes[number])
     low, high = marks[2], marks[3]
