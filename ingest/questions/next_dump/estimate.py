@@ -264,7 +264,7 @@ def dump_cost(store: Catalog, checked: CheckedConfig) -> DumpCost:
         raise UsageError(
             f"{store.url}: nothing to estimate with", hint="The store must have steps of this job."
         )
-    ranks = [rank for rank in sizes.ranks if asked.devices is None or rank in asked.devices]
+    ranks = sizes.ranks if asked.devices is None else sorted(asked.devices.intersection(sizes.ranks))
     near = max((key for key in store.keys if key.step is not None), key=lambda key: key.order)
     step = near.step or 0
     amount = _amount(asked, sizes, ranks, step)

@@ -113,6 +113,15 @@ def _suspect_dict(suspect: Suspect) -> dict[str, Any]:
     return {**suspect.operator._asdict(), "worth": suspect.worth, "why": suspect.why}
 
 
+def _lines_of_estimate(estimate: DumpEstimate) -> Iterator[str]:
+    unknown = f"time not known: {estimate.seconds_unknown}" if estimate.seconds_unknown else "time not known"
+    seconds = unknown if estimate.seconds is None else _time(estimate.seconds)
+    share = f", {estimate.share:.2%} of a full dump" if estimate.full_nbytes else ""
+    yield f"  about {counted(estimate.files, 'file')}, {human_bytes(estimate.nbytes)}{share}; {seconds}"
+    if estimate.run_nbytes:
+        yield f"  and {human_bytes(estimate.run_nbytes)} of graphs and other files, which every dump has"
+
+
 def _lines(answer: NextDump) -> Iterator[str]:
     config, estimate = answer.config, answer.estimate
     yield f"Next dump ({config.system}): {answer.about}"
@@ -122,12 +131,7 @@ def _lines(answer: NextDump) -> Iterator[str]:
         yield f"    {suspect.operator.op_type} ({suspect.operator.op_name}): {suspect.why}"
     if len(answer.suspects) > _NAMED:
         yield f"    {len(answer.suspects) - _NAMED} more"
-    unknown = f"time not known: {estimate.seconds_unknown}" if estimate.seconds_unknown else "time not known"
-    seconds = unknown if estimate.seconds is None else _time(estimate.seconds)
-    share = f", {estimate.share:.2%} of a full dump" if estimate.full_nbytes else ""
-    yield f"  about {counted(estimate.files, 'file')}, {human_bytes(estimate.nbytes)}{share}; {seconds}"
-    if estimate.run_nbytes:
-        yield f"  and {human_bytes(estimate.run_nbytes)} of graphs and other files, which every dump has"
+    yield from _lines_of_estimate(estimate)
     if answer.left_out:
         smallest = answer.left_out[0].operator
         yield (

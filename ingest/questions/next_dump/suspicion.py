@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ingest.questions.divergence.result import NOTHING_COMPARED, BrokenOperator, Divergence, Odd
@@ -135,22 +135,26 @@ def _named(operators: Sequence[_Named]) -> list[_Named]:
     return [operator for operator in operators[:_MAX_ALTERNATIVES] if operator.op_name]
 
 
+def _nothing_differs(store: Catalog, answer: Divergence) -> UsageError:
+    what = "no tensor differs between replicas" if answer.groups else NOTHING_COMPARED
+    return UsageError(
+        f"{store.url}: {what}, so nothing is suspected{_but(answer.left_out)}",
+        hint="Ask for what you want to see: --for tensor NAME, or --for origin.",
+    )
+
+
 def suspicion_of_divergence(store: Catalog, answer: Divergence) -> Suspicion:
     """Choose the operators that gave other outputs for equal inputs, and the first tensors that differ.
 
     Raises:
         UsageError: no tensor differs between replicas, or nothing could be compared.
     """
-    if not answer.broken and not answer.odd:
-        what = "no tensor differs between replicas" if answer.groups else NOTHING_COMPARED
-        raise UsageError(
-            f"{store.url}: {what}, so nothing is suspected{_but(answer.left_out)}",
-            hint="Ask for what you want to see: --for tensor NAME, or --for origin.",
-        )
     culprits: list[BrokenOperator | Odd] = [*answer.broken, *answer.odd]
+    if not culprits:
+        raise _nothing_differs(store, answer)
     first = min(map(_first_step, culprits))
     culprits = [culprit for culprit in culprits if _first_step(culprit) == first]
-    suspects = [suspect for culprit in culprits for suspect in _of_culprit(store, culprit)]
+    suspects = list(chain.from_iterable(_of_culprit(store, culprit) for culprit in culprits))
     differences = (difference for difference in answer.differences if difference.first_step == first)
     suspects += (
         Suspect(_operator_of(difference.key), _READER, f"{difference.name} differs")
@@ -181,6 +185,16 @@ def _of_culprit(store: Catalog, culprit: BrokenOperator | Odd) -> Iterator[Suspe
     yield from _with_sources(flow, calls, f"{culprit.first.name} differs first")
 
 
+def _calls_with(flow: StepFlow, tensors: Iterable[Tensor]) -> list[FlowCall]:
+    """Return the calls of the operators that have these tensors, each once."""
+    calls = {
+        id(call): call
+        for tensor in tensors
+        for call in _calls(flow, tensor.graph, tensor.op_type, tensor.op_name)
+    }
+    return list(calls.values())
+
+
 def suspicion_of_names(store: Catalog, names: Iterable[str], rank: Any = None, step: Any = None) -> Suspicion:
     """Choose the operators of tensors that the user names, with what wrote their inputs.
 
@@ -208,12 +222,7 @@ def suspicion_of_names(store: Catalog, names: Iterable[str], rank: Any = None, s
         last = max(tensors, key=lambda tensor: (tensor.step or 0, -tensor.rank))
         chosen = [tensor for tensor in tensors if tensor.step == last.step]
         flow = flow_of(store.step(last.rank, last.step))
-        calls = {
-            id(call): call
-            for tensor in chosen
-            for call in _calls(flow, tensor.graph, tensor.op_type, tensor.op_name)
-        }
-        suspects += _with_sources(flow, list(calls.values()), f"its name fits {pattern}")
+        suspects += _with_sources(flow, _calls_with(flow, chosen), f"its name fits {pattern}")
         ranks |= {tensor.rank for tensor in chosen}
         steps |= set(with_step_before(last.step or 0))
     about = f"tensors called {', '.join(patterns)}"

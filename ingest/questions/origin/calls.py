@@ -224,9 +224,13 @@ def _call(step: Step, key: CallKey, rows: list[int], bad: Mask) -> Call:
         row=min(outputs or rows),
         inputs=len(inputs),
         missing_slots=_missing_slots(tables, inputs),
-        bad_inputs=tuple(_operand(step, row) for row in inputs if bad[row]),
-        bad_outputs=tuple(_operand(step, row) for row in outputs if bad[row]),
+        bad_inputs=_operands(step, inputs, bad),
+        bad_outputs=_operands(step, outputs, bad),
     )
+
+
+def _operands(step: Step, rows: list[int], chosen: Mask) -> tuple[CallOperand, ...]:
+    return tuple(_operand(step, row) for row in rows if chosen[row])
 
 
 def _missing_slots(tables: Tables, inputs: list[int]) -> tuple[int, ...]:

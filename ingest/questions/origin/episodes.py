@@ -40,13 +40,12 @@ def episodes_of(snapshot: Snapshot, left_out: list[LeftOut]) -> Iterator[Episode
     """
     search = OriginSearch(snapshot, "auto")
     for answer, steps in search.answers():
-        summaries = [
+        bad = [
             opened.commit.summary
             for step in steps
             for opened in snapshot.of_step(step).values()
-            if opened.commit.summary.anomalous_tensors or step == answer.step
+            if opened.commit.summary.anomalous_tensors
         ]
-        bad = [summary for summary in summaries if summary.anomalous_tensors]
         ranks = {summary.key.rank for summary in bad} | set(answer.spread.ranks)
         known = set(steps)
         within = tuple(later for later in answer.spread.steps if later.step in known)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ingest.questions.origin.calls import Call
-from ingest.questions.origin.flow import Crossing, Edge
+from ingest.questions.origin.flow import Crossing, Edge, Flow
 from ingest.questions.origin.roots import Root
 from ingest.reader.flow.operator_kinds import is_parameter
 
@@ -103,16 +103,20 @@ def graph_of(root: Root) -> SpreadGraph:
     ids: dict[Call | Crossing, int] = {call: number for number, call in enumerate(reached)}
     crossings = dict.fromkeys(crossing for call in reached for crossing in flow.leaving.get(call, ()))
     ids |= {crossing: len(reached) + number for number, crossing in enumerate(crossings)}
-    edges = [
-        _edge(edge, ids[edge.source], call, ids[call])
-        for call in reached
-        for edge in flow.before.get(call, ())
-        if edge.source in ids
-    ]
+    edges = list(_edges_between(reached, flow, ids))
     edges += (edge for crossing in crossings for edge in _edges_through(crossing, ids))
     nodes = [_node(ids[call], call) for call in reached]
     nodes += [_passage(ids[crossing], crossing, root.call.step) for crossing in crossings]
     return SpreadGraph(tuple(nodes), tuple(edges))
+
+
+def _edges_between(
+    calls: Iterable[Call], flow: Flow, ids: Mapping[Call | Crossing, int]
+) -> Iterator[SpreadEdge]:
+    for call in calls:
+        for edge in flow.before.get(call, ()):
+            if edge.source in ids:
+                yield _edge(edge, ids[edge.source], call, ids[call])
 
 
 def _edge(edge: Edge, source: int, call: Call, target: int) -> SpreadEdge:

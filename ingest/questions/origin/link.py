@@ -120,6 +120,14 @@ def _is_own_write(call: Call, operand: CallOperand) -> bool:
     return is_output and writes_in_place(call.op_type)
 
 
+def _assume_source(flow: Flow, call: Call, earlier: Call | None) -> None:
+    if is_collective(call.op_type) and call.bad_outputs:
+        assume_sources(flow, call)
+    elif earlier is not None:
+        flow.add_edge(Edge(earlier, call, None, is_assumed=True))
+        flow.unexplained.pop(call, None)
+
+
 def _assume_edges(flow: Flow, trace: RankTrace) -> None:
     """Assume that something bad came from an earlier call if the dump cannot show what a call read.
 
@@ -133,11 +141,7 @@ def _assume_edges(flow: Flow, trace: RankTrace) -> None:
         if is_parameter(call.op_type):
             continue
         if not flow.has_source(call):
-            if is_collective(call.op_type) and call.bad_outputs:
-                assume_sources(flow, call)
-            elif latest is not None and (not call.inputs or not trace.has_outputs):
-                flow.add_edge(Edge(latest, call, None, is_assumed=True))
-                flow.unexplained.pop(call, None)
+            _assume_source(flow, call, latest if not call.inputs or not trace.has_outputs else None)
         if _may_spread(*call.bad_inputs, *call.bad_outputs):
             latest = call
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ingest.questions.origin.calls import Call
+from ingest.questions.origin.calls import Call, CallOperand
 from ingest.questions.origin.flow import Crossing, Edge, Flow
 from ingest.reader.flow.content import CallKey, Content
 from ingest.reader.flow.operator_kinds import is_collective, is_point_to_point, receives_as_is
@@ -51,15 +51,10 @@ def _outputs(flow: Flow, call: Call) -> tuple[Content, ...]:
     return flow.traces[call.rank].collectives[call.key].outputs
 
 
-def _link_renamed(flow: Flow, calls: Iterable[Call], givers: Iterable[Call]) -> None:
+def _link_renamed(flow: Flow, calls: Iterable[Call], givers: Sequence[Call]) -> None:
     """Link the calls of a collective that has different names on its ranks, by equal outputs."""
-    by_output: dict[Content, list[Call]] = defaultdict(list)
-    by_input: dict[Content, list[Call]] = defaultdict(list)
-    for call in givers:
-        for operand in call.bad_outputs:
-            by_output[operand.content].append(call)
-        for operand in call.bad_inputs:
-            by_input[operand.content].append(call)
+    by_output = _by_content({call: call.bad_outputs for call in givers})
+    by_input = _by_content({call: call.bad_inputs for call in givers})
     for call in calls:
         if flow.has_bad_input(call) or flow.arriving.get(call):
             continue
@@ -67,6 +62,14 @@ def _link_renamed(flow: Flow, calls: Iterable[Call], givers: Iterable[Call]) -> 
         if not sources and receives_as_is(call.op_type):
             sources = _with_content(call, by_input)
         _link_to_others(flow, call, sources)
+
+
+def _by_content(operands: Mapping[Call, Iterable[CallOperand]]) -> dict[Content, list[Call]]:
+    calls: dict[Content, list[Call]] = defaultdict(list)
+    for call, own in operands.items():
+        for operand in own:
+            calls[operand.content].append(call)
+    return calls
 
 
 def _with_content(call: Call, by_content: Mapping[Content, Sequence[Call]]) -> list[Call]:

@@ -157,6 +157,11 @@ class Root:
         """Whether the dump leaves no doubt about it."""
         return not self.is_weak and not self.doubts()
 
+    @property
+    def is_clear_birth(self) -> bool:
+        """Whether its call bore it, and nothing suggests that it came from elsewhere."""
+        return self.how == BORN and not self.is_weak
+
     def doubts(self) -> list[str]:
         """Return the doubts that the dump leaves, as clauses of a text that names the call."""
         doubts = []
@@ -237,10 +242,10 @@ def _with_foreign(roots: list[Root], flow: Flow) -> list[Root]:
     """
     if any(trace.collectives for trace in flow.traces.values()):
         return roots
-    births = {root.call.rank for root in roots if root.how == BORN and root.call.inputs and not root.is_weak}
+    births = {root.call.rank for root in roots if root.is_clear_birth and root.call.inputs}
     return [
         replace(root, is_weak=True, from_other_rank=True)
-        if root.how == BORN and not root.call.inputs and not root.is_weak and births - {root.call.rank}
+        if root.is_clear_birth and not root.call.inputs and births - {root.call.rank}
         else root
         for root in roots
     ]
