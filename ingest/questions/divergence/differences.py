@@ -78,20 +78,18 @@ class DifferenceFinder:
         self.groups: dict[tuple[int, ...], GroupCounts] = {}
         """By the places of its ranks."""
 
-    def find(
-        self, tensors: Sequence[int], history: TensorHistory, expected: Partition
-    ) -> Iterator[Differing]:
-        """Yield where these tensors, which behave alike, do not agree as they must."""
+    def _disagreements(
+        self, tensors: int, history: TensorHistory, expected: Partition
+    ) -> tuple[dict[_Culprit, _Disagreement], dict[tuple[int, ...], int]]:
+        """Return who is off where, and by group the last step in which it agreed; counts so many tensors."""
         found: dict[_Culprit, _Disagreement] = {}
         agreed_last: dict[tuple[int, ...], int] = {}
-        for block in expected:
-            self.groups.setdefault(block, GroupCounts()).tensors += len(tensors)
         for number, pattern in enumerate(history.patterns):
             for verdict in self._expectations.verdicts(pattern, expected):
                 counts = self.groups[verdict.block]
-                counts.compared += len(tensors)
+                counts.compared += tensors
                 if verdict.agrees:
-                    counts.agreed += len(tensors)
+                    counts.agreed += tensors
                     agreed_last[verdict.block] = number
                     continue
                 odd = [(place,) for place in verdict.odd] if verdict.has_majority else [verdict.odd]
@@ -101,6 +99,15 @@ class DifferenceFinder:
                     found.setdefault(culprit, _Disagreement(others, verdict.by_statistics)).numbers.append(
                         number
                     )
+        return found, agreed_last
+
+    def find(
+        self, tensors: Sequence[int], history: TensorHistory, expected: Partition
+    ) -> Iterator[Differing]:
+        """Yield where these tensors, which behave alike, do not agree as they must."""
+        for block in expected:
+            self.groups.setdefault(block, GroupCounts()).tensors += len(tensors)
+        found, agreed_last = self._disagreements(len(tensors), history, expected)
         _settle_ties(found)
         for culprit, disagreement in found.items():
             numbers = disagreement.numbers

@@ -173,11 +173,7 @@ def _held(name: str, pieces_name: str, by_rank: Mapping[int, _Piece], whole: _Pi
     )
 
 
-def _placement(distinct: list[_Piece], whole: _Piece) -> tuple[str, str, float, str]:
-    """Return the placement, its exactness, the error of the closest way, and why it is not known."""
-    is_same = any(whole.digest) and all(piece.digest == whole.digest for piece in distinct)
-    if is_same and len(distinct) == 1:
-        return str(Held.REPLICATED), "exact", 0.0, ""
+def _ways(distinct: list[_Piece], whole: _Piece) -> list[MarginalWay]:
     ways = ways_held(
         [piece.marginals for piece in distinct],
         [piece.shape for piece in distinct],
@@ -185,7 +181,16 @@ def _placement(distinct: list[_Piece], whole: _Piece) -> tuple[str, str, float, 
         whole.shape,
     )
     if len(distinct) == 1:  # a sum of one, or a single shard, is the tensor itself
-        ways = [way for way in ways if way.held is Held.REPLICATED]
+        return [way for way in ways if way.held is Held.REPLICATED]
+    return ways
+
+
+def _placement(distinct: list[_Piece], whole: _Piece) -> tuple[str, str, float, str]:
+    """Return the placement, its exactness, the error of the closest way, and why it is not known."""
+    is_same = any(whole.digest) and all(piece.digest == whole.digest for piece in distinct)
+    if is_same and len(distinct) == 1:
+        return str(Held.REPLICATED), "exact", 0.0, ""
+    ways = _ways(distinct, whole)
     if not ways:
         return "", "", math.nan, _NO_MARGINALS
     way: MarginalWay | None = held_as(ways)

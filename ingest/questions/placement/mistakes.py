@@ -84,11 +84,7 @@ class MistakeSearch:
         self.sums = sums or {}
         self.layers = layers_of(seen.keys)
         self.kinds = [kind_of(key, 0) for key in seen.keys]
-        self.partial = [
-            place
-            for place, key in enumerate(seen.keys)
-            if self.kinds[place] in self.sums or "partial" in key.op_name
-        ]
+        self.partial = self._partial_sums()
         self.left = _BUDGET if self.partial or (thorough and self.layers) else 0
         self._thorough = thorough
         self._states = States(seen.keys)
@@ -100,6 +96,14 @@ class MistakeSearch:
         }
         self._gradients = gradients_of_parameters(seen.keys)
         self._apart = self._fed_apart()
+
+    def _partial_sums(self) -> list[int]:
+        """Return the tensors of which another is the sum over the ranks, or whose names say that."""
+        return [
+            place
+            for place, (key, kind) in enumerate(zip(self.seen.keys, self.kinds, strict=True))
+            if kind in self.sums or "partial" in key.op_name
+        ]
 
     def find(self) -> list[LayoutFinding]:
         """Return one finding for each cause, where it is first in order of step and execution."""
@@ -169,19 +173,24 @@ class MistakeSearch:
         That is, most of their kind do not, or the first of their kind, or the same one in the step before.
         """
         seen = self.seen
-        kinds: dict[Kind, list[int]] = {}
-        judged = seen.tells[number] & (seen.kinds != SlotKind.OPTIMIZER_OUTPUT)
-        for tensor in np.flatnonzero(judged).tolist():
-            if seen.holders(number, tensor) > 1:
-                kinds.setdefault(self.kinds[tensor], []).append(tensor)
         unlike = []
-        for members in kinds.values():
+        for members in self._held_by_several(number).values():
             other = [tensor for tensor in members if not seen.is_replicated(number, tensor)]
             is_odd = self.is_mostly_shared(len(members), len(other)) or other[:1] != members[:1]
             unlike += [
                 tensor for tensor in other if is_odd or (number and seen.is_replicated(number - 1, tensor))
             ]
         return unlike
+
+    def _held_by_several(self, number: int) -> dict[Kind, list[int]]:
+        """Return by kind the tensors that several ranks hold in a step, but outputs of optimizers."""
+        seen = self.seen
+        kinds: dict[Kind, list[int]] = {}
+        judged = seen.tells[number] & (seen.kinds != SlotKind.OPTIMIZER_OUTPUT)
+        for tensor in np.flatnonzero(judged).tolist():
+            if seen.holders(number, tensor) > 1:
+                kinds.setdefault(self.kinds[tensor], []).append(tensor)
+        return kinds
 
     @staticmethod
     def is_mostly_shared(members: int, other: int) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
-from ingest.questions.divergence.agreement import AgreementOfRanks
+from ingest.questions.divergence.agreement import AgreementOfRanks, Labels
 from ingest.questions.placement.agree import is_parameter, is_parameter_gradient
 from ingest.reader.ranges import named_ranges
 from ingest.reader.step_statistics import StepStatistics
@@ -72,6 +73,16 @@ class States:
             if apart and (found := self._described(seen, statistics, number, place, apart)):
                 yield found
 
+    def _groups(self, block: Block, labels: Labels, place: int, ranks: Mapping[int, int]) -> list[list[int]]:
+        """Group ranks, named by place, by what they hold; without those that hold only a piece of it."""
+        counts, parameter = block.statistic("count"), self.parameter_of[place]
+        groups: dict[int, list[int]] = {}
+        for own, rank in ranks.items():
+            row = block.ranks.index(rank)
+            if parameter is None or counts[row, place] == counts[row, parameter]:
+                groups.setdefault(int(labels[own]), []).append(rank)
+        return list(groups.values())
+
     def _described(
         self,
         seen: AgreementOfRanks,
@@ -82,19 +93,15 @@ class States:
     ) -> OutOfStep | None:
         snapshot, parameter = statistics.snapshot, self.parameter_of[place]
         block = statistics.block(snapshot.steps[number])
-        counts, labels = block.statistic("count"), seen.labels(number, place)
-        groups: dict[int, list[int]] = {}
-        for own in apart:
-            row = block.ranks.index(snapshot.ranks[own])
-            if parameter is None or counts[row, place] == counts[row, parameter]:
-                groups.setdefault(int(labels[own]), []).append(snapshot.ranks[own])
+        ranks_apart = {own: snapshot.ranks[own] for own in apart}
+        groups = self._groups(block, seen.labels(number, place), place, ranks_apart)
         if len(groups) < 2:
             return None
         reason = "ranks of a job count the same steps"
         if parameter is not None:
             reason = f"these ranks hold the same {self._keys[parameter].name}"
-        odd, *_, most = sorted(groups.values(), key=len)
-        ranks = tuple(sorted(rank for group in groups.values() for rank in group))
+        odd, *_, most = sorted(groups, key=len)
+        ranks = tuple(sorted(chain.from_iterable(groups)))
         has_majority = len(odd) < len(most)
         text = f"{named_ranges('rank', ranks)} hold different states, and {reason}"
         if has_majority:

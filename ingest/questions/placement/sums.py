@@ -272,23 +272,33 @@ def deviation(
     return min(found, key=lambda one: one.difference.elements, default=None)
 
 
+def _groups_along(axis: str, ranks: Sequence[int], coordinates: Mapping[int, Mapping[str, Any]]) -> Groups:
+    """Return the groups of ranks that differ in no other axis of the mesh."""
+    by_place: dict[object, list[int]] = {}
+    for rank in ranks:
+        places = coordinates.get(rank, {})
+        others = tuple((name, place.rank) for name, place in places.items() if name != axis)
+        by_place.setdefault(others, []).append(rank)
+    return tuple(map(tuple, by_place.values()))
+
+
 def partitions_of(ranks: Sequence[int], coordinates: Mapping[int, Mapping[str, Any]]) -> list[Groups]:
     """Return the groups over which ranks may sum: each alone, those along each axis of the mesh, and all."""
     partitions: dict[Groups, None] = {tuple((rank,) for rank in ranks): None}
     axes = sorted({axis for rank in ranks for axis in coordinates.get(rank, {})})
     for axis in axes:
-        by_place: dict[object, list[int]] = {}
-        for rank in ranks:
-            places = coordinates.get(rank, {})
-            by_place.setdefault(
-                tuple((name, place.rank) for name, place in places.items() if name != axis), []
-            ).append(rank)
-        groups = tuple(map(tuple, by_place.values()))
+        groups = _groups_along(axis, ranks, coordinates)
         if len({len(group) for group in groups}) == 1 and len(groups[0]) > 1:
             partitions[groups] = None
     if len(ranks) > 1:
         partitions[(tuple(ranks),)] = None
     return list(partitions)
+
+
+def _is_linear(x: Array, weight: Array, output: Array) -> bool:
+    if weight.ndim != 2 or not x.ndim or x.shape[-1] != weight.shape[1]:
+        return False
+    return (*x.shape[:-1], weight.shape[0]) == output.shape
 
 
 def forward(values: StepElements, layer: Layer, ranks: Sequence[int]) -> Summand | None:
@@ -298,12 +308,8 @@ def forward(values: StepElements, layer: Layer, ranks: Sequence[int]) -> Summand
     )
     if not inputs or not weights or not outputs:
         return None
-    for rank in ranks:
-        x, weight = inputs[rank], weights[rank]
-        if weight.ndim != 2 or not x.ndim or x.shape[-1] != weight.shape[1]:
-            return None
-        if (*x.shape[:-1], weight.shape[0]) != outputs[rank].shape:
-            return None
+    if not all(_is_linear(inputs[rank], weights[rank], outputs[rank]) for rank in ranks):
+        return None
     return _products(inputs, {rank: weight.T for rank, weight in weights.items()})
 
 

@@ -10,9 +10,7 @@ from ingest.reader.parallel.told_placement import Told, is_told, may_be_told, to
 
 def settled_by(told: Told, decision: Decision) -> Decision:
     """Return a decision with what the dump tells, if the values leave it open."""
-    if not told or decision.certainty not in {Certainty.OPEN, Certainty.LIKELY, Certainty.BY_SHAPE}:
-        return decision
-    if decision.certainty is Certainty.BY_SHAPE and decision.way and is_told(decision.way.a, told):
+    if not told or not _is_open(decision, told):
         return decision
     fitting = [way for way in decision.search.ways if is_told(way.a, told)]
     if not fitting:
@@ -22,6 +20,12 @@ def settled_by(told: Told, decision: Decision) -> Decision:
     alike = [way for way in fitting if {dimension.kind for dimension in way.a.dimensions} == kinds]
     text = f"{decision.explanation}; the dump tells {told_text(told)}"
     return replace(decision, way=(alike or fitting)[0], certainty=Certainty.TOLD, explanation=text, also=())
+
+
+def _is_open(decision: Decision, told: Told) -> bool:
+    if decision.certainty is Certainty.BY_SHAPE:
+        return decision.way is None or not is_told(decision.way.a, told)
+    return decision.certainty in {Certainty.OPEN, Certainty.LIKELY}
 
 
 def contradicts(told: Told, decision: Decision) -> bool:
