@@ -80,6 +80,15 @@ class Anomalies:
         )
 
 
+def _by_rule(totals: Mapping[tuple[str, str], int]) -> tuple[Counter[str], dict[str, str]]:
+    """Return how much each rule found, and its worst severity, from totals by rule and severity."""
+    of_rules, severities = Counter[str](), dict[str, str]()
+    for name, severity in sorted(totals, key=lambda pair: SEVERITIES.index(pair[1])):
+        of_rules[name] += totals[name, severity]
+        severities[name] = severity
+    return of_rules, severities
+
+
 def anomalies(
     store: Catalog,
     rank: Choice = None,
@@ -116,11 +125,12 @@ def anomalies(
     names = {name for name, _ in known.totals}
     if rule is not None:
         names = rules_like(as_names(rule), sorted({*names, *(one.name for one in load_rules().rules)}))
-    totals, severities = Counter[str](), dict[str, str]()
-    for name, worse in sorted(known.totals, key=lambda pair: SEVERITIES.index(pair[1])):
-        if name in names and worse in severe:
-            totals[name] += known.totals[name, worse]
-            severities[name] = worse
+    wanted = {
+        (name, worse): count
+        for (name, worse), count in known.totals.items()
+        if name in names and worse in severe
+    }
+    totals, severities = _by_rule(wanted)
     findings = [one for one in known.findings if one.rule in names and one.severity in severe]
     return Anomalies(
         store.url,

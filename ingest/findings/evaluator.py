@@ -6,7 +6,7 @@ apply to later steps. `dump-ingest rules test` says what they would have found b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -69,6 +69,17 @@ class SeriesEvaluator:
             self._done.add((step, names[step]))
             yield findings
 
+    def _absent_ranks(
+        self, steps: Collection[int], generations: Mapping[int, Mapping[int, str]]
+    ) -> dict[int, set[int]]:
+        """Return the ranks that evaluated steps lack by now, if their other ranks are as they were."""
+        evaluated = {
+            step: document.fingerprints
+            for step, document in read_series(self.objects, steps, []).items()
+            if generations[step].items() <= document.fingerprints.items()
+        }
+        return {step: ranks.keys() - generations[step].keys() for step, ranks in evaluated.items()}
+
     def _without_removed(self, new: Sequence[int], generations: Mapping[int, Mapping[int, str]]) -> list[int]:
         """Return these steps without those whose generation is another one only because ranks were removed.
 
@@ -77,12 +88,7 @@ class SeriesEvaluator:
         changed = {step for step, _ in self._done or ()}.intersection(new)
         if not changed:
             return list(new)
-        evaluated = {
-            step: document.fingerprints
-            for step, document in read_series(self.objects, changed, []).items()
-            if generations[step].items() <= document.fingerprints.items()
-        }
-        absent = {step: ranks.keys() - generations[step].keys() for step, ranks in evaluated.items()}
+        absent = self._absent_ranks(changed, generations)
         removed = {rank: tombstones.read(self.objects, rank) for rank in sorted({*chain(*absent.values())})}
         without = {step for step, ranks in absent.items() if all(step in removed[rank] for rank in ranks)}
         return [step for step in new if step not in without]

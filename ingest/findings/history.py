@@ -76,6 +76,28 @@ class TrainedParameter:
     """The outputs of its module."""
 
 
+def _parameters(
+    of_type: Mapping[tuple[str, str], Sequence[int]], outputs: Mapping[str, tuple[int, ...]]
+) -> dict[str, TrainedParameter]:
+    """Return the parameters by name.
+
+    Args:
+        of_type: the places of parameters and gradients, by `Parameter` or `Gradient` and name.
+        outputs: those of the outputs of modules, by path.
+    """
+    parameters = {}
+    for (kind, name), places in of_type.items():
+        if kind == "Parameter":
+            path = name.rpartition(".")[0]
+            parameters[name] = TrainedParameter(
+                places[0],
+                tuple(of_type.get(("Gradient", name), ())),
+                tuple(of_type.get(("Gradient", f"{path}.output"), ())),
+                outputs.get(path, ()),
+            )
+    return parameters
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingTensors:
     """Which tensors belong together, by the names that recorders of PyTorch give.
@@ -104,17 +126,10 @@ class TrainingTensors:
                 inputs_and_outputs = modules.setdefault((module, key.op_name), ([], []))
                 inputs_and_outputs[key.io == "output"].append(place)
         outputs = {path: tuple(places[1]) for (_, path), places in modules.items()}
-        parameters = {}
-        for (kind, name), places in of_type.items():
-            if kind == "Parameter":
-                path = name.rpartition(".")[0]
-                parameters[name] = TrainedParameter(
-                    places[0],
-                    tuple(of_type.get(("Gradient", name), ())),
-                    tuple(of_type.get(("Gradient", f"{path}.output"), ())),
-                    outputs.get(path, ()),
-                )
-        return cls(parameters, {path: (tuple(ins), tuple(outs)) for path, (ins, outs) in modules.items()})
+        return cls(
+            _parameters(of_type, outputs),
+            {path: (tuple(ins), tuple(outs)) for path, (ins, outs) in modules.items()},
+        )
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,10 @@ class StepFindings:
     """Steps of single ranks that were left out, and why."""
 
 
+def _of_scope(rules: RuleSet, scope: Scope) -> list[Rule]:
+    return [rule for rule in rules.rules if rule.scope is scope]
+
+
 class SeriesRules:
     """Evaluates the rules of a set that look at several steps or ranks, one step after the other.
 
@@ -45,8 +49,8 @@ class SeriesRules:
     def __init__(self, rules: RuleSet) -> None:
         """Evaluate `rules`; nothing is read yet."""
         self.rules = rules
-        self._over_steps = [rule for rule in rules.rules if rule.scope is Scope.STEPS]
-        self._over_ranks = [rule for rule in rules.rules if rule.scope is Scope.RANKS]
+        self._over_steps = _of_scope(rules, Scope.STEPS)
+        self._over_ranks = _of_scope(rules, Scope.RANKS)
         self._selectors = tuple(dict.fromkeys(rule.selector for rule in self._over_steps))
         self._reads = tuple({KINDS[rule.kind].reads for rule in self._over_steps})
         kinds = [(KINDS[rule.kind], rule) for rule in self._over_steps]

@@ -9,7 +9,7 @@ together; where nothing pairs, these rules say nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -54,6 +54,13 @@ def _is_trained(key: TensorKey) -> bool:
     return key.op_type in ("Parameter", "Gradient") or key.io == "output"
 
 
+def _are_steps_of_optimizer(window: StepWindow, pairs: Sequence[TrainedParameter]) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether a parameter moves, or sums show that gradients do not add up."""
+    moves = np.array([~_same(window, pair.parameter, *window.steps[-2:]) for pair in pairs]).any(axis=0)
+    is_clear: npt.NDArray[np.bool_] = moves | (_carries(window, 0).sum(axis=0) >= 2)
+    return is_clear
+
+
 def _not_updated(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
     """Yield parameters that stay the same although the gradient of each step is another one, and not zero.
 
@@ -65,8 +72,7 @@ def _not_updated(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
     least = _NOISE * window.value("l2_norm")[:, gradients].max(axis=1, initial=0)
     if not window.before or not pairs:
         return
-    moves = np.array([~_same(window, pair.parameter, *window.steps[-2:]) for pair in pairs]).any(axis=0)
-    is_clear = moves | (_carries(window, 0).sum(axis=0) >= 2)
+    is_clear = _are_steps_of_optimizer(window, pairs)
     found = _Marked(window)
     for steps, ranks in ((int(rule["steps"]), is_clear), (_passes(rule), ~is_clear)):
         for pair in pairs if len(window.steps) >= steps else ():
@@ -95,6 +101,15 @@ def _unmoved(window: StepWindow, pair: TrainedParameter, steps: int, least: Valu
     return mask
 
 
+def _lost_gradient(
+    window: StepWindow, pair: TrainedParameter, steps: Sequence[StepValues], absent: int
+) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether only the last `absent` steps lack the gradient; the module runs."""
+    had = np.array([(window.row(step)[:, list(pair.gradients)] >= 0).any(axis=1) for step in steps])
+    ran = np.array([window.row(step)[:, pair.outputs[0]] >= 0 for step in steps[-absent:]])
+    return np.asarray(had[:-absent].all(axis=0) & ~had[-absent:].any(axis=0) & ran.all(axis=0))
+
+
 def _no_gradient(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
     """Yield parameters whose module runs, that had a gradient in all steps up to one and in none since."""
     absent, marked = int(rule["steps"]), _Marked(window)
@@ -102,12 +117,8 @@ def _no_gradient(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
     if len(steps) < absent + _LEAST or not _has_gradients(window, window.now).all():
         return
     for pair in window.training.parameters.values():
-        if not pair.gradients or not pair.outputs:
-            continue
-        had = np.array([(window.row(step)[:, list(pair.gradients)] >= 0).any(axis=1) for step in steps])
-        ran = np.array([window.row(step)[:, pair.outputs[0]] >= 0 for step in steps[-absent:]])
-        is_lost = had[:-absent].all(axis=0) & ~had[-absent:].any(axis=0) & ran.all(axis=0)
-        marked.mark(pair.parameter, np.asarray(is_lost))
+        if pair.gradients and pair.outputs:
+            marked.mark(pair.parameter, _lost_gradient(window, pair, steps, absent))
     since = steps[-absent].number
     reason = f"no gradient since step {since}, although its module runs: it had one in each step before"
     yield marked.hits("no gradient", "shown", since, reason)
@@ -246,7 +257,7 @@ def _batch(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
     number, level, first = window.now.number, _level(window), calls[-1][0]
     is_large = window.value("count")[:, calls[-1]].max(axis=1) >= _ELEMENTS
     constant, repeated, shared = _Marked(window), _Marked(window), _Marked(window)
-    for place in (place for places in calls for place in places):
+    for place in chain.from_iterable(calls):
         constant.mark(place, _is_constant(window, place))
     fed = [
         [window.digest(step)[:, places].reshape(len(is_large), -1) for places in calls]

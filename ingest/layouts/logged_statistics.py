@@ -148,9 +148,7 @@ def statistics_of(
     """
     if not numbers and not norms:
         return Statistics()  # with a count alone, it would look as if a NaN had made the rest unknown
-    values = {name: value for name, value in numbers.items() if name in _COLUMNS and math.isfinite(value)}
-    if values.get("min", -math.inf) > values.get("max", math.inf):
-        del values["min"], values["max"]
+    values = _in_columns(numbers)
     if norms and not any(norms) and 0 not in (shape or ()):
         values = dict.fromkeys(_COLUMNS, 0.0)  # each element is zero
     return Statistics(
@@ -160,10 +158,17 @@ def statistics_of(
     )
 
 
+def _in_columns(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Return the finite numbers that have a column, without a minimum above the maximum."""
+    values = {name: value for name, value in numbers.items() if name in _COLUMNS and math.isfinite(value)}
+    if values.get("min", -math.inf) > values.get("max", math.inf):
+        del values["min"], values["max"]
+    return values
+
+
 def _non_finite(low: float | None, high: float | None, norms: Sequence[float]) -> dict[str, float]:
     """Return the counts of NaN and infinities: 0, 1 for some, or none where nothing is known."""
-    extremes = [value for value in (low, high) if value is not None]
-    if extremes and any(map(math.isnan, extremes)):
+    if any(math.isnan(value) for value in (low, high) if value is not None):
         return {"nan_count": 1.0}
     if low is not None and high is not None:
         # Neither is NaN, so no element is.
@@ -313,6 +318,11 @@ def read_titan_log(source: str, text: str) -> Iterator[ReportedStatistics]:
             sequence += 1
 
 
+def _dtype_and_shape(text: str) -> tuple[str, tuple[int, ...] | None]:
+    match = _SHAPE.match(text)
+    return (match["dtype"] or "", parse_shape(match["shape"])) if match else ("", None)
+
+
 def _output(name: TensorName, fields: Mapping[str, str], common: Mapping[str, object]) -> LoggedTensor:
     hashes = _hashes(fields.get("Output hash", ""))
     numbers = {_NUMBERS[field]: _number(fields[field]) for field in _NUMBERS if field in fields}
@@ -324,9 +334,7 @@ def _output(name: TensorName, fields: Mapping[str, str], common: Mapping[str, ob
         numbers.setdefault("l1_norm", norms[0])
     if len(hashes) > 1:
         attributes["other_hashes"] = [text for text, _ in hashes[1:]]
-    match = _SHAPE.match(fields.get("Shape", ""))
-    shape = parse_shape(match["shape"]) if match else None
-    dtype = (match["dtype"] or "") if match else ""
+    dtype, shape = _dtype_and_shape(fields.get("Shape", ""))
     return LoggedTensor(name, numbers, norms, dtype, shape, attributes)
 
 

@@ -41,7 +41,7 @@ def tensors_beside(directory: Path, root: Path) -> tuple[Path, ...]:
     if root == directory or not root.is_relative_to(directory):
         return ()
     way_down = [root, *(above for above in root.parents if above.is_relative_to(directory))]
-    beside = (child for above in way_down[1:] for child in _directories(above) if child not in way_down)
+    beside = {child for above in way_down[1:] for child in _directories(above)}.difference(way_down)
     return tuple(
         sorted(
             child

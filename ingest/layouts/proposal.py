@@ -180,12 +180,17 @@ def _pattern_of(path: str) -> str:
     return "/".join([*_variants(directories, file_name), f"{file_name}.{suffix}"])
 
 
-def _told(stem: str) -> list[_Told]:
-    """Return what tells rank and step in a path without its suffix, in order of place."""
+def _rank_in(stem: str) -> re.Match[str] | None:
+    """Return the number that tells the rank; None if none does, or only several together."""
     processes = list(_PROCESS.finditer(stem))
     sure = [match for match in processes if match["word"].lower() in _OF_ALL]
     # Of several numbers, such as those of a node and of its device, each is only a part of the rank.
-    rank = next(iter(sure or processes), None) if sure or len(processes) == 1 else None
+    return next(iter(sure or processes), None) if sure or len(processes) == 1 else None
+
+
+def _told(stem: str) -> list[_Told]:
+    """Return what tells rank and step in a path without its suffix, in order of place."""
+    rank = _rank_in(stem)
     step = _STEP.search(stem) or (None if rank is None else _number_beside(stem, rank))
     told = []
     if rank is not None:

@@ -86,6 +86,12 @@ class PathRank:
         return cls("mesh", 0, tuple(int(fields.get(name, "0")) for name in MESH_FIELDS))
 
 
+def _mesh_sizes(path_ranks: Sequence[PathRank | None]) -> list[int]:
+    """Return the size of each dimension of the mesh, as far as paths name places on it."""
+    places = [rank.place for rank in path_ranks if rank is not None and rank.kind == "mesh"]
+    return [max(numbers) + 1 for numbers in zip(*places, strict=True)]
+
+
 def _is_single_process(path_ranks: Sequence[PathRank | None]) -> bool:
     """Return whether only one process has its id in the path: then the job has only this process."""
     pids = {rank.number for rank in path_ranks if rank is not None and rank.kind == "pid"}
@@ -113,8 +119,7 @@ class Ranks:
         self.expected: int | None = len({rank for _, rank in entries}) or None
         """How many ranks the tables name, on all hosts; None without a table."""
         self._is_single = _is_single_process(path_ranks)
-        places = [rank.place for rank in path_ranks if rank is not None and rank.kind == "mesh"]
-        self._mesh_sizes = [max(numbers) + 1 for numbers in zip(*places, strict=True)]
+        self._mesh_sizes = _mesh_sizes(path_ranks)
         resolved = [self.resolve(rank) for rank in path_ranks]
         self._sources = dict(resolved)
         self.lowest = min((rank for rank, _ in resolved), default=None)

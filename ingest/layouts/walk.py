@@ -129,13 +129,18 @@ def _is_unchanged(root: Path, known: Listing, places: Sequence[Place]) -> bool:
         return False
     if any(mtime_ns / 1e9 > known.listed_at - _TICK_S for _, mtime_ns in known.directories):
         return False
+    return bool(known.directories or of_files) and _have_times(root, known.directories)
+
+
+def _have_times(root: Path, directories: Iterable[tuple[str, int]]) -> bool:
+    """Return whether these directories were last changed at these times, in ns."""
     try:
-        for directory, mtime_ns in known.directories:
-            if os.stat(f"{root}/{directory}").st_mtime_ns != mtime_ns:  # noqa: PTH116 (twice as fast)
-                return False
+        return all(
+            os.stat(f"{root}/{directory}").st_mtime_ns == mtime_ns  # noqa: PTH116 (twice as fast)
+            for directory, mtime_ns in directories
+        )
     except OSError:
         return False
-    return bool(known.directories or of_files)
 
 
 def _has_whole(known: Listing, places: Sequence[Place]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -86,11 +86,16 @@ def mend_tables(
     remade = remake()
     if remade is not None:
         return _from_dump(remade, committed, stored, damaged)
-    if suspects and all(suspects.values()) and len(suspects) < len(_RECOMPUTED):
-        return _from_payloads(objects, committed, arrays, suspects)
-    if damaged and damaged.keys() <= _RECOMPUTED:
-        return _from_payloads(objects, committed, arrays, damaged.keys())
+    if wrong := _recomputable(suspects, damaged):
+        return _from_payloads(objects, committed, arrays, wrong)
     raise problem
+
+
+def _recomputable(suspects: Mapping[str, bool], damaged: Mapping[str, str]) -> Collection[str]:
+    """Return the tables that are wrong, if payloads tell all of them; else none."""
+    if suspects and all(suspects.values()) and len(suspects) < len(_RECOMPUTED):
+        return suspects
+    return damaged.keys() if damaged.keys() <= _RECOMPUTED else ()
 
 
 def _checked(
@@ -121,6 +126,17 @@ def _from_dump(
     )
 
 
+def _recomputed(step: Step) -> Iterator[tuple[int, bytes, npt.NDArray[np.float64] | None]]:
+    """Yield row, digest and statistics of each payload; None if it has no statistics."""
+    placed = np.flatnonzero(step.tables.number("offset") >= 0).tolist()
+    for row, pieces in step.payloads([row for row in placed if step.has_payload(row)], _PIECE_NBYTES):
+        running, recomputed = new_digest(), RecomputedStatistics(step, row)
+        for piece in pieces:
+            running.update(piece)
+            recomputed.update(piece)
+        yield row, running.digest(), recomputed.result()
+
+
 def _from_payloads(
     objects: ObjectStore,
     committed: Commit,
@@ -146,15 +162,9 @@ def _from_payloads(
     if STATISTICS_CHUNK in damaged and given:
         raise DamagedStore(f"{where}: its statistics come from {min(given)}, which is not decoded here")
     digest, statistics = built.digest.copy(), built.statistics.copy()
-    chosen = [row for row in np.flatnonzero(built.number("offset") >= 0).tolist() if step.has_payload(row)]
-    for row, pieces in step.payloads(chosen, _PIECE_NBYTES):
-        running, recomputed = new_digest(), RecomputedStatistics(step, row)
-        for piece in pieces:
-            running.update(piece)
-            recomputed.update(piece)
+    for row, digest_of_row, values in _recomputed(step):
         if DIGEST_CHUNK in damaged:
-            digest[row] = np.frombuffer(running.digest(), np.uint8)
-        values = recomputed.result()
+            digest[row] = np.frombuffer(digest_of_row, np.uint8)
         if STATISTICS_CHUNK in damaged and values is not None:
             statistics[row] = values
     mended = Tables(built.labels, built.numbers, built.shape, digest, statistics)

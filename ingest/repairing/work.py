@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -388,11 +389,10 @@ class Dumps:
         origin = Origin(listing.layout, self.host, str(dump.root), listing.rank_from)
         without = record.without_tensors if record else None
         reasons = ["", without.reason] if without is not None and without.by == "policy" else [""]
-        for grid in self.grids if names is not None else self.grids[:1]:
-            for reason in reasons:
-                plan = plan_step(inspected, origin, self.store, grid, self.rules, leave_out_tensors=reason)
-                if names is None or plan.fingerprint in names:
-                    yield plan
+        for grid, reason in product(self.grids if names is not None else self.grids[:1], reasons):
+            plan = plan_step(inspected, origin, self.store, grid, self.rules, leave_out_tensors=reason)
+            if names is None or plan.fingerprint in names:
+                yield plan
 
 
 def name_dump(directory: Path, reading: DumpReading | None = None) -> SourceDump:

@@ -183,15 +183,20 @@ def incident_id(store: str, kind: IncidentKind, first_step: int, *where: object)
     return xxhash.xxh3_64_hexdigest("\n".join(map(str, parts)).encode())
 
 
+def _reason(incident: Incident) -> str:
+    """Return why it is one, else what was found first at its origin; "" if neither is known."""
+    if incident.reason or incident.origin is None or incident.origin.why is None:
+        return incident.reason
+    return incident.origin.why.first
+
+
 def _lines(incident: Incident) -> Iterator[str]:
     yield f"{incident.severity}  {incident.id}  {incident.summary}"
     line = incident.origin.source if incident.origin is not None else None
     if line is not None:
         yield f"  {line.file}:{line.line}  {line.code}"
-    if incident.reason:
-        yield f"  {incident.reason}"
-    elif incident.origin is not None and incident.origin.why is not None:
-        yield f"  {incident.origin.why.first}"
+    if reason := _reason(incident):
+        yield f"  {reason}"
     cause = incident.cause or ("its cause is not known" if incident.level == "open" else "")
     yield f"  {_extent(incident)}" + (f"; {incident.level}: {cause}" if cause else "")
     if incident.rules:
