@@ -194,16 +194,18 @@ class Filter:
     def _is_known(self, name: str) -> bool:
         return name in self._columns or name in self._sums or name.lower() in _NAMES
 
+    def _refuse_nan(self, parts: Sequence[ast.expr]) -> None:
+        for part in parts:
+            if isinstance(part, ast.Name) and part.id.lower() == "nan":
+                raise self._error(
+                    f"compares with nan{_at(part)}, which no number equals",
+                    "Use nan_count > 0 for tensors with NaN.",
+                )
+
     def _compile_comparison(self, parts: list[ast.expr], ops: list[ast.cmpop]) -> _Value:
         if isinstance(ops[0], ast.Eq | ast.NotEq):
             self._refuse_bare_text(parts, "==" if isinstance(ops[0], ast.Eq) else "!=")
-        if nan := next(
-            (part for part in parts if isinstance(part, ast.Name) and part.id.lower() == "nan"), None
-        ):
-            raise self._error(
-                f"compares with nan{_at(nan)}, which no number equals",
-                "Use nan_count > 0 for tensors with NaN.",
-            )
+        self._refuse_nan(parts)
         values = [self._compile(part) for part in parts]
         nodes = [
             ast.copy_location(ast.Compare(left, [op], [right]), left)

@@ -193,6 +193,12 @@ class StepColumns:
             names[row] = tensor_name(op_type, op_name, io, slot, occurrence)
         return [names[row] for row in rows.tolist()]
 
+    def _with_label(self, rows: Rows, label: str, include: tuple[str, ...], exclude: tuple[str, ...]) -> Rows:
+        texts = self.tables.label(label)[rows].tolist()
+        chosen = {text for text in set(texts) if is_chosen(include, exclude, text)}
+        of_label: Rows = rows[np.array([text in chosen for text in texts], bool)]
+        return of_label
+
     def chosen(self, rule: Rule, rows: Rows) -> Rows:
         """Return the rows that a rule is about. The cheapest tests come first, names last."""
         selector = rule.selector
@@ -205,9 +211,7 @@ class StepColumns:
             ("op_type", selector.op_type, selector.exclude_op_type),
         ):
             if len(rows) and (include or exclude):
-                texts = self.tables.label(label)[rows].tolist()
-                chosen = {text for text in set(texts) if is_chosen(include, exclude, text)}
-                rows = rows[np.array([text in chosen for text in texts], bool)]
+                rows = self._with_label(rows, label, include, exclude)
         if selector.include or selector.exclude:
             names = self.names(rows)
             is_named = [is_chosen(selector.include, selector.exclude, name) for name in names]

@@ -7,7 +7,7 @@ of which is cut in zigzag.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -120,6 +120,21 @@ def _orders(pieces: _Pieces, way: Placement, whole: _WholeTensor) -> dict[int, M
     return orders or None
 
 
+def _sampled_box(shape: Shape, cut: Collection[int | None], known: Iterable[MatchedOrder]) -> Shape:
+    """Return how much of each axis of a part is sampled.
+
+    Args:
+        shape: of the part.
+        cut: the other axes that are cut.
+        known: what was found of some of them.
+    """
+    box = [max(own // _SHARE, 1) if axis in cut else own for axis, own in enumerate(shape)]
+    for order in known:
+        first = order.stretches[0][0]
+        box[order.axis] = first.length if (first.begin, first.whole) == (0, 0) else 1
+    return tuple(box)
+
+
 def _order_along(
     pieces: _Pieces, way: Placement, number: int, known: Mapping[int, MatchedOrder], whole: _WholeTensor
 ) -> MatchedOrder | None:
@@ -130,11 +145,8 @@ def _order_along(
         return None
     shapes = [part.assembly.shape for part in parts]
     cut = {other.axis for other in way.dimensions} - {dimension.axis}
-    box = [max(own // _SHARE, 1) if axis in cut else own for axis, own in enumerate(shapes[0])]
-    for order in known.values():
-        first = order.stretches[0][0]
-        box[order.axis] = first.length if (first.begin, first.whole) == (0, 0) else 1
-    found = match_order(parts, shapes, whole.elements, whole.shape, dimension.axis, box=tuple(box))
+    box = _sampled_box(shapes[0], cut, known.values())
+    found = match_order(parts, shapes, whole.elements, whole.shape, dimension.axis, box=box)
     if found is None or len(way.dimensions) == 1:
         return found
     return replace(found, of=dimension.name or "part")

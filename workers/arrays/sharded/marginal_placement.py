@@ -36,6 +36,16 @@ class MarginalWay:
         return self.held.value if self.axis is None else f"{self.held.value} {self.axis}"
 
 
+def _are_cut(shapes: Sequence[tuple[int, ...]], shape: tuple[int, ...], axis: int) -> bool:
+    """Return whether pieces of these shapes may be those of a tensor that is cut along one axis."""
+    others = {(*own[:axis], *own[axis + 1 :]) for own in shapes}
+    return (
+        others == {(*shape[:axis], *shape[axis + 1 :])}
+        and all(len(own) == len(shape) for own in shapes)
+        and sum(own[axis] for own in shapes) == shape[axis]
+    )
+
+
 def ways_held(
     pieces: Sequence[Mapping[int, Marginal]],
     shapes: Sequence[tuple[int, ...]],
@@ -56,11 +66,7 @@ def ways_held(
         ways += [MarginalWay(Held.REPLICATED, None, max(errors))]
         ways += [MarginalWay(Held.PARTIAL_SUM, None, _error(_summed(pieces, whole)))]
     for axis in range(len(shape)):
-        others = {(*own[:axis], *own[axis + 1 :]) for own in shapes}
-        is_cut = others == {(*shape[:axis], *shape[axis + 1 :])} and all(
-            len(own) == len(shape) for own in shapes
-        )
-        if is_cut and sum(own[axis] for own in shapes) == shape[axis]:
+        if _are_cut(shapes, shape, axis):
             ways.append(MarginalWay(Held.SHARD, axis, _error(_cut(pieces, whole, axis))))
     return sorted((way for way in ways if not math.isnan(way.error)), key=lambda way: way.error)
 

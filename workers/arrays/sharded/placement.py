@@ -8,7 +8,7 @@ along one of its axes, or a sum that has not been added up yet. These are the pl
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice, pairwise, product
@@ -171,7 +171,7 @@ def placements(
     tried = (
         _placement(grid, shapes, ways, whole) for ways in _ways_on(grid, len(shapes[0]), repeated=repeated)
     )
-    return list(islice((placement for placement in tried if placement is not None), _MAX_WAYS))
+    return list(islice(filter(None, tried), _MAX_WAYS))
 
 
 def _of_one_rank(shape: Shape, whole: Shape | None) -> list[Placement]:
@@ -219,6 +219,10 @@ def _flat(placement: Placement, whole: Shape) -> Placement:
     return replace(placement, dimensions=dimensions, assembly=Shaped((placement.assembly,), whole))
 
 
+def _is_uneven(shapes: Sequence[Shape], axis: int) -> bool:
+    return len({shape[axis] for shape in shapes}) > 1
+
+
 def _placement(
     grid: MeshGrid, shapes: Sequence[Shape], ways: Sequence[_Way], whole: Shape | None
 ) -> Placement | None:
@@ -231,8 +235,7 @@ def _placement(
     assembly = assembled(grid.numbers, shapes, dimensions)
     if assembly is None:
         return None
-    cut = {axis for _, axis in ways if axis is not None}
-    uneven = any(len({shape[axis] for shape in shapes}) > 1 for axis in cut)
+    uneven = any(axis is not None and _is_uneven(shapes, axis) for _, axis in ways)
     if whole is None or assembly.shape == whole:
         return Placement(dimensions, assembly, uneven=uneven)
     if whole in shapes:
@@ -268,13 +271,18 @@ def assembled(
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
-    if dimensions[0].axis is not None:
-        return _cut(known, dimensions[0].held, dimensions[0].axis, dimensions[0].lengths)
-    if len({part.shape for part in known}) > 1:
+    return _along(dimensions[0], known)
+
+
+def _along(dimension: Dimension, parts: Sequence[Assembly]) -> Assembly | None:
+    """Return parts put together that lie along one dimension of the mesh; None if they do not fit."""
+    if dimension.axis is not None:
+        return _cut(parts, dimension.held, dimension.axis, dimension.lengths)
+    if len({part.shape for part in parts}) > 1:
         return None
-    if dimensions[0].held is Held.REPLICATED:
-        return Same(tuple(known))
-    return Summed(tuple(known), 1 / len(known) if dimensions[0].held is Held.MEAN else 1.0)
+    if dimension.held is Held.REPLICATED:
+        return Same(tuple(parts))
+    return Summed(tuple(parts), 1 / len(parts) if dimension.held is Held.MEAN else 1.0)
 
 
 def _cut(parts: Sequence[Assembly], held: Held, axis: int, lengths: Sequence[int]) -> Assembly | None:
@@ -289,6 +297,16 @@ def _longest(shapes: Sequence[Shape]) -> Shape:
     return tuple(max(lengths) for lengths in zip(*shapes, strict=True))
 
 
+def _differing_axis(a: Shape, b: Shape) -> int | None:
+    """Return the only axis whose length differs; None if none does, or several."""
+    if len(a) != len(b):
+        return None
+    differing = [
+        axis for axis, (length_a, length_b) in enumerate(zip(a, b, strict=True)) if length_a != length_b
+    ]
+    return differing[0] if len(differing) == 1 else None
+
+
 def _padded(placement: Placement, whole: Shape, *, max_piece: Shape) -> Placement | None:
     """Return a placement whose cut axis is longer than that of the tensor, or shorter; None if it cannot be.
 
@@ -296,11 +314,10 @@ def _padded(placement: Placement, whole: Shape, *, max_piece: Shape) -> Placemen
     position for each rank.
     """
     shape = placement.assembly.shape
-    differing = [axis for axis, pair in enumerate(zip(shape, whole, strict=False)) if pair[0] != pair[1]]
+    axis = _differing_axis(shape, whole)
     cut = {dimension.axis: dimension.size for dimension in placement.dimensions if dimension.axis is not None}
-    if len(shape) != len(whole) or len(differing) != 1 or differing[0] not in cut:
+    if axis is None or axis not in cut:
         return None
-    axis = differing[0]
     excess = shape[axis] - whole[axis]
     if abs(excess) >= max(max_piece[axis], cut[axis]) or whole[axis] < abs(excess):
         return None
@@ -341,9 +358,17 @@ def _strided_placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape) -
         )
         assembly = assembled(grid.numbers.T, shapes, (inner, outer))
         if assembly is not None and assembly.shape == whole:
-            uneven = len({shape[axis] for shape in shapes}) > 1
+            uneven = _is_uneven(shapes, axis)
             possible.append(Placement((outer, inner), assembly, uneven=uneven))
     return possible
+
+
+def _forms_of_shard(dimension: Dimension, inner: Sequence[Dimension], shape: Shape) -> Iterable[Dimension]:
+    """Return in which other ways a dimension may hold its shards; `inner` are those inside of it."""
+    axis = dimension.axis
+    if dimension.held is not Held.SHARD or axis is None:
+        return []
+    return _forms(dimension, shape[axis], [other.size for other in inner if other.axis == axis])
 
 
 def _in_blocks(dimensions: Sequence[Dimension], shape: Shape) -> Iterator[tuple[Dimension, ...]]:
@@ -353,13 +378,10 @@ def _in_blocks(dimensions: Sequence[Dimension], shape: Shape) -> Iterator[tuple[
         dimensions: how a tensor is held plainly.
         shape: of each piece.
     """
-    choices = []
-    for number, dimension in enumerate(dimensions):
-        axis = dimension.axis
-        choices.append([dimension])
-        if dimension.held is Held.SHARD and axis is not None:
-            inner = [other.size for other in dimensions[number + 1 :] if other.axis == axis]
-            choices[-1] += _forms(dimension, shape[axis], inner)
+    choices = [
+        [dimension, *_forms_of_shard(dimension, dimensions[number + 1 :], shape)]
+        for number, dimension in enumerate(dimensions)
+    ]
     for chosen in product(*choices):
         others = [dimension.held for dimension in chosen if dimension.held in {Held.BLOCKS, Held.ZIGZAG}]
         if others and len(set(others)) == len(others) and not any(map(_is_one, pairwise(chosen))):

@@ -177,17 +177,18 @@ class _Sides:
         way = Placement((), assembly)
         return replace(self.score(way, way), same_on_both=True)
 
+    def _usual_blocks(self) -> Iterator[Placement]:
+        for grid in self.a.grids:
+            for way in block_placements(grid, self.a.shapes, self.b.shapes[0]):
+                if not _adds_replicas(_with_twins(way.assembly, self.a.twins)):
+                    yield way
+
     def in_blocks(self, scored: list[ScoredWay]) -> Search:
         """Add ways in which ranks hold several blocks; first the usual ones, then what the values show."""
         if len(self.b.shapes) > 1 and not self.b.identical:
             return Search(tuple(scored))
         whole = Placement((), Piece(0, self.b.shapes[0]))
-        scored += [
-            self.score(way, whole)
-            for grid in self.a.grids
-            for way in block_placements(grid, self.a.shapes, self.b.shapes[0])
-            if not _adds_replicas(_with_twins(way.assembly, self.a.twins))
-        ]
+        scored += [self.score(way, whole) for way in self._usual_blocks()]
         order = None
         if not scored or min(way.error for way in scored) > _POOR:
             order, placement = place_by_content(

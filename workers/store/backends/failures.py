@@ -70,6 +70,13 @@ class Translated:
             raise _translate(error, f"{self._verb} {self._address.url.rstrip('/')}/{self._key}") from error
 
 
+def _number_of_system(exc: Exception) -> int | None:
+    """Return the `errno` of an error of the operating system, in whose words it is told; None for others."""
+    if not isinstance(exc, OSError) or exc.errno is None or exc.strerror != os.strerror(exc.errno):
+        return None
+    return exc.errno
+
+
 def _translate(exc: Exception, action: str) -> StoreError:
     if isinstance(exc, MISSING):
         return StoreUnavailable(f"cannot {action}: no such bucket or directory", hint=_MISSING_HINT)
@@ -77,10 +84,10 @@ def _translate(exc: Exception, action: str) -> StoreError:
         return skewed
     is_denied = isinstance(exc, PermissionError) or type(exc).__name__ in _DENIED
     kind = StoreDenied if is_denied else StoreUnavailable
-    if isinstance(exc, OSError) and exc.errno is not None and exc.strerror == os.strerror(exc.errno):
+    if (number := _number_of_system(exc)) is not None:
         # The file that it names is a temporary one, and the object is named already.
-        hint = OWNER_HINT if is_denied else _DISK_HINTS.get(exc.errno)
-        return kind(f"cannot {action}: {exc.strerror}", hint=hint)
+        hint = OWNER_HINT if is_denied else _DISK_HINTS.get(number)
+        return kind(f"cannot {action}: {os.strerror(number)}", hint=hint)
     reason = reason_of(exc)
     is_endpoint = any(words in reason for words in _ENDPOINT_WORDS)
     return kind(f"cannot {action}: {reason}", hint=_ENDPOINT_HINT if is_endpoint else None)
