@@ -170,23 +170,34 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
     begin = _LENGTH_BYTES + length
     if begin > file_size:
         raise Truncated(f"has {file_size} bytes, fewer than the {begin} of its DumpData header")
-    if begin > len(head):
-        head += read(len(head), begin - len(head))
-        if begin > len(head):
-            raise Truncated(f"has {len(head)} bytes, fewer than the {begin} of its DumpData header")
+    head = _read_on(read, head, begin)
     header = head[_LENGTH_BYTES:begin]
     # Fields are counted first, because parsing would make an object of each.
     for _ in FieldWalk(lambda at, n: header[at : at + n], limit=MAX_FIELDS).fields(0, length):
         pass
     message = _parse(header)
-    skips_absent = _skips_absent(message, begin, file_size)
+    placed = _place(message, begin, skips_absent=_skips_absent(message, begin, file_size))
+    return _headers(message, placed, read, file_size, head[:begin])
+
+
+def _read_on(read: ReadAt, head: bytes, end: int) -> bytes:
+    """Return the bytes of a file up to `end` at least, of which `head` has been read."""
+    if end > len(head):
+        head += read(len(head), end - len(head))
+        if end > len(head):
+            raise Truncated(f"has {len(head)} bytes, fewer than the {end} of its DumpData header")
+    return head
+
+
+def _place(message: DumpData, begin: int, *, skips_absent: bool) -> list[_PlacedItem]:
+    """Return where the tensors of a file lie, whose payloads follow each other from `begin` on."""
     placed: list[_PlacedItem] = []
     offset = begin
     for io, slot, item in _items(message):
         size = 0 if skips_absent and _is_absent(item) else item.size
         placed.append(_PlacedItem(io, slot, item, offset, size))
         offset += size
-    return _headers(message, placed, read, file_size, head[:begin])
+    return placed
 
 
 def _parse(header: bytes) -> DumpData:

@@ -169,14 +169,7 @@ def _words(payload: bytes, begin: int, names: tuple[str, ...]) -> dict[str, Word
     return dict(zip(names, struct.unpack_from(f"<{len(names)}Q", payload, begin), strict=True))
 
 
-def parse_json(text: bytes) -> OverflowRecord:
-    """Return the record that a converter (msaccucmp) or MindSpore wrote as JSON.
-
-    Versions of the writers differ in the words that they write: the record has those that the JSON has.
-
-    Raises:
-        UnreadableTensor: it is not JSON, or not the JSON of a record; perhaps it is still being written.
-    """
+def _json_object(text: bytes) -> dict[str, Any]:
     if len(text) > MAX_RECORD_BYTES:
         raise UnreadableTensor(f"has {len(text)} bytes, more than an overflow record")
     try:
@@ -185,6 +178,18 @@ def parse_json(text: bytes) -> OverflowRecord:
         raise UnreadableTensor("is an overflow record that is not JSON") from exc
     if not isinstance(content, dict):
         raise UnreadableTensor("is an overflow record that is not a JSON object")
+    return content
+
+
+def parse_json(text: bytes) -> OverflowRecord:
+    """Return the record that a converter (msaccucmp) or MindSpore wrote as JSON.
+
+    Versions of the writers differ in the words that they write: the record has those that the JSON has.
+
+    Raises:
+        UnreadableTensor: it is not JSON, or not the JSON of a record; perhaps it is still being written.
+    """
+    content = _json_object(text)
     if "acc_list" in content:
         accelerator = content["acc_list"]
         if not isinstance(accelerator, dict) or accelerator.get("acc_type") not in tuple(_UNITS):

@@ -200,6 +200,24 @@ def _is_big_endian(read: ReadAt, archive: Archive, name: str) -> bool:
     return order == b"big"
 
 
+def _legacy_places(
+    read: ReadAt, file_size: int, begin: int, keys: Sequence[str], storages: Mapping[str, Storage]
+) -> dict[str, tuple[int, int]]:
+    """Return place and length of the storages that follow each other from `begin` on, in bytes."""
+    places: dict[str, tuple[int, int]] = {}
+    at = begin
+    for key in keys:
+        if key not in storages or key in places:
+            raise UnreadableTensor(f"its storage {key:.40} is not the one of a tensor")
+        # The pickle alone tells the types of storages.
+        nbytes = int.from_bytes(read_exactly(read, at, 8), "little") * _storage_itemsize(storages[key].kind)
+        places[key] = (at + 8, nbytes)
+        at += 8 + nbytes
+        if at > file_size:
+            raise Truncated(f"has {file_size} bytes, and its storage {key:.40} ends at {at}")
+    return places
+
+
 def _parse_legacy(read: ReadAt, file_size: int) -> _Parsed:
     code = read_exactly(read, 0, min(file_size, MAX_PICKLE_NBYTES))
     values: list[Any] = []
@@ -215,17 +233,7 @@ def _parse_legacy(read: ReadAt, file_size: int) -> _Parsed:
         raise UnreadableTensor("is not in a format of torch.save that is known")
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise UnreadableTensor("its list of storages is damaged")
-    places: dict[str, tuple[int, int]] = {}
-    at = end
-    for key in keys:
-        if key not in storages or key in places:
-            raise UnreadableTensor(f"its storage {key:.40} is not the one of a tensor")
-        # The pickle alone tells the types of storages.
-        nbytes = int.from_bytes(read_exactly(read, at, 8), "little") * _storage_itemsize(storages[key].kind)
-        places[key] = (at + 8, nbytes)
-        at += 8 + nbytes
-        if at > file_size:
-            raise Truncated(f"has {file_size} bytes, and its storage {key:.40} ends at {at}")
+    places = _legacy_places(read, file_size, end, keys, storages)
 
     def place(key: str) -> tuple[int, int]:
         if key not in places:

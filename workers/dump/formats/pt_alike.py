@@ -142,12 +142,7 @@ class AlikeFiles:
         Many a file is like no other, and it takes a third of the time of reading a file to remember it.
         """
         archive, pickled = file.archive, file.used[0]
-        if (
-            file.file_size - archive.directory_offset > _MAX_DIRECTORY_NBYTES
-            or pickled.nbytes > MAX_PICKLE_NBYTES
-            or len(file.headers) > _MAX_TENSORS
-            or any(header.is_part for header in file.headers)
-        ):
+        if not _is_small(file):
             return
         key = _key(file.read, file.file_size)
         offset, nbytes = archive.place(file.read, pickled)
@@ -178,6 +173,16 @@ class AlikeFiles:
 
 def _key(read: ReadAt, file_size: int) -> _Key:
     return file_size, read(file_size - END_NBYTES, END_NBYTES) if file_size > END_NBYTES else b""
+
+
+def _is_small(file: ReadArchive) -> bool:
+    """Return whether it is small enough to be remembered, and holds nothing but whole tensors."""
+    return (
+        file.file_size - file.archive.directory_offset <= _MAX_DIRECTORY_NBYTES
+        and file.used[0].nbytes <= MAX_PICKLE_NBYTES
+        and len(file.headers) <= _MAX_TENSORS
+        and not any(header.is_part for header in file.headers)
+    )
 
 
 def _known(file: ReadArchive, pickle: int, varying: Mapping[_Path, _Part]) -> _Known | None:

@@ -96,6 +96,17 @@ def unpickle(pickled: bytes) -> _Value:
     return Machine(pickled, FUNCTIONS).run()
 
 
+def _pending(metadata: _Value) -> Mapping[str, bool]:
+    """Return which operations were not carried out on the stored elements, `conj` and `neg`."""
+    if not isinstance(metadata, dict | None):
+        raise UnreadableTensor(f"its pickle has {describe_value(metadata)} for metadata")
+    pending = metadata or {}
+    for key, value in pending.items():
+        if key not in ("conj", "neg") or type(value) is not bool:
+            raise UnreadableTensor(f"its elements are not as they are stored: {key!s:.40}")
+    return pending
+
+
 def _tensor(
     storage: _Value,
     offset: _Value,
@@ -111,13 +122,7 @@ def _tensor(
         raise UnreadableTensor("its pickle has an impossible shape, strides or offset")
     if not isinstance(dtype, Global | None):
         raise UnreadableTensor(f"its pickle has {describe_value(dtype)} for an element type")
-    if not isinstance(metadata, dict | None):
-        raise UnreadableTensor(f"its pickle has {describe_value(metadata)} for metadata")
-    # Operations that were not carried out on the stored elements.
-    pending = metadata or {}
-    for key, value in pending.items():
-        if key not in ("conj", "neg") or type(value) is not bool:
-            raise UnreadableTensor(f"its elements are not as they are stored: {key!s:.40}")
+    pending = _pending(metadata)
     return RebuiltTensor(
         storage=storage.kind,
         key=storage.key,
@@ -460,14 +465,19 @@ def _parts(value: Instance) -> Iterator[tuple[_Value, _Value]]:
     for state in states:
         if not isinstance(state, dict):
             yield "state", _TENSOR if state is None else state
-            continue
-        is_module = "_modules" in state and "_parameters" in state
-        for name, member in state.items():
-            if is_module and name in _MODULE_STATE and isinstance(member, dict):
-                yield from member.items()
-            else:
-                is_hidden = is_module and isinstance(name, str) and name.startswith("_")
-                yield name, _TENSOR if is_hidden else member
+        elif "_modules" in state and "_parameters" in state:
+            yield from _parts_of_module(state)
+        else:
+            yield from state.items()
+
+
+def _parts_of_module(state: Mapping[_Value, _Value]) -> Iterator[tuple[_Value, _Value]]:
+    for name, member in state.items():
+        if name in _MODULE_STATE and isinstance(member, dict):
+            yield from member.items()
+        else:
+            is_hidden = isinstance(name, str) and name.startswith("_")
+            yield name, _TENSOR if is_hidden else member
 
 
 def _as_array(value: Instance) -> InlineTensor | None:

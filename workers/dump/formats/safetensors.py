@@ -123,14 +123,18 @@ def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
     return unique
 
 
-def _placed(name: str, fields: Any, begin: int) -> PlacedTensor:
+def _fields(name: str, fields: Any) -> tuple[str, list[int], int, int]:
+    """Return the type, the shape, and where the elements begin and end, of a tensor of the header."""
     match fields:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(first), int(last)]}:
-            pass
-        case _:
-            raise UnreadableTensor(f"its header lacks the type, the shape or the place of {name:.80}")
-    if len(shape) > MAX_NDIM or not all(type(n) is int and 0 <= n < 2**62 for n in shape):
-        raise UnreadableTensor(f"its tensor {name:.80} has an impossible shape")
+            if len(shape) > MAX_NDIM or not all(type(n) is int and 0 <= n < 2**62 for n in shape):
+                raise UnreadableTensor(f"its tensor {name:.80} has an impossible shape")
+            return dtype, shape, first, last
+    raise UnreadableTensor(f"its header lacks the type, the shape or the place of {name:.80}")
+
+
+def _placed(name: str, fields: Any, begin: int) -> PlacedTensor:
+    dtype, shape, first, last = _fields(name, fields)
     element, declared_dtype = _element(dtype, name)
     nbytes = math.prod(shape) * element.itemsize
     if not is_addressable(shape, element.itemsize):

@@ -172,14 +172,20 @@ def parse(data: bytes) -> StatisticTable:
     return StatisticTable(tuple(rows), tuple(problems), unfinished=not data.endswith(b"\n"))
 
 
-def statistics(row: StatisticRow) -> Statistics:
-    """Return the statistics of a row by the definitions of `Statistics`; NaN for those that it lacks."""
+def _possible_numbers(row: StatisticRow, names: tuple[str, ...]) -> dict[str, float]:
+    """Return the statistics of these columns, without what is not finite, and without negative counts."""
     values = {}
-    names = tuple(row.columns)
     for name, field in _number_columns(names):
         value = _number(row.columns[name])
         if math.isfinite(value) and not (value < 0 and field in COUNT_FIELDS):
             values[field] = value
+    return values
+
+
+def statistics(row: StatisticRow) -> Statistics:
+    """Return the statistics of a row by the definitions of `Statistics`; NaN for those that it lacks."""
+    names = tuple(row.columns)
+    values = _possible_numbers(row, names)
     if 0.0 in values.values() and tuple(map(str.casefold, names)) == _DEVICE_COLUMNS:
         values = {field: value for field, value in values.items() if value}
     if values.get("count") == 0 and 0 not in row.shape:
@@ -280,13 +286,18 @@ def _io(text: str) -> str:
     return io
 
 
+def _with_whole_shape(fields: list[str], at: int) -> list[str]:
+    """Return the fields with the one at `at` as it was before a shape `(2,3)` was split at its commas."""
+    if len(fields) <= at or not fields[at].startswith("(") or fields[at].endswith(")"):
+        return fields
+    end = next((index for index in range(at, len(fields)) if fields[index].endswith(")")), at)
+    return [*fields[:at], ",".join(fields[at : end + 1]), *fields[end + 1 :]]
+
+
 def _aligned(fields: list[str], columns: _Columns) -> list[str]:
     """Return as many fields as the header has, if it is clear which they are."""
     at = columns.shape
-    if len(fields) > at and fields[at].startswith("(") and not fields[at].endswith(")"):
-        # A shape `(2,3)` without quotes was split at its commas.
-        end = next((index for index in range(at, len(fields)) if fields[index].endswith(")")), at)
-        fields = [*fields[:at], ",".join(fields[at : end + 1]), *fields[end + 1 :]]
+    fields = _with_whole_shape(fields, at)
     if len(fields) == columns.width + 1 and fields[-1] == "":
         return fields[:-1]
     if not columns.has_op and set(fields[at + 1 :]) == {"NA"} and len(fields) < columns.width:
