@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -80,12 +80,15 @@ class Anomalies:
         )
 
 
-def _by_rule(totals: Mapping[tuple[str, str], int]) -> tuple[Counter[str], dict[str, str]]:
-    """Return how much each rule found, and its worst severity, from totals by rule and severity."""
+def _by_rule(
+    totals: Mapping[tuple[str, str], int], names: Collection[str], severe: Collection[str]
+) -> tuple[Counter[str], dict[str, str]]:
+    """Return how much each of these rules found, and its worst severity, from totals by rule and severity."""
     of_rules, severities = Counter[str](), dict[str, str]()
     for name, severity in sorted(totals, key=lambda pair: SEVERITIES.index(pair[1])):
-        of_rules[name] += totals[name, severity]
-        severities[name] = severity
+        if name in names and severity in severe:
+            of_rules[name] += totals[name, severity]
+            severities[name] = severity
     return of_rules, severities
 
 
@@ -125,12 +128,7 @@ def anomalies(
     names = {name for name, _ in known.totals}
     if rule is not None:
         names = rules_like(as_names(rule), sorted({*names, *(one.name for one in load_rules().rules)}))
-    wanted = {
-        (name, worse): count
-        for (name, worse), count in known.totals.items()
-        if name in names and worse in severe
-    }
-    totals, severities = _by_rule(wanted)
+    totals, severities = _by_rule(known.totals, names, severe)
     findings = [one for one in known.findings if one.rule in names and one.severity in severe]
     return Anomalies(
         store.url,

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.reader.block_filter import BlockFilter
-from ingest.reader.cubes.consolidated import ConsolidatedCubes, counted_tensors, open_cubes
 from ingest.reader.cubes.cube_columns import aggregated_steps, aggregates, narrow_blocks
+from ingest.reader.cubes.cube_reader import CubeReader, counted_tensors, read_cubes
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step
 from workers.arrays.statistics import FIELDS
@@ -89,7 +89,7 @@ class StepStatistics:
         yield from prefetch(chosen, self.block, ahead=_STEPS_AHEAD, threads=1, name="dump-ingest-statistics")
 
     def _with_narrow_blocks(
-        self, cubes: ConsolidatedCubes, tensors: npt.NDArray[np.int64], steps: Sequence[int]
+        self, cubes: CubeReader, tensors: npt.NDArray[np.int64], steps: Sequence[int]
     ) -> Iterator[Block]:
         """Yield steps with these tensors alone if the cubes hold them as they are committed, else whole."""
         numbers = cubes.state.ranks * tensors.size * (len(self._fields) + 1)
@@ -128,7 +128,7 @@ class StepStatistics:
         return block
 
 
-def _current(cubes: ConsolidatedCubes, read: Callable[[], _Found]) -> _Found | None:
+def _current(cubes: CubeReader, read: Callable[[], _Found]) -> _Found | None:
     """Return what is read of cubes; None if they are damaged, or a step was rewritten meanwhile."""
     try:
         found = read()
@@ -137,7 +137,7 @@ def _current(cubes: ConsolidatedCubes, read: Callable[[], _Found]) -> _Found | N
         return None
 
 
-def _held_places(cubes: ConsolidatedCubes, snapshot: Snapshot, steps: Sequence[int]) -> dict[int, int]:
+def _held_places(cubes: CubeReader, snapshot: Snapshot, steps: Sequence[int]) -> dict[int, int]:
     """Return where the cubes have those of the steps that they have of all ranks, as they are committed."""
     place_of = {step: place for place, step in enumerate(cubes.steps.tolist())}
     ranks, fingerprints = cubes.ranks.tolist(), cubes.table("fingerprint")
@@ -151,10 +151,10 @@ def _held_places(cubes: ConsolidatedCubes, snapshot: Snapshot, steps: Sequence[i
     return held
 
 
-def _usable_cubes(snapshot: Snapshot) -> ConsolidatedCubes | None:
+def _usable_cubes(snapshot: Snapshot) -> CubeReader | None:
     """Return the cubes of a store with their axes read; None if it has none, or they are damaged."""
     try:
-        cubes = open_cubes(snapshot.store.objects)
+        cubes = read_cubes(snapshot.store.objects)
         if cubes is not None:
             _ = cubes.steps, cubes.ranks, cubes.axis, cubes.table("fingerprint")
     except DamagedStore:
@@ -192,7 +192,7 @@ class CleanSteps:
         return step in self._blocks[block]
 
     @cached_property
-    def _cubes(self) -> ConsolidatedCubes | None:
+    def _cubes(self) -> CubeReader | None:
         return _usable_cubes(self.snapshot)
 
     @cached_property
@@ -200,7 +200,7 @@ class CleanSteps:
         """Where the cubes have the steps of the snapshot as they are committed, by step."""
         return _held_places(self._cubes, self.snapshot, self.snapshot.steps) if self._cubes else {}
 
-    def _clean_of_block(self, cubes: ConsolidatedCubes, block: int) -> set[int]:
+    def _clean_of_block(self, cubes: CubeReader, block: int) -> set[int]:
         """Return the clean steps of a block of steps.
 
         In the cubes, -1 is a count that is not known, and also that of a tensor which a rank does not have.
@@ -263,7 +263,7 @@ def of_named_tensors(snapshot: Snapshot, statistic: str, pattern: str) -> dict[i
     know nothing of such tensors.
     """
 
-    def read(cubes: ConsolidatedCubes, places: Sequence[int]) -> _Floats | None:
+    def read(cubes: CubeReader, places: Sequence[int]) -> _Floats | None:
         tensors = np.flatnonzero(BlockFilter({"name": pattern}, cubes.axis).of_names(len(cubes.axis)))
         values = aggregated_steps(cubes, places, statistic, tensors) if tensors.size else None
         return None if values is None or np.isnan(values).all() else values
@@ -272,7 +272,7 @@ def of_named_tensors(snapshot: Snapshot, statistic: str, pattern: str) -> dict[i
 
 
 def _from_cubes(
-    snapshot: Snapshot, read: Callable[[ConsolidatedCubes, Sequence[int]], _Floats | None]
+    snapshot: Snapshot, read: Callable[[CubeReader, Sequence[int]], _Floats | None]
 ) -> dict[int, RankValues]:
     """Return values by step of those steps that the cubes hold as they are committed.
 
@@ -282,7 +282,7 @@ def _from_cubes(
             have them.
     """
     try:
-        cubes = open_cubes(snapshot.store.objects)
+        cubes = read_cubes(snapshot.store.objects)
         if cubes is None:
             return {}
         held = _held_places(cubes, snapshot, snapshot.steps)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from ingest.reader.cubes.consolidated import ConsolidatedCubes, open_cubes
+from ingest.reader.cubes.cube_reader import CubeReader, read_cubes
 from workers.errors import DamagedStore, StoreDenied, StoreFormatError
 from workers.model import StepKey
 from workers.store import commit
@@ -45,7 +45,7 @@ def copies_of(objects: ObjectStore, keys: Sequence[StepKey]) -> dict[StepKey, Co
     """
     try:
         announced = read_announcements(objects)
-        cubes = open_cubes(objects)
+        cubes = read_cubes(objects)
         if cubes is None:
             return {}
         texts = held_copies(cubes, {*keys} - announced.keys())
@@ -55,7 +55,7 @@ def copies_of(objects: ObjectStore, keys: Sequence[StepKey]) -> dict[StepKey, Co
         return {}  # the commits themselves may be readable
 
 
-def outdated_copies(cubes: ConsolidatedCubes, keys: Collection[StepKey]) -> list[StepKey]:
+def outdated_copies(cubes: CubeReader, keys: Collection[StepKey]) -> list[StepKey]:
     """Return the steps of which the view has another copy than the commit, although no change is announced.
 
     Commits that are damaged or gone are passed over: the copy is not at fault.
@@ -71,7 +71,7 @@ def outdated_copies(cubes: ConsolidatedCubes, keys: Collection[StepKey]) -> list
     return [key for key, committed in commits.items() if committed.data != texts[key].encode()]
 
 
-def held_copies(cubes: ConsolidatedCubes, keys: Collection[StepKey]) -> Iterator[tuple[StepKey, str]]:
+def held_copies(cubes: CubeReader, keys: Collection[StepKey]) -> Iterator[tuple[StepKey, str]]:
     """Yield the copies of these commits that the view has, up to date or not.
 
     Raises:
@@ -90,9 +90,7 @@ def held_copies(cubes: ConsolidatedCubes, keys: Collection[StepKey]) -> Iterator
                     yield key, text
 
 
-def _parts_of_steps(
-    cubes: ConsolidatedCubes, steps: Collection[int | None]
-) -> list[tuple[str, int, list[int]]]:
+def _parts_of_steps(cubes: CubeReader, steps: Collection[int | None]) -> list[tuple[str, int, list[int]]]:
     """Return the names of the chunks that hold copies of these steps, each with its step and its ranks."""
     width, ranks = cubes.state.grid.ranks, cubes.ranks.tolist()
     return [

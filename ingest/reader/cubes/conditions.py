@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.reader.block_filter import AxisColumns, BlockFilter
-from ingest.reader.cubes.consolidated import ConsolidatedCubes, counted_tensors, open_cubes, with_nan
+from ingest.reader.cubes.cube_reader import CubeReader, counted_tensors, read_cubes, with_nan
 from ingest.reader.ranges import format_ranges
 from ingest.reader.tensor_filter import FilterFields
 from workers.arrays.bounds import BoundedColumn
@@ -57,7 +57,7 @@ _LACKING_HINT = (
 
 
 def find(
-    cubes: ConsolidatedCubes, where: str, steps: Sequence[int] | None, *, include_partial: bool
+    cubes: CubeReader, where: str, steps: Sequence[int] | None, *, include_partial: bool
 ) -> pd.DataFrame:
     """Return the tensors that fulfil a condition; see `ConsolidatedCubes.find`."""
     condition = Filter(where, _COLUMNS)
@@ -89,7 +89,7 @@ def find(
     return frame
 
 
-def _check_steps(cubes: ConsolidatedCubes, chosen: Collection[int]) -> None:
+def _check_steps(cubes: CubeReader, chosen: Collection[int]) -> None:
     present = cubes.steps.tolist()
     if absent := set(chosen).difference(present):
         raise UsageError(
@@ -102,7 +102,7 @@ def _check_steps(cubes: ConsolidatedCubes, chosen: Collection[int]) -> None:
 class _Search:
     """A condition on single tensors, as it is evaluated over the cubes, step by step."""
 
-    cubes: ConsolidatedCubes
+    cubes: CubeReader
     condition: Filter
     statistics: tuple[str, ...]
     """Those that it needs."""
@@ -191,7 +191,7 @@ def possible_steps(
     if len(steps) < LEAST_STEPS:
         return list(steps)
     try:
-        cubes = open_cubes(objects)
+        cubes = read_cubes(objects)
         excluded = set() if cubes is None else _excluded(cubes, steps, conditions)
         if cubes is None or not excluded or not cubes.is_current():
             return list(steps)
@@ -200,9 +200,7 @@ def possible_steps(
     return [step for step in steps if step not in excluded]
 
 
-def _excluded(
-    cubes: ConsolidatedCubes, steps: Sequence[Step], conditions: Sequence[FilterFields]
-) -> set[Step]:
+def _excluded(cubes: CubeReader, steps: Sequence[Step], conditions: Sequence[FilterFields]) -> set[Step]:
     """Return the steps of which no tensor fulfils any of the conditions.
 
     Raises:
@@ -241,7 +239,7 @@ def _by_number(steps: Iterable[Step]) -> dict[int, dict[int, Step]]:
 class _CubeConditions:
     """Conditions, as they are evaluated over the cubes."""
 
-    cubes: ConsolidatedCubes
+    cubes: CubeReader
     conditions: Sequence[BlockFilter]
     fields: tuple[str, ...]
     """The statistics that they name."""
@@ -298,7 +296,7 @@ def places_of_sketches(names: Iterable[str]) -> dict[str, int]:
 
 
 def sketches_of_step(
-    cubes: ConsolidatedCubes, place: int, wanted: Mapping[str, int], is_chosen: _Mask
+    cubes: CubeReader, place: int, wanted: Mapping[str, int], is_chosen: _Mask
 ) -> dict[str, BoundedColumn]:
     """Return the bounds of some columns of one step, (rank, tensor) each, by name.
 
@@ -332,7 +330,7 @@ def sketches_of_step(
     return {name: BoundedColumn(*values[numbers.index(number)]) for name, number in wanted.items()}
 
 
-def sketched_tensors(cubes: ConsolidatedCubes, place: int) -> npt.NDArray[np.int64]:
+def sketched_tensors(cubes: CubeReader, place: int) -> npt.NDArray[np.int64]:
     """Read all that the cubes hold of the sketches of a step; return how many tensors have any, (rank,).
 
     Memory: 80 MB, one object.
@@ -354,7 +352,7 @@ def sketched_tensors(cubes: ConsolidatedCubes, place: int) -> npt.NDArray[np.int
 
 
 def _objects(
-    cubes: ConsolidatedCubes, place: int, has_any: _Mask
+    cubes: CubeReader, place: int, has_any: _Mask
 ) -> Iterator[tuple[ArrayLayout, tuple[int, ...], slice, slice]]:
     """Yield the objects of a step that have one of these ranks: layout, position, which ranks and tensors."""
     layout = cubes.layouts.sketches

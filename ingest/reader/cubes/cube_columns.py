@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader.cubes.consolidated import ConsolidatedCubes, with_nan
+from ingest.reader.cubes.cube_reader import CubeReader, with_nan
 from workers.arrays.aggregate import STATISTICS, aggregated, default_aggregate, joined, parts_of
 from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.statistics import NON_FINITE_FIELDS
@@ -58,7 +58,7 @@ class _WantedObject(NamedTuple):
     """Places along the last axis within the object, ascending."""
 
 
-def aggregates(cubes: ConsolidatedCubes, statistic: str) -> npt.NDArray[np.float64]:
+def aggregates(cubes: CubeReader, statistic: str) -> npt.NDArray[np.float64]:
     """Return a statistic of all tensors together, (step, rank), by place.
 
     Raises:
@@ -72,7 +72,7 @@ def aggregates(cubes: ConsolidatedCubes, statistic: str) -> npt.NDArray[np.float
 
 
 def narrow_blocks(
-    cubes: ConsolidatedCubes,
+    cubes: CubeReader,
     places: Sequence[int],
     fields: tuple[str, ...],
     tensors: npt.NDArray[np.int64],
@@ -112,7 +112,7 @@ def narrow_blocks(
 
 
 def aggregated_steps(
-    cubes: ConsolidatedCubes, places: Sequence[int], statistic: str, tensors: npt.NDArray[np.int64]
+    cubes: CubeReader, places: Sequence[int], statistic: str, tensors: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float64]:
     """Return a statistic of some tensors together, by its default aggregate, of several steps.
 
@@ -175,9 +175,7 @@ def _set_known(target: Array, values: npt.NDArray[Any]) -> None:
         target[values < 0] = np.nan
 
 
-def _cut(
-    cubes: ConsolidatedCubes, name: str, places: Sequence[int], tensors: Array
-) -> list[tuple[_Block, int]]:
+def _cut(cubes: CubeReader, name: str, places: Sequence[int], tensors: Array) -> list[tuple[_Block, int]]:
     """Return where these tensors of some steps are read: in which block, and at which place in it."""
     grid = cubes.state.grid
     steps = grid.steps
@@ -196,14 +194,14 @@ def _cut(
     ]
 
 
-def _blocks_read_whole(cubes: ConsolidatedCubes, places: Sequence[int]) -> set[int]:
+def _blocks_read_whole(cubes: CubeReader, places: Sequence[int]) -> set[int]:
     """Return the blocks of steps to be read whole; of one with few wanted steps, less is decoded by step."""
     steps = cubes.state.grid.steps
     wanted = Counter(place // steps for place in places)
     return {block for block, count in wanted.items() if 2 * count >= steps and cubes.state.is_cut(block)}
 
 
-def _read(cubes: ConsolidatedCubes, blocks: Sequence[_Block], wanted: Array) -> dict[_Block, Array]:
+def _read(cubes: CubeReader, blocks: Sequence[_Block], wanted: Array) -> dict[_Block, Array]:
     """Return some places along the last axis of each block, (step of the block, rank, place)."""
     shape = (cubes.state.ranks, wanted.size)
     answers = {
@@ -241,7 +239,7 @@ def _in_threads(
         yield shares[number % at_once][number // at_once]
 
 
-def _objects(cubes: ConsolidatedCubes, block: _Block, wanted: Array) -> list[_WantedObject]:
+def _objects(cubes: CubeReader, block: _Block, wanted: Array) -> list[_WantedObject]:
     """Return the objects of a block that hold any of these places, ascending, along its last axis."""
     wide, long = block.layout.chunk[1:]
     number, within = np.divmod(wanted, long)
@@ -259,7 +257,7 @@ def _objects(cubes: ConsolidatedCubes, block: _Block, wanted: Array) -> list[_Wa
     ]
 
 
-def _chunks(cubes: ConsolidatedCubes, layout: ArrayLayout, part: _WantedObject) -> Iterator[Array]:
+def _chunks(cubes: CubeReader, layout: ArrayLayout, part: _WantedObject) -> Iterator[Array]:
     """Yield the wanted part of each inner chunk of an object, (step, rank, place), ascending.
 
     Nothing if the object is rightly absent; all at once if the array is not sharded.

@@ -9,7 +9,7 @@ import pytest
 
 import ingest
 from ingest.api import DumpStore, open_store, trend
-from ingest.reader.cubes import consolidated, cube_columns
+from ingest.reader.cubes import cube_columns, cube_reader
 from ingest.reader.cubes.consolidated import ConsolidatedCubes, open_cubes
 from ingest.reader.cubes.cube_columns import aggregated_steps, narrow_blocks
 from tests.cube_stores import NAMES, once, put
@@ -95,8 +95,8 @@ class FarObjects(WrappedObjects):
 def test_from_an_object_store_the_indexes_are_read_once(
     end_nbytes: int, cubes: ConsolidatedCubes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consolidated, "_END_NBYTES", end_nbytes)
-    monkeypatch.setattr(consolidated, "_INDEXES", {})
+    monkeypatch.setattr(cube_reader, "_END_NBYTES", end_nbytes)
+    monkeypatch.setattr(cube_reader, "_INDEXES", {})
     expected = aggregated_steps(cubes, range(7), "max", np.array([0]))
     far = FarObjects(cubes.objects)
     remote = ConsolidatedCubes(far, cubes.state)
@@ -119,7 +119,7 @@ def test_indexes_of_counts_that_are_read_whole_are_kept(
     cubes: ConsolidatedCubes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A search for the origin reads the counts before anybody asks for one tensor."""
-    monkeypatch.setattr(consolidated, "_INDEXES", {})
+    monkeypatch.setattr(cube_reader, "_INDEXES", {})
     remote = ConsolidatedCubes(FarObjects(cubes.objects), cubes.state)
     keys = [f"consolidated/nan_count/c/{block}/0/0" for block in range(3)]
     assert [remote.known_index(key) for key in keys] == [None] * 3
@@ -176,9 +176,9 @@ def test_of_a_block_with_few_wanted_steps_each_is_read_by_itself(
 def test_the_index_that_was_kept_first_goes(
     cubes: ConsolidatedCubes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consolidated, "_INDEXES", {})
-    monkeypatch.setattr(consolidated, "_INDEXES_KEPT", 2)
+    monkeypatch.setattr(cube_reader, "_INDEXES", {})
+    monkeypatch.setattr(cube_reader, "_INDEXES_KEPT", 2)
     remote = ConsolidatedCubes(FarObjects(cubes.objects), cubes.state)
     assert list(remote.anomaly_parts("nan_count", 0))
-    assert len(consolidated._INDEXES) == 2
+    assert len(cube_reader._INDEXES) == 2
     assert remote.known_index("consolidated/nan_count/c/0/0/0") is None

@@ -9,8 +9,9 @@ import xarray as xr
 
 import ingest
 from ingest.api import ConsolidatedCubes, DumpStore, open_store
-from ingest.reader.cubes import consolidated
-from ingest.reader.cubes.consolidated import ArrayPart, batches, open_cubes
+from ingest.reader.cubes import cube_reader
+from ingest.reader.cubes.consolidated import open_cubes
+from ingest.reader.cubes.cube_reader import ArrayPart, batches
 from tests.counted_requests import CountedRequests
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
@@ -147,6 +148,6 @@ def test_a_part_has_the_chunks_at_one_position() -> None:
 
 
 def test_parts_of_few_chunks_come_together() -> None:
-    few, many = ArrayPart.of(LAYOUT, (2, 3)), ArrayPart.of(LAYOUT, (2, 3 * consolidated._CHUNKS_AT_ONCE))
+    few, many = ArrayPart.of(LAYOUT, (2, 3)), ArrayPart.of(LAYOUT, (2, 3 * cube_reader._CHUNKS_AT_ONCE))
     together = [list(batch) for batch in batches({"a": few, "b": few, "large": many, "c": few})]
     assert together == [["a", "b"], ["large"], ["c"]]
