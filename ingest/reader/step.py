@@ -170,7 +170,11 @@ class Step(StoredStep):
 
     def tensors(self) -> Tensors:
         """Return all tensors, in order of execution."""
-        return Tensors(Tensor(self, row) for row in self.rows())
+        return Tensors(map(self.tensor_of, self.rows()))
+
+    def tensor_of(self, row: int) -> Tensor:
+        """Return the tensor of a row of the index."""
+        return Tensor(self, row)
 
     def to_dict(self) -> dict[str, Any]:
         """Return its totals, its source and when it was committed, as `ls --json` prints them."""

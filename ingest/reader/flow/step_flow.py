@@ -37,11 +37,11 @@ from ingest.reader.flow.operator_kinds import (
     writes_in_place,
 )
 from ingest.reader.flow.writers import latest_writer, row_of
-from ingest.reader.tensor import Tensor
 from workers.store.model import RowKind
 
 if TYPE_CHECKING:
     from ingest.reader.step import Step
+    from ingest.reader.tensor import Tensor
 
 #: What a graph feeds into the input of a row; None if that is not known.
 GraphSource: TypeAlias = Callable[[int], DumpedSource | None]
@@ -108,7 +108,7 @@ def graph_source_of(step: Step) -> GraphSource | None:
     if step.catalog is None:
         return None
     context = context_of(step.catalog, step.key.rank)
-    return lambda row: context.graph_source(Tensor(step, row))
+    return lambda row: context.graph_source(step.tensor_of(row))
 
 
 def original_names_of(tensor: Tensor) -> tuple[str, ...]:

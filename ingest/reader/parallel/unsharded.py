@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,6 @@ from ingest.reader.array_like import ArrayLike
 from ingest.reader.parallel.mesh import Coordinates
 from ingest.reader.parallel.told_placement import Told, grid_of, is_told, told_placement, told_text
 from ingest.reader.ranges import format_ranges
-from ingest.reader.step import Step
-from ingest.reader.tensor import Tensor
 from ingest.reader.text import shape_text
 from workers.arrays.sharded.assembly import Elements, replicas
 from workers.arrays.sharded.placement import (
@@ -33,6 +31,10 @@ from workers.arrays.sharded.placement import (
 from workers.errors import UsageError
 from workers.model import MIB
 from workers.store.consolidated.blocks import tensors_of
+
+if TYPE_CHECKING:
+    from ingest.reader.step import Step
+    from ingest.reader.tensor import Tensor
 
 #: What may be told of a dimension of a mesh, whatever the others are.
 _PLAIN = re.compile(r"(?P<held>replicated|partial sum|mean|shard|zigzag)(?: (?P<axis>\d{1,9}))?")
@@ -141,7 +143,7 @@ def pieces_of(step: Step, row: int) -> tuple[list[Tensor], list[Coordinates]]:
             continue
         rows, keys = tensors_of(own.tables)
         if key in keys:
-            pieces.append(Tensor(own, int(rows[keys.index(key)])))
+            pieces.append(own.tensor_of(int(rows[keys.index(key)])))
     places = source.coordinates([piece.rank for piece in pieces])
     return pieces, [places.get(piece.rank, {}) for piece in pieces]
 
