@@ -206,7 +206,10 @@ KeepAnomalousOption: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
-ExpectedRanksOption: TypeAlias = Annotated[list[Any] | None, told("rank", RANKS)]  # of int | str
+ExpectedRanksOption: TypeAlias = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=0, help="How many ranks the run is to have; 0: any number."),
+]
 QuietOption: TypeAlias = Annotated[
     float | None,
     typer.Option(

@@ -46,8 +46,8 @@ MISTAKES = {
 UNTOLD = {
     "same-shard": "layers.1.norm",
     "swapped-shards": "layers.1.norm",
-    "no-reduction": "layers.1.residual",
-    "contiguous": "layers.0.residual",
+    "no-reduction": "layers.1.out",
+    "contiguous": "layers.0.scores",
     "late-chunk-first": "layers.1.context",
 }
 
@@ -177,6 +177,6 @@ def test_mistakes_are_explained(compared: Compared) -> None:
     assert "hold the same part" in reasons["same-shard"]["dump.param.0.out.output.0"]
     swapped = "tp 0 holds positions 24 to 47 of axis 1 instead of 0 to 23"
     assert swapped in reasons["swapped-shards"]["dump.param.0.down.output.0"]
-    assert "a reduction is missing" in reasons["no-reduction"]["dump.layers.1.out.output.0"]
+    assert "tp: partial sum, and the dump tells" in reasons["no-reduction"]["dump.layers.1.out.output.0"]
     told = "its ranks hold it as cp: shard 1, tp: replicated, and the dump tells cp: zigzag 1"
     assert told in reasons["contiguous"]["dump.input_ids.output.0"]

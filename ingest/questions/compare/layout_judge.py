@@ -147,7 +147,7 @@ class LayoutJudge:
         own, other = tensor.key.op_name, self._tensors[following.number].key.op_name
         way = tensor.decision.way if tensor.decision else None
         is_known = tensor.decision is not None and tensor.decision.certainty in _SHOWN
-        is_reduction = own.startswith(f"{other}.") or other.startswith(f"{own}.")
+        is_reduction = own.startswith((f"{other}.", f"{other}_")) or other.startswith((f"{own}.", f"{own}_"))
         return way is not None and is_known and is_sum(way.a) and not way.same_on_both and not is_reduction
 
 

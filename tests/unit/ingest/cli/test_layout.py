@@ -13,11 +13,15 @@ from tests.sharded_net import LAYOUT, Config, simulate, write
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`two`: two ranks of tensor parallelism with a missing reduction; `one`: the same net on one."""
+    """`two`: two ranks of tensor parallelism with a missing reduction; `one`: the same net on one.
+
+    `replicas`: two ranks of data parallelism, of which one gradient is not reduced.
+    """
     root = tmp_path_factory.mktemp("stores")
     for name, config in (
         ("two", Config(2, 1, frozenset(["BUG missing reduction"]), 1)),
         ("one", Config(steps=1)),
+        ("replicas", Config(1, 2, frozenset(["BUG a gradient is not reduced"]), 1)),
     ):
         write(root / "dumps" / name, simulate(config))
         ingest_directly(root / "dumps" / name, root / name, layout=LAYOUT)
@@ -25,11 +29,10 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_layout_names_what_looks_wrong(stores: Path, answer: Answer) -> None:
-    done = answer("layout", stores / "two", code=EXIT_DIFFERENT)
+    done = answer("layout", stores / "replicas", code=EXIT_DIFFERENT)
     assert "missing reduction" in done.stdout
-    assert "partial sum" in done.stdout
-    plain = answer("layout", stores / "two", "--json", code=EXIT_DIFFERENT).json
-    assert plain["findings"][0]["name"] == "Module..layers.1.proj.output.0"
+    plain = answer("layout", stores / "replicas", "--json", code=EXIT_DIFFERENT).json
+    assert plain["findings"][0]["name"] == "Module..grad.param.layers.2.fc2.weight.output.0"
     assert plain["ranks"] == [0, 1]
 
 
@@ -55,7 +58,7 @@ def test_compare_across_layouts(stores: Path, tmp_path: Path, answer: Answer) ->
     both = stores / "two", stores / "one"
     done = answer("compare", *both, "--html", page, code=EXIT_DIFFERENT)
     assert "blocks 0 (8+8+8 per rank)" in done.stdout
-    assert "layers.1.proj.output.0: its ranks hold it as partial sum" in done.stderr
+    assert "layers.1.norm2.output.0" in done.stderr
     assert "Layout" in page.read_text()
     assert "shape differs" in answer("compare", *both, "--rank-by-rank", code=EXIT_DIFFERENT).stdout
 

@@ -15,9 +15,9 @@ from tests.sharded_net import LAYOUT, Config, simulate, write
 
 @pytest.fixture(scope="module")
 def moment(tmp_path_factory: pytest.TempPathFactory) -> Moment:
-    """A run of two ranks, whose partial sums nobody has added up."""
+    """A run of two replicas, of which a gradient is not reduced."""
     root = tmp_path_factory.mktemp("mistake")
-    write(root / "dump", simulate(Config(2, 1, frozenset({"BUG missing reduction"}), 1)))
+    write(root / "dump", simulate(Config(1, 2, frozenset({"BUG a gradient is not reduced"}), 1)))
     ingest_directly(root / "dump", root / "run.zarr", layout=LAYOUT)
     return Moment.of(open_store(root / "run.zarr"))
 

@@ -15,9 +15,9 @@ WHOLE = np.random.default_rng(12).normal(size=(6, 6)).astype(np.float32)
 @pytest.mark.parametrize(
     ("parts", "text"),
     [
-        ([WHOLE * 2, WHOLE * 2], "it is 2 times B: summed over 2 ranks and not averaged"),
-        ([WHOLE / 2, WHOLE / 2], "it is 0.5 times B: averaged over 2 ranks once too often"),
-        ([-WHOLE, -WHOLE], "it is -1 times B: a sign is turned round"),
+        ([WHOLE * 2, WHOLE * 2], "it is 2 times B, the number of ranks"),
+        ([WHOLE / 2, WHOLE / 2], "it is 0.5 times B, one part in as many as there are ranks"),
+        ([-WHOLE, -WHOLE], "it is -1 times B: its sign is turned round"),
         ([WHOLE * 3, WHOLE * 3], "it is 3 times B"),
         ([WHOLE, WHOLE], ""),
         ([WHOLE[3:], WHOLE[:3]], "piece 0 holds positions 3 to 5 of axis 0 instead of 0 to 2"),
@@ -37,4 +37,4 @@ def test_replicas_that_differ(other: Values, *, is_told: bool) -> None:
     decision = decide(search_in([WHOLE, other], [WHOLE]), ("float32", "float32"))
     told = next(way for way in decision.search.ways if way.a.kind == "replicated")
     text = explain_difference(replace(decision, way=told))
-    assert text.startswith("its ranks do not hold the same: replicas drifted apart, or") == is_told
+    assert (text == "its ranks do not hold the same") == is_told
