@@ -132,7 +132,8 @@ def without_times(store: Path) -> dict[str, bytes]:
             objects[key] = b""
         elif key.endswith("zarr.json") and b"without_tensors" in data:
             document = json.loads(data)
-            document["attributes"]["dump_ingest"]["without_tensors"]["at"] = ""
+            if removal := document["attributes"]["dump_ingest"]["without_tensors"]:
+                removal["at"] = ""
             objects[key] = json.dumps(document).encode()
         else:
             objects[key] = data
