@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 
-#: How many intervals after a scrape the next one counts as late: then nobody scrapes any more.
-_LATE = 1.5
+#: How many intervals after a scrape the next one counts as late, and how many seconds after the interval at the
+#: earliest, because a loaded machine takes some of them: then nobody scrapes any more.
+_LATE, _LATE_S = 1.5, 2.0
 #: What is taken for the interval after the first scrape, and the longest one that is waited for, in seconds.
 _LONGEST_INTERVAL_S = 60.0
 #: How many scrapes are remembered. Two servers may scrape, so the interval is the longest one between them.
@@ -85,7 +86,8 @@ class Scrapes:
                 return
             longest_s = max((later - sooner for sooner, later in pairwise(self._begun)), default=math.inf)
             interval_s = min(longest_s, _LONGEST_INTERVAL_S)
-            until = min(now + timeout_s, self._begun[-1] + _LATE * interval_s)
+            late_at = self._begun[-1] + max(_LATE * interval_s, interval_s + _LATE_S)
+            until = min(now + timeout_s, late_at)
             while self._begun[-1] <= since and (left_s := until - self._clock()) > 0:
                 self._taken.wait(left_s)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import xxhash
+from msgspec.structs import replace
 
 from ingest.consolidating.lease import Lease
 from ingest.dispatch.outcomes import TaskRetried
@@ -26,7 +27,7 @@ from workers.store.packed import recompressing
 from workers.tasks.read_back import ReadBack, ReadBackVerdict
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Planted:
     """One faulty protocol."""
 
@@ -76,7 +77,7 @@ def _one_generation(stack: ExitStack) -> None:
 
 
 def _always_offer(_: Any, __: Any, proposal: Any) -> Any:
-    return Offer(replace(proposal.plan, replaces=None))
+    return Offer(dataclasses.replace(proposal.plan, replaces=None))
 
 
 def _no_fence(stack: ExitStack) -> None:

@@ -83,7 +83,6 @@ class _Kept(msgspec.Struct):
 
 def load() -> dict[str, KernelEntry]:
     """Return the entries by name; compile and keep them first if nobody has done so, or is doing so."""
-    kernel_target.use_target()
     kept = _read()
     if kept is None:
         with _turn():
@@ -93,7 +92,6 @@ def load() -> dict[str, KernelEntry]:
 
 def are_kept() -> bool:
     """Return whether `load` need not compile the entries."""
-    kernel_target.use_target()
     return any(path.exists() for path in _paths())
 
 
@@ -162,6 +160,7 @@ def _turn() -> Iterator[int | None]:
 
 def _file_name() -> str:
     """Return the name of the file, which is another one for other sources and processors."""
+    kernel_target.use_target()
     here = Path(__file__).parent
     content = b"".join(here.joinpath(name).read_bytes() for name in _SOURCES)
     source = xxhash.xxh3_64_hexdigest(content + llvmlite.__version__.encode())
