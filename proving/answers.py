@@ -147,11 +147,20 @@ def _compare(store: Any, reference: Any) -> Iterator[Statement]:
     yield Statement("compare", text, _places(name), step, ranks, _cause(first), _admits(first))
 
 
+def _audit(store: Any) -> Iterator[Statement]:
+    for failure in ingest.audit(store).failures:
+        known = failure.to_dict()
+        text = f"{known['identity']}: {known['what']}"
+        ranks, places = (known["rank"],), _places(known["name"])
+        yield Statement("audit", text, places, known["steps"][0], ranks, _cause(known), _admits(known))
+
+
 _ALONE: dict[str, Callable[[Any], Iterator[Statement]]] = {
     "anomalies": _anomalies,
     "origin": _origin,
     "divergence": _divergence,
     "layout": _layout,
+    "audit": _audit,
 }
 
 

@@ -107,8 +107,10 @@ def make() -> bool:
 
 def make_apart() -> bool:
     """Do what `make` does in a process that goes on if this one ends, at the lowest priority; wait for it."""
+    if are_kept():  # a turn may be that of another copy of these sources, and take long
+        return True
     with _turn() as lock:
-        if _read() is not None:
+        if are_kept():
             return True
         child = subprocess.Popen(
             [sys.executable, "-P", "-c", _COMPILE],
