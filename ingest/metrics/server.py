@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 
-#: How many intervals after a scrape the next one counts as late, and how many seconds after the interval at the
-#: earliest, because a loaded machine takes some of them: then nobody scrapes any more.
+#: How many intervals after a scrape the next one counts as late, and how many seconds after the interval at
+#: the earliest, because a loaded machine takes some of them: then nobody scrapes any more.
 _LATE, _LATE_S = 1.5, 2.0
 #: What is taken for the interval after the first scrape, and the longest one that is waited for, in seconds.
 _LONGEST_INTERVAL_S = 60.0
