@@ -178,7 +178,7 @@ def _bare_again(stack: ExitStack) -> None:
 
 BUGS = (
     Planted("commit before its objects", "ingest", "no half step is visible", _commit_first),
-    Planted("generations under one name", "ingest", "no mixture is visible", _one_generation),
+    Planted("generations under one name", "ingest", "no mixture is visible", _one_generation, first=62),
     Planted("lease without a fence", "lease", "one holder writes", _no_fence),
     Planted("lease without an end", "lease", "nothing is late", _no_expiry),
     Planted("gc that does not count over ranks", "pool", "nothing reachable is removed", _uncounted),
@@ -194,7 +194,7 @@ BUGS = (
     ),
     Planted("retries that are lost", "ingest", "nothing is late", _lost_retry),
     Planted("steps without silence", "ingest", "no half step is visible", _no_silence),
-    Planted("changes without an announcement", "ingest", "no change is silent", _silent, first=17),
+    Planted("changes without an announcement", "ingest", "no change is silent", _silent, first=30),
     Planted(
         "changes that end too early", "copies", "copies are commits", _begun_means_done, _LATE, first=5600
     ),
