@@ -31,17 +31,6 @@ def test_the_file_to_blame_survives_pickling(cls: type[errors.FileError]) -> Non
     assert (type(copy), copy.path, copy.hint) == (cls, "rank_0/a.npy", cls.hint)
 
 
-def test_permission_errors_are_caught_as_such() -> None:
-    assert issubclass(errors.AccessDenied, PermissionError)
-    assert issubclass(errors.StoreDenied, PermissionError)
-
-
-def test_every_reason_is_listed_for_metrics() -> None:
-    assert {cls.reason for cls in tree(DumpIngestError) if cls.__module__ == errors.__name__} <= set(
-        errors.REASONS
-    )
-
-
 def test_other_exceptions_become_errors_that_name_the_step() -> None:
     known = errors.StoreDenied("no")
     assert errors.as_error("rank 0 step 1", known) is known

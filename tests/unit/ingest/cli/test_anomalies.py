@@ -2,9 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
-from ingest.cli import anomalies, printing
 from tests.cli import Answer
 
 
@@ -28,25 +25,6 @@ def test_one_nan_is_one_incident(found_store: Path, answer: Answer) -> None:
     assert answer("anomalies", found_store, "--id", row["id"], "--json").json == [row]
 
 
-def test_a_limit_is_told_from_the_end(found_store: Path, answer: Answer) -> None:
-    done = answer("anomalies", found_store, "--findings", "--limit", 3, "--json")
-    assert [row["rule"] for row in done.json] == ["nan", "nan", "loss_not_finite"]
-    assert done.stderr == "14 findings: 14 critical; the first 3 shown\n"
-    assert len(answer("anomalies", found_store, "--findings", "--limit", 0, "--json").json) == 14
-
-
-def test_only_a_terminal_gets_a_part_unasked(
-    found_store: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(anomalies, "_MAX_ROWS", 5)
-    assert len(answer("anomalies", found_store, "--findings").stdout.splitlines()) == 1 + 14
-    monkeypatch.setattr(printing, "is_terminal", lambda: True)
-    cut = answer("anomalies", found_store, "--findings")
-    assert len(cut.stdout.splitlines()) == 1 + 5
-    assert cut.stderr.endswith("; the first 5 shown\n")
-    assert len(answer("anomalies", found_store, "--findings", "--json").json) == 14
-
-
 def test_steps_that_no_rule_has_seen_are_named(nan_store: Path, answer: Answer) -> None:
     """No finding there means nothing; NaN is known without rules."""
     done = answer("anomalies", nan_store, "--findings")
@@ -54,7 +32,3 @@ def test_steps_that_no_rule_has_seen_are_named(nan_store: Path, answer: Answer) 
     assert done.stderr.startswith("0 findings\nnot evaluated: ranks 0-1, steps 1-3: ")
     done = answer("anomalies", nan_store)
     assert done.stderr.startswith("1 incident: 1 critical\nnot evaluated: rank 0, steps 1-3: ")
-
-
-def test_a_wrong_severity_is_explained(found_store: Path, answer: Answer) -> None:
-    assert "fatal" in answer("anomalies", found_store, "--severity", "fatal", code=2).stderr

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -48,19 +47,6 @@ def test_a_summary_is_the_first_line_of_the_docstring(listed: Any) -> None:
     assert listed.summary == help_text(listed.name).splitlines()[0]
 
 
-@pytest.mark.parametrize("listed", COMMANDS, ids=NAMES)
-def test_words_behind_an_example_stand_on_its_line(listed: Any) -> None:
-    """On a terminal of 80 columns; a command that is longer by itself is wrapped."""
-    document = help_text(listed.name)
-    for command, words in re.findall(r"^\[bold\](dump-ingest [^\[]*)\[/\]( .*)$", document, re.MULTILINE):
-        assert len(command + words) <= 78
-
-
-def test_a_command_listed_is_the_command_that_runs() -> None:
-    assert [load_command(name).name for name in ("ingest", "origin")] == ["ingest", "origin"]
-    assert set(load_command("rules").commands) == {"list", "show", "validate", "schema", "test"}
-
-
 def test_the_overview_lists_every_command_with_its_summary(answer: Answer) -> None:
     overview = answer("--help").stdout
     for listed in COMMANDS:
@@ -77,12 +63,6 @@ def test_help_of_a_command_explains_every_option(name: str, answer: Answer) -> N
             assert parameter.help, (single.name, parameter.name)
             assert parameter.help[0].isupper() or parameter.help.startswith("input"), parameter.help
             assert parameter.help.endswith((".", "...", "0: all.")), parameter.help
-
-
-@pytest.mark.parametrize("words", [[], *([name] for name in NAMES), ["rules", "test"], ["config", "show"]])
-def test_help_has_no_types_of_python(words: list[str], answer: Answer) -> None:
-    shown = answer(*words, "--help").stdout
-    assert not re.search(r"<(bool|int|float|list)", shown), shown
 
 
 def test_an_unknown_command_is_refused_and_a_similar_one_suggested(answer: Answer) -> None:
@@ -121,14 +101,6 @@ def test_words_that_are_not_understood_are_told_in_two_lines(
     _, second = refused.stderr.splitlines()
     assert refused.stderr.startswith(f"error: {message}")
     assert f"`dump-ingest {words[0]} --help` lists arguments and options." in second
-
-
-def test_a_group_without_a_command_prints_its_commands(answer: Answer) -> None:
-    assert "validate" in answer("config", code=2).stdout
-
-
-def test_the_version_is_printed(answer: Answer) -> None:
-    assert answer("--version").stdout.startswith("dump-ingest ")
 
 
 def test_an_error_becomes_a_message_and_an_exit_code(answer: Answer, tmp_path: Path) -> None:

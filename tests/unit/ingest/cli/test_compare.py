@@ -1,14 +1,12 @@
 """`dump-ingest compare` as it is typed."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bench.steps import commit_tables, make_tables
-from tests.cli import Answer, run, strict_json
-from tests.dumps import DumpLibrary
+from tests.cli import Answer, strict_json
 from workers.arrays.statistics import FIELDS
 from workers.model import StepKey
 from workers.store.opening import open_objects, resolve
@@ -38,25 +36,6 @@ def test_json_is_one_object(nan_store: Path, answer: Answer) -> None:
     assert strict_json(done.stdout) == found
 
 
-def test_what_is_within_its_thresholds_ends_with_0(
-    nan_store: Path, answer: Answer, dumps: DumpLibrary, tmp_path: Path
-) -> None:
-    assert "verdict: equal" in answer("compare", nan_store, dumps["nan-log-2rank"] / "dump").stderr
-    thresholds = tmp_path / "t.yaml"
-    thresholds.write_text("rules: [{name: '*', nan_inf_mismatch: 100}]")
-    done = answer("compare", f"{nan_store}@0,2", f"{nan_store}@1,2", "--thresholds", thresholds)
-    assert "verdict: close" in done.stderr
-    listed = answer("compare", f"{nan_store}@0,2", f"{nan_store}@1,2", "-t", thresholds, "--all").stdout
-    assert listed.count(" equal ") + listed.count(" close ") == 243 + 1
-
-
-def test_damage_ends_with_3(nan_store: Path, answer: Answer, tmp_path: Path) -> None:
-    damaged = tmp_path / "run.zarr"
-    shutil.copytree(nan_store, damaged, ignore=shutil.ignore_patterns("float32"))
-    done = answer("compare", f"{damaged}@0,2", f"{damaged}@1,2", code=3)
-    assert "not compared" in done.stdout
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -75,12 +54,6 @@ def test_a_part_that_is_missing_is_named(nan_store: Path, answer: Answer) -> Non
     done = answer("compare", f"{nan_store}@0,2", f"{nan_store}@1,9", code=2)
     assert "no step 9" in done.stderr
     assert "The store has ranks 0-1" in done.stderr
-
-
-@pytest.mark.dask
-def test_workers_of_its_own_find_the_same(nan_store: Path) -> None:
-    found = run("compare", f"{nan_store}@0,2", f"{nan_store}@1,2", "--workers", 1, "--json", code=5).json
-    assert (found["equal"], found["different"]) == (130, 113)
 
 
 def test_guesses_are_written_for_map(nan_store: Path, answer: Answer, tmp_path: Path) -> None:

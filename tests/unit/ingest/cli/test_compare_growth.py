@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ingest.api import DumpStore
-from ingest.cli.compare_growth import _spread, growth_between, print_growth
+from ingest.cli.compare_growth import _spread, growth_between
 from tests.diverging import WEIGHT, replicas
 from tests.replicas import Replicas
 from workers.errors import UsageError
@@ -48,17 +48,6 @@ def test_what_is_not_about_one_rank_over_all_steps_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         growth_between(a, b, conditions, {})
-
-
-@pytest.mark.usefixtures("stores")
-def test_the_number_of_tensors_shown_may_be_limited(capsys: pytest.CaptureFixture[str]) -> None:
-    growth = growth_between("a@1", "b", {}, {})
-    print_growth(growth, top=0, as_json=False)
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert "1 of 5 tensors differ, of which 0 are shown" in printed.err
-    print_growth(growth, top=None, as_json=False)
-    assert capsys.readouterr().out.splitlines()[1].split()[:3] == [WEIGHT, "step", "2"]
 
 
 @pytest.mark.parametrize(

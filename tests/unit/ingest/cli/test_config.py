@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli import PROMPT, Answer, strict_json
+from tests.cli import Answer
 
 
 def test_show_names_the_origin_of_each_setting(
@@ -40,28 +40,11 @@ def test_validate_says_yes_or_what_is_wrong(
     assert wrong.stdout == ""
 
 
-def test_validate_reads_the_rules(answer: Answer, tmp_path: Path) -> None:
-    rules, config = tmp_path / "rules.yml", tmp_path / "settings.yaml"
-    rules.write_text("rules: [{name: x, kind: nonsense}]\n")
-    config.write_text(f"rules: {rules}\n")
-    assert "nonsense" in answer("config", "validate", "-c", config, code=2).stderr
-
-
 def test_a_variable_that_sets_nothing_is_pointed_out(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A typing error in a unit file must not go unseen."""
     monkeypatch.setenv("DUMP_INGEST_QUITE_S", "3")
     for command in ("validate", "show"):
         assert "warning: DUMP_INGEST_QUITE_S" in answer("config", command).stderr
-
-
-def test_the_schema_describes_every_setting(answer: Answer) -> None:
-    """It is what an editor checks the YAML file with."""
-    schema = strict_json(answer("config", "schema").stdout)
-    assert schema["additionalProperties"] is False
-    shown = {row["setting"] for row in answer("config", "show", "--json").json}
-    assert schema["properties"].keys() == shown
-    assert all(setting.get("description") for setting in schema["properties"].values())
-    assert {name.removeprefix("DUMP_INGEST_").lower() for name in PROMPT} <= shown
 
 
 def test_secrets_of_the_environment_are_not_shown(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:

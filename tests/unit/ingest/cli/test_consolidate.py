@@ -25,11 +25,6 @@ def test_a_damaged_step_is_named_and_ends_with_3(nan_store: Path, answer: Answer
     assert "rank 1 step 2" in done.stderr
 
 
-def test_a_store_that_is_missing_is_not_made(answer: Answer, tmp_path: Path) -> None:
-    assert "no dump-ingest store" in answer("consolidate", tmp_path / "nothing", code=2).stderr
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_what_adds_sketches_to_old_steps_is_named(nan_store: Path, answer: Answer) -> None:
     assert "dump-ingest sketch" in answer("consolidate", "--help").stdout
     told = answer("consolidate", nan_store, "--fingerprints", code=2).stderr

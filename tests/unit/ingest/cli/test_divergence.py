@@ -54,11 +54,6 @@ def test_an_odd_rank_is_named_with_the_values_that_differ(odd: Path, answer: Ans
     assert groups.splitlines()[1].split()[0] == "0-2"
 
 
-def test_json_is_one_object(odd: Path, answer: Answer) -> None:
-    found = answer("divergence", odd, "--group", "0-2", "--json", code=5).json
-    assert (found["agree"], found["odd"][0]["ranks"], found["groups"][0]["how"]) == (False, [2], "given")
-
-
 def test_what_a_rank_lacks_is_a_difference(made: MadeDump, store: Path, answer: Answer) -> None:
     run = MadeRun(made)
     for rank in range(3):
@@ -95,10 +90,6 @@ def test_that_nothing_could_be_compared_is_said_although_a_step_is_damaged(
     done = answer("divergence", store, code=3)
     assert done.stderr.startswith("left out: rank 2 step 0: damaged: index/")
     assert "error: nothing could be compared" in done.stderr
-
-
-def test_a_wrong_group_is_explained(nan_store: Path, answer: Answer) -> None:
-    assert "0-x" in answer("divergence", nan_store, "--group", "0-x", code=2).stderr
 
 
 def test_only_replicas_by_the_mesh_are_compared(odd: Path, answer: Answer) -> None:

@@ -1,6 +1,5 @@
 """`dump-ingest divergence --links` as it is typed."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +8,6 @@ import pytest
 
 from tests.cli import Answer
 from tests.damages import only
-from tests.dumps import DumpLibrary
 from tests.flips import flip
 from tests.pipeline import ingest_directly
 
@@ -31,18 +29,6 @@ def test_a_broken_link_is_printed_for_a_single_rank(flipped: Path, answer: Answe
     assert lines[2].startswith("  differs  1 element, 1 bit; first [0, 5]: ")
     assert lines[2].endswith(" (bit 3)")
     assert lines[3] == "  so       no other reader has its bytes: the output, its dump or the input is wrong"
-
-
-def test_json_has_every_link(flipped: Path, answer: Answer) -> None:
-    printed = answer("divergence", flipped, "--links", "--json", code=5).stdout
-    links = json.loads(printed)["broken_links"]
-    assert links["compared"] > 100
-    assert [link["bits"]["first"][0]["bits"] for link in links["links"]] == [[3]]
-
-
-def test_a_dump_without_a_graph_says_so(dumps: DumpLibrary, store: Path, answer: Answer) -> None:
-    ingest_directly(dumps["msprobe-26.2.0-mindspore-cpu"], store)
-    assert "does not have a graph" in answer("divergence", store, "--links").stderr
 
 
 def test_steps_whose_links_could_not_be_compared_are_named(

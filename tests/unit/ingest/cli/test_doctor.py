@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from tests.cli import Answer
-from tests.dumps import DumpLibrary
 
 
 def test_everything_that_does_not_work_is_named_with_what_to_do(
@@ -54,9 +53,3 @@ def test_tensors_that_would_be_kept_as_files_get_a_pattern(answer: Answer, tmp_p
         again = answer("ingest", dump, "--store", tmp_path / f"own{number}", "--layout", pattern, "--json")
         assert [(step["rank"], step["step"], step["tensors"]) for step in again.json] == [(0, 3, 1)]
         assert "proposes" not in again.stderr
-
-
-def test_a_dump_with_tensors_gets_no_pattern(answer: Answer, dumps: DumpLibrary) -> None:
-    assert "layout" not in {
-        row["check"] for row in answer("doctor", dumps["nan-log-2rank"] / "dump", "--json").json
-    }

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 
 from ingest.api import open_store
-from ingest.cli.exits import exit_code_of, exit_if_damaged, report_error
+from ingest.cli.exits import exit_code_of
 from ingest.reader.damage import DamagedStepWarning
 from tests.cli import Answer, start
 from tests.hanging import HangingFiles
@@ -36,20 +35,6 @@ def _handlers() -> Iterator[None]:
 )
 def test_the_kind_of_an_error_is_the_exit_code(error: DumpIngestError, code: int) -> None:
     assert exit_code_of(error) == code
-
-
-def test_an_answer_without_damaged_steps_ends_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit):
-        exit_if_damaged(["rank 0 step 1"])
-    assert capsys.readouterr().err == f"hint: {DamagedStore.hint}\n"
-    exit_if_damaged([])
-
-
-def test_an_error_is_printed_with_its_hint(capsys: pytest.CaptureFixture[str]) -> None:
-    report_error(UsageError("no store [bold]\x1b[31m", hint="Name it."))
-    printed = capsys.readouterr()
-    assert printed.err == "error: no store [bold]\\x1b[31m\n  Name it.\n"
-    assert printed.out == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

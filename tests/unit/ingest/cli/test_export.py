@@ -22,17 +22,6 @@ def test_files_come_back_under_the_same_paths(
     assert done.stderr.startswith("243 files, ")
 
 
-def test_only_chosen_tensors_come_back(nan_store: Path, answer: Answer, tmp_path: Path) -> None:
-    words = ("export", nan_store, tmp_path / "out", "--name", "Log.*", "--where", "nan_count > 0")
-    rows = answer(*words, "--json").json
-    assert [(row["rank"], row["step"], row["problem"]) for row in rows] == [(1, 2, ""), (1, 3, "")]
-    assert {str(Path(row["path"]).relative_to(tmp_path / "out")) for row in rows} == set(
-        below(tmp_path / "out")
-    )
-    assert "exists" in answer(*words, code=2).stderr
-    answer(*words, "--overwrite")
-
-
 def test_a_damaged_file_is_named_and_the_others_are_written(
     nan_store: Path, answer: Answer, tmp_path: Path
 ) -> None:

@@ -29,8 +29,3 @@ def test_what_cannot_be_written_is_refused_before_and_after_the_work(name: str, 
     assert "--html" in early.value.hint
     with pytest.raises(UsageError, match="cannot be written"):
         write_file(tmp_path / name, "")
-
-
-def test_a_file_that_can_be_written_is_not_touched_by_the_check(tmp_path: Path) -> None:
-    check_writable(tmp_path / "page.html", "--html")
-    assert list(tmp_path.iterdir()) == []

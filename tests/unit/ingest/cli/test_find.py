@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from ingest.cli import find, printing
 from tests.cli import Answer
 
 LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
@@ -18,13 +17,6 @@ def test_tensors_are_listed_with_their_statistics(nan_store: Path, answer: Answe
         ["1", "3", "0", LOG, "float32", "6x4", "2"],
     ]
     assert done.stderr == "2 tensors\n"
-
-
-def test_a_limit_is_told_from_the_end(nan_store: Path, answer: Answer) -> None:
-    done = answer("find", nan_store, "--regex", r"^Log\.", "--limit", 1)
-    assert len(done.stdout.splitlines()) == 2
-    assert done.stderr == "12 tensors, the first 1 shown (--limit 0: all)\n"
-    assert len(answer("find", nan_store, "--name", "Log.*", "--json").json) == 12
 
 
 def test_the_consolidated_view_is_asked_for_statistics_of_the_condition(
@@ -53,24 +45,6 @@ def test_tensors_are_sorted_and_columns_chosen(nan_store: Path, answer: Answer) 
     assert list(rows[0]) == ["step", "name", "nan_count"]
     counts = [row["nan_count"] for row in rows]
     assert counts == sorted(counts, reverse=True)
-
-
-def test_the_consolidated_view_is_sorted_too(found_store: Path, answer: Answer) -> None:
-    words = ("find", found_store, "--consolidated", "--where", "nan_count > 0 and io == 'output'")
-    rows = answer(*words, "--sort", "nan_count,-step", "--columns", "step,nan_count", "--json").json
-    assert [tuple(row.values()) for row in rows] == [(3, 1), (3, 1), (2, 1), (2, 1), (3, 2), (2, 2)]
-
-
-def test_only_a_terminal_gets_a_part_unasked(
-    nan_store: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(find, "_MAX_TENSORS", 5)
-    assert len(answer("find", nan_store, "--name", "Log.*").stdout.splitlines()) == 1 + 12
-    monkeypatch.setattr(printing, "is_terminal", lambda: True)
-    cut = answer("find", nan_store, "--name", "Log.*")
-    assert len(cut.stdout.splitlines()) == 1 + 5
-    assert cut.stderr == "12 tensors, the first 5 shown (--limit 0: all)\n"
-    assert len(answer("find", nan_store, "--name", "Log.*", "--json").json) == 12
 
 
 @pytest.mark.parametrize(

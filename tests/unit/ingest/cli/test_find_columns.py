@@ -9,7 +9,6 @@ import ingest
 from ingest.cli.find_columns import (
     TENSOR_COLUMNS,
     SortColumn,
-    cell_text,
     in_order,
     parse_columns,
     parse_order,
@@ -55,7 +54,3 @@ def test_lists_of_columns_are_read_and_mistakes_named() -> None:
     with pytest.raises(UsageError) as error:
         parse_columns("l2norm", TENSOR_COLUMNS)
     assert error.value.hint == "Did you mean l2_norm?"
-
-
-def test_cells_are_short() -> None:
-    assert [cell_text(value) for value in (None, 1 / 3, (2, 3), 7, "a")] == ["-", "0.333333", "2x3", "7", "a"]

@@ -39,11 +39,6 @@ def test_what_all_rows_share_goes_first_then_spare_columns_then_the_middle_of_na
     assert len({str(row[1]) for row in narrow.rows}) == 3
 
 
-def test_a_single_row_shares_nothing() -> None:
-    table = fitted(COLUMNS, ROWS[:1], right=("max", "std"), spare=("std",), width=50)
-    assert (table.same, table.left_out) == ({}, ["std"])
-
-
 def test_cells_are_as_wide_as_a_terminal_shows_them() -> None:
     assert [cell_width(cell) for cell in ("abc", "步", Text("▁!!", "bold red"))] == [3, 2, 3]
 
@@ -98,12 +93,3 @@ def test_every_answer_fits_a_terminal(
         for line in printed.splitlines():
             longest = max(map(len, line.split()), default=0)
             assert cell_width(line) <= width or longest > width - 18, (width, line)
-
-
-def test_prose_in_the_last_column_goes_on_in_further_lines() -> None:
-    """Its middle may say what to do."""
-    rows = [("FAIL", "store", "it is full  (Make room: `gc` removes steps.)"), ("ok", "dump", "2 ranks")]
-    table = fitted(("", "check", "detail"), rows, right=(), spare=(), width=44)
-    assert [row[2] for row in table.rows] == ["it is full  (Make room: `gc`\nremoves steps.)", "2 ranks"]
-    table = fitted(("", "detail", "check"), [(a, c, b) for a, b, c in rows], right=(), spare=(), width=44)
-    assert "\n" not in str(table.rows[0][1])

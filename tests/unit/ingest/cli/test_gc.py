@@ -36,14 +36,6 @@ def test_a_plan_is_written_and_carried_out(copy: Path, answer: Answer, tmp_path:
     assert answer("gc", copy, "--keep-last", 1).stderr.startswith("Nothing is to be removed.")
 
 
-def test_json_names_everything(copy: Path, answer: Answer) -> None:
-    plan = answer("gc", copy, "--keep-last", 2, "--json").json
-    done = answer("gc", copy, "--keep-last", 2, "--json", "--apply").json
-    assert [(row["rank"], row["step"]) for row in plan["actions"]] == [(0, 1), (1, 1)]
-    assert [(row["rank"], row["step"]) for row in done["removed"]] == [(0, 1), (1, 1)]
-    assert (done["left"], done["broken"], done["stopped"]) == ([], [], False)
-
-
 def test_what_was_committed_again_since_is_left_alone(copy: Path, answer: Answer, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     answer("gc", copy, "--keep-last", 1, "--plan", plan)

@@ -10,7 +10,6 @@ import typer
 from ingest.cli import gc_run
 from ingest.settings import load
 from ingest.store_gc.plan import GcPolicy
-from workers.errors import UsageError
 
 
 def test_options_become_a_policy() -> None:
@@ -23,33 +22,6 @@ def test_options_become_a_policy() -> None:
         grace="1h",
     )
     assert policy == GcPolicy(30 * 86400, 3, 1536, 2, True, 3600)
-
-
-def test_no_option_is_the_default_policy() -> None:
-    """That is what `--apply --plan FILE` compares with."""
-    assert (
-        gc_run.policy_of(
-            older_than=None,
-            keep_last=None,
-            max_size=None,
-            tensors_around_anomalies=None,
-            keep_anomalous=False,
-            grace="24h",
-        )
-        == GcPolicy()
-    )
-
-
-def test_numbers_out_of_range_are_refused() -> None:
-    with pytest.raises(UsageError, match="keep_last"):
-        gc_run.policy_of(
-            older_than=None,
-            keep_last=0,
-            max_size=None,
-            tensors_around_anomalies=None,
-            keep_anomalous=False,
-            grace="24h",
-        )
 
 
 def test_an_interrupted_run_keeps_what_is_left(

@@ -19,15 +19,6 @@ def test_cells_are_those_of_the_library(nan_store: Path, answer: Answer, words: 
     assert answer(*asked, "--json").json == json.loads(strict_json.dumps(expected))
 
 
-def test_the_table_names_ranks_steps_and_states(nan_store: Path, answer: Answer) -> None:
-    lines = answer("heatmap", nan_store, "--cells", "1x2").stdout.splitlines()
-    assert lines[0].split() == ["ranks", "steps", "NaN", "and", "Inf", "state", "missing", "NaN", "or", "Inf"]
-    assert [line.split()[:4] for line in lines[1:]] == [
-        ["0-1", "1-2", "7", "complete"],
-        ["0-1", "3", "7", "complete"],
-    ]
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from ingest.cli.printing import print_drawing
-from ingest.questions.heatmap import HeatmapAnswer, heatmap_rows
+from ingest.questions.heatmap import HeatmapAnswer
 from ingest.questions.question import Drawing
 
 
@@ -51,31 +51,11 @@ def drawing(of: xr.DataArray) -> Drawing:
     return lines
 
 
-def test_levels_go_from_the_least_to_the_greatest_value(capsys: pytest.CaptureFixture[str]) -> None:
-    print_drawing(drawing(field([[1, 2, 3, 5]])), 0)
-    heading, line, legend = capsys.readouterr().out.splitlines()
-    assert (heading.split(), line.split()) == (["rank", "step", "10", "to", "13"], ["0", "░░▒▒▓▓██"])
-    assert legend == "░ 1 to 2   ▒ 2 to 3   ▓ 3 to 4   █ 4 to 5"
-
-
 def test_none_some_and_all_elements_cannot_be_confused(capsys: pytest.CaptureFixture[str]) -> None:
     print_drawing(drawing(field([[0, 1, 9, 10, 99, 100, np.nan]], statistic="nan_count")), 0)
     _, line, legend = capsys.readouterr().out.splitlines()
     assert line.split() == ["0", "··░░▒▒▒▒▓▓██--"]
     assert legend == "· 0   ░ 1 to 4   ▒ 5 to 21   ▓ 22 to 99   █ all elements   - no such tensor"
-
-
-def test_the_first_step_with_nan_does_not_look_healthy(capsys: pytest.CaptureFixture[str]) -> None:
-    counts = field([[0, 1939, 20378, 1234567]], statistic="nan_count")
-    print_drawing(drawing(counts), 0)
-    _, line, legend = capsys.readouterr().out.splitlines()
-    assert line.split() == ["0", "··░░▒▒▓▓"]
-    assert legend == "· 0   ░ 1939 to 16681   ▒ 16682 to 143505   ▓ 143506 to 1234567"
-
-
-def test_zero_among_negative_values_is_a_value_like_others(capsys: pytest.CaptureFixture[str]) -> None:
-    print_drawing(drawing(field([[-4, 0]])), 0)
-    assert capsys.readouterr().out.splitlines()[1].split() == ["0", "░░██"]
 
 
 def test_gaps_and_bad_values_are_marked_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,18 +79,3 @@ def test_many_steps_share_cells_and_a_bad_one_is_seen(capsys: pytest.CaptureFixt
     cells = capsys.readouterr().out.splitlines()[1].split()[1]
     assert len(cells) == 60
     assert cells.count("!") == 1
-
-
-def test_ranks_beyond_the_limit_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    print_drawing(drawing(field([[1], [2], [3]])), 2)
-    printed = capsys.readouterr()
-    assert len(printed.out.splitlines()) == 1 + 2 + 1
-    assert printed.err == "3 ranks, the first 2 shown (--limit 0: all)\n"
-
-
-def test_a_row_is_a_rank_and_step() -> None:
-    rows = heatmap_rows(field([[1, np.nan]], bad=[[2, 0]]))
-    assert [(row["rank"], row["step"], row["tensors"], row["non_finite"]) for row in rows] == [
-        (0, 10, 1, 2),
-        (0, 11, 0, None),
-    ]

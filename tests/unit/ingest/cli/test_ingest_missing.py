@@ -37,15 +37,6 @@ def test_what_is_missing_is_named_with_the_reason(
     assert len(lines) == 6
 
 
-def test_several_steps_of_a_rank_are_in_the_plural(
-    dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    store = store_of(dump, tmp_path / "s", device="CPU", iteration="2|8-9", dump_mode=0)
-    commits = [step.commit.summary for step in store.select()]
-    report = Report(commits=commits, may_have_configuration=True)
-    assert "  steps 8-9" in said(tmp_path / "s", report, capsys)
-
-
 def test_nothing_is_said_without_a_reason_to_look(
     dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

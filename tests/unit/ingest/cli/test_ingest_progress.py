@@ -3,17 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from ingest.cli.ingest_progress import IngestProgress
 from ingest.cli.progress_bar import ProgressBar
-from ingest.disk.pressure import Pressure
-from ingest.disk.space import DiskSpace
-from ingest.dispatch.outcomes import JobConverted, StepCommitted, TaskRetried
+from ingest.dispatch.outcomes import JobConverted, StepCommitted
 from ingest.watching.watcher import DumpState
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly, listings, plan_all
-from workers.errors import StoreUnavailable
 
 
 def test_the_bar_follows_jobs_up_to_the_bytes_of_the_dump(dumps: DumpLibrary, store: Path) -> None:
@@ -48,23 +43,3 @@ def test_a_commit_completes_its_step_and_a_file_of_several_tensors_is_one(
         bar = drawn.drawn.tasks[0]
         assert bar.fields["files"] == len({entry.source for entry in made.jobs[0].entries.values()})
         assert bar.completed == 10**9
-
-
-def test_a_reason_to_retry_is_printed_once(
-    dumps: DumpLibrary, store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plan, *_ = plan_all(dumps["nan-log-2rank"] / "dump", store)
-    with IngestProgress() as progress:
-        for attempt in (1, 2):
-            progress.observe(TaskRetried(plan, StoreUnavailable("the store is away"), attempt, 0.5))
-    assert capsys.readouterr().err == "retrying: the store is away\n"
-
-
-def test_a_disk_that_is_nearly_full_is_announced_once(capsys: pytest.CaptureFixture[str]) -> None:
-    seen = Pressure("statistics").judge(DiskSpace(1, 100, 1, 100))
-    with IngestProgress() as progress:
-        for _ in range(2):
-            progress.observe(seen)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("disk nearly full: ")
-    assert line.endswith("steps are stored without tensors")

@@ -3,7 +3,7 @@
 import pytest
 
 from ingest.cli.ingest_report import _say_problems
-from ingest.cli.ingest_sources import _REASONS, say_sources, sources_row
+from ingest.cli.ingest_sources import say_sources, sources_row
 from ingest.dump_retention.policy import SourceDeleted
 from ingest.layouts.base import Problem
 from ingest.service.one_shot import Report
@@ -19,10 +19,6 @@ REPORT = Report(
         SourceKept(StepKey(1, 4), KeepReason.CHANGED, 1, "b.npy changed"),
     ],
 )
-
-
-def test_every_reason_has_words() -> None:
-    assert _REASONS.keys() == {reason.value for reason in KeepReason}
 
 
 def test_deleted_files_are_counted_and_reasons_to_stay_are_given(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,13 +39,6 @@ def test_a_line_break_in_a_name_begins_no_line(capsys: pytest.CaptureFixture[str
     lines = capsys.readouterr().err.splitlines()
     assert [line[:6] for line in lines] == ["Delete", "stays:", "proble"]
     assert "x\\nDeleted" in lines[1]
-
-
-def test_a_dry_run_says_would(capsys: pytest.CaptureFixture[str]) -> None:
-    say_sources(REPORT, dry_run=True)
-    assert capsys.readouterr().err.startswith("Would delete 4 dump files")
-    say_sources(Report(), dry_run=True)
-    assert capsys.readouterr().err == "Would delete nothing in the dump.\n"
 
 
 def test_json_has_each_step() -> None:

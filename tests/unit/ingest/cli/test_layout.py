@@ -36,11 +36,6 @@ def test_layout_names_what_looks_wrong(stores: Path, answer: Answer) -> None:
     assert plain["ranks"] == [0, 1]
 
 
-def test_the_command_that_compares_replicas_is_printed_in_full(nan_store: Path, answer: Answer) -> None:
-    done = answer("layout", nan_store)
-    assert f"same parameters: dump-ingest divergence {nan_store} --group 0-1\n" in done.stderr
-
-
 def test_how_ranks_hold_the_tensors_of_a_reference(stores: Path, answer: Answer) -> None:
     asked = ("layout", stores / "two", "--reference", f"{stores / 'one'}@0,0", "--limit", 0)
     heading, *lines = answer(*asked).stdout.splitlines()

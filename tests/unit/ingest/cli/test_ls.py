@@ -45,25 +45,6 @@ def test_problems_are_listed_with_their_reasons(made: MadeDump, store: Path, ans
     assert row["problem"] in answer("ls", store, "--problems").stdout
 
 
-@pytest.mark.parametrize(
-    ("option", "none"),
-    [
-        ("--problems", "no problem in 2 steps"),
-        ("--files", "no file that is not a tensor in 2 steps"),
-        ("--overflows", "no overflow record in 2 steps"),
-    ],
-)
-def test_steps_that_have_none_are_told_in_a_sentence(
-    made: MadeDump, store: Path, answer: Answer, option: str, none: str
-) -> None:
-    for step in range(2):
-        made.add(np.arange(5.0), step=step)
-    ingest_directly(made.root, store)
-    done = answer("ls", store, option)
-    assert (done.stdout, done.stderr) == ("", f"{none}\n")
-    assert answer("ls", store, option, "--json").json == []
-
-
 @pytest.mark.parametrize("lost", ["rank_1/step_2/zarr.json", "rank_1/step_2/*/index"])
 def test_a_damaged_step_is_named_and_the_others_are_listed(
     nan_store: Path, answer: Answer, tmp_path: Path, lost: str
@@ -134,9 +115,3 @@ def test_watchers_of_other_stores_are_not_shown(
         done = answer("ls", nan_store, "--watchers", url)
         assert answer("ls", nan_store, "--watchers", url, "--json").json == []
     assert (done.stdout, done.stderr) == ("", "the watchers that answer write to other stores\n")
-
-
-def test_watchers_that_do_not_answer_are_named(nan_store: Path, answer: Answer) -> None:
-    done = answer("ls", nan_store, "--watchers", "127.0.0.1:1")
-    assert done.stdout.splitlines()[1].startswith("http://127.0.0.1:1  no watcher answers at ")
-    assert "is not an address" in answer("ls", nan_store, "--watchers", "node1", code=2).stderr

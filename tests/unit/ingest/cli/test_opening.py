@@ -10,9 +10,7 @@ from ingest.cli.opening import (
     load_settings,
     load_settings_with_store,
     open_store,
-    refuse_idle_flags,
     store_and,
-    store_and_maybe,
 )
 from tests.cli import Answer
 from workers.errors import UsageError
@@ -81,29 +79,6 @@ def test_a_store_that_accepts_and_says_nothing_is_given_up(
     assert time.monotonic() - begun < 20  # and not a minute
 
 
-def test_a_mesh_of_more_ranks_than_the_store_has_is_mentioned(
-    nan_store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    open_store(str(nan_store), None, mesh="dp=2")
-    assert capsys.readouterr().err == ""
-    open_store(str(nan_store), None, mesh="tp=2,dp=3")
-    assert capsys.readouterr().err == "note: the mesh tp=2,dp=3 has 6 ranks, and the store has 2\n"
-
-
-def test_a_store_that_nobody_names_is_asked_for() -> None:
-    with pytest.raises(UsageError, match="no store is named") as error:
-        open_store(None, None)
-    assert "DUMP_INGEST_STORE" in error.value.hint
-
-
-def test_a_flag_that_does_nothing_is_refused() -> None:
-    """Whoever asks for a dry run believes that something would be deleted."""
-    keeps, deletes = load_settings(None).settings, load_settings(None, after_commit="delete").settings
-    with pytest.raises(UsageError, match="--dry-run does nothing without --after-commit delete"):
-        refuse_idle_flags(keeps, keep_last=None, dry_run=True)
-    refuse_idle_flags(deletes, keep_last=2, dry_run=True)
-
-
 def test_a_store_may_be_left_out_where_a_setting_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert store_and("run.zarr", "Log.*", None, placeholder="PATTERN") == ("run.zarr", "Log.*")
     with pytest.raises(UsageError, match="PATTERN is missing"):
@@ -113,14 +88,6 @@ def test_a_store_may_be_left_out_where_a_setting_names_it(monkeypatch: pytest.Mo
     with pytest.raises(UsageError, match="PATTERN is missing") as error:
         store_and(None, None, None, placeholder="PATTERN")
     assert "DUMP_INGEST_STORE" in error.value.hint
-
-
-def test_a_store_and_an_argument_may_both_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert store_and_maybe("run.zarr", None, None) == ("run.zarr", None)
-    assert store_and_maybe("run.zarr", "Log.*", None) == ("run.zarr", "Log.*")
-    monkeypatch.setenv("DUMP_INGEST_STORE", "named.zarr")
-    assert store_and_maybe("Log.*", None, None) == (None, "Log.*")
-    assert store_and_maybe(None, None, None) == (None, None)
 
 
 def test_every_command_with_an_argument_takes_the_store_of_the_settings(

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import ingest
-from ingest.reader import notebook
 from tests.cli import Answer
 from tests.dumps import DumpLibrary
 from tests.made_runs import MadeRun, numbers
@@ -67,12 +65,6 @@ def test_json_is_one_strict_object(nan_sqrt: Path, answer: Answer) -> None:
     assert [nothing[key] for key in KEYS] == [None] * 6 + [[], [], None, []]
 
 
-def test_a_run_without_trouble_is_reported_as_such(nan_sqrt: Path, answer: Answer) -> None:
-    assert answer("origin", nan_sqrt, "--step", 1).stdout.startswith("No NaN, Inf or overflow record")
-    assert answer("origin", nan_sqrt, "--step", 1, "--cause", "inf").stdout.startswith("No Inf")
-    assert "max > 1e30" in answer("origin", nan_sqrt, "--where", "max > 1e30").stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -100,12 +92,6 @@ def test_names_cannot_talk_to_the_terminal(answer: Answer, made: MadeDump, store
     assert json.loads(answer("origin", store, "--json").stdout)["left_out"][0]["step"] == 1
 
 
-def test_answer_in_python_prints_as_the_command_does(answer: Answer, nan_log: Path) -> None:
-    in_python = ingest.origin(ingest.open_store(nan_log))
-    assert answer("origin", nan_log).stdout == f"{in_python}\n"
-    assert in_python._repr_html_() == notebook.block(str(in_python))
-
-
 def test_the_whole_spread_is_printed_on_demand(nan_sqrt: Path, answer: Answer) -> None:
     text = answer("origin", nan_sqrt, "--graph", "text").stdout
     assert text.startswith("0  Sqrt (Default_net-SqrtLoss_Sqrt-op0), rank 1\n")
@@ -114,15 +100,6 @@ def test_the_whole_spread_is_printed_on_demand(nan_sqrt: Path, answer: Answer) -
     data = json.loads(answer("origin", nan_sqrt, "--graph", "text", "--json").stdout)
     assert len(data["spread_graph"]["edges"]) == dot.count(" -> ")
     assert len(data["spread_graph"]["nodes"]) > data["spread"]["operators"]
-
-
-def test_a_graph_of_nothing_says_so(nan_sqrt: Path, answer: Answer) -> None:
-    done = answer("origin", nan_sqrt, "--step", 1, "--cause", "inf", "--graph", "text")
-    assert (done.stdout, done.stderr) == ("", "No Inf that matters in the examined steps.\n")
-
-
-def test_an_unknown_format_of_the_graph_is_named(nan_sqrt: Path, answer: Answer) -> None:
-    assert "there is no such format" in answer("origin", nan_sqrt, "--graph", "svg", code=2).stderr
 
 
 def test_origin_prints_the_elements_and_the_reason(nan_log: Path, answer: Answer) -> None:

@@ -25,16 +25,7 @@ def test_json_has_every_step_and_rank_on_demand(sketched_store: Path, answer: An
     assert [(row["step"], row["rank"]) for row in rows] == [(s, r) for s in (1, 2, 3) for r in (0, 1)]
 
 
-def test_nothing_to_lose_is_said(sketched_store: Path, answer: Answer) -> None:
-    assert "no tensor would lose" in answer("precision", sketched_store, "Log.*", "-f", "bf16").stderr
-
-
 def test_tensors_without_a_histogram_are_not_called_lossless(nan_store: Path, answer: Answer) -> None:
     told = answer("precision", nan_store, "-f", "e4m3").stderr
     assert "no tensor that has a histogram would lose anything" in told
     assert "`dump-ingest sketch STORE` adds them" in told
-
-
-def test_mistakes_are_explained(nan_store: Path, answer: Answer) -> None:
-    assert "e4m3b11" in answer("precision", nan_store, "-f", "float9", code=2).stderr
-    assert "dump-ingest sketch" in answer("precision", nan_store, "Log.*", code=2).stderr

@@ -1,8 +1,6 @@
 """Tables, JSON and messages."""
 
-import json
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +11,9 @@ from rich.text import Text
 
 from ingest.cli import printing
 from ingest.cli.printing import (
-    limit_of,
     limited,
-    print_json,
     print_table,
-    say,
     say_rest,
-    short_name,
-    step_text,
 )
 from tests.cli import strict_json
 from workers.store.strict_json import dumps
@@ -48,20 +41,6 @@ def test_json_is_strict_at_any_depth(value: Any) -> None:
     assert same(value, strict_json(dumps(value)))
 
 
-def test_json_without_nan_is_what_the_standard_library_writes() -> None:
-    row = {"b": 1.5, "a": [1, "ü"], "c": None}
-    assert dumps(row) == json.dumps(row)
-
-
-def test_an_array_has_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    print_json([{"value": math.nan}, {"value": 2}])
-    assert capsys.readouterr().out == '[{"value": null},\n {"value": 2}]\n'
-    print_json([])
-    assert capsys.readouterr().out == "[]\n"
-    print_json({"inner": {"value": -math.inf}})
-    assert capsys.readouterr().out == '{"inner": {"value": null}}\n'
-
-
 def test_cells_are_never_cut_and_names_cannot_talk_to_the_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -72,18 +51,6 @@ def test_cells_are_never_cut_and_names_cannot_talk_to_the_terminal(
     assert lines[2].split() == ["a\\x1b[31m\\n[bold]b\\u202e", "10"]
 
 
-def test_a_cell_with_colours_is_printed_as_text(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(("line",), [(Text("▁!!", "bold red"),)])
-    assert capsys.readouterr().out == "line\n▁!!\n"
-
-
-def test_a_message_goes_to_stderr_after_its_label(capsys: pytest.CaptureFixture[str]) -> None:
-    say(f"first {HOSTILE}\nsecond", label="note")
-    printed = capsys.readouterr()
-    assert printed.err == "note: first a\\x1b[31m\n[bold]b\\u202e\nsecond\n"
-    assert printed.out == ""
-
-
 def test_what_a_limit_cuts_off_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [1, 2, 3]
     assert limited(rows, 2) == [1, 2]
@@ -91,26 +58,6 @@ def test_what_a_limit_cuts_off_is_counted(capsys: pytest.CaptureFixture[str]) ->
     say_rest(3, 2, "lines")
     say_rest(3, 3, "lines")
     assert capsys.readouterr().err == "3 lines, the first 2 shown (--limit 0: all)\n"
-
-
-def test_files_of_no_step_belong_to_the_run() -> None:
-    assert [step_text(None), step_text(0)] == ["run", "0"]
-
-
-def test_a_long_name_keeps_its_ends_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "begin" + "x" * 200 + "end"
-    assert short_name(name) == name
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert short_name("x" * 100) == "x" * 100
-    assert len(short_name(name)) == 100
-    assert short_name(name).startswith("begin")
-    assert short_name(name).endswith("end")
-
-
-def test_only_a_terminal_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [limit_of(limit, 50) for limit in (None, 0, 3)] == [0, 0, 3]
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert [limit_of(limit, 50) for limit in (None, 0, 3)] == [50, 0, 3]
 
 
 def test_commands_write_json_only_in_the_strict_way() -> None:
@@ -137,19 +84,3 @@ def test_table_fits_a_terminal_and_is_whole_elsewhere(
     monkeypatch.setattr(printing, "is_terminal", lambda: False)
     printing.print_table(("name", "first", "steps"), rows, right=("first",))
     assert rows[2][0] in capsys.readouterr().out
-
-
-def test_further_lines_of_a_cell_begin_below_the_first(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    monkeypatch.setattr(printing, "is_terminal", lambda: True)
-    printing.print_table(("check", "why"), [("disk", "one two three four five six seven"), ("dump", "none")])
-    assert capsys.readouterr().out.splitlines() == [
-        "check  why",
-        "disk   one two three four five six seven",
-        "dump   none",
-    ]
-    monkeypatch.setenv("COLUMNS", "36")
-    printing.print_table(("check", "why"), [("disk", "one two three four five six seven"), ("dump", "none")])
-    assert capsys.readouterr().out.splitlines()[1:3] == ["disk   one two three four five six", "       seven"]

@@ -18,7 +18,3 @@ def test_json_says_how_exact_it_is(sketched_store: Path, answer: Answer) -> None
     (tensor,) = made["tensors"]
     assert tensor["exactness"] == "bounded"
     assert tensor["percentiles"][0]["percent"] == 50
-
-
-def test_mistakes_are_explained(sketched_store: Path, answer: Answer) -> None:
-    assert "not a percentage" in answer("quantiles", sketched_store, "-p", 200, code=2).stderr

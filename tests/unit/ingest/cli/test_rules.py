@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.cli import Answer, strict_json
+from tests.cli import Answer
 
 
 @pytest.fixture
@@ -41,10 +41,6 @@ def test_a_wrong_file_is_refused_with_its_line(answer: Answer, tmp_path: Path) -
     assert f"{path}:4" in answer("rules", "validate", path, code=2).stderr
     path.write_text("rules: []\n")
     assert answer("rules", "validate", path).stderr.startswith("The rules are valid: ")
-
-
-def test_the_schema_describes_every_field(answer: Answer) -> None:
-    assert "rules" in strict_json(answer("rules", "schema").stdout)["properties"]
 
 
 def test_rules_are_tried_on_what_is_stored_and_nothing_is_written(

@@ -65,10 +65,6 @@ def test_what_is_wrong_is_said_at_once(
     assert words in answer("serve", nan_store, *options, code=2).stderr
 
 
-def test_a_place_without_stores_is_refused(tmp_path: Path, answer: Answer) -> None:
-    assert "no dump-ingest store" in answer("serve", tmp_path, "--listen", "127.0.0.1:0", code=2).stderr
-
-
 def test_the_api_answers_what_commands_print(nan_store: Path, tmp_path: Path, answer: Answer) -> None:
     root = tmp_path / "runs"
     for run in ("a.zarr", "b.zarr"):
@@ -156,10 +152,3 @@ def test_the_lines_below_a_view_give_its_answer(
     runs: RunningPage, answer: Answer, view: str, questions: list[str]
 ) -> None:
     assert_lines_answer(runs, answer, "a.zarr", view, questions)
-
-
-def test_the_lines_of_a_tensor_name_its_channels(runs: RunningPage, answer: Answer) -> None:
-    place = f"rank=0&step=0&name={quote('Mul.m[1].output.0')}"
-    glob = place.replace(quote("[1]"), quote("[[]1]"))
-    questions = [f"tensor?{place}", f"values?{place}", f"precision?{glob}", f"outliers?{glob}"]
-    assert_lines_answer(runs, answer, "odd.zarr", f"tensor?{place}", questions)

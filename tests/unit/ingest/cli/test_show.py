@@ -16,7 +16,6 @@ from tests.damages import flip, only
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
-from workers.errors import UsageError
 
 
 class Show(Protocol):
@@ -36,26 +35,6 @@ def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
         return printed.out, printed.err
 
     return run
-
-
-def test_a_source_line_is_printed(shown: Show, nan_store: Path) -> None:
-    text, _ = shown(nan_store, "Log.*.output.0", rank=1, step=2)
-    assert (
-        "\nsource_line      /srv/train/nan_train.py:45"
-        "  return -(self.log(self.sig(self.net(x)) + shift)).mean()\n" in text
-    )
-    assert "nan_train.py:87" not in text
-
-
-def test_the_whole_stack_is_printed_on_demand(shown: Show, nan_store: Path) -> None:
-    text, _ = shown(nan_store, "Log.*.output.0", rank=1, step=2, stack=True)
-    lines = [line.split()[0].rpartition("/")[2] for line in text.splitlines() if line.startswith(" " * 17)]
-    assert lines == ["nan_train.py:86", "nan_train.py:87", "nan_train.py:44", "nan_train.py:45"]
-
-
-def test_a_line_of_another_operator_has_a_remark(shown: Show, nan_store: Path) -> None:
-    text, _ = shown(nan_store, "*Grad_Log_Div-op0.output.0", rank=0, step=2)
-    assert "(of the forward op)" in text
 
 
 def test_json_has_the_context(shown: Show, nan_store: Path) -> None:
@@ -106,37 +85,11 @@ def test_a_bad_file_is_a_warning(shown: Show, made: MadeDump, store: Path) -> No
     assert "warning: rank_0/Net/0/0/MatMul.net_MatMul-op0.json: is not JSON" in said
 
 
-def test_a_constant_is_shown_without_a_step(shown: Show, dumps: DumpLibrary, store: Path) -> None:
-    ingest_directly(dumps["mindspore-2.0.0-cpu-sync"] / "lenet", store)
-    constants = open_store(store).step(0, None).tensors()
-    assert constants
-    row = strict_json(shown(store, constants[0].name, rank=0, json=True)[0])
-    assert (row["step"], row["name"]) == (None, constants[0].name)
-
-
-def test_a_missing_rank_is_named(shown: Show, nan_store: Path) -> None:
-    with pytest.raises(UsageError, match="rank 7 run files is not in the store"):
-        shown(nan_store, "x", rank=7)
-
-
-def test_without_a_step_a_tensor_of_a_step_is_not_found(shown: Show, nan_store: Path) -> None:
-    with pytest.raises(UsageError, match="rank 1 has 3 steps") as caught:
-        shown(nan_store, "Log.*.output.0", rank=1)
-    assert "--step" in caught.value.hint
-
-
 def test_neighbours_are_printed(shown: Show, nan_store: Path) -> None:
     text, _ = shown(nan_store, "Log.*.output.0", rank=1, step=2)
     assert "\nread_by          ReduceMean.Default_net-LogLoss_ReduceMean-op0.input.0\n" in text
     text, _ = shown(nan_store, "Log.*.input.0", rank=1, step=2)
     assert "\nwritten_by       Add." in text
-
-
-def test_places_of_nan_and_percentiles_are_printed(shown: Show, nan_store: Path) -> None:
-    text, _ = shown(nan_store, "Log.*.output.0", rank=1, step=2)
-    assert "\nnot finite       2 of 24: [2, 1] NaN, [4, 3] NaN\n" in text
-    assert "\n  axis 1         2 of 4 positions: 1 (1), 3 (1)\n" in text
-    assert "50%=-0.663061" in text
 
 
 def test_json_has_neighbours_anatomy_and_values(shown: Show, nan_store: Path) -> None:
@@ -157,37 +110,6 @@ def test_a_slice_is_printed_and_saved(shown: Show, nan_store: Path, tmp_path: Pa
     assert "\n[3:5,:]  2x4\n" in text
     shown(nan_store, tensor.name, rank=1, step=2, at="3:5,:", save=tmp_path / "x.npy")
     assert np.array_equal(np.load(tmp_path / "x.npy"), expected, equal_nan=True)
-
-
-def test_a_file_of_another_format_is_refused(shown: Show, nan_store: Path, tmp_path: Path) -> None:
-    """`torch.load` could not read it."""
-    with pytest.raises(UsageError, match=r"x\.pt: .*npy") as caught:
-        shown(nan_store, "Log.*.output.0", rank=1, step=2, save=tmp_path / "x.pt")
-    assert "torch.from_numpy" in caught.value.hint
-
-
-def test_a_tensor_is_saved_with_its_bits(shown: Show, nan_store: Path, tmp_path: Path) -> None:
-    (tensor,) = open_store(nan_store).tensors("Log.*.output.0", rank=1, step=2)
-    _, said = shown(nan_store, tensor.name, rank=1, step=2, save=tmp_path / "x.npy")
-    assert np.load(tmp_path / "x.npy").tobytes() == tensor.read().tobytes()
-    assert said == f"wrote {tmp_path / 'x.npy'}\n"
-
-
-def test_rank_and_step_may_be_left_out_if_there_is_one(shown: Show, made: MadeDump, store: Path) -> None:
-    made.add(np.arange(3.0), step=7)
-    ingest_directly(made.root, store)
-    assert "\nstep             7\n" in shown(store, "MatMul*")[0]
-
-
-def test_with_several_ranks_one_must_be_named(shown: Show, nan_store: Path) -> None:
-    with pytest.raises(UsageError, match="there are 2 ranks") as caught:
-        shown(nan_store, "Log.*.output.0")
-    assert caught.value.hint == "Name one with --rank: 0-1."
-
-
-def test_an_index_out_of_range_is_named(shown: Show, nan_store: Path) -> None:
-    with pytest.raises(UsageError, match="9 is out of range for axis 0"):
-        shown(nan_store, "Log.*.output.0", rank=1, step=2, at="9")
 
 
 def test_a_sample_is_called_one(shown: Show, dumps: DumpLibrary, tmp_path: Path) -> None:

@@ -25,10 +25,6 @@ def test_rank_and_step_may_be_left_out_if_there_is_one(store: DumpStore) -> None
     assert first_rank(store) == 0
 
 
-def test_a_name_that_looks_like_a_glob_is_taken_as_it_is(store: DumpStore) -> None:
-    assert choose_tensor(store, "Mul.a[0].output.0", 0, 3, None).name == "Mul.a[0].output.0"
-
-
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [
@@ -55,11 +51,3 @@ def test_with_several_ranks_or_steps_one_must_be_named(nan_store: Path) -> None:
     assert choose_tensor(store, LOG, 1, 2, None).statistics.nan_count == 2
     with pytest.raises(UsageError):
         choose_tensor(store, LOG, 7, None, None)
-
-
-def test_an_empty_store_has_no_rank_to_choose() -> None:
-    empty = Replicas().store
-    assert first_rank(empty) is None
-    with pytest.raises(UsageError) as error:
-        choose_tensor(empty, LOG, None, None, None)
-    assert error.value.hint == "The store is empty."

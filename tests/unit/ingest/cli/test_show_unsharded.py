@@ -40,14 +40,6 @@ def test_json_has_the_values_of_a_slice(piece: Tensor, capsys: Printed) -> None:
     assert (shown["ranks"], shown["shape"], shown["at"], shown["values"]) == ([0, 1], [4, 3], "1:3,0", [3, 6])
 
 
-def test_it_is_saved_instead(piece: Tensor, tmp_path: Path, capsys: Printed) -> None:
-    show_whole(piece, "shard 0", None, tmp_path / "whole.npy", json=True)
-    printed = capsys.readouterr()
-    assert np.load(tmp_path / "whole.npy").tolist() == np.arange(12).reshape(4, 3).tolist()
-    assert f"wrote {tmp_path / 'whole.npy'}" in printed.err
-    assert strict_json(printed.out)["values"] is None
-
-
 @pytest.mark.parametrize(("placement", "at"), [("shard 7", None), ("nonsense", None), ("shard 0", "9:")])
 def test_what_does_not_fit_is_refused(piece: Tensor, placement: str, at: str | None) -> None:
     with pytest.raises(UsageError):

@@ -17,7 +17,3 @@ def test_steps_get_histograms_once(dumps: DumpLibrary, tmp_path: Path, answer: A
     assert f"`dump-ingest consolidate {store} --rebuild`" in done.stderr
     assert "added to 0 steps" in answer("sketch", store).stderr
     assert answer("precision", store, "Log.*", "--json").json["without"] == 0
-
-
-def test_steps_that_cannot_get_any_are_named(nan_store: Path, answer: Answer) -> None:
-    assert "no rank 7" in answer("sketch", nan_store, "--rank", 7, code=2).stderr

@@ -6,7 +6,6 @@ from tests.cli import Answer
 from tests.made_runs import MadeRun, numbers
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
-from tests.statistics_runs import ingest_statistics
 
 
 def test_a_trampled_tensor_is_named_with_what_ran_in_between(
@@ -23,9 +22,3 @@ def test_a_trampled_tensor_is_named_with_what_ran_in_between(
     assert lines[2] == "  dumped in between: B (second)"
     assert answer("trampled", store, "--json", code=5).json[0]["between"] == ["B (second)"]
     assert answer("trampled", nan_store, "--step", 2).stderr == "no tensor changed without being written\n"
-
-
-def test_steps_of_statistics_alone_are_left_out(tmp_path: Path, answer: Answer) -> None:
-    store = ingest_statistics(tmp_path, [{"C.watched": 1}])
-    stderr = answer("trampled", store).stderr
-    assert "left out: rank 0 step 0: only statistics were dumped" in stderr

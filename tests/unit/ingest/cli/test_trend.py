@@ -9,8 +9,6 @@ import pytest
 from tests.cli import Answer
 from tests.replicas import Replicas
 
-LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
-
 
 def test_a_line_is_drawn_for_each_rank(nan_store: Path, answer: Answer) -> None:
     lines = answer("trend", nan_store, "Log.*.output.0", "--stat", "min").stdout.splitlines()
@@ -22,12 +20,6 @@ def test_a_line_is_drawn_for_each_rank(nan_store: Path, answer: Answer) -> None:
 def test_the_trend_of_a_loss_is_its_value_and_not_its_norm(nan_store: Path, answer: Answer) -> None:
     assert answer("trend", nan_store, "--role", "loss").stdout.startswith("mean of role loss\n")
     assert answer("trend", nan_store, "Log.*").stdout.startswith("l2_norm of Log.*\n")
-
-
-def test_lines_beyond_the_limit_are_counted(nan_store: Path, answer: Answer) -> None:
-    done = answer("trend", nan_store, "Log.*", "--limit", 3)
-    assert len(done.stdout.splitlines()) == 2 + 3
-    assert "4 lines, the first 3 shown (--limit 0: all)" in done.stderr
 
 
 @pytest.mark.parametrize(("command", "colour"), [("trend", "1;31"), ("heatmap", "1;37;41")])
@@ -61,15 +53,6 @@ def test_plots_are_written_and_need_nothing_else(
     assert png.read_bytes().startswith(b"\x89PNG\r\n")
     assert "data:image/svg+xml;base64," in page.read_text()
     assert not re.search(r"(src|href)=\"(?!data:)|https?://", page.read_text())
-
-
-def test_mistakes_are_explained(nan_store: Path, answer: Answer, tmp_path: Path) -> None:
-    assert "cannot be written" in answer("trend", nan_store, "Log.*", "--csv", tmp_path, code=2).stderr
-    assert LOG in answer("trend", nan_store, "Lgo.*", code=2).stderr
-
-
-def test_a_wrong_statistic_is_reported_before_the_store_is_opened(answer: Answer, tmp_path: Path) -> None:
-    assert "variance" in answer("trend", tmp_path / "none.zarr", "*", "--stat", "variance", code=2).stderr
 
 
 def test_names_run_nothing_in_a_page(tmp_path: Path, answer: Answer) -> None:

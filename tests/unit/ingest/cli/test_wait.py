@@ -22,8 +22,3 @@ def test_time_that_is_over_has_a_code_of_its_own(found_store: Path, answer: Answ
     assert done.stdout == "rank 0 has committed step 3, and not step 9\n"
     assert answer("wait", found_store, "--new", "--timeout", 0, code=124).stdout.startswith("no critical")
     assert answer("wait", tmp_path / "none", "--timeout", 0, code=124).stdout == "there is no store yet\n"
-
-
-def test_a_mistake_is_no_reason_to_wait(found_store: Path, answer: Answer) -> None:
-    assert "no store is named" in answer("wait", code=2).stderr
-    assert "needs the number of a step" in answer("wait", found_store, "--until", "step", code=2).stderr

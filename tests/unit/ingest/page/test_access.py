@@ -18,20 +18,6 @@ def test_an_address_is_host_and_port(words: str) -> None:
         Listen.parse(words)
 
 
-@pytest.mark.parametrize(
-    ("words", "is_loopback"),
-    [
-        ("127.0.0.1:80", True),
-        ("[::1]:80", True),
-        ("localhost:80", True),
-        ("0.0.0.0:80", False),
-        ("h:1", False),
-    ],
-)
-def test_loopback_is_known(words: str, is_loopback: bool) -> None:
-    assert Listen.parse(words).is_loopback is is_loopback
-
-
 def test_other_hosts_need_a_proof_or_a_decision(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="open to other hosts") as refused:
         access_for(EVERYWHERE, None, None, None, is_open=False)
@@ -50,13 +36,3 @@ def test_a_token_is_long_enough_and_readable(tmp_path: Path) -> None:
     path.write_text("short")
     with pytest.raises(UsageError, match="fewer than 16"):
         access_for(LOOPBACK, path, None, None, is_open=False)
-
-
-def test_loopback_is_called_by_its_names() -> None:
-    access = access_for(LOOPBACK, None, None, "https://page.example/dumps", is_open=False)
-    known = [
-        host
-        for host in ("localhost:8000", "127.0.0.1", "[::1]:8000", "page.example", "evil", "[evil")
-        if access.knows_host(host)
-    ]
-    assert known == ["localhost:8000", "127.0.0.1", "[::1]:8000", "page.example"]

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-import ingest
-from ingest.page.answers import ENDPOINTS, sides_of
+from ingest.page.answers import ENDPOINTS
 from ingest.page.asking import Arguments, Asked, Links
 from ingest.page.moment import Moment
 from tests.page_server import RunningPage
@@ -21,13 +20,6 @@ def answer(moment: Moment, question: str, **given: str) -> Any:
     return BY_NAME[question].answer(Asked(moment, Arguments.of(given, parameters), Links("", "run.zarr")))
 
 
-def test_questions_have_names_of_their_own() -> None:
-    assert len(BY_NAME) == len(ENDPOINTS)
-    for question in ENDPOINTS:
-        names = [parameter.name for parameter in question.parameters]
-        assert len(set(names)) == len(names)
-
-
 def test_steps_are_chosen_by_rank_and_step(moment: Moment) -> None:
     rows = answer(moment, "steps", rank="1")
     assert {(row["rank"], row["step"]) for row in rows} == {(1, None), (1, 1), (1, 2), (1, 3)} & {
@@ -35,15 +27,6 @@ def test_steps_are_chosen_by_rank_and_step(moment: Moment) -> None:
     }
     assert len(answer(moment, "steps", rank="1", step="2")) == 1
     assert answer(moment, "steps", step="99") == []
-
-
-def test_findings_and_incidents_are_those_of_the_library(moment: Moment) -> None:
-    assert len(answer(moment, "findings")) == len(ingest.anomalies(moment.store).findings)
-    expected = [incident.id for incident in ingest.incidents(moment.store).incidents]
-    assert [row["id"] for row in answer(moment, "incidents")] == expected
-    assert [row["id"] for row in answer(moment, "incidents", id=expected[0])] == expected[:1]
-    assert answer(moment, "layout", step="1") == ingest.layout(moment.store, 1).to_dict()
-    assert answer(moment, "origin")["op_type"] == "Log"
 
 
 def test_values_and_tensors_are_named_in_full(moment: Moment) -> None:
@@ -57,31 +40,6 @@ def test_values_and_tensors_are_named_in_full(moment: Moment) -> None:
         answer(moment, "tensor", **{**given, "name": "Nothing"})
     with pytest.raises(UsageError, match="rank is missing"):
         answer(moment, "tensors", step="2")
-
-
-def test_what_reads_many_indexes_is_slow() -> None:
-    nothing = Arguments({})
-    assert {question.name for question in ENDPOINTS if question.is_slow(nothing)} == {
-        "audit",
-        "comparison",
-        "growth",
-        "heatmap",
-        "layout",
-        "outliers",
-        "precision",
-        "quantiles",
-        "rank_values",
-        "trampled",
-        "trend",
-    }
-    assert not BY_NAME["outliers"].is_slow(Arguments({"rank": "0", "step": "1"}))
-    assert BY_NAME["matrix"].is_slow(Arguments({"stat": "max"}))
-
-
-def test_a_report_compares_with_no_other_run(moment: Moment) -> None:
-    asked = Asked(moment, Arguments({}), Links("", "run.zarr"))
-    with pytest.raises(UsageError, match="no run"):
-        sides_of(asked, "other.zarr", 0, 1)
 
 
 def test_values_of_ranks_are_those_of_the_heatmap(moment: Moment) -> None:

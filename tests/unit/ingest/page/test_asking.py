@@ -32,12 +32,6 @@ PARAMETERS = (
 )
 
 
-def test_what_is_given_has_its_type_and_the_rest_is_left_out() -> None:
-    asked = Arguments.of({"rank": "007", "name": "", "partial": "true"}, PARAMETERS)
-    assert (asked.need("rank"), asked.integer("rank"), asked.integer("step")) == (7, 7, None)
-    assert (asked.text("name", "*"), asked.flag("partial"), asked.flag("name")) == ("*", True, False)
-
-
 @pytest.mark.parametrize(
     ("query", "message", "hint"),
     [
@@ -58,12 +52,6 @@ def test_what_a_url_has_wrong_is_named(query: dict[str, str], message: str, hint
     assert len(error.value.message) < 150
 
 
-def test_a_view_without_parameters_says_so() -> None:
-    with pytest.raises(UsageError) as error:
-        Arguments.of({"rank": "1"}, ())
-    assert error.value.hint == "Parameters: none."
-
-
 HOSTILE = 'a/b?c&d=#"<é>%2F'
 
 
@@ -80,13 +68,6 @@ def test_the_base_path_is_in_every_url() -> None:
     assert links.asset("page.js") == "/dumps/static/page.js"
     assert links.api("steps", rank=1) == "/dumps/api/v1/runs/a.zarr/steps?rank=1"
     assert Links("", "a.zarr").view("live") == "/runs/a.zarr/live"
-
-
-def test_a_report_has_one_run_and_no_other(moment: Moment) -> None:
-    asked = Asked(moment, Arguments({}), Links("", "run.zarr"))
-    assert (asked.runs(), asked.storage_options()) == (["run.zarr"], {})
-    with pytest.raises(UsageError, match=r"no run 'other\.zarr'"):
-        asked.moment_of("other.zarr")
 
 
 def test_lines_can_be_pasted(moment: Moment) -> None:
@@ -107,32 +88,6 @@ def test_a_tensor_is_found_by_its_whole_name_and_graph(moment: Moment) -> None:
     expected = moment.opened(1, 2).tensors()[-1]
     assert tensor_of(moment, asked(name=expected.name)).name == expected.name
     assert tensor_of(moment, asked(name=expected.name, graph=expected.graph)).graph == expected.graph
-
-
-@pytest.mark.parametrize(
-    ("change", "similar"), [({"graph": "no such"}, True), ({}, True), ({"name": "?"}, False)]
-)
-def test_others_are_refused_with_similar_names(
-    moment: Moment, change: dict[str, str], *, similar: bool
-) -> None:
-    name = moment.opened(1, 2).tensors()[0].name
-    with pytest.raises(UsageError, match=r"rank 1 step 2 has no tensor") as error:
-        tensor_of(moment, asked(**{"name": name if "graph" in change else name[1:], **change}))
-    assert (name in (error.value.hint or "")) is similar
-
-
-def test_a_step_that_is_not_there_is_refused(moment: Moment) -> None:
-    with pytest.raises(UsageError):
-        tensor_of(moment, asked(step="99", name="x"))
-
-
-@pytest.mark.parametrize("given", [{}, {"stat": "max", "name": "Log.*"}, {"stat": "problems"}])
-def test_it_is_what_the_library_says(moment: Moment, given: dict[str, str]) -> None:
-    asked = matrix_asked(moment, Arguments({**given, "ranks": "1", "steps": "2-9"}))
-    whole = ingest.matrix(
-        moment.store, given.get("stat", "non_finite"), given.get("name"), rank=1, step=[2, 3]
-    )
-    np.testing.assert_equal(asked.to_dict(), whole.to_dict())
 
 
 def test_a_step_that_is_damaged_on_all_ranks_has_a_column(nan_log: Path, tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import http.client
 import json
 import re
 import shutil
@@ -11,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -42,12 +40,6 @@ TOKEN = "a-token-of-sixteen-letters"  # noqa: S105  (opens the page of this test
 
 def as_json(answer: object) -> object:
     return json.loads(strict_json.dumps(answer))
-
-
-def test_a_single_store_leads_to_its_incidents(page: RunningPage) -> None:
-    home = page.get("/")
-    assert (home.status, home.headers["Location"]) == (302, f"{RUN}/incidents")
-    assert "NaN born in Log" in page.get(f"{RUN}/incidents").text
 
 
 @pytest.mark.parametrize("path", [RUN, f"{RUN}/"])
@@ -89,13 +81,6 @@ def test_the_api_answers_what_python_and_commands_answer(page: RunningPage, nan_
     assert page.get("/api/v1/runs").json == [{"run": "run.zarr", **Overview.of(store).to_dict()}]
 
 
-def test_values_come_in_windows(page: RunningPage) -> None:
-    asked = urlencode({"rank": 1, "step": 2, "name": LOG, "row": 2, "rows": 3, "column": 1, "columns": 2})
-    window = page.get(f"{API}/values?{asked}").json
-    assert (window["rows"], window["columns"]) == (["2", "3", "4"], ["1", "2"])
-    assert window["values"][0][0] == "nan"
-
-
 @pytest.mark.parametrize(
     ("path", "status", "words"),
     [
@@ -116,14 +101,6 @@ def test_errors_say_what_is_wrong(page: RunningPage, path: str, status: int, wor
     assert got.status == status
     assert words in got.text
     assert "Traceback" not in got.text
-
-
-def test_errors_of_the_api_are_json(page: RunningPage) -> None:
-    error = page.get(f"{API}/tensors?rank=9&step=9").json["error"]
-    assert "not in the store" in error["message"]
-    assert error["hint"]
-    unknown = page.get(f"{API}/nonsense")
-    assert (unknown.status, unknown.json["error"]["message"]) == (404, "no such path")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
@@ -172,21 +149,6 @@ def test_the_list_tells_of_each_run_what_is_worst_and_leads_to_it(nan_log: Path,
         assert '<a href="/">Runs</a> / a.zarr' in own.get("/runs/a.zarr/live").text
 
 
-def test_an_error_has_no_tabs_of_a_run_that_does_not_exist(nan_log: Path, tmp_path: Path) -> None:
-    (tmp_path / "a.zarr").symlink_to(nan_log)
-    with RunningPage(tmp_path) as own:
-        assert "<nav" not in own.get("/runs/b.zarr/live").text
-        assert "<nav" in own.get("/runs/a.zarr/cell?rank=9&step=2").text
-
-
-def test_the_name_of_a_run_is_decoded_once(nan_log: Path, tmp_path: Path) -> None:
-    (tmp_path / "a%41.zarr").symlink_to(nan_log)
-    with RunningPage(tmp_path) as own:
-        for path in ("/runs/{}/live", "/api/v1/runs/{}/steps"):
-            assert own.get(path.format("a%2541.zarr")).status == 200
-            assert own.get(path.format("a%41.zarr")).status == 404
-
-
 def test_a_token_is_asked_for_once(nan_log: Path) -> None:
     with RunningPage(nan_log, access=Access(token=TOKEN)) as own:
         assert own.get(f"{RUN}/live").status == 401
@@ -213,12 +175,6 @@ def test_a_token_leads_to_the_same_page_whether_or_not_a_proxy_keeps_the_base_pa
         for path in ("/", f"{RUN}/cell?rank=1&step=2"):
             given = f"{kept}{path}{'&' if '?' in path else '?'}token={TOKEN}"
             assert own.get(given).headers["Location"] == f"/dumps{path}"
-
-
-def test_a_proxy_names_the_user(nan_log: Path) -> None:
-    with RunningPage(nan_log, access=Access(header="X-Forwarded-User")) as own:
-        assert own.get(f"{RUN}/live").status == 401
-        assert own.get(f"{RUN}/live", X_Forwarded_User="someone").status == 200
 
 
 def test_a_base_path_is_before_every_link(nan_log: Path) -> None:
@@ -305,13 +261,6 @@ def test_two_runs_are_compared_by_name_alone(nan_log: Path, tmp_path: Path) -> N
         assert own.get(f"/runs/a.zarr/compare?with={quote(str(nan_log), safe='')}").status == 404
 
 
-def test_metrics_tell_what_is_kept(page: RunningPage) -> None:
-    page.get(f"{RUN}/live")
-    text = page.get("/metrics").text
-    assert 'dump_ingest_page_answer_seconds_count{view="live"}' in text
-    assert "dump_ingest_page_kept_limit_bytes 1.048576e+06" in text
-
-
 def test_a_run_that_is_being_read_says_so_and_comes_back(nan_log: Path) -> None:
     with RunningPage(nan_log, first_paint_s=0) as own:
         first = own.get(f"{RUN}/live")
@@ -325,36 +274,6 @@ def test_a_run_that_is_being_read_says_so_and_comes_back(nan_log: Path) -> None:
             time.sleep(0.05)
         assert "Step 3" in got.text
         assert "http-equiv" not in got.text
-
-
-def test_answers_are_packed_for_who_takes_them_packed(page: RunningPage) -> None:
-    plain = page.get(f"{RUN}/matrix")
-    assert "Content-Encoding" not in plain.headers
-    connection = http.client.HTTPConnection(page.url.removeprefix("http://"), timeout=60)
-    connection.request("GET", f"{RUN}/matrix", headers={"Accept-Encoding": "br, gzip"})
-    answer = connection.getresponse()
-    packed = answer.read()
-    connection.close()
-    assert (answer.headers["Content-Encoding"], answer.headers["Vary"]) == ("gzip", "Accept-Encoding")
-    assert gzip.decompress(packed).decode() == plain.text
-
-
-def test_of_many_ranks_one_is_compared_at_a_time(tmp_path: Path) -> None:
-    for run, seed in (("a.zarr", 0), ("b.zarr", 1)):
-        commit_run(str(tmp_path / run), range(6), range(10), ["op0", "op1"], seed=seed)
-    with RunningPage(tmp_path) as own:
-        view = "/runs/a.zarr/compare?with=b.zarr"
-        shown = own.get(view).text
-        assert "Different in step 9, rank 0" in shown
-        assert "Rank 0 of 6" in shown
-        assert "<dt>not compared</dt><dd>2</dd>" in shown
-        assert "<dt>not compared</dt><dd>12</dd>" in own.get(f"{view}&all=1").text
-        over = own.get(f"{view}&rank=3&over=1").text
-        assert "Relative error of l2_norm over the steps" in over
-        assert "MatMul.op0.output.0" in over.partition("first differs in step")[2]
-        growth = own.get("/api/v1/runs/a.zarr/growth?with=b.zarr&rank=3&name=*op0*").json
-        assert [row["step"] for row in growth] == list(range(10))
-        assert all(row["error"] > 0 for row in growth)
 
 
 def test_answers_name_steps_that_they_cannot_be_about(nan_log: Path, tmp_path: Path) -> None:
@@ -384,13 +303,6 @@ def commit_all(service: Service) -> None:
         if all(row.phase == "committed" for row in rows if row.step is not None):
             return
         time.sleep(0.02)
-
-
-def test_without_watchers_the_live_view_says_what_is_missing(page: RunningPage) -> None:
-    assert "Only what is in the store is shown" in page.get(f"{RUN_PATH}/live").text
-    refused = page.get(f"/api/v1{RUN_PATH}/watchers")
-    assert refused.status == 404
-    assert "--watchers" in refused.json["error"]["hint"]
 
 
 def test_the_live_view_shows_what_each_step_waits_for_and_follows(made: MadeDump, tmp_path: Path) -> None:

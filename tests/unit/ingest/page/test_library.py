@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 import ingest
-from bench.steps import commit_run
 from ingest.page import library as module
-from ingest.page.library import Library, Overview, Overviews, Run, rules_fired_in
+from ingest.page.library import Library, Overview, Overviews, Run
 from ingest.page.moment import Moment
 from tests.diverging import WEIGHT, replicas
 from tests.page_server import RunningPage
@@ -21,7 +20,6 @@ from tests.rule_sets import consolidated
 from tests.wrapped_objects import WrappedObjects
 from workers.errors import DamagedStore, UsageError
 from workers.rules.load import load_rules
-from workers.store.model import SEVERITIES, StoreAddress
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 
@@ -99,31 +97,6 @@ def test_a_store_that_hangs_keeps_no_other_run_waiting(
         assert {answer.result().status for answer in answers} == {200}
 
 
-def test_a_place_that_hangs_keeps_one_viewer_of_the_list_waiting(
-    nan_log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a.zarr").symlink_to(nan_log)
-    now = [100.0]
-    library = Library(str(tmp_path), refresh_s=5, clock=lambda: now[0])
-    assert library.names() == ["a.zarr"]
-    now[0] += 6
-    asked, go = threading.Event(), threading.Event()
-    opened = open_objects
-
-    def hang(address: StoreAddress) -> ObjectStore:
-        asked.set()
-        go.wait(60)
-        return opened(address)
-
-    monkeypatch.setattr(module, "open_objects", hang)
-    with ThreadPoolExecutor(1) as first:
-        waiting = first.submit(library.names)
-        assert asked.wait(60)
-        assert library.names() == ["a.zarr"]
-        assert not waiting.done()
-        go.set()
-
-
 def test_many_viewers_ask_the_store_once(gate: Gate) -> None:
     now = [100.0]
     run = Run("run", "store", refresh_s=5, clock=lambda: now[0])
@@ -142,27 +115,6 @@ def test_many_viewers_ask_the_store_once(gate: Gate) -> None:
         run.moment()
         wait_until_read(run)
     assert gate.roots == 2
-
-
-def test_who_comes_after_a_while_sees_what_is_there_now(gate: Gate) -> None:
-    now = [100.0]
-    run = Run("run", "store", refresh_s=5, clock=lambda: now[0])
-    run.moment()
-    now[0] += 3600
-    run.moment()
-    assert gate.roots == 1
-
-
-def test_runs_are_listed_again_after_a_while(nan_log: Path, tmp_path: Path) -> None:
-    now = [100.0]
-    library = Library(str(tmp_path), refresh_s=5, clock=lambda: now[0])
-    (tmp_path / "a.zarr").symlink_to(nan_log)
-    library.begin()
-    assert library.names() == ["a.zarr"]
-    (tmp_path / "b.zarr").symlink_to(nan_log)
-    assert library.names() == ["a.zarr"]
-    now[0] += 5
-    assert library.names() == ["a.zarr", "b.zarr"]
 
 
 def test_runs_beyond_the_longest_list_are_counted_and_open_by_name(
@@ -188,28 +140,6 @@ def test_runs_beyond_the_longest_list_are_counted_and_open_by_name(
 @pytest.mark.parametrize(("place", "name"), [("/rank_0/..", "run"), ("/", None), ("/rank_0/../", "run")])
 def test_a_single_run_has_a_name_that_browsers_keep(nan_log: Path, place: str, name: str | None) -> None:
     assert Library(f"{nan_log}{place}").names() == [name or nan_log.name]
-
-
-def test_a_single_run_is_read_before_anybody_asks(nan_log: Path) -> None:
-    library = Library(str(nan_log))
-    library.begin()
-    (name,) = library.names()
-    wait_until_read(library.run(name))
-    deadline = time.monotonic() + 60
-    while not library.is_prepared:  # the search for incidents follows
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    assert library.run(name).moment().has_incidents
-
-
-def test_a_store_that_cannot_be_read_keeps_imports_waiting_no_longer(tmp_path: Path) -> None:
-    library = Library(str(tmp_path))
-    library._runs["gone"] = Run("gone", str(tmp_path / "gone"))
-    assert not library.is_prepared
-    with pytest.raises(UsageError):
-        library.run("gone").moment()
-    while not library.is_prepared:
-        time.sleep(0.005)
 
 
 def test_a_store_that_has_lost_its_root_is_named(nan_log: Path, tmp_path: Path) -> None:
@@ -240,15 +170,6 @@ def test_a_run_is_told_by_its_last_step_and_what_is_not_finite_even_without_rule
     )
 
 
-def test_of_a_long_run_the_newest_steps_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_COMMITS", 7)
-    commit_run(str(tmp_path / "run"), range(2), range(6), ["op"] * 3, born=1, rules=load_rules().enabled)
-    seen = of(tmp_path / "run")
-    assert (seen.steps, seen.examined, seen.last_step) == (6, 3, 5)
-    assert seen.worst is not None
-    assert (seen.worst.severity, seen.worst.rules, seen.worst.steps) == ("critical", ("nan",), (3, 4, 5))
-
-
 def test_what_is_only_listed_or_damaged_hides_nothing(nan_log: Path, tmp_path: Path) -> None:
     store = tmp_path / "run.zarr"
     shutil.copytree(nan_log, store)
@@ -265,12 +186,6 @@ def test_rules_over_several_ranks_count() -> None:
     worst = Overview.of(made.store).worst
     assert worst is not None
     assert (worst.severity, worst.steps) == ("critical", (2,))
-
-
-def test_a_run_without_a_step_has_nothing(tmp_path: Path) -> None:
-    store = tmp_path / "run.zarr"
-    commit_run(str(store), [], [], [])
-    assert of(store) == Overview()
 
 
 class Runs:
@@ -333,26 +248,3 @@ def test_many_viewers_read_the_runs_once_and_new_runs_at_once() -> None:
     assert runs.overviews.moment(["a"], 60).token != first.token
     assert runs.overviews.moment(["a", "b"], 60).is_complete
     assert sorted(runs.read) == ["a", "a", "a", "b"]
-
-
-def test_a_list_that_takes_long_is_read_less_often() -> None:
-    runs = Runs(took_s=2)
-    runs.overviews.moment(["a"], 60)
-    for later_s, read in ((6, 1), (15, 2)):
-        runs.now += later_s
-        runs.overviews.moment(["a"], 60)
-        runs.wait()
-        assert len(runs.read) == read
-
-
-def test_rules_are_counted_as_the_commit_counts_them(tmp_path: Path) -> None:
-    commit_run(str(tmp_path), range(2), range(3), ["op"] * 3, born=1, rules=load_rules().enabled)
-    counted = 0
-    for opened in ingest.open_store(tmp_path).select():
-        fired = list(rules_fired_in(opened))
-        summary = opened.commit.summary
-        assert {rule.rule: rule.findings for rule in fired} == dict(summary.findings)
-        assert {rule.rule: SEVERITIES[rule.severity] for rule in fired} == dict(summary.severities)
-        assert {(rule.step, rule.rank) for rule in fired} <= {(opened.key.step, opened.key.rank)}
-        counted += len(fired)
-    assert counted

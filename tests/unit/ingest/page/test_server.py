@@ -15,14 +15,6 @@ from workers import events
 from workers.errors import UsageError
 
 
-@pytest.mark.parametrize(
-    ("words", "path"),
-    [("", ""), ("/", ""), ("dumps", "/dumps"), ("/dumps/", "/dumps"), ("/a/b-c.d~e", "/a/b-c.d~e")],
-)
-def test_a_base_path_begins_with_a_slash_and_ends_without(words: str, path: str) -> None:
-    assert base_path(words) == path
-
-
 @pytest.mark.parametrize("words", ["/a b", "a?b", "//a//b", "/\u00e9", "/a/../<b>"])
 def test_what_is_not_a_path_is_refused(words: str) -> None:
     with pytest.raises(UsageError, match="is not a base path"):

@@ -34,28 +34,6 @@ def test_a_window_is_a_part_of_the_last_axis_and_of_the_others(
     assert [[float(word) for word in line] for line in shown["values"]] == expected.tolist()
 
 
-def test_a_vector_is_a_column_and_a_scalar_a_cell(made: MadeDump, store: Path) -> None:
-    assert Sheet.of((7,)) == Sheet(7, 1)
-    tensor = stored(made, store, np.array(np.nan, np.float32))
-    assert window(tensor, 0, 0, 5, 5)["values"] == [["nan"]]
-
-
-@pytest.mark.parametrize(
-    ("values", "texts"),
-    [
-        (np.array(["a", "é"]), ["a", "é"]),
-        (np.array([b"a", b"bc"]), ["61", "6263"]),
-        (np.array(["2030-01-31", "NaT"], "M8[D]"), ["2030-01-31", "NaT"]),
-        (np.array([(1, 2.5), (3, np.nan)], "i4,f8"), ["(1, 2.5)", "(3, nan)"]),
-        (np.zeros(1, "(2,)i2,f4"), ["((0, 0), 0)"]),
-    ],
-)
-def test_values_that_are_no_numbers_have_a_text(
-    made: MadeDump, store: Path, values: np.ndarray[Any, Any], texts: list[str]
-) -> None:
-    assert window(stored(made, store, values))["values"] == [[text] for text in texts]
-
-
 @pytest.mark.parametrize("shape", [(3, 0), (2, 3, 0), (2, 0, 3), (0, 3), (0,)])
 def test_a_tensor_without_elements_has_a_window_without_values(
     made: MadeDump, store: Path, shape: tuple[int, ...]
@@ -99,20 +77,6 @@ def test_too_much_and_too_far_are_refused(made: MadeDump, store: Path) -> None:
         window(tensor, 3, 0, 1, 1)
     with pytest.raises(UsageError, match="at once"):
         window(tensor, 0, 0, 1000, 1000)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("20:40,:10", (20, 0, 20, 10)),
-        (":,:", (0, 0, 12, 5)),
-        ("3,2", (3, 2, 1, 1)),
-        (" 4: , 1:3 ", (4, 1, 8, 2)),
-        ("6:2,0", (6, 0, 1, 1)),
-    ],
-)
-def test_a_window_is_written_as_rows_and_columns(text: str, expected: tuple[int, ...]) -> None:
-    assert parse_window(text, (3, 4, 5)) == expected
 
 
 @pytest.mark.parametrize("text", ["", "3", "1,2,3", "-1,0", "a,b", "1:2:3,0", "20 40,1"])

@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 
-from ingest.page.values_picture import MAX_SIDE, Image, as_matrix, image_of
+from ingest.page.values_picture import MAX_SIDE, Image, image_of
 
 
 def pixels(image: Image) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
@@ -31,21 +31,3 @@ def test_a_single_nan_is_not_lost_in_a_large_tensor() -> None:
     image = image_of(values)
     assert max(image.width, image.height) <= MAX_SIDE
     assert (pixels(image) == 253).sum() == 1
-
-
-def test_pixels_at_the_edges_are_means_of_fewer_values() -> None:
-    sides = 2 * MAX_SIDE + 1, 3 * MAX_SIDE + 1
-    image = image_of(np.full(sides, 7.0))
-    assert (image.low, image.high) == (7, 7)
-    image = image_of(np.full(sides, 1.5e308))
-    assert np.isfinite([image.low, image.high]).all()
-
-
-def test_zero_is_in_the_middle_if_there_are_both_signs() -> None:
-    assert pixels(image_of(np.array([[-1.0, 0, 3]]))).tolist() == [[84, 126, 252]]
-
-
-def test_any_shape_becomes_a_matrix() -> None:
-    assert as_matrix(np.zeros((2, 3, 4))).shape == (6, 4)
-    assert as_matrix(np.zeros(10)).shape == (1, 10)
-    assert as_matrix(np.zeros(1000)).shape == (32, 32)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ingest.page.watchers import Watched, Watchers, addresses_of, parse_addresses
+from ingest.page.watchers import Watchers, addresses_of, parse_addresses
 from ingest.service.live_watcher import DumpDisk, LiveWatcher, RankProgress
 from ingest.steps.explain import StepRow
 from workers.errors import UsageError
@@ -18,12 +18,6 @@ WATCHER = LiveWatcher(
     disk=DumpDisk(10**9, 10**10, under_pressure=False),
     steps=(StepRow(0, 4, "waiting", "its files still change"),),
 )
-
-
-def test_addresses_are_those_of_metrics() -> None:
-    given = "node1:9108, https://[::1]:9443/,10.0.0.9:1"
-    assert parse_addresses(given) == ("http://node1:9108", "https://[::1]:9443", "http://10.0.0.9:1")
-    assert parse_addresses("") == ()
 
 
 @pytest.mark.parametrize(
@@ -84,12 +78,3 @@ def test_only_watchers_of_the_store_are_shown_and_those_that_do_not_answer(
     watchers = Watchers(tuple(answers), ask=lambda url, _: answers[url])
     assert watchers.of_store(store).watchers == ((WATCHER, silent) if is_shown else (silent,))
     watchers.close()
-
-
-def test_the_token_changes_with_what_viewers_see_and_not_with_each_byte() -> None:
-    def token(**change: object) -> str:
-        return Watched((replace(WATCHER, **change),)).token  # type: ignore[arg-type]  # fields by name
-
-    assert token(disk=DumpDisk(10**9 + 1, 10**10, under_pressure=False)) == token()
-    changes: list[dict[str, object]] = [{"steps": ()}, {"problem": "gone"}, {"ranks": ()}, {"disk": None}]
-    assert len({token(), *(token(**change) for change in changes)}) == 5

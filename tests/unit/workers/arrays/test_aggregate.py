@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from workers.arrays.aggregate import STATISTICS, aggregated, default_aggregate, joined, of_all_tensors
-from workers.arrays.statistics import FIELDS
+from workers.arrays.aggregate import aggregated, joined
 
 NAN = np.nan
 VALUES = np.array([[1.0, NAN, 3.0], [NAN, NAN, NAN], [-np.inf, 2.0, NAN]])
@@ -29,16 +28,3 @@ def test_what_is_not_known_does_not_count(how: str, expected: list[float]) -> No
 def test_two_groups_together_are_as_all_of_them(how: str, place: int) -> None:
     parts = (aggregated(VALUES[:, :place], how), aggregated(VALUES[:, place:], how))
     np.testing.assert_array_equal(joined(*parts, how), aggregated(VALUES, how))
-
-
-def test_every_statistic_of_all_tensors_is_the_default_aggregate() -> None:
-    statistics = {name: VALUES + place for place, name in enumerate(FIELDS)}
-    together = of_all_tensors(statistics.__getitem__, 3)
-    for number, name in enumerate(STATISTICS):
-        if name in FIELDS:
-            expected = aggregated(statistics[name], default_aggregate(name))
-            np.testing.assert_array_equal(together[:, number], expected)
-    counts = [statistics[name] for name in ("nan_count", "pos_inf_count", "neg_inf_count")]
-    whole = aggregated(sum(counts[1:], start=counts[0]), "sum")
-    np.testing.assert_array_equal(together[:, STATISTICS.index("non_finite_count")], whole)
-    assert np.isnan(of_all_tensors(lambda _: np.zeros((1, 0)), 1)).all()

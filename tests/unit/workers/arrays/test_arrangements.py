@@ -2,23 +2,18 @@
 
 import itertools
 import math
-from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.arrays.arrangements import (
     Arrangement,
     Box,
-    GroupedArrangement,
     byte_ranges,
     contiguous_run,
     nested_strides,
 )
-
-Array = np.ndarray[Any, Any]
 
 shapes = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)
 
@@ -88,22 +83,3 @@ def test_cuts_of_an_axis_cover_the_host_once() -> None:
     assert sum(math.prod(shape) for _, shape in cuts) == 2 * 10 * 5
     assert [shape for _, shape in cuts] == [(1, 8, 5), (1, 2, 5)] * 2
     assert sum(math.prod(stop - start for start, stop in box) for box, _ in cuts) == 2 * 3 * 5 * 4
-
-
-@pytest.mark.parametrize("empty", [(0, 10), (5, 0)])
-def test_empty_array_has_nothing_to_move(empty: tuple[int, int]) -> None:
-    arrangement = Arrangement(device=(3, 5, 4), host=empty, parts=((1,), (0, 2)))
-    arrangement.to_host(np.zeros(60), np.zeros(0))
-    assert list(arrangement.cut(0, blocks=1)) == []
-
-
-def test_groups_that_share_a_block_are_on_its_diagonal() -> None:
-    """Two groups of two outputs and two channels, in one block of four by four."""
-    arrangement = GroupedArrangement(device=(1, 1, 1, 1, 4, 4), host=(2, 2, 2, 1, 1), groups_per_block=2)
-    host = np.arange(1, 9)
-    device = np.zeros(16, host.dtype)
-    arrangement.to_device(host, device)
-    assert device.reshape(4, 4).tolist() == [[1, 2, 0, 0], [3, 4, 0, 0], [0, 0, 5, 6], [0, 0, 7, 8]]
-    back = np.zeros_like(host)
-    arrangement.to_host(device, back)
-    np.testing.assert_array_equal(back, host)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.device_writer import FORMATS_2D, FORMATS_3D, MATRICES, write
 from tests.dumps import DumpLibrary
-from workers.arrays import device_formulas, dtypes
+from workers.arrays import dtypes
 from workers.arrays.device_format import DeviceLayout, convertible, padding_is_zero, slabs, to_device, to_host
 from workers.arrays.dtypes import ElementType, from_name, from_npy_descr
 from workers.dump.formats.dump_data import read_headers
@@ -210,25 +210,6 @@ def test_groups_that_do_not_fit(
     assert not convertible(DeviceLayout(name, device, groups), shape, from_name("float16"))
 
 
-_lengths = st.one_of(st.integers(0, 40), st.integers(-(2**64), 2**64))
-_shapes = st.lists(_lengths, max_size=7).map(tuple)
-
-
-@given(
-    st.sampled_from([*device_formulas.FORMATS, "NHWC", "CN", "DHWNC", "YUV"]),
-    _shapes,
-    _shapes,
-    st.integers(-1, 2**32),
-)
-def test_any_shapes_are_looked_at(
-    name: str, device: tuple[int, ...], shape: tuple[int, ...], groups: int
-) -> None:
-    """Headers may say anything."""
-    layout = DeviceLayout(name, device, groups)
-    if convertible(layout, shape, from_name("int8")) and math.prod(device) < 1 << 20:
-        assert to_host(bytes(math.prod(device)), layout, shape, from_name("int8")).shape == shape
-
-
 @pytest.mark.parametrize(
     ("name", "device", "order"),
     [
@@ -264,36 +245,6 @@ def test_first_axes_are_channels_where_both_orders_fit() -> None:
     host = random_host((2, 3, 3, 3))
     written, layout = write(host, "NHWC")
     assert same(to_host(written, layout, host.shape, from_name("float16")), host)
-
-
-def test_batches_of_matrices() -> None:
-    host = random_host((2, 3, 20, 35))
-    device, layout = write(host, "FRACTAL_NZ")
-    assert layout.shape == (2, 3, 3, 2, 16, 16)
-    assert same(to_host(device, layout, host.shape, from_name("float16")), host)
-
-
-@pytest.mark.parametrize("shape", [(0, 20, 3, 4), (2, 0, 3, 4), (2, 20, 0, 4)])
-@pytest.mark.parametrize("name", ["NC1HWC0", "FRACTAL_Z", "NHWC"])
-def test_empty_tensor_comes_back(name: str, shape: tuple[int, ...]) -> None:
-    host = np.zeros(shape, np.float16)
-    device, layout = write(host, name)
-    assert same(to_host(b"", layout, shape, from_name("float16")), host)
-    assert same(to_device(host, layout), device)
-    assert padding_is_zero(b"", host)
-    plan = slabs(layout, shape, from_name("float16"), 1 << 20)
-    assert plan is None or not list(plan)
-
-
-def test_wrong_sizes_are_value_errors() -> None:
-    host = random_host((2, 5, 3, 4))
-    device, layout = write(host, "NC1HWC0")
-    element = from_name("float16")
-    with pytest.raises(ValueError, match="elements"):
-        to_host(device.tobytes()[:-2], layout, host.shape, element)
-    for out in (host.copy()[:1], host.astype(np.float32), np.asfortranarray(host)):
-        with pytest.raises(ValueError, match="output"):
-            to_host(device, layout, host.shape, element, out=out)
 
 
 @pytest.mark.parametrize("name", ["int4", "uint1"])

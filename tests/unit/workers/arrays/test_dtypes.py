@@ -48,18 +48,6 @@ def test_descr_names_its_array(descr: str, name: str, array: str) -> None:
     assert from_name(name, big_endian=big_endian) == element
 
 
-def test_numpy_dtype_of_an_element_has_its_byte_order() -> None:
-    assert from_npy_descr(">f4").to_numpy() == np.dtype(">f4")
-    assert from_npy_descr("<E2").to_numpy() == np.dtype(ml_dtypes.bfloat16)
-    assert from_npy_descr("[('a', '>i2')]").to_numpy() == np.dtype([("a", ">i2")])
-
-
-@pytest.mark.parametrize("name", ["nonsense", "", "[", "f(", "[('a', 'nonsense')]"])
-def test_unknown_name_is_a_value_error(name: str) -> None:
-    with pytest.raises(ValueError, match="element type"):
-        from_name(name)
-
-
 @pytest.mark.parametrize("name", FLOAT8)
 def test_float8_is_a_type_of_zarr(name: str) -> None:
     element = from_name(name)
@@ -77,24 +65,6 @@ def test_what_zarr_cannot_name_is_stored_as_bytes(name: str) -> None:
         1,
     )
     assert pickle.loads(pickle.dumps(element)) == element  # noqa: S301
-
-
-@pytest.mark.parametrize(
-    ("name", "size", "nbytes"),
-    [
-        ("int4", 0, 0),
-        ("int4", 5, 3),
-        ("uint2", 5, 2),
-        ("uint1", 8, 1),
-        ("uint1", 9, 2),
-        ("hifloat8", 5, 5),
-        ("complex32", 3, 12),
-        ("float64", 3, 24),
-        ("<U3", 2, 24),
-    ],
-)
-def test_size_of_a_payload(name: str, size: int, nbytes: int) -> None:
-    assert from_name(name).nbytes(size) == nbytes
 
 
 @pytest.mark.parametrize(
@@ -127,25 +97,12 @@ def test_packed_elements_bit_by_bit(name: str, payload: bytes, data: st.DataObje
     assert found.tobytes() == found.astype(np.float32).astype(values).tobytes()
 
 
-@given(st.sampled_from(["<i4", ">f8", "|b1", "<U2", "<E2"]), st.binary(max_size=40))
-def test_other_elements_are_viewed(descr: str, payload: bytes) -> None:
-    element = from_npy_descr(descr)
-    size = len(payload) // element.itemsize
-    found = unpack(payload, element, size)
-    assert (found.dtype, found.tobytes()) == (element.values, payload[: size * element.itemsize])
-
-
 @pytest.mark.parametrize(
     ("name", "size"), [("int4", 4), ("float16", 1), ("uint1", 16), ("hifloat8", 2), ("float32", 0)]
 )
 def test_short_payload_gives_what_it_has(name: str, size: int) -> None:
     """A payload that arrives in pieces is unpacked piece by piece."""
     assert unpack(b"ab", from_name(name), 1000).size == size
-
-
-def test_complex32_has_its_parts() -> None:
-    found = unpack(np.array([1, -2], "<f2").tobytes(), from_name("complex32"), 1)
-    assert (found["real"][0], found["imag"][0]) == (1, -2)
 
 
 @pytest.mark.parametrize("name", sorted(PACKED))

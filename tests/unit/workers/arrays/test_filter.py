@@ -138,18 +138,6 @@ def test_any_text_is_a_condition_or_a_usage_error(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["a.p99.9", "it's p99.9", 'a "p99.9" b', """it's "a" p99.9""", "back\\slash' p1.5"]
-)
-def test_quoted_text_is_taken_as_it_is(name: str) -> None:
-    condition = Filter(f"name == {name!r}", frozenset(["name", "p99_9", "p1_5"]))
-    assert condition.mask({"name": np.array([name, "x"], object)}, 2).tolist() == [True, False]
-
-
-def test_masks_broadcast_to_no_rows() -> None:
-    assert Filter("rank == 2", frozenset(["rank"])).mask({"rank": 2}, 0).shape == (0,)
-
-
-@pytest.mark.parametrize(
     "text", ["'a' * 10000000000 == 'b'", "op_type * 10000000000 == 'b'", "[1] * 10000000000 == 1"]
 )
 def test_text_and_lists_are_not_repeated(text: str) -> None:

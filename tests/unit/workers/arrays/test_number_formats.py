@@ -59,11 +59,6 @@ def test_bits_and_bias_make_a_format(text: str, name: str) -> None:
     assert (made.largest, made.limit, made.vanishing) == (known.largest, known.limit, known.vanishing)
 
 
-def test_formats_have_other_names() -> None:
-    names = {"BF16": "bfloat16", "e4m3": "float8_e4m3fn", "mxfp8": "mxfp8_e4m3"}
-    assert {text: format_named(text).name for text in names} == names
-
-
 @pytest.mark.parametrize("text", ["float9", "e1m3", "e4m0", "e11m3", "e4m60", "e4m3b9999", ""])
 def test_what_is_not_a_format_is_refused_with_a_hint(text: str) -> None:
     with pytest.raises(UsageError) as raised:

@@ -37,36 +37,6 @@ def test_pieces_make_the_payload(file: Path, buffer: int, header: int) -> None:
     assert {len(piece) for piece in pieces[:-1]} <= {buffer}
 
 
-def test_empty_file_has_no_pieces(tmp_path: Path) -> None:
-    path = tmp_path / "empty"
-    path.touch()
-    assert read(path, listed(path)) == []
-
-
-def test_head_ends_with_the_file(file: Path) -> None:
-    with OpenFile(file.parent, listed(file), "") as opened:
-        assert opened.read_at(0, 4096) == file.read_bytes()
-
-
-def test_short_reads_are_continued(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Network file systems return less than was asked for."""
-    preadv = os.preadv
-
-    def few(fd: int, buffers: list[memoryview], offset: int) -> int:
-        return preadv(fd, [memoryview(buffers[0])[:3]], offset)
-
-    monkeypatch.setattr("os.preadv", few)
-    content = file.read_bytes()
-    assert b"".join(read(file, listed(file), header=content[:10], buffer=32)) == content[10:]
-
-
-def test_file_that_is_gone_has_changed(file: Path) -> None:
-    source = listed(file)
-    file.unlink()
-    with pytest.raises(SourceChanged, match=r"rank 0 step 1: file is gone"):
-        read(file, source)
-
-
 def test_grown_file_has_changed(file: Path) -> None:
     source = listed(file)
     with file.open("ab") as more:
@@ -155,12 +125,3 @@ def test_denied_file_says_what_to_do(file: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(AccessDenied, match="file: permission denied") as found:
         read(file, source)
     assert "setfacl" in found.value.hint
-
-
-def test_no_descriptor_is_left_open(file: Path) -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    for _ in range(3):
-        read(file, listed(file))
-        with pytest.raises(SourceChanged):
-            read(file, SourceFile("file", 1, 1))
-    assert len(list(Path("/proc/self/fd").iterdir())) == before

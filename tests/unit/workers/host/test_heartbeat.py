@@ -49,24 +49,6 @@ def test_systemd_hears_that_the_service_is_ready_and_beats_some_times_in_an_inte
     assert len(messages) < beats / 10
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {},
-        {"WATCHDOG_USEC": "soon"},
-        {"WATCHDOG_USEC": "1", "WATCHDOG_PID": str(os.getppid())},
-        {"WATCHDOG_USEC": ""},
-    ],
-)
-def test_who_is_not_asked_says_nothing(
-    environment: dict[str, str], systemd: socket.socket, tmp_path: Path
-) -> None:
-    heart = Heartbeat({"NOTIFY_SOCKET": str(tmp_path / "notify"), **environment})
-    time.sleep(0.001)
-    heart.beat()
-    assert told(systemd) == []
-
-
 def test_the_abstract_namespace_and_a_manager_that_is_gone(tmp_path: Path) -> None:
     name = f"dump-ingest-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:

@@ -1,14 +1,12 @@
 """Home directories and the current directory in paths."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from workers.errors import ClusterError, UsageError
-from workers.host.paths import absolute, check_scratch, environment, is_private, own_directory
+from workers.host.paths import absolute, check_scratch, is_private, own_directory
 
 
 def test_a_home_directory_is_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,12 +14,6 @@ def test_a_home_directory_is_filled_in(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     assert absolute(Path("~/run.zarr")) == absolute(Path("run.zarr")) == tmp_path / "run.zarr"
     assert absolute(tmp_path / "~nobody-of-that-name") == tmp_path / "~nobody-of-that-name"
-
-
-def test_a_user_who_does_not_exist_is_a_mistake() -> None:
-    with pytest.raises(UsageError, match="the home directory ~nobody-of-that-name does not exist") as raised:
-        absolute(Path("~nobody-of-that-name/run.zarr"))
-    assert "$PWD/~nobody-of-that-name" in raised.value.hint
 
 
 def test_a_current_directory_that_was_deleted_is_named(
@@ -88,30 +80,3 @@ def test_a_scratch_directory_may_be_read_by_others_but_not_written(temporary: Pa
     directory.chmod(0o777)
     with pytest.raises(ClusterError, match="dask-scratch-space belongs to another user, or others may"):
         check_scratch(directory)
-
-
-def test_a_scratch_directory_of_another_user_is_refused(temporary: Path, other_user: int) -> None:
-    directory = temporary / "dask-scratch-space"
-    directory.mkdir(mode=0o755)
-    os.chown(directory, other_user, other_user)
-    with pytest.raises(ClusterError, match="belongs to another user"):
-        check_scratch(directory)
-
-
-ROOT = Path(__file__).parents[4]
-
-
-def test_modules_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    # Without the installed packages.
-    words = [sys.executable, "-P", "-S", "-c", "import workers.model; print(workers.model.__file__)"]
-    answer = subprocess.check_output(words, env=environment(), text=True)
-    assert Path(answer.strip()) == ROOT / "workers" / "model.py"
-
-
-@pytest.mark.parametrize(("given", "expected"), [("", [ROOT]), ("/modules", [Path("/modules"), ROOT])])
-def test_what_the_user_names_comes_first(
-    given: str, expected: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", given)
-    assert list(map(Path, environment()["PYTHONPATH"].split(os.pathsep))) == expected

@@ -53,18 +53,6 @@ def test_priority_and_processors_are_taken_by_the_process_and_what_it_starts() -
     assert (nice, cpus) == (expected, [str(first)])
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may raise a priority")
-def test_a_priority_that_somebody_raised_stays() -> None:
-    code = (
-        "import os\n"
-        "from workers.host.resources import CpuLimits\n"
-        "raised = os.nice(-1)\n"
-        "CpuLimits().apply()\n"
-        "print(os.nice(0) - raised)"
-    )
-    assert subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT) == "0\n"
-
-
 def test_where_changes_are_forbidden_only_asking_for_one_is_a_mistake(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

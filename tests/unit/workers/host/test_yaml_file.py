@@ -53,12 +53,6 @@ def test_a_value_knows_its_line(place: tuple[str | int, ...], line: int) -> None
     assert parse(TEXT, "f.yml").at(*place) == f"f.yml:{line}"
 
 
-def test_values_are_plain() -> None:
-    assert parse(TEXT, "f.yml").value["rules"][0] == {"name": "first", "ranks": [0, 1]}
-    assert parse("", "f.yml").value is None
-    assert parse("# nothing", "f.yml").at() == "f.yml:1"
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -81,11 +75,6 @@ def test_what_is_wrong_is_named_with_its_line(text: str, message: str) -> None:
     assert raised.value.message.startswith(message)
 
 
-def test_aliases_and_repeated_names_pass_where_they_may() -> None:
-    file = parse("a: &x 1\nb: *x\na: 2", "f.yml", strict=False)
-    assert file.value == {"a": 2, "b": 1}
-
-
 def test_every_mistake_of_a_model_has_its_line(tmp_path: Path) -> None:
     path = tmp_path / "e.yml"
     path.write_text("entries:\n  - name: a\n    size: big\n  - name: b\n    sise: 1\n")
@@ -95,12 +84,6 @@ def test_every_mistake_of_a_model_has_its_line(tmp_path: Path) -> None:
     assert first.startswith(f"{path}:3: entries.0.size: ")
     assert second == f"{path}:5: entries.1.sise: is not known"
     assert raised.value.hint == "See the example."
-
-
-def test_an_empty_file_is_a_model_of_defaults(tmp_path: Path) -> None:
-    path = tmp_path / "e.yml"
-    path.write_text("")
-    assert load_model(path, Entries, "") == Entries()
 
 
 def test_a_file_that_refers_to_itself_is_refused(tmp_path: Path) -> None:

@@ -33,17 +33,6 @@ def test_findings_come_back() -> None:
     assert repr(decoded()) == repr(list(FINDINGS))  # NaN is not equal to itself
 
 
-def test_only_rules_that_found_something_are_defined() -> None:
-    documents, _ = findings.encode(DEFINITIONS, EVALUATED)
-    assert documents["findings/0123"]["attributes"]["rules"].keys() == {"nan", "mine"}
-
-
-def test_no_findings_are_no_tables() -> None:
-    assert findings.encode(DEFINITIONS, Evaluated("0123")) == ({}, {})
-    assert findings.chunk_keys("0123", {}) == []
-    assert findings.chunk_keys("", {"findings//labels": {}}) == []
-
-
 def test_columns_of_another_version_do_no_harm() -> None:
     def add_column(documents: dict[str, Any], chunks: dict[str, bytes]) -> None:
         document = documents["findings/0123/labels"]

@@ -1,7 +1,6 @@
 """Metadata documents: strict JSON that Zarr readers take, and packed grids that come back."""
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,20 +16,6 @@ from workers.store.zarr_dtypes import register
 
 register()
 SPEC = ArraySpec("tensors/float32", "float32", 4, big_endian=True, chunk=8, chunks_per_shard=4)
-
-
-@pytest.mark.parametrize(
-    ("path", "is_of_tensors"),
-    [
-        ("tensors", True),
-        ("tensors/float32/c/0", True),
-        ("tensorsx", False),
-        ("files/c/0", False),
-        ("", False),
-    ],
-)
-def test_what_belongs_to_tensors_is_known_by_its_path(path: str, *, is_of_tensors: bool) -> None:
-    assert metadata.is_of_tensors(path) is is_of_tensors
 
 
 @pytest.mark.parametrize(
@@ -70,14 +55,6 @@ def test_an_impossible_grid_is_refused(chunk: Any, shard: Any) -> None:
     document["chunk_grid"]["configuration"]["chunk_shape"] = [shard]
     with pytest.raises(ValueError, match="an impossible"):
         metadata.packed_spec("tensors/float32", document)
-
-
-def test_documents_are_compact_strict_json() -> None:
-    assert metadata.encode(metadata.group({"ä": 1})) == (
-        b'{"zarr_format":3,"node_type":"group","attributes":{"\\u00e4":1}}'
-    )
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        metadata.encode(metadata.group({"a": math.nan}))
 
 
 def test_our_own_attributes_are_found_beside_those_of_others() -> None:

@@ -41,35 +41,3 @@ def test_a_relative_store_is_resolved_once_and_for_all(
     # Workers have working directories of their own.
     monkeypatch.chdir("/usr")
     assert resolve(url).url == "/usr/run.zarr"
-
-
-def test_credentials_are_found_in_nested_options() -> None:
-    with pytest.raises(UsageError, match="aws_session_token"):
-        resolve("s3://bucket", {"client_kwargs": {"aws_session_token": "x"}})
-
-
-def test_the_name_of_an_encryption_key_is_not_a_credential() -> None:
-    options = {"s3_additional_kwargs": {"SSEKMSKeyId": "alias/run"}}
-    assert resolve("s3://bucket", options).options == '{"s3_additional_kwargs": {"SSEKMSKeyId": "alias/run"}}'
-
-
-@pytest.mark.parametrize(
-    ("address", "is_local"),
-    [
-        ("DIRECTORY", True),
-        ("file://DIRECTORY", True),
-        ("memory://x", False),
-        ("simplecache::memory://x", False),
-    ],
-)
-def test_only_a_directory_is_local(address: str, *, is_local: bool, tmp_path: Path) -> None:
-    objects = connect(resolve(address.replace("DIRECTORY", str(tmp_path))))
-    assert objects.is_local is is_local
-
-
-def test_a_connection_keeps_its_address(tmp_path: Path) -> None:
-    """Tasks on other machines open the same store by it."""
-    address = resolve(tmp_path / "run.zarr")
-    assert connect(address).address == address
-    assert connect(address) is not connect(address)
-    assert open_objects(address) is open_objects(address)

@@ -30,11 +30,6 @@ def test_results_come_in_the_order_of_the_items() -> None:
     assert list(prefetch(range(5), work, ahead=2, threads=2)) == [0, 1, 4, 9, 16]
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 4])
-def test_all_results_come_however_many_are_ahead(count: int) -> None:
-    assert list(prefetch(range(count), str, ahead=3)) == list(map(str, range(count)))
-
-
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_no_more_items_are_drawn_than_may_be_ahead(ahead: int) -> None:
     """What is ahead is in memory."""

@@ -84,16 +84,3 @@ def test_names_without_scope_are_backward_after_the_loss() -> None:
         ("MatMul", "MatMul-op47"),
     ]
     assert roles(names, [10, 1, 10, 10]) == ["activation", "loss", "gradient", "gradient"]
-
-
-def test_each_graph_has_a_loss_of_its_own() -> None:
-    names = [
-        ("ReduceMean", "Default_network-Attn_ReduceMean-op0"),
-        ("ReduceMean", "Default_network-Attn_ReduceMean-op1"),
-        ("MatMul", "Gradients_Default_network-Attn_Grad_MatMul_MatMul-op0"),
-    ]
-    assert roles(names, [1, 1, 9], ["0", "1", "1"]) == ["loss", "loss", "gradient"]
-
-
-def test_no_tensors_have_no_roles() -> None:
-    assert roles([], []) == []

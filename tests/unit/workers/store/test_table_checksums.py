@@ -1,6 +1,5 @@
 """A table of another step or rank has a right checksum of its own, but is not the one that was committed."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 from workers.store.packed import recompressing
-from workers.store.record import WithoutTensors, without_checksum
+from workers.store.record import WithoutTensors
 from workers.store.table_codec import checksums_of, refuse_foreign
 from workers.store.tables import Tables
 from workers.tasks import publish as publishing
@@ -102,15 +101,6 @@ def test_questions_name_the_step_and_leave_it_out(store: Path) -> None:
         found = open_store(store).tensors(where="max > 0")
     assert {tensor.step for tensor in found} == {2}
     assert consolidate(store).damaged
-
-
-def test_a_commit_that_lists_none_is_read(objects: ObjectStore, store: Path) -> None:
-    leaf = f"{KEY.path}/zarr.json"
-    document = json.loads(without_checksum(objects.get(leaf) or b""))
-    del document["attributes"]["dump_ingest"]["checksums"]
-    objects.put(leaf, json.dumps(document, separators=(",", ":")).encode())
-    assert committed_in(objects).record.checksums == {}
-    assert list(open_store(store).verify()) == []
 
 
 def test_what_is_added_to_a_commit_is_listed(filled: MadeDump, store: Path) -> None:

@@ -38,23 +38,6 @@ def test_tombstones_are_read_from_their_names(objects: ObjectStore) -> None:
     assert tombstones.read(objects, 5) == {}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "zarr.json",
-        "7.5",
-        "7.5.a/b",
-        "x.5.abc",
-        "7.-5.abc",
-        "7.5.abc\n",
-        "7.5." + "a" * 65,
-        "7" * 19 + ".5.abc",
-    ],
-)
-def test_a_name_that_nobody_gave_is_not_a_tombstone(name: str) -> None:
-    assert Tombstone.from_name(3, name) is None
-
-
 def test_what_was_removed_is_covered_by_its_name_or_by_its_files() -> None:
     """A file that is younger than the removed commit is another dump of the step."""
     ms = TOMBSTONE.committed_ms

@@ -9,8 +9,7 @@ from tests.dumps import DumpLibrary
 from tests.pipeline import plan_all
 from workers.arrays.dtypes import from_name
 from workers.dump.formats.header import TensorHeader
-from workers.dump.model import TensorName
-from workers.tasks.columns import EntryColumns, Headers, payload_columns, payload_entries
+from workers.tasks.columns import EntryColumns, Headers
 from workers.tasks.envelopes import Envelope, Envelopes
 from workers.tasks.model import Entry
 
@@ -39,17 +38,6 @@ def test_entries_by_columns_are_the_entries(entries: tuple[Entry, ...]) -> None:
 def test_columns_come_back_from_a_pickle(entries: tuple[Entry, ...]) -> None:
     by_columns = pickle.loads(pickle.dumps(EntryColumns.of(entries)))  # noqa: S301  (its own)
     assert list(by_columns) == list(entries)
-
-
-def test_entries_of_payloads_have_no_names(entries: tuple[Entry, ...]) -> None:
-    for entry, payload in zip(entries, payload_entries(payload_columns(entries)), strict=True):
-        assert (payload.source, payload.kind, payload.header) == (entry.source, entry.kind, entry.header)
-        assert (payload.name, payload.problem) == (TensorName(), "")
-
-
-def test_a_step_without_entries_has_no_columns() -> None:
-    nothing = EntryColumns.of(())
-    assert (len(nothing), list(nothing), list(nothing.column("kind"))) == (0, [], [])
 
 
 SHARED = TensorHeader(from_name("float32"), (2,), offset=128, nbytes=8, lead=b"npy", tail=b"")
@@ -85,19 +73,6 @@ def test_what_derives_from_headers_that_are_alike_is_computed_once() -> None:
     assert headers.alike == [row and row._replace(lead=b"", tail=b"") for row in ROWS]
 
 
-def test_rows_that_share_a_header_share_it_in_a_worker() -> None:
-    """Thousands of npy files have the same one."""
-    rows = list(pickle.loads(pickle.dumps(Headers.of([SHARED, OTHER, SHARED]))))  # noqa: S301  (its own)
-    assert rows[0] is rows[2]
-
-
-def test_the_record_is_that_of_the_row() -> None:
-    rows = [SHARED._replace(record=f'{{"number": {number}}}', lead=b"%d" % number) for number in range(3)]
-    headers = Headers.of(rows)
-    assert list(headers) == [row._replace(record="") for row in rows]
-    assert headers.alike[0] == headers.alike[1]
-
-
 @pytest.mark.parametrize(
     "texts", [[("", "")], [("", ""), None, ("lead" * 100, "tail"), ("\x80", "\xff"), ("", "\n"), ("é", "")]]
 )
@@ -115,8 +90,3 @@ def test_texts_come_back_from_a_pickle(texts: list[tuple[str, str] | None]) -> N
 def test_what_is_alike_is_passed_on_in_few_bytes() -> None:
     held = Envelopes.of(range(1000), [Envelope(bytearray(b"PK" * 1000), 2000)] * 1000)
     assert len(pickle.dumps(held)) < 100_000
-
-
-@pytest.mark.parametrize("envelopes", [[], [None, None]])
-def test_without_envelopes_nothing_is_held(envelopes: list[None]) -> None:
-    assert Envelopes.of(range(len(envelopes)), envelopes) is None

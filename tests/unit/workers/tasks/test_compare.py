@@ -9,10 +9,8 @@ import pytest
 
 from tests.npy_files import MadeDump
 from tests.operands import in_files, in_store
-from workers.arrays.digest import digest
 from workers.arrays.sharded.assembly import Piece, joined
 from workers.arrays.sharded.placement_search import Pieces
-from workers.arrays.statistics import FIELDS
 from workers.tasks import compare, operands
 from workers.tasks.compare import (
     Pair,
@@ -22,9 +20,6 @@ from workers.tasks.compare import (
     compare_pairs,
     compare_placed,
     pack,
-    pack_pairs,
-    read_contents,
-    run_compare,
     run_packed,
     search_placements,
 )
@@ -90,18 +85,6 @@ def test_tensors_too_large_to_be_reordered_are_not_compared(
 
 
 @pytest.mark.usefixtures("how")
-def test_types_that_are_no_numbers_are_compared_by_their_bytes(tmp_path: Path) -> None:
-    (a,) = files(tmp_path, "a", np.array(["abc", "de"], "<U3"))
-    (b,) = files(tmp_path, "b", np.array(["abc", "df"], "<U3"))
-    (c,) = files(tmp_path, "c", np.array([1, 2], "<f4"))
-    text, mixed = compare_pairs([Pair(a, b), Pair(a, c)])
-    assert text.metrics is not None
-    assert (text.metrics.count, text.metrics.unequal) == (2, 1)
-    assert mixed.metrics is None
-    assert "cannot be compared" in mixed.problem
-
-
-@pytest.mark.usefixtures("how")
 def test_damage_is_a_result_and_the_other_pairs_are_compared(
     tmp_path: Path, made: MadeDump, store: Path
 ) -> None:
@@ -125,12 +108,6 @@ def test_bytes_that_are_not_those_that_were_written_are_damage(
     (result,) = compare_pairs([Pair(replace(stored, digest=b"0" * 16), reference)])
     assert result.damaged
     assert result.problem.endswith("the digest does not match")
-
-
-def test_pairs_travel_packed(tmp_path: Path) -> None:
-    (a,), (b,) = files(tmp_path, "a", VALUES), files(tmp_path, "b", VALUES)
-    pairs = [Pair(a, b)] * 3
-    assert run_compare(pack_pairs(pairs)) == compare_pairs(pairs)
 
 
 WHOLE = np.random.default_rng(0).normal(size=(8, 30)).astype(np.float32)
@@ -172,21 +149,6 @@ def test_damage_is_told_and_not_raised(tmp_path: Path) -> None:
     assert answer.search.ways == ()
 
 
-def test_empty_tensors_are_equal_if_their_types_are(tmp_path: Path) -> None:
-    a = tuple(in_files(MadeDump(tmp_path / "a"), np.zeros((0, 3), np.float32)))
-    for dtype, equal in ((np.float32, True), (np.int32, False)):
-        b = tuple(in_files(MadeDump(tmp_path / np.dtype(dtype).name), np.zeros((0, 3), dtype)))
-        (outcome,) = compare_placed([PlacedPair(a, b, Piece(0, (0, 3)), Piece(0, (0, 3)))])
-        assert outcome.metrics is not None
-        assert (outcome.metrics.bit_equal, outcome.metrics.unequal) == (equal, 0)
-
-
-def test_text_is_not_taken_for_numbers(tmp_path: Path) -> None:
-    a, b = (tuple(in_files(MadeDump(tmp_path / text), np.array([text]))) for text in ("1", "01"))
-    (outcome,) = compare_placed([PlacedPair(a, b, Piece(0, (1,)), Piece(0, (1,)))])
-    assert outcome.problem == "elements of type <U1 are not numbers"
-
-
 def test_the_same_elements_are_equal_whether_they_are_read_whole_or_by_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,13 +161,6 @@ def test_the_same_elements_are_equal_whether_they_are_read_whole_or_by_range(
     (outcome,) = compare_placed([PlacedPair(a, b, Piece(0, WHOLE.shape), Piece(0, WHOLE.shape))])
     assert outcome.metrics is not None
     assert outcome.metrics.bit_equal
-
-
-def test_content_of_files(made: MadeDump) -> None:
-    values = np.arange(12, dtype=np.float32).reshape(3, 4)
-    (known,) = read_contents(in_files(made, values))
-    assert known.digest == digest(values.tobytes())
-    assert known.statistics[FIELDS.index("max")] == 11
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (4, 4)])

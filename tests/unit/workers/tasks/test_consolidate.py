@@ -15,9 +15,8 @@ from tests.pipeline import ingest_directly
 from tests.replicas import Replicas
 from workers.arrays.statistics import NON_FINITE_FIELDS
 from workers.errors import UsageError
-from workers.model import StepKey
 from workers.store import commit
-from workers.store.consolidated.cubes import GROUP, TOTALS, CubeGrid
+from workers.store.consolidated.cubes import GROUP, CubeGrid
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 from workers.store.sketches import histograms
@@ -78,19 +77,6 @@ def test_a_task_alone_puts_the_tensors_at_the_end_of_the_axis_itself(replicas: R
     assert isinstance(result, Consolidated)
     assert [key.name for key in result.keys] == OPERATORS
     assert result.job.width == len(OPERATORS)
-
-
-def test_ranks_are_reported_with_their_generation_and_totals(replicas: Replicas) -> None:
-    *_, result = results(replicas)
-    assert isinstance(result, Consolidated)
-    commits, _ = commit.read_many(replicas.objects, [StepKey(rank, 5) for rank in range(3)])
-    assert result.fingerprints == {key.rank: current.fingerprint for key, current in commits.items()}
-    assert result.statuses == dict.fromkeys(range(3), "complete")
-    assert {rank: totals[TOTALS.index("tensors")] for rank, totals in result.totals.items()} == {
-        0: 3,
-        1: 3,
-        2: 2,
-    }
 
 
 def test_counts_of_a_tensor_that_a_rank_does_not_have_are_unknown(replicas: Replicas) -> None:
@@ -180,14 +166,6 @@ def test_the_object_holds_what_those_of_the_steps_hold(name: str, cubes: Consoli
     held = cubes.layouts.by_tensor[name].decode(before, key)
     for place in range(3):
         np.testing.assert_array_equal(held[place], cubes.cube(name, place)[:2, :4])
-
-
-def test_what_no_rank_has_is_not_known(cubes: ConsolidatedCubes) -> None:
-    cubes.objects.delete("consolidated/max/c/1/0/0")
-    assert not cut_by_tensor(job(cubes.objects)).damage
-    held = cubes.steps_block(cubes.layouts.by_tensor["max"], 0)
-    assert np.isnan(held[1, :2, :4]).all()
-    np.testing.assert_array_equal(held[0], cubes.cube("max", 0))
 
 
 def test_damage_is_named_and_nothing_is_written(cubes: ConsolidatedCubes) -> None:

@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +17,18 @@ from ingest.api import open_store
 from tests.dump_data_writer import Tensor, dump_data
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly, plan_all, run
-from workers import events
 from workers.arrays.digest import digest
 from workers.arrays.dtypes import from_name, from_npy_descr
 from workers.dump.formats.header import TensorHeader
 from workers.dump.model import TensorName
 from workers.dump.source import OpenFile, envelope_digest
 from workers.errors import SourceChanged
-from workers.events import Event
 from workers.model import SourceFile
 from workers.store.model import Grid, RowKind
 from workers.tasks import convert as convert_module
 from workers.tasks.convert import PART_NBYTES, PayloadBuffer, convert
 from workers.tasks.envelopes import Envelope
-from workers.tasks.model import Converted, ConvertFailed, ConvertStarted, Entry, Published
+from workers.tasks.model import Entry
 
 DESCRS: list[Any] = [
     *(
@@ -114,19 +112,6 @@ def test_equal_bytes_of_other_types_keep_their_own_statistics(made: MadeDump, st
     assert counts[1] == 2
     assert np.isnan(counts[2])
     assert np.isnan(counts[3])
-
-
-def test_tensor_with_the_bytes_of_an_overflow_record_keeps_its_statistics(tmp_path: Path) -> None:
-    """A record has none, whatever its bytes."""
-    place = tmp_path / "dump/20260101000000/0/Net/1/3"
-    place.mkdir(parents=True)
-    record = Tensor(bytes(2048), shape=(512,))
-    (place / "Opdebug.Node_OpDebug.0.3.1673383728094391").write_bytes(dump_data(outputs=[record, record]))
-    ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
-    tables = open_store(str(tmp_path / "run.zarr")).step(0, 3).tables
-    assert list(tables.label("kind")) == ["overflow", "tensor"]
-    assert np.isnan(tables.statistic("count")[0])
-    assert tables.statistic("count")[1] == 512
 
 
 def test_reported_statistics_of_a_tensor_that_was_not_dumped_are_kept(tmp_path: Path) -> None:
@@ -252,16 +237,6 @@ def test_a_payload_may_be_larger_than_the_memory(tmp_path: Path) -> None:
     assert len(buffer) == 300
 
 
-@pytest.mark.parametrize("nbytes", [10, 2 * PART_NBYTES])
-def test_another_header_is_noticed(tmp_path: Path, nbytes: int) -> None:
-    entry, _ = written(tmp_path, nbytes, lead=b"A header")
-    with (
-        OpenFile(tmp_path, entry.source, "step 0") as file,
-        pytest.raises(SourceChanged, match="different header"),
-    ):
-        PayloadBuffer(nbytes).hold(entry, nbytes, file)
-
-
 def written_with_tail(root: Path, nbytes: int) -> tuple[Entry, bytes]:
     """Write a file with a tail; return its entry, which has the digest of all but the payload."""
     entry, payload = written(root, nbytes, lead=b"")
@@ -307,42 +282,3 @@ def test_a_change_in_an_envelope_is_noticed_whatever_its_size_and_time(
         path.write_bytes(change(path.read_bytes()))
         with pytest.raises(SourceChanged, match=message):
             read(file)
-
-
-@pytest.fixture
-def observed() -> Iterator[list[Event]]:
-    """The events of tasks in this test."""
-    of_tasks: list[Event] = []
-
-    def observe(event: Event) -> None:
-        if isinstance(event, ConvertStarted | Converted | ConvertFailed | Published):
-            of_tasks.append(event)
-
-    events.subscribe(observe)
-    yield of_tasks
-    events.unsubscribe(observe)
-
-
-def test_a_step_is_started_converted_and_published(
-    made: MadeDump, store: Path, observed: list[Event]
-) -> None:
-    made.add(np.arange(4, dtype="<f4"))
-    (plan,) = plan_all(made.root, store)
-    summary = run(plan)
-    started, converted, published = observed
-    assert started == ConvertStarted(plan.jobs[0])
-    assert isinstance(converted, Converted)
-    assert (converted.job, converted.receipt.number) == (plan.jobs[0], 0)
-    assert isinstance(published, Published)
-    assert published.summary == summary
-
-
-def test_a_conversion_that_fails_is_reported_with_its_error(
-    made: MadeDump, store: Path, observed: list[Event]
-) -> None:
-    path = made.add(np.arange(4, dtype="<f4"))
-    (plan,) = plan_all(made.root, store)
-    path.unlink()
-    with pytest.raises(SourceChanged) as raised:
-        convert(plan.jobs[0])
-    assert observed == [ConvertStarted(plan.jobs[0]), ConvertFailed(plan.jobs[0], raised.value)]

@@ -15,12 +15,9 @@ from workers.errors import SourceChanged
 from workers.model import SourceFile
 from workers.store.model import RowKind
 from workers.tasks.entry_statistics import (
-    UNKNOWN,
     EntryStatistics,
     elements_in,
-    is_counted,
     meaning,
-    to_convert,
 )
 from workers.tasks.model import Entry
 
@@ -44,23 +41,6 @@ def test_pieces_add_up_to_the_statistics_of_the_tensor() -> None:
     whole = EntryStatistics(entry(), 1024)
     whole.update_host(VALUES)
     np.testing.assert_allclose(whole.summary().statistics, running.summary().statistics, rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    "uncounted",
-    [
-        entry(RowKind.OVERFLOW),
-        entry(RowKind.PART),
-        entry(problem="has no bytes", nbytes=0),
-        Entry(SourceFile("a.txt", 5, 0), RowKind.FILE, TensorName()),
-    ],
-)
-def test_other_rows_have_none(uncounted: Entry) -> None:
-    assert not is_counted(uncounted)
-    running = EntryStatistics(uncounted, 1024)
-    running.update(memoryview(VALUES.tobytes()))
-    assert running.summary() is UNKNOWN
-    assert not to_convert(uncounted)
 
 
 def test_equal_bytes_of_other_types_mean_something_else() -> None:

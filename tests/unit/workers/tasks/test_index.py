@@ -1,7 +1,6 @@
 """The tables of a step, from its entries, its receipts and what the dump reports."""
 
 import math
-import pickle
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,17 +14,14 @@ from hypothesis.extra import numpy as hnp
 
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import plan_all
-from tests.pt_files import forget_pt_files, sglang_file
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS, UNKNOWN, Statistics, summarise
 from workers.dump.model import ReportedStatistics, TensorName
-from workers.errors import DumpIngestError
-from workers.store import tables
-from workers.store.model import Grid, RowKind
+from workers.store.model import RowKind
 from workers.store.tables import Tables
 from workers.tasks.columns import EntryColumns
 from workers.tasks.convert import convert
 from workers.tasks.index import build_tables, disagreements
-from workers.tasks.model import Receipt, StepPlan
+from workers.tasks.model import StepPlan
 
 VALUES = np.arange(6, dtype="<f4").reshape(2, 3)
 
@@ -70,25 +66,6 @@ def test_rows_have_computed_statistics(plan: StepPlan) -> None:
     assert built.label("statistics_from")[~is_tensor].tolist() == [""]
 
 
-def test_names_and_problems_with_half_a_surrogate_pair_can_be_stored(plan: StepPlan) -> None:
-    """One odd name in a file must not keep its step out of the store."""
-    row, entry = next((row, entry) for row, entry in enumerate(plan.entries) if entry.kind is RowKind.TENSOR)
-    odd = entry._replace(name=entry.name._replace(op_name="a\ud800"), problem="b\udfff is 5 % too long")
-    entries = (*plan.entries[:row], odd, *plan.entries[row + 1 :])
-    built = build(replace(plan, entries=entries))
-    assert built.label("op_name")[row] == "a%ED%A0%80"
-    assert built.label("problem")[row] == "b\\udfff is 5 % too long"
-    assert tables.encode(built)
-
-
-def test_without_receipts_nothing_is_known_but_the_entries(plan: StepPlan) -> None:
-    nothing: list[Receipt] = []
-    built = build_tables(EntryColumns.of(plan.entries), {}, nothing)
-    assert built.number("offset").tolist() == [-1] * 3
-    assert np.isnan(built.statistics).all()
-    assert [entry.name.op_name for entry in plan.entries] == built.label("op_name").tolist()
-
-
 def test_a_report_that_disagrees_is_a_problem_and_one_that_agrees_is_none(plan: StepPlan) -> None:
     true = summarise(VALUES.reshape(-1))
     first, second = (row for row, entry in enumerate(plan.entries) if entry.kind is RowKind.TENSOR)
@@ -121,45 +98,6 @@ def test_reported_count_that_no_tensor_has_is_unknown(count: float, plan: StepPl
     assert built.statistics[row].tolist() == pytest.approx(
         Statistics(count=6, min=-count).as_row(), nan_ok=True
     )
-
-
-@pytest.fixture
-def alike(tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[StepPlan, dict[str, bytes]]:
-    """A step of many files that differ in values beside their tensor, and the content of each by its path."""
-    forget_pt_files(monkeypatch)
-    directory = "dump_20260101_000000_000000"
-    files = {}
-    for number in range(300, 350):
-        name, files[f"{directory}/{name}"] = sglang_file(np.full(5, number, "f4"), number)
-    (tmp_path / "alike" / directory).mkdir(parents=True)
-    for path, content in files.items():
-        (tmp_path / "alike" / path).write_bytes(content)
-    (plan,) = plan_all(tmp_path / "alike", store, Grid(job_nbytes=4096))
-    return plan, files
-
-
-def test_envelopes_come_with_the_receipts(
-    alike: tuple[StepPlan, dict[str, bytes]],
-) -> None:
-    plan, files = alike
-    assert sum(entry.envelope_digest is not None for entry in plan.entries) > 20
-    receipts = [convert(job) for job in plan.jobs]
-    assert len(receipts) > 1
-    passed_on = [pickle.loads(pickle.dumps(receipt)) for receipt in receipts]  # noqa: S301  (its own)
-    built = build_tables(EntryColumns.of(plan.entries), {}, passed_on)
-    for row, entry in enumerate(plan.entries):
-        lead, tail = (built.label(name)[row].encode("latin-1") for name in ("lead", "tail"))
-        content = files[entry.source.path]
-        assert lead + content[entry.offset : entry.offset + entry.nbytes] + tail == content
-
-
-def test_nothing_is_built_without_an_envelope(
-    alike: tuple[StepPlan, dict[str, bytes]],
-) -> None:
-    plan, _ = alike
-    receipts = [convert(job) for job in plan.jobs]
-    with pytest.raises(DumpIngestError, match="no receipt has its envelope"):
-        build_tables(EntryColumns.of(plan.entries), {}, receipts[:-1])
 
 
 def told(statistics: Statistics, digits: int = 6, **told: Any) -> ReportedStatistics:
@@ -203,19 +141,6 @@ def test_counts_must_be_equal(field: str) -> None:
     assert len(disagreements(told(wrong), computed, "float32")) == 1
 
 
-def test_a_count_that_was_printed_short_may_be_rounded() -> None:
-    computed = replace(UNKNOWN, count=1234567)
-    assert disagreements(told(replace(UNKNOWN, count=1.23457e6)), computed, "float32") == []
-    assert len(disagreements(told(replace(UNKNOWN, count=1234566)), computed, "float32")) == 1
-    assert len(disagreements(told(replace(UNKNOWN, count=1.23456e6)), computed, "float32")) == 1
-
-
-def test_what_either_does_not_know_is_not_compared() -> None:
-    computed = summarise(np.array([1.0], "f4"))
-    assert disagreements(told(UNKNOWN), computed, "float32") == []
-    assert disagreements(told(computed), UNKNOWN, "float32") == []
-
-
 def test_sums_in_narrow_types_may_be_off_by_their_rounding() -> None:
     computed = summarise(np.linspace(-1, 1.1, 1000, dtype="f4"))
     off = replace(computed, l2_norm=computed.l2_norm * 1.02, mean=computed.mean + 0.01, max=computed.max)
@@ -228,23 +153,6 @@ def test_a_mean_near_zero_is_measured_by_its_terms() -> None:
     computed = summarise(np.array([1.0, -1.0, 1e-9], "f8"))
     assert disagreements(told(replace(UNKNOWN, mean=3e-8)), computed, "float32") == []
     assert len(disagreements(told(replace(UNKNOWN, mean=3e-3)), computed, "float32")) == 1
-
-
-def test_decimals_are_a_precision_of_their_own() -> None:
-    computed = summarise(np.array([1e-6, 3e-6, 123.456, 2.0], "f4"))
-    rounded = Statistics(**{field: round(getattr(computed, field), 4) for field in FIELDS})
-    assert disagreements(told(rounded, 17, decimals=4), computed, "float32") == []
-    wrong = replace(rounded, min=0.0002)
-    assert len(disagreements(told(wrong, 17, decimals=4), computed, "float32")) == 1
-
-
-def test_least_counts_agree_with_larger_ones() -> None:
-    computed = summarise(np.array([np.nan, np.nan, np.inf, 1.0], "f4"))
-    some = replace(UNKNOWN, nan_count=1, pos_inf_count=1, neg_inf_count=0)
-    assert disagreements(told(some, counts_are_least=True), computed, "float32") == []
-    assert len(disagreements(told(some), computed, "float32")) == 1
-    none = replace(some, nan_count=0)
-    assert len(disagreements(told(none, counts_are_least=True), computed, "float32")) == 1
 
 
 def test_std_of_a_sample_agrees_with_that_of_all_elements() -> None:

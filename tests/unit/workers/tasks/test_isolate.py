@@ -17,10 +17,9 @@ from tests.pipeline import plan_all
 from tests.poison.sitecustomize import EATS_MEMORY, KILLS_DECODER, KILLS_ONCE, KILLS_READER
 from tests.pools import SIZE, PooledRun, replicas, small_pools
 from tests.services import observed_service
-from workers.errors import ClusterError, PoisonedFile, SourceChanged, WorkerDied
+from workers.errors import PoisonedFile, WorkerDied
 from workers.model import MIB
 from workers.tasks import isolate
-from workers.tasks.convert import convert
 from workers.tasks.isolate import convert_in_subprocess
 from workers.tasks.model import ShardJob
 
@@ -60,15 +59,6 @@ def sources_in_pool(job: ShardJob) -> set[str]:
     """Return the files whose payloads a job packs into the pool."""
     rows = [row for segment in job.segments if segment.pooled for row in segment.rows]
     return {job.entries[row].source.path for row in rows}
-
-
-def test_job_that_kills_nobody_is_done_as_ever(made: MadeDump, store: Path, processes: list[str]) -> None:
-    job = job_with(made, store, b"harmless")
-    apart, here = convert(job, convert_in_subprocess), convert(job)
-    assert processes == ["write"]
-    assert apart.digests.tobytes() == here.digests.tobytes()
-    assert np.array_equal(apart.statistics, here.statistics, equal_nan=True)
-    assert (apart.stored, apart.ends) == (here.stored, here.ends)
 
 
 @pytest.mark.parametrize("payload", [KILLS_DECODER, EATS_MEMORY])
@@ -136,17 +126,6 @@ def test_file_is_not_blamed_where_everything_dies(
         convert_in_subprocess(job)
 
 
-def test_process_that_cannot_even_begin_blames_no_file(
-    made: MadeDump, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A broken installation."""
-    (tmp_path / "sitecustomize.py").write_text("import os; os.abort()")
-    job = job_with(made, store, b"harmless")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(ClusterError, match="SIGABRT"):
-        convert_in_subprocess(job)
-
-
 @pytest.mark.timeout(300)
 def test_file_that_hangs_when_it_is_read_costs_itself_alone(
     made: MadeDump,
@@ -191,10 +170,3 @@ def test_file_that_hangs_when_it_is_read_costs_itself_alone(
     tables = open_store(store).step(0, 0).tables
     kinds = dict(zip(tables.label("source"), tables.label("kind"), strict=True))
     assert [source for source, kind in kinds.items() if kind == "quarantined"] == [path]
-
-
-def test_other_errors_come_as_they_are(made: MadeDump, store: Path) -> None:
-    job = job_with(made, store, b"harmless")
-    (made.root / job.entries[1].source.path).write_bytes(b"other")
-    with pytest.raises(SourceChanged, match="changed"):
-        convert_in_subprocess(job)

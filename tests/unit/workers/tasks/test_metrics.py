@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests.metric_values import series, value
+from tests.metric_values import value
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import plan_all, run
 from workers import events
@@ -76,11 +76,3 @@ def test_a_failed_conversion_is_counted_by_reason(
     metrics.observe(ConvertFailed(plan.jobs[0], error))
     assert value(registry, "dump_ingest_convert_failures_total", reason=reason) == 1
     assert value(registry, "dump_ingest_convert_in_progress") == 0
-
-
-def test_series_of_a_worker_do_not_depend_on_what_it_converts(registry: CollectorRegistry) -> None:
-    WorkerMetrics(registry)
-    StoreMetrics(registry)
-    count = series(registry)
-    print(f"{count} series of a worker")
-    assert count < 250

@@ -10,7 +10,6 @@ import pytest
 from tests.in_memory import InMemory
 from tests.npy_files import MadeDump
 from tests.operands import in_files, in_store
-from workers.arrays.dtypes import from_name
 from workers.arrays.sharded.placement_search import Pieces
 from workers.errors import DamagedStore, SourceChanged
 from workers.tasks import operands
@@ -51,21 +50,6 @@ def test_elements_come_in_the_order_of_the_axes(made: MadeDump) -> None:
     payload = read_whole([fortran])[0]
     assert not isinstance(payload, DamagedStore)
     assert fortran.values(payload).tolist() == MATRIX.reshape(-1).tolist()
-
-
-def test_too_few_bytes_are_refused() -> None:
-    operand = Operand("rank 0 step 0", from_name("float32"), (4,), 16, None)
-    with pytest.raises(ValueError, match="2 elements instead of 4"):
-        operand.values(bytes(8))
-
-
-def test_what_makes_a_tensor_besides_its_bytes() -> None:
-    operand = Operand("rank 0 step 0", from_name("float32"), (2, 2), 16, None)
-    assert operand.meaning == replace(operand, where="elsewhere", digest=b"x").meaning
-    assert operand.meaning != replace(operand, fortran_order=True).meaning
-    assert operand.meaning != replace(operand, shape=(4,)).meaning
-    flat = replace(operand, shape=(4,))
-    assert flat.meaning == replace(flat, fortran_order=True).meaning  # a single axis has one order
 
 
 def test_a_damaged_chunk_costs_the_tensors_that_are_in_it(made: MadeDump, store: Path) -> None:
@@ -117,18 +101,6 @@ def test_ranges_of_files_and_of_stores(tmp_path: Path, how: str, values: np.ndar
         for start, stop in ((0, 0), (0, 1000), (63, 65), (130, 700), (999, 1000)):
             assert read.read(start, stop).tolist() == values.reshape(-1)[start:stop].tolist()
         assert isinstance(read, RangedElements) == (how == "by range")
-
-
-def test_fortran_order_is_read_as_a_whole(tmp_path: Path, how: str) -> None:
-    operands = in_files(MadeDump(tmp_path / how), np.asfortranarray(RANGED_VALUES))
-    (read,) = elements_of(operands)
-    assert read.read(95, 105).tolist() == RANGED_VALUES.reshape(-1)[95:105].tolist()
-
-
-def test_a_digest_that_differs_is_damage(tmp_path: Path) -> None:
-    (operand,) = in_store(MadeDump(tmp_path / "dump"), tmp_path / "store", RANGED_VALUES)
-    with pytest.raises(DamagedStore, match="digest does not match"):
-        elements_of([replace(operand, digest=b"x" * 16)])
 
 
 def test_equal_pieces_of_a_dump_are_known_once_they_are_read(tmp_path: Path) -> None:

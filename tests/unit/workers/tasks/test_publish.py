@@ -11,19 +11,15 @@ from ingest.api import open_store
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, plan_all, run
 from tests.wrapped_objects import WrappedObjects
-from workers.arrays.statistics import FIELDS
 from workers.errors import DumpIngestError, SourceChanged
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.model import LARGEST_COUNT
 from workers.store.objects import ObjectStore
 from workers.store.opening import connect, resolve
 from workers.store.record import WithoutTensors
-from workers.tasks.columns import EntryColumns
 from workers.tasks.convert import convert
-from workers.tasks.index import build_tables
 from workers.tasks.model import StepPlan
-from workers.tasks.publish import MAX_PROBLEMS_IN_RECORD, count_rows, publish
+from workers.tasks.publish import publish
 
 KEY = StepKey(0, 0)
 
@@ -134,25 +130,3 @@ def test_a_commit_of_less_than_was_planned_is_refused(made: MadeDump, store: Pat
     with pytest.raises(DumpIngestError, match="receipts do not cover all jobs"):
         publish(plan, receipts[1:])
     assert commit.read(objects_of(store), KEY) is None
-
-
-def test_a_record_lists_some_problems_and_counts_the_others(made: MadeDump, store: Path) -> None:
-    for slot in range(MAX_PROBLEMS_IN_RECORD + 7):
-        made.add(b"\x93NUMPY\x01", tensor_name(slot=slot))
-    (plan,) = plan_all(made.root, store)
-    assert run(plan).status == "partial"
-    current = commit.read(objects_of(store), KEY)
-    assert current is not None
-    problems = current.record.problems
-    assert len(problems) == MAX_PROBLEMS_IN_RECORD + 1
-    assert problems[-1] == "and 7 more, see the index"
-
-
-def test_totals_are_counts_that_a_record_can_hold(made: MadeDump, store: Path) -> None:
-    for slot in range(3):
-        made.add(np.zeros(3), tensor_name(slot=slot))
-    (plan,) = plan_all(made.root, store)
-    built = build_tables(EntryColumns.of(plan.entries), {}, [convert(job) for job in plan.jobs])
-    built.statistics[:, FIELDS.index("nan_count")] = 2.0**62
-    totals = count_rows(built)
-    assert (totals["nan_tensors"], totals["nan_count"]) == (3, LARGEST_COUNT)

@@ -15,7 +15,6 @@ from workers.store.model import CommitSummary
 from workers.tasks import run as tasks
 from workers.tasks.convert import convert
 from workers.tasks.model import StepPlan
-from workers.tasks.read_back import ReadBackJob
 
 
 @pytest.fixture(
@@ -59,11 +58,6 @@ def test_a_job_comes_back_without_names_and_makes_the_same(plans: list[StepPlan]
         assert here.stored == there.stored
 
 
-def test_a_step_of_which_nothing_is_read_comes_back(plans: list[StepPlan]) -> None:
-    empty = replace(plans[0], entries=(), jobs=())
-    assert_same(tasks.unpack_plan(tasks.pack_plan(empty)), empty)
-
-
 def test_a_step_that_fails_does_not_fail_the_others_of_its_task(made: MadeDump, store: Path) -> None:
     for step in range(3):
         made.add(np.arange(4, dtype="<f4") + step, tensor_name(), step=step)
@@ -89,14 +83,3 @@ def test_an_unexpected_error_is_one_of_ours_and_names_the_step(
     (error,) = tasks.run_steps(tasks.pack_steps(plan_all(made.root, store)))
     assert isinstance(error, DumpIngestError)
     assert error.message == "rank 0 step 0: ValueError: a bug"
-
-
-def test_publishing_and_reading_back_run_packed(made: MadeDump, store: Path) -> None:
-    made.add(np.arange(4, dtype="<f4"))
-    (plan,) = plan_all(made.root, store)
-    receipts = [tasks.run_convert(tasks.pack_convert(job)) for job in plan.jobs]
-    summary = tasks.run_publish(tasks.pack_publish(tasks.pack_plan(plan), receipts))
-    assert (summary.key, summary.tensors) == (plan.key, 1)
-    files = tuple(entry.source for entry in plan.entries)
-    job = ReadBackJob(plan.key, 0, plan.fingerprint, plan.origin.root, plan.store, files)
-    assert tasks.run_read_back(tasks.pack_read_back(job)).nbytes == plan.nbytes

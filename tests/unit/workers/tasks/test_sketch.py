@@ -14,7 +14,6 @@ from workers.store import commit
 from workers.store.commit import Commit
 from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore
-from workers.store.opening import open_objects
 from workers.store.record import WithoutTensors
 from workers.store.step import StoredStep
 from workers.tasks import sketch as module
@@ -52,14 +51,6 @@ def test_once_is_enough(plain: Path) -> None:
     leaf = (plain / KEY.path / "zarr.json").read_bytes()
     assert sketch(job(plain)).left == HAS_SKETCHES
     assert (plain / KEY.path / "zarr.json").read_bytes() == leaf
-
-
-def test_steps_without_tensors_are_left_with_the_reason(plain: Path) -> None:
-    objects = open_objects(StoreAddress(str(plain)))
-    commit.drop_tensors(objects, open_store(plain).step(1, 2).commit, WHY)
-    assert "removed on 2026-01-02" in sketch(job(plain)).left
-    (plain / KEY.path / "zarr.json").unlink()
-    assert sketch(job(plain)).left == "it was removed"
 
 
 def _drop_tensors(objects: ObjectStore, committed: Commit) -> None:

@@ -13,12 +13,11 @@ from ingest.page.asking import Arguments, Asked, Links
 from ingest.page.library import Library
 from ingest.page.moment import Moment
 from ingest.page.views import compare
-from ingest.page.views.compare import SCREEN, growth_of, overlay_of_tensor, overlays_of_roles, pairing_of
+from ingest.page.views.compare import SCREEN, growth_of, overlays_of_roles, pairing_of
 from ingest.questions.compare import ComparedStep, Comparison
 from ingest.questions.compare.programs import OperatorGap, Programs, Why
 from ingest.questions.compare.result import GuessedName
 from ingest.reader.dump_store import open_store
-from workers.errors import UsageError
 from workers.model import StepKey
 
 
@@ -36,32 +35,6 @@ def library(nan_log: Path, tmp_path_factory: pytest.TempPathFactory) -> Library:
 def asked(library: Library, **given: str) -> Asked:
     moment = library.run("a.zarr").moment()
     return Asked(moment, Arguments.of(given, SCREEN.parameters), Links("", "a.zarr"), library)
-
-
-def test_without_another_run_there_is_a_choice(library: Library) -> None:
-    shown = SCREEN.show(asked(library))
-    assert (shown["names"], shown["answer"], shown["lines"]) == (["b.zarr", "short.zarr"], None, None)
-
-
-def test_the_last_step_in_common_is_compared(library: Library) -> None:
-    equal = SCREEN.show(asked(library, **{"with": "b.zarr"}))
-    assert (equal["step"], equal["common"], equal["rows"], equal["first"]) == (3, [1, 2, 3], [], None)
-    short = SCREEN.show(asked(library, **{"with": "short.zarr"}))
-    assert (short["step"], short["common"]) == (1, [1])
-
-
-def test_what_is_not_there_is_refused(library: Library) -> None:
-    with pytest.raises(UsageError):
-        SCREEN.show(asked(library, **{"with": "nothing.zarr"}))
-    with pytest.raises(UsageError, match="is not a statistic"):
-        SCREEN.show(asked(library, **{"with": "b.zarr", "stat": "nonsense"}))
-
-
-def test_all_ranks_and_all_steps_take_time(library: Library) -> None:
-    assert not SCREEN.is_slow(asked(library).arguments)
-    assert SCREEN.is_slow(asked(library, all="1").arguments)
-    assert SCREEN.is_slow(asked(library, over="1").arguments)
-    assert SCREEN.is_slow(asked(library, elements="1").arguments)
 
 
 def test_what_takes_long_is_left_out_and_linked(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,20 +73,6 @@ def test_equal_runs_have_no_first_difference(nan_log: Path) -> None:
     assert shown["firsts"] == []
 
 
-def test_the_legend_says_that_one_run_has_nan_and_the_other_has_not(tmp_path: Path) -> None:
-    moments = []
-    names = [f"op{number}" for number in range(70)]
-    for run, born, seed in (("a.zarr", 1, 0), ("b.zarr", None, 1)):
-        commit_run(str(tmp_path / run), [0], range(3), names, born=born, seed=seed)
-        moments.append(Moment.of(open_store(tmp_path / run)))
-    shown = growth_of(Asked(moments[0], Arguments({}), Links("", "a.zarr")), moments[1], 0, "l2_norm")
-    assert shown is not None
-    assert dict(shown["legend"])["notch"] == "only one of the two has NaN or Inf"
-
-
-LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
-
-
 def asked_overlays(moment: Moment, **given: str) -> Asked:
     return Asked(moment, Arguments.of({"with": "b.zarr", **given}, SCREEN.parameters), Links("", "a.zarr"))
 
@@ -128,16 +87,6 @@ def test_loss_gradients_and_weights_have_lines_of_both_runs(moment: Moment) -> N
     assert overlays[0].has_bad
     assert [line.shell.split()[1] for line in overlays[0].answers] == ["heatmap", "heatmap"]
     assert "role='loss'" in overlays[0].answers[0].python
-
-
-def test_a_tensor_that_is_asked_for_is_drawn_for_both_runs(moment: Moment) -> None:
-    view = asked_overlays(moment, name=LOG)
-    overlay = overlay_of_tensor(view, moment, None, "max", None)
-    assert overlay is not None
-    assert overlay.title == f"max of {LOG}"
-    assert overlay.names == [f"{run}.zarr, rank {rank}" for run in "ab" for rank in (0, 1)]
-    assert overlay_of_tensor(asked_overlays(moment), moment, None, "max", None) is None
-    assert overlay_of_tensor(asked_overlays(moment, name="nothing"), moment, None, "max", None) is None
 
 
 def comparison(**given: Any) -> Comparison:
@@ -167,14 +116,3 @@ def test_gaps_and_guesses_are_rows_that_lead_to_their_runs(moment: Moment) -> No
     assert only_a.url.startswith("/runs/a.zarr/cell?rank=0&step=1&name=Cast.c%5B%5B%5D0%5D")
     assert only_b.why == "A does it in Dense.d, or right before"
     assert only_b.url.startswith("/runs/b.zarr/cell?rank=2&step=3&")
-
-
-def test_what_is_not_listed_is_counted(moment: Moment) -> None:
-    gaps = tuple(OperatorGap("A", f"Cast.c{number}", Why.UNKNOWN) for number in range(70))
-    shown = pairing_of(asked_pairing(moment), comparison(programs=Programs(70, 1, 0, gaps)), "b.zarr")
-    assert shown is not None
-    assert (len(shown.rows), shown.more) == (60, 10)
-
-
-def test_names_that_tell_all_need_no_table(moment: Moment) -> None:
-    assert pairing_of(asked_pairing(moment), comparison(), "b.zarr") is None

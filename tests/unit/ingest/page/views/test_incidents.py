@@ -10,7 +10,6 @@ from ingest.page.moment import Moment
 from ingest.page.views.incidents import SCREEN
 from ingest.reader.dump_store import open_store
 from ingest.wiring.consolidation import consolidate
-from tests.diverging import replicas
 from tests.made_runs import numbers
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
@@ -43,11 +42,6 @@ def test_one_incident_or_those_of_a_step_are_chosen(moment: Moment) -> None:
     before = SCREEN.show(asked(moment, step="1", rank="0"))
     assert (before["total"], before["seen"]) == (0, "rank 0, step 1")
     assert "--step 1" in before["lines"].shell
-
-
-def test_a_healthy_run_has_no_card() -> None:
-    healthy = SCREEN.show(asked(Moment.of(replicas(ranks=[0]).store)))
-    assert (healthy["cards"], healthy["total"]) == ([], 0)
 
 
 def test_the_card_of_a_step_that_a_rank_lacks_leads_to_the_matrix(made: MadeDump, store: Path) -> None:

@@ -1,13 +1,11 @@
 """What ranks hold and should not, on demand."""
 
-from pathlib import Path
-
 import pytest
 
 import ingest
 from ingest.page.asking import Arguments, Asked, Links
 from ingest.page.moment import Moment
-from ingest.page.views.incidents import SCREEN, layout_check
+from ingest.page.views.incidents import SCREEN
 from ingest.reader.dump_store import open_store
 from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT, Config, simulate, write
@@ -45,11 +43,3 @@ def test_a_mistake_that_no_rule_looks_for_is_a_card_with_its_tensor_on_each_rank
     assert all("/tensor?" in url for _, url in card["links"])
     assert "layout" in shown["lines"].shell
     assert shown["lines"].python.endswith("ingest.layout(store, 0, include_partial=True)")
-
-
-def test_what_cannot_be_checked_says_why(moment: Moment, nan_log: Path) -> None:
-    check = layout_check(asked(moment, layout="1"), 99)
-    assert check is not None
-    assert "99" in check.problem
-    single = Moment.of(open_store(nan_log).reopened())
-    assert layout_check(asked(single, layout="1"), None) is not None

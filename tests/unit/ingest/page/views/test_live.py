@@ -24,13 +24,6 @@ def test_steps_in_which_replicas_differ_are_counted_as_far_as_they_are_evaluated
     assert shown["check"].url == "/runs/run.zarr/incidents?step=3&layout=1"
 
 
-def test_a_single_rank_has_no_replicas() -> None:
-    made = replicas(ranks=[0])
-    asked = Asked(Moment.of(made.store), Arguments({}), Links("", "run.zarr"))
-    shown = SCREEN.show(asked)
-    assert (shown["replicas"]["newest"], shown["check"]) == (0, None)
-
-
 def test_a_rank_is_behind_by_the_steps_that_others_have_and_it_has_not(store: Path) -> None:
     objects = open_objects(resolve(str(store)))
     for key in (StepKey(0, 0), StepKey(1, 0), StepKey(0, 100), StepKey(1, 100), StepKey(0, 200)):

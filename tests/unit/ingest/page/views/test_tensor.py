@@ -11,7 +11,7 @@ from ingest.page.asking import Arguments, Asked, Links
 from ingest.page.handlers import frame
 from ingest.page.moment import Moment
 from ingest.page.rendering import render
-from ingest.page.views.tensor import SCREEN, ShownSketches, _ranks_beside, sketches_of
+from ingest.page.views.tensor import SCREEN, sketches_of
 from ingest.reader.dump_store import open_store
 from tests.made_runs import Values
 from tests.npy_files import MadeDump, tensor_name
@@ -43,12 +43,6 @@ def test_a_tensor_leads_to_its_neighbours_and_to_itself_elsewhere(moment: Moment
     assert shown["over"]["names"] == ["rank 0", "rank 1"]
 
 
-def test_of_many_ranks_the_nearest_two_are_linked() -> None:
-    assert _ranks_beside(range(64), 3) == [("↑ lower rank", 2, "-"), ("higher rank ↓", 4, "+")]
-    assert _ranks_beside(range(64), 0) == [("higher rank ↓", 1, "+")]
-    assert _ranks_beside([0, 4, 5], 4) == [("rank 0", 0, "-"), ("rank 5", 5, "+")]
-
-
 @pytest.mark.parametrize(
     ("values", "has_histogram", "has_exponents"),
     [
@@ -66,12 +60,6 @@ def test_values_have_pictures_as_far_as_they_have_an_order(
     moment, name = moment_of(made, store, values)
     content = SCREEN.show(asked(moment, name))["content"]
     assert (content.histogram is not None, content.exponents is not None) == (has_histogram, has_exponents)
-
-
-def test_what_has_no_values_says_why(made: MadeDump, store: Path) -> None:
-    moment, name = moment_of(made, store, np.empty((0, 3), "<f4"))
-    empty = SCREEN.show(asked(moment, name))
-    assert (empty["content"], empty["problem"], empty["sheet"]) == (None, "It has no elements.", None)
 
 
 def test_values_that_were_left_out_are_said_to_be(made: MadeDump, store: Path) -> None:
@@ -119,15 +107,3 @@ def test_the_view_shows_them_with_their_commands(sketched: Moment) -> None:
     for words in ("Signs and binary exponents", "In other formats", "Channels that stand out", "outlier"):
         assert words in page
     assert "dump-ingest outliers" in page
-
-
-def test_a_small_tensor_has_no_channels(sketched: Moment) -> None:
-    (tensor,) = sketched.store.tensors("*output.1")
-    shown = sketches_of(asked_of_sketches(sketched, NAME), tensor)
-    assert (shown.has_marginals, shown.odd) == (False, ())
-    assert shown.losses
-
-
-def test_without_sketches_there_is_nothing(moment: Moment) -> None:
-    tensor = moment.store.tensors("Log.*output.0", rank=1, step=2)[0]
-    assert sketches_of(asked_of_sketches(moment, tensor.name), tensor) == ShownSketches()

@@ -1,7 +1,5 @@
 """A tensor of several ranks as a whole."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -48,10 +46,3 @@ def test_an_open_layout_is_told(moment: Moment) -> None:
     assert whole.tensor is None
     assert "how the ranks hold it is not known; by the shapes of its pieces: " in whole.problem
     assert whole.line.shell.endswith("--placement 'shard 0'")  # the command that was asked would fail, too
-
-
-def test_a_single_rank_has_nothing_to_put_together(tmp_path: Path) -> None:
-    write(tmp_path / "dump", [[{"same": WHOLE}]])
-    ingest_directly(tmp_path / "dump", tmp_path / "run.zarr", layout=LAYOUT)
-    alone = Moment.of(open_store(tmp_path / "run.zarr"))
-    assert SCREEN.show(asked(alone, "same", rank="0"))["whole"] is None

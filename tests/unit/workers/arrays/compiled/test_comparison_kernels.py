@@ -1,9 +1,6 @@
 """The compiled loops of the comparison, by the state that they keep."""
 
 import math
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +10,6 @@ from workers.arrays.compiled import kernels
 from workers.arrays.compiled.comparison_kernels import accumulate, new_state
 from workers.arrays.compiled.comparison_loops import BLOCK, PLACES
 
-ROOT = Path(__file__).parents[5]
 Array = np.ndarray[Any, Any]
 
 
@@ -75,17 +71,3 @@ def test_counts_and_extremes_are_those_of_numpy(code: str) -> None:
     assert (state["max_abs"], state["max_relative"]) == (error.max(), relative.max())
     small = [(relative < limit).sum() for limit in (0.001, 0.005)]
     assert [state["unequal"], state["within_1"], state["within_5"]] == [(error != 0).sum(), *small]
-
-
-def test_a_process_that_compares_does_not_load_the_compiler() -> None:
-    code = (
-        "import sys, numpy as np\n"
-        "from workers.arrays.comparison import RunningComparison\n"
-        "running = RunningComparison()\n"
-        "running.update(np.ones(1 << 16, np.float32), np.zeros(1 << 16))\n"
-        "print(running.result().unequal, 'numba' in sys.modules)"
-    )
-    assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).split() == [
-        "65536",
-        "False",
-    ]

@@ -1,9 +1,6 @@
 """Loops as object code: loaded without numba, and never half a file."""
 
 import ast
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,27 +10,11 @@ import pytest
 
 from workers.arrays.compiled import kernel_objects, kernels
 
-ROOT = Path(__file__).parents[5]
-
 
 @pytest.fixture(scope="module", autouse=True)
 def made() -> None:
     """The objects, made now if `make setup` has not done it."""
     kernels.warm_up()
-
-
-def test_a_process_that_uses_them_does_not_load_the_compiler() -> None:
-    code = (
-        "import sys, numpy as np\n"
-        "from workers.arrays.compiled import kernels\n"
-        "state = kernels.new_state()\n"
-        "kernels.accumulate(np.ones(3, np.float32), state)\n"
-        "print(state[0], 'numba' in sys.modules)"
-    )
-    assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).split() == [
-        "3.0",
-        "False",
-    ]
 
 
 def test_a_file_that_is_damaged_counts_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,17 +55,6 @@ def _imported(text: str) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{package}."):
             yield str(node.module).removeprefix(f"{package}.")
-
-
-def test_the_name_of_a_file_says_for_which_processor_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = next(kernel_objects._paths())
-    monkeypatch.setitem(os.environ, "NUMBA_CPU_NAME", "nehalem")
-    assert next(kernel_objects._paths()) != before
-
-
-def test_what_was_made_meanwhile_is_not_made_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_objects, "_COMPILE", "exit(3)")
-    assert kernel_objects.make_apart()
 
 
 def test_one_process_makes_them_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

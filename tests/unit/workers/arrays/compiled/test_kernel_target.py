@@ -41,11 +41,3 @@ def test_the_environment_names_a_target_that_this_processor_can_execute(
     use_target()
     assert os.environ.get("NUMBA_CPU_NAME") == name
     assert processor().startswith(name or binding.get_host_cpu_name())
-
-
-def test_what_the_user_chose_stays(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target.write_text("generic")
-    monkeypatch.setenv("NUMBA_CPU_NAME", "nehalem")
-    monkeypatch.setenv("NUMBA_CPU_FEATURES", "+sse4.2")
-    use_target()
-    assert processor() == "nehalem +sse4.2"

@@ -37,14 +37,6 @@ def test_any_range_of_joined_pieces_is_that_of_the_whole(
     assert whole.read(elements(parts), start, stop).tolist() == WHOLE.reshape(-1)[start:stop].tolist()
 
 
-def test_parts_nest() -> None:
-    parts = [part for row in np.split(WHOLE, 2) for part in np.split(row, 2, axis=2)]
-    rows = [joined([Piece(number, (3, 8, 5)) for number in pair], 2) for pair in ((0, 1), (2, 3))]
-    whole = joined(rows, 0)
-    assert np.array_equal(whole.read(elements(parts), 0, WHOLE.size), WHOLE.reshape(-1))
-    assert whole.numbers == (0, 1, 2, 3)
-
-
 def test_padding_at_the_end_is_cut_off() -> None:
     padded = np.concatenate([WHOLE[4:], np.full((1, 8, 10), -1, np.float32)])
     whole = joined([Piece(0, (4, 8, 10)), Piece(1, (3, 8, 10))], 0, 6)
@@ -81,8 +73,3 @@ def test_replicas_are_every_choice_among_what_should_be_the_same() -> None:
     whole = Joined((same, Piece(2, (2,))), 0, (AxisSegment(0, 0, 2), AxisSegment(1, 0, 2)))
     assert [choice.numbers for choice in replicas(whole)] == [(0, 2), (1, 2)]
     assert whole.numbers == (0, 2)
-
-
-def test_an_empty_shard_is_nothing() -> None:
-    whole = joined([Piece(0, (2,)), Piece(1, (0,))], 0)
-    assert whole.read(elements([np.array([1.0, 2.0]), np.empty(0)]), 0, 2).tolist() == [1.0, 2.0]

@@ -34,19 +34,6 @@ def test_two_dimensions_of_a_mesh() -> None:
     assert {"replicated, shard 0", "shard 0, replicated", "shard 0, partial sum"} <= halves
 
 
-def test_uneven_and_empty_shards() -> None:
-    shapes: list[Shape] = [(3, 2), (3, 2), (1, 2), (0, 2)]
-    (way,) = placements(grids(4)[0], shapes, (7, 2))
-    assert str(way) == "shard 0 (uneven)"
-
-
-def test_blocks_need_a_length_that_divides() -> None:
-    (grid,) = grids(2)
-    found = {str(way) for way in block_placements(grid, [(6,), (6,)], (12,))}
-    assert found == {"blocks 0 (3+3 per rank)", "blocks 0 (2+2+2 per rank)", "zigzag 0"}
-    assert block_placements(grid, [(6,), (6,)], (6,)) == []
-
-
 def test_two_dimensions_of_a_mesh_hold_chunks_and_blocks() -> None:
     """A fused projection under context parallelism. Like neighbours of a guessed mesh are one dimension."""
     (grid,) = (grid for grid in grids(4) if len(grid.names) == 2)

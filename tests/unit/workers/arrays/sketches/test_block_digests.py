@@ -29,11 +29,6 @@ def test_any_pieces_give_the_digests_of_the_blocks(cuts: list[int]) -> None:
     assert len(blocks) == blocks_of(len(PAYLOAD))
 
 
-def test_whole_blocks_have_no_rest() -> None:
-    assert len(digests(PAYLOAD[: 2 * BLOCK_NBYTES])) == 2
-    assert digests(b"") == []
-
-
 def test_runs_are_where_digests_differ() -> None:
     first = np.array([1, 2, 3, 4, 5])
     assert differing_runs(first, np.array([0, 0, 3, 4, 0])) == [(0, 2), (4, 5)]

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.arrays.dtypes import from_name
-from workers.arrays.sketches.histogram import Bounds, Histogram, has_histogram
+from workers.arrays.sketches.histogram import Bounds, Histogram
 from workers.arrays.statistics import RunningStatistics, Statistics
 
 FLOATS = st.floats(width=32)
@@ -66,8 +65,3 @@ def test_an_impossible_histogram_is_refused(rows: list[list[int]]) -> None:
     statistics = Statistics(1, 0, 0, 0, 0, 0, 1, 1.0, 1.0, 1.0, 0.0, 1.0)
     with pytest.raises(ValueError, match=r"impossible bin|other elements"):
         Histogram.of_rows(np.array(rows, np.int64), statistics)
-
-
-def test_real_numbers_have_histograms() -> None:
-    assert all(map(has_histogram, map(from_name, ("float32", "bfloat16", "float8_e5m2", "int64", "int4"))))
-    assert not any(map(has_histogram, map(from_name, ("complex64", "complex32", "<U5", "hifloat8"))))

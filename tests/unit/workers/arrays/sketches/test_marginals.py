@@ -105,14 +105,6 @@ def test_any_split_over_ranks_adds_up_along_the_other_axes(cuts: list[int], axis
         assert Marginal.added(part[other] for part in parts).agrees_with(whole[other])
 
 
-def test_shards_along_one_axis_add_up_along_the_others() -> None:
-    values = made((40, 50, 60), "f4")
-    whole = marginals_of(values, [1, 2])
-    parts = [marginals_of(np.ascontiguousarray(part), [1, 2]) for part in np.split(values, [3, 17])]
-    for axis in (1, 2):
-        assert Marginal.added(part[axis] for part in parts).agrees_with(whole[axis])
-
-
 def test_they_are_kept_within_the_stated_size_the_shortest_first() -> None:
     assert kept_axes((4096, 4096), 2) == (0, 1)
     assert kept_axes((192, 192), 4) == (1,)  # both would be more than a fiftieth

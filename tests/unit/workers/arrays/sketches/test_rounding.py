@@ -11,9 +11,9 @@ from ingest.api import open_store
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 from tests.unit.workers.arrays.sketches.test_histogram import histogram_of
-from workers.arrays.number_formats import NAMED, NumberFormat, format_named
+from workers.arrays.number_formats import NAMED, NumberFormat
 from workers.arrays.sketches.histogram import Bounds
-from workers.arrays.sketches.rounding import Losses, losses, power_below, scale_for
+from workers.arrays.sketches.rounding import Losses, losses, power_below
 
 FORMATS = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3", "float8_e4m3fnuz")
 Array = np.ndarray[Any, Any]
@@ -64,17 +64,6 @@ def test_casts_of_real_tensors_lose_what_is_predicted(tensors: list[Array], name
                 assert predicted.overflow == Bounds(0, 0)
 
 
-def test_current_scaling_fills_the_range(tensors: list[Array]) -> None:
-    target = NAMED["float8_e4m3fn"]
-    for values in tensors:
-        histogram = histogram_of(values)
-        for powers_of_two in (True, False):
-            scale = scale_for(histogram.largest, target, powers_of_two=powers_of_two)
-            if 2.0**-100 < histogram.largest < 2.0**100:
-                assert target.largest / 2 < histogram.largest * scale <= target.largest * (1 + 1e-15)
-                assert losses(histogram, target, scale).overflow == Bounds(0, 0)
-
-
 @pytest.mark.parametrize("name", ["mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4"])
 def test_underflow_in_blocks_is_bounded(tensors: list[Array], name: str) -> None:
     target = NAMED[name]
@@ -95,11 +84,3 @@ def test_underflow_in_blocks_is_bounded(tensors: list[Array], name: str) -> None
 def test_the_least_numbers_may_all_vanish_in_blocks(name: str) -> None:
     least = histogram_of(np.array([5e-324, -1e-323, 0]))
     assert losses(least, NAMED[name]) == Losses(Bounds(0, 0), Bounds(0, 2))
-
-
-def test_nothing_is_lost_of_zeros() -> None:
-    nothing = Losses(Bounds(0, 0), Bounds(0, 0))
-    for name in (*FORMATS, "mxfp8", "nvfp4"):
-        assert losses(histogram_of(np.zeros(5, np.float32)), format_named(name)) == nothing
-    assert scale_for(0, NAMED["float16"], powers_of_two=False) == 1
-    assert nothing.is_exact

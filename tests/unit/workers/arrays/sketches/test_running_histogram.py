@@ -62,9 +62,3 @@ def histogram_of(values: np.ndarray[Any, Any]) -> Histogram:
     running = RunningStatistics(with_histogram=True)
     running.update(values)
     return Histogram.of_rows(running.histogram_rows(), running.result())
-
-
-def test_complex_numbers_have_none() -> None:
-    running = RunningStatistics(with_histogram=True)
-    running.update(np.array([1 + 2j, 3], np.complex64))
-    assert not len(running.histogram_rows())

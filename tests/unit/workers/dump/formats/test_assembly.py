@@ -1,19 +1,15 @@
 """Tensors of a file become parts that add up to the file, and views."""
 
-import json
-
 import pytest
 
 from workers.arrays.dtypes import from_name
 from workers.arrays.strided import StridedView
 from workers.dump.formats.assembly import (
     MAX_ENVELOPE_NBYTES,
-    MAX_VIEW_NBYTES,
     PlacedTensor,
     assemble,
-    is_viewable,
 )
-from workers.dump.formats.header import TensorHeader, Truncated
+from workers.dump.formats.header import TensorHeader
 from workers.errors import UnreadableTensor
 
 FLOAT = from_name("float32")
@@ -54,21 +50,9 @@ def test_tensor_inside_of_another_one_is_a_view_of_it() -> None:
     ]
 
 
-def test_the_larger_of_two_at_one_place_is_the_payload() -> None:
-    base, view = assembled(placed(10, 2), placed(10, 10))
-    assert (base.shape, view.shape, view.view) == ((10,), (2,), StridedView(base=10))
-
-
 def test_tensor_that_overlaps_the_end_of_another_one_is_copied() -> None:
     _, view = assembled(placed(10, 5), placed(20, 5))
     assert view.view == StridedView()
-
-
-def test_file_of_views_alone_is_one_part() -> None:
-    strided = placed(10, 5, view=StridedView((8,)))
-    part, view = assembled(strided)
-    assert (part.is_part, part.nbytes) == (True, 100)
-    assert json.loads(view.record)["view"]["strides"] == [8]
 
 
 def test_long_runs_of_other_bytes_are_parts_of_their_own() -> None:
@@ -79,29 +63,7 @@ def test_long_runs_of_other_bytes_are_parts_of_their_own() -> None:
     assert [header.is_part for header in edge] == [False]
 
 
-def test_attributes_of_the_file_stand_in_the_first_row() -> None:
-    headers = assemble([placed(0, 5), placed(20, 5)], {"lr": 0.1}, lambda at, n: FILE[at : at + n], 100)
-    assert [json.loads(header.record or "{}") for header in headers] == [{"file": {"lr": 0.1}}, {}]
-
-
-def test_path_is_kept_if_its_text_does_not_tell_it() -> None:
-    tensor = PlacedTensor(FLOAT, (1,), 0, 4, ("a.b", "0"), attributes={"kind": "DTensor"})
-    (header,) = assembled(tensor, file=FILE[:4])
-    assert json.loads(header.record) == {"tensor": {"kind": "DTensor"}, "path": ["a.b", "0"]}
-
-
 def test_views_that_would_fill_the_memory_are_refused() -> None:
     expanded = PlacedTensor(FLOAT, (2**28,), 0, 2**30, view=StridedView((0,)))
     with pytest.raises(UnreadableTensor, match="would take 1073741824 bytes, of 100 in the file"):
         assembled(expanded)
-
-
-def test_file_that_became_shorter_is_named() -> None:
-    with pytest.raises(Truncated):
-        assemble([placed(10, 5)], {}, lambda at, n: FILE[:20][at : at + n], 100)
-
-
-def test_views_are_taken_out_up_to_a_limit() -> None:
-    assert is_viewable(placed(0, 5, view=StridedView((MAX_VIEW_NBYTES // 8,))))
-    assert not is_viewable(placed(0, 5, view=StridedView((MAX_VIEW_NBYTES // 4,))))
-    assert not is_viewable(placed(0, MAX_VIEW_NBYTES // 4 + 1))

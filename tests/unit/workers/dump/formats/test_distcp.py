@@ -15,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.dumps import unpack
-from tests.pt_files import archive, call, members_of, named, pickled, pt_bytes, text
-from workers.dump.formats import distcp
+from tests.pt_files import call, named, pickled, pt_bytes, text
 from workers.dump.formats.distcp import Chunk, read_headers, read_metadata
-from workers.dump.formats.header import HoldsNoTensor, TensorHeader, Truncated
+from workers.dump.formats.header import TensorHeader, Truncated
 from workers.errors import UnreadableTensor
 
 FLOATS, INTEGERS = np.arange(6, dtype="f4"), np.arange(3, dtype="i8")
@@ -86,26 +85,11 @@ def test_every_part_is_where_torch_wrote_it(checkpoint: Path) -> None:
         assert (record["global_shape"], record["offsets"]) == (entries[part["fqn"]]["size"], part["offset"])
 
 
-def test_values_are_attributes_under_their_names(checkpoint: Path) -> None:
-    directory = checkpoint / "dump" / "step_2"
-    chunks = read_metadata((directory / ".metadata").read_bytes())["__1_0.distcp"]
-    first, *_ = headers_of((directory / "__1_0.distcp").read_bytes(), chunks)
-    values = json.loads(first.record)["file"]
-    assert {"step", "extra.lr", "extra.names"} <= values.keys()
-
-
 def test_archives_without_metadata_have_their_places_as_names() -> None:
     headers = headers_of(FILE)
     assert [header.path for header in headers] == [("0",), (str(len(pt_bytes(FLOATS))),)]
     assert put_together(FILE, headers) == FILE
     assert [header.element.name for header in headers] == ["float32", "int64"]
-
-
-def test_metadata_that_lies_moves_nothing() -> None:
-    bomb = {-1: Chunk("a"), 7: Chunk("b"), 2**62: Chunk("c"), 0: Chunk("weight", {"offsets": [2**62]})}
-    first, second = headers_of(FILE, bomb)
-    assert (first.path, first.shape) == (("weight",), (6,))
-    assert second.path == (str(len(pt_bytes(FLOATS))),)
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 21, 22, 100])
@@ -129,20 +113,6 @@ def test_length_at_the_end_of_an_archive_is_checked(field: int, value: int) -> N
     content = FILE[: end + field] + struct.pack("<I", value) + FILE[end + field + 4 :]
     with pytest.raises(UnreadableTensor):
         headers_of(content)
-
-
-def test_archives_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distcp, "_MAX_ARCHIVES", 3)
-    assert len(headers_of(pt_bytes(FLOATS) * 3)) == 3
-    with pytest.raises(UnreadableTensor, match="more than 3 archives"):
-        headers_of(pt_bytes(FLOATS) * 4)
-
-
-def test_file_of_values_holds_no_tensor() -> None:
-    content = archive(members_of(pickled(text("adam")), b""))
-    with pytest.raises(HoldsNoTensor) as raised:
-        headers_of(content * 2, {0: Chunk("name")})
-    assert json.loads(raised.value.record)["file"]["name"] == "adam"
 
 
 @given(st.integers(0, len(FILE)), st.binary(min_size=1, max_size=8))

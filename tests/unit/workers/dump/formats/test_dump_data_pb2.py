@@ -3,13 +3,6 @@
 import re
 from pathlib import Path
 
-from tests.dump_data_reading import BYTES, FLOATS
-from tests.dump_data_writer import (
-    DATA_TYPES,
-    FORMAT_CODES,
-    header,
-    op_input,
-)
 from workers.dump.formats import dump_data_pb2
 
 ROOT = Path(__file__).parents[5]
@@ -52,16 +45,5 @@ def test_compiled_code_is_that_of_the_proto() -> None:
         }
 
 
-def test_every_code_of_a_type_is_known() -> None:
-    """The writer of the tests has its own tables of types and formats."""
-    formats = {name.removeprefix("FORMAT_"): code for name, code in dump_data_pb2.Format.items()}
-    assert formats == FORMAT_CODES
-    assert set(DATA_TYPES.values()) <= set(dump_data_pb2.DataType.values())
 
 
-def test_writer_of_the_tests_speaks_protobuf() -> None:
-    message = dump_data_pb2.DumpData.FromString(header([FLOATS], [BYTES], spaces=[b"space"]))
-    assert [list(item.shape.dim) for item in message.input] == [[2, 3]]
-    assert [item.size for item in message.output] == [8]
-    assert message.output[0].arg_index == 3
-    assert dump_data_pb2.OpInput.FromString(op_input(FLOATS)).address == FLOATS.address

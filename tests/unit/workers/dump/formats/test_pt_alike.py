@@ -1,6 +1,5 @@
 """A file that is like one before is read as if it were alone."""
 
-import pickle
 from typing import Any
 
 import numpy as np
@@ -9,15 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pt_files import (
-    HOOKS,
     archive,
-    call,
     integer,
-    integers,
     members_of,
     rebuilt,
     sglang_file,
-    storage,
     text,
 )
 from workers.dump.formats import pt, pt_alike
@@ -66,53 +61,12 @@ def named(stem: str, values: np.ndarray[Any, Any] = SECOND, tensor: bytes = TENS
     return archive(members_of(tensor, values.tobytes()), stem=stem)
 
 
-def beside(values: dict[str, Any], stem: str = "a") -> bytes:
-    """Return a file with a tensor, and values beside it as Python pickles them."""
-    pickled = pickle.dumps(values, 2)[2:-1]
-    return named(stem, tensor=b"}(" + text("t") + TENSOR + text("values") + pickled + b"u")
-
-
-def pair(number: int) -> bytes:
-    """Return a file with two tensors and a number, which a dictionary holds."""
-    tensors = [
-        text(key)
-        + call(
-            "torch._utils._rebuild_tensor_v2",
-            storage("torch.FloatStorage", 12, key=key),
-            integer(0),
-            integers((3, 4)),
-            integers((4, 1)),
-            b"\x89",
-            HOOKS,
-        )
-        for key in ("0", "1")
-    ]
-    value = b"}q\0(" + b"".join(tensors) + text("number") + integer(number) + b"u"
-    return archive(members_of(value, FIRST.tobytes()) | {"data/1": SECOND.tobytes()})
-
-
 def sglang(number: int) -> bytes:
     return sglang_file(np.full(4, number, "f4"), number)[1]
 
 
 PLAIN = [named("layers.0", FIRST), named("layers.0", SECOND)]
 SGLANG = [sglang(300), sglang(318)]
-CASES = {
-    "another name": (PLAIN, named("layers.1")),
-    "values": (SGLANG, sglang(320)),
-    "several tensors": ([pair(1), pair(2)], pair(3)),
-    "percent": ([beside({"%s": "%d", "n": n}) for n in (1, 2)], beside({"%s": "%d", "n": 3})),
-    "texts": ([beside({"x": text}) for text in ("ab", "cd")], beside({"x": '\\"'})),
-    "integers": ([beside({"x": number}) for number in (-1, -2)], beside({"x": 70_000})),
-    "floats": ([beside({"x": number}) for number in (0.5, 1.5)], beside({"x": -0.0})),
-    "nan": ([beside({"x": number}) for number in (0.5, 1.5)], beside({"x": float("nan")})),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_file_that_is_alike_is_known(case: str) -> None:
-    before, content = CASES[case]
-    assert found(remembering(*before), content) == alone(content)
 
 
 def test_headers_of_files_with_values_are_shared() -> None:
@@ -122,37 +76,6 @@ def test_headers_of_files_with_values_are_shared() -> None:
     assert second is not None
     assert first.headers[0] is second.headers[0]
     assert first.record != second.record
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        named("layers.10"),
-        named("layers.1", tensor=rebuilt("torch.FloatStorage", (4, 3), (3, 1))),
-        PLAIN[0][:-1],
-        b"",
-        PLAIN[0][:-1] + b"\1",
-        named("layers.1").replace(b"layers.1/byteorder", b"layers.2/byteorder"),
-        named("layers.1").replace(b"little", b"middle"),
-        named("layers/1"),
-        b"??" + named("layers.1")[2:],
-    ],
-)
-def test_other_files_are_not_alike(content: bytes) -> None:
-    assert found(remembering(*PLAIN), content) is None
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        # the same value twice, in a list, and under keys that read the same
-        lambda n: {"x": f"name {n}", "y": {"z": "name"}, "again": [n]},
-        lambda n: {1: n, "1": n + 1},
-        lambda n: dict.fromkeys("xy", f"text {n}"),
-    ],
-)
-def test_value_that_may_have_another_effect_is_no_place(values: Any) -> None:
-    assert found(remembering(beside(values(1)), beside(values(2))), beside(values(3))) is None
 
 
 @pytest.mark.parametrize(
@@ -177,11 +100,6 @@ def test_files_of_one_size_and_end_are_kept_apart(others: list[bytes]) -> None:
     alike = remembering(*PLAIN, *others)
     for content in (*PLAIN, *others):
         assert found(alike, content) == alone(content)
-
-
-def test_file_without_a_name_is_not_remembered() -> None:
-    """Torch writes none: the names of its members begin with a slash."""
-    assert found(remembering(named(""), named("")), named("")) is None
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,24 +4,12 @@ import pytest
 
 from tests.pt_files import call, integer, named, text, tuple_of
 from workers.dump.formats.pt_tree import Composite, unpickle
-from workers.errors import UnreadableTensor
 
-STORAGE = tuple_of(text("storage"), named("torch.FloatStorage"), text("0"), text("cpu"), integer(6)) + b"Q"
 SIZE, STRIDE = tuple_of(integer(2), integer(3)), tuple_of(integer(3), integer(1))
-HOOKS = call("collections.OrderedDict")
-V2 = "torch._utils._rebuild_tensor_v2"
 
 
 def pickled(value: bytes) -> bytes:
     return b"\x80\x02" + value + b"."
-
-
-def test_class_method_is_named_by_its_class() -> None:
-    """As in quantised tensors of TransformerEngine up to 2.15. It is not called; its arguments are kept."""
-    tensor = call(V2, STORAGE, integer(0), SIZE, STRIDE, b"\x89", HOOKS)
-    method = call("__builtin__.getattr", named("te.MXFP8Tensor"), text("_make"))
-    made = unpickle(pickled(method + tuple_of(tensor) + b"R"))
-    assert (made.name, made.is_call, made.arguments[0].size) == ("te.MXFP8Tensor._make", True, (2, 3))
 
 
 @pytest.mark.parametrize("owner", [integer(3), named("c." + "x" * 199)])
@@ -53,16 +41,3 @@ def test_attributes_of_a_subclass_are_not_copied_for_each_tensor() -> None:
     first, one, other = unpickle(pickled(tuple_of(state, again, again)))
     assert one.state is other.state is first
     assert one.unwrapped() == Composite("m.C", {}, {"a": None})
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (call(V2, b"N", integer(0), SIZE, STRIDE, b"\x89", HOOKS), "made of a value of type NoneType"),
-        (call(V2, STORAGE, b"N", SIZE, STRIDE, b"\x89", HOOKS), "impossible shape, strides or offset"),
-        (call(V2, STORAGE, integer(0), SIZE, STRIDE, b"\x89", HOOKS, integer(1)), "for metadata"),
-    ],
-)
-def test_anything_else_is_named(value: bytes, message: str) -> None:
-    with pytest.raises(UnreadableTensor, match=message):
-        unpickle(pickled(value))

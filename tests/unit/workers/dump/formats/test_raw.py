@@ -41,19 +41,3 @@ def test_short_file_may_still_grow_and_a_long_one_is_damaged() -> None:
     with pytest.raises(UnreadableTensor, match="has 28 bytes") as error:
         raw.header("float32", (2, 3), 28)
     assert not isinstance(error.value, Truncated)
-
-
-def test_part_of_an_element_is_still_being_written() -> None:
-    with pytest.raises(Truncated, match="not a whole number of float32 elements"):
-        raw.header("float32", None, 7)
-
-
-def test_unknown_type_is_refused() -> None:
-    with pytest.raises(UnreadableTensor, match="unknown element type nonsense"):
-        raw.header("nonsense", None, 8)
-
-
-@pytest.mark.parametrize("shape", [(0, 2**61, 2**61), (0, 2**60), (1,) * 65])
-def test_shape_that_no_array_has_is_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(UnreadableTensor, match=f"announces {len(shape)} axes, of which no array can be made"):
-        raw.header("float64", shape, 8 * math.prod(shape))

@@ -67,11 +67,6 @@ def test_files_with_equal_headers_have_bytes_of_their_own(header: dict[str, Any]
         read(file_of(header, bytes(23)))
 
 
-def test_packed_types_are_kept_as_bytes() -> None:
-    (found,) = read(file_of({"a": tensor(0, 24, [48], "F4")}))
-    assert (found.declared_dtype, found.shape) == ("F4", (24,))
-
-
 @pytest.mark.parametrize(
     ("file", "error", "message"),
     [

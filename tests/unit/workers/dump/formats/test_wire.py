@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.dump.formats.header import Truncated
 from workers.dump.formats.wire import LENGTH_DELIMITED, FieldWalk, WireField, varint
 from workers.errors import UnreadableTensor
 
@@ -33,15 +32,6 @@ def test_every_field_is_found_with_its_value(values: list[tuple[int, bytes]]) ->
     assert found == values
 
 
-def test_numbers_of_fixed_size_are_stepped_over() -> None:
-    content = varint(1 << 3 | 1) + bytes(8) + varint(2 << 3 | 5) + bytes(4) + varint(3 << 3) + varint(2**63)
-    assert [(field.number, field.end - field.value) for field in fields_of(content)] == [
-        (1, 8),
-        (2, 4),
-        (3, 10),
-    ]
-
-
 def test_countless_fields_are_refused() -> None:
     """Two bytes can become an object of hundreds."""
     with pytest.raises(UnreadableTensor, match="more than 10 fields"):
@@ -61,11 +51,6 @@ def test_countless_fields_are_refused() -> None:
 def test_damage_is_named(content: bytes, message: str) -> None:
     with pytest.raises(UnreadableTensor, match=message):
         fields_of(content)
-
-
-def test_file_that_became_shorter_is_truncated() -> None:
-    with pytest.raises(Truncated, match="ends at byte 3"):
-        fields_of(delimited(1, b"1"), end=100)
 
 
 @given(st.binary(max_size=40))

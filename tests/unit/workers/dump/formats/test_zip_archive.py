@@ -77,20 +77,6 @@ def test_damage_is_named() -> None:
             open_archive(reader(damaged), len(damaged))
 
 
-def test_member_outside_of_the_archive_is_refused() -> None:
-    file = made()
-    directory = file.index(b"PK\x01\x02")
-    for at, figure, message in (
-        (directory + 42, struct.pack("<I", len(file)), "is outside of the archive"),
-        (directory + 42, struct.pack("<I", 1), "has no header at byte 1"),
-        (directory + 20, struct.pack("<II", len(file), len(file)), f"of {len(file)} bytes is outside"),
-    ):
-        damaged = _with(file, at, figure)
-        archive = open_archive(reader(damaged), len(damaged))
-        with pytest.raises(UnreadableTensor, match=message):
-            archive.place(reader(damaged), archive.members["a/data.pkl"])
-
-
 def test_two_members_of_one_name_are_refused() -> None:
     twice = io.BytesIO()
     with zipfile.ZipFile(twice, "w") as writer:

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from workers.errors import DamagedStore, StoreDenied, StoreError, StoreUnavailable, UsageError
-from workers.store.backends.failures import Translated, reason_of
+from workers.errors import StoreDenied, StoreError, StoreUnavailable
+from workers.store.backends.failures import Translated
 from workers.store.model import StoreAddress
 
 ADDRESS = StoreAddress("s3://bucket/run.zarr")
@@ -47,26 +47,3 @@ def test_an_exception_becomes_the_error_that_tells_what_to_do(
     assert caught.value.message == f"cannot read s3://bucket/run.zarr/rank_0/zarr.json: {text}"
     assert caught.value.__cause__ is raised
     assert caught.value.hint
-
-
-@pytest.mark.parametrize("raised", [DamagedStore("wrong"), UsageError("wrong"), KeyboardInterrupt()])
-def test_errors_of_ours_and_signals_pass(raised: BaseException) -> None:
-    with pytest.raises(type(raised)) as caught, Translated("read", ADDRESS, "a"):
-        raise raised
-    assert caught.value is raised
-
-
-def test_a_reason_is_one_bounded_line() -> None:
-    assert len(reason_of(OSError("x" * 1000 + "\n"))) == 300
-
-
-def test_an_endpoint_that_no_attempt_reaches_is_to_be_corrected() -> None:
-    with pytest.raises(StoreUnavailable) as caught, Translated("read", ADDRESS, "a"):
-        raise ValueError("Invalid endpoint: 127.0.0.1:9000")
-    assert "AWS_ENDPOINT_URL" in caught.value.hint
-
-
-def test_a_store_that_is_out_of_reach_may_be_named_wrongly() -> None:
-    with pytest.raises(StoreUnavailable) as caught, Translated("read", ADDRESS, "a"):
-        raise OSError("Cannot connect to host 127.0.0.1:1")
-    assert "`dump-ingest doctor --store URL` checks the URL" in caught.value.hint

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import stat
 from pathlib import Path
 
 import numpy as np
@@ -43,14 +42,6 @@ def test_failed_write_leaves_the_old_object_and_no_debris(
         objects.put("a", b"new")
     assert objects.get("a") == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
-
-
-def test_objects_are_readable_for_others(tmp_path: Path) -> None:
-    """A store on a shared file system is read by colleagues: temporary files must not make it private."""
-    objects_in(tmp_path).put("a", b"")
-    usual = tmp_path / "usual"
-    usual.touch()
-    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == stat.S_IMODE(usual.stat().st_mode)
 
 
 def test_error_names_the_object(tmp_path: Path) -> None:
@@ -181,25 +172,6 @@ class TestFlush:
         os.mkfifo(tmp_path / "a" / "pipe")
         with pytest.raises(StoreUnavailable, match="cannot flush"):
             objects.flush("a")
-
-
-def test_it_has_its_name_when_it_is_closed(tmp_path: Path) -> None:
-    target = tmp_path / "a" / "b" / "c"
-    file = NewFile(str(target))
-    file.write(b"one ")
-    file.write(memoryview(b"two"))
-    assert not target.exists()
-    file.close()
-    file.drop()
-    assert target.read_bytes() == b"one two"
-    assert list(target.parent.iterdir()) == [target]
-
-
-def test_it_leaves_nothing_when_it_is_dropped(tmp_path: Path) -> None:
-    file = NewFile(str(tmp_path / "a"))
-    file.write(b"one")
-    file.drop()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_directory_that_others_remove_meanwhile_is_made_again(

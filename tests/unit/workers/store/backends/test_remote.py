@@ -7,7 +7,6 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 
 from tests.object_store_contract import ObjectStoreContract, memory_url
@@ -40,11 +39,6 @@ def test_an_unknown_protocol_is_refused_with_an_example() -> None:
     assert "s3://bucket/prefix" in raised.value.hint
 
 
-def test_a_missing_option_is_refused() -> None:
-    with pytest.raises(UsageError, match="store github://"):
-        FsspecObjects(StoreAddress("github://"))
-
-
 def test_errors_name_the_object_and_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     objects = FsspecObjects(StoreAddress("memory://away"))
 
@@ -69,35 +63,6 @@ def test_errors_name_the_object_and_the_reason(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_the_time_of_an_object_is_known_in_every_form(info: dict[str, Any]) -> None:
     assert _modified_at(info) == datetime(2026, 1, 2, tzinfo=UTC).timestamp()
-
-
-def test_an_object_of_unknown_time_never_seems_old() -> None:
-    """Garbage collection spares what is young."""
-    assert abs(time.time() - _modified_at({"size": 3})) < 60
-
-
-def client_options(options: str = "{}") -> dict[str, Any]:
-    objects = S3Objects(StoreAddress("s3://bucket/run.zarr", options))
-    return dict(objects._fs.config_kwargs)
-
-
-def test_checksums_that_gateways_refuse_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("AWS_REQUEST_CHECKSUM_CALCULATION", raising=False)
-    assert client_options()["request_checksum_calculation"] == "when_required"
-    monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_supported")
-    assert "request_checksum_calculation" not in client_options()
-
-
-def test_options_of_the_user_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the address, else those of a configuration file of fsspec."""
-    monkeypatch.setitem(fsspec.config.conf, "s3", {"config_kwargs": {"max_pool_connections": 7}})
-    assert client_options()["max_pool_connections"] == 7
-    given = client_options('{"config_kwargs": {"read_timeout": 3}}')
-    assert (given["read_timeout"], given["max_pool_connections"]) == (3, 32)
-
-
-def test_listings_are_not_cached() -> None:
-    assert not S3Objects(StoreAddress("s3://bucket"))._fs.dircache.use_listings_cache
 
 
 class Gateway:
@@ -157,11 +122,6 @@ def test_the_date_of_an_answer_tells_how_far_the_clocks_are_apart(
     assert least <= seen <= most
 
 
-@pytest.mark.parametrize("headers", [{}, {"date": "yesterday"}])
-def test_an_answer_need_not_tell_the_time(headers: dict[str, str]) -> None:
-    assert seconds_ahead(headers) is None
-
-
 def test_the_clocks_are_compared_now_and_then() -> None:
     heard: list[Event] = []
     events.subscribe(heard.append)
@@ -200,10 +160,3 @@ def test_a_refusal_for_the_time_is_said_with_both_times_and_is_no_question_of_cr
     assert "7200 s ahead" in raised.value.message or "7201 s ahead" in raised.value.message
     assert "chronyc" in raised.value.hint
     assert not isinstance(raised.value, StoreDenied)
-
-
-def test_other_refusals_stay_refusals() -> None:
-    with pytest.raises(StoreDenied):
-        _raise_as_s3fs(_ClientError("403", 0))
-    with pytest.raises(StoreDenied):
-        _raise_as_s3fs(_ClientError("AccessDenied", 7200))

@@ -11,7 +11,7 @@ import pytest
 from tests.object_store_contract import ObjectStoreContract, memory_url
 from tests.wrapped_objects import WrappedObjects
 from workers import events
-from workers.errors import StoreDenied, StoreSilent, StoreUnavailable, UsageError
+from workers.errors import StoreDenied, StoreSilent, StoreUnavailable
 from workers.events import Event
 from workers.model import MIB
 from workers.store.backends import wrappers
@@ -145,27 +145,6 @@ def test_every_request_is_one_event(tmp_path: Path, requests: list[StoreRequeste
     assert {op for op, _ in calls} | {"put_many"} == set(STORE_OPS)
 
 
-def test_many_objects_are_one_request_if_they_go_at_once(
-    tmp_path: Path, requests: list[StoreRequested]
-) -> None:
-    """A directory takes them one after the other."""
-    objects = {"a": b"1", "b": b"2", "c": b""}
-    in_memory().put_many(objects)
-    assert [request.op for request in requests] == ["put_many"]
-    requests.clear()
-    directory(tmp_path).put_many(objects)
-    assert [request.op for request in requests] == ["put"] * 3
-
-
-def test_nothing_to_do_is_no_request(tmp_path: Path, requests: list[StoreRequested]) -> None:
-    for store in (directory(tmp_path), in_memory()):
-        store.get_many([])
-        store.delete_many([])
-        store.flush("a")
-        store.prune("a")
-    assert requests == []
-
-
 @pytest.mark.parametrize("is_local", [True, False])
 def test_all_pieces_are_one_request(
     tmp_path: Path, requests: list[StoreRequested], *, is_local: bool
@@ -202,14 +181,6 @@ def test_a_failure_is_told_with_its_error_and_raised(requests: list[StoreRequest
         ("get", failing.error),
         ("put_many", failing.error),
     ]
-
-
-def test_a_wrong_request_is_not_one(requests: list[StoreRequested]) -> None:
-    failing = Failing(FsspecObjects(StoreAddress("memory://x")))
-    failing.error = UsageError("wrong")
-    with pytest.raises(UsageError):
-        ObservedObjects(failing).get("a")
-    assert requests == []
 
 
 def test_pieces_that_cannot_be_written_are_a_failed_request(

@@ -5,18 +5,11 @@ import numpy as np
 from bench.steps import make_tables
 from workers.model import StepKey
 from workers.store.consolidated.blocks import TensorAxis, TensorKey, block_of, tensors_of
-from workers.store.tables import LABELS, NUMBERS, Tables
+from workers.store.tables import NUMBERS, Tables
 
 
 def tables(rank: int, *names: str) -> Tables:
     return make_tables(StepKey(rank, 7), names)
-
-
-def test_a_key_has_the_name_of_its_tensor() -> None:
-    key = TensorKey("Net", "0", "MatMul", "op0", "output", 2)
-    assert key.name == "MatMul.op0.output.2"
-    assert key._replace(occurrence=3).name == "MatMul.op0.output.2#3"
-    assert key.operator == key._replace(io="input", slot=0).operator != key._replace(occurrence=1).operator
 
 
 def test_an_axis_only_grows() -> None:
@@ -32,14 +25,6 @@ def test_an_axis_only_grows() -> None:
 def test_tensors_of_one_name_are_copies_in_order() -> None:
     _, keys = tensors_of(tables(0, "a", "b", "a", "a"))
     assert [(key.op_name, key.copy) for key in keys] == [("a", 0), ("b", 0), ("a", 1), ("a", 2)]
-
-
-def test_files_are_not_tensors() -> None:
-    made = tables(0, "a", "file", "b")
-    made.labels[1, LABELS.index("kind")] = "file"
-    rows, keys = tensors_of(made)
-    assert rows.tolist() == [0, 2]
-    assert [key.op_name for key in keys] == ["a", "b"]
 
 
 def test_ranks_are_aligned_and_what_one_does_not_have_is_absent() -> None:

@@ -23,13 +23,11 @@ from workers.store.consolidated.cubes import (
     CubeState,
     parse_state,
     read_axis,
-    sketch_place,
     sketched_rows,
     unique_names,
 )
 from workers.store.opening import connect, resolve
 from workers.store.sketches import histograms
-from workers.store.sketches.sketch_names import is_sketch_column
 from workers.store.tables import Tables
 
 
@@ -54,16 +52,6 @@ def changed(**fields: Any) -> bytes:
     document = json.loads(metadata.encode(STATE.document()))
     document["attributes"]["dump_ingest"].update(fields)
     return json.dumps(document).encode()
-
-
-def test_the_state_comes_back() -> None:
-    assert parse_state(metadata.encode(STATE.document())) == STATE
-    assert parse_state(None) is None
-
-
-def test_the_cubes_of_another_version_are_none() -> None:
-    """They are made again, whatever else is in their metadata."""
-    assert parse_state(changed(version=5, grid="another")) is None
 
 
 @pytest.mark.parametrize(
@@ -132,30 +120,6 @@ def index() -> Tables:
 
 def entries_of(rows: dict[int, list[list[int]]]) -> np.ndarray:
     return histograms.TABLE.gathered(list(rows), {i: np.array(bins) for i, bins in enumerate(rows.values())})
-
-
-def test_columns_are_what_conditions_may_name() -> None:
-    for place, name in enumerate(SKETCHES):
-        inside = name.replace(".", "_")
-        assert is_sketch_column(inside)
-        assert sketch_place(inside) == place
-
-
-@pytest.mark.parametrize(
-    ("name", "column"),
-    [
-        ("p50_0", "p50"),
-        ("underflow_e4m3", "underflow_float8_e4m3fn"),
-        ("overflow_fp16", "overflow_float16"),
-        ("abs_p99_90", "abs_p99.9"),
-        ("p98", None),
-        ("underflow_e5m7", None),
-        ("dead_channels", None),
-        ("max", None),
-    ],
-)
-def test_names_may_be_spelled_otherwise(name: str, column: str | None) -> None:
-    assert sketch_place(name) == (None if column is None else SKETCHES.index(column))
 
 
 def test_bounds_follow_from_the_bins(index: Tables) -> None:

@@ -34,14 +34,6 @@ def test_a_sharded_array_comes_back_bit_for_bit(values: np.ndarray[Any, Any]) ->
     assert SHARDED.decode(SHARDED.encode(values), "here").tobytes() == values.tobytes()
 
 
-@pytest.mark.parametrize("shape", [(1, 3, 7), (1, 3, 4), (1, 2, 8), (1, 1, 1), (1, 3, 0)])
-def test_a_short_chunk_of_a_sharded_array_is_filled_up(shape: tuple[int, ...]) -> None:
-    part = np.arange(np.prod(shape), dtype=float).reshape(shape)
-    whole = SHARDED.full()
-    whole[:, : shape[1], : shape[2]] = part
-    assert SHARDED.encode(part) == SHARDED.encode(whole)
-
-
 @given(values=hnp.arrays(np.float64, (1, 3, 8), elements=st.sampled_from([0.0, 1.0])))
 def test_the_inner_chunks_of_an_object_are_its_parts(values: np.ndarray[Any, Any]) -> None:
     """Equal ones in a row are decoded once."""
@@ -51,12 +43,6 @@ def test_the_inner_chunks_of_an_object_are_its_parts(values: np.ndarray[Any, Any
         assert (part is before) == np.array_equal(part, before)
     (only,) = PLAIN.inner_parts(PLAIN.encode(PLAIN.full()), "here")
     np.testing.assert_array_equal(only, PLAIN.full())
-
-
-@given(values=st.lists(st.text(st.characters(codec="utf-8")), max_size=5))
-def test_text_comes_back(values: list[str]) -> None:
-    texts = TEXT.decode(TEXT.encode(np.array(values, object)), "here").tolist()
-    assert texts == values + [""] * (5 - len(values))
 
 
 @pytest.mark.parametrize(
@@ -80,10 +66,6 @@ def test_zarr_python_reads_what_is_written(
 
     assert array[:].tolist() == values.tolist()
     assert array.metadata.dimension_names == layout.dimensions
-
-
-def test_what_was_not_written_is_the_fill_value() -> None:
-    assert (PLAIN.decode(None, "here") == -1).all()
 
 
 @pytest.mark.parametrize("layout", [PLAIN, SHARDED, TEXT], ids=lambda layout: layout.path)

@@ -1,7 +1,5 @@
 """Chunks are those of Blosc, byte for byte, whatever they hold; what this cannot encode, Blosc does."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from unittest.mock import Mock
 
@@ -34,7 +32,6 @@ from workers.store.packed.chunks import (
     encoder_of_sparse,
     is_as_encoded,
     is_sparse,
-    sparse_rule,
 )
 
 RNG = np.random.default_rng(22)
@@ -99,11 +96,6 @@ def test_chunks_are_those_of_blosc(itemsize: int, chunk_nbytes: int) -> None:
         assert google_crc32c.value(body).to_bytes(4, "little") == checksum
 
 
-def test_chunks_may_be_read_only() -> None:
-    content = bytes(range(256)) * 4096
-    assert encoder(4).encode(memoryview(content)) == blosc_of(4).encode(memoryview(content))
-
-
 @pytest.mark.parametrize(
     ("itemsize", "chunk_nbytes", "changes"),
     [
@@ -121,24 +113,8 @@ def test_blosc_encodes_everything_else(itemsize: int, chunk_nbytes: int, changes
     assert isinstance(encoder(itemsize, chunk_nbytes, **changes), ByBlosc)
 
 
-def test_blosc_encodes_until_kernels_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "kept", lambda: None)
-    assert isinstance(encoder(4), ByBlosc)
-
-
 def test_another_blosc_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "_ACCELERATION", 60)
-    assert isinstance(encoder(4), ByBlosc)
-
-
-def test_libraries_that_show_nothing_are_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    content = RNG.standard_normal(MIB // 4, np.float32).view(np.uint8).data
-    expected = bytes(encoder(4).encode(content))
-    monkeypatch.setattr(chunks, "crc32c_function", lambda: None)
-    assert encoder(4).encode(content) == expected
-    monkeypatch.setattr(chunks, "_lz4", lambda: None)
-    chunks._is_exact.cache_clear()
-    assert encoder(4).encode(content) == expected
     assert isinstance(encoder(4), ByBlosc)
 
 
@@ -288,34 +264,12 @@ def test_damaged_chunks_never_crash() -> None:
     assert fuzz(60, seed=7) > 20
 
 
-def test_real_numbers_may_be_sparse() -> None:
-    names = ["float32", "bfloat16", "float8_e5m2", "complex64", "int32", "uint8", "bool"]
-    assert [sparse_rule(name) for name in names] == [QUICK] * 4 + [""] * 3
-
-
 @pytest.mark.parametrize(("share", "sparse"), [(0, False), (0.05, False), (0.25, True), (1, True)])
 def test_a_chunk_is_sparse_by_its_share_of_zeros(share: float, *, sparse: bool) -> None:
     rng = np.random.default_rng(0)
     values = rng.standard_normal(2**16, np.float32)
     values[rng.random(values.size) < share] = 0
     assert is_sparse(values.data.cast("B"), 4) is sparse
-
-
-def test_columns_of_zeros_are_seen() -> None:
-    values = np.ones((512, 512), np.float32)
-    values[:, :128] = 0
-    assert is_sparse(values.data.cast("B"), 4)
-    values[:, 32:128] = 1
-    assert not is_sparse(values.data.cast("B"), 4)
-
-
-def test_nothing_is_not_sparse() -> None:
-    assert not is_sparse(memoryview(b""), 4)
-
-
-@pytest.mark.parametrize("rule", [BY_BLOSC, QUICK])
-def test_a_chunk_of_zeros_takes_next_to_nothing(rule: str) -> None:
-    assert len(encoder_of_sparse(rule, 2**20, 4).encode(memoryview(bytes(2**20)))) < 1000
 
 
 @pytest.fixture(params=[True, False], ids=["kernels", "numpy"])
@@ -353,34 +307,9 @@ def test_the_same_chunk_always_gives_the_same_bytes() -> None:
     assert len(encoded.pop()) < len(encoder_of_sparse(BY_BLOSC, 2**20, 4).encode(chunk))
 
 
-def test_without_the_zstd_inside_of_blosc_the_earlier_rule_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "_zstd", lambda: None)
-    assert sparse_rule("float32") == BY_BLOSC
-    chunk = memoryview(bytes(2**20))
-    encoders = [encoder_of_sparse(rule, 2**20, 4) for rule in (BY_BLOSC, QUICK)]
-    assert encoders[0].encode(chunk) == encoders[1].encode(chunk)
-
-
-#: A worker is killed in the middle of its work; a semaphore of the system would stay, and be reported.
-_KILLED = """
-import os, signal
-from multiprocessing import resource_tracker
-from workers.store.packed.chunks import SHUFFLE, compressor
-values = compressor("lz4", 5, SHUFFLE, 4)
-assert values.decode(values.encode(bytes(4096))) == bytes(4096)
-assert resource_tracker._resource_tracker._pid is None
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
 def test_the_same_values_give_the_same_bytes_and_come_back() -> None:
     values = np.random.default_rng(1).normal(size=300_000).astype(np.float32)
     for shuffle in (BIT_SHUFFLE, NO_SHUFFLE):
         encoded = [bytes(compressor("lz4", 5, shuffle, 4).encode(values)) for _ in range(3)]
         assert len(set(encoded)) == 1
         assert bytes(compressor("lz4", 5, shuffle, 4).decode(encoded[0])) == values.tobytes()
-
-
-def test_a_killed_process_leaves_no_semaphore() -> None:
-    done = subprocess.run([sys.executable, "-c", _KILLED], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (-9, "")

@@ -10,7 +10,7 @@ import pytest
 
 from tests import checker
 from tests.wrapped_objects import WrappedObjects
-from workers.errors import DamagedStore, StoreUnavailable
+from workers.errors import StoreUnavailable
 from workers.model import StepKey
 from workers.store import metadata
 from workers.store.model import ArraySpec
@@ -32,38 +32,8 @@ def test_a_path_tells_step_and_name() -> None:
     pool.refuse_foreign(KEY, path)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        f"pool/step_8/{NAME}/float32",
-        f"pool/step_07/{NAME}/float32",
-        f"pool/step_7/{NAME[1:]}/float32",
-        f"pool/step_7/{NAME.upper()}/float32",
-        f"pool/step_7/{NAME}/float32/c/0",
-        f"pool/step_7/{NAME}/..",
-        f"pool/../rank_0/{NAME}/float32",
-        f"pool/step_7/{NAME}/float32\n",
-        "tensors/float32",
-        "",
-    ],
-)
-def test_other_paths_are_refused(path: str) -> None:
-    with pytest.raises(DamagedStore, match="not an array in the pool"):
-        pool.refuse_foreign(KEY, path)
-
-
-def test_run_files_have_no_pool() -> None:
-    with pytest.raises(DamagedStore):
-        pool.refuse_foreign(StepKey(3, None), f"pool/step_7/{NAME}/float32")
-
-
 def test_what_is_found_has_hours_until_gc_may_remove_it() -> None:
     assert pool.GRACE_S - pool.REUSE_S - pool.MAX_SKEW_S > 4 * 3600
-
-
-@pytest.mark.parametrize(("name", "without"), [("ab", "ab"), ("ab-cd", "ab"), ("", "")])
-def test_the_name_of_a_generation_without_the_pool(name: str, without: str) -> None:
-    assert pool.without_pool(name) == without
 
 
 PACKED_KEY = StepKey(0, 5)
@@ -138,11 +108,6 @@ def test_payloads_that_do_not_fit_begin_another_array(objects: ObjectStore) -> N
     lengths = [packed.array.node["shape"] for packed in packer.arrays]
     assert lengths == [[1020], [1024]]
     assert packer.number == 2
-
-
-def test_no_payload_makes_no_array(objects: ObjectStore) -> None:
-    assert pack(objects).arrays == []
-    assert objects.listed("pool") == {}
 
 
 def test_an_error_leaves_nothing(objects: ObjectStore) -> None:

@@ -12,14 +12,12 @@ from tests.gc_stores import Fragile, Killed, age, gc
 from tests.pools import PooledRun, replicas, small_pools
 from workers.model import StepKey
 from workers.store import commit, metadata
-from workers.store.commit import drop_tensors
 from workers.store.model import ArraySpec
 from workers.store.objects import Gathered, ObjectStore
 from workers.store.packed import recompressing
 from workers.store.packed.chunks import BY_BLOSC, QUICK
 from workers.store.packed.recompressing import is_dense, recompress
 from workers.store.packed.shards import ShardPacker
-from workers.store.record import WithoutTensors
 
 KEY = StepKey(0, 1)
 
@@ -76,14 +74,6 @@ def test_zarr_reads_what_its_metadata_says(run: PooledRun) -> None:
     assert "zstd" in str(array.metadata.to_dict()["codecs"])
 
 
-def test_a_step_that_would_save_little_stays(run: PooledRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recompressing, "_LEAST_SAVING", 0.9)
-    before = run.commit(0, 1)
-    assert recompress(run.objects, KEY).left == "it would save less than 90%"
-    assert run.commit(0, 1) == before
-    assert recompress(run.objects, StepKey(0, 7)).left == "it was removed"
-
-
 def test_it_is_killed_between_any_two_writes(run: PooledRun) -> None:
     elements = values(run)
     for changes in range(100):
@@ -96,23 +86,6 @@ def test_it_is_killed_between_any_two_writes(run: PooledRun) -> None:
     assert is_dense(run.commit(0, 1))
     assert values(run) == elements
     assert run.is_whole()
-
-
-class _Meddling(Fragile):
-    """Somebody changes the step just before it is committed again."""
-
-    def flush(self, prefix: str) -> None:
-        super().flush(prefix)
-        committed = commit.read(self._inner, KEY)
-        assert committed is not None
-        drop_tensors(self._inner, committed, WithoutTensors("2026-01-01T00:00:00+00:00", "gc", "old"))
-
-
-def test_a_step_that_loses_its_tensors_meanwhile_stays_without(run: PooledRun) -> None:
-    done = recompress(_Meddling(run.objects, 1000), KEY)
-    assert done.left == "it was committed again, or removed, meanwhile"
-    assert run.commit(0, 1).without_tensors is not None
-    assert recompress(run.objects, KEY).left == str(run.commit(0, 1).without_tensors)
 
 
 class _Hiding(Fragile):

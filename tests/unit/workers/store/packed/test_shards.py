@@ -3,7 +3,6 @@
 import tempfile
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -19,14 +18,13 @@ from tests.packed_arrays import elements, pack, spec_of
 from tests.wrapped_objects import WrappedObjects
 from workers.arrays.dtypes import from_npy_descr
 from workers.errors import DamagedStore, StoreError, StoreSilent, StoreUnavailable
-from workers.store import metadata
 from workers.store.backends.local import LocalObjects
 from workers.store.backends.wrappers import BoundedObjects
 from workers.store.model import ArraySpec
 from workers.store.objects import Gathered, ObjectStore
 from workers.store.opening import connect, resolve
 from workers.store.packed import shards
-from workers.store.packed.shards import ShardCounter, ShardPacker, ShardReader, ShardStream
+from workers.store.packed.shards import ShardPacker, ShardReader, ShardStream
 
 DESCRS = ["<i2", ">i2", "<f4", ">f8", "<c8", "<c16", "|u1", "|b1", "<E2"]
 
@@ -110,23 +108,6 @@ def test_error_within_a_shard_leaves_nothing_of_it(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "c").iterdir()] == ["0"]
 
 
-@settings(max_examples=20)
-@given(st.lists(st.integers(0, 90), max_size=6), st.integers(0, 3))
-def test_counted_payloads_have_the_places_of_packed_ones(sizes: list[int], first_shard: int) -> None:
-    """A dry run plans the same index as the conversion."""
-    spec = spec_of("<f4")
-    with tempfile.TemporaryDirectory() as directory:
-        packed = pack(Path(directory), spec, [bytes(4 * size) for size in sizes], first_shard)
-    counted = []
-    counter = ShardCounter(spec, first_shard)
-    with counter:
-        for size in sizes:
-            counted.append(counter.position)
-            counter.append(memoryview(bytes(4 * size)))
-    assert counted == packed
-    assert counter.stored == {}
-
-
 @pytest.fixture
 def packed(tmp_path: Path) -> tuple[Path, ArraySpec, bytes]:
     """An array of two and a half shards."""
@@ -171,13 +152,6 @@ def test_missing_shard_is_damage_and_no_zeros(packed: tuple[Path, ArraySpec, byt
     assert reader_of(root, spec).read(0, 64)
     with pytest.raises(DamagedStore, match=f"{spec.path}/c/2: the shard is missing"):
         reader_of(root, spec).read(64, 65)
-
-
-def test_chunk_that_was_never_written_is_damage(packed: tuple[Path, ArraySpec, bytes]) -> None:
-    """The last shard holds two of four chunks; other readers fill up with zeros there."""
-    root, spec, _ = packed
-    with pytest.raises(DamagedStore, match="missing"):
-        reader_of(root, spec).read(80, 90)
 
 
 @pytest.mark.parametrize("tail_nbytes", [64 * 1024, 0])
@@ -242,12 +216,6 @@ def test_chunks_at_the_place_of_another_are_damage(packed: tuple[Path, ArraySpec
         reader.read(0, spec.shard)
 
 
-def test_grid_of_an_array_is_read_back_from_its_metadata() -> None:
-    for descr in DESCRS:
-        spec = spec_of(descr)
-        assert metadata.packed_spec(spec.path, metadata.packed_array(spec, 100)) == spec
-
-
 def test_a_small_read_is_two_requests_and_one_where_the_shard_is_small(
     packed: tuple[Path, ArraySpec, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,14 +271,6 @@ def test_a_directory_is_read_in_parts_and_an_object_store_in_runs(
     assert len(of_chunks) == requests
 
 
-def test_one_index_is_asked_for_once_by_many_threads(packed: tuple[Path, ArraySpec, bytes]) -> None:
-    root, spec, payload = packed
-    reader = reader_of(root, spec)
-    with ThreadPoolExecutor(8) as threads:
-        contents = threads.map(lambda start: reader.read(start, start + 5), range(70))
-        assert [bytes(data) for data in contents] == [payload[4 * n : 4 * n + 20] for n in range(70)]
-
-
 def sparse_spec(descr: str) -> ArraySpec:
     return replace(spec_of(descr, chunk=4096), sparse="zstd_quick")
 
@@ -343,14 +303,6 @@ def test_chunks_with_many_zeros_are_smaller_and_any_library_reads_them(tmp_path:
         assert np.asarray(zarr.open_array(path, mode="r")[:]).tobytes() == wanted
     opened = tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": path}}).result()
     assert np.asarray(opened.read().result()).tobytes() == wanted
-
-
-def test_the_zeros_that_fill_a_chunk_do_not_make_it_sparse(tmp_path: Path) -> None:
-    spec, part = sparse_spec("<f4"), numbers_with_zeros("<f4", 2048, 0)
-    pack(tmp_path / "a", spec, [part])
-    pack(tmp_path / "b", replace(spec, sparse=""), [part])
-    first, second = ((tmp_path / name / spec.path / "c/0").read_bytes() for name in "ab")
-    assert first == second
 
 
 class _Hanging(WrappedObjects):
@@ -457,16 +409,6 @@ def test_each_chunk_is_fetched_once_and_no_other(
     assert fetched == [f"{shard}0", f"{shard}1", f"{shard}1", f"{shard}2", f"{shard}7"]
 
 
-def test_nothing_is_fetched_far_ahead_of_need(
-    streamed: tuple[CountingStore, ArraySpec, bytes],
-) -> None:
-    store, spec, payload = streamed
-    with ShardStream(ShardReader(store, spec.path, spec), [(0, LENGTH)]) as stream:
-        pieces = stream.pieces(0, LENGTH, 8)
-        assert next(pieces) == payload[:32]
-    assert len(store.asked) <= 1 + 3
-
-
 def test_a_damaged_chunk_damages_only_what_is_in_it(
     streamed: tuple[CountingStore, ArraySpec, bytes], tmp_path: Path
 ) -> None:
@@ -489,16 +431,3 @@ def test_a_store_that_does_not_answer_is_no_damage(
     store.fail = True
     with pytest.raises(StoreUnavailable):
         read(store, spec, [(0, 100)])
-
-
-@pytest.mark.parametrize(("start", "stop"), [(0, 8), (9, 14), (9, 11), (6, 30), (240, 250)])
-def test_payload_of_half_a_run_is_not_copied(
-    streamed: tuple[CountingStore, ArraySpec, bytes], start: int, stop: int
-) -> None:
-    store, spec, payload = streamed
-    reader = ShardReader(store, spec.path, spec)
-    with ShardStream(reader, [(start, stop)]) as stream:
-        read_back = stream.payload(start, stop)
-    assert bytes(read_back) == payload[start * 4 : stop * 4]
-    run, *others = reader.runs(start // spec.chunk, -(-stop // spec.chunk))
-    assert isinstance(read_back, memoryview) == (not others and 2 * (stop - start) >= len(run) * spec.chunk)

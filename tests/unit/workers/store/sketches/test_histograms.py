@@ -33,11 +33,6 @@ def test_what_is_encoded_is_decoded() -> None:
     }
 
 
-def test_no_entries_are_not_stored() -> None:
-    assert histograms.TABLE.encode(histograms.TABLE.joined([])) == ({}, {})
-    assert histograms.TABLE.own(histograms.TABLE.empty()) == {}
-
-
 def test_parts_are_joined_by_row() -> None:
     first = histograms.TABLE.gathered([7, 5], {1: np.array([[0, 1, 0]]), 0: np.array([[2, 1, 0]])})
     joined = histograms.TABLE.joined([first, histograms.TABLE.gathered([6], {0: np.array([[1, 0, 3]])})])

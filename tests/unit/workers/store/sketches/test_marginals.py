@@ -188,31 +188,3 @@ def test_damaged_ones_of_large_tensors_are_made_again(of_large: ingest.DumpStore
     assert any("large_marginals" in damage for damage in damages)
     assert ingest.repair(store, apply=True).is_clean
     assert checker.objects(store) == before
-
-
-def test_a_commit_that_is_lost_comes_back_with_them(of_large: ingest.DumpStore) -> None:
-    store = Path(of_large.url)
-    before = checker.objects(store)
-    (store / "rank_0/step_0/zarr.json").write_bytes(b"lost")
-    assert ingest.repair(store, apply=True).is_clean
-    nodes = ingest.open_store(store).step(0, 0).commit.nodes
-    assert set(marginals.LARGE.paths) <= set(nodes)
-    assert {path for path in checker.objects(store) if path != "rank_0/step_0/zarr.json"} >= set(before) - {
-        "rank_0/step_0/zarr.json"
-    }
-    assert list(ingest.open_store(store).verify()) == []
-
-
-def test_a_step_keeps_those_of_its_first_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes after the limit is left out by whole tensors, in the order of the index."""
-    monkeypatch.setattr(marginals, "MAX_PLACES", 10)
-    table = arrays.MarginalTable(((0, 3), (1, 2)), np.zeros((3, 5), np.float32))
-    long = arrays.MarginalTable(((0, 6),), np.ones((3, 6), np.float32))
-    parts = [
-        StepMarginals.of_places([row], {0: of_row}) for row, of_row in ((7, table), (2, table), (5, long))
-    ]
-    joined = StepMarginals.joined(parts)
-    assert joined.entries.tolist() == [[2, 0, 0, 3], [2, 1, 3, 2]]
-    assert joined.values.shape == (3, 5)
-    both = StepMarginals.of_places([2, 7], {0: table, 1: table})
-    assert sorted(set(both.entries[:, 0].tolist())) == [2, 7]

@@ -16,7 +16,6 @@ from tests.rule_sets import only
 from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.errors import UsageError
 from workers.store import strict_json
-from workers.store.sketches.sketch_names import ColumnsWithSketches, is_sketch_column
 
 #: Half of the elements vanish in e4m3; the 50th percentile lies in (1, 2], and the largest is 512.
 VALUES = np.array([2.0**-20] * 5 + [1.5] * 4 + [512], "<f4")
@@ -126,12 +125,6 @@ def test_steps_without_sketches_are_named(made: MadeDump, store: Path) -> None:
         assert what in result.failed[0]
 
 
-def test_only_what_can_be_asked_is_a_column(filled: ingest.DumpStore) -> None:
-    for where in ("p101 > 1", "underflow_float9 > 0", "p99.9.9 > 1"):
-        with pytest.raises(UsageError):
-            filled.tensors(where=where)
-
-
 def test_channels_of_tensors_without_marginals_are_undecided(made: MadeDump, store: Path) -> None:
     large = np.concatenate([matrix(), matrix(), matrix()])
     for slot, values in enumerate((VALUES, matrix(), large)):
@@ -140,15 +133,3 @@ def test_channels_of_tensors_without_marginals_are_undecided(made: MadeDump, sto
     found = ingest.open_store(store).tensors(where="dead_channels > 0")
     assert [tensor.slot for tensor in found] == [2]
     assert [tensor.slot for tensor in found.undecided] == [1]
-
-
-def test_only_names_of_sketches_are_columns() -> None:
-    assert all(map(is_sketch_column, ("p0", "p99_9", "abs_p100", "overflow_bfloat16", "underflow_e5m7")))
-    assert not any(map(is_sketch_column, ("p101", "p", "overflow_float9", "max", "abs_max", "p1_2_3")))
-
-
-def test_columns_with_sketches_have_both() -> None:
-    columns = ColumnsWithSketches(["mean"])
-    assert "mean" in columns
-    assert "p50" in columns
-    assert "std" not in columns
