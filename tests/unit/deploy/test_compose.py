@@ -42,28 +42,6 @@ def test_commands_parse(name: str) -> None:
         assert words[0] in {"python", "chown"}
 
 
-def test_every_role_is_there() -> None:
-    said = " ".join(" ".join(words_of(SERVICES[name])) for name in OURS)
-    for role in (
-        "dask scheduler",
-        "dask worker",
-        "dump-ingest watch",
-        "dump-ingest consolidate",
-        "tour_writer",
-        "--allow-anyone --watchers watcher:9108",
-    ):
-        assert role in said
-
-
-def test_writer_is_a_module_that_is_there() -> None:
-    assert words_of(SERVICES["writer"])[:3] == ["python", "-m", "tests.tour_writer"]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.tour_writer", "--help"], capture_output=True, text=True, check=True
-    )
-    for option in (word for word in SERVICES["writer"]["command"] if word.startswith("--")):
-        assert option in done.stdout
-
-
 def test_settings_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_settings(FILE["x-role"]["environment"], monkeypatch)
 
@@ -97,13 +75,6 @@ def test_ports_are_of_this_host_alone() -> None:
     published = [port for service in SERVICES.values() for port in service.get("ports", ())]
     assert published
     assert all(port.startswith("127.0.0.1:") for port in published)
-
-
-def test_mounted_files_are_there() -> None:
-    for service in SERVICES.values():
-        for mount in service.get("volumes", ()):
-            source = mount.split(":")[0]
-            assert source in FILE["volumes"] or (TOUR / source).exists(), mount
 
 
 def test_prometheus_takes_its_configuration(tmp_path: Path) -> None:

@@ -59,11 +59,6 @@ def test_variables_of_the_guide_are_those_of_the_units() -> None:
     assert named == set(re.findall(r"DASK_DISTRIBUTED__COMM__TLS__\w+", units))
 
 
-def test_every_way_of_deploying_has_its_files() -> None:
-    for path in re.findall(r"(?<!exec )\b(?:deploy|helm)/[\w./-]*\w", DEPLOYMENT):
-        assert (DOCS.parent / path).exists(), path
-
-
 def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", DEPLOYMENT, re.MULTILINE | re.DOTALL)
 

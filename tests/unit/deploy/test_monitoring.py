@@ -190,16 +190,6 @@ def test_every_runbook_has_lines_for_each_place() -> None:
             assert tool in text, (name, tool)
 
 
-def test_anchors_of_runbooks_are_written_in_one_way() -> None:
-    """Renderers that make anchors of headings use lower case."""
-    for page in (DEPLOY.parent / "docs").rglob("*.md"):
-        assert not re.search(r"#DumpIngest", page.read_text()), page
-
-
-def test_every_runbook_has_an_alert() -> None:
-    assert list(sections()) == [rule["alert"] for rule in alerts()]
-
-
 @pytest.mark.parametrize("command", sorted(set(commands())))
 def test_a_command_of_a_runbook_can_be_typed(command: str) -> None:
     """Commands, options and their values are parsed as the command line does it; nothing is run."""

@@ -34,13 +34,6 @@ def test_pod_settings_of_a_role_reach_this_role_alone() -> None:
     assert environment(consolidator)["DUMP_INGEST_EXPECTED_RANKS"] == "64"
 
 
-def test_further_manifests_may_contain_templates() -> None:
-    owner = find(of_profile("company"), "ConfigMap", "run1-owner")
-    assert owner["metadata"]["namespace"] == "train"
-    binding = find(of_profile("metrics-auth"), "ClusterRoleBinding", "-metrics-proxy")
-    assert binding["subjects"][0]["name"] == "run1-dump-ingest"
-
-
 def test_monitors_keep_releases_apart() -> None:
     for manifest in of_profile("monitoring"):
         if manifest["kind"] in {"PodMonitor", "ServiceMonitor"}:
@@ -71,14 +64,6 @@ def test_sidecar_uses_the_volume_of_the_training_pod() -> None:
     (pod,) = (pod for where, pod in pods(rendered) if where.startswith("ConfigMap/"))
     assert "dump-ingest-dump" not in {volume["name"] for volume in pod["spec"]["volumes"]}
     assert "scratch" in {mount["name"] for mount in containers(pod)[-1]["volumeMounts"]}
-
-
-def test_the_scheduler_has_no_role_of_the_store() -> None:
-    annotations = {"eks.amazonaws.com/role-arn": "arn:aws:iam::123456789012:role/dump-ingest"}
-    rendered = objects(changed(quick("daemonset"), serviceAccount__annotations=annotations))
-    name = find(rendered, "Deployment", "-scheduler")["spec"]["template"]["spec"]["serviceAccountName"]
-    assert "annotations" not in find(rendered, "ServiceAccount", name)["metadata"]
-    assert find(rendered, "ServiceAccount", "run1-dump-ingest")["metadata"]["annotations"] == annotations
 
 
 def test_dask_ends_a_worker_before_the_kernel_ends_its_container(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,14 +106,6 @@ def test_sidecar_says_which_group_the_training_pod_needs() -> None:
     assert (
         "# The claim of the store is given to a group: add 3000 to securityContext.supplementalGroups" in text
     )
-
-
-def test_gc_is_bounded() -> None:
-    cron = find(of_profile("company"), "CronJob", "-gc")["spec"]
-    assert cron["timeZone"] == "Europe/Berlin"
-    assert cron["startingDeadlineSeconds"] == 3600
-    assert cron["jobTemplate"]["spec"]["activeDeadlineSeconds"] == 21600
-    assert cron["failedJobsHistoryLimit"] == 3
 
 
 def test_helm_test_looks_at_the_dump_of_a_node_of_the_watchers() -> None:

@@ -4,8 +4,6 @@ import json
 import subprocess
 import sys
 
-import yaml
-
 from helm import generate
 from tests.charts import CHART
 
@@ -30,8 +28,3 @@ def test_every_value_is_described_and_has_a_type() -> None:
                 check(value, f"{path}.{name}")
 
     check(json.loads(generate.schema()), "")
-
-
-def test_defaults_are_those_of_the_values_file() -> None:
-    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
-    assert {value.name: value.default for value in generate.values()} == defaults

@@ -1,6 +1,5 @@
 """Alerts and dashboards of the chart: those of `deploy/`, and right for Prometheus and Grafana."""
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -99,12 +98,6 @@ def test_values_change_alerts_by_name(prefix: str) -> None:
         assert alert["labels"]["team"] == "training"
 
 
-def test_a_runbook_of_ones_own_gets_no_prefix() -> None:
-    mine = {"DumpIngestLagHigh": {"annotations": {"runbook_url": "https://wiki/lag"}}}
-    alerts = alerts_of(runbookUrlPrefix="https://git.example.com", overrides=mine)
-    assert alerts["DumpIngestLagHigh"]["annotations"]["runbook_url"] == "https://wiki/lag"
-
-
 @pytest.mark.parametrize("values", [{"disabled": ["LagHihg"]}, {"overrides": {"LagHihg": {"for": "1m"}}}])
 def test_an_alert_that_does_not_exist_is_refused_by_name(values: dict[str, Any]) -> None:
     with pytest.raises(helm_python.HelmError, match="no alert LagHihg; there are DumpIngest"):
@@ -128,17 +121,6 @@ def test_alerts_know_the_jobs_by_the_names_that_the_monitors_give() -> None:
     }
     scraped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
     assert {job.partition("/")[2] for job in jobs.values()} == {job["job_name"] for job in scraped}
-
-
-def test_dashboards_are_the_same_as_beside_a_plain_grafana() -> None:
-    found = objects(changed(quick("daemonset"), monitoring__dashboards__enabled=True))
-    maps = [
-        config_map for config_map in found if config_map["metadata"]["labels"].get("grafana_dashboard") == "1"
-    ]
-    rendered = {name: text for config_map in maps for name, text in config_map["data"].items()}
-    assert rendered == {path.name: path.read_text() for path in (DEPLOY / "grafana").glob("**/*.json")}
-    for text in rendered.values():
-        assert json.loads(text)["uid"]
 
 
 @pytest.mark.parametrize("missing", ["prometheusRule", "dashboards"])

@@ -12,12 +12,6 @@ def page_pod(rendered: Any) -> Any:
     return find(rendered, "Deployment", "-page")["spec"]["template"]
 
 
-def test_without_the_value_there_is_no_page() -> None:
-    assert not [
-        manifest for manifest in of_profile("daemonset") if manifest["metadata"]["name"].endswith("-page")
-    ]
-
-
 def test_the_page_asks_for_the_token_of_the_secret_and_only_reads() -> None:
     pod = page_pod(of_profile("page"))
     (container,) = containers(pod)
@@ -60,13 +54,6 @@ def test_only_the_named_peers_reach_a_page_that_trusts_a_header() -> None:
         rendered = objects(changed(values, networkPolicy__monitoringFrom=scrapers))
         (rule,) = find(rendered, "NetworkPolicy", "-page")["spec"]["ingress"]
         assert rule == {"ports": [{"protocol": "TCP", "port": "page"}], "from": proxy + scrapers}
-
-
-def test_without_peers_the_token_alone_protects_the_page() -> None:
-    (rule,) = find(objects(changed(profile("page"), page__from=[])), "NetworkPolicy", "-page")["spec"][
-        "ingress"
-    ]
-    assert "from" not in rule
 
 
 def test_the_page_is_scraped_through_its_service_under_its_own_job() -> None:

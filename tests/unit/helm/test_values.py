@@ -1,7 +1,5 @@
 """Wrong values are refused before anything is installed, by a message that names them."""
 
-import shutil
-from pathlib import Path
 from typing import Any
 
 import helm_python
@@ -10,14 +8,12 @@ import yaml
 
 from tests.charts import (
     CHART,
-    PROFILES,
     changed,
     containers,
     data,
     find,
     objects,
     pods,
-    profile,
     quick,
     render,
 )
@@ -105,23 +101,6 @@ def test_a_wrong_value_is_refused_by_name(name: str, values: dict[str, Any], sai
         render(changed(quick(name), **values))
     for words in said:
         assert words in refused.value.detail
-
-
-def test_the_readme_links_to_every_example() -> None:
-    text = (CHART / "README.md").read_text()
-    assert [name for name in PROFILES if f"ci/{name}-values.yaml" not in text] == []
-
-
-def test_a_packed_chart_renders_the_same(tmp_path: Path) -> None:
-    """`.helmignore` leaves out examples alone."""
-    shutil.copytree(CHART, tmp_path / "dump-ingest")
-    packed = helm_python.package(tmp_path / "dump-ingest", destination=tmp_path)
-    values = profile("standalone")
-    with helm_python.Chart.load(packed) as chart:
-        rendered = chart.render(values, name="run1", namespace="train")
-        names = {file["name"] for file in chart.files}
-    assert {path.partition("/templates/")[2]: text for path, text in rendered.items()} == render(values)
-    assert not any(name.startswith("ci/") for name in names)
 
 
 def test_nothing_is_left_out_by_what_the_cluster_offers() -> None:
@@ -264,17 +243,6 @@ def test_rules_are_rendered_for_those_who_evaluate_them() -> None:
         if "DUMP_INGEST_RULES" in {variable["name"] for variable in container["env"]}
     }
     assert with_rules == {"watcher", "consolidator"}
-
-
-def test_notes_say_what_to_do_next() -> None:
-    notes = {name: render(profile(name))["NOTES.txt"] for name in ("daemonset", "sidecar", "tls-off")}
-    assert "pod-security.kubernetes.io/enforce=privileged" in notes["daemonset"]
-    assert "helm test run1 --namespace train" in notes["daemonset"]
-    assert "exec deploy/run1-dump-ingest-consolidator -- dump-ingest origin" in notes["daemonset"]
-    assert "exec ds/run1-dump-ingest-watcher -c watcher -- dump-ingest doctor /dumps" in notes["daemonset"]
-    assert "get configmap run1-dump-ingest-sidecar" in notes["sidecar"]
-    assert "user 0" in notes["sidecar"]
-    assert "WARNING: dask.tls.enabled is false" in notes["tls-off"]
 
 
 @pytest.mark.parametrize(

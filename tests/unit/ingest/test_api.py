@@ -96,17 +96,6 @@ def test_both_list_the_same_names() -> None:
     assert all(hasattr(ingest, name) for name in ingest.__all__)
 
 
-def test_everything_is_imported_by_a_star() -> None:
-    names = run("from ingest import *; print(sorted(name for name in globals() if name[:2] != '__'))")
-    assert names == str(sorted(api.__all__))
-
-
-def test_unknown_names_are_attribute_errors() -> None:
-    with pytest.raises(AttributeError, match="module 'ingest' has no attribute 'opened'"):
-        _ = ingest.opened  # type: ignore[attr-defined]
-    assert not hasattr(ingest, "_private")
-
-
 def test_opening_a_store_imports_nothing_heavy(nan_log: Path) -> None:
     code = (
         "import sys, ingest\n"

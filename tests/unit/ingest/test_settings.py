@@ -64,13 +64,6 @@ def test_a_rank_map_is_written_alike_everywhere(
     assert load().settings.rank_map == {0: 8, 1: 9}
 
 
-def test_worker_resources_are_written_as_the_flag_of_dask() -> None:
-    assert load(worker_resources="host-n17=1, gpu=0.5").settings.worker_resources == {
-        "host-n17": 1.0,
-        "gpu": 0.5,
-    }
-
-
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
@@ -104,23 +97,6 @@ def test_wrong_values_are_refused_by_the_name_of_the_setting(name: str, value: A
     assert "config schema" in error.value.hint
 
 
-def test_all_mistakes_are_named_at_once(tmp_path: Path) -> None:
-    config = tmp_path / "settings.yaml"
-    config.write_text("order: random\nqueue: kafka\nquiet: 5\n")
-    with pytest.raises(UsageError) as error:
-        load(config)
-    first, second, third = error.value.message.split("; ")
-    assert first.startswith(f"order ({config}): ")
-    assert second == f"queue ({config}): is not a setting"
-    assert third == f"quiet ({config}): is not a setting (did you mean quiet_s?)"
-
-
-@pytest.mark.parametrize("name", ["store", "scheduler", "host", "rules", "webhook", "metrics"])
-def test_an_empty_text_names_nothing(name: str) -> None:
-    """`--store "$UNSET"` is not a directory."""
-    assert getattr(load(None, **{name: ""}).settings, name) is None
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [(b"store: [\n", "not valid YAML"), (b"\xff\xfe\xfd", "is not UTF-8 text"), (b"- a\n", "settings")],
@@ -130,12 +106,6 @@ def test_a_file_that_is_not_one_of_settings_is_refused(content: bytes, message: 
     config.write_bytes(content)
     with pytest.raises(UsageError, match=message):
         load(config)
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="No such file") as error:
-        load(tmp_path / "none.yaml")
-    assert "--config" in error.value.hint
 
 
 def test_a_variable_that_must_be_json_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,15 +46,6 @@ def test_a_process_that_serves_metrics_must_get_on_with_its_work(
     assert problem_of(["dump-ingest", *command, "--metrics", server.address])[:7] == problem
 
 
-def test_a_look_may_take_longer_than_any_limit(server: Answers) -> None:
-    """Half an hour is normal for a very large dump; the heart beats meanwhile."""
-    server.body = (
-        f"dump_ingest_watcher_last_look_timestamp_seconds {time.time() - 3600}\n"
-        f"{HEARTBEAT} {time.time() - 20}\n"
-    )
-    assert problem_of(["/usr/bin/dump-ingest", "watch", "/dump", f"--metrics={server.address}"]) == ""
-
-
 def test_addresses_come_from_the_settings_too(server: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DUMP_INGEST_METRICS", f"0.0.0.0:{server.port}")
     server.body = f"{HEARTBEAT} 1.0\n"

@@ -15,12 +15,3 @@ def test_each_query_of_a_panel_has_a_letter_and_each_panel_a_number() -> None:
     for panel in panels:
         letters = [target["refId"] for target in panel.get("targets", [])]
         assert letters == sorted(set(letters))
-
-
-def test_rows_begin_at_the_left_and_below_all_panels_above() -> None:
-    bottom = 0
-    for panel in dashboard()["panels"]:
-        place = panel["gridPos"]
-        if panel["type"] == "row":
-            assert (place["x"], place["y"]) == (0, bottom)
-        bottom = max(bottom, place["y"] + place["h"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -63,6 +64,12 @@ def test_help_of_a_command_explains_every_option(name: str, answer: Answer) -> N
             assert parameter.help, (single.name, parameter.name)
             assert parameter.help[0].isupper() or parameter.help.startswith("input"), parameter.help
             assert parameter.help.endswith((".", "...", "0: all.")), parameter.help
+
+
+@pytest.mark.parametrize("words", [[], *([name] for name in NAMES), ["rules", "test"], ["config", "show"]])
+def test_help_has_no_types_of_python(words: list[str], answer: Answer) -> None:
+    shown = answer(*words, "--help").stdout
+    assert not re.search(r"<(bool|int|float|list)", shown), shown
 
 
 def test_an_unknown_command_is_refused_and_a_similar_one_suggested(answer: Answer) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ingest.cli import find, printing
 from tests.cli import Answer
 
 LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
@@ -45,6 +46,18 @@ def test_tensors_are_sorted_and_columns_chosen(nan_store: Path, answer: Answer) 
     assert list(rows[0]) == ["step", "name", "nan_count"]
     counts = [row["nan_count"] for row in rows]
     assert counts == sorted(counts, reverse=True)
+
+
+def test_only_a_terminal_gets_a_part_unasked(
+    nan_store: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(find, "_MAX_TENSORS", 5)
+    assert len(answer("find", nan_store, "--name", "Log.*").stdout.splitlines()) == 1 + 12
+    monkeypatch.setattr(printing, "is_terminal", lambda: True)
+    cut = answer("find", nan_store, "--name", "Log.*")
+    assert len(cut.stdout.splitlines()) == 1 + 5
+    assert cut.stderr == "12 tensors, the first 5 shown (--limit 0: all)\n"
+    assert len(answer("find", nan_store, "--name", "Log.*", "--json").json) == 12
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,20 @@ def test_problems_are_named_with_the_command_that_lists_them(
         assert line in messages
 
 
+def test_what_rules_found_is_counted_by_severity(
+    commits: list[CommitSummary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = replace(
+        commits[2],
+        findings={"large": 1, "nan": 3},
+        severities={"large": "info", "nan": "critical"},
+        failed_rules={"broken": "no such column"},
+    )
+    _, messages = printed(Report(commits=[summary]), capsys)
+    assert "findings of rules: 3 critical, 1 info; by cause: dump-ingest anomalies " in messages
+    assert "problem: the rule broken could not be evaluated: no such column\n" in messages
+
+
 def test_the_exit_code_says_how_much_was_done(commits: list[CommitSummary]) -> None:
     failure = {StepKey(0, 1): DumpIngestError("x")}
     partial = [replace(commits[2], status="partial")]

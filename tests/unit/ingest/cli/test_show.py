@@ -92,6 +92,13 @@ def test_neighbours_are_printed(shown: Show, nan_store: Path) -> None:
     assert "\nwritten_by       Add." in text
 
 
+def test_places_of_nan_and_percentiles_are_printed(shown: Show, nan_store: Path) -> None:
+    text, _ = shown(nan_store, "Log.*.output.0", rank=1, step=2)
+    assert "\nnot finite       2 of 24: [2, 1] NaN, [4, 3] NaN\n" in text
+    assert "\n  axis 1         2 of 4 positions: 1 (1), 3 (1)\n" in text
+    assert "50%=-0.663061" in text
+
+
 def test_json_has_neighbours_anatomy_and_values(shown: Show, nan_store: Path) -> None:
     row = strict_json(shown(nan_store, "Log.*.output.0", rank=1, step=2, json=True)[0])
     assert [consumer["by"] for consumer in row["consumers"]] == ["content and graph"]

@@ -30,6 +30,23 @@ def test_the_trend_of_the_loss_needs_no_name(nan_store: Path, answer: Answer) ->
     assert "'gradeint' is not a role" in answer("trend", nan_store, "--role", "gradeint", code=2).stderr
 
 
+def test_roles_are_columns(nan_store: Path, answer: Answer, tmp_path: Path) -> None:
+    condition = ("--where", "role == 'loss' and nan_count > 0")
+    words = ("find", nan_store, *condition, "--columns", "rank,step,role", "--json")
+    assert json.loads(answer(*words).stdout) == [
+        {"rank": 1, "step": 2, "role": "loss"},
+        {"rank": 1, "step": 3, "role": "loss"},
+    ]
+    exported = json.loads(
+        answer(
+            "export", nan_store, tmp_path / "out", "--role", "loss", "--rank", 1, "--step", 2, "--json"
+        ).stdout
+    )
+    assert [Path(file["path"]).name.startswith("Neg.") for file in exported] == [True]
+    heat = json.loads(answer("heatmap", nan_store, "--role", "loss", "--stat", "nan", "--json").stdout)
+    assert {row["tensors"] for row in heat} == {1}
+
+
 def test_a_comparison_may_be_limited(nan_store: Path, answer: Answer) -> None:
     words = ("compare", f"{nan_store}@0,1", f"{nan_store}@1,1", "--role", "loss", "--all", "--json")
     compared = json.loads(answer(*words, code=5).stdout)

@@ -43,13 +43,6 @@ def test_a_replaced_commit_is_announced_until_it_was_read(objects: ObjectStore) 
     assert read_announcements(objects) == {}
 
 
-def test_an_announcement_of_a_commit_that_was_not_read_yet_stays(objects: ObjectStore) -> None:
-    put(objects, 3, 12)
-    objects.put(f"{CHANGED}/3.12.{'f' * 32}", b"")
-    clear(objects)
-    assert read_announcements(objects) == {KEY: ["f" * 32]}
-
-
 def test_a_removal_stands_until_it_has_happened(objects: ObjectStore) -> None:
     put(objects, 3, 12)
     objects.put(f"{CHANGED}/3.12.{REMOVED}", b"")

@@ -8,7 +8,6 @@ import pytest
 import xarray as xr
 import zarr
 
-from ingest.consolidating import consolidator
 from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
 from ingest.reader.cubes.consolidated import ConsolidatedCubes, open_cubes
 from ingest.reader.cubes.cube_columns import aggregated_steps
@@ -79,17 +78,6 @@ def test_zarr_and_xarray_open_them(objects: ObjectStore) -> None:
     cubes = xr.open_zarr(root)
     assert cubes["max"].sizes == {"step": 4, "rank": 1, "tensor": 6}
     assert not any(str(name).startswith("by_tensor") for name in cubes)
-
-
-def test_one_round_of_many_cuts_few_blocks(objects: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consolidator, "_CUT_AT_ONCE", 2)
-    for step in range(10):
-        put(objects, 0, step)
-    with Consolidator(objects) as following:
-        assert following.once(limit=1).appended == tuple(range(10))
-        assert opened(objects).state.uncut == (2,)
-        assert not following.once(limit=1)
-    assert_is_what_is_committed(objects)
 
 
 def test_a_damaged_cube_is_named_and_its_block_is_read_step_by_step(objects: ObjectStore) -> None:

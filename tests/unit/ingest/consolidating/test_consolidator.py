@@ -11,7 +11,6 @@ import pytest
 import xarray as xr
 import zarr
 
-import ingest
 from ingest.consolidating import consolidator
 from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
 from ingest.dispatch.runners import in_threads
@@ -20,7 +19,7 @@ from ingest.reader.cubes.consolidated import open_cubes
 from tests.cube_stores import NAMES, Killed, Unpublished, assert_is_what_is_committed, once, put
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
-from workers.errors import StoreUnavailable, UsageError
+from workers.errors import StoreUnavailable
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.announcements import CHANGED
@@ -105,16 +104,6 @@ def test_an_announcement_that_is_lost_is_made_up_for_by_a_check(objects: ObjectS
     assert_is_what_is_committed(objects)
 
 
-@pytest.mark.usefixtures("small_grid")
-def test_a_step_that_is_gone_leaves_nothing(objects: ObjectStore) -> None:
-    for rank in range(3):
-        put(objects, rank, 1)
-    once(objects)
-    objects.delete("rank_2/step_1/zarr.json")
-    assert once(objects, check=True) == StepsConsolidated(rewritten=(1,))
-    assert_is_what_is_committed(objects)
-
-
 def test_a_damaged_step_is_named_and_the_rest_is_taken_in(objects: ObjectStore) -> None:
     put(objects, 0, 1)
     put(objects, 1, 1)
@@ -166,14 +155,6 @@ def test_a_step_waits_for_all_ranks_but_not_for_ever(objects: ObjectStore) -> No
     put(objects, 1, 2)
     assert consolidator.once().rewritten == (2,)
     assert_is_what_is_committed(objects)
-
-
-def test_without_a_store_or_a_view_it_says_so(tmp_path: Path, objects: ObjectStore) -> None:
-    with pytest.raises(UsageError, match="no dump-ingest store"):
-        ingest.consolidate(tmp_path / "nothing")
-    with pytest.raises(UsageError, match="no consolidated view"):
-        ingest.open_store(objects.address.url).consolidated()
-    assert once(objects) == StepsConsolidated()
 
 
 def test_a_store_that_refuses_leaves_the_view_as_it_was(

@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 
 import ingest
-from bench.steps import commit_tables, make_tables
 from ingest.reader.cubes.consolidated import open_cubes
 from tests.cube_stores import NAMES, Killed, Unpublished, assert_is_what_is_committed, once, put
-from workers.model import StepKey
 from workers.store.consolidated import cubes
 from workers.store.objects import ObjectStore
 
@@ -68,21 +66,6 @@ def test_tensors_of_a_writer_that_was_killed_are_not_taken_for_those_of_the_next
     objects.delete("rank_0/step_2/zarr.json")
     put(objects, 0, 2, [*NAMES, "another"])
     assert once(objects).appended == (2,)
-    assert_is_what_is_committed(objects)
-
-
-def test_tensors_of_one_name_in_several_graphs_have_names_of_their_own(objects: ObjectStore) -> None:
-    key = StepKey(0, 1)
-    made = make_tables(key, ["op", "op", "op", "op"])
-    made.labels[1, 2] = "1"
-    made.labels[2, 2] = "1"
-    made.labels[2, 1] = "Net"
-    commit_tables(objects, key, made)
-    once(objects)
-    cubes = ingest.open_store(objects.address.url).consolidated()
-    names = cubes.tensors
-    assert len(set(names)) == 4
-    assert names[0] == "MatMul.op.output.0"
     assert_is_what_is_committed(objects)
 
 

@@ -1,7 +1,5 @@
 """One process at a time may write, and whoever is refused hears who does."""
 
-import json
-import os
 import socket
 import subprocess
 from collections.abc import Callable
@@ -140,12 +138,3 @@ def test_what_is_not_a_lease_protects_nobody(objects: ObjectStore, data: bytes) 
     lease.keep()
     lease.release()
     assert objects.get("consolidated/lease") is None
-
-
-def test_the_stored_lease_says_who_holds_it_and_since_when(objects: ObjectStore) -> None:
-    lease = Lease(objects, "consolidated/lease", "the view", wall_clock=lambda: 1000.5)
-    lease.acquire()
-    stored = json.loads(objects.get("consolidated/lease") or b"")
-    assert stored == {"owner": lease.owner, "renewed_at": 1000.5}
-    host, pid, _ = stored["owner"].split(":")
-    assert (host, int(pid)) == (socket.gethostname(), os.getpid())

@@ -61,19 +61,6 @@ def counted(objects: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Listings:
     return Listings(objects)
 
 
-def test_without_cubes_every_committed_step_is_new(objects: ObjectStore) -> None:
-    put(objects, 0, 1)
-    put(objects, 0, 2)
-    put(objects, 5, 2)
-    listed = list_all(objects).compare(None)
-    assert {rank: steps.tolist() for rank, steps in listed.by_rank.items()} == {0: [1, 2], 5: [2]}
-    assert listed.new == listed.keys == {StepKey(0, 1), StepKey(0, 2), StepKey(5, 2)}
-    assert listed.gone == set()
-    assert StepKey(5, 2) in listed
-    assert StepKey(5, 1) not in listed
-    assert StepKey(6, 1) not in listed
-
-
 def test_steps_that_came_and_steps_that_went_are_told_from_those_that_are_held(objects: ObjectStore) -> None:
     put(objects, 0, 2)
     put(objects, 1, 1)
@@ -137,17 +124,6 @@ def test_a_step_of_one_rank_alone_is_seen_when_it_is_the_turn_of_the_rank(counte
     assert seen[-1]
 
 
-def test_ranks_that_are_named_or_new_are_listed_and_ranks_that_are_gone_forgotten(counted: Listings) -> None:
-    listed = list_all(counted)
-    shutil.rmtree(Path(counted.address.url) / "rank_5")
-    put(counted, 40, 1)
-    counted.taken()
-    steps = list_due(listed, named=[8, 77])
-    assert counted.taken() == {0, 1, 2, 8, 40}
-    assert 5 not in steps.by_rank
-    assert 40 in steps.by_rank
-
-
 def test_what_a_failed_round_saw_of_a_new_step_is_not_forgotten(counted: Listings) -> None:
     with Consolidator(counted) as consolidator:
         consolidator.once(listed_in_turn=True)
@@ -174,12 +150,3 @@ def test_rounds_in_turn_take_in_what_comes_late_is_replaced_or_goes(counted: Lis
         rounds = [consolidator.once(listed_in_turn=True).rewritten for _ in range(4)]
         assert (1,) in rounds
     assert not once(counted)
-
-
-def test_the_lease_is_looked_after_between_listings(
-    counted: Listings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(listing, "_LISTINGS_OF_A_BATCH", 2)
-    kept = []
-    CommitListing(counted).list_all(keep=lambda: kept.append(len(counted.ranks)))
-    assert kept == [0, 2, 4, 6, 8, 10]

@@ -72,22 +72,6 @@ def test_conditions_are_asked_of_the_view(objects: ObjectStore) -> None:
         cubes.find("dtype == 'float32'")
 
 
-def test_partial_steps_are_left_out_of_conditions_and_named(objects: ObjectStore) -> None:
-    for rank in range(2):
-        key = StepKey(rank, 1)
-        status = "partial" if rank else "complete"
-        commit_tables(objects, key, make_tables(key, NAMES, [0], 0), status=status)
-    once(objects)
-    cubes = ingest.open_store(objects.address.url).consolidated()
-    found = cubes.find("nan_count > 0")
-    assert found["rank"].tolist() == [0]
-    assert found.attrs["left_out"] == ["rank 1 step 1: partial"]
-    assert cubes.find("nan_count > 0", include_partial=True)["rank"].tolist() == [0, 1]
-    with pytest.raises(UsageError, match="no step 7") as raised:
-        cubes.find("nan_count > 0", step=[7])
-    assert "steps 1" in raised.value.hint
-
-
 def test_what_is_not_known_is_nan_in_conditions(objects: ObjectStore) -> None:
     """As in `DumpStore.tensors`: statistics alone may tell the maximum and not how many NaN there are."""
     key = StepKey(0, 1)

@@ -50,17 +50,6 @@ def state(
     )
 
 
-def test_new_steps_are_appended_and_those_that_are_held_are_left_alone() -> None:
-    commits = dict.fromkeys(keys((0, 1), (1, 1), (0, 2), (1, 2)), "a")
-    plan = plan_round(state(commits), commits)
-    assert (plan.append, plan.rewrite) == ({1: {0, 1}, 2: {0, 1}}, {})
-    later = plan_round(state(commits, dict(list(commits.items())[:2])), commits)
-    assert (later.append, later.rewrite) == ({2: {0, 1}}, {})
-    done = plan_round(state(commits, commits), commits)
-    assert not done
-    assert not done.fresh
-
-
 def test_a_late_rank_and_a_new_generation_rewrite_a_step_with_all_its_ranks() -> None:
     held = dict.fromkeys(keys((0, 1), (1, 1), (0, 2)), "a")
     late = held | {StepKey(1, 2): "a"}
@@ -69,12 +58,6 @@ def test_a_late_rank_and_a_new_generation_rewrite_a_step_with_all_its_ranks() ->
     plan = plan_round(state(again, held), again)
     assert plan.rewrite == {1: {0, 1}}
     assert plan.fresh == {StepKey(1, 1)}
-
-
-def test_a_step_that_is_gone_is_rewritten_without_it() -> None:
-    held = dict.fromkeys(keys((0, 1), (1, 1), (0, 2)), "a")
-    left = dict.fromkeys(keys((0, 1)), "a")
-    assert plan_round(state(left, held), left).rewrite == {1: {0}, 2: set()}
 
 
 def test_a_commit_that_vanished_while_it_was_read_is_gone_and_a_damaged_one_is_not() -> None:

@@ -60,13 +60,6 @@ def test_what_is_no_threshold_is_refused_with_its_name(text: str) -> None:
         load(pressure_free=text)
 
 
-def test_inodes_count_too_where_a_share_is_asked_for() -> None:
-    full_of_files = space(900, free_inodes=5, inodes=100)
-    assert Threshold(share=0.1).freedom(full_of_files) == 0.5
-    assert Threshold(nbytes=100).freedom(full_of_files) == 9
-    assert NEVER.freedom(space(0)) == float("inf")
-
-
 def test_pressure_ends_later_than_it_began() -> None:
     pressure = Pressure("newest", Threshold(share=0.1))
     found = [pressure.judge(space(free)).under_pressure for free in (100, 99, 101, 124, 125, 101)]
@@ -277,16 +270,6 @@ def test_a_step_that_changes_under_pressure_is_taken_as_it_is_now(bench: Bench) 
     assert [summary.key.step for summary in bench.ingest()] == [2]
     assert len(open_store(bench.store).tensors(step=2)) == 2
     assert not bench.steps()[2]
-
-
-@pytest.mark.parametrize(("policy", "first"), [("keep", 0), ("newest", 2)])
-def test_the_newest_come_first_under_pressure_only(bench: Bench, policy: str, first: int) -> None:
-    bench.restart(ALWAYS, policy)
-    steps = [summary.key.step for summary in bench.ingest() if summary.key.step is not None]
-    assert steps[0] == first
-    assert all(bench.steps().values())
-    bench.restart(NEVER, policy)
-    assert bench.service.current_policy.order == "oldest"
 
 
 # -- a store that is slow

@@ -28,20 +28,6 @@ def test_what_others_can_reach_is_open(address: str) -> None:
     assert is_open(address)
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "tls://10.0.0.7:8786",
-        "tcp://127.0.0.1:8786",
-        "tcp://[::1]:8786",
-        "tcp://localhost:8786",
-        "inproc://1/2/3",
-    ],
-)
-def test_encryption_and_loopback_are_not(address: str) -> None:
-    assert not is_open(address)
-
-
 @pytest.mark.dask
 def test_a_command_warns_of_a_scheduler_that_others_can_reach(dumps: DumpLibrary, tmp_path: Path) -> None:
     """Whoever reaches it can run code: that is said, once, even though everything works."""

@@ -7,7 +7,7 @@ from distributed import Future, KilledWorker
 from distributed.client import FutureCancelledError
 from distributed.scheduler import NoValidWorkerError, WorkerState
 
-from ingest.dispatch.clients import NO_WORKER_HINT, result_of, shares_of
+from ingest.dispatch.clients import NO_WORKER_HINT, result_of
 from tests.fake_client import FakeFuture
 from workers.errors import ClusterError, DumpIngestError, StoreUnavailable, WorkerDied
 
@@ -19,10 +19,6 @@ def answer(error: BaseException | None = None, value: object = None) -> Any:
     else:
         future.fail(error)
     return result_of(cast("Future[Any]", future), "rank 3 step 40")
-
-
-def test_a_result_is_passed_on() -> None:
-    assert answer(value=7) == 7
 
 
 @pytest.mark.parametrize(
@@ -58,9 +54,3 @@ def test_a_task_that_the_scheduler_lost_may_be_tried_again() -> None:
     future = FakeFuture("key", int, ())
     future.lose()
     assert isinstance(result_of(cast("Future[Any]", future), "rank 0 step 1"), ClusterError)
-
-
-def test_a_task_asks_for_a_small_share_of_what_a_worker_offers() -> None:
-    """It is a label: many tasks of one host run at once."""
-    assert shares_of({"host-a": 1.0}) == {"host-a": 0.001}
-    assert shares_of({}) is None

@@ -1,12 +1,10 @@
 """A scheduler that hangs accepts connections and never answers."""
 
-import asyncio
 import socket
 import time
 from contextlib import closing
 
 import pytest
-from distributed import LocalCluster
 
 from ingest.dispatch.cluster import require_answer
 from workers.errors import ClusterError
@@ -31,15 +29,3 @@ def test_nobody_there_is_an_error_after_the_time_that_was_given() -> None:
         require_answer(address, 0.2)
     with pytest.raises(ValueError, match="nowhere"):
         require_answer("tcp://nowhere", 0.2)
-
-
-def test_a_scheduler_answers_also_to_who_runs_an_event_loop() -> None:
-    async def ask(address: str) -> None:
-        await asyncio.sleep(0)
-        require_answer(address, 30)
-
-    with LocalCluster(
-        n_workers=0, dashboard_address="127.0.0.1:0", processes=False, protocol="tcp"
-    ) as cluster:
-        require_answer(cluster.scheduler_address, 30)
-        asyncio.run(ask(cluster.scheduler_address))

@@ -47,8 +47,3 @@ def test_both_ends_must_show_the_certificate_of_the_run() -> None:
         (trusted,) = context.get_ca_certs()
         assert trusted["notBefore"] == "Jan  1 00:00:00 1970 GMT"
         assert trusted["notAfter"] == "Dec 31 23:59:59 9999 GMT"
-
-
-def test_each_run_has_a_key_of_its_own() -> None:
-    first, second = (run_security().get_tls_config_for_role("client") for _ in range(2))
-    assert first["key"] != second["key"]

@@ -44,14 +44,6 @@ def test_what_does_not_start_is_an_error_of_the_cluster() -> None:
     assert len(error.value.message) <= 500
 
 
-def test_an_interruption_stays_one() -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        start_dask_workers(interrupt)
-
-
 @dataclass
 class Nanny:
     """Has the attributes of a nanny of Dask that matter here."""

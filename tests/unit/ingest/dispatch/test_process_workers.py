@@ -45,12 +45,3 @@ def test_the_same_client_is_given_until_the_processes_end() -> None:
         wait_until(lambda: own.status == "closed")
         with pytest.raises(ClusterError, match="ended before they were ready"):
             workers.connect()
-
-
-def test_a_process_that_the_system_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> Any:
-        raise BlockingIOError("no more processes")
-
-    monkeypatch.setattr("ingest.dispatch.processes.start_process", refuse)
-    with pytest.raises(ClusterError, match="cannot start workers: no more processes"):
-        ProcessWorkers(2)

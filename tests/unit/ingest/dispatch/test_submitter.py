@@ -1,16 +1,13 @@
 """The submitter against a client whose tasks finish when the test says so."""
 
-import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 import pytest
-from distributed import Client, Future, KilledWorker
+from distributed import Client, KilledWorker
 from distributed.scheduler import WorkerState
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ingest.dispatch.outcomes import (
     JobConverted,
@@ -171,20 +168,6 @@ def test_what_waits_for_the_store_is_tried_at_once_when_it_is_back(plan: StepPla
     assert kinds(bench.finish())[-1] is StepCommitted
 
 
-def test_step_is_given_up_after_the_last_attempt(plan: StepPlan) -> None:
-    bench = Bench(attempts=3)
-    bench.submitter.offer(plan)
-    outcomes: list[Outcome] = []
-    while bench.submitter.busy:
-        bench.poll()
-        bench.client.futures[-1].fail(ValueError("odd"))
-        outcomes += bench.poll()
-        bench.now += 5
-    assert kinds(outcomes) == [TaskRetried, TaskRetried, StepFailed]
-    assert [outcome.pause_s for outcome in outcomes if isinstance(outcome, TaskRetried)] == [1, 2]
-    assert all(future.status == "cancelled" for future in bench.client.futures[: len(plan.jobs) - 1])
-
-
 @pytest.mark.parametrize("error", [AccessDenied, StoreDenied, StoreFormatError])
 def test_error_that_time_does_not_heal_is_final(error: type[DumpIngestError], plan: StepPlan) -> None:
     bench = Bench()
@@ -324,19 +307,6 @@ def test_small_steps_share_a_task_that_commits_them(small_plans: list[StepPlan])
     assert bench.submitter._inflight_nbytes == 0
 
 
-@pytest.mark.parametrize("what", ["bytes", "rows"])
-def test_large_steps_do_not_share_a_task(
-    what: str, small_plans: list[StepPlan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They keep one worker busy for long enough; others should have something to do as well."""
-    if what == "rows":
-        monkeypatch.setattr("ingest.dispatch.submitter._SHARED_ROWS", 2)
-    else:
-        monkeypatch.setattr("ingest.dispatch.submitter._SHARED_NBYTES", 2 * small_plans[0].jobs[0].nbytes)
-    bench = offered(Bench(), small_plans)
-    assert [len(future.jobs) for future in bench.client.pending] == [2] * 10
-
-
 def test_step_that_fails_fails_alone(small_plans: list[StepPlan], monkeypatch: pytest.MonkeyPatch) -> None:
     """And it is tried again alone: it may have been the one that brought the worker down."""
     errors = {
@@ -369,25 +339,6 @@ def test_step_that_fails_fails_alone(small_plans: list[StepPlan], monkeypatch: p
     assert kinds(bench.finish()) == [JobConverted, StepCommitted] * 2
 
 
-def test_steps_that_waited_for_the_store_share_a_task_again(
-    small_plans: list[StepPlan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else a backlog would take longer than usual after the store was away."""
-
-    def refused(_job: ShardJob) -> Receipt:
-        raise StoreUnavailable("away")
-
-    bench = offered(Bench(), small_plans[:10])
-    with monkeypatch.context() as patch:
-        patch.setattr("workers.tasks.run.convert", refused)
-        bench.client.pending[0].run()
-    assert kinds(bench.poll()) == [TaskRetried] * 10
-    bench.submitter.retry_now(StoreUnavailable)
-    bench.poll()
-    (future,) = bench.client.pending
-    assert [job.key.step for job in future.jobs] == list(range(10))
-
-
 def test_steps_of_a_task_that_is_lost_are_tried_again_one_by_one(small_plans: list[StepPlan]) -> None:
     bench = offered(Bench(), small_plans)
     bench.client.pending[0].lose()
@@ -409,18 +360,6 @@ def test_step_that_is_offered_again_is_not_mixed_up_with_what_waited_for_it(plan
     assert kinds(bench.poll()) == [TaskRetried, StepStale]
     bench.submitter.offer(plan)
     assert kinds(bench.finish()) == [JobConverted] * len(plan.jobs) + [StepCommitted]
-
-
-@given(st.integers(1, 100))
-def test_pauses_grow_and_are_bounded(attempt: int) -> None:
-    limits = DispatchLimits(1, first_pause_s=0.5, longest_pause_s=30)
-    assert 0.5 <= limits.pause_s(attempt) <= limits.pause_s(attempt + 1) <= 30
-
-
-def test_fake_has_what_the_real_client_has() -> None:
-    """`FakeClient` is only worth something as long as it looks like Dask."""
-    assert all(hasattr(Future, name) for name in ("add_done_callback", "result", "cancel", "status"))
-    assert all(hasattr(Client, name) for name in ("submit",))
 
 
 def test_steps_of_which_a_worker_died_are_done_apart_until_they_are_committed(
@@ -457,11 +396,6 @@ def test_jobs_of_a_step_of_which_a_worker_died_are_converted_apart(plan: StepPla
     bench.poll()
     names = [future.function.__name__ for future in bench.client.pending]
     assert names.count("run_convert_isolated") == 2
-
-
-def test_poisoned_file_crosses_processes() -> None:
-    error = pickle.loads(pickle.dumps(PoisonedFile("died", path="a.npy")))  # noqa: S301
-    assert (error.message, error.path, error.reason) == ("died", "a.npy", "poison")
 
 
 def _killed() -> KilledWorker:

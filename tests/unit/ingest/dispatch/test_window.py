@@ -2,17 +2,16 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from distributed import Client
-from distributed.client import ClosedClientError, FutureCancelledError
 
 from ingest.dispatch.runners import run_in_order
 from ingest.dispatch.window import TaskWindow
 from tests.fake_client import FakeFuture
 from tests.servers.cluster import DaskCluster
-from workers.errors import ClusterError, DumpIngestError
+from workers.errors import DumpIngestError
 
 
 def task(name: str = "task") -> Any:
@@ -27,13 +26,6 @@ def test_a_window_is_full_by_number_or_by_bytes() -> None:
     assert not window.has_room(41)
     window.add(task(), "b", 10)
     assert not window.has_room(0)
-
-
-def test_a_task_that_is_larger_than_the_window_goes_alone() -> None:
-    window: TaskWindow[str] = TaskWindow(max_tasks=8, max_nbytes=100)
-    assert window.has_room(10**9)
-    window.add(task(), "large", 10**9)
-    assert not window.has_room(1)
 
 
 def test_an_ended_task_is_returned_once_and_makes_room() -> None:
@@ -95,28 +87,6 @@ def test_results_come_in_order_a_bounded_number_ahead() -> None:
     assert next(results) == "0"
     assert len(client.submitted) == 4
     assert list(results) == list("123456789")
-
-
-def test_an_error_of_a_task_is_raised_and_ends_the_others() -> None:
-    client: Any = StandIn()
-    results = run_in_order(client, lambda job: 1 / job, [1, 0, 2, 4], ahead=1)
-    assert next(results) == 1
-    with pytest.raises(ZeroDivisionError):
-        next(results)
-    assert list(results) == []
-
-
-@pytest.mark.parametrize(
-    "lost", [FutureCancelledError("x", "scheduler-connection-lost"), ClosedClientError()], ids=type
-)
-def test_a_lost_scheduler_is_an_error_of_the_cluster(lost: Exception) -> None:
-    """Whoever follows the commits waits for its return; of all other errors, the process ends."""
-
-    def lose(_: int) -> None:
-        raise lost
-
-    with pytest.raises(ClusterError):
-        list(run_in_order(cast("Any", StandIn()), lose, [1], ahead=1))
 
 
 @pytest.mark.dask

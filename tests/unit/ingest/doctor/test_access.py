@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.doctor.access import Barrier, Identity, first_barrier
+from ingest.doctor.access import Barrier, Identity
 from tests.cli import run
 from tests.dumps import DumpLibrary
 
@@ -21,28 +21,11 @@ def barrier(mode: int, *, is_directory: bool = False) -> Barrier:
     return Barrier(Path("/d/f"), kind | mode, TRAINER, 500, is_directory)
 
 
-def test_says_whose_it_is_and_who_asks() -> None:
-    told = barrier(0o400).explain(WATCHER)
-    assert "the file has mode 0400, owner 4321 and group 500" in told
-    assert "this process is uid 10001, groups 10001" in told
-
-
 def test_names_the_uid_to_run_as_in_every_deployment() -> None:
     advice = barrier(0o400).advice(WATCHER, Path("/d"))
     for word in ("User=", "--user 4321", "runAsUser: 4321", "setfacl -R -m u:10001:rX /d"):
         assert word in advice
     assert "group" not in advice
-
-
-def test_names_the_group_where_that_would_do() -> None:
-    assert "supplementalGroups" in barrier(0o440).advice(WATCHER, Path("/d"))
-    assert "SupplementaryGroups" in barrier(0o750, is_directory=True).advice(WATCHER, Path("/d"))
-    assert "group" not in barrier(0o740, is_directory=True).advice(WATCHER, Path("/d"))  # may not be entered
-
-
-def test_owner_that_is_locked_out_is_told_to_change_the_mode() -> None:
-    me = Identity(TRAINER, frozenset({500}))
-    assert barrier(0o040).advice(me, Path("/d")) == "The owner itself is locked out: chmod -R u+rX /d"
 
 
 @given(mode=st.integers(0, 0o777), member=st.booleans(), is_directory=st.booleans())
@@ -52,11 +35,6 @@ def test_mode_is_not_blamed_where_it_admits(mode: int, member: bool, is_director
     admits = bits & (0o5 if is_directory else 0o4) == (0o5 if is_directory else 0o4)
     advice = barrier(mode, is_directory=is_directory).advice(me, Path("/d"))
     assert ("would admit" in advice) is admits
-
-
-def test_what_can_be_read_or_is_not_there_has_no_barrier(tmp_path: Path) -> None:
-    assert first_barrier(tmp_path) is None
-    assert first_barrier(tmp_path / "nowhere" / "at all") is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -25,12 +25,6 @@ def by_name(results: list[Check]) -> dict[str, Check]:
     return {result.check: result for result in results}
 
 
-def test_without_dump_store_and_scheduler_only_the_software_is_checked() -> None:
-    results = run_checks(load(), None)
-    assert [result.check for result in results] == ["software", "identity", "settings"]
-    assert all(result.ok for result in results)
-
-
 def test_a_dump_is_counted_and_the_store_left_as_it_was(made: MadeDump, tmp_path: Path) -> None:
     for rank in (0, 1):
         for step in (3, 4, 5):
@@ -40,16 +34,6 @@ def test_a_dump_is_counted_and_the_store_left_as_it_was(made: MadeDump, tmp_path
     assert "2 ranks, 3 steps" in results["dump"].detail
     assert results["store"].detail == f"{store}: writable, no store there yet"
     assert checker.objects(store) == {}
-
-
-def test_a_variable_that_is_no_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DUMP_INGEST_QUIET", "3")
-    settings = by_name(run_checks(load(), None))["settings"]
-    assert (settings.ok, settings.detail) == (
-        False,
-        "environment variables that are not settings: DUMP_INGEST_QUIET",
-    )
-    assert "config schema" in settings.hint
 
 
 def test_a_dump_that_is_not_there_fails_with_a_hint_and_the_rest_is_checked(tmp_path: Path) -> None:

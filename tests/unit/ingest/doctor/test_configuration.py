@@ -31,10 +31,6 @@ def test_a_real_dump_has_a_good_configuration(dumps: DumpLibrary) -> None:
     assert (check.ok, check.check) == (True, "dump configuration")
 
 
-def test_a_dump_without_one_is_not_judged(tmp_path: Path) -> None:
-    assert check_configuration(tmp_path) == []
-
-
 def test_what_is_wrong_is_said_for_the_version_and_device_of_the_dump(tmp_path: Path) -> None:
     write(tmp_path, saved_data="statistic")
     (check,) = check_configuration(tmp_path)

@@ -32,21 +32,6 @@ def test_files_are_shared_among_jobs_by_size_and_number() -> None:
     assert jobs() == [[]]
 
 
-def test_a_bounded_number_of_tasks_is_in_flight() -> None:
-    client: Any = FakeClient()
-    running = ReadBacks(lambda: client, 10**9)
-    for number in range(20):
-        running.offer(job(number))
-    assert running.poll() == []
-    assert len(client.pending) == 8
-    assert not running.has_room
-    client.pending[0].fail(ValueError("broken"))
-    ((ended, error),) = running.poll()
-    assert ended == job(0)
-    assert "broken" in str(error)
-    assert len(client.pending) == 8
-
-
 def test_jobs_of_a_lost_client_are_submitted_again() -> None:
     clients: list[Any] = [FakeClient()]
     running = ReadBacks(lambda: clients[-1], 10**9)

@@ -171,19 +171,6 @@ def test_what_the_store_does_not_have_or_has_from_elsewhere_stays(
     assert reasons(report)[StepKey(0, 0)] is KeepReason.PARTIAL
 
 
-def test_a_file_that_is_not_understood_stays_and_is_told_once(filled: MadeDump, store: Path) -> None:
-    odd = filled.add(np.zeros(3), "what.npy", step=0)
-    report = Run(filled.root, store).ingest()
-    assert list(odd.parent.iterdir()) == [odd]
-    assert reasons(report)[StepKey(0, 0)] is KeepReason.NOT_UNDERSTOOD
-    again = Run(filled.root, store)
-    report = again.ingest()
-    assert (report.commits, report.deleted) == ([], [])
-    assert [(event.key, event.reason, event.files) for event in again.told(SourceKept)] == [
-        (StepKey(0, 0), KeepReason.NOT_UNDERSTOOD, 1)
-    ]
-
-
 def test_a_late_file_of_a_deleted_step_stays_and_is_told(filled: MadeDump, store: Path) -> None:
     """Though it comes with a table that the writer has written again: the commit has more than they."""
     filled.add(b"Op Type,x\n", "table.csv", step=0)
@@ -245,14 +232,6 @@ def test_an_anomaly_on_a_rank_that_commits_later_counts(filled: MadeDump, store:
         StepKey(1, 1),
     }
     assert len(list(filled.root.glob("rank_*/Net/0/1/*"))) == 7
-
-
-def test_deleted_steps_are_not_missing(filled: MadeDump, store: Path) -> None:
-    settings = filled.root / "rank_0" / ".dump_metadata" / "data_dump.json"
-    settings.parent.mkdir()
-    settings.write_text('{"common_dump_settings": {"iteration": "0-2|9"}}')
-    for _ in range(2):
-        assert Run(filled.root, store).ingest().missing_steps == (9,)
 
 
 def test_a_dump_that_may_not_be_written_is_refused_at_once(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.layouts.cann import kind_and_name, known_id, parse_bin_name
+from ingest.layouts.cann import kind_and_name, parse_bin_name
 
 
 @pytest.mark.parametrize(
@@ -92,11 +92,6 @@ def test_other_names_are_no_names_of_dump_data_files(file_name: str) -> None:
     assert parse_bin_name(file_name) is None
 
 
-def test_threads_of_one_operator_have_names_of_their_own() -> None:
-    names = {parse_bin_name(f"Add.Add_2.0.3.1673383728093446.4.{n}.{n}.0") for n in range(8)}
-    assert len({name.op_name for name in names if name}) == 8
-
-
 @given(st.integers(0, 10**18 - 1), st.integers(0, 10**6), st.integers(0, 10**6))
 def test_numbers_of_a_name_come_back(timestamp: int, task: int, stream: int) -> None:
     name = parse_bin_name(f"Add.Add.{task}.{stream}.{10**15 + timestamp % 10**15}")
@@ -116,7 +111,3 @@ def test_numbers_of_a_name_come_back(timestamp: int, task: int, stream: int) -> 
 def test_kind_of_an_operator_comes_first(first: str, second: str, kind: str, name: str) -> None:
     """For single operators the files have the call first."""
     assert kind_and_name(first, second) == (kind, name)
-
-
-def test_number_that_means_unknown_is_not_an_id() -> None:
-    assert [known_id(number) for number in (0, 7, 65535)] == [0, 7, -1]

@@ -135,35 +135,6 @@ def test_what_a_converter_made_of_a_file_that_is_there_counts_no_second_time() -
     assert describe(dict.fromkeys(npy, "")).named.keys() == set(npy)
 
 
-@pytest.mark.parametrize(
-    "file_name",
-    [
-        "Add.Add_2.4.7.17.output.0.json",
-        "Add.Add_2.4.7.17.output.0.2_3.float32.ND.bin",
-        "Add.Add_2.4.7.17.output.0.pt",
-        "Add.Add_2.4.7.17.l1buffer.0.bin",
-        "convert_failed_file_list.txt",
-        "Add.0.17.npy",
-        "kernel_config_0.json",
-        "mapping.csv",
-        "other.csv",
-        "te_superkernel_2d66_host.o",
-        "x.custom.20240801040000123",
-    ],
-)
-def test_what_else_lies_in_a_place_is_kept_as_a_file(file_name: str) -> None:
-    assert describe({f"d/{file_name}": "1,2\n"}) == Description()
-
-
-def test_kernel_prints_are_no_tensors() -> None:
-    place = Place("20240801040000/0", {"time": "20240801040000", "device": "0"})
-    files = [
-        SourceFile(f"{place.path}/{name}", 9, 0) for name in ("Add.Add_2.4.7.17", "printf/Add.Add_2.4.7.17")
-    ]
-    described = Cann().describe(place, files, lambda _: None)
-    assert described.named.keys() == {f"{place.path}/Add.Add_2.4.7.17"}
-
-
 def test_a_long_name_is_found_in_the_mapping() -> None:
     files = {
         "d/7748076420210162913": "",
@@ -192,12 +163,6 @@ def test_a_number_is_a_name_until_its_row_is_written(mapping: str | None) -> Non
     ]
 
 
-def test_a_row_without_its_line_feed_may_go_on() -> None:
-    described = describe({"d/7": "", "d/8": "", "d/mapping.csv": "8,Add.Add.1.2.3\n7,Add.Add.1.2.172248"})
-    assert [named.settled for named in described.named.values()] == [False, True]
-    assert name_of("d/7", {"d/7": "", "d/mapping.csv": "7,no name\n"}) == TensorName(op_name="7")
-
-
 def test_statistics_of_cann_are_those_of_the_operator_in_the_name_of_the_file() -> None:
     path = "d/aclnnMul_1_L2.aclnnMul.4.7.17.csv"
     described = describe(
@@ -220,17 +185,6 @@ def test_statistics_of_cann_are_those_of_the_operator_in_the_name_of_the_file() 
     assert (reported.source, reported.dtype, reported.shape) == (path, "DT_FLOAT", (2, 3))
     assert (reported.statistics.max, reported.statistics.min, reported.digits) == (1.5, -2.25, 6)
     assert (reported.tensor, reported.checksum) == ("", "")
-
-
-def test_statistics_of_a_numbered_file_have_the_name_in_the_mapping() -> None:
-    table = CANN_HEADER + "Output,1,24,DT_FLOAT,ND,2x3,1.5,-2.25\n"
-    for row in ("12.csv,Add.Add_2.4.7.17.csv\n", "12,Add.Add_2.4.7.17\n"):
-        described = describe({"d/12.csv": table, "d/mapping.csv": row})
-        assert described.reported[0].name.op_name == "Add_2"
-        assert described.unfinished == ""
-    described = describe({"d/12.csv": table})
-    assert described.reported[0].name.op_name == "12"
-    assert described.unfinished == "d/12.csv"
 
 
 def test_statistics_of_mindspore_name_their_operators_themselves() -> None:
@@ -305,13 +259,3 @@ def test_every_file_of_the_samples_has_its_place_and_name(tree: str, dumps: Dump
             op_name = file["op_name"].translate(str.maketrans("./\\ ", "____"))
             assert op_name in (name.op_name.partition(".thread_")[0], name.op_type) or "_L" in name.op_name
     assert [problem for description in found.values() for problem in description.problems] == []
-
-
-def test_the_statistics_of_the_samples_are_reported(dumps: DumpLibrary) -> None:
-    found = described_tree(dumps["cann-bin-synthetic"] / "stats")
-    (reported,) = [d.reported for d in found.values() if d.reported]
-    assert [(r.name.op_name, r.name.io, r.name.slot, r.shape) for r in reported] == [
-        ("Add_2", "input", 0, (2, 3)),
-        ("Add_2", "input", 1, ()),
-        ("Add_2", "output", 0, (4, 50, 50, 16)),
-    ]

@@ -30,34 +30,6 @@ def arguments(*values: Any, **keywords: Any) -> dict[str, Any]:
     return {"type": "tuple", "items": [positional, named]}
 
 
-def test_operators_are_counted_by_module() -> None:
-    module = {"type": "annotate", "call_depth": 1, "header": "nn.Mod", "tag": "Net.fc"}
-    rows = rows_of(
-        call(output_str=" -> t: f32[2]"),
-        module,
-        call(output_str=" -> t: f32[2]"),
-        call(output_str=" -> t: f32[2]"),
-        {**call(output_str=" -> t: f32[2]"), "call_depth": 1},
-    )
-    assert [name.rpartition(".output")[0] for name in rows] == [
-        "op_0_mm",
-        "fc.op_0_mm",
-        "fc.op_1_mm",
-        "op_1_mm",
-    ]
-
-
-def test_long_texts_are_not_kept_for_each_tensor() -> None:
-    """With 200 kB of a path, 500 tensors took 96 MiB."""
-    long = "x" * 50_000
-    module = {"type": "annotate", "call_depth": 1, "header": "nn.Mod", "tag": f"Net.{long}"}
-    trace = f'File "{long}", line 3, in f\n code'
-    rows = rows_of(module, call(f"aten::{long}", args_str="t: f32[2], " * 500, stack_trace=trace))
-    assert len(rows) == 500
-    kept = (len(row.attributes) + len(row.name.op_name) + len(row.name.op_type) for row in rows.values())
-    assert sum(kept) < 5_000 * len(rows)
-
-
 def test_tensors_have_types_shapes_and_hashes() -> None:
     rows = rows_of(
         call(
@@ -125,11 +97,3 @@ INF = math.inf
 def test_other_content_is_refused(content: bytes) -> None:
     with pytest.raises(NotDebugMode):
         list(read_log("x.json", content, ""))
-
-
-def test_odd_entries_are_passed_over() -> None:
-    deep: Any = scalar(1.0)
-    for _ in range(200):
-        deep = {"type": "tuple", "items": [deep]}
-    assert rows_of({"type": "op", "op_name": None, "log": {"type": "dict", "items": 3}}) == {}
-    assert rows_of(call(output_str=3, hash=deep)) == {}

@@ -44,11 +44,6 @@ def test_rank_and_step_of_files(tmp_path: Path) -> None:
     }
 
 
-def test_dump_without_steps_is_step_0(tmp_path: Path) -> None:
-    make(tmp_path, "rank_2/x.npy")
-    assert named(tmp_path, "rank_{rank}/{name}.npy") == {StepKey(2, 0): [("x", "output", 0)]}
-
-
 @pytest.mark.parametrize("text", ["{module}.pt", "rank{rank}/{step:[}/{module}.pt", "a/b"])
 def test_pattern_that_tells_nothing_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--layout"):
@@ -69,21 +64,6 @@ def test_files_that_appear_later_are_listed(tmp_path: Path) -> None:
 TWO = "rank{rank}/step{step}/{module}.npy; {net:reference}/{module}.npy"
 
 
-def test_tree_of_two_shapes_has_two_patterns(tmp_path: Path) -> None:
-    """What the second one covers tells neither rank nor step: it is of rank 0 and step 0."""
-    make(tmp_path, "rank0/step0/fc.npy", "rank1/step7/fc.npy", "reference/golden.npy")
-    assert named(tmp_path, TWO) == {
-        StepKey(0, 0): [("fc", "output", 0), ("golden", "output", 0)],
-        StepKey(1, 7): [("fc", "output", 0)],
-    }
-
-
-def test_pattern_without_rank_and_step_proves_no_dump(tmp_path: Path) -> None:
-    make(tmp_path, "reference/golden.npy")
-    with pytest.raises(UsageError, match="no dump of a known layout"):
-        find_dump(tmp_path, layout=TWO)
-
-
 def test_tensor_files_that_fit_no_pattern_are_reported(tmp_path: Path) -> None:
     """Directories of other files, and what another layout covers, are not."""
     make(tmp_path, "rank0/step0/fc.npy", "odd/more/x.npy", "rank_1/Net/0/3/a.0.0.0.0.output.0.ND.npy")
@@ -97,14 +77,6 @@ def test_tensor_files_that_fit_no_pattern_are_reported(tmp_path: Path) -> None:
 
 def layouts_of(root: Path, layout: str) -> dict[StepKey, str]:
     return {listing.key: listing.layout for listing in find_dump(root, layout=layout).scan({}).listings}
-
-
-def test_naming_of_a_step_tells_its_pattern_and_no_other(tmp_path: Path) -> None:
-    make(tmp_path, "rank0/step1/fc.input.npy", "reference/golden.npy")
-    first, corrected = "rank{rank}/step{step}/{module}.npy", "rank{rank}/step{step}/{module}.{io}.npy"
-    layouts = [first, corrected, f"{first}; {{net}}/3/{{module}}.npy"]
-    namings = [find_dump(tmp_path, layout=layout).scan({}).listings[0].naming for layout in layouts]
-    assert namings == [f"declared\n{first}", f"declared\n{corrected}", f"declared\n{first}"]
 
 
 def test_pattern_comes_before_layouts_whose_directories_have_the_same_names(tmp_path: Path) -> None:
@@ -135,15 +107,6 @@ def test_directories_of_any_name_take_no_dump_of_a_known_system(tmp_path: Path) 
     }
 
 
-def test_first_pattern_that_fits_a_file_counts(tmp_path: Path) -> None:
-    make(tmp_path, "rank0/step1/fc.npy", "rank0/step2/fc.output.npy")
-    patterns = "rank{rank}/step{step}/{module}.{io:output}.npy; rank{rank}/step{step}/{name}.npy"
-    assert named(tmp_path, patterns) == {
-        StepKey(0, 1): [("fc", "output", 0)],
-        StepKey(0, 2): [("fc", "output", 0)],
-    }
-
-
 def test_file_that_fits_no_name_is_named_behind_its_directories(tmp_path: Path) -> None:
     """Otherwise the files of all modules would have one name."""
     make(tmp_path, "a/rank0/step1/fc/out.npy", "a/rank0/step1/fc/x2.npy", "b/rank0/step1/fc/x2.npy")
@@ -151,12 +114,3 @@ def test_file_that_fits_no_name_is_named_behind_its_directories(tmp_path: Path) 
     (listing,) = tree.scan({}).listings
     names = [file.name for file in tree.describe(listing).named.values() if file.name is not None]
     assert [(name.net, name.op_name) for name in names] == [("a", "fc"), ("a", "fc.x2"), ("b", "fc.x2")]
-
-
-def test_file_of_two_layouts_is_listed_once(tmp_path: Path) -> None:
-    """It is of a step by its name, and its directory is one of msProbe by that of the directory."""
-    make(tmp_path, "step1/rank0/fc_time20240101000000.npy")
-    tree = find_dump(tmp_path, layout="step{step}/rank{rank}/{module}_time{time}.npy")
-    (listing,) = tree.scan({}).listings
-    assert [file.path for file in listing.files] == ["step1/rank0/fc_time20240101000000.npy"]
-    assert len(tree.describe(listing).named) == 1

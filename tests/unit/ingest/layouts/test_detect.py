@@ -52,16 +52,6 @@ def test_a_store_is_no_dump(made: MadeDump, tmp_path: Path) -> None:
     assert find_dump(tmp_path).root == tmp_path / "job"
 
 
-def test_what_is_no_dump_is_a_usage_error(tmp_path: Path, made: MadeDump) -> None:
-    for path in (tmp_path / "missing", made.root):
-        with pytest.raises(UsageError):
-            find_dump(path)
-    for name in ("one", "two"):
-        (tmp_path / name / "rank_0").mkdir(parents=True)
-    with pytest.raises(UsageError, match="2 dumps"):
-        find_dump(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("place", "named", "rank", "step"),
     [
@@ -96,14 +86,6 @@ def test_a_part_of_a_dump_is_taken_as_a_part(
     (tmp_path / "dump" / place / "w_output_0_shape_2_Float32_DefaultFormat.bin").write_bytes(b"")
     listings = find_dump(tmp_path / "dump" / named).scan({}).listings
     assert [listing.key for listing in listings if listing.files] == [StepKey(rank, step)]
-
-
-def test_file_is_not_a_dump(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="file is not a directory"):
-        find_dump(tmp_path / "file")
-    with pytest.raises(UsageError, match="gone does not exist"):
-        find_dump(tmp_path / "gone")
 
 
 def test_a_dump_that_begins_beside_checkpoints_is_found(made: MadeDump) -> None:

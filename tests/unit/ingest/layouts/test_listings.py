@@ -10,7 +10,7 @@ import pytest
 
 from ingest.layouts.base import LayoutPlace, Listing, Place
 from ingest.layouts.mindspore import MindSpore
-from ingest.layouts.walk import aged, files_by_place, list_places, merge
+from ingest.layouts.walk import aged, files_by_place, list_places
 from workers.model import StepKey
 
 PLACES = ("rank_0/Net/0/8", "rank_0/Net/1/8")
@@ -35,15 +35,6 @@ def listing_of(
 ) -> Listing:
     located = [LayoutPlace(MindSpore(), Place(path, {})) for path in places]
     return list_places(root, key, located, without=PLACES, rank_from="path", later_begun=False, known=known)
-
-
-def test_files_of_all_places_come_in_order_of_path(root: Path) -> None:
-    listing = listing_of(root, PLACES[::-1])
-    assert [file.path for file in listing.files] == [
-        f"{place}/{name}" for place in PLACES for name in ("a.npy", "sub/b.npy")
-    ]
-    assert (listing.nbytes, listing.layout, listing.problems) == (6, "mindspore", ())
-    assert [located.place.path for located in listing.places] == list(PLACES)
 
 
 def test_directories_that_did_not_change_are_not_listed_again(root: Path) -> None:
@@ -76,11 +67,3 @@ def test_files_of_nested_places_belong_to_the_inner_one(root: Path) -> None:
     by_place = files_by_place(listing)
     assert by_place["rank_0/Net/0"] == []
     assert [file.path for file in by_place[PLACES[0]]] == [f"{PLACES[0]}/a.npy", f"{PLACES[0]}/sub/b.npy"]
-
-
-def test_merged_listings_have_the_files_of_both(root: Path) -> None:
-    first, second = (listing_of(root, [place]) for place in PLACES)
-    merged = merge(second, first)
-    assert merged.files == (*first.files, *second.files)
-    assert merged.places == second.places
-    assert merged.newest_change == max(first.newest_change, second.newest_change)

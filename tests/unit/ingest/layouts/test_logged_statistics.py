@@ -8,12 +8,9 @@ import pytest
 from ingest.layouts.logged_statistics import (
     LoggedTensor,
     Precision,
-    known,
     number_row,
-    parse_shape,
     reported,
     statistics_of,
-    writes_later,
 )
 from workers.dump.model import TensorName
 
@@ -52,16 +49,6 @@ def test_norms_tell_what_is_not_finite(norms: list[float], counts: tuple[float, 
     assert math.isnan(logged.count)
 
 
-def test_norm_of_zero_is_that_of_zeros() -> None:
-    logged = statistics_of({}, [0.0], (3, 2))
-    assert (logged.count, logged.min, logged.max, logged.mean, logged.l2_norm) == (6, 0, 0, 0, 0)
-
-
-def test_nothing_is_concluded_from_nothing() -> None:
-    """Not even a count: it would look as if a NaN had made the rest unknown."""
-    assert all(math.isnan(value) for value in statistics_of({}, [], (3,)).as_row())
-
-
 def test_other_statistics_are_rows_of_their_own() -> None:
     logged = LoggedTensor(NAME, {"max": 2.0, "underflows%": 12.5, "l1_norm": INF}, tensor="x.pt")
     tensor, share, norm = reported("log", logged, Precision(decimals=4))
@@ -76,24 +63,3 @@ def test_other_statistics_are_rows_of_their_own() -> None:
     assert all(math.isnan(value) for value in norm.statistics.as_row())
     assert json.loads(norm.attributes)["value"] == "inf"
     assert number_row("log", NAME, -2.0, Precision()).statistics.l2_norm == 2
-
-
-def test_collectives_return_before_they_have_written() -> None:
-    assert writes_later("aten.all_gather_into_tensor")
-    assert not writes_later("aten.mm")
-    assert known(1.0, None, 2.0) == [1.0, 2.0]
-
-
-@pytest.mark.parametrize(
-    ("text", "shape"),
-    [
-        ("", ()),
-        ("2, 3", (2, 3)),
-        ("2 3", None),
-        ("0, 4611686018427387904, 4", None),
-        (", ".join(["9" * 18] * 64), None),
-        (", ".join(["1"] * 65), None),
-    ],
-)
-def test_shape_that_no_tensor_can_have_is_unknown(text: str, shape: tuple[int, ...] | None) -> None:
-    assert parse_shape(text) == shape

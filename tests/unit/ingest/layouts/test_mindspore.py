@@ -51,28 +51,6 @@ def test_graphs_of_a_rank_and_iteration_make_one_step(made: MadeDump) -> None:
     assert {name.graph for name in names_of(made.root, 3).values() if name} == {"0", "7"}
 
 
-def test_constants_and_what_is_no_tensor_belong_to_no_step(made: MadeDump) -> None:
-    made.add(b"", "Parameter.data-1.0.0.5.output.0.DefaultFormat.npy", step="constants")
-    made.add(b"", tensor_name(), step=1)
-    (made.root / "rank_0" / "graphs").mkdir()
-    (made.root / "rank_0" / "graphs" / "graph.ir").touch()
-    (made.root / "notes.txt").touch()
-    found = listings(made.root)
-    assert [file.path for file in found[StepKey(0, None)].files] == [
-        "notes.txt",
-        "rank_0/Net/0/constants/Parameter.data-1.0.0.5.output.0.DefaultFormat.npy",
-        "rank_0/graphs/graph.ir",
-    ]
-    assert len(found[StepKey(0, 1)].files) == 1
-
-
-def test_unmapped_number_keeps_its_own_name(made: MadeDump) -> None:
-    made.add(b"", "123.npy")
-    name = names_of(made.root)["123.npy"]
-    assert name is not None
-    assert (name.op_type, name.op_name) == ("", "123")
-
-
 def test_mapping_gives_long_names_back(made: MadeDump) -> None:
     original = tensor_name("ReLU.a,b" + "x" * 300, time=5)
     made.add(b"", "123.npy")
@@ -131,14 +109,6 @@ def test_configuration_tells_which_steps_to_expect(
     path.parent.mkdir()
     path.write_text(json.dumps(settings))
     assert find_dump(made.root).scan({}).expected_steps == expected
-
-
-def test_absurd_configuration_is_ignored(made: MadeDump) -> None:
-    made.add(b"")
-    path = made.root / "rank_0" / ".dump_metadata" / "data_dump.json"
-    path.parent.mkdir()
-    path.write_text("[" * 100_000)
-    assert find_dump(made.root).scan({}).expected_steps is None
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,6 @@ def test_the_first_asynchronous_dumps_of_mindspore_are_found(device: str) -> Non
     assert named.name == TensorName("Net_graph_a", "1", "Add", "Add-op1", task=0, stream=1, timestamp=17)
 
 
-@pytest.mark.parametrize(
-    "path", ["3/Net/1/5", "3/Net_graph_x/1/5", "rank_3/Net_graph_0/1/5", "3/Net_graph_0/1"]
-)
-def test_other_directories_are_not(path: str) -> None:
-    assert all(pattern.match_path(path) is None for pattern in MindSporeAsync.patterns)
-
-
 def test_step_of_a_whole_tree_is_the_iteration(tmp_path: Path) -> None:
     """Found among all layouts, with device, net and graph from the path."""
     for iteration in (4, 5):

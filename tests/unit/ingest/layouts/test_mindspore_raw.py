@@ -83,27 +83,6 @@ def test_names_are_understood_from_their_end() -> None:
     assert raw("Default--data_output_0_shape_2_Int_ND.bin")[:2] == ("", "Default/data")
 
 
-def test_a_name_within_a_name_is_part_of_the_operator() -> None:
-    found = raw("Default--x_output_0_shape_3_Int8_ND-op1_output_1_shape_2_Bool_ND.bin")
-    assert found[:2] == ("x_output_0_shape_3_Int8_ND", "Default/x_output_0_shape_3_Int8_ND-op1")
-    assert found[3:6] == (1, "bool", (2,))
-
-
-def test_elements_of_an_unknown_type_are_bytes() -> None:
-    named = parse_raw_name("w_output_0_shape_2_3_String_ND.bin")
-    assert named is not None
-    assert named.name is not None
-    assert (named.dtype, named.shape, named.name.declared_dtype) == ("uint8", None, "String")
-
-
-@pytest.mark.parametrize(
-    "file_name",
-    ["", "w.bin", "w_output_0_shape_2_Float32.bin", "w_output_0_shape_2_Float32_ND.npy", "Float32_ND.bin"],
-)
-def test_other_names_are_none(file_name: str) -> None:
-    assert parse_raw_name(file_name) is None
-
-
 @given(st.text(max_size=80))
 def test_any_file_name_is_a_name_or_none(text: str) -> None:
     for file_name in (

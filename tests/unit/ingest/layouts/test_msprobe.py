@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.layouts.base import Description, Place
-from ingest.layouts.detect import find_dump
 from ingest.layouts.msprobe import MsProbe, parse_tensor_name
 from tests.dumps import DumpLibrary
 from tests.samples import sample
@@ -20,7 +19,7 @@ from workers.arrays.statistics import summarise
 from workers.dump.formats.header import Container
 from workers.dump.formats.pt import read_headers
 from workers.dump.model import TensorName
-from workers.model import SourceFile, StepKey
+from workers.model import SourceFile
 from workers.tasks.index import disagreements
 
 TREES = (
@@ -152,35 +151,6 @@ def test_file_with_an_entry_is_named_and_its_statistics_point_to_it() -> None:
     assert (found.problems, found.unfinished) == ([], "")
 
 
-def test_entry_without_its_file_keeps_its_statistics_and_is_a_problem() -> None:
-    found = describe({"dump.json": LISTED})
-    assert (found.named, found.reported[0].tensor, found.unfinished) == ({}, "", "")
-    assert "names 1 file not to be found; the first is Functional.f.0" in str(found.problems[0])
-
-
-def test_what_users_of_old_versions_saved_has_no_step(tmp_path: Path) -> None:
-    """It stands beside the steps. Later versions save it in the directory of its step."""
-    old, new = tmp_path / "old/rank1", tmp_path / "new/step5/rank1"
-    saved = {"batch.0": {"a": {**TENSOR, "data_name": "batch.0.tensor.a.pt"}}}
-    for directory, data in ((old, saved), (new, {f"{key}.debug": value for key, value in saved.items()})):
-        (directory / "dump_tensor_data").mkdir(parents=True)
-        (directory / "dump_tensor_data/batch.0.tensor.a.pt").write_bytes(b"")
-        (directory / "debug.json").write_bytes(json.dumps({"level": "debug", "data": data}).encode())
-    for named, step in ((old.parent, 0), (new.parent.parent, 5), (new.parent, 5)):
-        dump = find_dump(named)
-        (listing,) = dump.scan({}).listings
-        assert listing.key == StepKey(1, step)
-        (file,) = dump.describe(listing).named.values()
-        assert file.name is not None
-        assert (file.name.op_name, file.name.io) == ("batch.0.debug", "debug.a")
-
-
-def test_tensors_like_those_of_a_reference_have_no_files() -> None:
-    """The task `diff_check` of msProbe 26.1 names files that it does not write."""
-    found = describe({"dump.json": LISTED.replace(b'"tensor"', b'"diff_check"', 1)})
-    assert (found.named, found.reported[0].tensor, found.problems) == ({}, "", [])
-
-
 def test_file_without_an_entry_keeps_the_step_open_and_its_own_name() -> None:
     other = "dump_tensor_data/Functional.f.0.forward.input.0.npy"
     found = describe({"dump.json": LISTED, FILE: b"", other: b""})
@@ -215,25 +185,6 @@ def test_json_that_cannot_be_read_is_a_problem() -> None:
     assert found.named.keys() == {f"p/{FILE}"}
 
 
-def test_tensors_of_a_captured_graph_have_no_json() -> None:
-    found = describe({"dump_tensor_data/Aten.add.Tensor.0.output.pt": b""})
-    assert (found.problems, found.unfinished, len(found.named)) == ([], "", 1)
-
-
-def test_debug_json_is_read_as_well() -> None:
-    saved = dump_json({"x.0.debug": {**TENSOR, "data_name": "x.0.debug.pt"}})
-    found = describe(
-        {"dump.json": LISTED, "debug.json": saved, FILE: b"", "dump_tensor_data/x.0.debug.pt": b""}
-    )
-    assert [told.source for told in found.reported] == ["p/dump.json", "p/debug.json"]
-    assert [told.name.sequence for told in found.reported] == [0, 1]
-    assert (found.problems, len(found.named)) == ([], 2)
-
-
-def test_checkpoints_in_directories_of_the_same_names_are_not_claimed() -> None:
-    assert describe({"model.pt": b"", "optimizer.npy": b""}) == Description()
-
-
 def test_path_in_an_entry_leads_nowhere_else() -> None:
     data = dump_json({"F.f.0.forward": {"output": [{**TENSOR, "data_name": "../../q/x.pt"}]}})
     files = [SourceFile("p/dump.json", 1, 0), SourceFile("q/x.pt", 1, 0)]
@@ -257,21 +208,10 @@ def test_directories_are_recognised(path: str, fields: dict[str, str]) -> None:
     assert matched(path) == [fields]
 
 
-@pytest.mark.parametrize(
-    "path", ["step0/rank01", "step0/20240101000000", "step0/rankx", "steps/rank0", "a/step0/rank0"]
-)
-def test_other_directories_are_not(path: str) -> None:
-    assert matched(path) == []
-
-
 def matched(path: str) -> list[dict[str, str]]:
     """Return the fields of each pattern that fits a path to its end."""
     matches = [pattern.match_path(path) for pattern in MsProbe.patterns]
     return [fields for fields in matches if fields is not None]
-
-
-def test_directory_of_a_step_alone_proves_nothing() -> None:
-    assert all(pattern.proof == len(pattern.levels) >= 2 for pattern in MsProbe.patterns)
 
 
 @given(st.binary(max_size=60))

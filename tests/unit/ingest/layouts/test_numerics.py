@@ -186,34 +186,6 @@ def test_a_nan_in_a_log_of_torchtitan_is_found_with_its_line(tmp_path: Path) -> 
     assert "common/attention.py" in text
 
 
-def test_other_files_of_such_names_are_left_alone(tmp_path: Path) -> None:
-    """A JSON file and a log count only if they begin as these tools begin them."""
-    (tmp_path / "numerics").mkdir()
-    (tmp_path / "numerics" / "rank_0_activations.log").write_text("something else\n")
-    (tmp_path / "eager.json").write_text('{"format": "mine"}')
-    (tmp_path / "rank_0" / "Net" / "0" / "1").mkdir(parents=True)
-    np.save(
-        tmp_path / "rank_0" / "Net" / "0" / "1" / "Log.Log-op1.0.0.1.output.0.DefaultFormat.npy", np.ones(2)
-    )
-    (listing,) = [
-        listing for listing in find_dump(tmp_path).scan({}).listings if listing.key.step is not None
-    ]
-    assert listing.layout == "mindspore"
-
-
-def test_ranks_in_the_names_of_logs_may_have_zeros_in_front(logs: Path, tmp_path: Path) -> None:
-    names = ["eager_rank00_step8", "eager_rank01_step8", "step8.rank02", "rank_0003"]
-    for name in names:
-        shutil.copy(logs / "debugmode-json" / "dump" / "eager.json", tmp_path / f"{name}.json")
-    listings = find_dump(tmp_path).scan({}).listings
-    assert {listing.key: [file.path for file in listing.files] for listing in listings} == {
-        StepKey(0, 8): ["eager_rank00_step8.json"],
-        StepKey(1, 8): ["eager_rank01_step8.json"],
-        StepKey(2, 8): ["step8.rank02.json"],
-        StepKey(3, 0): ["rank_0003.json"],
-    }
-
-
 def test_a_log_that_is_cut_off_is_named(logs: Path, tmp_path: Path) -> None:
     content = (logs / "debugmode-json" / "dump" / "eager.json").read_bytes()
     (tmp_path / "eager_rank3_step7.json").write_bytes(content[:5000])

@@ -12,8 +12,7 @@ import pytest
 from ingest.layouts import detect, walk
 from ingest.layouts import places as search
 from ingest.layouts.detect import LAYOUTS, find_dump
-from ingest.layouts.places import MAX_SEEN, Discovery, PlaceSearch, all_parents
-from ingest.layouts.walk import parents
+from ingest.layouts.places import MAX_SEEN, Discovery, PlaceSearch
 
 
 def discover(root: Path, below: str = "") -> Discovery:
@@ -32,17 +31,6 @@ def places(discovery: Discovery) -> set[tuple[str, str]]:
 
 def beside(discovery: Discovery) -> set[str]:
     return {file.path for walk in discovery.outside.values() for file in walk.files}
-
-
-def test_places_of_several_layouts_are_found_in_one_walk(tmp_path: Path) -> None:
-    make(tmp_path, "rank_0/Net/0/8/a", "20260101000000/3/Net/1/8/a", "step8/rank0/dump.json", "other/8/a")
-    assert places(discover(tmp_path)) == {
-        ("mindspore", "rank_0/Net/0/8"),
-        ("cann", "20260101000000/3"),
-        ("cann", "20260101000000/3/Net/1"),
-        ("cann", "20260101000000/3/Net/1/8"),
-        ("msprobe", "step8/rank0"),
-    }
 
 
 def test_files_outside_of_places_belong_to_the_rank_of_their_directory(tmp_path: Path) -> None:
@@ -136,21 +124,6 @@ def test_files_that_come_last_in_a_large_directory_fit_their_own_pattern(
     assert place.fields["tensor_parallel"] == "01"
 
 
-def test_directory_that_vanishes_meanwhile_is_no_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make(tmp_path, "rank_0/Net/0/8/a", "step6/rank0/dump.json")
-    scandir = os.scandir
-
-    def vanish(path: str | Path) -> object:
-        if str(path).endswith("step6/rank0"):
-            raise FileNotFoundError
-        return scandir(path)
-
-    monkeypatch.setattr("os.scandir", vanish)
-    assert places(discover(tmp_path)) == {("mindspore", "rank_0/Net/0/8")}
-
-
 def test_file_whose_name_fits_several_patterns_is_opened_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,13 +141,6 @@ def test_file_whose_name_fits_several_patterns_is_opened_once(
     opened.clear()
     find_dump(tmp_path)
     assert set(opened.values()) <= {1}
-
-
-def test_parents_go_up_to_the_root(tmp_path: Path) -> None:
-    assert list(parents("a/b/c")) == ["a/b", "a", ""]
-    assert list(parents("")) == []
-    make(tmp_path, "rank_0/Net/0/8/a", "rank_0/Net/0/9/a")
-    assert all_parents(discover(tmp_path).places) == {"", "rank_0", "rank_0/Net", "rank_0/Net/0"}
 
 
 @pytest.mark.parametrize(

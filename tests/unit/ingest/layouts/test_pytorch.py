@@ -9,22 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.findings.backtest import backtest
 from ingest.layouts.detect import find_dump
 from ingest.questions.compare import Verdict, compare
 from ingest.questions.divergence import divergence
 from ingest.questions.origin import origin
 from ingest.reader.dump_store import DumpStore, open_store
 from ingest.reader.step import Step
-from ingest.repairing.work import DumpedPayload, is_same
 from tests.dump_data_writer import chunk, number
 from tests.dumps import unpack
 from tests.pipeline import ingest_directly
 from tests.samples import SAMPLES
 from tests.torch_truth import COMPOSITE, LAYOUTS, ODD_LAYOUT, differences, truth
 from workers.errors import UsageError
-from workers.model import StepKey
-from workers.store.step import is_view
 from workers.tasks.read_back import ReadBackJob, ReadBackVerdict, RecheckJob, read_back, recheck
 
 #: The directory of each dump, below that of its `truth.json`.
@@ -153,28 +149,6 @@ def test_origin_is_the_operator_in_which_the_nan_was_born(
     assert (answer.what, answer.how, answer.op_name) == ("NaN", "born", "layers.0.rescale")
 
 
-def test_order_of_execution_is_that_of_the_dump(stores: Mapping[str, DumpStore]) -> None:
-    for step in stores["sglang-dumper-nan-dp2"].select():
-        places = [int(tensor.source.split("dump_index=")[1].split("___")[0]) for tensor in step.tensors()]
-        assert places == sorted(places)
-    first = stores["forward-hook-passes"].select()[0]
-    modules = [tensor.op_name for tensor in first.tensors() if tensor.op_type != "ForwardBatch"]
-    assert modules[0] == "model.embed_tokens"
-    later = stores["forward-hook-passes"].select()[-1]
-    assert ("model", "previous_pass") in [(tensor.op_name, tensor.graph) for tensor in later.tensors()]
-
-
-def test_layouts_are_recognised_side_by_side(world: Path, tmp_path: Path) -> None:
-    shutil.copytree(world / "sglang-dumper-nan-dp2" / "dump", tmp_path, dirs_exist_ok=True)
-    shutil.copytree(world / "forward-hook-passes" / "dump", tmp_path, dirs_exist_ok=True)
-    (tmp_path / "tensor_dumps" / "rank_1" / "iter_000002").mkdir(parents=True)
-    (tmp_path / "tensor_dumps" / "rank_1" / "iter_000002" / "fc_weight.pt").touch()
-    found = {listing.key: listing.layout for listing in find_dump(tmp_path).scan({}).listings}
-    assert found[StepKey(0, 3)] == "forward_hooks"
-    assert found[StepKey(0, 0)] == "forward_hooks+sglang"
-    assert found[StepKey(1, 2)] == "forward_hooks+sglang+transformer_engine"
-
-
 @pytest.fixture(scope="module")
 def whole(world: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Step]:
     """The odd files that are whole, and their step."""
@@ -208,16 +182,6 @@ def test_files_with_views_are_read_back_and_checked_again(whole: tuple[Path, Ste
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
         os.utime(path, ns=(shared.mtime_ns, shared.mtime_ns))
-
-
-def test_views_are_made_again_from_the_dump(whole: tuple[Path, Step]) -> None:
-    """As `repair` does if their shard is damaged."""
-    dump, step = whole
-    views = [row for row in range(len(step.tables.labels)) if is_view(step, row)]
-    assert len(views) > 10
-    for row in views:
-        nbytes, digest = int(step.tables.number("nbytes")[row]), step.tables.digest[row].tobytes()
-        assert is_same(DumpedPayload(step, row, dump), nbytes, digest), step.tables.label("source")[row]
 
 
 @pytest.mark.parametrize(
@@ -290,12 +254,6 @@ def test_ranks_are_compared_where_the_nan_was_born(stores: Mapping[str, DumpStor
     answer = compare(store.step(0, 1), store.step(1, 1), role="activation")
     worst = max(answer.tensors, key=lambda tensor: tensor.name == "Module.rescale.layers.0.rescale.output.0")
     assert "1 NaN or Inf in one of the two" in worst.reason
-
-
-def test_rules_find_what_is_not_finite(stores: Mapping[str, DumpStore]) -> None:
-    fired = {rule.rule: rule for rule in backtest(stores["sglang-dumper-nan-dp2"]).rules if rule.findings}
-    assert {"nan", "gradient_not_finite", "parameter_not_finite", "loss_not_finite"} <= fired.keys()
-    assert {step for _, step in fired["parameter_not_finite"].places} == {2}
 
 
 def test_tensors_of_onnx_runtime_have_their_ranks_and_names(tmp_path: Path) -> None:

@@ -4,12 +4,9 @@ import pytest
 
 from ingest.layouts.pytorch import (
     module_type,
-    parse_aoti_name,
     parse_sglang_names,
     parse_te_name,
-    parse_trt_llm_name,
     parse_vllm_names,
-    trt_llm_order,
 )
 from workers.dump.model import TensorName
 
@@ -77,43 +74,6 @@ def test_processes_that_call_themselves_by_one_rank_are_told_apart() -> None:
     assert [name and name.op_name for name in names.values()] == ["w.tp_rank=0", "w.tp_rank=1"]
 
 
-def test_other_names_are_none() -> None:
-    assert sglang_name("step=0___rank=0.pt") is None
-    assert parse_trt_llm_name("model.pt") is None
-    assert parse_aoti_name("launch_add_buf0_cpu.pt") is None
-    assert parse_te_name("decoder.pt") is None
-    assert parse_vllm_names({"step_1/fc/weights.pt": "fc"}) == {"step_1/fc/weights.pt": None}
-
-
-def test_calls_of_tensorrt_llm_are_in_order() -> None:
-    names = [
-        "1.Model-input.0.pt",
-        "1.Model-1.Linear-input.0.pt",
-        "1.Model-1.Linear-output.0.pt",
-        "1.Model-2.Linear-output.0.pt",
-        "1.Model-output.0.pt",
-        "2.Model-input.x.pt",
-    ]
-    parsed = [parse_trt_llm_name(name) for name in names]
-    keys = [trt_llm_order(name) for name in parsed if name is not None]
-    assert keys == sorted(keys)
-    assert parsed[-1] is not None
-    assert (parsed[-1].io, parsed[-1].slot) == ("input.x", -1)
-
-
-def test_buffer_before_a_launch_is_neither_input_nor_output() -> None:
-    before = parse_aoti_name("before_launch_aoti_torch_cpu_addmm_out_arg6_1_cpu.pt")
-    # Older versions of torch forget a `/` behind the directory.
-    assert parse_aoti_name("aoti_torchbefore_launch_aoti_torch_cpu_addmm_out_arg6_1_cpu.pt") == before
-    after = parse_aoti_name("after_launch_cpp_fused_gelu_0_buf2_cuda_0.pt")
-    assert before is not None
-    assert after is not None
-    assert (before.op_name, before.io) == ("aoti_torch_cpu_addmm_out", "before.arg6_1")
-    assert (after.op_type, after.op_name, after.io) == ("cpp_fused_gelu", "cpp_fused_gelu_0", "output.buf2")
-    # Of an accelerator, the device has a colon.
-    assert parse_aoti_name("after_launch_cpp_fused_gelu_0_buf2_cuda:0.pt") == after
-
-
 def test_names_of_other_tools() -> None:
     te = parse_te_name("decoder_0_mlp_wgrad.pt")
     assert te is not None
@@ -133,9 +93,3 @@ def test_ranks_that_log_into_one_directory_are_told_apart() -> None:
     assert [name and name.op_type for name in names] == ["Module.fc"] * 3
     del files["step_1/fc/outputs_cuda_1.pt"]
     assert [name and name.op_name for name in parse_vllm_names(files).values()] == ["fc", "fc"]
-
-
-def test_module_of_tensorrt_llm_may_have_a_name_of_its_own() -> None:
-    name = parse_trt_llm_name("2.model.scores-1.Linear-output.1.pt")
-    assert name is not None
-    assert (name.op_type, name.op_name) == ("Module.Linear", "2.model.scores-1.Linear")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.layouts.ranks import PathRank, Ranks, is_rank_table
+from ingest.layouts.ranks import PathRank, Ranks
 from tests.dumps import DumpLibrary
 
 DEVICE_3, RANK_3, PID_3 = (PathRank(kind, 3) for kind in ("device", "rank", "pid"))
@@ -59,23 +59,6 @@ def test_tables_tell_how_many_ranks_there_are_on_all_hosts() -> None:
     assert Ranks([DEVICE_3], {}, [b"{}"]).expected is None
 
 
-def test_rank_in_the_path_needs_nobody() -> None:
-    assert Ranks([RANK_3], {3: 7}, [table(("3", "11"))]).resolve(RANK_3) == (3, "path")
-
-
-def test_only_process_of_a_job_is_rank_0() -> None:
-    assert Ranks([PID_3, PID_3, None], {}, []).resolve(PID_3) == (0, "single process")
-    assert Ranks([PID_3, PathRank("pid", 4)], {}, []).resolve(PID_3) == (3, "process id")
-    assert Ranks([PID_3, RANK_3], {}, []).resolve(PID_3) == (3, "process id")
-    assert Ranks([None], {}, []).resolve(None) == (0, "single process")
-
-
-def test_lowest_rank_and_sources_are_known_afterwards() -> None:
-    ranks = Ranks([RANK_3, PathRank("rank", 2)], {}, [])
-    assert (ranks.lowest, ranks.source(3)) == (2, "path")
-    assert Ranks([], {}, []).lowest is None
-
-
 def test_table_of_several_hosts_is_no_answer_but_a_problem() -> None:
     ranks = Ranks([DEVICE_3], {}, [table(("3", "11"), ("4", "1")), table(("3", "19"))])
     assert ranks.resolve(DEVICE_3) == (3, "device id")
@@ -89,13 +72,6 @@ def test_table_of_a_cluster_is_read(dumps: DumpLibrary) -> None:
     content = (dumps["synthetic-text"] / "hccl/hccl.json").read_bytes()
     resolved = [Ranks([], {}, [content]).resolve(PathRank("device", device)) for device in (0, 1)]
     assert {source for _, source in resolved} == {"rank table"}
-
-
-@pytest.mark.parametrize("path", ["hccl.json", "a/hccl_8p.json", "rank_table_2.json", "x/ranktable.json"])
-def test_tables_are_recognised_by_name(path: str) -> None:
-    assert is_rank_table(path)
-    assert not is_rank_table(f"{path}/file")
-    assert not is_rank_table(f"{path}.bak")
 
 
 @pytest.mark.parametrize("number", [0.5, float("inf"), float("nan"), True, None, [1], "one", "9" * 5000])

@@ -85,15 +85,6 @@ def test_elements_count_instead_of_the_line_if_they_are_there(tmp_path: Path) ->
     assert (lost_tensor.op_name, lost_tensor.statistics.nan_count) == ("lost", 1)
 
 
-def test_elements_without_a_line_are_named_by_their_keys(tmp_path: Path) -> None:
-    header = json.dumps({"7.fc": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}).encode()
-    elements = len(header).to_bytes(8, "little") + header + b"\x07"
-    dump = write(tmp_path / "dump", files={"recorded-tensors-00000.safetensors": elements})
-    ingest_directly(dump, tmp_path / "run.zarr")
-    (tensor,) = ingest.open_store(tmp_path / "run.zarr").tensors()
-    assert tensor.name == "recorded.7.fc.output.0"
-
-
 def test_a_step_is_unfinished_until_its_last_file_is_there(tmp_path: Path) -> None:
     root = write(tmp_path / "dump", LINE)
     listing, description = described(root)
@@ -125,9 +116,3 @@ def test_a_line_that_the_recorder_does_not_write_is_left_out_and_counted(bad: An
     assert str(problem) == (
         f"{STEP}/{STATISTICS_FILE}: 1 of its lines are not those of the recorder, and are left out"
     )
-
-
-def test_a_line_that_is_cut_is_left_out(tmp_path: Path) -> None:
-    _, description = described(write(tmp_path / "dump", LINE, json.dumps(LINE)[:40]))
-    assert len(description.reported) == 1
-    assert [problem.reason for problem in description.problems] == ["ends within a line, which is left out"]

@@ -84,19 +84,6 @@ def test_both_halves_of_a_quantised_pair_have_one_name(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "conv1.0.161000000000000.npy",  # a time of 15 digits
-        "conv1.0.1610000000000000.txt",
-        "conv.1.0.1610000000000000.npy",
-        "Add.Default_Add-op0.0.0.1610000000000000.output.0.DefaultFormat.npy",
-    ],
-)
-def test_other_names_are_not_taken(name: str) -> None:
-    assert parse_reference_name(name) is None
-
-
 def test_steps_may_be_directories(tmp_path: Path) -> None:
     for step in (3, 8):
         (tmp_path / f"run_step{step}").mkdir()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ingest.layouts import sections
 from ingest.layouts.logged_statistics import TE_LINE
-from ingest.layouts.sections import LogSections, read_section, runs
+from ingest.layouts.sections import LogSections, read_section
 
 
 def line(step: int, text: str = "a_weight_max", second: int = 0) -> bytes:
@@ -73,13 +73,6 @@ def test_log_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
     assert second[0].changed_ns != first[0].changed_ns
 
 
-def test_time_is_that_of_the_last_line(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_bytes(line(0) + line(0, second=7))
-    (section,) = LogSections(TE_LINE).update(path).values()
-    assert section.changed_ns // 1_000_000 == 1767225607000
-
-
 def test_time_of_a_far_future_fits_into_64_bits(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"".join(line(step).replace(b"2026", b"9999") for step in range(2)))
@@ -107,10 +100,3 @@ def test_runs_of_lines_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     log = LogSections(TE_LINE)
     assert set(log.update(tmp_path / "log")) == {0, 1}
     assert not log.is_whole
-
-
-def test_lines_without_a_step_belong_to_the_one_before() -> None:
-    content = b"?\n" + line(0) + b"more\n" + line(1)
-    first, second = runs(content, TE_LINE)
-    assert content[first[1] : first[2]] == line(0) + b"more\n"
-    assert content[second[1] : second[2]] == line(1)

@@ -1,7 +1,5 @@
 """docs/formats.md says what the code does."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -41,17 +39,6 @@ def test_tables_are_written_between_their_markers_and_nothing_else_changes() -> 
     outdated = PAGE.replace("| `mindspore` |", "| `outdated` |").replace("`float32`", "`float33`")
     assert outdated != PAGE
     assert table.with_tables(outdated) == table.with_tables(PAGE) == PAGE
-
-
-def test_page_without_a_marker_is_refused() -> None:
-    with pytest.raises(LookupError, match="0 places for the table types"):
-        table.with_tables(PAGE.replace("<!-- table: types -->", ""))
-
-
-def test_program_prints_the_tables() -> None:
-    command = [sys.executable, "-m", "ingest.layouts.table"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "\n\n".join(table.tables().values()) + "\n"
 
 
 @pytest.mark.parametrize(

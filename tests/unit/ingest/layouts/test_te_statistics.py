@@ -1,6 +1,5 @@
 """Lines of nvdlfw-inspect: layers, tensors and statistics are told apart by the names of tensors."""
 
-import math
 import time
 
 import pytest
@@ -59,22 +58,3 @@ def test_line_with_an_endless_name_is_passed_over_at_once() -> None:
 def test_tensors_are_found_where_the_same_tool_saves_them() -> None:
     (row,) = rows_of(("decoder.0/fc 1_activation_max", "1.0000"))
     assert row.tensor == "tensor_dumps/rank_0/iter_000003/decoder_0_fc_1_activation.pt"
-
-
-def test_backward_calls_run_in_the_opposite_order() -> None:
-    rows = rows_of(
-        *((f"fc{layer}_{tensor}_max", "1.0") for layer in (1, 2) for tensor in ("activation", "gradient"))
-    )
-    assert [row.name.op_name for row in sorted(rows, key=lambda row: row.name.sequence)] == [
-        "fc1",
-        "fc2",
-        "fc2.backward",
-        "fc1.backward",
-    ]
-
-
-def test_other_numbers_and_other_lines() -> None:
-    rows = rows_of(("loss", "2.5000"), ("fc_activation_max", "what"), ("fc_activation_min", "nan"))
-    assert [(row.name.op_type, row.name.op_name) for row in rows] == [("Module", "fc"), ("Scalar", "loss")]
-    assert rows[0].statistics.nan_count == 1
-    assert math.isnan(rows[0].statistics.min)

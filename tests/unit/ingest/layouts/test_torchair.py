@@ -12,7 +12,6 @@ from workers.dump.model import TensorName
 from workers.model import SourceFile
 
 TIME = "20240801120000123456"
-MICROSECONDS = 1722513600123456
 
 
 def matched(path: str) -> list[dict[str, str]]:
@@ -41,20 +40,6 @@ def test_directories_are_recognised(path: str, fields: dict[str, str]) -> None:
     assert matched(path) == [fields]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "worldsize2_global_rank0/20240801120000/0",  # the graph engine's: a time, and a device
-        "worldsize2_global_rank0/graph_1/last",
-        "worldsize2_global_rank01/graph_1/0",
-        "data_dump/1/graph",
-        "data_dump/1",
-    ],
-)
-def test_other_directories_are_not(path: str) -> None:
-    assert matched(path) == []
-
-
 def test_sample_is_understood(dumps: DumpLibrary) -> None:
     root = dumps["synthetic-text"] / "torchair-eager"
     path = "worldsize2_global_rank0/graph_1/0"
@@ -78,36 +63,6 @@ def test_sample_is_understood(dumps: DumpLibrary) -> None:
     ]
 
 
-def test_name_of_a_call_is_parsed_from_the_right() -> None:
-    assert parse_call_name(f"add_1-aten.add.Tensor.INPUT.0.{TIME}.npy", graph="g") == TensorName(
-        graph="g", op_type="aten.add.Tensor", op_name="add_1", io="input", slot=0, timestamp=MICROSECONDS
-    )
-
-
-def test_element_of_a_list_has_its_place_in_the_list_for_a_slot() -> None:
-    names = [parse_call_name(f"cat-aten.cat.default.INPUT.{rest}.{TIME}.npy") for rest in ("0.0", "0.1", "1")]
-    assert [(name.io, name.slot) for name in names if name] == [("input.0", 0), ("input.0", 1), ("input", 1)]
-
-
-def test_python_function_has_blanks_and_brackets() -> None:
-    name = parse_call_name(f"getitem_3-<built-in function getitem>.OUTPUT.0.{TIME}.npy")
-    assert name is not None
-    assert (name.op_type, name.op_name) == ("<built-in function getitem>", "getitem_3")
-
-
-def test_time_that_is_none_is_not_known() -> None:
-    name = parse_call_name("a-b.INPUT.0.20241399999999123456.npy")
-    assert name is not None
-    assert name.timestamp == -1
-
-
-@pytest.mark.parametrize(
-    "name", ["weights.npy", "add-aten.add.INPUT.0.npy", f"add.INPUT.0.{TIME}.npy", f"a-b.IN.0.{TIME}.npy"]
-)
-def test_other_names_are_not_understood(name: str) -> None:
-    assert parse_call_name(name) is None
-
-
 def test_captured_graph_has_a_file_per_node_and_run() -> None:
     names = [parse_node_name(f"mm_1_device_0_{count}.pt") for count in (9, 10)]
     assert names == [
@@ -125,12 +80,6 @@ def test_files_of_a_captured_graph_stand_directly_in_the_directory_of_the_rank()
     assert [(path, tensor_file.container) for path, tensor_file in named.items()] == [
         (f"{rank}/mm_device_0_1.pt", Container.PT)
     ]
-
-
-def test_npy_with_another_name_is_kept_as_an_unnamed_tensor() -> None:
-    files = [SourceFile("r/g/0/other.npy", 1, 0), SourceFile("r/g/0/notes.txt", 1, 0)]
-    named = TorchAir().describe(Place("r/g/0", {"graph": "g"}), files, lambda _: None).named
-    assert {path: tensor_file.name for path, tensor_file in named.items()} == {"r/g/0/other.npy": None}
 
 
 @given(

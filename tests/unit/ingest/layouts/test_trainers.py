@@ -113,49 +113,6 @@ def test_every_file_is_exported_byte_for_byte(
     assert list(stores[name].verify()) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "tensor"),
-    [
-        ("hugging_face", "Parameter.model.embed_tokens.weight.output.0"),
-        ("hugging_face", "Parameter.optimizer.state.0.exp_avg.output.0"),
-        ("hugging_face", "RandomState.rng_state.cpu.value.0"),
-        ("accelerate/checkpoints", "Parameter.0.weight.output.0"),
-        ("accelerate/checkpoints", "RandomState.random_states_0.torch_manual_seed.value.0"),
-        ("lightning", "Parameter.state_dict.net.0.weight.output.0"),
-        ("lightning", "Parameter.optimizer_states.0.state.0.exp_avg.output.0"),
-        ("zero1", "Parameter.model_states.module.0.weight.output.0"),
-        (
-            "zero1",
-            "Parameter.optim_states.optimizer_state_dict.base_optimizer_state.state.0.exp_avg.output.0",
-        ),
-        ("megatron", "Parameter.model.language_model.0.weight.output.0"),
-        ("megatron", "Parameter.distrib_optim.0.('torch.float32', 'torch.bfloat16').exp_avg.output.0"),
-        ("verl", "Parameter.actor.0.weight.output.0"),
-        ("verl", "Parameter.critic.optim.state.0.exp_avg.output.0"),
-        ("verl", "RandomState.actor.extra_state.rng.cpu.value.0"),
-        ("olmo", "Parameter.0.weight.output.0"),
-        ("olmo", "RandomState.train.rng.torch.value.0"),
-        ("fairseq", "Parameter.last_optimizer_state.state.0.exp_avg.output.0"),
-        ("nanogpt", "Parameter.best_val_loss.output.0"),
-    ],
-)
-def test_names_are_ways_to_tensors(name: str, tensor: str, stores: Mapping[str, DumpStore]) -> None:
-    assert tensor in {one.name for one in stores[name].tensors()}
-
-
-def test_classes_in_a_pickle_are_values_of_their_file(stores: Mapping[str, DumpStore]) -> None:
-    (tensor,) = stores["megatron"].tensors(
-        rank=0, step=100, name="Parameter.model.language_model.0.weight.output.0"
-    )
-    assert tensor.attributes["args"] == {
-        "class": "argparse.Namespace",
-        "tensor_model_parallel_size": 2,
-        "pipeline_model_parallel_size": 2,
-        "params_dtype": "torch.bfloat16",
-        "iteration": 100,
-    }
-
-
 def test_ranks_have_their_places_in_the_mesh(stores: Mapping[str, DumpStore]) -> None:
     assert stores["zero3"].coordinates() == {
         rank: {"tp": Coordinate(0), "dp": Coordinate(rank)} for rank in range(2)

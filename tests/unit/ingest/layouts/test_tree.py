@@ -42,15 +42,6 @@ def test_run_files_stay_the_same_however_often_they_are_looked_at(tmp_path: Path
     ]
 
 
-def test_run_files_that_are_gone_are_not_listed_again(tmp_path: Path) -> None:
-    """Also where the places of the run have not changed."""
-    _make(tmp_path, "rank_0/Net/0/constants/c.npy", "rank_0/graphs/g.ir")
-    seen = _listings(tmp_path)
-    (tmp_path / "rank_0/graphs/g.ir").unlink()
-    seen = _listings(tmp_path, seen)
-    assert [file.path for file in seen[StepKey(0, None)].files] == ["rank_0/Net/0/constants/c.npy"]
-
-
 def test_steps_of_a_job_before_do_not_overtake_those_of_the_job_after(tmp_path: Path) -> None:
     """A job that starts again from a checkpoint goes through steps again, below a later time."""
     before = [f"20260101000000/0/Net/1/{step}/{_FILE}" for step in (3, 4, 5, 6)]

@@ -97,16 +97,6 @@ def test_small_file_is_read_and_nothing_else(tmp_path: Path) -> None:
     assert [read_small(tmp_path / name) for name in ("link", "pipe", "missing", ".")] == [None] * 4
 
 
-def test_file_that_is_too_large_to_be_a_small_one_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ingest.layouts.walk.MAX_SMALL_FILE_NBYTES", 5)
-    (tmp_path / "file").write_bytes(b"12345")
-    assert read_small(tmp_path / "file") == b"12345"
-    (tmp_path / "file").write_bytes(b"123456")
-    assert read_small(tmp_path / "file") is None
-
-
 def test_tree_is_added_without_what_is_listed_elsewhere(tmp_path: Path) -> None:
     for path in ("a/1", "a/b/2", "a/c/3"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -117,12 +107,3 @@ def test_tree_is_added_without_what_is_listed_elsewhere(tmp_path: Path) -> None:
     assert [path for path, _ in walk.directories] == ["a", "a/c"]
     # Not `mtime_ns / 1e9`, which may be rounded up where `st_mtime` is rounded down.
     assert walk.newest_change >= max((tmp_path / file.path).stat().st_mtime for file in walk.files)
-
-
-def test_directory_that_is_gone_has_no_entries_and_is_no_problem(tmp_path: Path) -> None:
-    walk = Walk(tmp_path)
-    walk.add_tree("gone")
-    assert (walk.files, walk.problems, walk.directories) == ([], [], [("gone", -1)])
-    (tmp_path / "file").touch()
-    assert walk.entries("file") == []
-    assert [str(problem) for problem in walk.problems] == ["file: cannot be listed: Not a directory"]

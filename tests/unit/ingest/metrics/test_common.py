@@ -29,12 +29,6 @@ def test_what_the_settings_say_counts_more_than_a_rank_table(given: int, registr
     assert value(registry, "dump_ingest_expected_ranks") == given
 
 
-def test_credentials_are_masked() -> None:
-    registry = CollectorRegistry()
-    ProcessMetrics(registry, lambda: 0.0, "s3://key:secret@bucket/run.zarr")
-    assert value(registry, "dump_ingest_store_info", store="s3://***@bucket/run.zarr") == 1
-
-
 def test_ranks_beyond_the_limit_share_a_label() -> None:
     labels = RankLabels(limit=2)
     assert [labels.of(rank) for rank in (7, 3, 5, 7, 9)] == ["7", "3", OTHER, "7", OTHER]
@@ -46,14 +40,6 @@ def test_what_ranks_have_together_is_the_lowest_or_the_sum() -> None:
     values = {0: 5.0, 1: 4.0, 2: 3.0}
     assert labels.combine(values, min) == {"0": 5.0, OTHER: 3.0}
     assert labels.combine(values, sum) == {"0": 5.0, OTHER: 7.0}
-
-
-def test_each_label_is_announced_once() -> None:
-    announced: list[str] = []
-    labels = RankLabels(limit=2, on_new=[announced.append])
-    for rank in (0, 1, 0, 2, 3, 2):
-        labels.of(rank)
-    assert announced == ["0", "1", OTHER]
 
 
 def test_it_shows_the_last_beat() -> None:

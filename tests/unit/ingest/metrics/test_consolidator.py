@@ -9,7 +9,6 @@ from ingest.findings.series import StepFindings
 from ingest.metrics import ConsolidatorMetrics
 from ingest.metrics.common import MAX_RANKS, OTHER
 from ingest.metrics.findings import MAX_PLACES, MAX_RULES
-from ingest.store_gc.last_run import GcRuns, GcRunsRead
 from tests.dumps import DumpLibrary
 from tests.metric_values import NOW, series, value
 from tests.pipeline import ingest_directly
@@ -77,19 +76,3 @@ def test_ten_thousand_ranks_make_a_bounded_number_of_series(registry: CollectorR
     assert value(registry, "dump_ingest_consolidator_committed_step", rank="0") == 10_000
     labels = {"rank": "all", "rule": "missing", "severity": "warning"}
     assert value(registry, "dump_ingest_last_finding_step", **labels) == 8
-
-
-def test_a_rank_falls_behind_while_others_commit(registry: CollectorRegistry) -> None:
-    metrics = ConsolidatorMetrics(registry)
-    name = "dump_ingest_consolidator_rank_steps_behind"
-    metrics.observe(CommitsListed({0: 101, 1: 100}, (), -1))
-    metrics.observe(CommitsListed({0: 105, 1: 100}, (), -1))
-    assert [value(registry, name, rank=rank) for rank in "01"] == [0, 2]
-
-
-def test_shows_what_the_record_says(registry: CollectorRegistry) -> None:
-    metrics = ConsolidatorMetrics(registry)
-    assert value(registry, "dump_ingest_gc_last_failure_timestamp_seconds") == 0
-    metrics.observe(GcRunsRead(GcRuns(10.0, 20.0, "denied")))
-    assert value(registry, "dump_ingest_gc_last_success_timestamp_seconds") == 10
-    assert value(registry, "dump_ingest_gc_last_failure_timestamp_seconds") == 20

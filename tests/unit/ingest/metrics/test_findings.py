@@ -8,10 +8,9 @@ from prometheus_client import CollectorRegistry
 from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.dispatch.outcomes import StepCommitted
 from ingest.findings.series import StepFindings
-from ingest.metrics.common import OTHER
-from ingest.metrics.findings import MAX_RULES, FindingMetrics, RuleTotal
+from ingest.metrics.findings import FindingMetrics
 from tests.dumps import DumpLibrary
-from tests.metric_values import NOW, series, value
+from tests.metric_values import NOW, value
 from tests.pipeline import plan_all
 from workers.store.model import CommitSummary, Evaluated, Finding
 
@@ -38,21 +37,6 @@ def test_a_finding_is_told_with_its_step_as_the_value(
     assert value(registry, "dump_ingest_findings_total", rule="nan", severity="critical") == 5
     assert value(registry, "dump_ingest_findings_total", rule="masked", severity="info") == 3
     assert value(registry, "dump_ingest_rule_failures_total") == 1
-
-
-def test_a_rank_beyond_the_bound_is_named_by_its_findings(registry: CollectorRegistry) -> None:
-    metrics = FindingMetrics(registry, lambda: NOW)
-    metrics.count(9999, 3, [RuleTotal("nan", "critical", 1)])
-    labels = {"rank": "9999", "rule": "nan", "severity": "critical"}
-    assert value(registry, "dump_ingest_last_finding_step", **labels) == 3
-
-
-def test_rules_beyond_the_bound_count_as_one(registry: CollectorRegistry) -> None:
-    metrics = FindingMetrics(registry, lambda: NOW)
-    for number in range(3 * MAX_RULES):
-        metrics.count(0, 1, [RuleTotal(f"rule{number}", "info", 1)])
-    assert value(registry, "dump_ingest_findings_total", rule=OTHER, severity="info") == 2 * MAX_RULES
-    assert series(registry) <= 1 + MAX_RULES + 1 + 2 * (MAX_RULES + 1)
 
 
 def test_findings_over_several_ranks_are_told_with_step_and_rank(registry: CollectorRegistry) -> None:

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter
 from deploy.container import health
 from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.heartbeat import beat
-from ingest.metrics import Scrapes, WatcherMetrics, common, serve
+from ingest.metrics import Scrapes, common, serve
 from tests.servers.process import free_port, http_get, scrape
 from workers.errors import UsageError
 
@@ -55,12 +55,6 @@ def test_what_nobody_scrapes_is_not_waited_for(clock: Clock) -> None:
     Scrapes(clock).wait_for_last(3600, has_news=True)
 
 
-def test_without_news_it_does_not_wait(scrapes: Scrapes, clock: Clock) -> None:
-    clock.time += 1
-    scrapes.observe(StepsConsolidated())
-    scrapes.wait_for_last(3600)
-
-
 def test_news_wait_for_the_next_scrape(scrapes: Scrapes, clock: Clock) -> None:
     clock.time += 1
     scrapes.observe(StepsConsolidated(appended=(7,)))
@@ -75,11 +69,6 @@ def test_news_wait_for_the_next_scrape(scrapes: Scrapes, clock: Clock) -> None:
     scrapes.wait_for_last(3600)
 
 
-def test_a_scrape_that_is_late_is_not_waited_for(scrapes: Scrapes, clock: Clock) -> None:
-    clock.time += 16
-    scrapes.wait_for_last(3600, has_news=True)
-
-
 def test_two_servers_that_scrape_do_not_make_it_impatient(scrapes: Scrapes, clock: Clock) -> None:
     clock.time += 1
     scrapes.record(clock())
@@ -89,10 +78,6 @@ def test_two_servers_that_scrape_do_not_make_it_impatient(scrapes: Scrapes, cloc
         assert thread.is_alive()
         clock.time += 1
         scrapes.record(clock())
-
-
-def test_it_waits_no_longer_than_it_may(scrapes: Scrapes) -> None:
-    scrapes.wait_for_last(0, has_news=True)
 
 
 def test_a_probe_is_not_a_scrape(registry: CollectorRegistry) -> None:
@@ -109,18 +94,6 @@ def test_a_probe_is_not_a_scrape(registry: CollectorRegistry) -> None:
             scrape(port)
     finally:
         stop()
-
-
-def test_serves_memory_and_processor_time_beside(registry: CollectorRegistry) -> None:
-    WatcherMetrics(registry)
-    port = free_port()
-    stop = serve(registry, f"127.0.0.1:{port}")
-    try:
-        text = http_get(port, "/metrics")[1].decode()
-    finally:
-        stop()
-    assert "process_resident_memory_bytes" in text
-    assert "_created" not in text
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:99999", "256.0.0.1:9108"])
@@ -166,7 +139,3 @@ def test_a_probe_of_a_path_that_does_not_exist_fails(registry: CollectorRegistry
         assert http_get(port, "/")[1].startswith(b"# HELP")
     finally:
         stop()
-
-
-def test_containers_and_kubernetes_wait_equally_long() -> None:
-    assert health.STALE_S == common.STALE_S

@@ -8,18 +8,15 @@ from prometheus_client import CollectorRegistry
 
 from ingest.disk.pressure import Pressure
 from ingest.disk.space import DiskSpace, space_at
-from ingest.dispatch.outcomes import StepCommitted, StepFailed, StepStale, TaskRetried
-from ingest.dump_retention.policy import ReadBackFailed, RetentionSeen, SourceDeleted
+from ingest.dispatch.outcomes import StepCommitted
 from ingest.layouts.base import Problem
 from ingest.metrics import WatcherMetrics
 from ingest.metrics.common import MAX_RANKS, OTHER
 from ingest.metrics.findings import MAX_PLACES, MAX_RULES
-from ingest.steps.events import DependencyDown, SourceKept
-from ingest.steps.keeping import KeepReason
 from tests.dumps import DumpLibrary
 from tests.metric_values import NOW, listing, look, series, value
 from tests.pipeline import plan_all
-from workers.errors import REASONS, ClusterError, DamagedStore, StoreUnavailable
+from workers.errors import REASONS
 from workers.model import StepKey
 from workers.store.model import CommitSummary
 from workers.store.objects import STORE_OPS
@@ -38,14 +35,6 @@ def test_lag_is_that_of_the_oldest_step_of_each_rank(registry: CollectorRegistry
     assert value(registry, "dump_ingest_watcher_pending_bytes", rank="1") == 200
 
 
-def test_a_rank_whose_dumps_were_cleaned_away_has_not_fallen_behind(registry: CollectorRegistry) -> None:
-    metrics = WatcherMetrics(registry, lambda: NOW)
-    metrics.observe(look([listing(0, 7), listing(1, 7)], []))
-    metrics.observe(look([listing(0, 7)], []))
-    for rank in ("0", "1"):
-        assert value(registry, "dump_ingest_watcher_newest_step", rank=rank) == 7
-
-
 def test_backlog_of_each_rank(registry: CollectorRegistry) -> None:
     metrics = WatcherMetrics(registry, lambda: NOW)
     waiting = [listing(0, 2, files=3), listing(0, 3, files=2)]
@@ -57,16 +46,6 @@ def test_backlog_of_each_rank(registry: CollectorRegistry) -> None:
     assert value(registry, "dump_ingest_watcher_last_look_timestamp_seconds") == NOW
 
 
-def test_a_commit_shows_before_the_next_look(
-    registry: CollectorRegistry, summary: CommitSummary, dumps: DumpLibrary, tmp_path: Path
-) -> None:
-    metrics = WatcherMetrics(registry, lambda: NOW)
-    plan = plan_all(dumps["nan-log-2rank"] / "dump", tmp_path / "s.zarr")[0]
-    metrics.observe(StepCommitted(plan, summary, 0.5))
-    assert value(registry, "dump_ingest_watcher_committed_step", rank="1") == 2
-    assert value(registry, "dump_ingest_watcher_last_commit_timestamp_seconds", rank="1") == NOW
-
-
 def test_what_belongs_to_no_step_is_no_backlog_but_its_rank_is_known(registry: CollectorRegistry) -> None:
     metrics = WatcherMetrics(registry, lambda: NOW)
     run_files = listing(4, None)
@@ -74,21 +53,6 @@ def test_what_belongs_to_no_step_is_no_backlog_but_its_rank_is_known(registry: C
     assert value(registry, "dump_ingest_watcher_ranks") == 1
     assert value(registry, "dump_ingest_watcher_pending_steps", rank="4") == 0
     assert value(registry, "dump_ingest_watcher_newest_step", rank="4") == -1
-
-
-def test_a_step_that_was_committed_is_no_lag_until_the_next_look(
-    registry: CollectorRegistry, summary: CommitSummary, dumps: DumpLibrary, tmp_path: Path
-) -> None:
-    """A look at a large dump takes minutes, and is followed by a rest ten times as long."""
-    metrics = WatcherMetrics(registry, lambda: NOW)
-    steps = [listing(1, 2, newest=NOW - 500), listing(1, 3, newest=NOW - 50)]
-    metrics.observe(look(steps, steps))
-    name = "dump_ingest_watcher_oldest_pending_timestamp_seconds"
-    assert value(registry, name, rank="1") == NOW - 500
-    plan = plan_all(dumps["nan-log-2rank"] / "dump", tmp_path / "s.zarr")[0]
-    metrics.observe(StepCommitted(plan, summary, 0.5))  # rank 1 step 2
-    assert value(registry, name, rank="1") == NOW - 50
-    assert value(registry, "dump_ingest_watcher_pending_steps", rank="1") == 1
 
 
 def test_problems_are_told_by_what_keeps_something_from_being_ingested(registry: CollectorRegistry) -> None:
@@ -142,55 +106,12 @@ def test_a_commit_is_counted_with_its_bytes_and_anomalies(
     assert value(registry, "dump_ingest_tensor_anomalous_elements_total", rank="1", kind="pos_inf") == 0
 
 
-def test_the_delay_is_that_of_the_newest_file(
-    registry: CollectorRegistry, summary: CommitSummary, plan: StepPlan
-) -> None:
-    entries = [
-        entry._replace(source=replace(entry.source, mtime_ns=int((NOW - number) * 1e9)))
-        for number, entry in enumerate(plan.entries, 7)
-    ]
-    metrics = WatcherMetrics(registry, lambda: NOW)
-    metrics.observe(StepCommitted(replace(plan, entries=entries), summary, 2.0))
-    assert value(registry, "dump_ingest_watcher_commit_delay_seconds_sum") == pytest.approx(7)
-
-
-def test_commits_without_tensors_are_counted(
-    registry: CollectorRegistry, summary: CommitSummary, plan: StepPlan
-) -> None:
-    metrics = WatcherMetrics(registry, lambda: NOW)
-    metrics.observe(StepCommitted(plan, summary, 1.0))
-    metrics.observe(StepCommitted(replace(plan, without_tensors="the disk is full"), summary, 1.0))
-    assert value(registry, "dump_ingest_watcher_commits_without_tensors_total") == 1
-
-
 def test_series_of_a_rank_begin_at_zero_when_it_is_known(registry: CollectorRegistry) -> None:
     metrics = WatcherMetrics(registry, lambda: NOW)
     assert value(registry, "dump_ingest_overflow_records_total", rank="9") is None
     metrics.observe(look([listing(9, 1)], []))
     assert value(registry, "dump_ingest_overflow_records_total", rank="9") == 0
     assert value(registry, "dump_ingest_tensor_anomalies_total", rank="9", kind="neg_inf") == 0
-
-
-def test_failures_and_troubles_are_counted_by_reason(
-    registry: CollectorRegistry, dumps: DumpLibrary, tmp_path: Path
-) -> None:
-    metrics = WatcherMetrics(registry)
-    plan = plan_all(dumps["dtypes-1rank"] / "dump", tmp_path)[0]
-    metrics.observe(StepFailed(plan, StoreUnavailable("away")))
-    metrics.observe(DependencyDown(ClusterError("away")))
-    assert value(registry, "dump_ingest_watcher_step_failures_total", reason="store_unavailable") == 1
-    assert value(registry, "dump_ingest_watcher_troubles_total", reason="cluster") == 1
-
-
-def test_tasks_that_are_submitted_again_are_counted_by_reason(
-    registry: CollectorRegistry, dumps: DumpLibrary, tmp_path: Path
-) -> None:
-    metrics = WatcherMetrics(registry)
-    plan = plan_all(dumps["dtypes-1rank"] / "dump", tmp_path)[0]
-    metrics.observe(TaskRetried(plan, StoreUnavailable("away"), 1, 0.5))
-    metrics.observe(StepStale(plan, "a file changed"))
-    for reason in ("store_unavailable", "source_changed"):
-        assert value(registry, "dump_ingest_watcher_task_retries_total", reason=reason) == 1
 
 
 def test_disk_is_shown_from_the_first_look_on_and_never_as_full_before(
@@ -216,36 +137,6 @@ def test_pressure_shows_with_the_policy_that_applies(registry: CollectorRegistry
     for free, shown in [(500, 0), (99, 1), (120, 1), (130, 0)]:
         metrics.observe(pressure.judge(DiskSpace(free, 1000, 0, 0)))
         assert value(registry, "dump_ingest_watcher_under_pressure", policy="statistics") == shown
-
-
-KEY = StepKey(0, 3)
-PREFIX = "dump_ingest_watcher_"
-
-
-def test_deleted_files_are_counted_unless_it_was_a_dry_run(registry: CollectorRegistry) -> None:
-    metrics = WatcherMetrics(registry)
-    metrics.observe(SourceDeleted(KEY, 7, 700, 0.1, dry_run=True))
-    assert value(registry, f"{PREFIX}source_deleted_files_total") == 0
-    metrics.observe(SourceDeleted(KEY, 7, 700, 0.1))
-    assert value(registry, f"{PREFIX}source_deleted_files_total") == 7
-    assert value(registry, f"{PREFIX}source_deleted_bytes_total") == 700
-
-
-def test_what_is_kept_and_what_cannot_be_read_back_is_counted_by_reason(registry: CollectorRegistry) -> None:
-    metrics = WatcherMetrics(registry)
-    metrics.observe(SourceKept(KEY, KeepReason.NOT_STORED, 2, "table.csv"))
-    metrics.observe(ReadBackFailed(KEY, DamagedStore("a shard is missing"), 1.0))
-    assert value(registry, f"{PREFIX}source_kept_steps_total", reason=KeepReason.NOT_STORED.value) == 1
-    assert value(registry, f"{PREFIX}source_kept_steps_total", reason=KeepReason.DENIED.value) == 0
-    assert value(registry, f"{PREFIX}read_back_failures_total", reason="damaged_store") == 1
-
-
-def test_what_waits_is_shown_as_of_the_last_look(registry: CollectorRegistry) -> None:
-    metrics = WatcherMetrics(registry)
-    metrics.observe(RetentionSeen(4, 400))
-    metrics.observe(RetentionSeen(1, 100))
-    assert value(registry, f"{PREFIX}read_back_pending_steps") == 1
-    assert value(registry, f"{PREFIX}read_back_pending_bytes") == 100
 
 
 def test_every_counter_without_a_rank_is_there_before_there_is_a_dump(registry: CollectorRegistry) -> None:

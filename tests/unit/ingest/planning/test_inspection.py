@@ -96,11 +96,6 @@ def test_overflow_record_in_json_is_read_and_other_json_is_not(made: MadeDump) -
     assert [failure.task_id for failure in inspection.overflow.failures()] == [3]
 
 
-def test_number_whose_row_is_missing_keeps_the_step_open(made: MadeDump) -> None:
-    path = made.add(np.zeros(2), "123.npy")
-    assert inspected(made).unfinished == str(path.relative_to(made.root))
-
-
 def failing(error: OSError, path: Path) -> object:
     def fail(self: OpenFile, root: Path | str, source: SourceFile, where: str) -> None:
         if source.path.endswith(path.name):
@@ -130,16 +125,3 @@ def test_trouble_that_passes_stops_the_step_for_now(made: MadeDump, monkeypatch:
     monkeypatch.setattr(OpenFile, "__init__", failing(error, bad))
     with pytest.raises(SourceChanged, match=r"rank 0 step 0: .* cannot be read now: Too many open files"):
         inspected(made)
-
-
-def test_files_that_are_known_to_be_bad_are_not_opened(
-    made: MadeDump, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = [made.add(np.zeros(2), tensor_name(slot=slot)) for slot in range(3)]
-    files = {file.path: file for file in listing_of(made).files}
-    unreadable, decodes, kills = (str(path.relative_to(made.root)) for path in paths)
-    monkeypatch.delattr(OpenFile, "__enter__")
-    result = inspected(made, unreadable={unreadable}, poison={files[decodes]: True, files[kills]: False})
-    assert result.unreadable == sorted([unreadable, kills])
-    assert result.undecoded == [decodes]
-    assert {file.path for file in result.poison} == {decodes, kills}

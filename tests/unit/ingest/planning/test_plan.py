@@ -84,20 +84,6 @@ def test_jobs_are_as_few_and_as_equal_as_their_size_allows(made: MadeDump, store
     assert max(sizes) - min(sizes) <= 2000
 
 
-def test_rows_are_in_order_of_time(made: MadeDump, store: Path) -> None:
-    for time in (3, 1, 2):
-        made.add(np.zeros(1), tensor_name(f"Op{time}.a", time=time))
-    made.add(b"", "notes.txt")
-    (plan,) = plan_all(made.root, store)
-    assert [entry.name.op_type for entry in plan.entries] == ["", "Op1", "Op2", "Op3"]
-
-
-def test_same_listing_gives_the_same_plan(made: MadeDump, store: Path) -> None:
-    for slot in range(10):
-        made.add(np.full(50, slot), tensor_name(slot=slot))
-    assert plan_all(made.root, store, SMALL_GRID) == plan_all(made.root, store, SMALL_GRID)
-
-
 @pytest.mark.parametrize(
     "content",
     [

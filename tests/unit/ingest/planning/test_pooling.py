@@ -5,12 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.planning import pooling
 from ingest.planning.pooling import (
     PoolGroup,
     Shared,
     SharedTensor,
-    packing_digest,
     pool_groups,
     shared_tensors,
 )
@@ -130,18 +128,6 @@ def test_kinds_of_which_there_is_little_go_together_and_not_to_what_is_sure() ->
     assert packed(2, 1, 1, 1) == ["abcd"]
 
 
-@pytest.mark.parametrize(
-    ("least", "arrays"), [(0.1, 1), (2, 2), (2.1, 3), (3.5, 4), (5, 6), (6.1, 8), (10, 12)]
-)
-def test_how_many_arrays(least: float, arrays: int) -> None:
-    assert pooling._count(least) == arrays
-
-
-def test_nothing_is_pooled_without_an_expectation() -> None:
-    assert groups_of([entry("a")], {}, GRID) == []
-    assert packing_digest([]) != ""
-
-
 def test_only_expected_tensors_are_pooled_whatever_else_a_rank_has() -> None:
     shared = {key(name): SharedTensor(b"\3", name) for name in "abcdef"}
     steps = [[entry(name) for name in "abxcdef"], [entry(name) for name in "yfedcbaz"]]
@@ -172,17 +158,6 @@ def test_classes_and_types_are_packed_apart() -> None:
     ]
     assert all(len(kind) == 1 for kind in kinds)
     assert len(set.union(*kinds)) == 3
-
-
-def test_a_class_that_is_too_small_to_pay_stays_where_it_is() -> None:
-    shared = {key(name): SharedTensor(b"\3", name) for name in "ab"}
-    assert not groups_of([entry("a", 2 * MIB - 4), entry("b", 2 * MIB)], shared, GRID)
-    assert groups_of([entry("a", 2 * MIB), entry("b", 2 * MIB)], shared, GRID)
-
-
-def test_copies_count_once() -> None:
-    shared = {key(name): SharedTensor(b"\3", "a") for name in "abc"}
-    assert not groups_of([entry(name, 2 * MIB) for name in "abc"], shared, GRID)
 
 
 @pytest.mark.parametrize(

@@ -31,22 +31,6 @@ def rows_of(made: MadeDump) -> list[PlannedRow]:
     return plan_rows(inspect(made.root, listing, find_dump(made.root).describe(listing)))
 
 
-def test_kind_of_a_row_follows_from_what_its_file_is(made: MadeDump) -> None:
-    made.add(np.zeros(2), tensor_name("Add.a", time=1))
-    made.add(b"broken", tensor_name("Add.b", time=2))
-    made.add(np.zeros(2), "weights.npy")
-    made.add(b"text", "notes.txt")
-    kinds = {row.entry.source.path.rsplit("/", 1)[-1]: row.entry for row in rows_of(made)}
-    assert {name: entry.kind for name, entry in kinds.items()} == {
-        tensor_name("Add.a", time=1): RowKind.TENSOR,
-        tensor_name("Add.b", time=2): RowKind.QUARANTINED,
-        "weights.npy": RowKind.FILE,
-        "notes.txt": RowKind.FILE,
-    }
-    assert "not an npy file" in kinds[tensor_name("Add.b", time=2)].problem
-    assert "not understood" in kinds["weights.npy"].problem
-
-
 def test_reported_statistics_join_their_tensor_or_become_a_row(made: MadeDump) -> None:
     header = b"Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,Max Value\n"
     made.add(np.full(3, 2.5, "<f4"), "Add.a.0.0.17.output.0.DefaultFormat.npy")

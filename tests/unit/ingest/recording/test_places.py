@@ -20,14 +20,6 @@ def test_a_device_mesh_tells_the_axes_that_have_several_ranks(torch: Any) -> Non
     assert coordinates_of(torch, model, mesh) == {"dp_shard": AxisPlace(1, 4), "tp": AxisPlace(0, 2)}
 
 
-def test_meshes_of_parameters_are_found_and_other_names_passed_over(torch: Any) -> None:
-    parameter = SimpleNamespace(device_mesh=mesh_of(("tp", "fancy"), [1, 1], (2, 2)))
-    model = SimpleNamespace(parameters=lambda: [parameter])
-    assert coordinates_of(torch, model) == {"tp": AxisPlace(1, 2)}
-    unnamed = SimpleNamespace(parameters=lambda: [SimpleNamespace(device_mesh=mesh_of(None, None, (2,)))])
-    assert coordinates_of(torch, unnamed) == {}
-
-
 @pytest.mark.parametrize(("text", "rank"), [("3", 3), ("", 0), ("x", 0)])
 def test_the_rank_is_that_of_the_launcher_without_a_process_group(
     text: str, rank: int, torch: Any, monkeypatch: pytest.MonkeyPatch

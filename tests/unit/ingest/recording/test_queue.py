@@ -18,13 +18,6 @@ def test_there_is_room_up_to_the_limit_and_for_one_larger_item() -> None:
     assert not queue.reserve_margin(1 << 40)
 
 
-def test_items_come_in_order() -> None:
-    queue: ByteQueue[str] = ByteQueue(100)
-    queue.put("a")
-    queue.put("b")
-    assert [queue.take(), queue.take()] == ["a", "b"]
-
-
 def test_a_writer_that_holds_everything_back_is_told_that_somebody_waits() -> None:
     queue: ByteQueue[str] = ByteQueue(10)
     assert queue.reserve(10, wait=True)

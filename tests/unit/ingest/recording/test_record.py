@@ -5,7 +5,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 
 import ingest
@@ -45,12 +44,6 @@ def test_an_argument_that_cannot_be_used_is_named(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("torch")
-def test_only_a_module_is_recorded(tmp_path: Path) -> None:
-    with pytest.raises(ingest.UsageError, match=r"int is not a torch\.nn\.Module"):
-        ingest.record(3, tmp_path)
-
-
 def test_without_pytorch_the_error_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -69,21 +62,6 @@ def test_the_directory_tells_rank_and_places(
     assert recorder.directory == tmp_path / "recorded/rank_5.tp_rank_1_of_2.dp_rank_2_of_4"
 
 
-def test_what_has_no_hooks_is_refused(torch: Any, tmp_path: Path) -> None:
-    with pytest.warns(DeprecationWarning, match="deprecated"):
-        script = torch.jit.script(torch.nn.Linear(1, 1))
-    with pytest.raises(ingest.UsageError, match=r"of torch\.jit cannot have hooks"):
-        ingest.record(script, tmp_path)
-
-
 def test_no_directory_is_refused(nets: ModuleType) -> None:
     with pytest.raises(ingest.UsageError, match="None is not a directory"):
         ingest.record(nets.Net(), None)  # type: ignore[arg-type]
-
-
-def test_steps_may_be_of_any_type_of_whole_numbers(torch: Any, nets: ModuleType, tmp_path: Path) -> None:
-    kinds = {"torch": torch.tensor([1]), "numpy": np.array([1]), "generator": (n for n in [1])}
-    for name, steps in kinds.items():
-        with ingest.record(net := nets.Net(), tmp_path / name, steps=steps, every=1.0) as recorder:  # type: ignore[arg-type]
-            nets.train(net, 3)
-        assert recorder.recorded == [1]

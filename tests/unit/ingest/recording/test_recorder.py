@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import threading
-from collections import UserDict
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -75,18 +74,6 @@ def test_functions_name_the_very_line_and_the_reason(net: Any, nets: ModuleType,
     assert not [name for name in recordings.names(tmp_path / "run-dump/recorded/rank_0", 2) if "add_" in name]
 
 
-def test_everything_stands_in_the_order_in_which_it_ran(net: Any, nets: ModuleType, tmp_path: Path) -> None:
-    with ingest.record(net.first, tmp_path) as recorder:
-        nets.train(net, 1)
-    assert recordings.names(recorder.directory, 0) == [
-        *(f"Parameter.fc.{name}" for name in ("weight", "bias")),
-        *("model.input.0", "fc.input.0", "fc.output.0", "rescale.input.0", "rescale.output.0"),
-        "model.output.0",
-        *(f"Gradient.{name}.output" for name in ("model", "rescale", "fc")),
-        *(f"Gradient.fc.{name}" for name in ("weight", "bias")),
-    ]
-
-
 @pytest.mark.parametrize(
     ("options", "recorded"),
     [
@@ -124,14 +111,6 @@ def test_a_step_of_several_calls_is_one_step_if_it_is_told(net: Any, torch: Any,
         "Module.Net.model.output.0#1",
         "saved.loss.output.mean.0",
     ]
-
-
-def test_a_recorder_that_counts_steps_is_not_told_them(net: Any, torch: Any, tmp_path: Path) -> None:
-    with ingest.record(net, tmp_path) as recorder:
-        net(torch.ones(1, 8))
-        with pytest.raises(ingest.UsageError, match="by itself") as error:
-            recorder.advance()
-    assert error.value.hint == "Pass advance='manual' to `ingest.record` to tell it."
 
 
 @pytest.mark.parametrize("kind", ["dict", "tuple", "dataclass", "namedtuple", "nested"])
@@ -266,13 +245,6 @@ def test_a_full_queue_delays_the_training_if_it_may_wait(
     assert [(summary.tensors, summary.statistics_only) for summary in summaries] == [(7, 0), (7, 0)]
 
 
-def test_a_tensor_larger_than_the_queue_is_recorded(nets: ModuleType, torch: Any, tmp_path: Path) -> None:
-    net = nets.Returns(lambda x: x * 2)
-    with ingest.record(net, tmp_path, what="tensors", queue_nbytes=100) as recorder:
-        net(torch.ones(1000))
-    assert all(line["file"] for line in recordings.lines(recorder.directory, 0))
-
-
 def test_a_directory_that_cannot_be_written_is_said_before_the_training(
     net: Any, other_user: int, tmp_path: Path
 ) -> None:
@@ -291,15 +263,6 @@ def test_steps_that_exist_are_not_mixed_with_new_ones(net: Any, nets: ModuleType
     with pytest.raises(ingest.UsageError, match="already has step 6 of rank 0") as error:
         ingest.record(net, tmp_path, first_step=5).__enter__()
     assert error.value.hint == "Record into another directory, or remove those steps first."
-
-
-def test_two_recorders_do_not_share_a_directory(net: Any, tmp_path: Path) -> None:
-    with (
-        pytest.warns(RuntimeWarning, match="no call of the model was seen"),
-        ingest.record(net, tmp_path),
-        pytest.raises(ingest.UsageError, match="another recorder of this process writes to"),
-    ):
-        ingest.record(net, tmp_path).__enter__()
 
 
 def test_a_recorder_that_was_used_is_refused_and_hooks_nothing(
@@ -331,19 +294,6 @@ def test_after_a_backward_pass_that_failed_the_next_one_has_gradients_of_paramet
         net.zero_grad()
         net(torch.ones(1, 8)).sum().backward()
     assert "Gradient.first.fc.weight" in recordings.names(recorder.directory, 0)
-
-
-def test_a_parameter_that_a_module_returns_keeps_no_hooks(
-    nets: ModuleType, torch: Any, tmp_path: Path
-) -> None:
-    """Or each step would leave one, and with it all that it refers to."""
-    parameter = torch.nn.Parameter(torch.ones(3))
-    net = nets.Returns(lambda _: parameter)
-    with ingest.record(net, tmp_path, of="gradients") as recorder:
-        for _ in range(3):
-            net(torch.ones(3)).sum().backward()
-    assert recordings.names(recorder.directory, 2) == ["Gradient.model.output"]
-    assert not parameter._backward_hooks
 
 
 def test_a_directory_that_another_process_uses_is_said(net: Any, nets: ModuleType, tmp_path: Path) -> None:
@@ -413,28 +363,3 @@ def test_a_tensor_that_cannot_be_read_does_not_end_the_training(
         monkeypatch.setattr(recorder._camera, "take", fail)
         nets.train(net, 2)
     assert recorder._writer.queue.held_nbytes == 0
-
-
-def test_a_container_that_raises_does_not_end_the_training(
-    nets: ModuleType, torch: Any, tmp_path: Path
-) -> None:
-    class Lazy(UserDict[str, Any]):
-        def items(self) -> Any:
-            raise LookupError("not loaded")
-
-    net = nets.Returns(lambda _: Lazy())
-    with (
-        pytest.warns(RuntimeWarning, match="model: LookupError: not loaded"),
-        ingest.record(net, tmp_path, of=("outputs", "inputs", "gradients")) as recorder,
-    ):
-        net(torch.ones(2))
-    assert recordings.names(recorder.directory, 0) == ["model.input.0"]
-
-
-def test_parameters_that_share_a_pattern_are_chosen_with_their_modules(
-    net: Any, nets: ModuleType, tmp_path: Path
-) -> None:
-    with ingest.record(net, tmp_path, modules="first.fc*") as recorder:
-        nets.train(net, 1)
-    assert all(".fc" in name for name in recordings.names(recorder.directory, 0))
-    assert len(recordings.names(recorder.directory, 0)) == 7

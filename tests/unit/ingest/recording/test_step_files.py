@@ -9,7 +9,7 @@ import pytest
 
 from ingest.layouts.recorder import STATISTICS_FILE, STEP_FILE, RecordedStep
 from ingest.recording.snapshots import TensorSnapshot
-from ingest.recording.writer import StepFiles, existing_steps
+from ingest.recording.writer import StepFiles
 from workers.dump.model import TensorName
 
 
@@ -62,10 +62,3 @@ def test_a_file_is_written_as_soon_as_it_is_large_enough(tmp_path: Path) -> None
     ]
     files.flush()
     assert len(list(tmp_path.rglob("*.safetensors"))) == 2
-
-
-def test_steps_that_exist_are_found(tmp_path: Path) -> None:
-    assert existing_steps(tmp_path / "nothing") == set()
-    for directory in ("step_3", "step_x", "other"):
-        (tmp_path / directory).mkdir()
-    assert existing_steps(tmp_path) == {3}

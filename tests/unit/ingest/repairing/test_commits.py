@@ -33,11 +33,6 @@ def test_a_whole_commit_comes_out_as_it_is(whole_objects: ObjectStore) -> None:
     assert after == before
 
 
-@pytest.mark.parametrize("leaf", [b"", b"{}", b'{"fingerprint": "short"}'])
-def test_a_commit_that_names_nothing_has_no_name(leaf: bytes) -> None:
-    assert name_in(leaf) == ""
-
-
 def test_without_the_commit_skipped_files_are_not_known(whole_objects: ObjectStore) -> None:
     (name,) = list_generations(whole_objects, KEY)
     made = commit_from_objects(whole_objects, KEY, name)

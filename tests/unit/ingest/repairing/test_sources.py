@@ -70,18 +70,3 @@ def test_a_tensor_that_another_rank_has_comes_from_there(tmp_path: Path) -> None
     assert done.is_clean
     assert [mended.origin for mended in done.repairs[0].mended] == ["rank 1 step 1"]
     assert shard.read_bytes() == before
-
-
-def test_an_earlier_generation_is_a_source(tmp_path: Path) -> None:
-    dump, store = MadeDump(tmp_path / "dump"), tmp_path / "run.zarr"
-    dump.add(np.arange(99, dtype="<f4"), step=1)
-    (first,) = ingest_directly(dump.root, store)
-    dump.add(b"late", "notes.txt", step=1)
-    (second,) = ingest_directly(dump.root, store)
-    shutil.rmtree(dump.root)
-    only(store, f"rank_0/step_1/{second.fingerprint}/tensors/float32/c/0").unlink()
-    done = repair(store, apply=True)
-    assert done.is_clean
-    assert [mended.origin for mended in done.repairs[0].mended] == [
-        f"an earlier generation, {first.fingerprint}"
-    ]

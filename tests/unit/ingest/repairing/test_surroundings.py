@@ -5,15 +5,9 @@ from pathlib import Path
 import pytest
 
 from ingest.api import open_store
-from ingest.repairing.run import damage_of_root, mend_surroundings
+from ingest.repairing.run import mend_surroundings
 from tests.damages import DAMAGES
 from workers.errors import StoreFormatError
-from workers.store.objects import ObjectStore
-
-
-def test_what_is_whole_is_left_alone(whole_objects: ObjectStore) -> None:
-    assert damage_of_root(whole_objects) is None
-    assert mend_surroundings(whole_objects, apply=True) is None
 
 
 @pytest.mark.parametrize("damage", ["root missing", "root truncated", "group of a rank missing"])

@@ -54,10 +54,3 @@ def test_what_follows_from_payloads_needs_no_dump(kind: str, lone_store: Path) -
     DAMAGES[kind](lone_store)
     assert repair(lone_store, apply=True).is_clean
     assert checker.objects(lone_store) == before
-
-
-def test_an_index_that_is_lost_is_said_with_what_to_do(lone_store: Path) -> None:
-    DAMAGES["labels flipped"](lone_store)
-    (outcome,) = repair(lone_store, apply=True).repairs
-    assert "--dump" in outcome.lost[0].reason
-    assert "--rank 0 --step 1" in outcome.lost[0].reason

@@ -44,12 +44,6 @@ def test_an_alert_names_the_tensor() -> None:
     }
 
 
-def test_an_alert_about_several_ranks_names_none() -> None:
-    alert = message(MISSING)["alerts"][0]
-    assert not {"rank", "tensor", "graph"} & alert["labels"].keys()
-    assert alert["annotations"]["summary"] == "missing: step 7"
-
-
 def test_the_same_finding_has_the_same_fingerprint_and_others_have_another() -> None:
     first, second = message(NAN, MISSING)["alerts"]
     assert first["fingerprint"] != second["fingerprint"]

@@ -34,12 +34,6 @@ def test_an_incident_is_told_again_when_another_rank_has_it(answer: ingest.Incid
     assert list(posts.due([40])) == now
 
 
-def test_incidents_of_other_steps_and_milder_ones_are_not_told(answer: ingest.Incidents) -> None:
-    assert list(IncidentPosts(lambda: answer).due([1])) == []
-    mild = replace(answer, incidents=(replace(answer.incidents[0], severity="info"),))
-    assert list(IncidentPosts(lambda: mild).due([2])) == []
-
-
 def test_asking_takes_a_tenth_of_the_time(answer: ingest.Incidents) -> None:
     now = [100.0]
 

@@ -1,6 +1,5 @@
 """One line for each event that is worth one."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,15 +9,12 @@ import numpy as np
 import pytest
 import structlog
 
-from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.disk.pressure import DiskSeen
 from ingest.disk.space import DiskSpace
-from ingest.dispatch.outcomes import StepCommitted, StepFailed, StepStale, TaskRetried
+from ingest.dispatch.outcomes import StepCommitted
 from ingest.dump_retention.policy import ReadBackFailed, SourceDeleted
-from ingest.findings.series import StepFindings
 from ingest.layouts.base import Problem
-from ingest.reporting.logs import PostLog, SeriesLog, ServiceLog, log_findings
-from ingest.reporting.webhook import PostDropped, Posted, PostRetried
+from ingest.reporting.logs import ServiceLog
 from ingest.steps.events import (
     CommitKept,
     CommitReverted,
@@ -32,17 +28,13 @@ from ingest.steps.keeping import KeepReason
 from tests.metric_values import listing, look
 from tests.npy_files import MadeDump
 from tests.pipeline import plan_all, run
-from workers.errors import ClusterError, DamagedStore, StoreUnavailable
+from workers.errors import DamagedStore, StoreUnavailable
 from workers.events import Event
 from workers.model import StepKey
-from workers.store.model import CommitSummary, Evaluated, Finding
+from workers.store.model import CommitSummary
 from workers.tasks.model import StepPlan
 
 KEY = StepKey(3, 7)
-
-
-def finding(severity: str = "critical", value: float = math.nan) -> Finding:
-    return Finding("rule", severity, 3, 7, 0, "0", "Relu.x.output.0", value, 1.0, "what it is")
 
 
 @pytest.fixture
@@ -74,43 +66,6 @@ def test_a_healthy_commit_is_information_and_an_abnormal_one_a_warning(
     assert names(lines) == [("step_committed", level) for level in ("info", "warning", "warning")]
     assert (lines[0]["rank"], lines[0]["step"], lines[0]["seconds"]) == (0, 0, 1.235)
     assert lines[2]["without_tensors"] == "the disk is full"
-
-
-def test_findings_and_failed_rules_of_a_commit_have_lines_of_their_own(
-    committed: tuple[StepPlan, CommitSummary], lines: list[Any]
-) -> None:
-    plan, summary = committed
-    abnormal = replace(
-        summary, findings={"rule": 1}, first_findings=(finding(),), failed_rules={"broken": "no such field"}
-    )
-    ServiceLog().observe(StepCommitted(plan, abnormal, 1.0))
-    assert names(lines) == [
-        ("step_committed", "warning"),
-        ("findings", "error"),
-        ("finding", "error"),
-        ("rule_failed", "error"),
-    ]
-    assert lines[2]["value"] is None  # JSON has no NaN
-    assert lines[3]["reason"] == "no such field"
-
-
-def test_only_the_worst_findings_of_a_step_are_logged(lines: list[Any]) -> None:
-    log_findings([finding("info", 1.0)] * 30, {"rule": 100})
-    assert len(lines) == 22
-    assert lines[-1]["event"] == "findings_not_logged"
-    assert lines[-1]["findings"] == 80
-
-
-def test_failures_name_the_step(committed: tuple[StepPlan, CommitSummary], lines: list[Any]) -> None:
-    plan, _ = committed
-    log = ServiceLog()
-    log.observe(StepFailed(plan, DamagedStore("a shard is missing")))
-    log.observe(StepStale(plan, "a file changed"))
-    log.observe(TaskRetried(plan, ClusterError("lost"), 2, 0.5))
-    assert names(lines) == [("step_failed", "error"), ("step_changed", "info"), ("task_retried", "warning")]
-    assert all((line["rank"], line["step"]) == (0, 0) for line in lines)
-    assert lines[0]["hint"]
-    assert (lines[2]["attempt"], lines[2]["pause_s"]) == (2, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -180,19 +135,3 @@ def test_pressure_is_logged_when_it_changes_and_filling_now_and_then(lines: list
         "disk_filling",
     ]
     assert lines[1]["full_in_s"] == 100
-
-
-def test_findings_over_several_steps_are_logged(lines: list[Any]) -> None:
-    result = Evaluated("0123456789abcdef", (finding("warning"),), {"rule": 1}, {"broken": "no such field"})
-    SeriesLog().observe(StepsConsolidated(findings=(StepFindings(7, result),)))
-    SeriesLog().observe(Event())
-    assert names(lines) == [("findings", "warning"), ("finding", "warning"), ("rule_failed", "error")]
-
-
-def test_a_lost_receiver_is_logged_once_and_each_lost_message(lines: list[Any]) -> None:
-    log = PostLog()
-    for event in (PostRetried("HTTP 503", 0.5), PostRetried("HTTP 503", 1.0), PostDropped(2, "HTTP 503")):
-        log.observe(event)
-    log.observe(Posted(1, 1))
-    log.observe(PostRetried("HTTP 503", 0.5))
-    assert [line["event"] for line in lines] == ["webhook_retried", "webhook_dropped", "webhook_retried"]

@@ -18,7 +18,7 @@ import ingest
 from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.findings.series import StepFindings
 from ingest.reporting.incident_posts import IncidentPosts
-from ingest.reporting.webhook import SENT_FINDINGS, PostDropped, Posted, PostRetried, Webhook
+from ingest.reporting.webhook import PostDropped, Posted, Webhook
 from ingest.settings import Settings, load
 from tests.cli import start
 from tests.dumps import DumpLibrary
@@ -129,44 +129,12 @@ def test_findings_are_posted_when_the_store_does_not_answer(receiver: Receiver) 
     assert body["alerts"][0]["labels"]["alertname"] == "DumpIngestFinding"
 
 
-def test_an_incident_whose_message_was_refused_is_posted_again(receiver: Receiver, nan: Path) -> None:
-    receiver.answers = [400]
-    store = ingest.open_store(nan)
-    webhook, events = opened(receiver, incidents=IncidentPosts(lambda: ingest.incidents(store)))
-    with webhook:
-        offer(webhook, replace(finding(), step=2))
-        wait_for(lambda: events)
-        offer(webhook, replace(finding(), step=3))
-        wait_for(lambda: len(events) == 2)
-    assert events == [PostDropped(14, "HTTP 400"), Posted(14, 1)]
-
-
 @pytest.fixture(scope="module")
 def nan(dumps: DumpLibrary, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with one incident."""
     store = tmp_path_factory.mktemp("webhook") / "run.zarr"
     ingest_directly(dumps["nan-log-2rank"] / "dump", store, rules=load_rules().enabled)
     return store
-
-
-def test_what_is_milder_is_not_sent_and_what_is_too_much_is_counted(receiver: Receiver) -> None:
-    webhook, _ = opened(receiver, severity="warning")
-    with webhook:
-        offer(webhook, finding("unchanged", "info"))
-        offer(webhook, *[finding()] * 50, finding("unchanged", "info"))
-    ((_, body),) = receiver.got
-    assert len(body["alerts"]) == SENT_FINDINGS
-    assert body["truncatedAlerts"] == 30
-
-
-def test_a_receiver_that_is_busy_is_asked_again_with_growing_pauses(receiver: Receiver) -> None:
-    receiver.answers = [503, 429, 500]
-    webhook, events = opened(receiver)
-    with webhook:
-        offer(webhook, finding())
-        wait_for(lambda: Posted(1, 4) in events)
-    pauses = [event.pause_s for event in events if isinstance(event, PostRetried)]
-    assert pauses == [0.01, 0.02, 0.04]
 
 
 def test_a_message_that_is_refused_is_dropped_at_once(receiver: Receiver) -> None:
@@ -177,15 +145,6 @@ def test_a_message_that_is_refused_is_dropped_at_once(receiver: Receiver) -> Non
         wait_for(lambda: events)
     assert events == [PostDropped(1, "HTTP 400")]
     assert len(receiver.got) == 1
-
-
-def test_a_receiver_that_is_not_there_costs_messages_and_nothing_else(receiver: Receiver) -> None:
-    webhook, events = opened(receiver, attempts=3)
-    webhook.url = "http://127.0.0.1:1/hook"
-    with webhook:
-        offer(webhook, finding())
-        wait_for(lambda: any(isinstance(event, PostDropped) for event in events))
-    assert [type(event) for event in events] == [PostRetried, PostRetried, PostDropped]
 
 
 def test_offering_never_waits_and_what_does_not_fit_is_counted(receiver: Receiver) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ingest.disk.pressure import DiskSeen, Pressure, Threshold
 from tests.npy_files import MadeDump
-from tests.services import make_service, observed_service
+from tests.services import observed_service
 
 ALWAYS = Threshold(nbytes=2**62)
 
@@ -24,10 +24,3 @@ def test_a_disk_that_is_full_changes_the_policy_until_it_has_room(made: MadeDump
     service.options = replace(service.options, pressure=Pressure("newest", Threshold()))
     service.measure_disk()
     assert [*orders, service.current_policy.order] == ["oldest", "newest", "newest", "oldest"]
-
-
-def test_whoever_does_not_care_is_not_told(made: MadeDump, store: Path) -> None:
-    made.directory()
-    service = make_service(made.root, store)
-    service.measure_disk()
-    assert service.disk is None

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ingest.disk.pressure import Pressure, Threshold
 from ingest.dump_retention.policy import RetentionPolicy
 from ingest.layouts.detect import find_dump
 from ingest.service.explaining import explain_dump
@@ -85,13 +84,6 @@ def test_a_store_that_is_not_there_is_not_made(made: MadeDump, store: Path) -> N
     assert not store.exists()
 
 
-def test_a_long_backlog_of_committed_steps_is_asked_for_at_once(
-    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ingest.steps.committed._FEWEST", 1)
-    assert {row.phase for row in explained(filled, store).values()} == {"committed"}
-
-
 def test_a_step_of_another_dump_is_refused_with_what_to_do(
     filled: MadeDump, store: Path, tmp_path: Path
 ) -> None:
@@ -111,14 +103,6 @@ def test_what_gc_removed_and_what_is_kept_although_files_are_gone(filled: MadeDu
     rows = explained(filled, store)
     assert [rows[0, step].phase for step in range(3)] == ["removed", "removed", "kept"]
     assert rows[0, 2].reason == "1 of its files are gone from the dump; its commit stays"
-
-
-def test_tensors_that_are_left_out_under_pressure(filled: MadeDump, store: Path) -> None:
-    filled.add(WHOLE, step=3)
-    pressure = Pressure("statistics", Threshold(nbytes=2**62))
-    rows = explained(filled, store, pressure=pressure)
-    assert rows[0, 0].phase == "committed"
-    assert rows[0, 3].phase == "ready"
 
 
 def test_why_dump_files_stay_is_told_without_deleting_any(filled: MadeDump, store: Path) -> None:

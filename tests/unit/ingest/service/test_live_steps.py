@@ -1,6 +1,5 @@
 """The steps of a running watcher, asked for over the network."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from ingest.metrics import serve
 from ingest.service.explaining import LiveSteps
 from ingest.service.live_watcher import PATH, fetch_steps
 from tests.npy_files import MadeDump
-from tests.servers.process import free_port, http_get
+from tests.servers.process import free_port
 from tests.services import make_service
 from workers.errors import DumpIngestError, UsageError
 
@@ -26,13 +25,6 @@ def served() -> Iterator[tuple[int, LiveSteps]]:
     stop = serve(CollectorRegistry(), f"127.0.0.1:{port}", {PATH: live.page})
     yield port, live
     stop()
-
-
-def test_the_page_has_no_steps_until_the_watcher_has_found_a_dump(served: tuple[int, LiveSteps]) -> None:
-    port, _ = served
-    status, body = http_get(port, "/steps")
-    assert (status, json.loads(body)) == (200, {"at": 1.8e9, "steps": []})
-    assert fetch_steps(f"http://127.0.0.1:{port}") == []
 
 
 def test_the_page_shows_the_table_as_it_is_when_it_is_asked_for(
@@ -50,12 +42,6 @@ def test_the_page_shows_the_table_as_it_is_when_it_is_asked_for(
     (row,) = fetch_steps(f"http://127.0.0.1:{port}")
     assert row == live.rows()[0]
     assert row.phase == "committed"
-
-
-def test_metrics_are_served_next_to_it_and_nothing_can_be_written(served: tuple[int, LiveSteps]) -> None:
-    port, _ = served
-    assert b"process_cpu_seconds_total" in http_get(port, "/metrics")[1]
-    assert b"process_cpu_seconds_total" in http_get(port, "/metrics")[1]
 
 
 def test_nobody_and_somebody_else_are_told_apart() -> None:

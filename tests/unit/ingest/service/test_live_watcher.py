@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.service.live_watcher import DumpDisk, LiveWatcher, fetch_watcher, parse_watcher
+from ingest.service.live_watcher import DumpDisk, fetch_watcher, parse_watcher
 from ingest.watching.watcher import QuietClock
 from tests.npy_files import MadeDump
 from tests.served_watcher import served_watcher
@@ -33,12 +33,6 @@ def test_lag_backlog_disk_and_open_steps_are_those_of_the_watcher(filled: MadeDu
     assert [row for row in after.steps if row.step is not None] == []
     assert after.settled >= 4
     assert [(rank.pending_steps, rank.lag_s, rank.committed_step) for rank in after.ranks] == [(0, 0, 1)] * 2
-
-
-def test_a_watcher_that_does_not_answer_has_a_problem_and_nothing_else() -> None:
-    watcher = fetch_watcher("http://127.0.0.1:1", 1)
-    assert "no watcher answers at http://127.0.0.1:1/steps" in watcher.problem
-    assert watcher == LiveWatcher("http://127.0.0.1:1", watcher.problem)
 
 
 @pytest.mark.parametrize("text", ["<html>", "dump_ingest_watcher_pending_steps NaN NaN NaN"])

@@ -23,7 +23,6 @@ from workers.errors import (
     DumpError,
     DumpIngestError,
     StoreDenied,
-    StoreFormatError,
     StoreUnavailable,
 )
 from workers.model import StepKey
@@ -34,18 +33,6 @@ from workers.tasks.convert import convert
 from workers.tasks.model import Receipt, ShardJob
 
 pytestmark = pytest.mark.timeout(30)
-
-
-def test_everything_is_taken_once(filled: MadeDump, store: Path) -> None:
-    """A restart rescans the dump and compares it with the store: there is no other state."""
-    keys = [StepKey(0, None), *(StepKey(rank, step) for step in range(2) for rank in range(2))]
-    report = ingest(filled, store)
-    assert sorted((summary.key for summary in report.commits), key=lambda key: key.order) == keys
-    assert not report.failures
-    assert open_store(str(store)).keys == keys
-    again = ingest(filled, store)
-    assert again.commits == []
-    assert again.unchanged == keys
 
 
 def test_files_of_a_far_future_are_taken_once_and_can_be_deleted(filled: MadeDump, store: Path) -> None:
@@ -98,14 +85,6 @@ def _refusing(path: Path, real: Callable[..., Any]) -> Callable[..., Any]:
     return refusing
 
 
-def test_foreign_hierarchy_is_left_alone(filled: MadeDump, store: Path) -> None:
-    store.mkdir()
-    (store / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
-    with pytest.raises(StoreFormatError):
-        ingest(filled, store)
-    assert [path.name for path in store.iterdir()] == ["zarr.json"]
-
-
 @pytest.fixture
 def broken_puts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[DumpIngestError]]:
     """Errors that the next writes of shards raise, first to last."""
@@ -120,15 +99,6 @@ def broken_puts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[DumpIngestErro
     monkeypatch.setattr(ObservedObjects, "put", flaky)
     yield errors
     assert not errors
-
-
-def test_passing_trouble_of_the_store_passes(
-    filled: MadeDump, store: Path, broken_puts: list[DumpIngestError]
-) -> None:
-    broken_puts += [StoreUnavailable("busy")] * 3
-    report = ingest(filled, store)
-    assert len(report.commits) == 5
-    assert not report.failures
 
 
 def test_store_that_refuses_ends_a_one_shot_run(

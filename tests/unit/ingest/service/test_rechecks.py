@@ -6,20 +6,17 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pytest
-from distributed import Client
 
 from ingest.api import open_store
 from ingest.dispatch.clients import TaskClient
 from ingest.dispatch.outcomes import StepCommitted
 from ingest.service.service import Service
 from ingest.steps.events import ContentReplaced, RecheckFailed
-from tests.fake_client import FakeClient
 from tests.npy_files import MadeDump, npy_bytes, tensor_name
-from tests.services import Heard, ingest, make_service, observed_service
+from tests.services import Heard, ingest, observed_service
 from workers.errors import ClusterError, DamagedStore
 from workers.model import StepKey
 from workers.tasks import run
@@ -58,10 +55,6 @@ def watching(made: MadeDump, store: Path, rate: float = 1e9) -> tuple[Service, H
         ),
     )
     return running, heard
-
-
-def is_settled(running: Service) -> bool:
-    return running.dump_state is not None and not running.dump_state.pending and not running.submitter.busy
 
 
 def until(running: Service, is_so: Callable[[], bool]) -> None:
@@ -231,32 +224,3 @@ def test_what_cannot_be_read_again_is_not_passed_over(
     running, heard = watching(filled, store)
     until(running, lambda: bool(heard.of(RecheckFailed)))
     assert {event.key for event in heard.of(RecheckFailed)} == {KEY}
-
-
-def test_what_was_in_flight_with_a_lost_client_is_read_again(
-    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steps = len(ingest(filled, store).commits)
-    lost, client = FakeClient(), FakeClient(eager=True)
-    running = make_service(filled.root, store, client=lost, recheck_rate=math.inf)
-    rechecks = running.rechecks
-    monkeypatch.setattr("ingest.service.rechecks._AT_ONCE", 2)
-    until(running, lambda: len(lost.futures) == 2)
-    rechecks.connect = lambda: cast("Client", client)
-    monkeypatch.setattr("ingest.service.rechecks._AT_ONCE", 3)
-    until(running, lambda: not rechecks.is_busy)
-    assert len(client.futures) == steps
-
-
-def test_the_rate_is_kept(filled: MadeDump, store: Path) -> None:
-    running, _ = watching(filled, store, rate=0)
-    now, read = [0.0], 0
-    rechecks = running.rechecks
-    rechecks.rate, rechecks.clock = 100.0, lambda: now[0]
-    sizes = [state.listing.nbytes for state in running.table if state.held and state.listing is not None]
-    for _ in range(200):
-        now[0] += 1.0
-        rechecks.poll(is_idle=False)
-        assert rechecks.poll(is_idle=True) == []
-        read += sum(job.nbytes for job in rechecks._window.jobs)
-    assert 0.5 * 20_000 < read <= 20_000 + max(sizes)

@@ -13,7 +13,7 @@ from ingest.watching.watcher import DumpState
 from tests.deleting import Run
 from tests.made_steps import made_commit, made_listing, made_plan, made_state
 from tests.npy_files import MadeDump
-from workers.errors import ClusterError, DamagedStore, PoisonedFile, StoreDenied, UnreadableFile
+from workers.errors import ClusterError, PoisonedFile, StoreDenied, UnreadableFile
 from workers.model import StepKey
 
 KEYS = [StepKey(0, step) for step in range(4)]
@@ -28,14 +28,6 @@ def test_failures_are_told_unless_the_step_is_planned_again() -> None:
     assert report.failures.keys() == {KEYS[0]}
     report.observe(StepFailed(plan, StoreDenied("no")))
     assert isinstance(report.stopped_by, StoreDenied)
-
-
-def test_a_damaged_step_stops_no_other_one() -> None:
-    """It is damaged in the store, and stays as it is; the store takes the others."""
-    plan, report = made_plan(made_state(KEYS[0], 1)), Report()
-    report.observe(StepFailed(plan, DamagedStore("its index cannot be read")))
-    assert report.stopped_by is None
-    assert report.failures.keys() == {KEYS[0]}
 
 
 def test_a_step_that_was_deleted_in_the_end_did_not_fail_to_be_read_back() -> None:

@@ -54,18 +54,6 @@ def test_a_look_that_waited_for_the_store_does_not_keep_the_next_one_waiting() -
     assert is_due == [False, True]
 
 
-def test_one_slow_look_is_no_reason_to_look_away_for_long() -> None:
-    """It may have waited for a disk or a store. If the next one is as slow, that is what looks cost."""
-    now = [100.0]
-    schedule = ScanSchedule(poll_s=1.0, clock=lambda: now[0])
-    schedule.record_scan(10.0, failed=False)
-    assert schedule.next_at == 100 + 60
-    schedule.record_scan(10.0, failed=False)
-    assert schedule.next_at == 100 + 9 * 90
-    schedule.record_scan(99.0, failed=False)
-    assert schedule.next_at == 100 + 9
-
-
 def test_a_change_makes_a_look_due_before_the_poll_but_not_before_the_rest_is_over() -> None:
     now = [10.0]
     schedule = ScanSchedule(poll_s=60.0, clock=lambda: now[0])
@@ -73,9 +61,3 @@ def test_a_change_makes_a_look_due_before_the_poll_but_not_before_the_rest_is_ov
     assert (schedule.rests_until, schedule.next_at) == (19.0, 70.0)
     schedule.note_change()
     assert schedule.next_at == 19.0
-
-
-def test_a_look_is_fresh_until_something_comes_of_a_step() -> None:
-    schedule = ScanSchedule(is_fresh=True)
-    schedule.outdate()
-    assert not schedule.is_fresh

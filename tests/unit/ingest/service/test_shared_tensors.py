@@ -5,7 +5,6 @@ import pytest
 
 from ingest.service.shared_tensors import SharedTensors
 from tests.pools import PooledRun, replicas, small_pools
-from tests.replicas import Replicas
 from tests.wrapped_objects import WrappedObjects
 from workers.errors import StoreUnavailable
 from workers.model import StepKey
@@ -44,20 +43,6 @@ def names(shared: SharedTensors, rank: int, step: int) -> set[str]:
 
 
 WEIGHTS = {"net_weight0-op0", "net_weight1-op1"}
-
-
-def test_what_an_earlier_step_shows(run: PooledRun) -> None:
-    shared = SharedTensors(run.objects)
-    assert names(shared, 0, 1) == names(shared, 1, 7) == WEIGHTS
-
-
-@pytest.mark.parametrize("key", [StepKey(0, 0), StepKey(5, 1), StepKey(0, None)])
-def test_nothing_is_known_of_first_steps_other_ranks_and_run_files(run: PooledRun, key: StepKey) -> None:
-    assert SharedTensors(run.objects).of(key) == {}
-
-
-def test_nothing_is_known_without_a_view() -> None:
-    assert SharedTensors(Replicas().objects).of(StepKey(0, 1)) == {}
 
 
 def test_a_rank_that_is_alone_reads_no_digests(tmp_path: Path) -> None:

@@ -45,20 +45,6 @@ def test_a_store_that_comes_back_is_noticed_once() -> None:
     assert not ended(outage)
 
 
-def test_a_store_that_answers_was_not_away() -> None:
-    """It may refuse writes, or be too busy for them: whoever waits goes on waiting."""
-    outage = StoreProbe(Store(), pause_s=5)
-    outage.report_failure(StoreUnavailable("503 SlowDown"))
-    assert not ended(outage)
-
-
-def test_an_answer_that_took_long_was_none_at_first() -> None:
-    """Clients of object stores try again by themselves, for longer than many an outage lasts."""
-    outage = StoreProbe(lambda: time.sleep(0.05), pause_s=0.01)
-    outage.report_failure(StoreUnavailable("a task failed"))
-    assert ended(outage)
-
-
 def test_a_store_that_refuses_is_not_asked_again() -> None:
     store = Store(StoreUnavailable("away"), StoreDenied("other credentials"))
     outage = StoreProbe(store, pause_s=0.01)

@@ -24,14 +24,6 @@ def test_a_file_under_another_name_is_not_gone() -> None:
     assert (seen.fresh, seen.gone, seen.lost) == (("rank_3/40/renamed.npy",), 0, 0)
 
 
-def test_nothing_fresh_is_less_or_the_same() -> None:
-    committed = files_in(made_files(KEY, 1, 2, 3))
-    same = compare(committed, made_files(KEY, 1, 2, 3))
-    assert (same.fresh, same.gone, same.left) == ((), 0, 3)
-    less = compare(committed, made_files(KEY, 1, 2, 0))
-    assert (less.fresh, less.gone, less.lost) == ((), 1, 1)
-
-
 @pytest.mark.parametrize("op", ["MatMul.net_MatMul-op0", "Add.%3-op0"])
 def test_the_same_tensors_under_other_names_are_the_same_contents(
     op: str, made: MadeDump, store: Path

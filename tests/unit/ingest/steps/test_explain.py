@@ -1,6 +1,5 @@
 """What people are told of a step: its phase, and why."""
 
-from ingest.layouts.base import Problem
 from ingest.steps.decide import Inspect, KeepExisting, Offer, Refuse, StepPolicy
 from ingest.steps.events import SourceKept
 from ingest.steps.explain import StepRow, explain, explain_table
@@ -12,8 +11,6 @@ from ingest.steps.state import (
     Phase,
     StepState,
     StepTable,
-    Wait,
-    WaitFor,
 )
 from tests.made_steps import made_plan, made_state
 from workers.errors import ClusterError, UsageError
@@ -34,15 +31,6 @@ def test_a_step_that_waits_for_silence_says_how_long_it_was_quiet() -> None:
         "quiet for 3.1 s of 10 s",
     )
     assert (waiting.rank, waiting.step, waiting.files, waiting.bytes, waiting.quiet_s) == (3, 40, 2, 200, 3.1)
-
-
-def test_a_permission_comes_with_what_to_do() -> None:
-    state = made_state(
-        KEY, 1, problems=(Problem("rank_3", "permission denied", "Use setfacl.", denied=True),)
-    )
-    denied = row(state)
-    assert (denied.phase, denied.waits_for) == ("denied", "permission")
-    assert denied.reason == "rank_3: permission denied (Use setfacl.)"
 
 
 def test_a_pause_says_when_it_ends_and_what_it_is_for() -> None:
@@ -70,15 +58,6 @@ def test_tasks_say_how_far_they_are() -> None:
     assert row(state).phase == "publishing"
 
 
-def test_poison_is_counted_whatever_the_phase() -> None:
-    state = made_state(KEY, 1)
-    assert state.listing is not None
-    state.unreadable, state.poison = frozenset(["a.npy"]), {state.listing.files[0]: True}
-    poisoned = row(state)
-    assert (poisoned.poison_files, poisoned.unreadable_files) == (1, 1)
-    assert poisoned.reason.endswith("1 of its files are poison, and are quarantined")
-
-
 def test_what_the_store_holds_says_as_what() -> None:
     state = made_state(KEY, 1)
     state.hold(Phase.COMMITTED)
@@ -87,18 +66,6 @@ def test_what_the_store_holds_says_as_what() -> None:
     state.cover = Cover(state.fingerprint, Phase.KEPT, "2 of its files are gone")
     state.hold(Phase.KEPT)
     assert (row(state).phase, row(state).reason) == ("kept", "2 of its files are gone")
-
-
-def test_a_step_that_was_not_listed_waits_for_the_store() -> None:
-    state = StepState(KEY, is_unchecked=True)
-    assert (row(state).phase, row(state).waits_for, row(state).files) == ("unlisted", "store", 0)
-    assert row(StepState(KEY)).reason == "no files yet"
-
-
-def test_what_was_found_when_it_was_examined_last_stands_until_it_is_examined_again() -> None:
-    state = made_state(KEY, 1)
-    state.wait(Wait(WaitFor.LOOK, "a file changed while it was read"))
-    assert (row(state).phase, row(state).reason) == ("waiting", "a file changed while it was read")
 
 
 def test_what_was_decided_counts_if_it_is_known() -> None:

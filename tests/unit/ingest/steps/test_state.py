@@ -1,8 +1,6 @@
 """The record of one step: what its transitions change, and what they leave."""
 
-import pytest
-
-from ingest.steps.state import Deletion, DeletionStage, Pause, StepState, Wait, WaitFor
+from ingest.steps.state import StepState, Wait, WaitFor
 from tests.made_steps import made_commit, made_inspected, made_listing, made_plan, made_state
 from workers.errors import ClusterError, PoisonedFile, StoreUnavailable
 from workers.model import SourceFile, StepKey
@@ -43,28 +41,6 @@ def test_what_waits_is_listed_again_and_what_is_denied_is_read_again() -> None:
     assert (state.is_listing_reusable, state.inspected is None) == (False, False)
     state.wait(Wait(WaitFor.PERMISSION, "denied"))
     assert state.inspected is None
-
-
-def test_without_files_only_what_the_store_and_its_tasks_do_is_left() -> None:
-    state = made_state(KEY, 1)
-    state.committed, state.pause, state.is_isolated = "a", Pause(9.0, "failed"), True
-    state.poison = {made_listing(KEY, 1).files[0]: True}
-    state.offer(jobs=2)
-    state.deletion.settled_files = ()
-    state.lose_files()
-    assert {state.listing, state.held, state.inspected, state.waiting, state.pause} == {None}
-    assert state.deletion == Deletion()
-    assert not state.is_pending
-    assert not state.poison
-    assert (state.committed, state.is_isolated) == ("a", True)
-    assert state.work is not None
-
-
-def test_a_deletion_that_is_under_way_is_not_forgotten_with_the_files() -> None:
-    state = made_state(KEY, 1)
-    state.deletion.stage = DeletionStage.REMOVING
-    state.lose_files()
-    assert state.is_removing
 
 
 def test_poison_of_a_commit_is_learned_once_and_has_the_headers_read_again() -> None:
@@ -118,10 +94,3 @@ def test_what_is_stale_in_a_row_is_of_one_generation() -> None:
     assert (state.stale_in_a_row("a"), state.stale_in_a_row("b")) == (0, 1)
     state.record_commit("b", 0.0)
     assert state.stale_in_a_row("b") == 0
-
-
-@pytest.mark.parametrize("is_same", [True, False])
-def test_a_listing_that_was_committed_as_it_is_may_be_used_again(is_same: bool) -> None:
-    state = made_state(KEY, 1)
-    state.record_commit(state.fingerprint if is_same else made_plan(state, name="other").fingerprint, 0.0)
-    assert state.is_listing_reusable is is_same

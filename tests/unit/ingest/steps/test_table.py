@@ -5,7 +5,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.steps.state import Deletion, DeletionStage, Pause, StepState, StepTable
+from ingest.steps.state import Pause, StepState, StepTable
 from tests.made_steps import made_listing
 from workers.model import StepKey
 
@@ -46,21 +46,6 @@ def test_everything_is_forgotten_of_a_step_that_is_gone() -> None:
     assert (len(table), table.get(A)) == (0, None)
     assert table.ensure(A) is not state
     assert (table[A].committed, table[A].pause, table[A].is_isolated) == (None, None, False)
-
-
-def test_a_step_under_way_keeps_its_record_until_its_tasks_have_ended() -> None:
-    """If it comes back meanwhile, it is not offered twice."""
-    table = StepTable()
-    offered, removing = seen(table, A), seen(table, B)
-    offered.committed = "a"
-    offered.offer(jobs=1)
-    removing.deletion.stage = DeletionStage.REMOVING
-    assert table.forget([]) == [offered, removing]
-    assert list(table) == [offered, removing]
-    assert {state.committed for state in table} == {None}
-    offered.work, removing.deletion = None, Deletion()
-    table.forget([])
-    assert len(table) == 0
 
 
 def test_other_threads_may_read_while_steps_come_and_go() -> None:

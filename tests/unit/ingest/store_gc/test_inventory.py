@@ -8,7 +8,6 @@ from tests.gc_stores import objects_of
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.announcements import BEGUN, DONE, REMOVED, announce, changing, path_of, read_announcements
-from workers.store.objects import StoredObject
 
 KEY = StepKey(0, 3)
 
@@ -75,14 +74,3 @@ def test_a_damaged_commit_is_named(store: Path) -> None:
     (step,) = [step for step in take_inventory(objects_of(store)).steps if step.damage]
     assert step.key == StepKey(0, 3)
     assert step.commit is None
-
-
-def test_an_empty_directory_is_listed(store: Path) -> None:
-    (store / "rank_1" / "step_9").mkdir()
-    empty = [step for step in take_inventory(objects_of(store)).steps if not step.generations]
-    assert [step.key for step in empty] == [StepKey(1, 9)]
-
-
-def test_an_extent_is_as_new_as_its_newest_object() -> None:
-    assert Extent.of([StoredObject(3, 10.0), StoredObject(4, 7.0)]) == Extent(2, 7, 10.0)
-    assert Extent.of([]) == Extent()

@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 import zarr
 
-from ingest.consolidating.consolidator import CommitsListed
-from ingest.store_gc.last_run import KEY, GcRuns, GcRunsRead, GcWatch, read_last_runs, record_run, recorded
+from ingest.store_gc.last_run import KEY, GcRuns, read_last_runs, record_run, recorded
 from workers.errors import StoreDenied
-from workers.events import Event
 from workers.store import commit
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
@@ -50,13 +48,3 @@ def test_the_end_of_a_block_is_recorded(objects: ObjectStore) -> None:
 def test_a_damaged_record_says_nothing(data: bytes, objects: ObjectStore) -> None:
     objects.put(KEY, data)
     assert read_last_runs(objects) is None
-
-
-def test_the_record_is_read_once_a_minute(objects: ObjectStore) -> None:
-    now = [0.0]
-    told: list[Event] = []
-    watch = GcWatch(objects, told.append, lambda: now[0])
-    for at in (0.0, 30.0, 61.0):
-        now[0] = at
-        watch.observe(CommitsListed({}, (), -1))
-    assert told == [GcRunsRead(GcRuns())] * 2

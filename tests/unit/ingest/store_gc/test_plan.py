@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from ingest.store_gc.inventory import Inventory
-from ingest.store_gc.plan import GcPlan, GcPolicy, shortly
+from ingest.store_gc.plan import GcPlan, GcPolicy
 from ingest.store_gc.planner import make_plan
 from tests.gc_inventories import NOW, POLICIES, inventories, one_rank
 from workers.errors import UsageError
@@ -38,8 +38,3 @@ def test_a_refusal_names_the_file_the_place_and_the_next_step() -> None:
         "plans/tonight.json is not a gc plan: actions[2].step: Expected `int | null`, got `str`"
     )
     assert refusal.value.hint == "Make the plan again: dump-ingest gc STORE ... --plan FILE"
-
-
-def test_numbers_are_written_shortly() -> None:
-    assert shortly(range(5)) == "0-4"
-    assert shortly(range(0, 10_000, 100)) == "0 to 9900"

@@ -21,13 +21,6 @@ def test_a_file_that_is_written_wakes(tmp_path: Path, monkeypatch: pytest.Monkey
     assert woken.is_set()
 
 
-def test_a_directory_that_is_not_there_wakes_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingest.watching.fs_events._AFTER_S", 0.0)
-    woken = threading.Event()
-    with watch_events(tmp_path / "missing", woken.set):
-        assert not woken.wait(0.2)
-
-
 def test_it_ends_at_once_while_it_still_waits_to_begin(tmp_path: Path) -> None:
     before = threading.active_count()
     with watch_events(tmp_path, lambda: None):

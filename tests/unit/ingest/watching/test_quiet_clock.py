@@ -31,11 +31,6 @@ def test_a_file_system_tells_its_time_and_nothing_in_it_changes(tmp_path: Path) 
     assert tmp_path.stat().st_mtime_ns == before.st_mtime_ns
 
 
-def test_a_directory_that_is_not_to_be_written_to_tells_nothing(tmp_path: Path) -> None:
-    assert file_system_time(Path("/proc/self")) is None
-    assert file_system_time(tmp_path / "missing") is None
-
-
 @pytest.mark.parametrize(
     ("wall", "newest_change", "reached"),
     [

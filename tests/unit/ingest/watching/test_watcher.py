@@ -269,12 +269,6 @@ def test_name_that_stands_elsewhere_is_waited_for(bench: Bench) -> None:
     assert [file.name.op_name for file in named.values() if file.name] == ["long"]
 
 
-def test_name_that_never_comes_is_done_without(bench: Bench) -> None:
-    bench.made.add(WHOLE, "123.npy", step=0)
-    bench.take()
-    assert bench.steps(after=11) == [0]
-
-
 def test_busy_step_is_passed_over(bench: Bench) -> None:
     bench.made.add(WHOLE, step=0)
     bench.scan()
@@ -301,16 +295,6 @@ def test_backlog_is_taken_in_the_chosen_order(order: str, first: int, bench: Ben
     bench.now += 20
     bench.scan()
     assert [state.key.step for state in bench.complete(limit=1)] == [first]
-
-
-def test_step_without_files_is_not_waited_for(bench: Bench) -> None:
-    """A job that is killed leaves an empty directory behind; a one-shot run must come to its end."""
-    bench.made.directory(step=0)
-    (bench.made.root / "rank_0" / "latest").symlink_to("Net")
-    view = bench.scan()
-    assert view.pending == {}
-    assert [problem.path for problem in view.problems] == ["rank_0/latest"]
-    assert StepKey(0, 0) not in view.present
 
 
 @pytest.fixture
@@ -346,27 +330,6 @@ def test_step_of_another_user_is_denied_as_a_whole(
     assert problem.denied
     assert "setfacl" in problem.hint
     assert problem in bench.scan().problems
-
-
-def test_access_that_is_granted_later_is_noticed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = bench.made.add(WHOLE, step=0)
-    bench.take()
-    with monkeypatch.context() as patch:
-        real = os.open
-        patch.setattr(os, "open", _refusing(path, real))
-        assert bench.steps(after=20) == []
-        assert any(state.denied for state in bench.table)
-    assert bench.steps(after=1) == [0]
-    assert not any(state.denied for state in bench.table)
-
-
-def _refusing(path: Path, real: Callable[..., int]) -> Callable[..., int]:
-    def refusing(name: object, *args: object) -> int:
-        if str(name) == str(path):
-            raise PermissionError(13, "Permission denied")
-        return real(name, *args)
-
-    return refusing
 
 
 def test_steps_that_only_wait_for_their_turn_are_not_listed_again(

@@ -2,7 +2,6 @@
 
 import pytest
 
-from ingest.dump_configs.checking.options import options_of
 from ingest.dump_configs.model import Severity
 from tests.guide_configs import TENSORFLOW, TORCHAIR, assert_named
 
@@ -29,22 +28,3 @@ WRONG = [
 @pytest.mark.parametrize(("text", "severity", "reason"), WRONG, ids=[reason for *_, reason in WRONG])
 def test_a_wrong_configuration_is_named_with_the_reason(text: str, severity: Severity, reason: str) -> None:
     assert_named(text, severity, reason)
-
-
-@pytest.mark.parametrize(
-    ("text", "options"),
-    [
-        ("c.dump_config.enable_dump = True", ("torchair", {"enable_dump": True})),
-        (
-            'o.parameter_map["dump_path"].s = tf.compat.as_bytes("/d")\no.parameter_map["n"].i = 2',
-            ("tensorflow", {"dump_path": "/d", "n": 2}),
-        ),
-        ("npu.global_options().dump_config.dump_mode = 'all'", ("tensorflow", {"dump_mode": "all"})),
-        ("c.dump_config.dump_path = os.environ['DUMP']", None),  # not a literal
-        ("dump_path = '/d'", None),
-        ("c.dump_config.enable_dump = ", None),  # not Python
-        ("\0", None),
-    ],
-)
-def test_lines_are_read_and_not_executed(text: str, options: tuple[str, dict[str, object]] | None) -> None:
-    assert options_of(text) == options

@@ -46,10 +46,6 @@ def test_a_wrong_configuration_is_named_with_the_reason(text: str, severity: Sev
     assert_named(text, severity, reason)
 
 
-def test_options_for_all_tensors_together_pass() -> None:
-    assert not check_text(TOGETHER.replace("OPTIONS", "quantized_tensor: True"), "config").findings
-
-
 def test_blank_variables_count_as_not_set() -> None:
     text = "DUMPER_ENABLE=1 DUMPER_DIR= DUMPER_NON_INTRUSIVE_MODE= DUMPER_COLLECTIVE_TIMEOUT=' '"
     checked = check_text(text, "config")

@@ -24,11 +24,6 @@ def test_msprobe_is_told_calls(operators: tuple[RequestedOperator, ...], level: 
     assert content["risk_level"] == "ALL"
 
 
-def test_msprobe_in_one_process_is_told_no_rank() -> None:
-    request = replace(REQUEST, operators=(CALL,), ranks=(0,), job_ranks=(0,))
-    assert json.loads(write_config("msprobe", request).text)["rank"] == []
-
-
 def test_msprobe_cannot_be_told_what_it_saves_in_any_case() -> None:
     saved = RequestedOperator("", "", "debug", "activations.0.debug")
     with pytest.raises(UsageError, match=r"activations\.0\.debug"):
