@@ -18,7 +18,7 @@ def bounded_ns(time_ns: int) -> int:
 
     They hold 1677 to 2262. File systems hold more, and clocks may be wrong.
     """
-    return min(max(time_ns, -(2**63)), 2**63 - 1)
+    return time_ns if -(2**63) <= time_ns < 2**63 else min(max(time_ns, -(2**63)), 2**63 - 1)
 
 
 class Positional:

@@ -52,14 +52,14 @@ class IngestProgress:
                 total = max(self._committed_bytes + pending, self._done_bytes)
                 if self._bar is not None:
                     self._bar.expect(total)
-            case StepCommitted(plan=plan, summary=summary):
+            case StepCommitted(plan=plan, summary=summary) if self._bar is not None:
                 self._committed_bytes += summary.raw_bytes
                 # Jobs do not count the bytes around tensors, and two of them may have tensors of one file.
                 around = summary.raw_bytes - sum(job.nbytes for job in plan.jobs)
                 self._done_bytes = max(self._done_bytes + around, self._committed_bytes)
                 self._done_files += _files(plan.jobs) - sum(_files([job]) for job in plan.jobs)
                 self._move_bar()
-            case JobConverted(job=job):
+            case JobConverted(job=job) if self._bar is not None:
                 self._done_bytes += job.nbytes
                 self._done_files += _files([job])
                 self._move_bar()

@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.arrays.compiled import kernel_loops, kernels
+from workers.arrays.compiled.histogram_kernels import accumulate_many
 from workers.arrays.compiled.kernel_loops import (
     FINITE,
     M2,
@@ -260,6 +261,55 @@ def _scaled(value: float, unit: float) -> float:
     if unit > 1 and largest < abs(value) * unit and abs(value) <= largest / unit * (1 + 1e-12):
         return math.copysign(largest, value)
     return value * unit
+
+
+def takes_many(dtype: np.dtype[Any]) -> bool:
+    """Return whether `summarise_many` takes elements of this type: real floats in native byte order."""
+    return _COMPILED.get(dtype, dtype).kind == "f" and dtype.isnative and dtype in _SUMMABLE
+
+
+def summarise_many(
+    values: Array, sizes: Sequence[int]
+) -> tuple[npt.NDArray[np.float64], list[npt.NDArray[np.int64]]]:
+    """Return what `RunningStatistics` does of many small tensors, in a tenth of the time.
+
+    Args:
+        values: the tensors one after the other, of a type that `takes_many`.
+        sizes: how many elements each has, at least one.
+
+    Returns:
+        The rows, (tensor, len(FIELDS)); and the histogram of each tensor.
+    """
+    native = _COMPILED[values.dtype]
+    if values.dtype == np.float16:
+        wide = np.empty(values.size, native)
+        kernels.widen_half(values, wide)
+    else:
+        wide = values.astype(native, copy=False)
+    states, histograms = accumulate_many(wide, sizes)
+    return _rows_of(states), histograms
+
+
+def _rows_of(states: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return what `RunningStatistics.row` does, to the last bit, of states of real elements."""
+    state = dict(zip(kernel_loops.PLACES, states.T, strict=True))
+    finite, unit, largest = state["finite"], state["unit"], sys.float_info.max
+    with np.errstate(all="ignore"):
+        mean = state["mean"] + state["origin"]
+        std, l2_norm = np.sqrt(state["m2"] / finite), np.sqrt(state["m2"] + finite * mean * mean)
+        scaled = np.stack([mean, std, l2_norm])
+        is_rounded = (unit > 1) & (np.abs(scaled) <= largest / unit * (1 + 1e-12))
+        product = scaled * unit
+        mean, std, l2_norm = np.where(is_rounded & np.isinf(product), np.copysign(largest, scaled), product)
+    mean = np.where(state["min"] > mean, state["min"], mean)
+    columns = state | {
+        "mean": np.where(state["max"] < mean, state["max"], mean),
+        "std": std,
+        "l2_norm": l2_norm,
+    }
+    rows = np.stack([columns[name] for name in FIELDS], axis=1)
+    rows[finite == 0, FIELDS.index("min") :] = math.nan
+    return rows
 
 
 def summarise(values: Array) -> Statistics:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -22,17 +22,18 @@ from workers.errors import UnreadableFile
 from workers.model import MIB
 from workers.store import metadata
 from workers.store.backends.deadline import supervised
+from workers.store.model import RowKind
 from workers.store.objects import Gathered, NewObject, ObjectStore, Uploads
 from workers.store.opening import open_objects
 from workers.store.packed.pool_packer import PackedInPool, PoolPacker
 from workers.store.packed.shards import Packer, ShardCounter, ShardPacker
 from workers.tasks.entry_statistics import (
-    UNKNOWN,
     EntryStatistics,
     Summaries,
     Summary,
     elements_in,
     meaning,
+    small_dtype,
     to_convert,
 )
 from workers.tasks.envelopes import Envelope, Envelopes
@@ -167,6 +168,13 @@ def dry_run(job: ShardJob, begin: Callable[[int], None] | None = None) -> Receip
     return work.receipt(time.perf_counter() - started)
 
 
+class _OfHeader(NamedTuple):
+    """What follows from the header and the kind of an entry."""
+
+    meaning: object
+    small_dtype: np.dtype[Any] | None
+
+
 class _Conversion:
     """One run of one job, and its results so far."""
 
@@ -189,7 +197,8 @@ class _Conversion:
         n = len(job.entries)
         self._offsets = [-1] * n
         self._digests = [bytes(DIGEST_BYTES)] * n
-        self._summaries = Summaries(n)
+        self._summaries = Summaries(n, sketches=job.sketches)
+        self._of_headers: dict[tuple[int, RowKind], _OfHeader] = {}
         self._in_device_layout = [False] * n
         self._arrays = [-1] * n
         self._pooled: list[PackedInPool] = []
@@ -261,7 +270,7 @@ class _Conversion:
                     elif to_convert(entry):
                         self._convert_from_device(place, entry, file, packer, seen)
                     else:
-                        same_meaning = seen.setdefault(meaning(entry), {})
+                        same_meaning = seen.setdefault(self._of_header(entry).meaning, {})
                         is_unique = sizes[nbytes] == 1
                         self._convert(place, entry, file, packer, same_meaning, is_unique=is_unique)
                         if has_views:
@@ -272,6 +281,14 @@ class _Conversion:
                     raise
                 message = f"{where}: {entry.source.path} cannot be read: {exc.strerror}"
                 raise UnreadableFile(message, path=entry.source.path) from exc
+
+    def _of_header(self, entry: Entry) -> _OfHeader:
+        """Return what follows from the header of an entry, which it shares with thousands of others."""
+        key = id(entry.header), entry.kind
+        known = self._of_headers.get(key)
+        if known is None:
+            known = self._of_headers[key] = _OfHeader(meaning(entry), small_dtype(entry))
+        return known
 
     def _convert(
         self,
@@ -296,7 +313,7 @@ class _Conversion:
         start = packer.position
         nbytes = self._nbytes[place]
         if nbytes <= len(self._buffer) and (nbytes <= PART_NBYTES or not is_unique):
-            digest, summary = self._convert_held(entry, nbytes, file, packer, seen)
+            digest, summary = self._convert_held(place, entry, file, packer, seen)
         else:
             digest, summary = self._convert_in_pieces(entry, file, packer, seen, is_unique=is_unique)
         self._envelopes[place] = self._buffer.envelope(entry, file)
@@ -304,12 +321,19 @@ class _Conversion:
         self._record(place, entry, digest, seen, start=start, summary=summary)
 
     def _convert_held(
-        self, entry: Entry, nbytes: int, file: OpenFile, packer: _AnyPacker, seen: dict[bytes, int]
-    ) -> tuple[bytes, Summary]:
-        """Convert a payload that fits into memory; return its digest, and statistics unless it is a copy."""
-        digest, parts = self._buffer.hold(entry, nbytes, file)
+        self, place: int, entry: Entry, file: OpenFile, packer: _AnyPacker, seen: dict[bytes, int]
+    ) -> tuple[bytes, Summary | None]:
+        """Convert a payload that fits into memory; return its digest, and statistics if they are its own.
+
+        A copy has those of its original, and small tensors get theirs together.
+        """
+        digest, parts = self._buffer.hold(entry, self._nbytes[place], file)
         if digest in seen:
-            return digest, UNKNOWN
+            return digest, None
+        if (dtype := self._of_header(entry).small_dtype) is not None:
+            self._summaries.add_small(place, parts[0], dtype)
+            packer.append(parts[0])
+            return digest, None
         entry_statistics = self._statistics_of(entry)
         for number, part in enumerate(parts, 1):
             if len(part):
@@ -322,7 +346,7 @@ class _Conversion:
 
     def _convert_in_pieces(
         self, entry: Entry, file: OpenFile, packer: _AnyPacker, seen: dict[bytes, int], *, is_unique: bool
-    ) -> tuple[bytes, Summary]:
+    ) -> tuple[bytes, Summary | None]:
         """Convert a payload of several pieces; return its digest, and its statistics unless it is a copy."""
         entry_statistics = self._statistics_of(entry)
         running = new_digest()
@@ -333,7 +357,7 @@ class _Conversion:
                 packer.append(piece)
         digest = running.digest()
         if digest in seen:
-            return digest, UNKNOWN
+            return digest, None
         # A payload that may be a copy is read twice: only the digest of the whole tells.
         for piece in self._buffer.pieces(entry, file) if not is_unique else ():
             entry_statistics.add(piece)
@@ -423,7 +447,7 @@ class _Conversion:
         seen: dict[bytes, int],
         *,
         start: int,
-        summary: Summary,
+        summary: Summary | None,
     ) -> None:
         """Record the result of an entry. A copy has the offset and the statistics of the original."""
         self._digests[place] = digest
@@ -438,7 +462,8 @@ class _Conversion:
         else:
             seen[digest] = place
             self._offsets[place] = start
-            self._summaries.keep(place, summary)
+            if summary is not None:
+                self._summaries.keep(place, summary)
 
     def receipt(self, seconds: float) -> Receipt:
         """Return the receipt of all segments."""

@@ -12,9 +12,9 @@ from workers.arrays import device_format, statistics
 from workers.arrays.dtypes import ElementType, unpack
 from workers.arrays.sketches.block_digests import SMALL_NBYTES, RunningBlockDigests
 from workers.arrays.sketches.histogram import has_histogram
-from workers.arrays.sketches.marginal_scope import MarginalScope
+from workers.arrays.sketches.marginal_scope import LEAST_ELEMENTS, MarginalScope
 from workers.arrays.sketches.marginals import NO_MARGINALS, MarginalTable, running_marginals
-from workers.arrays.statistics import RunningStatistics, has_statistics
+from workers.arrays.statistics import RunningStatistics, has_statistics, takes_many
 from workers.arrays.strided import StridedView, elements_of
 from workers.dump.source import OpenFile
 from workers.errors import SourceChanged
@@ -28,6 +28,9 @@ from workers.tasks.model import Entry
 #: stays in device layout, because an export could not convert it back in bounded memory. Its statistics come
 #: from reading it a second time, slab by slab.
 MAX_CONVERTED_BYTES = 256 * MIB
+
+#: The elements of small tensors that wait for their statistics, in bytes.
+_WAITING_NBYTES = 256 * 1024
 
 
 def to_convert(entry: Entry) -> bool:
@@ -45,6 +48,16 @@ def is_counted(entry: Entry) -> bool:
     header = entry.header
     is_absent = header is not None and header.problem != "" and not header.nbytes
     return entry.kind is RowKind.TENSOR and header is not None and not is_absent
+
+
+def small_dtype(entry: Entry) -> np.dtype[Any] | None:
+    """Return the type of a tensor that `Summaries.add_small` takes; None for any other."""
+    header = entry.header
+    if header is None or header.device or header.view or not is_counted(entry):
+        return None
+    is_small = 0 < header.size < LEAST_ELEMENTS and has_statistics(header.element)
+    dtype = header.element.to_numpy()
+    return dtype if is_small and not header.element.is_packed and takes_many(dtype) else None
 
 
 def meaning(entry: Entry) -> object:
@@ -78,12 +91,16 @@ UNKNOWN = Summary(
 class Summaries:
     """What is kept of the values of the entries of a job, by their places in it."""
 
-    def __init__(self, entries: int) -> None:
-        # A list, because it is set value by value, for which arrays take longer.
-        self._statistics = [UNKNOWN.statistics] * entries
+    def __init__(self, entries: int, *, sketches: bool) -> None:
+        self._sketches = sketches
+        self._statistics = np.full((entries, len(statistics.FIELDS)), np.nan)
         self._histograms: dict[int, npt.NDArray[np.int64]] = {}
         self._blocks: dict[int, npt.NDArray[np.int64]] = {}
         self._marginals: dict[int, MarginalTable] = {}
+        self._twins: dict[int, int] = {}
+        """By place of a copy, the place of its original."""
+        self._waiting, self._waiting_dtype = bytearray(), np.dtype(np.uint8)
+        self._waiting_sizes: dict[int, int] = {}
 
     def keep(self, place: int, summary: Summary) -> None:
         """Keep what was found out about an entry."""
@@ -97,12 +114,33 @@ class Summaries:
 
     def share(self, place: int, twin: int) -> None:
         """Give a copy the statistics of the original, whose sketches are its own, too."""
-        self._statistics[place] = self._statistics[twin]
+        self._twins[place] = twin
+
+    def add_small(self, place: int, payload: memoryview, dtype: np.dtype[Any]) -> None:
+        """Copy the elements of a tensor that has a `small_dtype`: many of them are summarised at once."""
+        if self._waiting_dtype != dtype or len(self._waiting) + len(payload) > _WAITING_NBYTES:
+            self._settle()
+        self._waiting_dtype = dtype
+        self._waiting += payload
+        self._waiting_sizes[place] = len(payload) // dtype.itemsize
+
+    def _settle(self) -> None:
+        """Summarise the tensors that wait."""
+        if not self._waiting_sizes:
+            return
+        places, sizes = list(self._waiting_sizes), list(self._waiting_sizes.values())
+        values = np.frombuffer(self._waiting, self._waiting_dtype)
+        self._statistics[places], bins = statistics.summarise_many(values, sizes)
+        if self._sketches:
+            self._histograms |= {place: part for place, part in zip(places, bins, strict=True) if len(part)}
+        self._waiting, self._waiting_sizes = bytearray(), {}
 
     def columns(self, rows: Sequence[int]) -> dict[str, Any]:
         """Return the columns of a receipt, by name; `rows` are the rows of the index, by place."""
+        self._settle()
+        self._statistics[list(self._twins)] = self._statistics[list(self._twins.values())]
         return {
-            "statistics": np.array(self._statistics, np.float64),
+            "statistics": self._statistics,
             "histograms": histograms.TABLE.gathered(rows, self._histograms),
             "block_digests": block_digests.TABLE.gathered(rows, self._blocks),
             "marginals": StepMarginals.of_places(rows, self._marginals),

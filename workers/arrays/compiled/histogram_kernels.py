@@ -5,6 +5,7 @@ They are compiled, kept and loaded as those of `kernels.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,38 @@ def accumulate_floats(values: npt.NDArray[Any], state: npt.NDArray[np.float64], 
     entry = kernels.entries()[f"counted_f{values.dtype.itemsize}"]
     scratch, tables = kernels.scratch_address(), counts.tables_address
     entry(address(values), values.size, scratch, address(state), _BIN_ADDRESS, tables)
+
+
+def accumulate_many(
+    values: npt.NDArray[Any], sizes: Sequence[int]
+) -> tuple[npt.NDArray[np.float64], list[npt.NDArray[np.int64]]]:
+    """Return the statistics and the histograms of many tensors, in one call.
+
+    Args:
+        values: the tensors one after the other: 1-D and contiguous, float32 or float64 in native byte order.
+        sizes: how many elements each has; few, so that the memory for all histograms is small.
+
+    Returns:
+        The state of each tensor, as `kernels.new_state` has it, (tensor, place); and what `sparse` returns.
+    """
+    counts, ends = take_counts(), np.cumsum(sizes)
+    states = np.tile(kernels.new_state(), (len(ends), 1))
+    # A tensor has no more bins than elements.
+    out, out_ends = np.empty((int(ends[-1]) + LAST + 2, 3), np.int64), np.empty_like(ends)
+    kernels.entries()[f"counted_many_f{values.dtype.itemsize}"](
+        address(values),
+        len(ends),
+        address(ends),
+        kernels.scratch_address(),
+        address(states),
+        _BIN_ADDRESS,
+        counts.tables_address,
+        counts.totals_address,
+        address(out),
+        address(out_ends),
+    )
+    give_back(counts)
+    return states, np.split(out[: out_ends[-1]].copy(), out_ends[:-1])
 
 
 def count_codes(occurrences: npt.NDArray[np.int64], values: npt.NDArray[np.float64], counts: Counts) -> None:

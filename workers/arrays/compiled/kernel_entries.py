@@ -56,6 +56,7 @@ def compile_all() -> list[MadeEntry]:
         _made("codes", _codes(), "anaaa"),
         _made("widen_half", _widen_half(), "ana"),
         *(_made(f"counted_f{size}", _counted_floats(size), "anaaaa") for size in (4, 8)),
+        *(_made(f"counted_many_f{size}", _counted_many(size), "anaaaaaaaa") for size in (4, 8)),
         *(_made(f"marginals_f{size}", _marginals(size), "anaan") for size in (4, 8)),
         *(_made(f"marginals_table_f{size}", _marginals_table(size), "aa") for size in (4, 8)),
         _made("histogram_f4", _histogram_f4(), "ana"),
@@ -116,16 +117,27 @@ def _floats(size: int) -> Callable[..., None]:
 
 def _counted_floats(size: int) -> Callable[..., None]:
     """Return an entry that adds a block to statistics and histogram while it is in the L1 cache."""
+    add, places = _adder(size), len(kernel_loops.PLACES)
+
+    def entry(x: Any, n: int, scratch: Any, state: Any, bin_of: Any, tables: Any) -> None:  # noqa: PLR0917  (addresses)
+        add(x, 0, n, scratch, carray(state, (places,), np.float64), bin_of, tables)
+
+    return entry
+
+
+def _adder(size: int) -> Any:
+    """Return what adds the elements `start` to `end` at an address to a state and to tables."""
     floats, signed, unsigned = (np.dtype(f"{kind}{size}").type for kind in "fiu")
-    run, places, wide = kernel_loops.accumulate_floats, len(kernel_loops.PLACES), kernel_loops.SCRATCH
+    run, wide = kernel_loops.accumulate_floats, kernel_loops.SCRATCH
     narrow, step = wide * 8 // size, kernel_loops.BLOCK
     count, shape = _counter(size), (histogram_loops.TABLES, histogram_loops.WIDTH)
 
-    def entry(x: Any, n: int, scratch: Any, state: Any, bin_of: Any, tables: Any) -> None:  # noqa: PLR0917  (addresses)
+    @numba.njit(error_model="numpy")
+    def add(x: Any, start: int, end: int, scratch: Any, state: Any, bin_of: Any, tables: Any) -> None:  # noqa: PLR0917
         x_floats, x_signed, x_unsigned = (
-            carray(x, (n,), floats),
-            carray(x, (n,), signed),
-            carray(x, (n,), unsigned),
+            carray(x, (end,), floats),
+            carray(x, (end,), signed),
+            carray(x, (end,), unsigned),
         )
         memory = (
             carray(scratch, (narrow,), floats),
@@ -133,12 +145,50 @@ def _counted_floats(size: int) -> Callable[..., None]:
             carray(scratch, (narrow,), unsigned),
             carray(scratch, (wide,), np.float64),
         )
-        totals, bins = carray(state, (places,), np.float64), carray(bin_of, (4096,), np.uint16)
-        counts = carray(tables, shape, np.uint32)
-        for start in range(0, n, step):
-            stop = min(start + step, n)
-            run((x_floats[start:stop], x_signed[start:stop], x_unsigned[start:stop]), memory, totals)
-            count(x_signed[start:stop], bins, counts)
+        bins, counts = carray(bin_of, (4096,), np.uint16), carray(tables, shape, np.uint32)
+        for begin in range(start, end, step):
+            stop = min(begin + step, end)
+            run((x_floats[begin:stop], x_signed[begin:stop], x_unsigned[begin:stop]), memory, state)
+            count(x_signed[begin:stop], bins, counts)
+
+    return add
+
+
+def _counted_many(size: int) -> Callable[..., None]:
+    """Return an entry for `n` tensors that lie one after the other, each of which `ends` before a place.
+
+    It adds each to a state of its own, and writes its histogram to `out`, (elements, 3), up to `out_ends`.
+    """
+    add, places = _adder(size), len(kernel_loops.PLACES)
+    join, write = histogram_loops.add_tables, histogram_loops.write_sparse
+    shape, last = (histogram_loops.TABLES, histogram_loops.WIDTH), histogram_loops.LAST + 1
+    bins, pos_inf, neg_inf = 2 * histogram_loops.BINS, kernel_loops.POS_INF, kernel_loops.NEG_INF
+
+    def entry(  # noqa: PLR0917  (addresses)
+        x: Any,
+        n: int,
+        ends: Any,
+        scratch: Any,
+        states: Any,
+        bin_of: Any,
+        tables: Any,
+        totals: Any,
+        out: Any,
+        out_ends: Any,
+    ) -> None:
+        all_ends, all_states = carray(ends, (n,), np.int64), carray(states, (n, places), np.float64)
+        counts, written_ends = carray(totals, (bins,), np.int64), carray(out_ends, (n,), np.int64)
+        start = written = 0
+        for number in range(n):
+            state = all_states[number]
+            add(x, start, all_ends[number], scratch, state, bin_of, tables)
+            start = all_ends[number]
+            join(carray(tables, shape, np.uint32), counts)
+            # Behind the histograms that are written there is room for another one, and its length.
+            rows = carray(out, (written + last + 1, 3), np.int64)[written:]
+            write(counts, int(state[pos_inf]), int(state[neg_inf]), rows)
+            written += rows[last, 0]
+            written_ends[number] = written
 
     return entry
 

@@ -21,6 +21,8 @@ from workers.arrays.statistics import (
     Statistics,
     has_statistics,
     summarise,
+    summarise_many,
+    takes_many,
 )
 
 Array = np.ndarray[Any, Any]
@@ -235,3 +237,27 @@ def test_complex_elements_count_by_their_parts(dtype: type[np.complexfloating[An
 )
 def test_only_numbers_have_statistics(dtype: Any, known: bool) -> None:
     assert has_statistics(np.dtype(dtype)) is known
+
+
+@given(
+    st.sampled_from(["float16", "bfloat16", "float32", "float64"]),
+    st.lists(st.binary(min_size=8, max_size=200), min_size=1, max_size=6),
+)
+def test_many_tensors_at_once_have_the_statistics_of_each(name: str, payloads: list[bytes]) -> None:
+    dtype = from_name(name).to_numpy()
+    tensors = [np.frombuffer(raw[: len(raw) // 8 * 8], dtype) for raw in payloads]
+    rows, histograms = summarise_many(np.concatenate(tensors), [tensor.size for tensor in tensors])
+    for tensor, row, histogram in zip(tensors, rows, histograms, strict=True):
+        running = RunningStatistics(with_histogram=True)
+        running.update(tensor)
+        assert row.tobytes() == np.array(running.row()).tobytes()
+        assert np.array_equal(histogram, running.histogram_rows())
+
+
+def test_only_floats_in_native_order_are_summarised_many_at_once() -> None:
+    chosen = [
+        code
+        for code in ("<f2", "<f4", "<f8", ">f4", ">f2", "<i4", "|u1", "<c8", "|b1")
+        if takes_many(np.dtype(code))
+    ]
+    assert chosen == ["<f2", "<f4", "<f8"]
