@@ -2,14 +2,21 @@
 
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from ingest.doctor import remote
+from ingest.doctor.checks import run_checks
 from ingest.doctor.remote import Check, check_process
 from ingest.metrics import ConsolidatorMetrics, WatcherMetrics, common, serve
+from ingest.settings import load
+from tests.npy_files import MadeDump
+from tests.pipeline import ingest_directly
 from tests.servers.process import free_port
+from workers.errors import UsageError
 
 STORE = "s3://dumps/run.zarr"
 NOW = 1_000_000.0
@@ -117,12 +124,32 @@ def test_a_watcher_that_may_read_nothing(process: Process) -> None:
     assert "doctor DUMP" in check.hint
 
 
+def test_a_process_with_another_store(process: Process) -> None:
+    process.consolidate().lease(held=True)
+    process.serve()
+    check = checked(process, "s3://dumps/other.zarr")
+    assert f"has the store {STORE}, and not s3://dumps/other.zarr" in check.detail
+    assert "the same setting `store`" in check.hint
+    assert checked(process, "").ok  # nobody said which
+
+
 def test_a_watcher_that_has_seen_no_dump(process: Process) -> None:
     process.watch()
     process.serve(started=NOW - 700)
     check = checked(process)
     assert "has seen no dump since it started 700 s ago" in check.detail
     assert "doctor DUMP" in check.hint
+
+
+def test_a_watcher_with_a_backlog(process: Process) -> None:
+    process.watch()
+    process.set("watcher_last_look_timestamp_seconds", NOW)
+    process.set("watcher_pending_steps", 1, rank="3")
+    process.set("watcher_oldest_pending_timestamp_seconds", NOW - 1000, rank="3")
+    process.serve()
+    check = checked(process)
+    assert "1 step waits for a commit, the oldest for 1000 s" in check.detail
+    assert f"watch --explain --from http://127.0.0.1:{process.port}" in check.hint
 
 
 def test_a_consolidator_without_a_lease_unless_it_stands_by(process: Process) -> None:
@@ -134,6 +161,13 @@ def test_a_consolidator_without_a_lease_unless_it_stands_by(process: Process) ->
     assert checked(process, is_view_kept=True).ok
 
 
+def test_what_is_none_of_ours(process: Process) -> None:
+    process.serve()
+    check = checked(process)
+    assert "is not a watcher or consolidator" in check.detail
+    assert "--from HOST:PORT" in check.hint
+
+
 def test_what_refuses_to_show_metrics_is_told_with_its_status(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,3 +176,20 @@ def test_what_refuses_to_show_metrics_is_told_with_its_status(
     assert checked(process).detail.endswith(
         "is not a watcher or consolidator: it answers /metrics with status 401"
     )
+
+
+def test_what_is_no_address() -> None:
+    with pytest.raises(UsageError, match="is not the address"):
+        check_process("n1", STORE, is_view_kept=False)
+
+
+def test_processes_are_checked_with_the_rest(made: MadeDump, process: Process, tmp_path: Path) -> None:
+    made.add(np.zeros(3))
+    store = tmp_path / "run.zarr"
+    ingest_directly(made.root, store)
+    process.watch()
+    process.set("watcher_last_look_timestamp_seconds", NOW)
+    process.serve()
+    *_, check = run_checks(load(store=str(store)), made.root, [process.url])
+    assert check.check == "process"
+    assert f"has the store {STORE}" in check.detail

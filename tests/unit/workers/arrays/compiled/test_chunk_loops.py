@@ -1,6 +1,6 @@
 """The entry that decodes a chunk does what is written in Python here, and reads nothing outside of it.
 
-`tests/unit/workers/store/packed/test_chunk_decoder.py` compares it with Blosc, and gives it damaged chunks.
+`tests/unit/workers/store/packed/test_chunks.py` compares it with Blosc, and gives it damaged chunks.
 """
 
 import ctypes
