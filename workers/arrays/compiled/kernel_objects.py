@@ -19,8 +19,6 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -34,7 +32,7 @@ import xxhash
 from llvmlite import binding
 
 from workers.arrays.compiled import kernel_target
-from workers.host.paths import environment, own_directory
+from workers.host.paths import own_directory
 
 #: What the code of the entries depends on.
 _SOURCES: Final = (
@@ -47,15 +45,6 @@ _NEVER_CALLED: Final = ("NRT_MemInfo_call_dtor",)
 #: Where an entry would write a result and an error. It has neither, so all threads may share the place.
 _unused = ctypes.create_string_buffer(16)
 _UNUSED: Final = ctypes.addressof(_unused)
-#: The program of a process that compiles apart from this one.
-_COMPILE: Final = """
-import os
-
-os.nice(19)
-from workers.arrays.compiled import kernel_objects
-
-exit(not kernel_objects._compile()[1])
-"""
 #: What llvmlite keeps of loaded code, for as long as the process lives.
 _engines: list[Any] = []
 
@@ -86,7 +75,7 @@ def load() -> dict[str, KernelEntry]:
     kept = _read()
     if kept is None:
         with _turn():
-            kept = _read() or _compile()[0]
+            kept = _read() or _compile()
     return _loaded(kept)
 
 
@@ -95,38 +84,8 @@ def are_kept() -> bool:
     return any(path.exists() for path in _paths())
 
 
-def make() -> bool:
-    """Compile the entries, in six seconds, and keep them where `load` finds them.
-
-    Of several processes that do this at once, one compiles, and the others wait for it. Return False if this
-    machine does not let them be kept: then every process would compile them.
-    """
-    with _turn():
-        return _read() is not None or _compile()[1]
-
-
-def make_apart() -> bool:
-    """Do what `make` does in a process that goes on if this one ends, at the lowest priority; wait for it."""
-    if are_kept():  # a turn may be that of another copy of these sources, and take long
-        return True
-    with _turn() as lock:
-        if are_kept():
-            return True
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-c", _COMPILE],
-            env=environment(),
-            # The turn ends when both processes have closed it.
-            pass_fds=[] if lock is None else [lock],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        return child.wait() == 0
-
-
-def _compile() -> tuple[_Kept, bool]:
-    """Compile the entries; return them, and whether they were kept."""
+def _compile() -> _Kept:
+    """Compile the entries, in half a minute, and keep them if this machine lets them be kept."""
     from workers.arrays.compiled import kernel_entries  # deferred: numba takes 0.5 s to import
 
     made = kernel_entries.compile_all()
@@ -137,8 +96,8 @@ def _compile() -> tuple[_Kept, bool]:
     for path in _paths():
         with suppress(OSError):
             _write(path, content)
-            return kept, True
-    return kept, False
+            break
+    return kept
 
 
 def _read() -> _Kept | None:
@@ -149,15 +108,15 @@ def _read() -> _Kept | None:
 
 
 @contextmanager
-def _turn() -> Iterator[int | None]:
-    """Wait until nobody else compiles these sources; yield the lock, which a child may hold, too."""
+def _turn() -> Iterator[None]:
+    """Wait until nobody else compiles these sources."""
     directory = own_directory()
     if directory is None:
-        yield None
+        yield
         return
     with directory.joinpath(f"{_file_name()}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield lock.fileno()
+        yield
 
 
 def _file_name() -> str:

@@ -1,7 +1,7 @@
 """Statistics of elements, by compiled loops.
 
 The loops of `workers.arrays.compiled.kernel_loops` are object code that `warm_up` or the first use makes, in
-six seconds, and that later processes load: see `workers.arrays.compiled.kernel_objects`. The last bits of
+half a minute, and that later processes load: see `workers.arrays.compiled.kernel_objects`. The last bits of
 sums depend on the processor that they are compiled for, because its vector length decides the order of
 summation. Extremes and counts do not.
 """
@@ -117,14 +117,6 @@ def kept() -> dict[str, KernelEntry] | None:
     return entries() if entries.cache_info().currsize or kernel_objects.are_kept() else None
 
 
-def warm_up(*, apart: bool = False) -> None:
-    """Load the loops; if they were not made yet, make them first, or wait for a process that does.
-
-    Args:
-        apart: compile them in another process, which goes on if this one ends first.
-    """
-    from workers.arrays.compiled import kernel_objects  # deferred: as above
-
-    is_loaded = entries.cache_info().currsize > 0
-    if is_loaded or (kernel_objects.make_apart() if apart else kernel_objects.make()) or not apart:
-        entries()  # otherwise whoever needs a loop compiles it
+def warm_up() -> None:
+    """Load the loops; if they were not made yet, make them first, or wait for a process that does."""
+    entries()

@@ -1,14 +1,15 @@
 """Loops as object code: loaded without numba, and never half a file."""
 
 import ast
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import pytest
 
-from workers.arrays.compiled import kernel_objects, kernels
+from workers.arrays.compiled import kernel_entries, kernel_objects, kernels
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -57,24 +58,16 @@ def _imported(text: str) -> Iterator[str]:
             yield str(node.module).removeprefix(f"{package}.")
 
 
-def test_one_process_makes_them_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second one would fail: it could not begin again."""
-    path = tmp_path / "kernels.objects"
-    content = msgspec.msgpack.encode({"objects": [], "symbols": {}})
-    compile_slowly = (
-        "import pathlib, time\n"
-        f"pathlib.Path({str(tmp_path / 'begun')!r}).open('x')\n"
-        "time.sleep(0.5)\n"
-        f"pathlib.Path({str(path)!r}).write_bytes({content!r})"
-    )
+def test_one_of_several_makes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, made = tmp_path / "kernels.objects", []
+
+    def compile_slowly() -> list[Any]:
+        made.append(1)
+        time.sleep(0.5)
+        return []
+
     monkeypatch.setattr(kernel_objects, "_paths", lambda: iter([path]))
-    monkeypatch.setattr(kernel_objects, "_COMPILE", compile_slowly)
+    monkeypatch.setattr(kernel_entries, "compile_all", compile_slowly)
     with ThreadPoolExecutor(3) as threads:
-        assert list(threads.map(lambda _: kernel_objects.make_apart(), range(3))) == [True, True, True]
-    assert kernel_objects.load() == {}
-
-
-def test_a_process_that_cannot_make_them_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_objects, "_paths", lambda: iter([tmp_path / "kernels.objects"]))
-    monkeypatch.setattr(kernel_objects, "_COMPILE", "exit(3)")
-    assert not kernel_objects.make_apart()
+        assert list(threads.map(lambda _: kernel_objects.load(), range(3))) == [{}, {}, {}]
+    assert len(made) == 1
