@@ -12,11 +12,6 @@ _PRELOADED = [
 ]
 
 
-def record_ranks(directory: Path, ranks: int, *, drifting: int) -> None:
-    """Train replicas for four steps; after the second, one of them changes a bias by itself."""
-    _run(_train, directory, ranks, drifting)
-
-
 def record_shards(directory: Path, ranks: int) -> None:
     """Train a model sharded by FSDP2 for two steps; in the second, rank 1 has a bad record.
 

@@ -53,15 +53,6 @@ def test_nothing_is_lost_in_a_short_campaign(tmp_path: Path) -> None:
     assert "| **Lost** | **0** |" in done.stdout
 
 
-@pytest.mark.parametrize("words", [("--only", "rain"), ("--minutes", "0"), ("--minutes", "soon")])
-def test_an_invalid_argument_is_reported(words: tuple[str, ...]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.faults", *words], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-
-
 def test_the_plan_is_printed_without_doing_anything() -> None:
     words = ("--seed", "8", "--minutes", "1", "--plan")
     done = subprocess.run(

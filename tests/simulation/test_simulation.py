@@ -88,10 +88,3 @@ def test_several_processes_play_what_one_does() -> None:
     )
     assert done.stdout.startswith("20 schedules")
     assert "no invariant was violated" in done.stdout
-
-
-@pytest.mark.parametrize("words", [("--schedules", "0"), ("--cast", "nobody")])
-def test_an_invalid_argument_is_reported(words: tuple[str, ...]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
-    assert ended.value.code == 2

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from ingest.api import DumpStore, open_store
 from ingest.disk.pressure import FORECAST_S, Pressure, Threshold, Trend, parse_threshold
 from ingest.disk.space import DiskSpace
-from ingest.dispatch.submitter import DispatchLimits
 from ingest.doctor.checks import run_checks
 from ingest.reporting.log_output import configure
 from ingest.reporting.logs import ServiceLog
@@ -24,7 +23,6 @@ from ingest.steps.decide import CompletenessPolicy, StepPolicy
 from ingest.watching.watcher import QuietClock
 from tests.cli import run
 from tests.dumps import DumpLibrary
-from tests.fake_client import FakeClient
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly, plan_all
 from tests.pipeline import run as run_plan
@@ -273,37 +271,3 @@ def test_a_step_that_changes_under_pressure_is_taken_as_it_is_now(bench: Bench) 
 
 
 # -- a store that is slow
-
-
-def test_a_slow_store_makes_the_lag_grow_and_not_what_is_under_way(
-    made: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ingest.service.service._TICK_S", 0.001)
-    made.directory(0)
-    bench = Bench(made, store)
-    client = FakeClient()  # its tasks end when they are told to
-    bench.restart(NEVER, client=client, limits=DispatchLimits(40_000))
-    submitter = bench.service.submitter
-    lags: list[int] = []
-    for wave in range(4):
-        for step in range(20 * wave, 20 * (wave + 1)):
-            made.add(np.zeros(1000, "<f4"), tensor_name(time=step), step=step)
-        bench.service.schedule.scan_soon()
-        for _ in range(12):
-            bench.service.tick()
-            bench.service.schedule.next_at = float("inf")
-            assert submitter.unread_nbytes <= 40_000 + 5000
-            assert sum(future.nbytes for future in client.pending) <= 40_000
-        assert bench.service.dump_state is not None
-        lags.append(len(bench.service.dump_state.pending))
-        assert 5 <= len(submitter.busy) <= 11
-    assert lags == [20, 40, 60, 80]
-    # What is waited for is done in the end.
-    client.eager = True
-    for future in client.pending:
-        future.run()
-    bench.service.schedule.scan_soon()
-    bench.service.schedule.next_at = 0
-    assert len(bench.ingest()) + 11 >= 80
-    assert all(bench.steps().values())
-    assert len(bench.steps()) == 80

@@ -9,7 +9,6 @@ import ingest
 from ingest.questions.heatmap import heatmap
 from ingest.questions.trend import trend
 from tests.replicas import gappy_replicas
-from workers.errors import UsageError
 
 
 def test_a_field_is_an_aggregate_of_the_trend(nan_log: Path) -> None:
@@ -35,8 +34,3 @@ def test_a_field_has_gaps_and_no_zeros() -> None:
     assert np.isnan(field.sel(rank=0, step=3))
     assert field["tensors"].sel(rank=1, step=1) == 0
     assert field.attrs["left_out"] == ["rank 0 step 3: partial"]
-
-
-def test_an_unknown_aggregate_is_refused(nan_log: Path) -> None:
-    with pytest.raises(UsageError, match="'median' is not an aggregate"):
-        heatmap(ingest.open_store(nan_log), aggregate="median")

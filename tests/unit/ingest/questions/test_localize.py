@@ -104,13 +104,6 @@ def test_steps_without_sketches_say_so(made: MadeDump, store: Path) -> None:
     assert (tensor.reason, tensor.differing) == ("no digests of its blocks", 0)
 
 
-def test_mistakes_are_explained(sketched_store: Path) -> None:
-    with pytest.raises(UsageError, match="does not name a rank and a step"):
-        localize(str(sketched_store), f"{sketched_store}@0,1")
-    with pytest.raises(UsageError, match="no tensor"):
-        localize(f"{sketched_store}@0,1", f"{sketched_store}@1,1", "Nothing*")
-
-
 def test_a_step_of_statistics_alone_has_nothing_to_locate(tmp_path: Path, store: Path) -> None:
     log = tmp_path / "logs/nvdlfw_inspect_statistics_logs/nvdlfw_inspect_globalrank-0.log"
     log.parent.mkdir(parents=True)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.questions.matrix import DAMAGED, KNOWN, MISSING, Matrix, matrix, parse_cells, parse_range
+from ingest.questions.matrix import DAMAGED, KNOWN, MISSING, Matrix, matrix, parse_range
 from workers.errors import UsageError
 
 
@@ -23,24 +23,6 @@ def made(values: list[list[float]], state: list[list[int]]) -> Matrix:
         np.array(values, float) > 5,
         is_count=True,
     )
-
-
-def test_counts_of_a_run_come_from_its_commits(nan_log: Path) -> None:
-    counts = matrix(ingest.open_store(nan_log))
-    assert counts.values.tolist() == [[0, 0, 0], [0, 7, 7]]
-    assert (counts.state == KNOWN).all()
-    assert counts.bad.tolist() == [[False] * 3, [False, True, True]]
-    assert (counts.title, counts.ranks, counts.steps) == (
-        "NaN and Inf",
-        ((0, 0), (1, 1)),
-        ((1, 1), (2, 2), (3, 3)),
-    )
-
-
-def test_statistics_come_from_the_tensors(nan_log: Path) -> None:
-    statistic = ingest.matrix(ingest.open_store(nan_log), "nan", "Log.*output*", rank=1, step=[2, 3])
-    assert statistic.values.tolist() == [[2, 2]]
-    assert statistic.title == "sum of nan_count of Log.*output*"
 
 
 def test_a_damaged_step_is_a_damaged_cell(nan_log: Path, tmp_path: Path) -> None:
@@ -103,10 +85,3 @@ def test_ranges_choose_from_what_there_is(words: str, chosen: list[int]) -> None
 def test_wrong_ranges_are_named(words: str) -> None:
     with pytest.raises(UsageError, match="steps"):
         parse_range(words, [0, 2, 5], "steps")
-
-
-@pytest.mark.parametrize("words", ["", "x", "0x2", "2x", "88 x 240", "99999x1", "²x2"])
-def test_a_wrong_size_is_named(words: str) -> None:
-    assert parse_cells("88x240") == (88, 240)
-    with pytest.raises(UsageError, match="is not a size"):
-        parse_cells(words)

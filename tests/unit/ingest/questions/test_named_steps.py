@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.steps import commit_tables, make_tables
-from ingest.questions.localize import name_of, named_steps
-from tests.counted_requests import CountedRequests
+from ingest.questions.localize import named_steps
 from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store.opening import open_objects, resolve
@@ -20,14 +19,6 @@ def names(store: Path) -> list[str]:
     for key in keys:
         commit_tables(objects, key, make_tables(key, ["op"]))
     return [f"{store}@{key.rank},{key.step}" for key in keys]
-
-
-def test_a_store_is_opened_once(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    requests = CountedRequests(monkeypatch)
-    first, second = named_steps(*names)
-    assert len(requests.keys) == 3  # the root, and two commits
-    assert [name_of(step) for step in (first, second)] == names
-    assert named_steps(first, second) == [first, second]
 
 
 @pytest.mark.parametrize("end", ["", "@0", "@step=4"])

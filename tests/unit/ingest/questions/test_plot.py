@@ -5,7 +5,6 @@ import sys
 
 import numpy as np
 import pytest
-from matplotlib import pyplot as plt
 
 from ingest.questions import plot
 from ingest.questions.heatmap import heatmap, heatmap_figure
@@ -43,12 +42,6 @@ def test_nothing_but_gaps_and_nan_can_be_plotted() -> None:
     assert plot.png(trend_figure("", [3, 4], [line], "mean"))
 
 
-def test_figures_are_not_kept(store: Replicas) -> None:
-    """`pyplot` would keep each of them in memory."""
-    plot.png(heatmap_figure("", heatmap(store.store, "Log.*")))
-    assert plt.get_fignums() == []
-
-
 def test_without_matplotlib_it_says_how_to_get_it(store: Replicas, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setitem(sys.modules, "matplotlib.colors", None)
@@ -84,9 +77,3 @@ def test_zero_stays_on_a_logarithmic_axis_and_no_room_is_spent_below_it() -> Non
     low, high = axes.get_ylim()
     assert -1 < low < 0
     assert high >= 1e20
-
-
-def test_numbers_that_matplotlib_cannot_place_are_refused_in_words() -> None:
-    line = Line("0  a", np.array([1e308, 1.7e308]), np.ones(2, bool), np.zeros(2, bool))
-    with pytest.raises(UsageError, match="cannot draw numbers that are so large"):
-        plot.png(trend_figure("a", [0, 1], [line], "max"))

@@ -10,7 +10,6 @@ import ingest
 from ingest.questions.quantiles import quantiles
 from ingest.store_gc.plan import GcPolicy
 from tests.gc_stores import age
-from workers.errors import UsageError
 from workers.store import strict_json
 
 PERCENTS = (0.0, 1.0, 50.0, 99.9, 100.0)
@@ -52,14 +51,3 @@ def test_the_answer_is_the_same_when_gc_has_removed_the_tensors(sketched_store: 
     assert strict_json.dumps(quantiles(after).to_dict()) == before
     answers = (quantiles(after, exact=exact, step=1).to_dict() for exact in (False, True))
     assert len({strict_json.dumps(answer) for answer in answers}) == 1
-
-
-def test_percentages_are_checked(sketched_store: Path) -> None:
-    with pytest.raises(UsageError, match="101 is not a percentage"):
-        quantiles(ingest.open_store(sketched_store), percents=[50, 101])
-
-
-def test_percentages_that_are_nearly_equal_have_columns_of_their_own(sketched_store: Path) -> None:
-    answer = quantiles(ingest.open_store(sketched_store), "Log.*", [99.99999, 99.999999, 100, 0.00001])
-    columns = [name for name in answer.rows_of_table()[0] if name.endswith("_low")]
-    assert columns == ["p99.99999_low", "p99.999999_low", "p100_low", "p1e-05_low"]

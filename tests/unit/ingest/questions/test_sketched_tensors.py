@@ -3,14 +3,11 @@
 import shutil
 from pathlib import Path
 
-import pytest
-
 import ingest
 from ingest.questions.sketched_tensors import SketchedTensors
 from ingest.reader.damage import Damage
 from ingest.reader.snapshot import take_snapshot
 from tests.rule_sets import only
-from workers.errors import UsageError
 
 
 def test_tensors_come_by_step_rank_and_order_of_execution(sketched_store: Path) -> None:
@@ -18,12 +15,6 @@ def test_tensors_come_by_step_rank_and_order_of_execution(sketched_store: Path) 
     listed = [(tensor.step, tensor.rank, tensor.key.io) for tensor in tensors]
     assert listed == [(step, rank, io) for step in (1, 2, 3) for rank in (0, 1) for io in ("input", "output")]
     assert tensors.without == 0
-
-
-def test_a_choice_of_nothing_is_an_error(sketched_store: Path) -> None:
-    tensors = SketchedTensors(take_snapshot(ingest.open_store(sketched_store)), {"op_type": "Lgo"})
-    with pytest.raises(UsageError, match="no tensor has the op_type 'Lgo'"):
-        list(tensors)
 
 
 def test_damaged_histograms_are_left_out_and_named(sketched_store: Path, store: Path) -> None:

@@ -8,13 +8,6 @@ from hypothesis import strategies as st
 from ingest.questions.trend import BAD, BARS, GAP, UNKNOWN, sparkline
 
 
-def test_marks_what_is_not_there_bad_and_unknown() -> None:
-    drawn = sparkline(
-        [1, 8, math.nan, 2, math.nan], [True, True, False, True, True], [False, False, False, True, False]
-    )
-    assert drawn == BARS[0] + BARS[-1] + GAP + BAD + UNKNOWN
-
-
 @settings(max_examples=200)
 @given(
     places=st.lists(st.tuples(st.floats(), st.booleans(), st.booleans()), max_size=200),

@@ -92,16 +92,3 @@ def test_what_is_computed_again_must_be_the_same(
         path.write_bytes(pt_bytes(numbers(value, 1)))
     ingest_directly(tmp_path / "dump", store)
     assert [found.kind for found in ingest.trampled(ingest.open_store(store))] == kinds
-
-
-def test_a_damaged_step_is_left_out_and_named(made: MadeDump, store: Path) -> None:
-    run = MadeRun(made)
-    for step in range(2):
-        for name, value in (("C.watched", 1), ("B.second", 9), ("C.watched", 5)):
-            run.op(name, (), [numbers(value)], step=step)
-    ingest_directly(made.root, store)
-    (path,) = (store / "rank_0/step_0").glob("*/index/labels/c/0/0")
-    path.write_bytes(b"damaged")
-    answer = ingest.trampled(ingest.open_store(store))
-    assert [found.step for found in answer] == [1]
-    assert [str(left.key) for left in answer.left_out] == ["rank 0 step 0"]

@@ -11,7 +11,6 @@ from ingest.questions.trend import trend
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 from tests.replicas import gappy_replicas
-from workers.errors import UsageError
 
 LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
 
@@ -54,9 +53,3 @@ def test_occurrences_in_a_loop_are_lines_of_their_own(dumps: DumpLibrary, tmp_pa
     frame = trend(ingest.open_store(tmp_path / "run.zarr"), "*", "max")
     assert set(frame["name"]) == names
     assert frame["rank"].dtype == frame["step"].dtype == np.int64
-
-
-def test_too_much_is_refused_before_memory_is_full(nan_log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingest.questions.trend.MAX_VALUES", 100)
-    with pytest.raises(UsageError, match="more than 100 values"):
-        trend(ingest.open_store(nan_log), "*")

@@ -66,33 +66,6 @@ def test_ranks_that_stand_out_have_labels_and_the_others_are_grey() -> None:
     assert np.diff(heights).min() > 0.04
 
 
-def test_a_rank_that_differs_from_equal_ones_stands_out() -> None:
-    assert outlying([line(rank, "a", *(float(rank == 2),) * 4) for rank in range(16)]) == [2]
-    assert outlying([line(rank, "a", *(2.0,) * 4) for rank in range(16)]) == []
-
-
-def test_more_ranks_that_stand_out_than_labels_are_counted() -> None:
-    nan = (np.nan,) * 4
-    axes = axes_of(
-        *(line(rank, "a", *(nan if rank < 20 else ()), bad=(0,) if rank < 20 else ()) for rank in range(64))
-    )
-    assert labels(axes) == ["the other 56 ranks, 12 of which stand out, too"]
-
-
-def test_of_many_ranks_of_several_tensors_those_that_stand_out_have_numbers() -> None:
-    lines = [line(rank, name) for name in "ab" for rank in range(16)]
-    lines[3] = line(3, "a", 9, 9, 9, 9)
-    markers = {drawn.get_marker() for drawn in axes_of(*lines).get_lines()}
-    assert {marker for marker in markers if "$" in marker} == {"$3$"}
-
-
-def test_numbers_on_lines_are_their_ranks() -> None:
-    """If there are several tensors and several ranks; the legend names each tensor once."""
-    axes = axes_of(*(line(rank, name) for rank in range(2) for name in "ab"))
-    assert labels(axes) == ["a", "b"]
-    assert {drawn.get_marker() for drawn in axes.get_lines()} >= {"$0$", "$1$"}
-
-
 def test_nan_names_its_ranks_where_they_change() -> None:
     nan = np.nan
     axes = axes_of(

@@ -32,16 +32,6 @@ def test_tensors_of_one_name_in_several_graphs_are_told_apart() -> None:
     assert [line.label for line in lines] == ["0  a  (Net, graph 0)", "0  a  (Net, graph 1)"]
 
 
-def test_a_step_that_goes_back_begins_a_new_line() -> None:
-    """Occurrences in two nets may share everything that a line is named by."""
-    assert len(lines_of(frame(("a", "0", 0, 1, 5, 0), ("a", "0", 0, 2, 5, 0), ("a", "0", 0, 1, 6, 0)))) == 2
-
-
-def test_counts_that_are_not_known_are_null_in_json() -> None:
-    rows = TrendAnswer(frame(("a", "0", 0, 1, 5, np.nan), ("a", "0", 0, 2, 5, 3))).to_json()
-    assert [(row["non_finite"], row["statistic"]) for row in rows] == [(None, "max"), (3, "max")]
-
-
 def test_least_and_greatest_value_leave_out_what_is_not_finite() -> None:
     values = [3, -1, np.inf, np.nan]
     (row,) = (

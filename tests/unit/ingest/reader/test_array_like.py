@@ -60,13 +60,6 @@ def test_it_becomes_an_array(made: MadeDump, store: Path) -> None:
         np.array(tensor, copy=False)
 
 
-def test_scalar_has_no_length(made: MadeDump, store: Path) -> None:
-    tensor = dumped(made, store, np.float32(3))
-    assert (float(np.asarray(tensor)), bool(tensor), float(tensor[...])) == (3, True, 3)
-    with pytest.raises(TypeError, match="without axes"):
-        len(tensor)
-
-
 def test_part_reads_no_more_than_its_rows(made: MadeDump, store: Path, requests: CountedRequests) -> None:
     values = np.random.default_rng(0).normal(size=(1024, 1024)).astype(np.float32)
     tensor = dumped(made, store, values, Grid(chunk_nbytes=64 * 1024))

@@ -35,12 +35,3 @@ def _present(block: object) -> tuple[list[int], list[int]]:
     row = block.row  # type: ignore[attr-defined]
     ranks, places = (row >= 0).nonzero()
     return ranks.tolist(), row[ranks, places].tolist()
-
-
-def test_the_loss_of_a_real_run_is_named(nan_log: Path) -> None:
-    store = ingest.open_store(nan_log)
-    losses = store.tensors(role="loss")
-    assert {tensor.name for tensor in losses} == {"Neg.Default_net-LogLoss_Neg-op0.output.0"}
-    assert {tensor.role for tensor in losses} == {"loss"}
-    assert losses[0].to_dict()["role"] == "loss"
-    assert len(losses) == len({(tensor.rank, tensor.step) for tensor in losses}) == 6

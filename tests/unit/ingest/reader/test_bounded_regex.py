@@ -16,8 +16,3 @@ def test_one_that_backtracks_without_end_is_given_up() -> None:
     pattern = BoundedPattern(r"^(a|aa)+[^a]$", limit_s=0.2)
     with pytest.raises(UsageError, match="takes too long for 'aaa"):
         pattern.search("a" * 80)
-
-
-def test_what_is_not_one_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"--regex '\('"):
-        BoundedPattern("(")

@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from ingest.api import DumpStore, open_store
@@ -13,7 +12,6 @@ from ingest.reader import catalog
 from ingest.reader.damage import Damage, DamagedStepWarning
 from tests.counted_requests import CountedRequests
 from tests.dumps import DumpLibrary
-from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
@@ -62,14 +60,6 @@ def test_a_step_that_is_not_there_reads_no_commit(many: Path, requests: CountedR
     assert requests.of(ask) == 1 + 1 + 1 + 1
 
 
-def test_a_hint_names_a_single_rank_and_step_in_the_singular(made: MadeDump, tmp_path: Path) -> None:
-    made.add(np.ones(3), rank=2, step=5)
-    ingest_directly(made.root, tmp_path / "run.zarr")
-    with pytest.raises(UsageError, match="no step 6") as found:
-        open_store(tmp_path / "run.zarr").select(step=6)
-    assert found.value.hint == "The store has rank 2 and step 5."
-
-
 def test_hints_name_steps_that_are_there_of_the_ranks_that_were_asked_for(many: Path) -> None:
     (many / "rank_1/step_3/zarr.json").unlink()
     store = open_store(many)
@@ -91,14 +81,6 @@ def test_hints_name_steps_that_are_there_of_the_ranks_that_were_asked_for(many: 
         store.step("1", 2)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="is not a name"):
         store.tensors(["Log*"])  # type: ignore[arg-type]
-
-
-def test_everything_is_read_once(many: Path, requests: CountedRequests) -> None:
-    opened = open_store(many)
-    assert requests.of(opened.select) == 1 + RANKS + RANKS * STEPS
-    assert requests.of(opened.select) == 0
-    assert len(opened.keys) == RANKS * STEPS
-    assert opened.steps == list(range(STEPS))
 
 
 def test_one_damaged_commit_is_listed_beside_the_others(many: Path) -> None:
@@ -172,15 +154,6 @@ def test_what_is_not_there_is_said(choice: dict[str, Any], filled: DumpStore) ->
     assert found.value.hint
     with pytest.raises(UsageError, match="rank 5 step 1"):
         filled.step(5, 1)
-
-
-@pytest.mark.usefixtures("filled")
-def test_damaged_commit_hides_no_other_step(store: Path) -> None:
-    (store / "rank_0/step_9/zarr.json").write_text("{}")
-    opened = open_store(store)
-    assert opened.tensors(rank=1, step=9)
-    with pytest.raises(DamagedStore):
-        opened.tensors(rank=0, step=9)
 
 
 def test_first_argument_of_a_search_is_a_name(filled: DumpStore) -> None:

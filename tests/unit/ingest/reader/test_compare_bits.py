@@ -8,7 +8,6 @@ import pytest
 from ingest.api import DumpStore, open_store
 from ingest.reader.compare_bits import bit_difference, compare_bits
 from ingest.reader.tensor import Tensor
-from tests.damages import flip, only
 from tests.made_runs import Values
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
@@ -67,31 +66,10 @@ def test_equal_elements_in_another_order_of_bytes_do_not_differ(made: MadeDump, 
     assert answer.elements == 0
 
 
-def test_damaged_elements_are_left_to_those_who_verify(made: MadeDump, store: Path) -> None:
-    ingested(made, store, VALUES + 1)
-    flip(only(store, "rank_1/step_0/*/tensors/float32/c/0"), 5)
-    assert compare_bits(*pair(open_store(store))) is None
-
-
-def test_elements_and_bits_are_named() -> None:
-    first = np.ones((3, 4), np.float32)
-    second = first.copy()
-    second.view(np.uint32)[2, 1] ^= (1 << 20) | 1
-    answer = bit_difference(list(first), list(second), (3, 4))
-    assert (answer.elements, answer.bits) == (1, 2)
-    assert (answer.first[0].index, answer.first[0].bits) == ((2, 1), (0, 20))
-    assert str(answer).startswith("1 element, 2 bits; first [2, 1]: 1.0 against 1.125")
-
-
 def test_zeros_of_both_signs_differ_and_equal_nan_do_not() -> None:
     first, second = np.array([0.0, np.nan]), np.array([-0.0, np.nan])
     answer = bit_difference([first], [second], (2,))
     assert [(element.index, element.bits) for element in answer.first] == [((0,), (63,))]
-
-
-def test_pieces_that_do_not_fill_the_shape_are_refused() -> None:
-    with pytest.raises(ValueError, match="do not fill"):
-        bit_difference([np.ones(2)], [np.ones(2)], (3,))
 
 
 @pytest.mark.parametrize("orders", ["<>", "><", ">>"])

@@ -46,11 +46,6 @@ def test_scale_and_noise_of_an_operator_that_quantises(quantized: ingest.DumpSto
     assert (error.saturated, error.elements) == (0, 3000)
 
 
-def test_other_operators_have_no_pair(quantized: ingest.DumpStore) -> None:
-    for name in ("MatMul.*", "AscendDequant.*"):
-        assert all(quantization_of(quantized, tensor) is None for tensor in quantized.tensors(name))
-
-
 def test_saturation_shows_in_the_largest_error(made: MadeDump, store: Path) -> None:
     clipped = np.clip(np.round(X / (SCALE / 2)), -128, 127).astype(np.int8)
     MadeRun(made).op("QuantizeV2.q", [X], [clipped])

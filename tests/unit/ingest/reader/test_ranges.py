@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.reader.ranges import format_ranges, named_ranges
+from ingest.reader.ranges import format_ranges
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,3 @@ def test_ranges_hold_exactly_the_numbers(numbers: set[int]) -> None:
         first, _, last = part.partition("-")
         held |= set(range(int(first), int(last or first) + 1))
     assert held == numbers
-
-
-def test_numbers_follow_their_noun() -> None:
-    assert (named_ranges("step", [3]), named_ranges("rank", {0, 1, 7})) == ("step 3", "ranks 0-1, 7")

@@ -59,17 +59,6 @@ def test_another_hierarchy_is_not_a_store(tmp_path: Path) -> None:
     assert error.value.hint.startswith("Name a dump-ingest store")
 
 
-def test_anything_else_is_no_store(tmp_path: Path) -> None:
-    assert refusal(tmp_path).message == f"{tmp_path}: no dump-ingest store"
-    assert refusal(tmp_path / "none").message.endswith("no dump-ingest store")
-
-
-def test_a_store_with_a_similar_name_is_meant(dumps: DumpLibrary, tmp_path: Path) -> None:
-    ingest_directly(dumps["nan-log-2rank"] / "dump", tmp_path / "run.zarr")
-    assert refusal(tmp_path / "rnu.zarr").hint == f"Did you mean {tmp_path / 'run.zarr'}?"
-    assert refusal(tmp_path / "x.zarr").hint.startswith("Is the URL right?")
-
-
 def test_a_store_that_may_not_be_read_is_denied(store: Path, other_user: int) -> None:
     store.mkdir(mode=0o700)
     os.seteuid(other_user)

@@ -4,16 +4,12 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from ingest.api import open_store
 from ingest.reader.rows import file_rows, overflow_rows, step_row, summary_row
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
-from workers.errors import DamagedStore
-from workers.store.model import RowKind
-from workers.store.tables import LABELS
 
 
 def test_step_has_totals_and_source(nan_log: Path) -> None:
@@ -62,11 +58,3 @@ def test_overflow_records_name_operator_and_place(dumps: DumpLibrary, store: Pat
     assert {"rank", "step", "op_type", "op_name", "stream", "task", "unit", "source", "record"} <= rows[
         0
     ].keys()
-
-
-def test_damaged_record_is_named_by_its_row(nan_log: Path) -> None:
-    step = open_store(nan_log).step(1, 2)
-    step.tables.labels[5, LABELS.index("kind")] = RowKind.OVERFLOW.value
-    step.tables.labels[5, LABELS.index("record")] = "{"
-    with pytest.raises(DamagedStore, match="rank 1 step 2: the overflow record of row 5 is damaged"):
-        list(overflow_rows(step))

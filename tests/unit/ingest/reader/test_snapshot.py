@@ -1,14 +1,13 @@
 """A snapshot has the complete steps of one moment, and names all others."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ingest
-from ingest.reader.snapshot import LeftOut, partial_reason, take_snapshot
+from ingest.reader.snapshot import LeftOut, take_snapshot
 from tests.replicas import Replicas
 from workers.errors import UsageError
 from workers.model import StepKey
@@ -50,18 +49,6 @@ def test_partial_steps_are_taken_on_request() -> None:
     assert snapshot.left_out == ()
 
 
-def test_steps_are_found_by_rank_and_step() -> None:
-    snapshot = take_snapshot(made().store, rank=[0, 1], step=[1, 2])
-    assert (snapshot.ranks, snapshot.steps) == ([0, 1], [1, 2])
-    assert list(snapshot.of_step(1)) == [0]
-    assert list(snapshot.of_step(9)) == []
-    assert snapshot.step(1, 1) is None
-    step = snapshot.step(1, 2)
-    assert step is not None
-    assert step.key == StepKey(1, 2)
-    assert snapshot.summary(StepKey(0, 1)).tensors == 1
-
-
 def test_later_commits_change_nothing_in_it() -> None:
     replicas = made()
     store = replicas.store
@@ -77,16 +64,6 @@ def test_without_a_complete_step_the_error_names_the_first_that_is_not() -> None
     with pytest.raises(UsageError, match=r"no complete step \(rank 1 step 1: partial\)") as raised:
         take_snapshot(made().store, rank=1, step=1)
     assert "--include-partial" in raised.value.hint
-
-
-def test_reasons_count_the_files() -> None:
-    replicas = made()
-    summary = replicas.store.step(1, 1).commit.summary
-    assert partial_reason(summary) == "partial"
-    several = replace(summary, quarantined=2, unparsed=1)
-    assert (
-        partial_reason(several) == "partial: 2 files quarantined, 1 file with names that are not understood"
-    )
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """One committed step: what users ask of it, and conditions on its index."""
 
-import pickle
 import re
 from pathlib import Path
 
@@ -85,22 +84,6 @@ def test_quarantined_bytes_are_kept(made: MadeDump, store: Path) -> None:
     assert len(step.tensors()) == 1
 
 
-def test_step_tells_what_it_is_and_completes_nothing_internal(filled: DumpStore) -> None:
-    step = filled.step(1, 9)
-    assert (step.rank, step.step, step.status) == (1, 9, "complete")
-    offered = [name for name in dir(step) if not name.startswith("_")]
-    assert {"rank", "step", "status", "tensors", "export", "to_dict"} <= set(offered)
-    assert len(offered) == 10
-    assert all(hasattr(step, name) for name in offered)
-
-
-def test_a_step_travels(many: Path) -> None:
-    step = open_store(many).step(1, 2)
-    there = pickle.loads(pickle.dumps(step))  # noqa: S301
-    assert there.key == step.key
-    np.testing.assert_array_equal(there.tensors()[0].read(), step.tensors()[0].read())
-
-
 def test_rows_fulfil_conditions_on_every_kind_of_column(filled: DumpStore) -> None:
     step = filled.step(1, 9)
     for text, count in (
@@ -114,23 +97,3 @@ def test_rows_fulfil_conditions_on_every_kind_of_column(filled: DumpStore) -> No
         assert len(step.rows(Filter(text, COLUMNS))) == count
     assert len(step.rows(TensorFilter({"op_type": "Log", "io": "output"}, COLUMNS))) == 5
     assert step.rows(TensorFilter({"op_type": "Log", "io": "input"}, COLUMNS)) == []
-
-
-def test_run_files_have_step_minus_one_in_conditions(dumps: DumpLibrary, store: Path) -> None:
-    ingest_directly(dumps["mindspore-2.0.0-cpu-sync"] / "lenet", store)
-    run_files = open_store(store).step(0, None)
-    assert run_files.rows(Filter("step == -1", COLUMNS)) == run_files.rows()
-
-
-def test_single_row_has_the_elements_of_that_row(filled: DumpStore) -> None:
-    step = filled.step(1, 9)
-    row = step.rows()[7]
-    alone = pickle.loads(pickle.dumps(step.only(row)))  # noqa: S301
-    assert len(alone.tables.labels) == 1
-    assert alone.read(0) == step.read(row)
-    assert alone.fingerprint == step.fingerprint
-    assert alone.address == step.address
-
-
-def test_step_is_shown_by_rank_step_and_status(filled: DumpStore) -> None:
-    assert repr(filled.step(1, 9)) == "<Step rank 1 step 9 complete>"

@@ -55,12 +55,3 @@ def test_a_histogram_that_contradicts_statistics_or_tensor_is_damage(
     assert "counts other elements than the statistics" in damage.reason
     with pytest.raises(DamagedStore, match="histograms of row 0"):
         histograms_of(ingest.open_store(store).step(0, 0))
-
-
-def test_a_missing_table_is_damage(opened: ingest.DumpStore, store: Path) -> None:
-    path = opened.step(0, 0).commit.prefix + "/" + histograms.TABLE.chunk
-    (store / path).unlink()
-    (damage,) = verify(opened)
-    assert (damage.path, damage.reason) == (path, "rank 0 step 0: histograms is missing")
-    with pytest.raises(DamagedStore, match=r"no step that can be read|histograms is missing"):
-        ingest.precision(ingest.open_store(store))

@@ -60,13 +60,6 @@ def test_cubes_of_other_generations_are_not_used(consolidated: DumpStore) -> Non
     assert statistics.block(8).statistic("count").sum() == 2 * 10 * 50
 
 
-def test_damaged_cubes_are_not_used(consolidated: DumpStore) -> None:
-    consolidated.objects.put("consolidated/max/c/0/0/0", b"damaged")
-    assert blocks_of(consolidated)[8].present.all()
-    consolidated.objects.put("consolidated/zarr.json", b"{}")
-    assert blocks_of(consolidated)[8].present.all()
-
-
 def test_tensors_keep_their_place_on_the_axis() -> None:
     replicas = Replicas()
     replicas.put(0, 0, {"A.a.output.0": 1})

@@ -1,9 +1,6 @@
 """One tensor: its elements as they were dumped, what the index knows of it, its neighbours."""
 
-import json
 import math
-import pickle
-import re
 import shutil
 import warnings
 from pathlib import Path
@@ -12,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import ingest
-from ingest.api import DumpStore, open_store
+from ingest.api import open_store
 from ingest.reader.damage import DamagedStepWarning
 from ingest.reader.tensor import Tensor
 from tests.counted_requests import CountedRequests
@@ -24,20 +20,6 @@ from tests.made_runs import MadeRun, numbers
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly, plan_all, run
 from workers.errors import DamagedStore, UsageError
-
-
-def npy_payload(path: Path) -> tuple[str, tuple[int, ...], bytes]:
-    """Read an npy file without anything of the code under test."""
-    raw = path.read_bytes()
-    start = 10 + int.from_bytes(raw[8:10], "little")
-    descr, shape = re.search(rb"'descr': '([^']*)'.*'shape': \(([^)]*)\)", raw[:start]).groups()  # type: ignore[union-attr]
-    return descr.decode(), tuple(int(n) for n in shape.replace(b" ", b"").split(b",") if n), raw[start:]
-
-
-def test_dictionary_of_a_tensor_is_plain_json(filled: DumpStore) -> None:
-    tensor = filled.tensors(where="nan_count > 0")[0]
-    found = json.loads(json.dumps(tensor.to_dict()))
-    assert (found["shape"], found["nan_count"], found["rank"]) == ([50], 1, 1)
 
 
 def objects_of(store: Path) -> list[Path]:
@@ -117,15 +99,6 @@ def test_a_lazy_array_outlives_a_new_generation(made: MadeDump, store: Path) -> 
     assert open_store(store).tensors()[0].dask().name != lazy.name
 
 
-def test_a_lazy_array_is_small_and_reads_no_index(many: Path, requests: CountedRequests) -> None:
-    (tensor,) = open_store(many).step(3, 7).tensors()
-    sent = pickle.dumps(tensor.dask())
-    assert len(sent) < 10_000
-    requests.keys.clear()
-    np.testing.assert_array_equal(pickle.loads(sent).compute(), np.arange(50.0))  # noqa: S301
-    assert len(requests.keys) <= 2
-
-
 @pytest.mark.parametrize("fortran", [False, True])
 def test_indexing_is_that_of_numpy(made: MadeDump, store: Path, *, fortran: bool) -> None:
     values = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
@@ -138,13 +111,6 @@ def test_indexing_is_that_of_numpy(made: MadeDump, store: Path, *, fortran: bool
     assert (len(tensor), bool(tensor)) == (3, True)
     with pytest.raises(IndexError):
         tensor[3]
-
-
-def test_pieces_join_to_the_tensor(filled: DumpStore) -> None:
-    tensor = filled.tensors(rank=0, step=8)[0]
-    pieces = list(tensor.pieces(nbytes=12))
-    assert max(map(len, pieces)) == 3
-    assert np.concatenate(pieces).tobytes() == tensor.read().tobytes()
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -171,15 +137,6 @@ def test_elements_beyond_a_tensor_are_refused(made: MadeDump, store: Path, start
     assert [len(edge) for edge in tensor.edges(-1)] == [0, 0]
 
 
-@pytest.mark.parametrize("options", [{"percents": [101]}, {"percents": [float("nan")]}, {"bins": 0}])
-def test_what_cannot_be_examined_is_refused(made: MadeDump, store: Path, options: dict[str, Any]) -> None:
-    made.add(np.arange(4, dtype=np.float32))
-    ingest_directly(made.root, store)
-    with pytest.raises(UsageError) as error:
-        open_store(store).tensors()[0].examine(**options)
-    assert error.value.hint
-
-
 def test_bytes_of_a_type_that_nothing_decodes_are_not_examined_as_numbers(
     made: MadeDump, store: Path
 ) -> None:
@@ -202,34 +159,12 @@ def repeated(made: MadeDump, store: Path) -> list[Tensor]:
     return list(open_store(store).tensors())
 
 
-def test_a_name_says_which_call_it_is_from_the_second_on(repeated: list[Tensor]) -> None:
-    first, second = repeated
-    assert second.name.startswith(first.name)
-    assert second.name != first.name
-    assert [tensor.occurrence for tensor in repeated] == [0, 1]
-    assert (first.rank, first.step, first.net, first.graph, first.io, first.slot) == (
-        0,
-        3,
-        "Net",
-        "0",
-        "input",
-        0,
-    )
-
-
 def test_statistics_and_digest_are_those_of_the_elements(repeated: list[Tensor]) -> None:
     first, second = repeated
     assert (first.statistics.nan_count, first.statistics.max, second.statistics.mean) == (1, 1.0, 3.5)
     assert len(first.digest) == 32
     assert first.digest != second.digest
     assert (first.dtype, first.shape, first.nbytes, first.device_shape) == ("float32", (2,), 8, None)
-
-
-def test_a_tensor_is_json_with_everything_that_it_is_asked_for(repeated: list[Tensor]) -> None:
-    row = json.loads(json.dumps(repeated[0].to_dict()))
-    for field in ("rank", "step", "name", "op_type", "io", "slot", "dtype", "source", "digest"):
-        assert row[field] == getattr(repeated[0], field)
-    assert row["shape"] == [2]
 
 
 def test_elements_that_were_left_out_are_said_to_be(made: MadeDump, store: Path) -> None:
@@ -240,21 +175,3 @@ def test_elements_that_were_left_out_are_said_to_be(made: MadeDump, store: Path)
     assert tensor.is_dumped
     assert "disk is full" in tensor.removed
     assert tensor.statistics.max == 2
-
-
-def test_a_neighbour_is_told_with_its_operator_and_what_shows_it(made: MadeDump, store: Path) -> None:
-    run = MadeRun(made)
-    run.op("Mul.m", [numbers(1)], [numbers(3, 4)])
-    run.op("Add.a", [numbers(3, 4)], [numbers(5, 6)])
-    ingest_directly(made.root, store)
-    (read,) = ingest.open_store(store).tensors("Add.*.input.0")
-    (producer,) = read.producers
-    assert producer.to_dict() == {
-        "name": "Mul.m.output.0",
-        "graph": read.graph,
-        "op_type": "Mul",
-        "op_name": "m",
-        "fused_from": [],
-        "by": "content",
-        "is_certain": True,
-    }

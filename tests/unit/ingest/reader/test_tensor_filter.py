@@ -66,11 +66,6 @@ def test_what_is_not_a_role_is_refused_and_a_similar_one_suggested() -> None:
         TensorFilter({"where": "roel == 'loss'"}, frozenset(COLUMNS))
 
 
-def test_a_choice_is_written_as_options() -> None:
-    choice = TensorFilter({"name": re.compile("a+"), "role": "weights", "io": None}, frozenset(COLUMNS))
-    assert str(choice) == "--name 'a+' --role 'weight'"
-
-
 @pytest.mark.parametrize(
     ("fields", "message"), [({"nme": "Log*"}, "chosen by 'nme'"), ({"graph": 0}, "graph=0 is not text")]
 )

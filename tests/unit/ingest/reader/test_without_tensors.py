@@ -1,6 +1,5 @@
 """Steps that are kept without the payloads of their tensors."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,9 @@ import ingest
 from tests.cli import run
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
-from workers.errors import DamagedStore, TensorsRemoved
+from workers.errors import TensorsRemoved
 from workers.model import StepKey
-from workers.store import commit, metadata
+from workers.store import commit
 from workers.store.model import StoreAddress
 from workers.store.opening import open_objects
 from workers.store.record import WithoutTensors
@@ -69,13 +68,3 @@ def test_a_plain_zarr_reader_finds_no_array_to_fill_with_zeros(store: Path) -> N
     leaf = zarr.open_group(store / KEY.path, mode="r")
     assert f"{generation}/statistics" in leaf
     assert f"{generation}/tensors" not in leaf
-
-
-@pytest.mark.parametrize("wrong", [{"at": 3}, {"by": "gc"}, "yes", [], {"at": "", "by": "", "reason": [1]}])
-def test_a_wrong_reason_is_damage(store: Path, wrong: object) -> None:
-    path = store / KEY.path / "zarr.json"
-    document = json.loads(path.read_text())
-    document["attributes"][metadata.ATTRIBUTE]["without_tensors"] = wrong
-    path.write_text(json.dumps(document))
-    with pytest.raises(DamagedStore, match="not a commit record"):
-        ingest.open_store(store).step(1, 2)

@@ -8,7 +8,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 import xarray as xr
-from xarray.backends.plugins import guess_engine
 
 import ingest
 from ingest.reader import xarray_engine
@@ -89,16 +88,6 @@ def test_a_variable_that_is_sent_somewhere_is_small(nan_log: Path) -> None:
     assert float(pickle.loads(sent).sum()) == float(variable.sum())  # noqa: S301
 
 
-def test_names_are_told_apart_by_graph(made: MadeDump, store: Path) -> None:
-    for graph in ("0", "1"):
-        made.add(np.full(4, int(graph), np.float32), tensor_name("A.a"), graph=graph)
-    made.add(np.zeros(4, np.float32), tensor_name("B.b"), graph="1")
-    ingest_directly(made.root, store)
-    dataset = opened(store, rank=0, step=0)
-    assert set(dataset) == {"0:A.a.output.0", "1:A.a.output.0", "B.b.output.0"}
-    assert dataset["1:A.a.output.0"].values.tolist() == [1] * 4
-
-
 def test_bfloat16_is_written_on_as_it_is(made: MadeDump, store: Path, tmp_path: Path) -> None:
     made.add(np.arange(8).astype(ml_dtypes.bfloat16))
     ingest_directly(made.root, store)
@@ -107,11 +96,6 @@ def test_bfloat16_is_written_on_as_it_is(made: MadeDump, store: Path, tmp_path: 
     (copy,) = xr.open_zarr(tmp_path / "copy.zarr", consolidated=False).values()
     assert copy.dtype == ml_dtypes.bfloat16
     assert copy.values.tobytes() == next(iter(dataset.values())).values.tobytes()
-
-
-def test_variables_can_be_dropped(nan_log: Path) -> None:
-    assert LOG not in opened(nan_log, rank=1, step=2, drop_variables=LOG)
-    assert len(opened(nan_log, rank=1, step=2, drop_variables=[LOG, "not there"])) == 242
 
 
 @pytest.mark.parametrize(
@@ -131,13 +115,6 @@ def test_a_wrong_request_says_what_to_give(nan_log: Path, options: dict[str, Any
     assert raised.value.hint or "whole number" in message
 
 
-def test_what_is_no_store_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no dump-ingest store"):
-        opened(tmp_path / "nothing", rank=0, step=0)
-    with pytest.raises(UsageError, match="a path or a URL"):
-        xr.open_dataset(b"\x00\x01", engine="dump-ingest", rank=0, step=0)
-
-
 def test_a_partial_step_is_refused_unless_it_is_asked_for(made: MadeDump, store: Path) -> None:
     made.add(np.zeros(4, np.float32), tensor_name("A.a"))
     made.add(b"\x93NUMPY, but no more", tensor_name("B.b"))
@@ -145,11 +122,6 @@ def test_a_partial_step_is_refused_unless_it_is_asked_for(made: MadeDump, store:
     with pytest.raises(UsageError, match="rank 0 step 0 is partial: 1 file quarantined"):
         opened(store, rank=0, step=0)
     assert list(opened(store, rank=0, step=0, include_partial=True)) == ["A.a.output.0"]
-
-
-def test_the_engine_is_only_used_where_it_is_named(nan_log: Path) -> None:
-    assert xr.backends.list_engines()["dump-ingest"].guess_can_open(nan_log) is False
-    assert guess_engine(str(nan_log)) == "zarr"
 
 
 def test_step_with_many_tensors_needs_a_name(nan_log: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,11 +61,6 @@ def test_memory_is_bounded_and_subprocesses_may_have_a_bound_of_their_own(proces
     assert ask(process, divmod, 7, 2) == (True, (3, 1))
 
 
-def test_ctrl_c_on_the_terminal_does_not_reach_it(process: WorkerProcess) -> None:
-    os.kill(process.pid, signal.SIGINT)
-    assert ask(process, os.getpid) == (True, process.pid)
-
-
 def test_the_end_of_a_process_says_how_it_ended() -> None:
     process = start_process(512 * MIB, os.getpid)
     assert process.channel.receive() == b"ready"

@@ -27,15 +27,6 @@ def test_a_tensor_an_operator_and_a_step_are_missed() -> None:
     }
 
 
-def test_a_rank_that_has_other_steps_than_the_chosen_one_is_not_missing_itself() -> None:
-    made = replicas(range(3), steps=range(2))
-    made.put(0, 2, {WEIGHT: 1, STATE: 2, REDUCED: 3, NORM: 4})
-    made.put(2, 2, {WEIGHT: 1, STATE: 2, REDUCED: 3, NORM: 4})
-    assert divergence(made.store, step=2).notes == ("rank 1 has none of these steps",)
-    assert absent(divergence(made.store, [range(3)], step=2)) == [("missing", "step", (1,), "")]
-    assert divergence(made.store, rank=[0, 2], step=2).notes == ()
-
-
 def test_what_one_rank_alone_has_is_extra() -> None:
     made = replicas(steps=range(2))
     for rank in range(4):

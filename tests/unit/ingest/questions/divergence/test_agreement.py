@@ -7,7 +7,7 @@ from hypothesis.extra import numpy as arrays
 
 from ingest.questions.divergence import divergence
 from ingest.questions.divergence.agreement import ABSENT, labels_of, telling
-from tests.diverging import NORM, REDUCED, STATE, WEIGHT, replicas, summary
+from tests.diverging import WEIGHT, summary
 from tests.replicas import Replicas
 from workers.arrays.statistics import FIELDS, summarise
 from workers.store.consolidated.blocks import Block
@@ -73,10 +73,3 @@ def test_what_is_only_reported_is_compared_by_statistics() -> None:
             made.put(rank, step, {WEIGHT: step + 1 + 50 * (rank == 2 and step == 1)}, reported=True)
     (found,) = divergence(made.store).differences
     assert (found.ranks, found.first_step, found.by) == ((2,), 1, "statistics")
-
-
-def test_digests_and_statistics_are_not_held_against_each_other() -> None:
-    made = replicas(steps=range(2))
-    for rank in range(4):
-        made.put(rank, 2, {WEIGHT: 1, STATE: 2, REDUCED: 3, NORM: 4}, reported=rank == 1)
-    assert divergence(made.store).agree

@@ -36,11 +36,3 @@ def test_the_odd_rank_is_compared_with_one_of_the_others(made: MadeDump, store: 
     assert without.bits is not None
     assert [element.index for element in without.bits.first] == [(1,), (2,)]
     assert (gone.bits, other_step.bits) == (None, None)
-
-
-def test_of_many_the_first_twenty_are_read(made: MadeDump, store: Path) -> None:
-    for rank in range(2):
-        made.add(np.full(2, rank, np.float32), tensor_name("Mul.m"), rank=rank)
-    ingest_directly(made.root, store)
-    answer = with_bits([broken("m", (0, 1))] * 25, take_snapshot(open_store(store)))
-    assert [operator.bits is not None for operator in answer] == [True] * 20 + [False] * 5

@@ -57,15 +57,6 @@ def test_what_differs_in_every_step_depends_on_more_than_its_inputs(made: MadeDu
     assert any("they depend on more than their inputs (Stateful)" in note for note in answer.notes)
 
 
-def test_steps_in_which_nothing_differs_count_too(made: MadeDump, store: Path) -> None:
-    for step in range(3):
-        for rank in range(2):
-            made.add(np.arange(4.0), tensor_name("Tanh.t", io="input"), rank=rank, step=step)
-            made.add(np.arange(4.0) + rank * step, tensor_name("Tanh.t"), rank=rank, step=step)
-    ingest_directly(made.root, store)
-    assert [broken.step for broken in divergence(open_store(store)).broken] == [1, 2]
-
-
 @pytest.mark.parametrize("op", ["Dropout.d", "AllReduce.a", "ApplyMomentum.m", "Parameter.p"])
 def test_what_may_differ_is_not_named(made: MadeDump, store: Path, op: str) -> None:
     for rank in range(2):

@@ -72,17 +72,6 @@ def test_a_weight_that_never_agreed_is_off_where_its_gradient_agrees() -> None:
     assert "Adam.part.input.0" in found.notes[0]
 
 
-def test_a_learning_rate_that_is_another_is_off() -> None:
-    made = Replicas()
-    for step in range(2):
-        for rank in range(3):
-            made.put(rank, step, {"Adam.dense.input.2": 1 + (rank == 1)}, constant=True)
-    for step in range(2, 4):
-        for rank in range(3):
-            made.put(rank, step, {WEIGHT: step, STATE: 9 * step, "Adam.dense.input.2": 1 + (rank == 1)})
-    assert summary(divergence(made.store)) == [((1,), 0, "Adam.dense.input.2")]
-
-
 def test_any_tensor_that_agreed_long_enough_is_missed() -> None:
     made = Replicas()
     for step in range(5):
@@ -91,19 +80,3 @@ def test_any_tensor_that_agreed_long_enough_is_missed() -> None:
     found = divergence(made.store)
     assert summary(found) == [((0, 1), 4, "Mul.scale.output.0")]
     assert found.odd[0].first.why == "agreed before"
-
-
-def test_a_tensor_that_agreed_once_is_not() -> None:
-    made = Replicas()
-    for step in range(5):
-        for rank in range(2):
-            made.put(rank, step, {"Mul.scale.output.0": step + 1 + 100 * (rank and step), WEIGHT: step})
-    assert divergence(made.store).agree
-
-
-def test_a_mask_that_agreed_is_not() -> None:
-    made = Replicas()
-    for step in range(6):
-        for rank in range(2):
-            made.put(rank, step, {"Less.mask.output.0": 1 + (rank and step == 5)}, constant=True)
-    assert not divergence(made.store).differences

@@ -119,14 +119,6 @@ def test_a_name_that_nothing_has_is_refused_and_near_ones_are_named(damaged: Pat
     assert "MaxPool" in run("divergence", damaged, "--name", "MaxPol*", code=2).stderr
 
 
-def test_replicas_agree_and_activations_are_not_compared() -> None:
-    found = divergence(replicas().store)
-    assert found.agree
-    assert [(group.ranks, group.how, group.tensors) for group in found.groups] == [
-        ((0, 1, 2, 3), "inferred", 4)
-    ]
-
-
 def test_given_groups_are_believed() -> None:
     """Two ranks that never agree are replicas where it is said so."""
     made = replicas(
@@ -138,28 +130,10 @@ def test_given_groups_are_believed() -> None:
     assert found.groups[0].how == "given"
 
 
-def test_a_rank_that_may_be_missing_is_said() -> None:
-    assert divergence(replicas([0, 1, 3]).store).notes == ("the store has nothing of rank 2",)
-    # Ranks may have any number, and most of them are not counted then.
-    assert divergence(replicas([0, 1, 10**15]).store).notes == ()
-    assert divergence(replicas([0, 8, 16]).store).notes == ()
-
-
-def test_ranks_of_no_group_are_said() -> None:
-    found = divergence(replicas(off=[(3, 1, WEIGHT)]).store, [[0, 1, 2]])
-    assert found.agree
-    assert "rank 3 is in no group" in found.notes[0]
-
-
 @pytest.mark.parametrize("groups", [[[7, 8]], [[0]], [[0, 1], [1, 2]], [[3, 9]]])
 def test_a_group_that_is_not_there_is_refused(groups: list[list[int]]) -> None:
     with pytest.raises(UsageError):
         divergence(replicas().store, groups)
-
-
-def test_one_rank_alone_is_refused() -> None:
-    with pytest.raises(UsageError, match="nothing to agree with"):
-        divergence(replicas([3]).store)
 
 
 def test_partial_steps_are_left_out_and_named() -> None:

@@ -52,12 +52,6 @@ def test_a_configuration_costs_what_its_operators_have_in_the_store(store: DumpS
     assert json.loads(json.dumps(one.to_dict()))["unknown"] == [kernels[1]]
 
 
-def test_statistics_cost_less_than_elements(store: DumpStore) -> None:
-    elements, statistics = (dump_cost(store, checked(saved_data=saved)) for saved in ("tensor", "statistic"))
-    assert statistics.nbytes < elements.nbytes
-    assert statistics.files == 0
-
-
 def test_what_nobody_can_tell_is_refused(store: DumpStore) -> None:
     with pytest.raises(UsageError, match="nothing to estimate with"):
         dump_cost(store, check_text(TE, "te.yaml"))

@@ -12,7 +12,6 @@ from tests.made_runs import MadeRun, numbers
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from tests.pt_files import pt_bytes
-from tests.replicas import Replicas
 
 MUL, ADD = OperatorId("Net", "0", "Mul", "m"), OperatorId("Net", "0", "Add", "a")
 
@@ -55,11 +54,6 @@ def test_what_the_store_lacks_is_as_large_as_the_nearest(
     assert sizes.of_step(*place)
 
 
-def test_the_time_of_a_step_is_from_its_first_tensor_to_its_last(opened: DumpStore) -> None:
-    """Four tensors, each 100 microseconds after the one before."""
-    assert Sizes(opened, "mindspore").time_of_step(0, 1).seconds == pytest.approx(300e-6)
-
-
 @pytest.mark.parametrize(
     ("times", "expected"),
     [
@@ -87,10 +81,3 @@ def test_files_without_timestamps_tell_by_their_own_times(
         os.utime(path, ns=(at, at))
     ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
     assert Sizes(open_store(tmp_path / "run.zarr"), "sglang").time_of_step(0, 0) == expected
-
-
-def test_an_empty_store_knows_no_sizes() -> None:
-    sizes = Sizes(Replicas().store, "mindspore")
-    assert (sizes.ranks, sizes.of_step(0, 0)) == ([], {})
-    assert sizes.time_of_step(0, 0) == DumpTime(None, "the store has no step")
-    assert sizes.of_all([0], [0]) == Amount()

@@ -84,12 +84,6 @@ def test_a_dump_of_statistics_leads_to_one_of_elements(statistics_alone: ingest.
     assert 3_000 < answer.estimate.nbytes < 6_000
 
 
-def test_tensors_are_chosen_by_name(whole: ingest.DumpStore) -> None:
-    answer = ingest.next_dump(whole, "tensor", ["Sigmoid.*"], step=2, rank=0)
-    assert answer.suspects[0].operator.op_type == "Sigmoid"
-    assert (answer.config.steps, answer.about) == ((1, 2), "tensors called Sigmoid.*")
-
-
 def test_an_answer_is_text_and_plain_values(whole: ingest.DumpStore) -> None:
     answer = ingest.next_dump(whole)
     assert "2 operators, steps 1-2, ranks 0-1" in str(answer)

@@ -34,13 +34,6 @@ def test_what_was_not_dumped_of_the_operator_is_gained(
     assert gained(open_store(store)) == (() if text is None else (text,))
 
 
-def test_a_parameter_has_no_inputs_to_gain(made: MadeDump, store: Path) -> None:
-    MadeRun(made).parameter("w", numbers(1), step=1)
-    ingest_directly(made.root, store)
-    parameter = Suspect(OperatorId("Net", "0", "Parameter", "w"), 1.0, "it differs first")
-    assert gains(open_store(store), Suspicion((parameter,), (1,), (0,), "w"), [parameter]) == ()
-
-
 def test_steps_and_ranks_that_the_store_lacks_are_gained(made: MadeDump, store: Path) -> None:
     MadeRun(made).op("Mul.m", [numbers(1)], [numbers(2)], step=1)
     ingest_directly(made.root, store)

@@ -8,7 +8,6 @@ from ingest.questions.next_dump.suspicion import (
     OperatorId,
     Suspect,
     Suspicion,
-    dumped_with,
     inner_calls,
     without_wrappers,
 )
@@ -42,11 +41,3 @@ def test_modules_around_a_chosen_call_are_left_out(inner: InnerCalls) -> None:
     assert [suspect.operator.op_name for suspect in kept.suspects] == [call]
     alone = without_wrappers(choice(module), inner)
     assert [suspect.operator.op_name for suspect in alone.suspects] == [module]
-
-
-def test_a_module_beside_calls_is_dumped_with_what_is_inside(inner: InnerCalls) -> None:
-    module, call = a_module(inner)
-    assert dumped_with(choice(module, "Torch.relu.0.forward"), inner) is inner
-    assert call in {operator.op_name for operator in inner[module]}
-    # At level L0, a module is dumped alone.
-    assert dumped_with(choice(module), inner) == {}

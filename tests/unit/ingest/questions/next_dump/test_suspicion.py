@@ -4,17 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from ingest.api import DumpStore, divergence, open_store, origin
+from ingest.api import DumpStore, open_store, origin
 from ingest.questions.next_dump.suspicion import (
     OperatorId,
     Suspect,
     Suspicion,
-    suspicion_of_divergence,
     suspicion_of_names,
     suspicion_of_origin,
     with_step_before,
 )
-from tests.diverging import WEIGHT, replicas
 from workers.errors import UsageError
 
 PARAMETER = Suspect(OperatorId("Net", "0", "Parameter", "w"), 1.0, "it began here")
@@ -49,20 +47,6 @@ def test_where_it_began_is_worth_most_and_what_is_farther_less(store: DumpStore)
     assert len({suspect.operator for suspect in suspicion.suspects}) == len(suspicion.suspects)
     assert (suspicion.steps, 1 in suspicion.ranks) == ((1, 2), True)
     assert suspicion.suspects[0].why == "NaN was born in it on rank 1, step 2"
-
-
-def test_replicas_that_agree_leave_nothing_to_suspect() -> None:
-    agreeing = replicas().store
-    with pytest.raises(UsageError, match="no tensor differs") as error:
-        suspicion_of_divergence(agreeing, divergence(agreeing))
-    assert "--for tensor" in str(error.value.hint)
-    off = replicas(off=[(3, 2, WEIGHT)]).store
-    suspicion = suspicion_of_divergence(off, divergence(off))
-    assert (suspicion.steps, 3 in suspicion.ranks, suspicion.suspects[0].operator.op_type) == (
-        (1, 2),
-        True,
-        "Adam",
-    )
 
 
 def test_a_name_chooses_the_newest_step_that_has_it(store: DumpStore) -> None:

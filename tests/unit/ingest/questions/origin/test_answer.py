@@ -6,31 +6,8 @@ import math
 import pytest
 
 from ingest.questions.origin.answer import OriginAnswer, OriginTensor
-from ingest.reader.context import SourceLine
-from ingest.reader.snapshot import LeftOut
 from tests.cli import strict_json
 from workers.arrays.statistics import FIELDS, Statistics
-from workers.model import StepKey
-
-
-def test_answer_without_an_operator_has_every_field() -> None:
-    fields = OriginAnswer(None, left_out=(LeftOut(StepKey(1, 2), "partial"),)).to_dict()
-    assert fields["left_out"] == [{"rank": 1, "step": 2, "reason": "partial"}]
-    assert (fields["rank"], fields["spread"], fields["source"], fields["notes"]) == (None, None, None, [])
-
-
-def test_source_line_is_flat() -> None:
-    line = SourceLine("a.py", 7, "x = y", (), "exact", "op", "net/Log-op0", "graph.ir")
-    source = OriginAnswer("nan", rank=0, source=line).to_dict()["source"]
-    assert source == {
-        "file": "a.py",
-        "line": 7,
-        "code": "x = y",
-        "of": "op",
-        "matched": "exact",
-        "op": "net/Log-op0",
-        "source": "graph.ir",
-    }
 
 
 def test_statistics_are_strict_json() -> None:

@@ -16,14 +16,6 @@ def test_statistics_alone_are_enough(dumps: DumpLibrary, store: Path) -> None:
     assert "float('nan')" in answer.source.code
 
 
-def test_loop_names_the_run(run: MadeRun, ask: Ask) -> None:
-    for number in range(3):
-        run.op("Mul.body", [CLEAN if number < 2 else GOOD], [GOOD if number < 2 else BAD])
-    answer = ask()
-    assert (*operator(answer), answer.occurrence) == (0, 0, "body", 2)
-    assert any("its run 3" in note for note in answer.notes)
-
-
 def test_graphs_of_one_step_are_told_apart(run: MadeRun, ask: Ask) -> None:
     run.op("Log.a", [CLEAN], [GOOD], graph="0")
     run.op("Log.a", [CLEAN], [BAD], graph="1")

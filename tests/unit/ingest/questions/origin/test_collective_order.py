@@ -58,35 +58,6 @@ def call_at(rank: int, row: int) -> Call:
     return Call(rank, 0, CallKey("net", "0", "Log", f"log{row}", 0), row, 1, (), (), ())
 
 
-def test_levels_count_the_collectives_before_a_call() -> None:
-    order = CollectiveOrder(
-        {0: RankTrace(0, 0, (), collectives("a", "b")), 1: RankTrace(1, 0, (), collectives("a", "b", "c"))}
-    )
-    assert [order.level_of(call_at(0, row)) for row in (5, 15, 25)] == [0, 1, 2]
-    assert order.level_of(call_at(1, 35)) == 3
-
-
-def test_rows_after_follow_collectives_from_rank_to_rank() -> None:
-    """Rank 0 and 1 meet in `a`, then rank 1 and 2 in `b`."""
-    order = CollectiveOrder(
-        {
-            0: RankTrace(0, 0, (), collectives("a")),
-            1: RankTrace(1, 0, (), collectives("a", "b")),
-            2: RankTrace(2, 0, (), collectives("b", first_row=70)),
-        }
-    )
-    assert order.rows_after(call_at(0, 5)) == {0: 5, 1: 10, 2: 70}
-    assert order.rows_after(call_at(0, 15)) == {0: 15}
-    assert order.rows_after(call_at(2, 50)) == {2: 50, 1: 20}
-
-
-def test_ranks_without_an_order_are_not_ordered() -> None:
-    traces = {rank: RankTrace(rank, 0, (), collectives("a"), is_ordered=rank == 0) for rank in (0, 1)}
-    order = CollectiveOrder(traces)
-    assert order.rows_after(call_at(0, 5)) == {0: 5}
-    assert order.level_of(call_at(1, 50)) == 0
-
-
 def test_ranks_that_disagree_on_the_order_get_levels_all_the_same() -> None:
     order = CollectiveOrder(
         {0: RankTrace(0, 0, (), collectives("a", "b")), 1: RankTrace(1, 0, (), collectives("b", "a"))}

@@ -40,30 +40,10 @@ def chain() -> Flow:
     return flow
 
 
-def test_downstream_is_nearest_first_and_crosses_ranks() -> None:
-    flow = chain()
-    assert flow.downstream([LOG]) == [LOG, NEG, SYNC, OTHER_SYNC, ADD]
-    assert flow.downstream([OTHER_SYNC]) == [OTHER_SYNC, ADD]
-
-
-def test_upstream_crosses_ranks() -> None:
-    flow = chain()
-    assert flow.upstream([ADD]) == {LOG, NEG, SYNC, OTHER_SYNC, ADD}
-    assert flow.upstream([LOG]) == {LOG}
-
-
 def test_sources_are_edges_and_crossings() -> None:
     flow = chain()
     assert [flow.has_source(member) for member in (LOG, NEG, OTHER_SYNC)] == [False, True, True]
     assert list(flow.calls) == [LOG, NEG, SYNC, OTHER_SYNC, ADD]
-
-
-def test_outputs_that_no_call_read_are_ends() -> None:
-    flow = chain()
-    assert flow.unread_outputs(LOG) == []
-    assert flow.unread_outputs(ADD) == list(ADD.bad_outputs)
-    parameter = call("Parameter.w", 9, writes="w")
-    assert flow.unread_outputs(parameter) == list(parameter.bad_outputs)
 
 
 def test_own_writes_are_not_bad_inputs() -> None:

@@ -33,15 +33,6 @@ def test_dump_of_outputs_alone(run: MadeRun, ask: Ask) -> None:
     assert answer.spread.ranks == (0, 1)
 
 
-def test_dump_of_inputs_alone(run: MadeRun, ask: Ask) -> None:
-    run.op("Log.a", [CLEAN], [])
-    run.op("Neg.b", [BAD], [])
-    run.op("Mul.c", [WORSE], [])
-    answer = ask()
-    assert (*operator(answer), answer.how) == (0, 0, "b", "came in")
-    assert any("dumped before is Log (a)" in note for note in answer.notes)
-
-
 def test_module_around_the_operator_is_not_named(dump_copy: Callable[[str], Path], store: Path) -> None:
     """msProbe dumps the cell around an operator with the same output, before or behind it."""
     dump = dump_copy("msprobe-26.2.0-mindspore-cpu")
@@ -63,19 +54,6 @@ def test_module_around_the_operator_is_not_named(dump_copy: Callable[[str], Path
     assert operator(answer) == (0, 0, "Primitive.matmul.MatMul.0.forward")
     assert answer.spread.next[0].op_name == "Primitive.bias_add.BiasAdd.1.forward"
     assert answer.alternatives == ()
-
-
-def test_what_follows_from_a_module_is_not_inside_it() -> None:
-    """Tensors that are NaN all over are alike: that of a module, of what reads it, and of its gradient."""
-    wide, narrow = ("float32", b"4x8"), ("float32", b"")
-    module = call("Module.Scores", 2, [], [wide], inputs=1)
-    calls = (
-        module,
-        call("Sum", 4, [wide], [narrow], inputs=1),
-        call("Tile", 6, [narrow], [wide], inputs=1),
-        call("Gradient", 7, [], [wide], inputs=0),
-    )
-    assert not link_calls(0, {0: RankTrace(0, 0, calls)}).has_source(module)
 
 
 def test_an_operator_that_was_dumped_after_its_module_is_inside_it() -> None:

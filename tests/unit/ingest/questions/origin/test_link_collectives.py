@@ -18,19 +18,6 @@ def test_collective_that_brings_it_is_no_birth(run: MadeRun, ask: Ask) -> None:
     assert answer.alternatives == ()
 
 
-def test_send_and_receive_have_different_names(run: MadeRun, ask: Ask) -> None:
-    run.op("Log.a", [CLEAN], [BAD], rank=0)
-    run.op("Send.to_1", [BAD], [], rank=0)
-    run.op("Receive.from_0", [], [BAD], rank=1)
-    run.op("Neg.b", [BAD], [WORSE], rank=1)
-    answer = ask()
-    assert operator(answer) == (0, 0, "a")
-    assert answer.spread.ranks == (0, 1)
-    assert [(collective.from_ranks, collective.to_ranks) for collective in answer.spread.collectives] == [
-        ((0,), (1,))
-    ]
-
-
 def test_collectives_of_one_name_in_several_groups_are_told_apart(run: MadeRun, ask: Ask) -> None:
     """Ranks 0, 1 and ranks 2, 3 reduce among themselves, under one name."""
     births, given = {0: BAD, 3: WORSE}, (numbers(7, NAN, 9), numbers(NAN, NAN, 11))

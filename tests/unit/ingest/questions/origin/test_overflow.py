@@ -19,15 +19,6 @@ def test_first_overflow_record(dumps: DumpLibrary, store: Path) -> None:
     assert answer.to_dict() == ingest.origin(open_store(store), cause="overflow").to_dict()
 
 
-def test_a_damaged_step_with_an_overflow_is_left_out(dumps: DumpLibrary, store: Path) -> None:
-    ingest_directly(dumps["cann-bin-synthetic"] / "torchair", store)
-    flip(only(store, "rank_1/step_0/*/index/labels/c/0/0"))
-    for cause in ("auto", "overflow"):
-        answer = ingest.origin(open_store(store), cause=cause)
-        assert not answer.found
-        assert [left.key for left in answer.left_out] == [StepKey(1, 0)]
-
-
 def test_damaged_steps_that_may_hold_nan_are_left_out_beside_an_overflow(
     dumps: DumpLibrary, store: Path, run: MadeRun
 ) -> None:

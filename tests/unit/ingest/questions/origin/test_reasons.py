@@ -42,12 +42,6 @@ def test_where_infinity_is_searched_for_nan_beside_it_is_not_explained(run: Made
     }
 
 
-def test_without_inputs_the_elements_stay_unexplained(run: MadeRun, ask: Ask) -> None:
-    run.op("Log.log", [], [numbers(0, NAN, 1)])
-    why = ask().why
-    assert why is None or not any(element.reason for element in why.elements)
-
-
 def test_infinity_that_came_in_is_not_explained_by_the_operator_that_read_it(run: MadeRun, ask: Ask) -> None:
     run.op("MatMul.product", [numbers(1, INF), numbers(1, 1)], [numbers(INF)])
     answer = ask()

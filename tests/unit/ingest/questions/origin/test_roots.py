@@ -24,11 +24,6 @@ def test_bad_data_came_in(run: MadeRun, ask: Ask) -> None:
     assert [call.op_name for call in answer.spread.next] == ["b"]
 
 
-def test_missing_inputs_are_said(run: MadeRun, ask: Ask) -> None:
-    run.op("Add.a", [None, CLEAN], [BAD])
-    assert any("input 0 of a was not dumped" in note.lower() for note in ask().notes)
-
-
 def test_row_that_is_masked_as_a_whole(run: MadeRun, ask: Ask) -> None:
     """The operator that makes NaN of a mask is named, whoever made the mask."""
     whole = numbers(-INF, -INF, -INF)
@@ -38,15 +33,3 @@ def test_row_that_is_masked_as_a_whole(run: MadeRun, ask: Ask) -> None:
     answer = ask()
     assert operator(answer) == (0, 1, "sm")
     assert any("taken for a mask" in note for note in answer.notes)
-
-
-def test_mask_that_is_an_output_matters(run: MadeRun, ask: Ask) -> None:
-    run.op("Add.logits", [CLEAN], [MASKED])
-    answer = ask()
-    assert (operator(answer), answer.what) == ((0, 0, "logits"), "-Inf")
-
-
-def test_log_of_zero_that_becomes_nan_is_no_mask(run: MadeRun, ask: Ask) -> None:
-    run.op("Log.a", [CLEAN], [MASKED])
-    run.op("Mul.b", [MASKED, GOOD], [BAD])
-    assert operator(ask()) == (0, 0, "a")

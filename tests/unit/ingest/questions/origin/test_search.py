@@ -11,10 +11,8 @@ from ingest import open_store
 from tests.damages import flip, only
 from tests.dumps import DumpLibrary
 from tests.made_runs import MadeRun, numbers
-from tests.npy_files import MadeDump
 from tests.origin_runs import BAD, CLEAN, GOOD, INF, Ask, operator, origin_of
 from tests.pipeline import ingest_directly
-from tests.samples import SAMPLES
 from workers.errors import UsageError
 
 
@@ -117,12 +115,6 @@ def test_dumps_of_cann_get_an_answer(part: str, dumps: DumpLibrary, store: Path)
     assert answer.to_dict()
 
 
-@pytest.mark.skipif(not SAMPLES.is_dir(), reason="samples are not there")
-def test_old_layouts_get_an_answer(store: Path) -> None:
-    answer = origin_of(SAMPLES / "mindspore-1.x-gpu-raw-bin", store)
-    assert not answer.found
-
-
 def test_infinity_that_went_nowhere_gives_way_to_what_matters(run: MadeRun, ask: Ask) -> None:
     run.op("Exp.a", [CLEAN], [numbers(INF, 1, 2)])
     run.op("Reciprocal.b", [numbers(INF, 1, 2)], [GOOD])
@@ -172,28 +164,6 @@ def test_wrong_requests_are_refused(run: MadeRun, ask: Ask) -> None:
         ask(rank=7)
 
 
-def test_partial_steps_are_left_out_and_named(run: MadeRun, made: MadeDump, ask: Ask) -> None:
-    run.op("Log.a", [CLEAN], [BAD])
-    made.add(b"no npy")
-    run.op("Log.b", [CLEAN], [BAD], step=1)
-    answer = ask()
-    assert operator(answer) == (0, 1, "b")
-    assert [(left.key.step, left.reason) for left in answer.left_out] == [(0, "partial: 1 file quarantined")]
-    assert any("Step 0 was left out" in note for note in answer.notes)
-    assert operator(ask(include_partial=True)) == (0, 0, "a")
-
-
-def test_a_rank_that_is_left_out_of_the_step_is_named_beside_earlier_steps(
-    run: MadeRun, made: MadeDump, ask: Ask
-) -> None:
-    made.add(b"no npy")
-    run.op("Log.a", [CLEAN], [BAD], step=1)
-    made.add(b"no npy", step=1, rank=2)
-    notes = ask().notes
-    assert any("Step 0 was left out" in note for note in notes)
-    assert any("Rank 2 was left out of this step" in note for note in notes)
-
-
 def test_damage_that_hides_why_is_named(dumps: DumpLibrary, store: Path) -> None:
     ingest_directly(dumps["nan-log-2rank"] / "dump", store)
     flip(only(store, "rank_1/step_2/*/tensors/float32/c/0"), 5)
@@ -202,10 +172,3 @@ def test_damage_that_hides_why_is_named(dumps: DumpLibrary, store: Path) -> None
     (note,) = (note for note in answer.notes if "elements are damaged" in note)
     assert "rank_1/step_2/" in note
     assert "dump-ingest repair" in note
-
-
-def test_what_was_searched_for_is_what_is_named(run: MadeRun, ask: Ask) -> None:
-    """A tensor that holds infinity may hold NaN, too."""
-    run.op("Mul.both", [CLEAN], [numbers(np.nan, INF, 1)])
-    found = {cause: (answer.cause, answer.what) for cause in ("nan", "inf") for answer in [ask(cause=cause)]}
-    assert found == {"nan": ("nan", "NaN"), "inf": ("inf", "Inf")}

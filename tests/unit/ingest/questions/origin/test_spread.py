@@ -4,14 +4,6 @@ from tests.made_runs import MadeRun, numbers
 from tests.origin_runs import BAD, CLEAN, GOOD, INF, MASKED, WORSE, Ask, operator
 
 
-def test_ranks_that_nothing_orders_are_both_named(run: MadeRun, ask: Ask) -> None:
-    for rank in (0, 1):
-        run.op("Log.a", [CLEAN], [BAD], rank=rank)
-    answer = ask()
-    assert operator(answer) == (0, 0, "a")
-    assert "no collective between them" in answer.alternatives[0].reason
-
-
 def test_each_transfer_from_stage_to_stage_is_told(run: MadeRun, ask: Ask) -> None:
     """Three stages of a pipeline that call what they receive by one name."""
     run.op("Log.log", [CLEAN], [BAD], rank=0)

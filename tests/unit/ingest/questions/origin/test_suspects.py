@@ -36,15 +36,6 @@ def test_as_much_infinity_as_once_went_nowhere_may_matter_later(run: MadeRun, as
     assert any("went nowhere" in note and "exp" in note for note in answer.notes)
 
 
-def test_as_many_infinities_as_in_a_mask_are_looked_at(run: MadeRun, ask: Ask) -> None:
-    """In both steps two tensors hold -Inf; in the second one, these are others."""
-    run.op("MaskedFill.mask", [CLEAN], [MASKED], step=0)
-    run.op("Softmax.sm", [MASKED], [GOOD], step=0)
-    run.op("Log.log", [CLEAN], [MASKED], step=1)
-    run.parameter("weight", MASKED, step=1)
-    assert operator(ask()) == (0, 1, "log")
-
-
 @pytest.fixture
 def snapshot(run: MadeRun, made: MadeDump, store: Path) -> Snapshot:
     """NaN on rank 1 in step 1, infinity on rank 0 in step 2."""
@@ -54,18 +45,6 @@ def snapshot(run: MadeRun, made: MadeDump, store: Path) -> Snapshot:
             run.op("Log.a", [CLEAN], [bad], rank=rank, step=step)
     ingest_directly(made.root, store)
     return take_snapshot(open_store(store))
-
-
-@pytest.mark.parametrize(
-    ("cause", "steps", "certain"),
-    [("auto", [1, 2], [1]), ("nan", [1], [1]), ("inf", [2], []), ("where", [0, 1, 2], [])],
-)
-def test_totals_of_commits_tell_which_steps_to_read(
-    cause: str, steps: list[int], certain: list[int], snapshot: Snapshot
-) -> None:
-    suspects = Suspects(snapshot, bad_numbers, cause)
-    assert list(suspects.steps()) == steps
-    assert suspects.certain_ranks(1) == certain
 
 
 def test_steps_in_which_the_same_tensors_are_bad_as_in_a_harmless_one_are_alike(snapshot: Snapshot) -> None:

@@ -182,14 +182,6 @@ def test_operators_of_subgraphs_are_read_with_their_names() -> None:
     assert (second.name, "sub_mul" in second.ops) == ("Net", True)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "}\n}\n}", "graph {\n op {\n", '{"graph": 1}', "\xff{\n}", 'graph {\n op {\n name: "\\\\777"\n'],
-)
-def test_what_is_no_graph_has_no_operators(text: str) -> None:
-    assert parse_ge_graph([text.encode("latin-1")]).ops == {}
-
-
 def test_a_million_open_blocks_cost_nothing() -> None:
     parser = _Parser()
     for _ in range(1_000_000):

@@ -76,42 +76,10 @@ def test_a_stack_goes_from_outermost_to_innermost_in_each_spelling(stack: str) -
     assert parse_ir([_ir(_RELU + _NEW_NAME + stack)]).ops[_NAME].stack == (_USER, _LIBRARY)
 
 
-def test_a_path_may_look_like_a_line_number() -> None:
-    stack = "      # In file /srv/copy (2)/a:1/net.py:22, 1~2/    x = {1:2}/3/\n"
-    frames = parse_ir([_ir(_RELU + _NEW_NAME + stack)]).ops[_NAME].stack
-    assert frames == (Frame("/srv/copy (2)/a:1/net.py", 22, "x = {1:2}/3"),)
-
-
 def test_a_gradient_has_the_stack_of_its_forward_operator() -> None:
     text = _RELU + _NEW_NAME + "      # Corresponding code candidate:\n"
     op = parse_ir([_ir(text + "      # Corresponding forward node candidate:\n" + _NEW_STACK)]).ops[_NAME]
     assert (op.of, op.stack) == ("forward op", (_USER, _LIBRARY))
-
-
-def test_a_stack_that_shows_the_users_code_is_preferred() -> None:
-    own = f"      # In file {_LIBRARY.file}:297/{_LIBRARY.code}/\n"
-    text = _RELU + _NEW_NAME + own + "      # Corresponding code candidate:\n" + _NEW_STACK
-    op = parse_ir([_ir(text)]).ops[_NAME]
-    assert (op.of, op.stack) == ("fused op", (_USER, _LIBRARY))
-
-
-def test_of_a_fused_operator_one_stack_is_taken() -> None:
-    other = f"# - In file {_LIBRARY.file}(297)/{_LIBRARY.code}/\n# In file /srv/other.py(1)/z/\n"
-    text = (
-        f"{_RELU}{_NEW_NAME}      # Corresponding code candidate:\n      # - In file /srv/a.py(9)/y/\n{other}"
-    )
-    assert parse_ir([_ir(text)]).ops[_NAME].stack == (Frame("/srv/a.py", 9, "y"),)
-
-
-def test_types_are_read_by_slot() -> None:
-    signature = parse_ir([_ir(_RELU + _NEW_NAME)]).ops[_NAME].signature
-    assert signature is not None
-    assert signature.inputs == (("float32", 48), None)
-    assert signature.outputs == (("bool", 1),)
-    assert signature.allows(
-        {("input", 0): ("float32", 48), ("input", 1): ("int64", 1), ("output", 3): ("x", 0)}
-    )
-    assert not signature.allows({("output", 0): ("bool", 2)})
 
 
 @pytest.mark.parametrize("shape", ["3 3", "-1, 2", "1" * 30, "1, " * 100])
@@ -125,11 +93,6 @@ def test_an_impossible_shape_is_not_understood(shape: str) -> None:
 def test_a_stack_does_not_reach_into_the_next_node() -> None:
     text = f"{_RELU}{_NEW_NAME}  %2(x) = Load(%1)\n# Scope: (Default)\n{_NEW_STACK}}}\n# In file a.py:1/b/\n"
     assert parse_ir([_ir(text)]).ops[_NAME].stack == ()
-
-
-def test_names_hold_any_text() -> None:
-    text = _RELU + "      # Fullname with scope: (Default/20_4_✓__main/(a) b/Div-op0)\n"
-    assert list(parse_ir([_ir(text)]).ops) == ["Default/20_4_✓__main/(a) b/Div-op0"]
 
 
 def test_what_is_wrong_is_said() -> None:
@@ -239,17 +202,6 @@ def test_edges_go_through_what_only_passes_content_on() -> None:
     assert ops["Default/MatMul-op0"].inputs == (IrSource("Default/LayerNorm-op0", 2), conv, None)
 
 
-def test_numbers_begin_again_in_each_subgraph() -> None:
-    assert parse_ir([_GRAPH.encode()]).ops["Default/ReLU-op0"].inputs == (None,)
-
-
-def test_arguments_end_with_their_bracket() -> None:
-    reader = ArgumentReader()
-    reader.take('%8, (I64(1), I64(2)), "x, (", U[a, b]) {attrs: (1)}')
-    assert reader.is_closed
-    assert reader.arguments == ["%8", "(I64(1), I64(2))", '"x, ("', "U[a, b]"]
-
-
 CONSTANT = """\
 subgraph @graph() {
   %0(a) = PrimFunc_ReLU(%para1_x) {}
@@ -292,8 +244,3 @@ def test_a_constant_of_any_size_is_not_kept() -> None:
     reader.take("), %7)")
     assert reader.is_closed
     assert reader.arguments[1] == "%7"
-
-
-@given(st.text(max_size=60))
-def test_any_text_is_accepted(text: str) -> None:
-    parse_ir([f"%1(a) = Add({text})\n".encode()])

@@ -58,11 +58,6 @@ def test_an_old_name_is_the_last_part() -> None:
     }
 
 
-def test_two_of_the_same_name_are_ambiguous() -> None:
-    graph = [GraphOp("Default/a/ReLU-op1"), GraphOp("Default/b/ReLU-op1")]
-    assert match_ops([DumpedOp("ReLU-op1")], graph)["ReLU-op1"].how == AMBIGUOUS
-
-
 def test_other_numbers_are_matched_in_order() -> None:
     matches = match_ops(_dumped((0, 100, _F32), (1, 200, _F32)), _casts(_F32, _F32, first=2))
     assert _numbers(matches) == {"0": "2", "1": "3"}
@@ -79,28 +74,6 @@ def test_nothing_is_guessed_between_two_orders() -> None:
     matches = match_ops(_dumped((0, 200, _F32), (1, 100, _F32)), _casts(_F32, _F32, first=2))
     assert matches["D_Cast-op0"] == OperatorMatch(("D/Cast-op2", "D/Cast-op3"), AMBIGUOUS)
     assert matches["D_Cast-op0"].name is None
-
-
-def test_one_of_its_types_is_found_among_many() -> None:
-    dumped = _dumped((0, 200, _F32), (1, 100, _F32), (2, 300, _F16))
-    matches = match_ops(dumped, _casts(_F32, _F32, _F16, _F32, first=3))
-    assert _numbers(matches) == {"2": "5"}
-    assert matches["D_Cast-op0"].how == AMBIGUOUS
-
-
-def test_a_part_that_was_dumped_is_not_matched_by_order() -> None:
-    matches = match_ops(_dumped((0, 100, _F32)), _casts(_F32, _F32, first=2))
-    assert matches["D_Cast-op0"].how == AMBIGUOUS
-
-
-def test_what_does_not_run_is_found_by_name_only() -> None:
-    graph = [*_casts(_F32, first=2), GraphOp("D/Cast-op7", runs=False)]
-    assert _numbers(match_ops(_dumped((0, 100, _F32)), graph)) == {"0": "2"}
-    assert _numbers(match_ops(_dumped((7, 100, _F32)), graph)) == {"7": "7"}
-
-
-def test_an_unknown_operator_has_no_match() -> None:
-    assert match_ops([DumpedOp("D_Mul-op0")], _casts(_F32)) == {}
 
 
 @given(

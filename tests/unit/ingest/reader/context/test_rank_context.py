@@ -1,6 +1,5 @@
 """The context of tensors in a store: everything a dump tells of their operators."""
 
-import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -10,14 +9,12 @@ import pytest
 
 from ingest.api import open_store
 from ingest.reader.context import Context, context_of
-from ingest.reader.context.files import NonTensorFiles, nearest
 from ingest.reader.context.stacks import Frame
 from ingest.reader.tensor import Tensor
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, npy_bytes, tensor_name
 from tests.pipeline import ingest_directly
 from tests.samples import sample
-from workers.errors import UsageError
 
 _ONE = np.ones(2, np.float32)
 
@@ -91,13 +88,6 @@ def test_where_nothing_is_known_nothing_is_said(made: MadeDump, store: Path) -> 
     assert not context.problems
 
 
-def test_a_parameter_has_no_line(with_ir: MadeDump, store: Path) -> None:
-    with_ir.add(_ONE, tensor_name("Parameter.net_MatMul-op0"), step=1)
-    ingest_directly(with_ir.root, store)
-    opened = open_store(store)
-    assert context_of(opened, 0).source_line(opened.tensors(rank=0, step=1)[0]) is None
-
-
 def test_arguments_stand_beside_the_tensors(made: MadeDump, store: Path) -> None:
     made.add(_ONE)
     made.add(b'{"transpose_a": "False"}', "MatMul.net_MatMul-op0.json")
@@ -142,29 +132,6 @@ def test_what_is_wrong_with_a_file_is_said(made: MadeDump, store: Path) -> None:
     graph, args = context.problems
     assert graph == "rank_0/graphs/ms_output_trace_code_graph_0.ir: no operator has a name"
     assert args.startswith("rank_0/Net/0/0/MatMul.net_MatMul-op0.json: is not JSON")
-
-
-def test_a_damaged_file_is_a_problem(with_ir: MadeDump, store: Path) -> None:
-    ingest_directly(with_ir.root, store)
-    (shard,) = (path for path in (store / "rank_0" / "run").rglob("files/c/*") if path.is_file())
-    shard.unlink()
-    opened = open_store(store)
-    context = context_of(opened, 0)
-    assert context.source_line(opened.tensors(rank=0, step=0)[0]) is None
-    assert any(".ir: " in problem for problem in context.problems)
-
-
-def test_a_store_has_one_context_for_each_rank(with_ir: MadeDump, store: Path) -> None:
-    ingest_directly(with_ir.root, store)
-    opened = open_store(store)
-    assert context_of(opened, 0) is context_of(opened, 0)
-    assert context_of(opened, 0) is not context_of(open_store(store), 0)
-
-
-def test_a_step_that_is_not_there_has_no_training_graph(with_ir: MadeDump, store: Path) -> None:
-    context, _ = _open(with_ir, store)
-    with pytest.raises(UsageError, match="not in the store"):
-        context.training_graph(5)
 
 
 def test_the_graph_that_was_built_trains(made: MadeDump, store: Path) -> None:
@@ -268,52 +235,3 @@ def test_the_protobuf_stands_for_the_text(lenet: Path, tmp_path: Path, text: byt
     assert found == expected
     assert any(source for _, source, _ in found)
     assert any(line for _, _, line in found)
-
-
-@pytest.fixture
-def files(made: MadeDump, store: Path) -> NonTensorFiles:
-    """The files of rank 1: some of its own in a step, and one that only rank 0 has."""
-    for rank in (0, 1):
-        made.add(np.ones(2), rank=rank)
-    for path, text in (
-        ("rank_0/graphs/graph_0.ir", "graph of rank 0"),
-        ("rank_1/Net/0/0/stack.json", "near"),
-        ("rank_1/Net/stack.json", "far"),
-        ("rank_1/Net/0/0/deep/er/note.json", "deep"),
-    ):
-        file = made.root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    ingest_directly(made.root, store)
-    return NonTensorFiles(open_store(store), 1)
-
-
-def read(files: NonTensorFiles, step: int | None, source: str) -> bytes | None:
-    return files.read(files.of_step(step)[source])
-
-
-def test_nearest_file_above_is_found(files: NonTensorFiles) -> None:
-    file = files.nearest_above(0, "rank_1/Net/0/0/deep/er/tensor.npy", "stack.json")
-    assert file is not None
-    assert file.source == "rank_1/Net/0/0/stack.json"
-    assert files.nearest_above(0, "rank_1/Net/0/0/tensor.npy", "construct.json") is None
-
-
-def test_run_files_of_another_rank_stand_in(files: NonTensorFiles) -> None:
-    (file,) = files.of_run(re.compile(r".*\.ir"))
-    assert file.source == "rank_0/graphs/graph_0.ir"
-    assert files.of_run(re.compile(r".*\.csv")) == []
-
-
-def test_large_files_are_problems(files: NonTensorFiles) -> None:
-    file = files.of_step(0)["rank_1/Net/0/0/stack.json"]
-    assert files.read(file, limit=3) is None
-    assert files.problems == ["rank_1/Net/0/0/stack.json: 4 bytes, more than the 3 that are read"]
-
-
-def test_nearest_file_has_the_longest_common_path(files: NonTensorFiles) -> None:
-    candidates = files.of_step(0).values()
-    file = nearest(candidates, "rank_1/Net/0/0/deep/er/tensor.npy")
-    assert file is not None
-    assert file.name == "note.json"
-    assert nearest([], "rank_1") is None

@@ -39,21 +39,6 @@ def test_stacks_of_both_forms_go_from_outermost_to_innermost(content: object) ->
     assert parse_stacks(json.dumps(content).encode()) == ({_RELU: _FRAMES, "Module.a": _FRAMES}, [])
 
 
-def test_a_line_without_code_is_a_line() -> None:
-    stacks, _ = parse_stacks(json.dumps({"a": ["File x.py, line 3, in <module>"]}).encode())
-    assert stacks == {"a": (Frame("x.py", 3, "", "<module>"),)}
-
-
-def test_parents_may_be_null_or_empty() -> None:
-    parents, problems = parse_construct(b'{"a": "optimizer", "optimizer": null, "b": "", "c": 3}')
-    assert parents == {"a": "optimizer", "optimizer": None, "b": None}
-    assert problems == ["the parent of 'c' is not a name"]
-
-
-def test_arguments_are_text() -> None:
-    assert parse_kernel_args(b'{"transpose_a": "False", "n": 2}') == ({"transpose_a": "False", "n": "2"}, [])
-
-
 _DOCUMENTS = st.recursive(
     st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.sampled_from(_LINES),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
@@ -74,24 +59,6 @@ def test_any_bytes_give_an_answer(data: bytes) -> None:
 def test_hostile_json_is_a_problem(data: bytes) -> None:
     for problems in (parse_stacks(data)[1], parse_construct(data)[1]):
         assert len(problems) == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [
-        ("Torch.relu.0.forward.input.0.1", (_RELU, "op")),
-        ("Torch.relu.0.backward.output.1", (_RELU, "forward op")),
-        ("Module.fc.Linear.forward.2.parameters.weight", ("Module.fc.Linear.forward.2", "op")),
-        ("Module.fc.Linear.backward.2.input.0", ("Module.fc.Linear.forward.2", "forward op")),
-        ("Module.fc.Linear.parameters_grad.weight", ("Module.fc.Linear.forward.0", "forward op")),
-        ("Module.fc.Linear.parameters_grad.2.weight", ("Module.fc.Linear.forward.2", "forward op")),
-        ("Module.fc.Other.forward.0.input.0", None),
-        ("", None),
-    ],
-)
-def test_a_tensor_belongs_to_a_call(name: str, key: tuple[str, str] | None) -> None:
-    stacks = {_RELU, "Module.fc.Linear.forward.0", "Module.fc.Linear.forward.2"}
-    assert find_stack([name], stacks) == key
 
 
 @pytest.mark.parametrize(
@@ -125,11 +92,6 @@ def test_the_old_form_is_read_to_the_last_line() -> None:
     assert wrong == problems == []
     assert stacks["Tensor.__add__.0.forward"]
     assert parents["Tensor.__add__.0.forward"] is None
-
-
-def test_real_arguments_are_read() -> None:
-    (file,) = sample("synthetic-text/kernel-args").iterdir()
-    assert parse_kernel_args(file.read_bytes()) == ({"transpose_a": "False", "transpose_b": "True"}, [])
 
 
 @pytest.mark.parametrize(

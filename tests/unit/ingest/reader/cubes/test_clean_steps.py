@@ -117,14 +117,6 @@ def test_indexes_of_clean_steps_are_not_read(
     assert len(indexes_read) == 3 * _RANKS
 
 
-def test_a_step_that_was_committed_again_is_read(without_cubes: Path, store: Path) -> None:
-    shutil.copytree(store / "consolidated", without_cubes / "consolidated")
-    assert _clean(without_cubes, *NON_FINITE_FIELDS) == [0, 1, 2, 4, 7]
-    made = make_tables(StepKey(1, 2), NAMES, [1], seed=7)
-    commit_tables(open_objects(resolve(without_cubes)), StepKey(1, 2), made)
-    assert _clean(without_cubes, *NON_FINITE_FIELDS) == [0, 1, 4, 7]
-
-
 def test_damaged_cubes_know_nothing(without_cubes: Path, store: Path) -> None:
     shutil.copytree(store / "consolidated", without_cubes / "consolidated")
     for path in (without_cubes / "consolidated/nan_count").rglob("*"):

@@ -9,7 +9,6 @@ import pytest
 import ingest
 from bench.steps import CountingStore
 from ingest.page.moment import Moment
-from ingest.reader.cubes.commit_copies import read_copies
 from ingest.reader.cubes.consolidated import open_cubes
 from tests.cube_stores import once, put
 from workers.errors import StoreDenied
@@ -51,19 +50,6 @@ def test_copies_are_the_commits_and_take_a_request_for_each_step(objects: Object
     bucket = Bucket(objects)
     assert what_is_seen(ingest.DumpStore(bucket)) == what_is_seen(ingest.DumpStore(objects))
     assert bucket.requests == STEPS + 3  # the metadata of the view, its steps and its ranks
-
-
-def test_a_directory_is_read_without_copies(objects: ObjectStore) -> None:
-    directory = CountingStore(objects)
-    assert len(ingest.DumpStore(directory).select()) == len(KEYS)
-    assert directory.requests == len(KEYS)
-
-
-def test_few_commits_are_read_themselves(objects: ObjectStore) -> None:
-    bucket = Bucket(objects)
-    assert ingest.DumpStore(bucket).ranks == list(range(RANKS))
-    assert bucket.requests == RANKS
-    assert read_copies(bucket, [StepKey(rank, step) for rank in range(3) for step in range(STEPS)]) == {}
 
 
 def _drop_tensors(objects: ObjectStore) -> None:

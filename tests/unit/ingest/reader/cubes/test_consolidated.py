@@ -9,8 +9,7 @@ import pytest
 import ingest
 from ingest.api import ConsolidatedCubes, DumpStore, open_store
 from ingest.reader.cubes.conditions import find as search
-from ingest.reader.cubes.consolidated import open_cubes
-from workers.errors import DamagedStore, StoreError
+from workers.errors import DamagedStore
 
 
 @pytest.fixture
@@ -49,23 +48,7 @@ def test_search_is_repeated_with_the_new_cubes(
     assert [tried.state.rewrites for tried in searched] == [0, 1, 2]
 
 
-def test_search_gives_up_after_some_attempts(
-    cubes: ConsolidatedCubes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    searched = during_search(monkeypatch, lambda number: rewrite(cubes, number))
-    with pytest.raises(StoreError, match="is being rewritten"):
-        cubes.find("nan_count > 0")
-    assert len(searched) == 5
-
-
 def test_damage_is_raised_if_nothing_changed(cubes: ConsolidatedCubes) -> None:
     cubes.objects.put("consolidated/max/c/0/0/0", b"damaged")
     with pytest.raises(DamagedStore, match="consolidated/max"):
         cubes.find("max > 0")
-
-
-def test_store_without_cubes_has_none(filled: DumpStore) -> None:
-    assert open_cubes(filled.objects) is None
-    filled.objects.put("consolidated/zarr.json", b"[]")
-    with pytest.raises(DamagedStore, match=r"consolidated/zarr\.json is damaged"):
-        open_cubes(filled.objects)

@@ -115,22 +115,6 @@ def test_from_an_object_store_the_indexes_are_read_once(
     assert far.ranges == (6 if end_nbytes else 12)
 
 
-def test_indexes_of_counts_that_are_read_whole_are_kept(
-    cubes: ConsolidatedCubes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A search for the origin reads the counts before anybody asks for one tensor."""
-    monkeypatch.setattr(cube_reader, "_INDEXES", {})
-    remote = ConsolidatedCubes(FarObjects(cubes.objects), cubes.state)
-    keys = [f"consolidated/nan_count/c/{block}/0/0" for block in range(3)]
-    assert [remote.known_index(key) for key in keys] == [None] * 3
-    for block in range(3):
-        assert list(remote.anomaly_parts("nan_count", block))
-    known = [remote.known_index(key) for key in keys]
-    # The last block has one step of three: the next step writes it again.
-    assert (known[0] is None, known[1] is None, known[2] is None) == (False, False, True)
-    assert (cubes.objects.get(keys[0]) or b"").endswith(known[0] or b"-")
-
-
 def test_a_damaged_inner_chunk_is_named_and_others_are_read(own_cubes: ConsolidatedCubes) -> None:
     key = Path(own_cubes.objects.address.url) / "consolidated/max/c/0/0/0"
     content = bytearray(key.read_bytes())
@@ -171,14 +155,3 @@ def test_of_a_block_with_few_wanted_steps_each_is_read_by_itself(
     with pytest.raises(DamagedStore, match="by_tensor/max"):
         aggregated_steps(own_cubes, [0, 1], "max", np.array([0, 1]))
     assert not np.isnan(aggregated_steps(own_cubes, [0, 1], "max", np.array([0, 1, 2]))).any()
-
-
-def test_the_index_that_was_kept_first_goes(
-    cubes: ConsolidatedCubes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cube_reader, "_INDEXES", {})
-    monkeypatch.setattr(cube_reader, "_INDEXES_KEPT", 2)
-    remote = ConsolidatedCubes(FarObjects(cubes.objects), cubes.state)
-    assert list(remote.anomaly_parts("nan_count", 0))
-    assert len(cube_reader._INDEXES) == 2
-    assert remote.known_index("consolidated/nan_count/c/0/0/0") is None

@@ -2,16 +2,13 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 import ingest
 from ingest.api import ConsolidatedCubes, DumpStore, open_store
 from ingest.consolidating.consolidator import Consolidator
 from ingest.reader.cubes.conditions import find
-from tests.counted_requests import CountedRequests
 from tests.replicas import Replicas
-from workers.errors import UsageError
 
 
 @pytest.fixture
@@ -45,27 +42,6 @@ def test_rows_are_those_of_the_steps(where: str, cubes: ConsolidatedCubes, fille
     assert rows_of(cubes, where) == [(tensor.step, tensor.rank, tensor.name) for tensor in tensors]
 
 
-def test_columns_are_the_fields_and_the_named_statistics(cubes: ConsolidatedCubes) -> None:
-    frame = find(cubes, "nan_count > 0 and max > 0", None, include_partial=False)
-    assert frame["nan_count"].tolist() == [1]
-    assert frame["max"].dtype == np.float64
-    fields = [
-        "step",
-        "rank",
-        "name",
-        "net",
-        "graph",
-        "op_type",
-        "op_name",
-        "io",
-        "slot",
-        "occurrence",
-        "copy",
-    ]
-    assert sorted(frame.columns) == sorted([*fields, "nan_count", "max"])
-    assert frame.attrs["consolidated_at"] == cubes.state.consolidated_at
-
-
 def test_absent_tensors_fulfil_no_condition() -> None:
     """Neither a negation nor a name makes a tensor out of a gap."""
     replicas = Replicas()
@@ -82,13 +58,6 @@ def test_absent_tensors_fulfil_no_condition() -> None:
     ]
 
 
-def test_only_chosen_steps_are_searched(cubes: ConsolidatedCubes) -> None:
-    assert {step for step, _, _ in rows_of(cubes, "slot >= 0", steps=[9])} == {9}
-    with pytest.raises(UsageError, match="the consolidated view has no step 1-2") as raised:
-        rows_of(cubes, "slot >= 0", steps=[1, 2, 9])
-    assert "It has steps 8-9" in raised.value.hint
-
-
 def test_steps_that_are_not_searched_are_named(cubes: ConsolidatedCubes) -> None:
     cubes.table("status")[0, 1] = "partial"
     frame = find(cubes, "slot == 0", None, include_partial=False)
@@ -96,10 +65,3 @@ def test_steps_that_are_not_searched_are_named(cubes: ConsolidatedCubes) -> None
     assert len(frame) == 3
     assert len(find(cubes, "slot == 0", None, include_partial=True)) == 4
     assert find(cubes, "slot == 0", [9], include_partial=False).attrs["left_out"] == []
-
-
-def test_only_named_cubes_are_read(cubes: ConsolidatedCubes, requests: CountedRequests) -> None:
-    find(cubes, "nan_count > 0", None, include_partial=False)
-    arrays = {key.split("/")[1] for key in requests.keys}
-    assert "nan_count" in arrays
-    assert not {"max", "mean", "digest", "row"} & arrays

@@ -1,7 +1,6 @@
 """The cubes hold what the steps hold, and are read with few requests."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,16 +8,9 @@ import xarray as xr
 
 import ingest
 from ingest.api import ConsolidatedCubes, DumpStore, open_store
-from ingest.reader.cubes import cube_reader
 from ingest.reader.cubes.consolidated import open_cubes
-from ingest.reader.cubes.cube_reader import ArrayPart, batches
 from tests.counted_requests import CountedRequests
-from tests.npy_files import MadeDump
-from tests.pipeline import ingest_directly
 from workers.errors import DamagedStore
-from workers.rules.load import load_rules
-from workers.store.consolidated.cubes import GROUP
-from workers.store.consolidated.nd_arrays import ArrayLayout
 
 
 @pytest.fixture
@@ -26,13 +18,6 @@ def cubes(filled: DumpStore) -> ConsolidatedCubes:
     """The cubes of two ranks, two steps and ten tensors; one element of rank 1 step 9 is NaN."""
     ingest.consolidate(filled.url)
     return open_store(filled.url).consolidated()
-
-
-def test_axes_name_what_is_at_each_place(cubes: ConsolidatedCubes) -> None:
-    assert (cubes.steps.tolist(), cubes.ranks.tolist()) == ([8, 9], [0, 1])
-    assert [key.name for key in cubes.axis.keys] == cubes.tensors
-    assert len(cubes.tensors) == 10
-    assert repr(cubes) == "<ConsolidatedCubes 2 steps x 2 ranks x 10 tensors>"
 
 
 def test_blocks_hold_statistics_rows_and_digests(cubes: ConsolidatedCubes, filled: DumpStore) -> None:
@@ -104,50 +89,3 @@ def test_a_missing_object_of_rows_shows_in_their_number(cubes: ConsolidatedCubes
     cubes.objects.delete("consolidated/row/c/0/0/0")
     with pytest.raises(DamagedStore, match="row: rank 0 step 8: it has 0 tensors instead of 10"):
         cubes.cube("row", 0)
-
-
-def test_of_ranks_without_a_step_nothing_need_be_there(cubes: ConsolidatedCubes) -> None:
-    cubes.objects.delete_many(["consolidated/row/c/0/0/0", "consolidated/max/c/0/0/0"])
-    for name in ("tensors", "statistics_only"):
-        cubes._tables[name] = np.where([[True], [False]], -1, cubes.table(name))
-    assert np.isnan(cubes.cube("max", 0)).all()
-
-
-def test_steps_without_tensors_have_empty_cubes(made: MadeDump, store: Path) -> None:
-    """As when all files of a step are quarantined."""
-    for step in range(2):
-        made.add(b"junk", step=step)
-    ingest_directly(made.root, store, rules=load_rules().enabled)
-    ingest.consolidate(store)
-    cubes = open_store(store).consolidated()
-    assert cubes.steps.tolist() == [0, 1]
-    assert [cubes.block(place).digest.shape for place in range(2)] == [(1, 0, 16)] * 2
-
-
-LAYOUT = ArrayLayout("table", "int64", ("step", "rank"), (2, 3), -1)
-
-
-def test_an_array_is_put_together_from_its_objects() -> None:
-    whole = np.arange(15).reshape(3, 5)
-    part = ArrayPart.of(LAYOUT, whole.shape)
-    padded = np.full((4, 6), -1)
-    padded[:3, :5] = whole
-    objects = {
-        key: LAYOUT.encode(padded[2 * row : 2 * row + 2, 3 * column : 3 * column + 3])
-        for (row, column), key in part.keys.items()
-    }
-    assert len(objects) == 4
-    assert part.decode(objects).tolist() == whole.tolist()
-
-
-def test_a_part_has_the_chunks_at_one_position() -> None:
-    part = ArrayPart.of(LAYOUT, (2, 3), first=7)
-    assert part.keys == {(0, 0): f"{GROUP}/{LAYOUT.key((7, 0))}"}
-    chunk = np.arange(6).reshape(2, 3)
-    assert part.decode({part.keys[0, 0]: LAYOUT.encode(chunk)}).tolist() == chunk.tolist()
-
-
-def test_parts_of_few_chunks_come_together() -> None:
-    few, many = ArrayPart.of(LAYOUT, (2, 3)), ArrayPart.of(LAYOUT, (2, 3 * cube_reader._CHUNKS_AT_ONCE))
-    together = [list(batch) for batch in batches({"a": few, "b": few, "large": many, "c": few})]
-    assert together == [["a", "b"], ["large"], ["c"]]

@@ -10,7 +10,6 @@ import ingest
 from ingest.reader.cubes.conditions import sketches_of_step
 from ingest.reader.cubes.consolidated import ConsolidatedCubes
 from ingest.reader.step_tables import read_entries
-from tests.counted_requests import CountedRequests
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.errors import DamagedStore, UsageError
@@ -18,8 +17,6 @@ from workers.store.consolidated.cubes import GROUP, SKETCHES, CubeGrid
 from workers.store.opening import open_objects, resolve
 from workers.store.sketches.sketch_columns import SketchColumns
 from workers.store.sketches.sketch_tables import StepSketches
-
-METADATA = f"{GROUP}/zarr.json"
 
 
 def values(step: int) -> list[np.ndarray]:
@@ -78,28 +75,6 @@ def test_bounds_are_those_of_the_histograms(filled: ingest.DumpStore) -> None:
             expected = columns.column(name)
             for side in (0, 1):
                 np.testing.assert_array_equal(column[side][0][rows >= 0], expected[side][rows[rows >= 0]])
-
-
-def test_formats_have_several_names(filled: ingest.DumpStore) -> None:
-    cubes = filled.consolidated()
-    where = "underflow_e4m3 > 0.1 and p50.0 != 3 and max > 0"
-    assert found(cubes, where) == found(cubes, "underflow_float8_e4m3fn > 0.1 and max > 0") != []
-
-
-def test_other_columns_are_refused(filled: ingest.DumpStore) -> None:
-    cubes = filled.consolidated()
-    with pytest.raises(UsageError, match=r"does not have p98\.5") as caught:
-        cubes.find("p98.5 > 1")
-    assert "p99.9" in caught.value.hint
-    with pytest.raises(UsageError, match="does not have outlier_channels"):
-        cubes.find("outlier_channels > 0")
-
-
-def test_it_takes_few_requests(filled: ingest.DumpStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    requests = CountedRequests(monkeypatch)
-    plain = requests.of(lambda: filled.consolidated().find("max > 1e300"))
-    # The same, and two tables that say which steps have histograms.
-    assert requests.of(lambda: filled.consolidated().find("p99.9 > 1e300")) == plain + 2
 
 
 def test_a_step_need_not_have_objects_for_tensors_that_were_added_later(

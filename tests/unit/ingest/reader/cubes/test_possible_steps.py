@@ -12,7 +12,6 @@ from ingest.reader.cubes import conditions as cube_conditions
 from tests.cube_stores import once
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
-from workers.model import StepKey
 from workers.store.consolidated.cubes import CubeGrid
 from workers.store.opening import open_objects, resolve
 from workers.store.step import StoredStep
@@ -171,23 +170,3 @@ def test_an_error_about_what_is_not_there_is_the_same(store: Path) -> None:
         with pytest.raises(ingest.UsageError, match="nothing"):
             ingest.quantiles(ingest.open_store(store), "nothing", where="max > 1")
         shutil.rmtree(store / "consolidated", ignore_errors=True)
-
-
-def test_few_ranks_of_many_are_read_without_asking_the_cubes(
-    store: Path, indexes_read: list[tuple[int, int | None]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cube_conditions, "RANKS_OF_AN_INDEX", 1)
-    ingest.open_store(store).tensors(rank=0, where="max > 1e300")
-    assert len(indexes_read) == _STEPS
-    indexes_read.clear()
-    ingest.open_store(store).tensors(where="max > 1e300")
-    assert indexes_read == []
-
-
-def test_few_steps_are_read_without_asking_the_cubes(made_store: Path) -> None:
-    store = ingest.open_store(made_store)
-    steps = store.select()
-    assert len(steps) < cube_conditions.LEAST_STEPS
-    objects = open_objects(resolve(made_store))
-    assert cube_conditions.possible_steps(objects, steps, [{"where": "max > 1e300"}]) == list(steps)
-    assert StepKey(2, 3) in {step.key for step in steps}

@@ -55,14 +55,6 @@ def test_some_tensors_are_read_of_the_cube_of_the_statistic_alone(
     assert axis <= arrays
 
 
-def test_it_reads_no_tensor(consolidated: DumpStore, requests: CountedRequests) -> None:
-    snapshot = take_snapshot(consolidated)
-    requests.keys.clear()
-    of_all_tensors(snapshot, "max")
-    arrays = {key.split("/")[1] for key in requests.keys}
-    assert arrays == {"zarr.json", "aggregate", "step", "rank", "fingerprint"}
-
-
 def test_what_is_not_in_the_cubes_as_it_is_committed_is_left_out(
     consolidated: DumpStore, filled: DumpStore
 ) -> None:

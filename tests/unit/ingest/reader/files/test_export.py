@@ -46,16 +46,6 @@ def test_existing_files_are_replaced_on_request_only(filled: DumpStore, tmp_path
     assert last.read_bytes() == whole
 
 
-def test_a_directory_is_never_replaced_by_a_file(filled: DumpStore, tmp_path: Path) -> None:
-    step = filled.step(0, 8)
-    path = step.export(tmp_path / "first")[-1].path.relative_to(tmp_path / "first")
-    (tmp_path / "out" / path).mkdir(parents=True)
-    with pytest.raises(UsageError, match="is a directory, where a file is to be written") as raised:
-        step.export(tmp_path / "out", overwrite=True)
-    assert str(path) in raised.value.message
-    assert not [file for file in (tmp_path / "out").rglob("*") if file.is_file()]
-
-
 def test_damaged_files_do_not_appear(filled: DumpStore, store: Path, tmp_path: Path) -> None:
     shards = sorted(store.glob("rank_0/step_8/*/tensors/float32/c/*"))
     content = shards[0].read_bytes()
@@ -73,12 +63,6 @@ def test_quarantined_files_come_back(made: MadeDump, store: Path, tmp_path: Path
     ingest_directly(made.root, store)
     (file,) = open_store(store).step(0, 0).export(tmp_path / "out")
     assert file.path.read_bytes() == bad.read_bytes()
-
-
-def test_target_that_cannot_be_written_is_named(filled: DumpStore, tmp_path: Path) -> None:
-    (tmp_path / "rank_0").write_bytes(b"a file in the way")
-    with pytest.raises(UsageError, match="cannot be written: Not a directory"):
-        filled.step(0, 8).export(tmp_path)
 
 
 def test_a_target_in_a_store_is_refused(filled: DumpStore, store: Path) -> None:
@@ -108,11 +92,3 @@ def test_links_of_the_target_are_not_followed(
     assert "Export into a new directory" in raised.value.hint
     assert secret.read_bytes() == b"precious"
     assert list(elsewhere.iterdir()) == [secret]
-
-
-def test_links_above_the_target_are_followed(filled: DumpStore, tmp_path: Path) -> None:
-    """The user has named them."""
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    exported = filled.step(0, 8).export(tmp_path / "link" / "out")
-    assert len(contents(tmp_path / "real" / "out")) == len(exported) > 0

@@ -14,10 +14,8 @@ import ingest
 from ingest.reader.parallel import unsharded
 from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT, held_in_four_ways, write
-from workers.errors import UsageError
 
 WHOLE = np.random.default_rng(8).normal(size=(6, 4)).astype(np.float32)
-SMALL = WHOLE.astype(ml_dtypes.bfloat16)
 PLACEMENTS = {"cut": "shard 0", "summed": "partial sum", "low": "shard 1"}
 
 
@@ -91,28 +89,6 @@ def test_what_is_open_is_told_and_the_rest_is_written(store: Path, tmp_path: Pat
     (is_open,) = ingest.export_unsharded(ingest.open_store(store), tmp_path / "none", 0, name="*cut*")
     assert "how the ranks hold it is not known" in is_open.problem
     assert not list(tmp_path.glob("none/*"))
-
-
-def test_a_file_is_replaced_only_if_that_is_wanted(store: Path, tmp_path: Path) -> None:
-    opened = ingest.open_store(store)
-    ingest.export_unsharded(opened, tmp_path, 0, name="*same*")
-    with pytest.raises(UsageError, match=r"step0\.safetensors exists"):
-        ingest.export_unsharded(opened, tmp_path, 0, name="*alone*")
-    ingest.export_unsharded(opened, tmp_path, 0, name="*alone*", overwrite=True)
-    assert load(tmp_path / "step0.safetensors").keys() == {"alone"}
-
-
-def test_types_and_names_that_the_format_has(tmp_path: Path) -> None:
-    ranks = [{"low": SMALL[:, :2], "wide": np.ones((2, 2), np.complex128)}, {"low": SMALL[:, 2:]}]
-    write(tmp_path / "dump", [ranks])
-    ingest_directly(tmp_path / "dump", tmp_path / "run.zarr", layout=LAYOUT)
-    exported = ingest.export_unsharded(
-        ingest.open_store(tmp_path / "run.zarr"), tmp_path, placement=placement_of
-    )
-    assert [whole.problem for whole in exported if whole.problem] == ["safetensors does not have complex128"]
-    (low,) = load(tmp_path / "step0.safetensors").values()
-    assert low.dtype == SMALL.dtype
-    assert np.array_equal(low, SMALL)
 
 
 def test_a_damaged_piece_costs_its_tensor_alone(store: Path, tmp_path: Path) -> None:

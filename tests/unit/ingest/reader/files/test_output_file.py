@@ -11,9 +11,7 @@ from ingest.reader.files import output_file as module
 from ingest.reader.files.output_file import output_file
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
-from workers.errors import DumpIngestError, StoreDenied, UsageError
-
-FULL = Path("/dev/full")
+from workers.errors import StoreDenied, UsageError
 
 
 def test_a_file_appears_when_it_is_complete(tmp_path: Path) -> None:
@@ -72,23 +70,6 @@ def test_a_file_in_a_directory_that_takes_no_new_one_is_overwritten(
         file.write(b"new")
 
 
-def test_an_error_before_it_is_overwritten_leaves_the_older_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "page.html"
-    path.write_bytes(b"old")
-    monkeypatch.setattr(module, "NewFile", _refuse)
-
-    def write_and_fail() -> None:
-        with output_file(path) as file:
-            file.write(b"new")
-            raise StoreDenied("no")
-
-    with pytest.raises(StoreDenied):
-        write_and_fail()
-    assert path.read_bytes() == b"old"
-
-
 def test_a_file_in_a_store_is_refused(store: Path, made: MadeDump) -> None:
     """`gc` would delete it; and it could replace the root of the store."""
     made.add(np.ones(3))
@@ -98,28 +79,3 @@ def test_a_file_in_a_store_is_refused(store: Path, made: MadeDump) -> None:
         with pytest.raises(UsageError, match=f"{path} would lie in the store {store}"), output_file(path):
             pass
     assert (store / "zarr.json").read_bytes() == root
-
-
-def test_a_link_leads_to_the_file_that_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "page.html")
-    with output_file(tmp_path / "link") as file:
-        file.write(b"new")
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "page.html").read_bytes() == b"new"
-
-
-def test_a_full_disk_is_not_a_wrong_request() -> None:
-    with (
-        pytest.raises(DumpIngestError, match="/dev/full cannot be written: No space") as caught,
-        output_file(FULL) as file,
-    ):
-        file.write(b"new")
-    assert not isinstance(caught.value, UsageError)
-    assert "Make room" in caught.value.hint
-
-
-@pytest.mark.parametrize("name", ["missing/page.html", "."])
-def test_a_place_that_holds_no_file_is_a_wrong_request(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be written"), output_file(tmp_path / name) as file:
-        file.write(b"new")
-    assert list(tmp_path.iterdir()) == []

@@ -27,10 +27,6 @@ def test_the_latest_before_the_reader_is_taken() -> None:
     assert latest_writer(READER, READ, [], ordered=False) is None
 
 
-def test_the_reader_itself_never_wrote_it() -> None:
-    assert latest_writer(READER, READ, [EARLY, (READER, Output(7))], ordered=True) == EARLY
-
-
 def test_a_writer_of_the_same_shape_is_preferred_and_a_container_is_not() -> None:
     reshaped = (Call("Reshape"), Output(8, (1, 2)))
     assert latest_writer(READER, READ, [EARLY, reshaped], ordered=True) == EARLY

@@ -9,11 +9,6 @@ from bench.steps import make_tables
 from ingest.reader.parallel.mesh import (
     Coordinate,
     Mesh,
-    describe_places,
-    format_coordinates,
-    is_at,
-    ordered,
-    parse_place,
     replica_groups,
     told_coordinates,
 )
@@ -35,12 +30,6 @@ def test_the_last_axis_of_a_mesh_varies_fastest() -> None:
         (1, 2),
     ]
     assert list(places[5].items()) == [("tp", Coordinate(2, 3)), ("dp", Coordinate(1, 2))]
-
-
-def test_rank_beyond_the_mesh_is_refused() -> None:
-    with pytest.raises(UsageError, match="tp=2: has 2 ranks, and the store has rank 2") as raised:
-        Mesh.parse("tp=2").coordinates(2)
-    assert "Name all axes" in raised.value.hint
 
 
 @pytest.mark.parametrize(
@@ -69,26 +58,9 @@ def test_ranks_that_differ_in_the_data_parallel_axis_alone_are_replicas() -> Non
     assert replica_groups({0: coordinates[0], 1: coordinates[1]}) == []
 
 
-def test_nothing_is_concluded_while_the_place_of_a_rank_is_unknown() -> None:
-    mesh = Mesh.parse("dp=3")
-    assert replica_groups({0: mesh.coordinates(0), 1: mesh.coordinates(1), 2: {}}) == []
-
-
 def test_parts_of_a_sharded_model_are_not_replicas() -> None:
     mesh = Mesh.parse("dp_replicate=2,dp_shard=2")
     assert replica_groups({rank: mesh.coordinates(rank) for rank in range(4)}) == [[0, 2], [1, 3]]
-
-
-def test_places_are_read_compared_and_written() -> None:
-    coordinates = ordered({"dp": Coordinate(3, 4), "pp": Coordinate(0, 1), "tp": Coordinate(1)})
-    assert list(coordinates) == ["tp", "pp", "dp"]
-    assert format_coordinates(coordinates) == "tp 1, dp 3/4"
-    assert is_at(coordinates, parse_place("tp=1, dp=3"))
-    assert not is_at(coordinates, parse_place("dp=0"))
-    assert not is_at(coordinates, parse_place("cp=0"))
-    assert describe_places([coordinates, {"dp": Coordinate(0, 4)}, {}]) == "tp 1; pp 0; dp 0, 3"
-    with pytest.raises(UsageError, match="'tp' is not a rank"):
-        parse_place("tp")
 
 
 def tables(source: str, *records: dict[str, Any] | str) -> Tables:
@@ -146,20 +118,3 @@ def test_dtensor_tells_its_place_in_its_mesh() -> None:
 def test_values_count_before_names() -> None:
     told = told_coordinates(tables("tp_rank_5/a.pt", {"file": {"tp_rank": 1}}))
     assert told == {"tp": Coordinate(1)}
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        "{",
-        "[1]",
-        {"file": 7, "tensor": [1]},
-        {"file": {"tp_rank": True, "dp_rank": -1, "pp_rank": "0"}},
-        {"file": {"a": {"b": {"c": {"d": {"tp_rank": 1}}}}}},
-        {"tensor": {"mesh_dim_names": ["tp"], "mesh_coordinate": []}},
-        {"tensor": {"mesh_dim_names": ["tp"], "mesh_coordinate": ["x"]}},
-        {"tensor": {"mesh_dim_names": [["tp"]], "mesh_coordinate": [1]}},
-    ],
-)
-def test_anything_else_tells_nothing(record: dict[str, Any] | str) -> None:
-    assert told_coordinates(tables("a.pt", record)) == {}

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ingest.reader.parallel.mesh import Coordinate, Coordinates, Mesh
-from ingest.reader.parallel.told_placement import grid_of, may_be_told, told_placement, told_text
+from ingest.reader.parallel.mesh import Coordinate, Mesh
+from ingest.reader.parallel.told_placement import grid_of, may_be_told, told_placement
 from workers.arrays.sharded.placement import MeshGrid, block_placements
 
 
@@ -49,10 +49,6 @@ from workers.arrays.sharded.placement import MeshGrid, block_placements
 def test_annotations_and_dtensors(attributes: dict[str, Any], told: dict[str, str] | None) -> None:
     expected = {"cp": "zigzag 1", "tp": "shard 2", "dp": "replicated"} if told is None else told
     assert told_placement(attributes) == expected
-
-
-def test_text() -> None:
-    assert told_text({"dp": "replicated", "tp": "shard 1"}) == "dp: replicated, tp: shard 1"
 
 
 @pytest.mark.parametrize(
@@ -124,10 +120,3 @@ def test_axes_that_cut_together_come_in_the_order_that_is_told() -> None:
     grid = grid_of([mesh.coordinates(rank) for rank in range(4)], {"tp": "shard 0", "cp": "shard 0"})
     assert grid is not None
     assert (grid.names, grid.numbers.tolist()) == (("tp", "cp"), [[0, 2], [1, 3]])
-
-
-def test_without_all_places_there_is_none() -> None:
-    places: list[Coordinates] = [Mesh.parse("dp=2,tp=2").coordinates(rank) for rank in (0, 1, 2)]
-    assert grid_of(places) is None
-    assert grid_of([places[0], {}]) is None
-    assert grid_of(places[:1]) is None

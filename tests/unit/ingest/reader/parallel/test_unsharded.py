@@ -46,13 +46,6 @@ def test_shards_and_sums_as_they_are_said_to_be(store: str, tmp_path: Path) -> N
     assert np.array_equal(np.load(tmp_path / "whole.npy"), WHOLE)
 
 
-def test_what_all_ranks_or_one_rank_has_needs_no_word(store: str) -> None:
-    same, alone = tensor(store, "same").unsharded(), tensor(store, "alone").unsharded()
-    assert (str(same.placement), same.why) == ("replicated", "equal bytes")
-    assert (str(alone.placement), alone.ranks) == ("whole", (0,))
-    assert np.array_equal(same.read(), alone.read())
-
-
 @pytest.mark.parametrize(
     ("name", "placement", "message"),
     [
@@ -121,13 +114,6 @@ def test_pieces_of_which_only_statistics_were_dumped_are_not_taken_for_equal(tmp
     (piece, _) = ingest.open_store(store).tensors("Parameter.weight*")
     with pytest.raises(UsageError, match="how the ranks hold it is not known"):
         piece.unsharded()
-
-
-def test_of_many_ranks_the_simplest_ways_are_named() -> None:
-    pieces: Any = [OnePiece(np.full((4, 6), rank, np.float32), rank, dims="") for rank in range(64)]
-    with pytest.raises(UsageError, match=r"pieces: replicated, shard 0, shard 1, .*, and others") as refused:
-        unshard(pieces, [{}] * 64)
-    assert len(refused.value.message) < 200
 
 
 def test_every_rank_that_has_the_tensor_has_a_piece() -> None:

@@ -28,14 +28,6 @@ def test_verify_reads_what_other_libraries_open(store: Path) -> None:
     assert str(path.relative_to(store)) in damage.reason
 
 
-def test_store_without_damage_has_none(filled: DumpStore) -> None:
-    progress: list[tuple[int, int, int]] = []
-    assert (
-        list(verify(filled, None, lambda done: progress.append((done.steps, done.files, done.nbytes)))) == []
-    )
-    assert progress[-1] == (4, 40, 40 * 200)
-
-
 def test_missing_and_cut_objects_are_named(filled: DumpStore, store: Path) -> None:
     (lost,) = store.glob("rank_0/step_8/*/tensors/float32/c/0")
     (cut,) = store.glob("rank_0/step_9/*/tensors/float32/c/0")

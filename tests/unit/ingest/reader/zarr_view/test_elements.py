@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 import ingest
 from ingest.reader import array_like
 from ingest.reader.zarr_view.elements import ViewArray, chunk_shape
-from tests.counted_requests import CountedRequests
 from tests.device_writer import write
 from tests.dump_data_writer import DATA_TYPES, FORMAT_CODES, Tensor, dump_data
 from tests.npy_files import MadeDump
@@ -121,19 +120,3 @@ def test_chunks_are_contiguous_and_cover_the_tensor(
         first, count = array.extent(index)
         seen[first : first + count] += 1
     assert (seen == 1).all()
-
-
-def test_a_slice_reads_no_more_chunks_than_it_touches(
-    made: MadeDump, store: Path, requests: CountedRequests
-) -> None:
-    values = np.arange(6 * 1024 * 1024, dtype=np.float32).reshape(6 * 1024, 1024)
-    made.add(np.random.default_rng(0).permutation(values))
-    ingest_directly(made.root, store, Grid(chunk_nbytes=64 * 1024))
-    array = only_array(view_of(store))
-    assert array.chunks == (256, 1024)
-    requests.clear()
-    array[1000:1010, 5]
-    (fetched,) = [
-        nbytes for (_, stop), nbytes in zip(requests.ranges, requests.range_nbytes, strict=True) if stop
-    ]
-    assert fetched <= 1024 * 1024 * 1.1

@@ -16,9 +16,8 @@ from zarr.storage import MemoryStore
 
 import ingest
 from ingest.api import open_store
-from ingest.reader.zarr_view.nodes import NodeTree, ShownSteps, escape
+from ingest.reader.zarr_view.nodes import ShownSteps, escape
 from ingest.reader.zarr_view.tensor_view import TensorView
-from tests.counted_requests import CountedRequests
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
@@ -152,30 +151,6 @@ def test_what_is_not_there_is_not_there(nan_log: Path, key: str) -> None:
         asyncio.run(view.getsize(key))
 
 
-def test_only_known_keys_are_in_memory(nan_log: Path) -> None:
-    steps = ShownSteps(open_store(nan_log), include_partial=False)
-    tree = NodeTree(steps)
-    assert tree.is_in_memory("zarr.json")
-    assert tree.is_in_memory(f"{LOG}/.zarray")
-    assert not tree.is_in_memory("rank_1/step_2/zarr.json")
-    assert tree.find("rank_1/step_2/zarr.json") is not None
-    assert tree.is_in_memory("rank_1/step_2/zarr.json")
-    assert not tree.is_in_memory(f"{LOG}/zarr.json")
-    assert tree.find(f"{LOG}/zarr.json") is not None
-    assert tree.is_in_memory(f"{LOG}/zarr.json")
-    assert not tree.is_in_memory(f"{LOG}/output.0/c/0/0")
-
-
-def test_a_list_of_steps_reads_their_commits_alone(nan_log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    group = zarr.open_group(view_of(nan_log), mode="r", path="rank_1")
-    requests = CountedRequests(monkeypatch)
-    assert [(name, step.attrs["tensors"]) for name, step in sorted(group.groups())] == [
-        (f"step_{number}", 243) for number in (1, 2, 3)
-    ]
-    below = {"run/zarr.json", *(f"step_{number}/zarr.json" for number in (1, 2, 3))}
-    assert sorted(requests.keys) == sorted(["rank_1", *(f"rank_1/{name}" for name in below)])
-
-
 def test_a_step_stays_as_it_was_opened(made: MadeDump, store: Path) -> None:
     made.add(np.zeros(4, np.float32), tensor_name("A.a", time=1))
     ingest_directly(made.root, store)
@@ -212,18 +187,6 @@ def test_what_is_damaged_or_not_committed_is_named(many: Path) -> None:
     assert damaged.key == StepKey(1, 3)
     assert damaged.reason.startswith("damaged: ")
     assert str(uncommitted) == "rank 2 step 7: not committed"
-
-
-def test_few_indexes_are_kept(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingest.reader.zarr_view.nodes._INDEXES_KEPT", 2)
-    steps = ShownSteps(open_store(many), include_partial=False)
-    keys = [StepKey(0, step) for step in range(3)]
-    for key in keys:
-        assert steps.nodes(key) is not None
-    assert [steps.is_open(key) for key in keys] == [False, True, True]
-    assert all(steps.is_known(key) for key in keys)
-    assert steps.nodes(keys[0]) is not None
-    assert not steps.is_open(keys[1])
 
 
 def test_pinned_generations_are_shown(made: MadeDump, store: Path) -> None:

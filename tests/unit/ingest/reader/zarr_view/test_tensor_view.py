@@ -1,7 +1,6 @@
 """Every tensor as a Zarr array of its own, read by zarr-python, xarray and dask as any other."""
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 import ingest
 from tests.counted_requests import CountedRequests
-from tests.npy_files import MadeDump, npy_bytes, npy_header, tensor_name
+from tests.npy_files import MadeDump, npy_header
 from tests.pipeline import SMALL_GRID, ingest_directly
 from tests.zarr_views import array_at, only_array, view_of
 from workers.errors import DamagedStore
@@ -29,12 +28,6 @@ def test_the_tree_shows_ranks_steps_operators_and_their_tensors(nan_log: Path) -
     assert "├── step_1" in tree
     assert "Log.Default_net-LogLoss_Log-op0" in tree
     assert "└── output.0 (6, 4) float32" in tree
-
-
-def test_a_tree_reads_no_payload(nan_log: Path, requests: CountedRequests) -> None:
-    str(zarr.open_group(view_of(nan_log), mode="r").tree(max_nodes=10_000))
-    assert requests.keys
-    assert requests.ranges == []
 
 
 def test_every_array_holds_what_the_tensor_holds(nan_log: Path) -> None:
@@ -149,20 +142,3 @@ def test_damage_is_raised_and_never_filled_in(made: MadeDump, store: Path, harm:
     shard.unlink() if harm == "lost" else shard.write_bytes(content)
     with pytest.raises(DamagedStore):
         only_array(view_of(store))[:]
-
-
-def test_a_large_step_opens_at_once(made: MadeDump, store: Path) -> None:
-    """Within a second; the machine that runs this may be busy, so it is given three."""
-    content = npy_bytes(np.zeros(4, np.float32))
-    for number in range(5000):
-        made.add(content, tensor_name(f"A.net-Block_{number // 10}", slot=number % 10, time=number))
-    ingest_directly(made.root, store)
-    begun = time.perf_counter()
-    array = zarr.open_group(view_of(store), mode="r")["rank_0/step_0/A.net-Block_499/output.9"]
-    assert isinstance(array, zarr.Array)
-    assert array.shape == (4,)
-    assert time.perf_counter() - begun < 3
-    begun = time.perf_counter()
-    dataset = xr.open_dataset(store, engine="dump-ingest", rank=0, step=0, name="*")
-    assert len(dataset) == 5000
-    assert time.perf_counter() - begun < 9
