@@ -179,10 +179,7 @@ def main() -> NoReturn:
 
 
 def prepare(limits: CpuLimits, part: float) -> None:
-    """Keep to limits, and have the loops over tensors made if that was not done before.
-
-    They are made while the first step is planned and its files are read, by a process that may outlive the
-    command: one that takes less than six seconds would never have them.
+    """Keep to limits, and load the loops over tensors while the first step is planned.
 
     Args:
         limits: of the command and its workers.
@@ -190,7 +187,7 @@ def prepare(limits: CpuLimits, part: float) -> None:
     """
     limits.apply()
     throttle.limit(part)
-    threading.Thread(target=kernels.warm_up, kwargs={"apart": True}, daemon=True).start()
+    threading.Thread(target=kernels.warm_up, daemon=True).start()
 
 
 _PROGRAM = "from workers.processes.worker import main; main()"
