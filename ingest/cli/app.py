@@ -109,6 +109,11 @@ COMMANDS = (
     CommandSummary(
         "serve", _ASK, "Serve a page to look at a store, or at all stores below a URL, until Ctrl-C."
     ),
+    CommandSummary(
+        "mcp",
+        _ASK,
+        "Let coding agents ask a store, or all stores below a URL: a server of the Model Context Protocol.",
+    ),
     CommandSummary("report", _ASK, "Write the incidents of a run as one file to attach to a ticket."),
     CommandSummary(
         "export",
@@ -147,6 +152,9 @@ COMMANDS = (
         "check",
         _SET_UP,
         "Check the configuration of a dump: what it will dump, what is ignored, what contradicts itself.",
+    ),
+    CommandSummary(
+        "skill", _SET_UP, "Print or install the skill with which coding agents find out what went wrong."
     ),
     CommandSummary("rules", _SET_UP, "List, check and test anomaly rules."),
     CommandSummary("config", _SET_UP, "Show, check and explain the settings."),

@@ -13,6 +13,7 @@ from ingest.questions import QUESTIONS
 from ingest.questions.choosing import statistic_named
 from ingest.questions.compare import compare
 from ingest.questions.compare.growth import error_growth
+from ingest.questions.divergence import divergence
 from ingest.questions.matrix import MOST_CELLS, SUMMARIES, parse_cells, value_rows
 from ingest.questions.origin import origin
 from ingest.questions.placement.within import layout
@@ -304,6 +305,16 @@ ENDPOINTS = (
         "origin --json",
         (RANK, STEP, UrlParameter("cause", "string", "nan, inf, overflow or auto.")),
         _origin,
+    ),
+    Endpoint(
+        "divergence",
+        "Where replicas stop agreeing: the first step and tensor, and the odd rank.",
+        "divergence --include-partial --json",
+        (STEP,),
+        lambda asked: divergence(
+            asked.moment.store, step=asked.arguments.integer("step"), include_partial=True
+        ).to_dict(),
+        _always,
     ),
     Endpoint(
         "layout",

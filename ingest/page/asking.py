@@ -218,7 +218,8 @@ def tensor_of(moment: Moment, asked: Arguments) -> Tensor:
             return tensor
     similar = difflib.get_close_matches(name, [tensor.name for tensor in tensors[:5000]], n=3, cutoff=0.4)
     raise UsageError(
-        f"{opened.key} has no tensor {name!r}", hint=f"Similar: {', '.join(similar)}" if similar else None
+        f"{opened.key} has no tensor {name!r}",
+        hint=f"Similar: {', '.join(similar)}" if similar else "`tensors` lists those that it has.",
     )
 
 

@@ -125,6 +125,7 @@ def _commands(dump: Path, store: str, target: Path) -> dict[str, list[list[objec
         "gc": [["gc", store, "--keep-last", "1", "--json"]],
         "doctor": [["doctor", dump, "--store", store]],
         "rules": [["rules", "list"], ["rules", "test", store]],
+        "skill": [["skill"]],
         "report": [["report", store, "--out", target.with_suffix(".html")]],
         "config": [["config", "show"], ["config", "validate"], ["config", "schema"]],
     }
@@ -139,7 +140,7 @@ def test_no_command_says_a_secret(
         "ingest": [["ingest", dump.root, "--store", url, "--scheduler", s3_cluster.address, "--json"]],
         **_commands(dump.root, url, target),
     }
-    assert words.keys() | {"watch", "serve"} == {command.name for command in COMMANDS}
+    assert words.keys() | {"watch", "serve", "mcp"} == {command.name for command in COMMANDS}
     failed = {}
     for uses in words.values():
         for use in uses:
@@ -158,9 +159,10 @@ def test_no_command_says_a_secret(
             assert CANARY not in said, use
             if planted in map(str, use):
                 assert said.startswith("2 "), use
-    said = says("serve", planted)
-    assert said.startswith("2 ")
-    assert CANARY not in said
+    for command in ("serve", "mcp"):
+        said = says(command, planted)
+        assert said.startswith("2 ")
+        assert CANARY not in said
 
     files = fsspec.filesystem("s3", **ceph.storage_options)
     files.invalidate_cache()
