@@ -233,7 +233,7 @@ def _watch(dump: Path, settings: Settings, stop: StopRequest) -> None:
         log.info("watching", dump=str(tree.root), store=settings.store)
         with (
             status.shown() if is_drawn else nullcontext(),
-            watch_events(tree.root, service.schedule.note_change),
+            watch_events(tree.root, service.schedule.note_change, service.schedule.hears_all),
         ):
             stop.under_way = service.submitter.count_inflight
             service.watch(

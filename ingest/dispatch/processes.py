@@ -208,35 +208,34 @@ def count_of_workers(chosen: int | None) -> int:
 
 
 class ProcessWorkers:
-    """Worker processes that are started at once, while this process may have a single thread.
+    """Worker processes that are started at once, while this process may have a single thread; or when needed.
 
     A context manager; they end with it.
     """
 
-    def __init__(self, workers: int | None = None, limits: CpuLimits | None = None) -> None:
+    def __init__(
+        self, workers: int | None = None, limits: CpuLimits | None = None, *, when_needed: bool = False
+    ) -> None:
         """Start the processes.
 
         Args:
             workers: how many. None: one for each processor that this process may use, at most eight.
             limits: what they may take of the processors, together with this process.
+            when_needed: whether `connect` starts them.
 
         Raises:
             ClusterError: the system does not start them.
         """
         limits = limits or CpuLimits()
-        number = count_of_workers(workers)
-        part = limits.part(number + 1)
+        self._number = count_of_workers(workers)
+        part = limits.part(self._number + 1)
         throttle.limit(part)
-        memory_nbytes = max(machine_nbytes() // number, _LEAST_MEMORY_NBYTES)
+        memory_nbytes = max(machine_nbytes() // self._number, _LEAST_MEMORY_NBYTES)
         self._start = partial(start_process, memory_nbytes, partial(prepare, limits, part))
         self._processes: list[WorkerProcess] = []
         self._client: ProcessClient | None = None
-        try:
-            for _ in range(number):
-                self._processes.append(self._start())
-        except OSError as exc:
-            self._end_all()
-            raise ClusterError(f"cannot start workers: {exc}") from exc
+        if not when_needed:
+            self._start_all()
 
     def __enter__(self) -> Self:
         return self
@@ -245,26 +244,42 @@ class ProcessWorkers:
         self.close()
 
     def connect(self) -> ProcessClient:
-        """Return the client of the processes.
+        """Return the client of the processes; start them if there are none.
 
         Raises:
-            ClusterError: processes have died, and new ones end before they are ready.
+            ClusterError: the system does not start them; or they have died, and new ones end before they are
+                ready. The next call starts others.
         """
         if self._client is None:
+            if not self._processes:
+                self._start_all()
             self._client = ProcessClient(self._processes, self._start)
         if self._client.status != "running":
+            self.rest()
             raise ClusterError("workers ended before they were ready", hint=_HINT)
         return self._client
 
-    def close(self) -> None:
-        """End the processes."""
-        throttle.limit(1.0)
+    def rest(self) -> None:
+        """End the processes until `connect` is called again."""
         if self._client is not None:
             self._client.close()
             self._client = None
         else:
             self._end_all()
         self._processes = []
+
+    def close(self) -> None:
+        """End the processes."""
+        throttle.limit(1.0)
+        self.rest()
+
+    def _start_all(self) -> None:
+        try:
+            for _ in range(self._number):
+                self._processes.append(self._start())
+        except OSError as exc:
+            self.rest()
+            raise ClusterError(f"cannot start workers: {exc}") from exc
 
     def _end_all(self) -> None:
         for process in self._processes:

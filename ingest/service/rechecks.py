@@ -8,6 +8,7 @@ generation.
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -35,6 +36,8 @@ _JOB_FILES = 1000
 _AT_ONCE = 8
 #: Dask runs tasks of a higher priority first; conversions have 0, read-backs -10.
 _PRIORITY = -20
+#: How often a watcher reads all committed files again at most, in seconds.
+_ROUND_S = 3600.0
 #: How long nothing is read after a task failed, in seconds, unless somebody waits for the end.
 _PAUSE_S = 60.0
 
@@ -62,6 +65,8 @@ class Rechecks:
     _client: TaskClient | None = None
     _next_at: float = 0.0
     _rounds: int = 0
+    _round_at: float = -math.inf
+    """When the last round began."""
 
     def __post_init__(self) -> None:
         self._window = TaskWindow(_AT_ONCE, describe=lambda job: str(job.key), monitor=self.monitor)
@@ -72,9 +77,14 @@ class Rechecks:
         return self.rate == float("inf")
 
     @property
+    def is_reading(self) -> bool:
+        """Whether files are being read, or the next are to be read soon."""
+        return bool(self._turn or self._jobs or self._window.jobs)
+
+    @property
     def is_busy(self) -> bool:
         """Whether something is still to be read for somebody who waits for it."""
-        return self.is_once and (not self._rounds or bool(self._turn or self._jobs or self._window.jobs))
+        return self.is_once and (not self._rounds or self.is_reading)
 
     def poll(self, *, is_idle: bool) -> list[ContentReplaced | RecheckFailed]:
         """Take in what was read, and have more read if it is time to. Does not wait.
@@ -142,9 +152,12 @@ class Rechecks:
 
     def _has_turn(self) -> bool:
         """Return whether a step is left in this round; begin another one if not."""
-        if not self._turn and not (self.is_once and self._rounds):
+        is_due = not self._rounds if self.is_once else self.clock() >= self._round_at + _ROUND_S
+        if not self._turn and is_due:
             self._rounds += 1
             held = [state for state in self.table if state.held is not None]
+            if held:
+                self._round_at = self.clock()
             random.shuffle(held)  # processes that are started often would always read the same steps
             self._turn.extend(held)
         return bool(self._turn)

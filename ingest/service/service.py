@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ingest.disk.pressure import DiskSeen
@@ -42,6 +42,7 @@ from workers.store.objects import ObjectStore
 from workers.store.packed.pool import without_pool
 
 if TYPE_CHECKING:  # importing it takes 0.03 s, and most dumps are kept
+    from ingest.dispatch.processes import ProcessWorkers
     from ingest.dump_retention.retention import SourceRetention
 
 _TICK_S = 0.25
@@ -55,6 +56,11 @@ INTERRUPTED_DRAIN_S = 2.0
 #: How often commits are read again, and how many: 10,000 within 40 minutes.
 _RECHECK_S = 60.0
 _RECHECKED = 256
+#: How long worker processes of its own that have nothing to do stay, in seconds.
+_WORKERS_STAY_S = 60.0
+#: The longest pause between two scans of a dump whose file system reports changes, in seconds, while all that
+#: it has is committed: should an event be lost, this is how late a step is noticed.
+_CALM_S = 60.0
 #: How long the store is asked for commits between two checks for finished tasks, in seconds.
 _CHECK_S = 0.05
 #: The share of the time that scans may take, because a large dump takes long to list. A scan that failed has
@@ -88,6 +94,8 @@ class ScanSchedule:
     next_at: float = 0.0
     rests_until: float = 0.0
     """Until this time, a change in the dump does not make a scan due."""
+    hears_all: threading.Event = field(default_factory=threading.Event)
+    """Set while `note_change` is called for every change in the dump."""
     _last_took_s: float = 0.0
 
     @property
@@ -107,15 +115,16 @@ class ScanSchedule:
         """Record that a step has changed its state since the last scan."""
         self.is_fresh = False
 
-    def record_scan(self, started: float, *, failed: bool) -> None:
-        """Record a scan that has just ended."""
+    def record_scan(self, started: float, *, failed: bool, is_calm: bool = False) -> None:
+        """Record a scan that has just ended; `is_calm` if nothing can happen but what is heard of."""
         share = _FAILED_SCAN_SHARE if failed else _SCAN_SHARE
         now = self.clock()
         took_s, last_took_s, rest_per_s = now - started, self._last_took_s, 1 / share - 1
         self._last_took_s = took_s
         rest_s = min(took_s * rest_per_s, max(last_took_s * rest_per_s, _LONGEST_FIRST_REST_S))
         self.rests_until = now + rest_s
-        self.next_at = max(now + self.poll_s, self.rests_until)
+        pause_s = max(self.poll_s, _CALM_S) if is_calm and self.hears_all.is_set() else self.poll_s
+        self.next_at = max(now + pause_s, self.rests_until)
 
 
 @dataclass(slots=True)
@@ -144,7 +153,11 @@ class Service:
     """What the last scan showed; None before the first."""
     disk: DiskSeen | None = None
     """How full the disk of the dump was at the last scan; None if that does not matter."""
+    workers: ProcessWorkers | None = None
+    """Processes of its own that may rest while there is nothing to do; None if there are none."""
     _next_recheck: float | None = None
+    _worked_at: float = 0.0
+    """When there was something to do for workers."""
 
     def tick(self, *, wake: Callable[[float], object] | None = None) -> list[Outcome]:
         """Scan the dump, decide about complete steps, submit them, settle what has finished, and delete.
@@ -168,6 +181,7 @@ class Service:
             with self._enduring():
                 self._report_all(self.retention.poll())
         self._recheck_files(is_idle=not (has_more or is_asking or outcomes))
+        self._rest_workers(is_idle=not (has_more or is_asking or outcomes))
         return outcomes
 
     @property
@@ -195,6 +209,7 @@ class Service:
             first_files = _FIRST_FILES if self.dump_state is None else 0
             dump_state = self.watcher.scan(self.committed, self.current_policy, first_files=first_files)
             self.check_ranks({key.rank for key in dump_state.there})
+            known = {} if self.dump_state is None else self.dump_state.pending
             self.dump_state = dump_state
         except StoreError as exc:
             self.watcher.discard_scan()  # of ranks that may not belong to the store
@@ -210,7 +225,12 @@ class Service:
         if self.retention is not None and not self.dump_state.unlisted:
             self._report_all(self.retention.follow_scan())
         # Now: a slow answer of the store to what follows must not delay the next scan.
-        self.schedule.record_scan(started, failed=False)
+        is_settled = not (dump_state.pending or dump_state.unlisted or self.is_deleting)
+        self.schedule.record_scan(started, failed=False, is_calm=is_settled)
+        if self.workers is not None and dump_state.pending.keys() - known.keys():
+            self._worked_at = self.clock()
+            with self._enduring():
+                self.submitter.client()  # workers start while the step is still to be complete
         if self.dump_state.postponed:
             self.schedule.scan_soon()
         self._recheck_commits()
@@ -347,6 +367,16 @@ class Service:
             if events:
                 self.schedule.scan_soon()
             self._report_all(events)
+
+    def _rest_workers(self, *, is_idle: bool) -> None:
+        """End the worker processes if nothing was to be done for a while."""
+        if self.workers is None:
+            return
+        is_busy = self.submitter.offered_steps or self.is_deleting or self.rechecks.is_reading
+        if is_busy or not is_idle:
+            self._worked_at = self.clock()
+        elif self.clock() > self._worked_at + _WORKERS_STAY_S:
+            self.workers.rest()
 
     @contextmanager
     def _enduring(self) -> Iterator[None]:

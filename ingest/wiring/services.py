@@ -101,12 +101,13 @@ def explain_steps(dump: str | Path, settings: Settings) -> list[StepRow]:
 def start_workers(settings: Settings, *, retry_forever: bool = False) -> Cluster | ProcessWorkers:
     """Return the workers of a service; a context manager that ends them.
 
-    A service that tries for ever starts a Dask cluster when it first needs one. Any other has processes of
-    its own, unless the settings name a scheduler: they start now, and fastest in a process with one thread.
+    Unless the settings name a scheduler, they are processes of its own. Those of a service that tries for
+    ever start when it needs them, and end when it has not needed them for a while. Those of any other start
+    now, and fastest in a process with one thread.
     """
-    if settings.scheduler is None and not retry_forever:
-        return ProcessWorkers(settings.workers, settings.cpu_limits)
-    from ingest.dispatch.cluster import Cluster  # deferred: distributed takes 0.4 s, and `ingest` needs none
+    if settings.scheduler is None:
+        return ProcessWorkers(settings.workers, settings.cpu_limits, when_needed=retry_forever)
+    from ingest.dispatch.cluster import Cluster  # deferred: distributed takes 0.4 s, and most need none
 
     return Cluster(settings)
 
@@ -153,6 +154,8 @@ def open_service(
             if not retry_forever:
                 raise
         service = build_service(dump, objects, workers.connect, options)
+        if retry_forever and isinstance(workers, ProcessWorkers):
+            service.workers = workers
         if service.retention is not None:
             at_end.callback(service.retention.close)
         yield service

@@ -224,3 +224,17 @@ def test_what_cannot_be_read_again_is_not_passed_over(
     running, heard = watching(filled, store)
     until(running, lambda: bool(heard.of(RecheckFailed)))
     assert {event.key for event in heard.of(RecheckFailed)} == {KEY}
+
+
+def test_what_was_read_is_read_again_after_an_hour(filled: MadeDump, store: Path) -> None:
+    ingest(filled, store)
+    running, _ = watching(filled, store, rate=0)
+    look(running)
+    now, rechecks, rounds = [1e6], running.rechecks, []
+    rechecks.rate, rechecks.clock = 1e9, lambda: now[0]
+    for _ in range(5000):
+        now[0] += 1.0
+        rechecks.poll(is_idle=True)
+        rounds.append(rechecks._rounds)
+    assert [rounds.count(number) for number in set(rounds)] == [3600, 1400]
+    assert not rechecks.is_reading
