@@ -183,7 +183,7 @@ def start(
 def own_workers(parent: int) -> list[int]:
     """Return the process ids of the workers that a command has started for itself.
 
-    Those of `watch` are Dask's; those of `ingest` are copies of the command.
+    Those of `ingest` are copies of the command, and those of `watch` are new interpreters.
     """
     pids = []
     for status in Path("/proc").glob("[0-9]*/stat"):

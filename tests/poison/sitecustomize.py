@@ -34,7 +34,9 @@ def _make_deadly(decoder: ModuleType) -> None:
     reader = importlib.import_module("workers.dump.source").OpenFile
     unpack, first_piece = decoder.unpack, reader.first_piece
 
-    def deadly_unpack(piece: memoryview, *rest: Any) -> Any:
+    add_small = decoder.Summaries.add_small
+
+    def decode(piece: memoryview) -> None:
         head = bytes(piece[:256])
         _kill_if_marked(head, KILLS_DECODER)
         if head.startswith(EATS_MEMORY):
@@ -45,7 +47,14 @@ def _make_deadly(decoder: ModuleType) -> None:
             if not os.path.exists(witness):  # noqa: PTH110
                 os.close(os.open(witness, os.O_CREAT | os.O_WRONLY))
                 _kill_if_marked(head, KILLS_ONCE)
+
+    def deadly_unpack(piece: memoryview, *rest: Any) -> Any:
+        decode(piece)
         return unpack(piece, *rest)
+
+    def deadly_add_small(summaries: Any, place: int, piece: memoryview, *rest: Any) -> None:
+        decode(piece)
+        add_small(summaries, place, piece, *rest)
 
     def deadly_first_piece(*args: Any) -> memoryview:
         piece: memoryview = first_piece(*args)
@@ -53,6 +62,7 @@ def _make_deadly(decoder: ModuleType) -> None:
         return piece
 
     decoder.unpack = deadly_unpack  # type: ignore[attr-defined]
+    decoder.Summaries.add_small = deadly_add_small
     reader.first_piece = deadly_first_piece
 
 

@@ -330,7 +330,8 @@ class _Conversion:
         digest, parts = self._buffer.hold(entry, self._nbytes[place], file)
         if digest in seen:
             return digest, None
-        if (dtype := self._of_header(entry).small_dtype) is not None:
+        # Where each file is suspected to kill the process, nothing is put off.
+        if self._begin is None and (dtype := self._of_header(entry).small_dtype) is not None:
             self._summaries.add_small(place, parts[0], dtype)
             packer.append(parts[0])
             return digest, None
