@@ -1,7 +1,6 @@
 """What is wrong is said once, in a sentence, with what to do about it; and nothing is written."""
 
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -284,14 +283,3 @@ class TestSettings:
         done = refused(*words, code=2, says=says)
         assert "hunter2" not in done.stderr
         assert not store.exists()
-
-    def test_absent_file(self, dump: Path, store: Path, tmp_path: Path) -> None:
-        """A settings file that was named must be there."""
-        words = ("ingest", dump, "-s", store, "-c", tmp_path / "no.yaml")
-        refused(*words, code=2, says=["no.yaml", os.strerror(2)])
-
-    def test_taken_metrics_port(self, dump: Path, store: Path, cluster: DaskCluster) -> None:
-        """Two watchers on one host need two ports."""
-        taken = f"127.0.0.1:{cluster.metrics_ports[0]}"
-        words = ("watch", dump, "-s", store, "--metrics", taken)
-        refused(*words, code=2, says=[taken, "--metrics"], env={})

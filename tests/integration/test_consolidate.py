@@ -89,11 +89,6 @@ def test_beside_a_job_it_follows_and_a_second_one_stands_by(tmp_path: Path) -> N
             assert second.terminate() == 0
 
 
-def test_usage_errors_say_what_to_do(tmp_path: Path) -> None:
-    assert "no dump-ingest store" in run("consolidate", tmp_path / "nothing", code=2).stderr
-    assert "no store" in run("consolidate", code=2).stderr
-
-
 @pytest.mark.dask
 @pytest.mark.s3
 def test_on_a_cluster_and_on_object_storage(

@@ -168,20 +168,6 @@ def test_steps_that_are_not_asked_for_cost_nothing(filled: DumpStore, requests: 
     assert filled.ranks == [0, 1, 2]
 
 
-def test_a_large_tensor_is_read_in_several_ranges_at_once(
-    url: str, tmp_path: Path, requests: Requests
-) -> None:
-    values = np.random.default_rng(0).normal(size=10 * MIB).astype(np.float32)
-    dump = MadeDump(tmp_path / "dump")
-    dump.add(values)
-    ingest_directly(dump.root, url)
-    (tensor,) = open_store(url).tensors()
-    read: list[np.ndarray] = []
-    # 40 MiB: the index of its shard, and three ranges.
-    assert requests.of(lambda: read.append(tensor.read())) == {"GET": 4}
-    np.testing.assert_array_equal(read[0], values)
-
-
 def test_what_is_sent_survives_a_gateway_that_comes_back(url: str, ceph: CephS3, requests: Requests) -> None:
     """The clients send again by themselves, unless told otherwise."""
     objects = connect(resolve(url, {"config_kwargs": {"retries": {"max_attempts": 6}}}))
@@ -221,18 +207,6 @@ def test_one_array_of_the_plain_zarr_view_is_few_requests(filled: DumpStore, req
     assert requests.of(lambda: read.append(np.asarray(arrays[0][:]))).total() <= 2
     np.testing.assert_array_equal(read[0], values)
     assert requests.of(find) == {}
-
-
-def test_one_variable_of_a_dataset_is_few_requests(filled: DumpStore, requests: Requests) -> None:
-    datasets: list[xr.Dataset] = []
-    options = {"engine": "dump-ingest", "rank": 2, "step": 3, "chunks": {}}
-    asked = requests.of(lambda: datasets.append(xr.open_dataset(filled.url, **options)))  # type: ignore[arg-type]
-    assert asked == {"GET": 1 + 1 + 5}  # the root, too
-    variable = datasets[0]["MatMul.net_MatMul-op0.output.7"]
-    values = np.random.default_rng([2, 3, 7]).normal(size=1024).astype(np.float32)
-    read: list[npt.NDArray[np.float32]] = []
-    assert requests.of(lambda: read.append(variable.values)).total() <= 3
-    np.testing.assert_array_equal(read[0], values)
 
 
 @pytest.mark.dask

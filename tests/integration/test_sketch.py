@@ -8,7 +8,7 @@ import pytest
 
 import ingest
 from ingest.settings import Settings
-from tests.cli import run, start
+from tests.cli import run
 from tests.gc_stores import age
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
@@ -80,32 +80,3 @@ def test_a_cluster_adds_sketches_and_they_outlive_the_tensors(older: Path, clust
     assert before["layout"]["tensors"][0]["placement"] == ""
     rules = {rule["rule"]: rule["findings"] for rule in before["rules"]["rules"]}
     assert rules == {"channels": 2, "tail": 12, "lossy": 6, "moved": 1}
-
-
-@pytest.mark.dask
-def test_a_killed_worker_costs_nothing(tmp_path: Path) -> None:
-    """Its steps go to another one, and no step has half of its sketches."""
-    dump, store = MadeDump(tmp_path / "dump"), tmp_path / "run.zarr"
-    steps = 24
-    for step in range(steps):
-        dump.add(WEIGHT + step, tensor_name(time=1), step=step)
-    ingest_directly(dump.root, store)
-    expected = [ingest.open_store(store).tensors()[step].statistics for step in range(steps)]
-
-    def sketched() -> int:
-        return len([*store.glob("rank_0/step_*/*/marginal_axes/c/0/0")])
-
-    with (
-        DaskCluster(workers=2) as own,
-        start("sketch", store, "--scheduler", own.address, "--json") as command,
-    ):
-        command.wait_until(lambda: sketched() > 2)
-        own.kill_worker()
-        assert sketched() < steps
-        assert command.finish() == 0
-    opened = ingest.open_store(store)
-    answer = ingest.outliers(opened)
-    assert (answer.looked_at, answer.without) == (steps, 0)
-    assert ingest.sketch(store).had == steps
-    assert [tensor.statistics for tensor in opened.tensors()] == expected
-    assert list(opened.verify()) == []

@@ -45,17 +45,6 @@ def test_gc_removes_a_step_and_its_pool_at_once(pooled: PooledRun) -> None:
     assert not list(verify(open_store(str(pooled.store))))
 
 
-def test_gc_leaves_what_is_young_whatever_the_grace_period(pooled: PooledRun) -> None:
-    """A rank may have found it, and be about to commit."""
-    pooled.add(0, 1, replicas(1)(0))
-    convert_all = [convert(job) for job in pooled.plan(0, 1).jobs]
-    assert convert_all
-    age(pooled.store / "rank_0")
-    plan = plan_gc(str(pooled.store), GcPolicy(grace_s=0))
-    assert not [action for action in plan.actions if action.what == "pool"]
-    assert any("pools" in note for note in plan.notes)
-
-
 def test_gc_leaves_the_pool_of_a_step_that_somebody_writes(pooled: PooledRun) -> None:
     pooled.take(1, 1, replicas(1))
     gc(pooled.store, GcPolicy(ranks=(0,), steps=(1,)))
@@ -64,15 +53,6 @@ def test_gc_leaves_the_pool_of_a_step_that_somebody_writes(pooled: PooledRun) ->
     for job in pooled.plan(1, 1).jobs:
         convert(job)  # and is not published yet
     age(pooled.store / "pool")
-    assert not [action for action in plan_gc(str(pooled.store)).actions if action.what == "pool"]
-
-
-def test_gc_leaves_the_pool_of_a_step_with_a_damaged_commit(pooled: PooledRun) -> None:
-    pooled.take(2, 1, replicas(1))
-    age(pooled.store)
-    (pooled.store / "rank_0/step_1/zarr.json").write_text("{}")
-    age(pooled.store / "rank_0")
-    gc(pooled.store, GcPolicy(ranks=(1,), steps=(1,)))
     assert not [action for action in plan_gc(str(pooled.store)).actions if action.what == "pool"]
 
 

@@ -1,7 +1,5 @@
 """What is in the pool is read like everything else: by export, by verify, and before files are deleted."""
 
-from pathlib import Path
-
 import pytest
 
 from ingest.api import open_store
@@ -11,14 +9,6 @@ from tests.wrapped_objects import WrappedObjects
 from workers.model import SourceFile, StepKey
 from workers.tasks import read_back as read_back_task
 from workers.tasks.read_back import ReadBackJob, ReadBackVerdict, read_back
-
-
-def test_export_returns_the_files(pooled: PooledRun, tmp_path: Path) -> None:
-    pooled.take(2, 1, replicas(1))
-    for step in open_store(str(pooled.store)).select():
-        step.export(tmp_path / "out")
-    for path in pooled.dump.root.rglob("*.npy"):
-        assert (tmp_path / "out" / path.relative_to(pooled.dump.root)).read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize("what", ["c/0", "zarr.json"])

@@ -1,26 +1,17 @@
 """What ranks share in one store: replicas, steps that are dumped again, partial steps, two hosts, S3."""
 
-import re
 from pathlib import Path
 
 import pytest
 
-from bench.parts.pooling import counted
 from ingest.api import apply_gc, open_store, plan_gc
-from ingest.layouts.detect import find_dump
-from ingest.planning import plan as planning
-from ingest.planning.inspection import inspect
 from ingest.reader.catalog import Catalog
 from ingest.reader.verifying.verify import verify
-from ingest.steps.state import StepState
 from tests import checker
 from tests.gc_stores import age
 from tests.npy_files import tensor_name
 from tests.pools import RANKS, TIME, PooledRun, replicas, run, small_pools, values_of
 from tests.servers.ceph import S3Bucket
-from tests.services import make_service
-from workers.model import StepKey
-from workers.store.packed import pool
 
 
 def test_replicas_share_what_they_shared_before(pooled: PooledRun) -> None:
@@ -32,24 +23,6 @@ def test_replicas_share_what_they_shared_before(pooled: PooledRun) -> None:
     stored = sum(sum(pooled.objects.sizes(f"rank_{rank}/step_1").values()) for rank in range(RANKS))
     assert stored + sum(pooled.pool(1).values()) < 0.75 * sum(alone)
     assert pooled.is_whole()
-
-
-def test_the_pool_takes_few_requests(pooled: PooledRun) -> None:
-    """At most 15 more for a rank and step: three for an array that is written, one for one that is there."""
-    for rank in range(RANKS):
-        pooled.add(rank, 1, replicas(1)(rank))
-    requests = []
-    for rank, is_pooled in ((2, False), (0, True), (1, True)):
-        plan = pooled.plan(rank, 1, pooled=is_pooled)
-        with counted() as counter:
-            run(plan)
-        requests.append(counter.total())
-    plain, first, replica = requests
-    arrays = len(pooled.commit(0, 1).record.pool)
-    assert arrays > 1
-    assert first <= plain + 3 * arrays
-    assert replica <= plain + arrays + 2
-    assert first <= plain + 15
 
 
 def test_what_is_written_in_place_spoils_nothing(pooled: PooledRun) -> None:
@@ -119,18 +92,6 @@ def test_a_step_that_is_dumped_again_refers_to_what_it_holds_now(pooled: PooledR
     assert pooled.is_whole()
 
 
-def test_a_late_file_makes_a_generation_that_shares_as_before(pooled: PooledRun) -> None:
-    pooled.take(RANKS, 1, replicas(1))
-    before = pooled.commit(0, 1)
-    pooled.add(0, 1, replicas(1)(0) | {"late": 77})
-    pooled.ingest(0, 1)
-    after = pooled.commit(0, 1)
-    assert after.fingerprint != before.fingerprint
-    assert after.record.previous == (before.fingerprint,)
-    assert set(after.record.pool) == set(before.record.pool)
-    assert pooled.is_whole()
-
-
 def test_a_partial_step_shares_what_it_has(pooled: PooledRun) -> None:
     for rank in range(RANKS):
         pooled.add(rank, 1, replicas(1)(rank))
@@ -142,34 +103,6 @@ def test_a_partial_step_shares_what_it_has(pooled: PooledRun) -> None:
     checker.check(
         pooled.store, pooled.dump.root, partial=frozenset([str(broken.relative_to(pooled.dump.root))])
     )
-
-
-def test_the_name_tells_what_it_would_be_without_the_pool(pooled: PooledRun) -> None:
-    """A restarted watcher lists the same files, and knows that they are committed, whatever it expects."""
-    pooled.take(1, 1, replicas(1))
-    plain = pooled.plan(0, 1, pooled=False).fingerprint
-    pooled_name = pooled.commit(0, 1).fingerprint
-    assert re.fullmatch(r"[0-9a-f]{32}-[0-9a-f]{16}", pooled_name)
-    assert pool.without_pool(pooled_name) == plain
-    assert pool.without_pool(plain) == plain
-    assert planning.times_rewritten(plain, pooled_name) == 0
-    again = planning.rewritten(plain, 2)
-    assert planning.times_rewritten(pooled_name, f"{again}-{'0' * 16}") == 2
-
-
-def test_without_tensors_nothing_is_pooled(pooled: PooledRun) -> None:
-    pooled.add(0, 1, replicas(1)(0))
-    assert pooled.plan(0, 1).fingerprint != pooled.plan(0, 1, pooled=False).fingerprint
-    key = StepKey(0, 1)
-    tree = find_dump(pooled.dump.root)
-    (listing,) = (listing for listing in tree.scan({}).listings if listing.key == key)
-    state = StepState(key, inspected=inspect(tree.root, listing, tree.describe(listing)))
-    planner = make_service(pooled.dump.root, pooled.store, grid=pooled.grid, pool=True).offering.planner
-    assert any(segment.pooled for job in planner._plan(state, "").jobs for segment in job.segments)
-    without = planner._plan(state, "full")
-    assert not any(segment.pooled for job in without.jobs for segment in job.segments)
-    run(without)
-    assert not list(verify(open_store(str(pooled.store))))
 
 
 def test_ranks_share_on_s3(

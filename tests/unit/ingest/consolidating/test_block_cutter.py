@@ -97,18 +97,3 @@ def test_a_damaged_cube_is_named_and_its_block_is_read_step_by_step(objects: Obj
         put(objects, 0, 4, seed=1)
         assert kept.once() == StepsConsolidated(rewritten=(4,))
     assert_is_what_is_committed(objects)
-
-
-def test_a_block_with_a_missing_object_is_not_cut(objects: ObjectStore) -> None:
-    """Else nothing would be known of its tensors. Of the other steps, an object is rightly absent."""
-    for step in range(2):
-        put(objects, 0, step, NAMES[: 3 * step + 3])
-        once(objects)
-    objects.delete("consolidated/max/c/1/0/1")
-    put(objects, 0, 2)
-    (damage,) = once(objects).damaged
-    assert damage.startswith("consolidated/max/c/1/0/1: missing. `dump-ingest consolidate --rebuild`")
-    assert opened(objects).state.uncut == (0,)
-    once(objects, check=True)
-    assert opened(objects).state.uncut == ()
-    assert_is_what_is_committed(objects)

@@ -20,7 +20,6 @@ from tests.wrapped_objects import WrappedObjects
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.announcements import CHANGED, REMOVED, announce, read_announcements
-from workers.store.consolidated.cubes import GROUP
 from workers.store.objects import ObjectStore
 from workers.store.record import WithoutTensors
 
@@ -144,13 +143,4 @@ def test_a_change_during_a_round_stays_announced(objects: ObjectStore) -> None:
     assert held_copies(view_of(objects))[KEY].encode() != objects.get(LEAF)
     assert KEY in read_announcements(objects)
     once(objects)
-    assert_copies_are_right(view_of(objects))
-
-
-def test_a_damaged_object_of_copies_is_written_again(objects: ObjectStore) -> None:
-    commit_steps(objects)
-    once(objects)
-    layout = view_of(objects).layouts.commits
-    objects.put(f"{GROUP}/{layout.key((1, 0))}", b"spoiled")
-    once(objects, check=True)
     assert_copies_are_right(view_of(objects))

@@ -1,7 +1,5 @@
 """The cubes hold what the steps hold, however and how often they were written."""
 
-import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,12 +9,10 @@ import pytest
 import xarray as xr
 import zarr
 
-from ingest.consolidating import consolidator
 from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
 from ingest.dispatch.runners import in_threads
-from ingest.heartbeat import last_beat
 from ingest.reader.cubes.consolidated import open_cubes
-from tests.cube_stores import NAMES, Killed, Unpublished, assert_is_what_is_committed, once, put
+from tests.cube_stores import NAMES, assert_is_what_is_committed, once, put
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 from workers.errors import StoreUnavailable
@@ -71,17 +67,6 @@ def test_step_by_step_gives_what_all_at_once_gives(objects: ObjectStore) -> None
         np.testing.assert_array_equal(cubes.block(place).statistics, before.statistics)
 
 
-@pytest.mark.usefixtures("small_grid")
-def test_a_rank_that_comes_late_is_taken_in(objects: ObjectStore) -> None:
-    put(objects, 0, 1)
-    assert once(objects).appended == (1,)
-    for rank in (3, 1, 2):
-        put(objects, rank, 1, [*NAMES, f"of {rank}"])
-        assert once(objects) == StepsConsolidated(rewritten=(1,))
-        assert_is_what_is_committed(objects)
-    assert once(objects) == StepsConsolidated()
-
-
 def test_a_step_that_is_dumped_again_is_taken_in_again(objects: ObjectStore) -> None:
     put(objects, 0, 1)
     put(objects, 0, 2)
@@ -132,16 +117,6 @@ def test_damaged_tables_are_named_each_time_and_not_tried_again_and_again(object
     assert_is_what_is_committed(objects)
 
 
-def test_after_an_error_a_consolidator_goes_on_from_what_is_stored(objects: ObjectStore) -> None:
-    put(objects, 0, 1)
-    with Consolidator(Unpublished(objects)) as consolidator:
-        with pytest.raises(Killed):
-            consolidator.once()
-        consolidator.objects = objects
-        assert consolidator.once().appended == (1,)
-    assert_is_what_is_committed(objects)
-
-
 def test_a_step_waits_for_all_ranks_but_not_for_ever(objects: ObjectStore) -> None:
     put(objects, 0, 1)
     put(objects, 1, 1)
@@ -176,28 +151,3 @@ def test_a_store_that_refuses_leaves_the_view_as_it_was(
     assert cubes.steps.tolist() == [1]
     assert once(objects).appended == (2,)
     assert_is_what_is_committed(objects)
-
-
-def test_the_heart_beats_between_rounds_that_are_far_apart(
-    dumps: DumpLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise systemd would end a consolidator with `--poll 900`, and an alert would tell that it hangs."""
-    monkeypatch.setattr(consolidator, "_BEAT_S", 0.01)
-    ingest_directly(dumps["lenet-1rank"] / "dump", tmp_path / "run.zarr")
-    stop, rounds = threading.Event(), threading.Event()
-    with Consolidator(open_objects(resolve(tmp_path / "run.zarr"))) as follower:
-        words = {"poll_s": 900.0, "observe": lambda _: rounds.set()}
-        following = threading.Thread(target=follower.follow, args=(stop,), kwargs=words)
-        following.start()
-        try:
-            assert rounds.wait(60)
-            time.sleep(0.1)  # the round is over
-            begun = last_beat()
-            deadline = time.monotonic() + 60
-            while last_beat() <= begun + 0.05:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-        finally:
-            stop.set()
-            following.join(30)
-    assert not following.is_alive()

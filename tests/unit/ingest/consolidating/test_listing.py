@@ -113,29 +113,6 @@ def test_a_rank_that_a_step_waits_for_is_listed_in_each_round(counted: Listings)
     assert len(counted.taken()) == 3
 
 
-def test_a_step_of_one_rank_alone_is_seen_when_it_is_the_turn_of_the_rank(counted: Listings) -> None:
-    """The bound on how late a commit is seen: the number of ranks, divided by the window, in rounds."""
-    for rank in range(9):
-        put(counted, rank, 2)
-    listed = list_all(counted)
-    list_due(listed)
-    put(counted, 9, 2)
-    seen = [StepKey(9, 2) in list_due(listed) for _ in range(4)]
-    assert seen[-1]
-
-
-def test_what_a_failed_round_saw_of_a_new_step_is_not_forgotten(counted: Listings) -> None:
-    with Consolidator(counted) as consolidator:
-        consolidator.once(listed_in_turn=True)
-        for rank in range(10):
-            put(counted, rank, 2)
-        counted.refused = 9
-        with pytest.raises(StoreUnavailable):
-            consolidator.once(listed_in_turn=True)
-        counted.refused = -1
-        assert consolidator.once(listed_in_turn=True).appended == (2,)
-
-
 def test_rounds_in_turn_take_in_what_comes_late_is_replaced_or_goes(counted: Listings) -> None:
     with Consolidator(counted, patience_s=1000) as consolidator:
         assert consolidator.once(listed_in_turn=True).appended == (1,)

@@ -2,15 +2,11 @@
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 
 import ingest
-from bench.steps import commit_tables, make_tables
-from tests.cube_stores import NAMES, assert_is_what_is_committed, assert_survey_is_right, once, put
-from workers.arrays.statistics import FIELDS
+from tests.cube_stores import assert_is_what_is_committed, assert_survey_is_right, once, put
 from workers.errors import DamagedStore, UsageError
-from workers.model import StepKey
 from workers.store.objects import ObjectStore
 
 
@@ -70,31 +66,3 @@ def test_conditions_are_asked_of_the_view(objects: ObjectStore) -> None:
     assert len(cubes.find("max < 1e30")) == 5 * 3 * 6
     with pytest.raises(UsageError, match="not a column"):
         cubes.find("dtype == 'float32'")
-
-
-def test_what_is_not_known_is_nan_in_conditions(objects: ObjectStore) -> None:
-    """As in `DumpStore.tensors`: statistics alone may tell the maximum and not how many NaN there are."""
-    key = StepKey(0, 1)
-    made = make_tables(key, NAMES)
-    made.statistics[2] = np.nan
-    made.statistics[2, FIELDS.index("max")] = 1e9
-    commit_tables(objects, key, made)
-    put(objects, 1, 1, NAMES[:2])
-    once(objects)
-    store = ingest.open_store(objects.address.url)
-    for where in ("nan_count > 0 or max > 1e8", "not nan_count == 0", "nan_count == 0"):
-        found = store.consolidated().find(where)
-        expected = store.tensors(where=where)
-        assert list(zip(found["rank"], found.op_name, strict=True)) == [
-            (tensor.rank, tensor.op_name)
-            for tensor in sorted(expected, key=lambda tensor: (tensor.rank, tensor.row))
-        ]
-
-
-def test_a_condition_is_asked_anew_when_steps_were_written_again(objects: ObjectStore) -> None:
-    put(objects, 0, 1)
-    once(objects)
-    cubes = ingest.open_store(objects.address.url).consolidated()
-    put(objects, 0, 1, anomalous=[2])
-    once(objects)
-    assert cubes.find("nan_count > 0").op_name.tolist() == ["op2"]

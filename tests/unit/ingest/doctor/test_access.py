@@ -13,19 +13,11 @@ from tests.cli import run
 from tests.dumps import DumpLibrary
 
 TRAINER = 4321
-WATCHER = Identity(10001, frozenset({10001}))
 
 
 def barrier(mode: int, *, is_directory: bool = False) -> Barrier:
     kind = stat.S_IFDIR if is_directory else stat.S_IFREG
     return Barrier(Path("/d/f"), kind | mode, TRAINER, 500, is_directory)
-
-
-def test_names_the_uid_to_run_as_in_every_deployment() -> None:
-    advice = barrier(0o400).advice(WATCHER, Path("/d"))
-    for word in ("User=", "--user 4321", "runAsUser: 4321", "setfacl -R -m u:10001:rX /d"):
-        assert word in advice
-    assert "group" not in advice
 
 
 @given(mode=st.integers(0, 0o777), member=st.booleans(), is_directory=st.booleans())

@@ -191,21 +191,3 @@ def test_a_step_with_a_damaged_index_is_not_replaced_and_keeps_no_other_waiting(
     assert [outcome.plan.key for outcome in outcomes if isinstance(outcome, StepFailed)] == [StepKey(0, 0)]
     assert [outcome.plan.key for outcome in outcomes if isinstance(outcome, StepCommitted)] == [StepKey(0, 2)]
     assert open_store(str(store)).step(0, 0).fingerprint == before
-
-
-def test_what_was_removed_stays_removed_when_the_dump_was_away_meanwhile(
-    filled: MadeDump, store: Path
-) -> None:
-    """A disk is mounted again, while the same process runs."""
-    running, _ = observed_service(filled, store, retry_forever=True)
-    filled.add(np.ones(3), rank=0, step=2)
-    taken = [outcome for _ in range(5) for outcome in running.tick()]
-    assert len(taken) > 2
-    assert not apply_gc(store, plan_gc(store, GcPolicy(keep_last=1))).left
-    away = filled.root / "rank_0"
-    away.rename(store.parent / "away")
-    running.schedule.scan_soon()
-    running.tick()
-    (store.parent / "away").rename(away)
-    running.schedule.scan_soon()
-    assert [outcome for _ in range(5) for outcome in running.tick()] == []

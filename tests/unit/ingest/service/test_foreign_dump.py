@@ -144,16 +144,6 @@ def test_a_dump_is_known_by_its_steps(how: str, filled: MadeDump, store: Path, t
     )
 
 
-def test_a_job_that_goes_on_in_another_directory_is_told_so(
-    later: MadeDump, filled: MadeDump, store: Path
-) -> None:
-    report = ingest(later, store, continues=frozenset([str(filled.root)]))
-    assert [summary.key.step for summary in report.commits] == [1, 7, 8]
-    assert ingest(later, store, continues=frozenset([str(filled.root)])).failures == {}
-    with pytest.raises(ForeignDump):
-        ingest(later, store)
-
-
 def test_replace_mixes_them_as_it_says(later: MadeDump, store: Path) -> None:
     report = ingest(later, store, policy=StepPolicy(replace=True))
     assert [summary.key.step for summary in report.commits] == [1, 7, 8]
@@ -168,13 +158,3 @@ def test_hosts_and_dumps_with_ranks_of_their_own_share_a_store(
     assert len(ingest(other, store, host="node-2").commits) == 1
     filled.add(np.full(10, 9.0), step=5)
     assert len(ingest(filled, store, host="renamed").commits) == 1
-
-
-def test_run_files_that_were_copied_do_not_make_it_the_same_dump(
-    later: MadeDump, filled: MadeDump, store: Path
-) -> None:
-    """A configuration is copied from job to job, time and all."""
-    notes = later.root / "notes.txt"
-    shutil.copy2(filled.root / "notes.txt", notes)
-    with pytest.raises(ForeignDump):
-        ingest(later, store)

@@ -12,7 +12,6 @@ from ingest.service.service import Service
 from ingest.steps.events import DependencyDown
 from tests.fake_client import FakeClient
 from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly
 from tests.services import Heard, make_service
 from workers.errors import ClusterError
 from workers.model import StepKey
@@ -76,17 +75,3 @@ def test_nothing_is_offered_while_the_cluster_does_not_answer(steps: MadeDump, s
     assert len(heard.of(DependencyDown)) == 1
     assert service.table[StepKey(0, 0)].is_pending
     assert not store.exists()
-
-
-def test_steps_that_are_refused_are_told_once(steps: MadeDump, store: Path, tmp_path: Path) -> None:
-    ingest_directly(steps.root, store)
-    other = MadeDump(tmp_path / "other")
-    other.add(np.zeros(3), step=1)
-    service = make_service(other.root, store, client=FakeClient())
-    service.foreign_dumps = None
-    service.scan()
-    service.offering.offer(service.current_policy)
-    (refused,) = service.offering.take_refused()
-    assert str(steps.root) in refused.error.message
-    assert service.offering.take_refused() == []
-    assert service.submitter.offered_steps == 0

@@ -11,11 +11,9 @@ import pytest
 
 from ingest.api import open_store
 from ingest.dispatch.outcomes import StepCommitted, StepFailed
-from ingest.dump_retention.policy import RetentionPolicy
 from ingest.reader.rows import file_rows
 from ingest.service.one_shot import finish, ingest_once
 from ingest.service.service import Service
-from ingest.steps.decide import CompletenessPolicy, StepPolicy
 from tests.npy_files import MadeDump
 from tests.services import ingest, make_service, observed_service
 from tests.wrapped_objects import WrappedObjects
@@ -33,31 +31,6 @@ from workers.tasks.convert import convert
 from workers.tasks.model import Receipt, ShardJob
 
 pytestmark = pytest.mark.timeout(30)
-
-
-def test_files_of_a_far_future_are_taken_once_and_can_be_deleted(filled: MadeDump, store: Path) -> None:
-    """64 bits hold no later nanosecond than one of 2262; the clock of a host, or of a copy, may be wrong."""
-    year_2400_ns = 13_569_465_600 * 10**9
-    paths = [path for path in filled.root.rglob("*") if path.is_file()]
-    for path in paths:
-        os.utime(path, ns=(year_2400_ns, year_2400_ns))
-    assert {path.stat().st_mtime_ns for path in paths} == {year_2400_ns}
-    at_once = StepPolicy(CompletenessPolicy(quiet_s=0, settle_s=0))
-    first = ingest(filled, store, policy=at_once)
-    assert [summary.status for summary in first.commits] == ["complete"] * 5
-    report = ingest(filled, store, policy=at_once, retention=RetentionPolicy())
-    assert report.commits == []
-    assert {event.key for event in report.deleted} == {StepKey(0, 0), StepKey(1, 0)}
-
-
-def test_one_shot_run_ends_although_directories_are_empty(filled: MadeDump, store: Path) -> None:
-    """A job that was killed just after it had made the directory of its next step."""
-    filled.directory(step=2)
-    (filled.root / "rank_1" / "latest").symlink_to("Net")
-    report = ingest(filled, store)
-    assert len(report.commits) == 5
-    assert [problem.path for problem in report.problems] == ["rank_1/latest"]
-    assert StepKey(0, 2) not in report.unchanged
 
 
 @pytest.mark.parametrize("what", ["file", "step", "rank"])

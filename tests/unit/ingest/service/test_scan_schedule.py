@@ -40,21 +40,6 @@ def test_changes_in_a_dump_that_takes_long_to_list_do_not_bring_looks_forward(
     assert looks() == 2
 
 
-def test_a_look_that_waited_for_the_store_does_not_keep_the_next_one_waiting() -> None:
-    """Listing is work, of which little is to be done; to wait for a store that is away is none."""
-    now = [100.0]
-    schedule = ScanSchedule(poll_s=1.0, clock=lambda: now[0])
-    now[0] = 106.0
-    schedule.record_scan(100.0, failed=True)
-    assert schedule.next_at == 106 + 6
-    schedule.record_scan(100.0, failed=False)
-    assert schedule.next_at == 106 + 54
-    is_due = [schedule.is_due]
-    schedule.scan_soon()
-    is_due.append(schedule.is_due)
-    assert is_due == [False, True]
-
-
 def test_a_change_makes_a_look_due_before_the_poll_but_not_before_the_rest_is_over() -> None:
     now = [10.0]
     schedule = ScanSchedule(poll_s=60.0, clock=lambda: now[0])

@@ -94,20 +94,6 @@ def _unavailable(*_: object) -> None:
     raise StoreUnavailable("away")
 
 
-def test_workers_begin_before_all_of_a_dump_is_listed(
-    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ingest.service.service._FIRST_FILES", 1)
-    running, _ = observed_service(filled, store)
-    running.tick()
-    assert running.dump_state is not None
-    assert running.dump_state.postponed
-    assert running.schedule.is_due
-    _tick_until(running, lambda: running.dump_state is not None and not running.dump_state.pending)
-    assert not running.dump_state.unlisted
-    assert set(open_store(str(store)).keys) == running.dump_state.there
-
-
 def test_a_step_is_refused_once_while_there_is_no_cluster(filled: MadeDump, store: Path) -> None:
     """What is refused needs no worker; it would be planned and kept again with each scan."""
     client = FakeClient()

@@ -12,11 +12,10 @@ import pytest
 from bench.steps import CountingStore
 from ingest.service.service import Service
 from ingest.steps.decide import CompletenessPolicy, StepPolicy
-from ingest.watching.watcher import DumpState, QuietClock, Watcher
+from ingest.watching.watcher import DumpState, QuietClock
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from tests.services import make_service
-from workers.errors import StoreUnavailable
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.opening import connect, open_objects, resolve
@@ -140,51 +139,3 @@ def test_what_is_no_commit_is_made_again(
     again = commit.read(open_objects(resolve(str(store))), KEYS[3])
     assert again is not None
     assert again.key == KEYS[3]
-
-
-def test_a_store_that_is_away_for_a_moment_is_asked_again(
-    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service, objects, views = started(filled, store, retry_forever=True)
-    service.dump_state = DumpState({}, {}, ())
-    with monkeypatch.context() as patched:
-        for name in ("children", "get_many"):
-            patched.setattr(objects, name, _away)
-            service.schedule.scan_soon()
-            service.tick()
-            assert not [view for view in views if view.present]
-            patched.undo()
-    service.schedule.scan_soon()
-    service.tick()
-    assert len(views[-1].present) == STEPS
-    assert not views[-1].pending
-
-
-def _away(*_: object) -> Any:
-    raise StoreUnavailable("away")
-
-
-def test_a_look_that_waited_for_the_store_does_not_keep_the_next_one_waiting(
-    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Listing is work, of which there is to be little; to wait for a store that is away is none."""
-    now = 100.0
-    service, _, _ = started(filled, store, retry_forever=True, clock=lambda: now)
-    look = Watcher.scan
-
-    def slow(watcher: Watcher, *arguments: Any, **options: Any) -> DumpState:
-        nonlocal now
-        now += 6
-        return look(watcher, *arguments, **options)
-
-    def away(_watcher: Watcher, *_: Any, **_options: Any) -> DumpState:
-        nonlocal now
-        now += 6
-        raise StoreUnavailable("no answer")
-
-    monkeypatch.setattr(Watcher, "scan", away)
-    service.scan()
-    assert service.schedule.next_at == 100 + 6 + 6
-    monkeypatch.setattr(Watcher, "scan", slow)
-    service.scan()
-    assert service.schedule.next_at == 106 + 6 + 54

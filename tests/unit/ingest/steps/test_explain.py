@@ -1,6 +1,6 @@
 """What people are told of a step: its phase, and why."""
 
-from ingest.steps.decide import Inspect, KeepExisting, Offer, Refuse, StepPolicy
+from ingest.steps.decide import StepPolicy
 from ingest.steps.events import SourceKept
 from ingest.steps.explain import StepRow, explain, explain_table
 from ingest.steps.keeping import KeepReason
@@ -12,8 +12,7 @@ from ingest.steps.state import (
     StepState,
     StepTable,
 )
-from tests.made_steps import made_plan, made_state
-from workers.errors import ClusterError, UsageError
+from tests.made_steps import made_state
 from workers.model import StepKey
 
 KEY = StepKey(3, 40)
@@ -66,17 +65,6 @@ def test_what_the_store_holds_says_as_what() -> None:
     state.cover = Cover(state.fingerprint, Phase.KEPT, "2 of its files are gone")
     state.hold(Phase.KEPT)
     assert (row(state).phase, row(state).reason) == ("kept", "2 of its files are gone")
-
-
-def test_what_was_decided_counts_if_it_is_known() -> None:
-    state = made_state(KEY, 1)
-    assert row(state, decision=Offer(made_plan(state))).reason == "complete; a watcher takes it now"
-    assert row(state, decision=Inspect()).phase == "ready"
-    cover = Cover("a", Phase.REMOVED, "removed")
-    assert row(state, decision=KeepExisting(cover)).phase == "removed"
-    refused = row(state, decision=Refuse(UsageError("from elsewhere", hint="--replace")))
-    assert (refused.phase, refused.reason) == ("refused", "from elsewhere (--replace)")
-    assert row(state, decision=Refuse(ClusterError("blind"))).reason == "blind"
 
 
 def test_the_source_of_a_committed_step_is_told_next_to_its_phase() -> None:
