@@ -105,6 +105,13 @@ def rebuilt(
     )
 
 
+def array_of_numpy(shape: tuple[int, ...]) -> bytes:
+    """Return an array of numpy with one element, whatever its shape is (BUILD)."""
+    dtype = named("numpy.dtype") + tuple_of(text("u1")) + b"\x81" + tuple_of(integer(3), text("|")) + b"b"
+    state = tuple_of(integer(1), integers(shape), dtype, b"\x89", b"C\x01a")
+    return named("numpy._core.multiarray._reconstruct") + b")\x81" + state + b"b"
+
+
 def strides_of(values: np.ndarray[Any, Any]) -> tuple[int, ...]:
     """Return the strides of an array in elements."""
     return tuple(stride // values.itemsize for stride in values.strides)

@@ -78,6 +78,30 @@ def test_gradients_of_parameters_and_saved_values_have_forms_of_their_own() -> N
     assert (whole.name.io, whole.name.slot) == ("debug", -1)
 
 
+def test_gradients_that_old_versions_enter_early_come_last() -> None:
+    """Before 26.0, the key has no number, and stands behind the forward call of its module."""
+    calls = {
+        "Module.a.Linear.forward.0": {"output": [TENSOR]},
+        "Module.a.Linear.parameters_grad": {"weight": [TENSOR]},
+        "Module.b.Linear.parameters_grad": {"weight": [TENSOR]},
+        "Module.b.Linear.backward.0": {"output": [TENSOR]},
+        "Module.b.Linear.parameters_grad.0": {"weight": [TENSOR]},
+    }
+    assert [one.name.op_name for one in read_tensors(dump_json(calls))] == [
+        "Module.a.Linear.forward.0",
+        "Module.b.Linear.backward.0",
+        "Module.b.Linear.parameters_grad.0",
+        "Module.b.Linear.parameters_grad",
+        "Module.a.Linear.parameters_grad",
+    ]
+
+
+def test_tensor_of_a_point_to_point_operation_goes_by_the_index_of_the_operation() -> None:
+    operation = {"class_type": "torch.distributed.P2POp", "tensor": dict(TENSOR), "op": "isend", "peer": 1}
+    (found,) = told({"input_args": [[None, operation]]}, "Distributed.batch_isend_irecv.0.forward")
+    assert (found.name.io, found.name.slot) == ("input.0", 1)
+
+
 def test_statistics_are_taken_by_our_definitions() -> None:
     found = one(STATISTICS).statistics
     assert (found.count, found.max, found.min, found.mean, found.l2_norm) == (6, 3.5, -1, 0.25, 4)
@@ -92,6 +116,38 @@ def test_without_a_finite_mean_nothing_is_said_of_nan_and_infinity(mean: float |
     assert found.min == -2
     assert all(math.isnan(value) for value in (found.max, found.mean, found.l2_norm, found.nan_count))
     assert math.isnan(found.pos_inf_count)
+
+
+def test_maximum_of_finite_elements_is_taken_where_it_is_given() -> None:
+    tensor = {"Max": math.nan, "Min": math.nan, "Max_except_inf_nan": 7.0, "Min_except_inf_nan": -1.0}
+    found = one(tensor).statistics
+    assert (found.max, found.min) == (7, -1)
+
+
+def test_magnitudes_of_complex_elements_are_not_their_values() -> None:
+    found = one({"dtype": "torch.complex64", **STATISTICS}).statistics
+    assert found.count == 6
+    assert all(math.isnan(value) for value in found.as_row()[1:])
+
+
+def test_booleans_and_integers_hold_no_nan() -> None:
+    found = one({"dtype": "torch.bool", "Max": True, "Min": False, "Mean": None, "Norm": None}).statistics
+    assert (found.max, found.min, found.nan_count) == (1, 0, 0)
+    assert math.isnan(found.mean)
+
+
+def test_norm_of_a_tensor_without_axes_has_the_sign_of_its_value() -> None:
+    found = one({"shape": [], "Max": -3.0, "Min": -3.0, "Mean": -3.0, "Norm": -3.0}).statistics
+    assert (found.mean, found.l2_norm) == (-3, 3)
+
+
+def test_what_cannot_be_true_is_not_taken() -> None:
+    found = one({"Max": -1.0, "Min": 1.0, "Mean": 10**400, "Norm": -4.0}).statistics
+    assert all(math.isnan(value) for value in found.as_row()[1:])
+
+
+def test_count_of_a_shape_with_more_elements_than_any_number_is_unknown() -> None:
+    assert math.isnan(one({"shape": [2**61] * 20}).statistics.count)
 
 
 @pytest.mark.parametrize(
@@ -148,3 +204,10 @@ def test_any_json_is_read_or_refused(value: Any, key: str) -> None:
 def test_deep_nesting_is_refused(data: bytes) -> None:
     with pytest.raises(NotMsProbe):
         read_tensors(data)
+
+
+def test_tensor_below_more_levels_than_msprobe_writes_is_left_out() -> None:
+    deep: object = dict(TENSOR)
+    for _ in range(450):
+        deep = [deep]
+    assert told({"output": deep}) == []

@@ -56,6 +56,10 @@ def test_directory_is_that_of_a_rank_a_time_and_a_step() -> None:
     assert pattern.proof == 2
 
 
+def test_npy_has_the_type_before_it_was_converted_in_its_name() -> None:
+    assert parse_tensor_name(f"{STEM}.output.1.NCHW.BF16.npy") == TensorFile(name_of("BF16"), Container.NPY)
+
+
 @pytest.mark.parametrize(
     ("type_name", "dtype"),
     [
@@ -78,6 +82,21 @@ def test_file_of_elements_has_their_type_and_no_shape(type_name: str, dtype: str
 
 
 @pytest.mark.parametrize(
+    "name", ["mapping.csv", "acl.json", "notes.txt", "Opdebug.Node_OpDebug.1.2.3.output.0.json"]
+)
+def test_other_files_are_kept_as_files(name: str) -> None:
+    assert describe({name: b""}).named == {}
+
+
+def test_opdebug_record_and_files_of_cann_are_no_elements() -> None:
+    assert only({STEM: b""}).container is Container.DUMP_DATA
+
+
+def test_npy_with_another_name_is_kept_as_an_unnamed_tensor() -> None:
+    assert only({"other.npy": b""}) == TensorFile(None, Container.NPY)
+
+
+@pytest.mark.parametrize(
     ("long", "real", "container"),
     [
         (f"{NUMBER}.npy", f"{STEM}.output.1.NCHW.FLOAT.npy", Container.NPY),
@@ -95,6 +114,16 @@ def test_long_name_without_its_row_keeps_its_number_and_may_still_be_told() -> N
     assert found.name == TensorName(op_name=NUMBER, declared_dtype="BF16")
     assert (found.container, found.dtype, found.settled) == (Container.RAW, "bfloat16", False)
     assert only({f"{NUMBER}.npy": b""}).settled is False
+
+
+def test_row_that_is_cut_off_may_go_on() -> None:
+    real = f"{STEM}.output.1.NCHW.FLOAT.npy"
+    assert only({f"{NUMBER}.npy": b"", "mapping.csv": f"{NUMBER}.npy,{real}".encode()}).settled is False
+
+
+def test_row_of_another_kind_of_file_is_not_believed() -> None:
+    found = only({f"{NUMBER}.npy": b"", "mapping.csv": f"{NUMBER}.npy,{STEM}.output.1.ND.FLOAT\n".encode()})
+    assert (found.container, found.name) == (Container.NPY, TensorName(op_name=NUMBER))
 
 
 HEADER = "Op Type,Op Name,Task ID,Stream ID,Timestamp,Input/Output,Slot,Data Size,Data Type,Format,Shape"

@@ -22,7 +22,9 @@ from tests.dump_data_reading import (
 )
 from tests.dump_data_writer import (
     Tensor,
+    chunk,
     dump_data,
+    varint,
     version_1,
 )
 from tests.dumps import DumpLibrary
@@ -113,6 +115,23 @@ def test_version_1_is_read_around_its_payloads() -> None:
     assert sum(taken) < 2**16
 
 
+def test_payload_is_never_read() -> None:
+    content = dump_data([Tensor(bytes(2**20), 4, (2**20,))])
+
+    def read(offset: int, nbytes: int) -> bytes:
+        assert offset + nbytes <= 4096
+        return content[offset : offset + nbytes]
+
+    assert len(read_headers(read, len(content))) == 1
+
+
+def test_header_longer_than_the_first_read() -> None:
+    content = dump_data([FLOATS] * 300, [BYTES] * 300)
+    headers = headers_of(content)
+    assert len(headers) == 600
+    assert put_together(content, headers) == content
+
+
 @pytest.mark.parametrize("make", [dump_data, version_1])
 def test_growing_file_is_truncated_at_any_length(make: Callable[..., bytes]) -> None:
     """`Truncated` keeps a step open; a plain `UnreadableTensor` would quarantine a file in the making."""
@@ -146,6 +165,41 @@ def test_tensor_without_device_memory_is_no_tensor_of_zeros() -> None:
     assert headers[1].problem == "not dumped: it had no device memory (shape (4), 16 bytes)"
     assert payload_of(content, headers[2]) == b"abcdefgh"
     assert put_together(content, headers) == content
+
+
+def test_null_address_with_a_payload_is_read_as_the_size_of_the_file_says() -> None:
+    content = dump_data([FLOATS, Tensor(bytes(range(16)), shape=(4,), address=0)])
+    headers = headers_of(content)
+    assert payload_of(content, headers[1]) == bytes(range(16))
+    assert headers[1].problem == ""
+
+
+def test_file_without_any_address_may_still_grow() -> None:
+    """Old writers give no address: then none says what was skipped."""
+    old = Tensor(FLOATS.payload, shape=(2, 3), address=None)
+    with pytest.raises(Truncated):
+        headers_of(dump_data([old, Tensor(bytes(16), shape=(4,), address=None, dumped=False)]))
+
+
+def test_size_between_both_equations_may_still_grow() -> None:
+    with pytest.raises(Truncated):
+        headers_of(dump_data([FLOATS, NULL]) + bytes(8))
+
+
+def test_name_that_is_not_utf_8_can_be_stored() -> None:
+    (found,) = headers_of(dump_data([FLOATS], op_name=b"caf\xe9/\xff"))
+    assert found.full_name == "caf\ufffd/\ufffd"
+    assert found.full_name.encode()
+
+
+def test_unknown_fields_are_passed_over() -> None:
+    unknown = varint(200 << 3 | 5) + b"1234" + varint(201 << 3 | 1) + b"12345678" + chunk(202, b"x" * 300)
+    content = dump_data([FLOATS], extra=unknown)
+    assert put_together(content, headers_of(content)) == content
+
+
+def test_file_without_tensors_has_none() -> None:
+    assert headers_of(dump_data()) == ()
 
 
 def test_samples_are_what_their_manifest_says(dumps: DumpLibrary) -> None:

@@ -50,10 +50,23 @@ def test_unknown_length_of_an_axis_is_a_problem() -> None:
     assert (found.shape, found.problem) == ((6,), "its shape (-1, 3) is not known")
 
 
+def test_more_axes_than_an_array_has_are_a_problem() -> None:
+    found = only(Tensor(bytes(4), shape=(1,) * 65))
+    assert found.shape == (1,)
+    assert found.problem.startswith("its shape (1, 1, ")
+
+
 def test_shape_without_bytes_is_not_dumped() -> None:
     found = only(Tensor(b"", shape=(2, 3)))
     assert found.shape == (0,)
     assert found.problem == "not dumped: the file has no bytes of it (shape (2, 3), 0 bytes)"
+
+
+def test_padding_is_kept_beside_the_payload() -> None:
+    content = dump_data([Tensor(b"12345678padding", shape=(2,))], [Tensor(b"12345678rest", shape=(2,))])
+    first, second = headers_of(content)
+    assert (first.nbytes, second.lead, second.nbytes, second.tail) == (8, b"padding", 8, b"rest")
+    assert put_together(content, [first, second]) == content
 
 
 @pytest.mark.parametrize("padding", [MAX_PADDING_BYTES, MAX_PADDING_BYTES + 1])
@@ -88,6 +101,47 @@ def test_opaque_type_of_unknown_packing_keeps_its_bytes() -> None:
     assert "packing" in found.problem
 
 
+@pytest.mark.parametrize(
+    ("code", "element", "declared"),
+    [
+        (0, "uint8", "DT_UNDEFINED"),
+        (13, "uint8", "DT_STRING"),
+        (23, "uint8", "DT_RESOURCE"),
+        (24, "uint8", "DT_STRING_REF"),
+        (25, "uint8", "DT_DUAL"),
+        (26, "uint8", "DT_VARIANT"),
+        (43, "uint8", "data_type 43"),
+        (2**31 - 1, "uint8", "data_type 2147483647"),
+        (-1, "uint8", "data_type -1"),
+        (14, "int8", "DT_DUAL_SUB_INT8"),
+        (15, "uint8", "DT_DUAL_SUB_UINT8"),
+        (18, "int8", "DT_QINT8"),
+        (21, "uint8", "DT_QUINT8"),
+    ],
+)
+def test_type_without_an_element_type_says_what_it_was(code: int, element: str, declared: str) -> None:
+    found = only(Tensor(b"abcdefgh", code, (8,)))
+    assert (found.element.name, found.shape, found.declared_dtype) == (element, (8,), declared)
+
+
+def test_unknown_type_is_bytes_whatever_its_shape() -> None:
+    found = only(Tensor(b"abcdefgh", 99, (3, 5)))
+    assert (found.element.name, found.shape, found.problem) == ("uint8", (8,), "")
+
+
+@pytest.mark.parametrize(("name", "code"), FORMAT_CODES.items())
+def test_format_has_its_name(name: str, code: int) -> None:
+    found = only(Tensor(bytes(24), shape=(2, 3), format=code))
+    assert (found.format, found.shape, found.device) == (name, (2, 3), None)
+
+
+def test_format_is_masked() -> None:
+    """Some writers leave C0 and groups in the upper bits."""
+    found = only(Tensor(bytes(24), shape=(2, 3), format=5 << 24 | 1 << 8 | 29))
+    assert found.format == "FRACTAL_NZ"
+    assert only(Tensor(bytes(24), shape=(2, 3), format=200)).format == "format 200"
+
+
 def test_device_format_leads_to_the_host_shape() -> None:
     tensor = Tensor(
         bytes(2 * 2 * 2 * 16 * 16),
@@ -113,6 +167,18 @@ def test_groups_of_a_convolution(code: int, sub_format: int) -> None:
         sub_format=sub_format,
     )
     assert only(tensor).device == DeviceLayout("FRACTAL_Z", (2, 1, 16, 16), groups=2)
+
+
+def test_device_format_that_does_not_fit_stays_in_device_shape() -> None:
+    tensor = Tensor(
+        bytes(4 * 2 * 2 * 16 * 16),
+        shape=(2, 2, 16, 16),
+        original_shape=(100, 30),
+        format=FORMAT_CODES["FRACTAL_NZ"],
+    )
+    found = only(tensor)
+    assert (found.shape, found.device, found.format) == ((2, 2, 16, 16), None, "FRACTAL_NZ")
+    assert found.problem == "kept in device shape: FRACTAL_NZ does not convert it to (100, 30)"
 
 
 def test_permuted_axes_are_a_device_layout() -> None:

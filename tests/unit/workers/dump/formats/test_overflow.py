@@ -12,6 +12,7 @@ from tests.dump_data_writer import DATA_TYPES, Tensor, dump_data
 from tests.dumps import DumpLibrary
 from workers.dump.formats.dump_data import read_headers
 from workers.dump.formats.overflow import (
+    MAX_RECORD_BYTES,
     Failure,
     OverflowRecord,
     parse,
@@ -90,6 +91,20 @@ def test_status_word_of_each_unit_is_its_own() -> None:
     assert [found.status for found in parse(bytes(record)).failures()] == [(1,), (2,), (3,)]
 
 
+def test_record_of_zeros_names_no_task() -> None:
+    assert parse(bytes(2048)).failures() == ()
+
+
+def test_record_that_is_not_valid_names_no_task() -> None:
+    assert parse(magic_record(0, [7] * 11, valid=0)).failures() == ()
+
+
+def test_stream_and_task_of_the_magic_layout() -> None:
+    record = parse(magic_record(3, [9, 3, 34, 0, 1, 2, 0xABC, 0xDEF, 5, 6], size=104))
+    assert record.failures() == (Failure("SDMA", 9, 3, 34, (6,)),)
+    assert record.to_json()["acc_list"]["data"]["src_addr"] == "0xabc"
+
+
 @pytest.mark.parametrize("code", [0, 1])
 def test_cores_have_four_status_words_in_version_1(code: int) -> None:
     record = parse(magic_record(code, [9, 3, 34, 0, 1, 2, 3, 4, 5, 6, 10, 11, 12, 13], version=1))
@@ -117,6 +132,84 @@ def test_magic_record_survives_json(unit: str, version: int, data: st.DataObject
 def test_old_record_survives_json(tasks: list[list[int]], more: tuple[int, int, int]) -> None:
     record = parse(old_record(tuple(tasks[0]), tuple(tasks[1]), tuple(tasks[2]), more))
     assert parse_json(json.dumps(record.to_json(), sort_keys=True).encode()) == record
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        bytes(2047),
+        bytes(4096),
+        magic_record(4, [0] * 11),
+        magic_record(2**32 - 1, [0] * 11),
+        magic_record(0, [0] * 11)[:111],
+        magic_record(0, [0] * 11, version=1, size=112),
+        magic_record(0, [], size=24),
+        magic_record(0, [], size=23),
+    ],
+)
+def test_record_of_neither_layout_is_unreadable(payload: bytes) -> None:
+    with pytest.raises(UnreadableTensor):
+        parse(payload)
+
+
+BLOCK: dict[str, Any] = {"model_id": 1, "stream_id": 2, "task_id": 3, "status": 0}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [],
+        {},
+        7,
+        {"other": BLOCK},
+        {"AI Core": 7},
+        {"AI Core": {}},
+        {"AI Core": {"stream_id": 1}},
+        {"AI Core": BLOCK | {"task_id": -1}},
+        {"AI Core": BLOCK | {"task_id": 2**64}},
+        {"AI Core": BLOCK | {"task_id": 1.0}},
+        {"AI Core": BLOCK | {"task_id": True}},
+        {"AI Core": BLOCK | {"task_id": None}},
+        {"AI Core": BLOCK | {"pc_start": "zzz"}},
+        {"AI Core": BLOCK | {"pc_start": "f" * 5000}},
+        {"AI Core": BLOCK | {"status": [[1]]}},
+        {"AI Core": BLOCK | {"status": float("nan")}},
+        {"acc_list": []},
+        {"acc_list": {"acc_type": "GPU"}},
+        {"acc_list": {"acc_type": ["AIC"]}},
+        {"acc_list": {"acc_type": {}}},
+        {"version": 0, "acc_list": {"acc_type": "AIC", "valid": 1, "rsv": 0, "data_len": 88}},
+        {"acc_list": {"acc_type": "AIC", "valid": 1, "rsv": 0, "data_len": 88, "data": BLOCK}},
+    ],
+)
+def test_json_of_something_else_is_unreadable(content: Any) -> None:
+    with pytest.raises(UnreadableTensor):
+        parse_json(json.dumps(content).encode())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b'{"AI Core": {"model_id": 1,',
+        b"\xff\xfe\x00",
+        b"[" * 60_000,
+        b'{"AI Core":' * 5000,
+        b'{"AI Core": {"task_id": ' + b"9" * 6000 + b"}}",
+        b" " * (MAX_RECORD_BYTES + 1),
+    ],
+)
+def test_text_that_is_no_json_is_unreadable(text: bytes) -> None:
+    with pytest.raises(UnreadableTensor):
+        parse_json(text)
+
+
+def test_json_of_another_release_keeps_its_words() -> None:
+    """Some write `block_id` where others write `block_idx`."""
+    record = parse_json(json.dumps({"AI Core": BLOCK | {"block_id": 5}}).encode())
+    assert record.to_json() == {"AI Core": BLOCK | {"block_id": 5}}
+    assert record.failures() == (Failure("AI Core", 1, 2, 3, (0,)),)
 
 
 @given(st.binary(max_size=200), st.sampled_from([24, 112, 136, 2048]))

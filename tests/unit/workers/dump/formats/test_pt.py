@@ -1,10 +1,13 @@
 """`.pt` files are read as torch reads them, and nothing in them is run or believed."""
 
 import contextlib
+import io
 import json
 import math
 import struct
 import tarfile
+import tracemalloc
+import zipfile
 from typing import Any
 
 import ml_dtypes
@@ -18,6 +21,8 @@ from tests.pt_files import (
     HOOKS,
     STORAGES,
     archive,
+    array_of_numpy,
+    call,
     integer,
     integers,
     members_of,
@@ -27,10 +32,12 @@ from tests.pt_files import (
     rebuilt,
     storage,
     text,
+    tuple_of,
 )
 from workers.arrays.statistics import summarise
 from workers.arrays.strided import elements_of
 from workers.dump.formats import assembly, pt_tree
+from workers.dump.formats.assembly import MAX_ENVELOPE_NBYTES
 from workers.dump.formats.header import HoldsNoTensor, TensorHeader, Truncated
 from workers.dump.formats.pt import LEGACY_MAGIC, read_headers
 from workers.dump.formats.pt_tree import contents
@@ -216,6 +223,50 @@ def test_types_without_a_storage_class_are_known_by_name(name: str, element: str
     assert (header.element.name, header.shape, header.declared_dtype) == (element, (2, 3), "")
 
 
+def test_type_that_cannot_be_decoded_is_kept_as_bytes_under_its_name() -> None:
+    """As unsigned integers it would get statistics of something that never was a number."""
+    value = rebuilt(
+        "torch.storage.UntypedStorage",
+        (6,),
+        (1,),
+        named("torch.float4_e2m1fn_x2"),
+        function="torch._utils._rebuild_tensor_v3",
+    )
+    header = header_of(archive(members_of(value, b"abcdef")))
+    assert (header.element.name, header.element.itemsize) == ("|V1", 1)
+    assert header.declared_dtype == "torch.float4_e2m1fn_x2"
+
+
+def test_tensor_of_an_accelerator_is_read_in_host_layout() -> None:
+    """torch_npu saves a copy from the host, and the number of the format that it had on the device."""
+    device_format = call("torch_npu.npu._format.Format", integer(2))
+    for last in (integer(2), device_format, b"\x88"):
+        value = rebuilt(
+            "torch.FloatStorage",
+            (2, 3),
+            (3, 1),
+            last,
+            function="torch_npu.utils.storage._rebuild_npu_tensor",
+        )
+        assert (values_of(archive(members_of(value, FLOATS.tobytes()))) == FLOATS).all()
+
+
+def test_parameter_is_its_tensor() -> None:
+    value = call("torch._utils._rebuild_parameter", rebuilt("torch.FloatStorage", (6,), (1,)), b"\x88", HOOKS)
+    assert header_of(archive(members_of(value, FLOATS.tobytes()))).shape == (6,)
+
+
+def test_file_of_torch_before_2_1_has_no_byte_order_and_is_little_endian() -> None:
+    members = members_of(rebuilt("torch.FloatStorage", (2, 3), (3, 1)), FLOATS.tobytes())
+    del members["byteorder"]
+    assert (values_of(archive(members)) == FLOATS).all()
+
+
+def test_any_name_of_the_archive_will_do() -> None:
+    members = members_of(rebuilt("torch.FloatStorage", (2, 3), (3, 1)), FLOATS.tobytes())
+    assert (values_of(archive(members, stem="Module.größe.forward.0")) == FLOATS).all()
+
+
 def test_zip_with_64_bit_figures_is_read() -> None:
     """Those of more than 4 GiB have their true figures in records of their own."""
     header = header_of(FILE)
@@ -254,6 +305,59 @@ def test_short_file_may_still_grow(length: int) -> None:
         header_of(FILE[:length])
 
 
+def test_compressed_storage_is_refused() -> None:
+    members = members_of(rebuilt("torch.FloatStorage", (2, 3), (3, 1)), FLOATS.tobytes())
+    with pytest.raises(UnreadableTensor, match="compressed"):
+        header_of(archive(members, compression=zipfile.ZIP_DEFLATED))
+
+
+def test_storage_that_is_not_there_is_named() -> None:
+    members = members_of(rebuilt("torch.FloatStorage", (2, 3), (3, 1)), FLOATS.tobytes())
+    del members["data/0"]
+    with pytest.raises(UnreadableTensor, match="storage data/0 is not in the archive"):
+        header_of(archive(members))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (rebuilt("torch.FloatStorage", (2, 4), (4, 1)), "has 24 bytes, but its pickle announces 32"),
+        (rebuilt("torch.FloatStorage", (6,), (1,), offset=1, elements=6), "view of more than its storage"),
+        (rebuilt("torch.FloatStorage", (6,), (-1,)), "view of more than its storage"),
+        (rebuilt("torch.FloatStorage", (2, -3), (3, 1), elements=6), "impossible shape"),
+        (
+            rebuilt("torch.FloatStorage", (0, 2**61), (1, 1), elements=6),
+            "more bytes than there are addresses",
+        ),
+        (rebuilt("torch.FloatStorage", (6,), (1, 1)), "impossible shape"),
+        (array_of_numpy((1,) * 65), "impossible shape"),
+        (array_of_numpy((2**180,) * 20_000), "impossible shape"),
+        (rebuilt("torch.FloatStorage", (1,) * 65, (1,) * 65, elements=6), "impossible shape"),
+        (
+            rebuilt("torch.FloatStorage", (6,), (1,), b"}" + text("new") + b"\x89s"),
+            "not as they are stored: new",
+        ),
+        (call("os.system", text("true")), "calls os.system"),
+        (call("builtins.eval", text("1")), "calls builtins.eval"),
+        (b"]", "holds values, and no tensor"),
+        (storage("torch.FloatStorage", 6), "holds values, and no tensor"),
+        (b"R", "empty stack"),
+        (b"t", "lacks a mark"),
+        (b"h\x07", "lacks the value 7"),
+        (named("a." + "b" * 300), "a name of 300 characters"),
+        (b"X\xff\xff\xff\x7f", "middle of an instruction"),
+        (call("torch._utils._rebuild_tensor_v2", integer(1)), "with 1 argument"),
+        (text("a") + b"Q", "refers to a value of type str"),
+        (text("a") + text("b") + text("c") + b"s", "sets items of a value of type str"),
+        (b"]" * 70 + b"a" * 69, "nested more than 64 deep"),
+        (rebuilt("torch.FloatStorage", (2**24,), (0,), elements=6) * 4 + b"\x85\x86\x86\x86", "would take"),
+    ],
+)
+def test_pickle_of_anything_else_says_what_it_is(value: bytes, message: str) -> None:
+    with pytest.raises(UnreadableTensor, match=message):
+        header_of(archive(members_of(value, FLOATS.tobytes())))
+
+
 def test_tensors_of_one_storage_share_its_bytes() -> None:
     whole = rebuilt("torch.FloatStorage", (2, 3), (3, 1))
     second = rebuilt("torch.FloatStorage", (3,), (1,), offset=3, elements=6)
@@ -265,6 +369,43 @@ def test_tensors_of_one_storage_share_its_bytes() -> None:
     assert view.view is not None
     assert (view.view.base, view.offset) == (payload.offset, payload.offset + 12)
     assert elements_of_header(file, view) == FLOATS[1].tobytes()
+
+
+def test_a_long_envelope_is_a_part_of_its_own() -> None:
+    members = members_of(rebuilt("torch.FloatStorage", (2, 3), (3, 1)), FLOATS.tobytes())
+    for file in (
+        archive({"extra": bytes(MAX_ENVELOPE_NBYTES), **members}),
+        archive({**members, "extra": bytes(MAX_ENVELOPE_NBYTES)}),
+    ):
+        (header,) = headers_of(file)
+        assert len(header.lead) + len(header.tail) < MAX_ENVELOPE_NBYTES
+        assert payload_of(file, header) == FLOATS.tobytes()
+
+
+def test_small_pickle_takes_little_memory_and_time() -> None:
+    """Texts and tuples that are used again and again could make gigabytes of a few kilobytes."""
+    long = text("x" * 30_000) + b"q\x00"
+    names = b"h\x00h\x00\x930" * 6000
+    doubled = b")q\x00" + b"h\x00h\x00\x86q\x00" * 5000
+    many = b"(" + b"K\x01" * 10_000 + b"tq\x01"
+    rebuild = tuple_of(storage("torch.FloatStorage", 6), b"K\x00", b"h\x01", b"h\x01", b"\x89", b")")
+    repeated = many + named("torch._utils._rebuild_tensor_v2") + b"q\x02" + (b"h\x02" + rebuild + b"R") * 300
+    for code in (long + names, doubled, repeated):
+        tracemalloc.start()
+        with contextlib.suppress(UnreadableTensor):
+            contents(pt_tree.unpickle(pickled(code)), len(code))
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+        tracemalloc.stop()
+
+
+def test_other_files_are_told_apart() -> None:
+    with pytest.raises(UnreadableTensor, match=r"begins with b'\\x93NUM'"):
+        header_of(b"\x93NUMPY" + bytes(200))
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as made:
+        made.writestr("a/b", b"c")
+    with pytest.raises(UnreadableTensor, match=r"a zip of 1 members, 0 of them data\.pkl"):
+        header_of(file.getvalue())
 
 
 def decode(file: bytes) -> None:
@@ -279,6 +420,13 @@ def unpickle(code: bytes) -> None:
         contents(pt_tree.unpickle(code), len(code))
 
 
+@given(st.binary(max_size=300))
+def test_random_bytes_are_refused(data: bytes) -> None:
+    decode(data)
+    decode(b"PK\x03\x04" + data)
+    decode(FILE[:-22] + data + FILE[-22:])
+
+
 @given(
     st.lists(st.tuples(st.integers(0, len(FILE) - 1), st.integers(0, 255)), min_size=1, max_size=6),
     st.integers(0, len(FILE)),
@@ -290,6 +438,13 @@ def test_damaged_file_is_refused_or_read(changes: list[tuple[int, int]], length:
         file[at] = byte
     decode(bytes(file))
     decode(bytes(file[:length]))
+
+
+@given(st.binary(max_size=400), st.integers(0, 200))
+def test_random_pickle_is_refused(code: bytes, keep: int) -> None:
+    whole = pickled(rebuilt("torch.FloatStorage", (2, 3), (3, 1)))
+    for pickle in (code, whole[:keep] + code, whole[:keep] + code + whole[keep:]):
+        unpickle(pickle)
 
 
 @given(

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.dumps import DumpLibrary
+from tests.samples import sample
 from workers.arrays.statistics import FIELDS, Statistics
-from workers.dump.formats.statistic_csv import StatisticRow, checksum, parse, statistics
+from workers.dump.formats.statistic_csv import MAX_ROWS, StatisticRow, checksum, parse, statistics
 
 PLACE = "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape"
 OLD = f"{PLACE},Max Value,Min Value,Avg Value,Count,Negative Zero Count,Positive Zero Count,NaN Count,"
@@ -29,6 +30,14 @@ def rows(*lines: str) -> tuple[StatisticRow, ...]:
 
 def known(found: Statistics) -> dict[str, float]:
     return {field: value for field in FIELDS if not math.isnan(value := getattr(found, field))}
+
+
+def test_table_of_too_many_columns_is_refused() -> None:
+    """A file of 64 MiB took two gigabytes."""
+    names = ",".join(map(str, range(253)))
+    table = parse(f"IO,Slot,Data Type,Shape,{names}\ninput,0,float32,(),{',' * 252}\n".encode())
+    assert table.rows == ()
+    assert table.problems == ("line 1: 257 columns; a table of statistics has at most 256",)
 
 
 def test_mindspore_up_to_2_2_tells_every_count() -> None:
@@ -63,6 +72,14 @@ def test_rows_of_2_3_and_later_end_with_a_comma_that_the_header_lacks() -> None:
     assert known(statistics(row)) == {"max": 3, "l2_norm": 3.5}
 
 
+@pytest.mark.parametrize("text", ["null", "nan", "-nan", "inf", "-inf", "", "NA"])
+def test_what_is_no_finite_number_is_unknown(text: str) -> None:
+    (row,) = rows(
+        f"{PLACE},Max Value,Min Value,Avg Value,L2Norm Value", f'{ADD},"(3)",{text},1,{text},{text},'
+    )
+    assert known(statistics(row)) == {"min": 1}
+
+
 @pytest.mark.parametrize(
     ("counts", "negative", "positive"),
     [
@@ -80,11 +97,22 @@ def test_infinities_are_below_and_above_zero_in_every_version(
     assert (found.negative_count, found.positive_count) == (negative, positive)
 
 
+def test_the_limits_where_a_search_began_are_no_values() -> None:
+    (row,) = rows(f"{PLACE},Max Value,Min Value,NaN Count", f'{ADD},"(3)",-1.79769e+308,1.79769e+308,3')
+    assert known(statistics(row)) == {"nan_count": 3}
+
+
 def test_zero_may_mean_unasked_only_in_the_fixed_device_columns() -> None:
     (row,) = rows(f"{PLACE},Max Value,Min Value,Avg Value,L2Norm Value,Count", f'{ADD},"(3)",1,0,0,2,0')
     assert known(statistics(row)) == {"max": 1, "l2_norm": 2}
     (row,) = rows(f"{PLACE},Max Value,Min Value,L2Norm Value", f'{ADD},"(3)",1,0,2,')
     assert known(statistics(row)) == {"max": 1, "min": 0, "l2_norm": 2}
+
+
+def test_no_elements_are_believed_only_of_a_shape_without_any() -> None:
+    full, empty = rows(f"{PLACE},Count,Max Value", f'{ADD},"(3)",0,1,', f'{ADD},"(0)",0,null,')
+    assert known(statistics(full)) == {"max": 1}
+    assert known(statistics(empty)) == {"count": 0}
 
 
 def test_cann_writes_one_file_per_operator() -> None:
@@ -130,6 +158,17 @@ def test_msprobe_native_writes_shapes_without_quotes_in_its_md5_mode() -> None:
     assert (row.io, row.shape, known(statistics(row))) == ("output", (2, 3), {"max": 1.5, "nan_count": 0})
 
 
+def test_only_whole_digests_are_digests() -> None:
+    table = rows(f"{PLACE},MD5,Max Value", *(f'{ADD},"(3)",{text},1' for text in ("0cc175b9", "", "x" * 32)))
+    assert [checksum(row) for row in table] == ["", "", ""]
+
+
+def test_a_row_that_is_still_being_written_is_unfinished_and_no_problem() -> None:
+    text = f'{PLACE},Max Value\n{ADD},"(3)",1,\n{ADD},"(3)",1.2'
+    table = parse(text.encode())
+    assert (len(table.rows), table.problems, table.unfinished) == (1, (), True)
+
+
 @given(st.integers(0, 2000))
 def test_a_table_cut_anywhere_keeps_its_whole_rows(length: int) -> None:
     text = f"{PLACE},Max Value\n" + "".join(f'{ADD},"(3)",{n}.5,\n' for n in range(20))
@@ -163,6 +202,44 @@ def test_a_malformed_row_is_named_and_the_rest_is_used(line: str) -> None:
     (problem,) = table.problems
     assert problem.startswith("line 3: ")
     assert len(problem) < 200
+
+
+def test_names_keep_their_bytes_and_nothing_else_may_hold_any() -> None:
+    row = ADD.encode().replace(b"Default", b"\xff\xfe") + b',"(3)",1\n'
+    table = parse(f"{PLACE},Max Value\n".encode() + row + row.replace(b"float32", b"\xff"))
+    assert [row.op_name.encode("utf-8", "surrogateescape") for row in table.rows] == [b"\xff\xfe_Add-op1"]
+    assert table.problems == (r"line 3: not a type or format: '\udcff'",)
+
+
+def test_what_is_no_table_is_one_problem() -> None:
+    table = parse(b"one,two\n" * 1000)
+    assert table.rows == ()
+    assert table.problems == (
+        "line 1: the header of a table of statistics has no column for io, slot, dtype, shape",
+    )
+
+
+def test_problems_are_told_of_a_few_lines_only() -> None:
+    table = parse(f"{PLACE},Max Value\n".encode() + b"x,y\n" * 5000)
+    assert len(table.problems) == 21
+    assert table.problems[-1] == "4980 more lines are malformed"
+
+
+def test_a_second_table_in_the_same_file_has_its_own_columns() -> None:
+    table = rows(f"{PLACE},Max Value", f'{ADD},"(3)",1,', f"{PLACE},Min Value", f'{ADD},"(3)",2,')
+    assert [known(statistics(row)) for row in table] == [{"max": 1}, {"min": 2}]
+
+
+def test_line_ends_of_other_systems_and_a_byte_order_mark_are_let_pass() -> None:
+    data = f'\ufeff{PLACE},Max Value\r\n{ADD},"(2,3)",7\r\n\r\n'.encode()
+    (row,) = parse(data).rows
+    assert statistics(row).max == 7
+
+
+def test_every_field_may_be_quoted() -> None:
+    fields = ",".join(f'"{field}"' for field in ADD.split(","))
+    (row,) = rows(f"{PLACE},Max Value", f'{fields},"(2,3)","7"')
+    assert (row.op_type, row.shape, row.columns) == ("Add", (2, 3), {"Max Value": "7"})
 
 
 @given(st.binary(max_size=300), st.sampled_from([PLACE, OLD, CANN, f"{NATIVE},MD5 Value"]))
@@ -203,6 +280,14 @@ def test_time_and_memory_grow_with_the_file_alone() -> None:
     assert time.process_time() - begin < 5  # about 0.8 s on a slow core; nothing quadratic
 
 
+def test_more_rows_than_a_step_can_have_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MAX_ROWS == 1_000_000
+    monkeypatch.setattr("workers.dump.formats.statistic_csv.MAX_ROWS", 3)
+    table = parse(f"{PLACE},Max Value\n".encode() + f'{ADD},"(3)",1,\n'.encode() * 10)
+    assert len(table.rows) == 3
+    assert table.problems == ("line 5: more than 3 rows; the rest is ignored",)
+
+
 @pytest.mark.parametrize(
     ("name", "path", "count"),
     [
@@ -219,3 +304,13 @@ def test_time_and_memory_grow_with_the_file_alone() -> None:
 def test_samples_read_to_the_last_row(name: str, path: str, count: int, dumps: DumpLibrary) -> None:
     table = parse((dumps[name] / path).read_bytes())
     assert (len(table.rows), table.problems, table.unfinished) == (count, (), False)
+
+
+def test_numbers_of_a_genuine_table_are_those_of_its_text() -> None:
+    data = sample("mindspore-2.5-statistic-csv/statistic.csv").read_bytes()
+    assert len(parse(data).rows) == 15
+    for row, line in zip(parse(data).rows, data.decode().splitlines()[1:], strict=True):
+        found = statistics(row)
+        assert ",".join(f"{value:g}" for value in (found.max, found.min, found.l2_norm)) == line.split('",')[
+            1
+        ].removesuffix(",")
